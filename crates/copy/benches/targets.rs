@@ -1,9 +1,9 @@
 //! The speed targets as ratios in one run: `cargo bench -p daqmeter-copy`; `-- overhead`, `kernel`
 //! or `memory` runs that group alone.
 //!
-//! Sides are sampled in turn, pinned to the last CPU allowed (and the first, where two copy). Peers
-//! in C are compiled with the host's compiler from `peers.c`; likwid-bench is asked where it is
-//! installed. Prints; judges nothing and fails nothing.
+//! Samples sides in turn, pinned to the last CPU allowed (and the first, if two copy). Compiles the
+//! C peers from `peers.c` with the host's compiler, and runs likwid-bench if it is installed.
+//! Prints results without a verdict.
 
 #![allow(
     clippy::print_stdout,
@@ -39,11 +39,10 @@ fn session(request: &CopyRequest) -> Box<dyn Session> {
     session
 }
 
-/// The peers' program, if this host can compile it.
 fn peers() -> Option<PathBuf> {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/peers.c");
     let program = std::env::temp_dir().join(format!("daqmeter-peers-{}", std::process::id()));
-    // No tree-loop-distribution: the compiler would call memcpy, which is measured by itself.
+    // No tree-loop-distribution: the compiler would call memcpy, which has its own row.
     let flags = ["-O3", "-march=native", "-fno-tree-loop-distribute-patterns", "-pthread", "-o"];
     let built = Command::new("cc").args(flags).arg(&program).arg(&source).status();
     built.is_ok_and(|status| status.success()).then_some(program)
@@ -54,7 +53,7 @@ fn said(program: &PathBuf, arguments: &[String]) -> f64 {
     String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
 }
 
-/// The bare loop in C, which waits between its slices. It inherits our CPU.
+/// The bare loop in C, which waits between its slices and inherits our CPU.
 struct BareLoop {
     child: Child,
     ask: ChildStdin,
@@ -76,7 +75,6 @@ impl BareLoop {
         }
     }
 
-    /// ns of a call in one slice.
     fn slice(&mut self, calls: u64) -> f64 {
         writeln!(self.ask, "{calls}").unwrap();
         let mut line = String::new();
@@ -91,14 +89,13 @@ impl BareLoop {
     }
 }
 
-/// What else the host did of late: the load averages of 1, 5 and 15 minutes (man proc_loadavg).
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Our `pread` of 1 B against the bare loop, in slices in turn on one CPU: an interval says how far
-/// the ratio can be trusted.
+/// Compares our `pread` of 1 B with the bare loop, in slices in turn on one CPU. The interval
+/// bounds the error of the ratio.
 fn small_reads(program: &PathBuf) {
     // Short slices: one in twenty is then undisturbed also on a busy host.
     const CALLS: u64 = 20_000;
@@ -112,7 +109,7 @@ fn small_reads(program: &PathBuf) {
     let before = load();
     let (mut tool, mut bare) = (Vec::new(), Vec::new());
     for slice in 0..SLICES {
-        // Who is first changes: the second of a pair finds what the first left in the caches.
+        // The order alternates, because the first of a pair leaves its lines in the caches.
         if slice % 2 == 0 {
             tool.push(ours());
             bare.push(bare_loop.slice(CALLS));
@@ -182,8 +179,7 @@ fn rate(kernel: CopyKernel, bytes: usize, cpus: &[u32]) -> f64 {
     })
 }
 
-/// likwid-bench's best copy kernel in GB/s one way (it counts both), if it is installed and works
-/// here.
+/// Returns likwid-bench's best copy rate in GB/s one way (it counts both), if it runs here.
 fn likwid(bytes: usize, cpus: &[u32]) -> Option<f64> {
     let best = ["copy_mem_avx512", "copy_avx512", "copy_avx", "copy_mem_avx", "copy_sse"]
         .into_iter()
@@ -253,7 +249,7 @@ fn per_byte(paths: [(&CopyRequest, u64); 2]) -> [f64; 2] {
     samples.map(median)
 }
 
-/// The kernel's copy in user space: `rep movsb`, of all bytes at once, and page by page.
+/// Copies as the kernel does: `rep movsb` of all bytes at once, and page by page.
 struct ByHand {
     from: Buffer,
     to: Buffer,
@@ -276,8 +272,7 @@ impl ByHand {
     }
 }
 
-/// A read or write of huge pages against memcpy, and against the instruction that the kernel copies
-/// with.
+/// Compares a read or write of huge pages with memcpy and with the kernel's copy instruction.
 fn huge_copies(path: CopyPath, direction: Direction) {
     const MIB: usize = 1 << 20;
     const COPIES: u64 = 8;
@@ -315,8 +310,8 @@ fn huge_copies(path: CopyPath, direction: Direction) {
     );
 }
 
-/// What the kernel takes beyond memcpy for each 4 KiB more: a copy of whole huge pages would take
-/// nothing.
+/// Time of the kernel beyond memcpy for each further 4 KiB; a copy of whole huge pages would add
+/// none.
 fn each_page(path: CopyPath, direction: Direction) {
     const BYTES: [usize; 2] = [64 << 10, 1 << 20];
     const COPIES: u64 = 8;
@@ -396,7 +391,6 @@ fn main() {
         memory(peers.as_ref(), &cpus);
     }
     if let Some(program) = peers {
-        // What is left in the temporary folder hurts nobody.
         let _ = std::fs::remove_file(program);
     }
 }

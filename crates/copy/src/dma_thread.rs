@@ -1,10 +1,10 @@
-//! An emulated DMA engine: a thread that copies for its channels. It exists so that the policies
-//! can be used and studied on any host; it is a CPU that copies, and every record says so.
+//! An emulated DMA engine: a thread that copies for its channels. It lets the policies run on any
+//! host; records state that a CPU copies.
 //!
-//! As with a real engine, memory is registered before (which stands for pinning and mapping), a
-//! copy is a few numbers written to the channel, and the end is a word to poll or an interrupt
-//! line. The engine takes pieces of its channels in turn, as channels share a bus; under the
-//! priority policy low channels wait until the high ones' quantum is over.
+//! Memory is registered before a copy, in place of pinning and mapping. A copy is a few numbers
+//! written to the channel; its end is a word to poll or an interrupt line. The engine takes pieces
+//! of its channels in turn, as channels share a bus. Under the priority policy low channels wait
+//! until the high ones' quantum is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,13 +19,11 @@ use daqmeter_sys::wait::IrqLine;
 use crate::paths::Side;
 use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction, Window};
 
-/// Channels, as many as the mask of high channels has bits.
 pub(crate) const MAX_CHANNELS: usize = 64;
-/// Bytes that a channel moves before the next has its turn.
 const PIECE_BYTES: usize = 64 << 10;
-/// The same under the priority policy: a long piece would overrun the quantum.
+/// Piece under the priority policy: a long one would overrun the quantum.
 const GATED_PIECE_BYTES: usize = 4 << 10;
-/// Looks of a client before it lets others run: the engine may need this CPU.
+/// Polls of a client before it yields its CPU, which the engine may need.
 const LOOKS: u32 = 20_000;
 
 const FREE: u32 = 0;
@@ -33,9 +31,9 @@ const CLAIMED: u32 = 1;
 const SUBMITTED: u32 = 2;
 const DONE: u32 = 3;
 
-/// One channel: a descriptor, and who may touch it. The client writes the descriptor while the
-/// state is CLAIMED and publishes it with SUBMITTED (release); the engine reads it after seeing
-/// that (acquire), and publishes the bytes with DONE (release).
+/// One channel: a descriptor and its owner. The client writes the descriptor while the state is
+/// CLAIMED and publishes it with SUBMITTED (release). The engine reads it after that (acquire) and
+/// publishes the bytes with DONE (release).
 struct Channel {
     state: AtomicU32,
     pair: AtomicUsize,
@@ -60,7 +58,6 @@ impl Channel {
     }
 }
 
-/// The two sides of a lane.
 pub(crate) struct Pair {
     pub(crate) user: DeviceMemory,
     pub(crate) kernel: DeviceMemory,
@@ -72,15 +69,13 @@ impl Pair {
     }
 }
 
-/// A lane's memory, for the lane or for the engine.
 pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
-    // Bytes are bytes, whatever a lane that panicked left in them.
+    // A lane that panicked cannot leave invalid bytes.
     pair.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Shared {
     channels: Vec<Channel>,
-    /// Of each lane.
     pairs: Vec<OnceLock<Arc<Mutex<Pair>>>>,
     context: CopyContext,
     window: Window,
@@ -91,7 +86,6 @@ struct Shared {
     windows: AtomicU64,
 }
 
-/// The engine; its thread ends when the last lane lets go.
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -101,8 +95,7 @@ impl Engine {
     /// Starts an engine for the lanes of a request.
     ///
     /// # Errors
-    /// When it asks for too many channels, or there is no room for the thread or its interrupt
-    /// lines.
+    /// Too many channels, no thread, or no descriptor for its interrupt lines.
     pub(crate) fn start(request: &CopyRequest) -> Result<Engine, Fault> {
         let channels = match request.channels {
             0 => request.lanes.min(MAX_CHANNELS),
@@ -132,29 +125,25 @@ impl Engine {
         Ok(Engine { shared, thread: Some(thread) })
     }
 
-    /// Registers a lane's memory.
     pub(crate) fn register(&self, lane: usize, pair: Arc<Mutex<Pair>>) {
-        // A lane registers once; a second time would change nothing.
         let _ = self.shared.pairs[lane].set(pair);
     }
 
-    /// Number of channels.
     pub(crate) fn channels(&self) -> usize {
         self.shared.channels.len()
     }
 
-    /// Copies of one channel so far.
     pub(crate) fn copies(&self, channel: usize) -> u64 {
         self.shared.channels[channel].copies.load(Ordering::Relaxed)
     }
 
-    /// What the gate did: nanoseconds of the high channels, of all, and windows.
+    /// Returns nanoseconds of the high channels, of all channels, and the number of windows.
     pub(crate) fn gate(&self) -> (u64, u64, u64) {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (of(&self.shared.high_ns), of(&self.shared.low_ns), of(&self.shared.windows))
     }
 
-    /// Copies a lane's registered memory; returns when the bytes are there.
+    /// Copies a lane's registered memory; returns when the bytes have arrived.
     pub(crate) fn copy(
         &self,
         lane: usize,
@@ -170,8 +159,7 @@ impl Engine {
         channel.wakes.store(interrupt, Ordering::Relaxed);
         channel.state.store(SUBMITTED, Ordering::Release);
         if interrupt {
-            // A stop in between is not a reason to wait for ever; the state says whether it is
-            // done.
+            // The limit of 100 ms lets the lane notice that the engine's thread has ended.
             while channel.state.load(Ordering::Acquire) != DONE {
                 let _ = channel.line.wait(Duration::from_millis(100));
                 channel.line.clear();
@@ -183,7 +171,6 @@ impl Engine {
         channel.state.store(FREE, Ordering::Release);
     }
 
-    /// A channel by the policy: the lane's own, or whichever is free.
     fn claim(&self, lane: usize) -> &Channel {
         let channels = &self.shared.channels;
         let take = |channel: &Channel| {
@@ -220,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for an engine whose thread has panicked: the lane panics, too, which fails it.
+    /// Panics when the engine's thread has panicked, which fails the waiting lane.
     fn check_alive(&self) {
         let is_dead = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         assert!(!is_dead, "the engine's thread has ended");
@@ -231,13 +218,12 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in the engine has been reported by its own thread.
+            // The engine has reported its own panic.
             let _ = thread.join();
         }
     }
 }
 
-/// The engine's side of the gate.
 struct Gate {
     high_only: bool,
     changed_ns: u64,
@@ -271,8 +257,6 @@ impl Shared {
         }
     }
 
-    /// Opens and closes the gate when its time has come, and accounts for how long it really was
-    /// so.
     fn turn_gate(&self, gate: &mut Gate) {
         let now = clock::monotonic_ns();
         let Window { quantum_ns, window_ns, .. } = self.window;
@@ -290,12 +274,11 @@ impl Shared {
         *gate = Gate { high_only: !gate.high_only, changed_ns: now };
     }
 
-    /// Moves the channel's next piece; the last one completes its copy.
     fn piece(&self, channel: &Channel, moved: &mut usize) {
         let pair = self.pairs[channel.pair.load(Ordering::Relaxed)]
             .get()
             .expect("registered before the first copy");
-        // Nobody else wants it: its lane waits for this copy.
+        // The lock is free, because the lane waits for this copy.
         let Pair { user, kernel } = &mut *lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
         let max =
@@ -360,7 +343,7 @@ mod tests {
     fn nobody_waits_for_an_engine_whose_thread_has_panicked() {
         for completion in [CopyCompletion::Poll, CopyCompletion::Interrupt] {
             let engine = Engine::start(&request(1, CopyContext::Exclusive)).unwrap();
-            // A lane that never registered is a bug, for which the engine's thread panics.
+            // An unregistered lane is a bug, for which the engine's thread panics.
             let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 engine.copy(0, Direction::To, 64, completion);
             }));
@@ -394,8 +377,7 @@ mod tests {
         };
         let engine = Engine::start(&priority).unwrap();
         engine.register(1, pair(4096));
-        // A low channel's copies go on only while the gate is open, so every few of them a window
-        // has passed.
+        // A low channel copies only while the gate is open, so a few copies take a window.
         while engine.gate().2 < 3 {
             engine.copy(1, Direction::From, 4096, CopyCompletion::Poll);
         }

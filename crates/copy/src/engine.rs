@@ -11,10 +11,8 @@ use crate::paths::{self, Mover, Side};
 use crate::plain::PlainRequest;
 use crate::request::{CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
 
-/// Name of the stage that measures a system call without work.
 pub(crate) const NULL_CALL: &str = "null_call";
 
-/// Name of the stage that copies, as the kernel's function of that direction.
 fn stage_name(direction: Direction) -> &'static str {
     match direction {
         Direction::From => "copy_from_user",
@@ -28,12 +26,11 @@ struct CopySession {
     mover: Box<dyn Mover>,
     issued: u64,
     done: u64,
-    /// Filled by verification, compared with what comes out at the other end.
+    /// Pattern of the verification, expected at the other end.
     pattern: u8,
     stop: StopFlag,
 }
 
-/// The work of a request.
 pub(crate) fn job(request: &CopyRequest) -> Job {
     Job {
         is_emulated: is_emulated(request),
@@ -54,7 +51,6 @@ fn target(request: &CopyRequest) -> String {
     }
 }
 
-/// True if the copies are those of an engine in software.
 pub(crate) fn is_emulated(request: &CopyRequest) -> bool {
     match request.path {
         CopyPath::EngineThread => true,
@@ -89,8 +85,8 @@ impl CopySession {
         self.request.block_bytes * self.mover.blocks()
     }
 
-    /// One direction, checked byte by byte: a pattern at one end, something else at the other, a
-    /// copy, the pattern at both.
+    /// Checks one direction byte by byte: the pattern at one end, other bytes at the other, a copy,
+    /// the pattern at both.
     fn check(&mut self, direction: Direction) -> Result<(), Fault> {
         let pattern = self.next_pattern();
         self.go_on()?;
@@ -112,7 +108,7 @@ impl CopySession {
         }
     }
 
-    /// Fails after a signal. It is called between the steps of a check, since blocks may be large.
+    /// Fails after a signal. Called between the steps of a check, because blocks may be large.
     fn go_on(&self) -> Result<(), Fault> {
         if self.stop.is_set() { Err(Fault::interrupted()) } else { Ok(()) }
     }
@@ -122,8 +118,8 @@ impl CopySession {
         self.pattern(self.operation_bytes())
     }
 
-    /// Byte that fills the end at which no old bytes must be left. It is never zero, since zeros
-    /// that are found must have been written.
+    /// Byte that fills the destination before a check. It is never zero, so zeros that are found
+    /// must have been written.
     fn poison(&self) -> u8 {
         match !self.pattern {
             0 => 0xA5,
@@ -131,7 +127,7 @@ impl CopySession {
         }
     }
 
-    /// What arrives when all is well: another one for each check, or zeros where the kernel clears.
+    /// Expected bytes: different for each check, or zeros if the kernel clears.
     fn pattern(&self, bytes: usize) -> Vec<u8> {
         if self.mover.is_clearing() {
             return vec![0; bytes];
@@ -140,7 +136,6 @@ impl CopySession {
         pattern.take(bytes).collect()
     }
 
-    /// As the kernel's function of that direction.
     fn stage_name(&self, direction: Direction) -> &'static str {
         match direction {
             Direction::To if self.mover.is_clearing() => "clear_user",
@@ -148,7 +143,6 @@ impl CopySession {
         }
     }
 
-    /// What one copy of the pattern leaves at the other end.
     fn copied(&mut self, direction: Direction, pattern: &[u8]) -> Result<Vec<u8>, Fault> {
         let mut found = vec![self.poison(); pattern.len()];
         let (source, destination) = direction.sides();
@@ -162,10 +156,10 @@ impl CopySession {
         Ok(found)
     }
 
-    /// What a plain copy of as many bytes reaches, or a fill where the kernel clears.
+    /// Makes the limit: a plain copy of as many bytes, or a fill if the kernel clears.
     fn limit(&self) -> LimitSpec {
-        // Far beyond the caches the rate does not depend on the size any more, but the time to
-        // prepare does.
+        // Far beyond the caches the rate no longer depends on the size, but the preparation time
+        // does.
         const LARGEST: usize = 128 << 20;
         let bytes = self.request.block_bytes;
         if self.mover.is_clearing() {
@@ -191,7 +185,7 @@ impl Session for CopySession {
     fn stages(&self) -> Vec<StageSpec> {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
-        // What is cleared is written, and nothing is read for it.
+        // Clearing writes and reads nothing.
         let traffic = if self.mover.is_clearing() { bytes } else { 2 * bytes };
         let before_sample =
             self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
@@ -261,7 +255,7 @@ impl Session for CopySession {
             self.compare(*direction, &found, &pattern)?;
         }
         drop(pattern);
-        // The source changes, since a copy that moves nothing from now on leaves the old bytes.
+        // The source changes, so that a copy that moves nothing leaves wrong bytes.
         if self.mover.is_clearing() {
             found.fill(self.poison());
             return self.mover.put(Side::User, &found);
@@ -339,14 +333,12 @@ mod tests {
         let bytes = |request: &CopyRequest| job(request).memory_bytes;
         let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
-        // Each lane: both sides, and three copies while bytes are compared.
         assert_eq!(bytes(&request), Some(3 * (4 + 4 + 12) * MIB));
         request.depth = 2;
         request.path = CopyPath::IoUring;
         assert_eq!(bytes(&request), Some(2 * 3 * (4 + 4 + 12) * MIB));
     }
 
-    /// The examples of every path that this host has.
     #[test]
     fn every_path_moves_every_byte() {
         let paths = CopyPath::value_variants().iter().copied();
@@ -375,7 +367,6 @@ mod tests {
         }
     }
 
-    /// Clears all but the last byte.
     struct AlmostZero(Vec<u8>);
 
     impl Mover for AlmostZero {
@@ -409,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Copies between two buffers. One copy in `every` is wrong, or not made.
+    /// Copies between two buffers; one copy in `every` is wrong or missing.
     struct Sometimes {
         sides: [Vec<u8>; 2],
         copies: usize,
@@ -451,7 +442,6 @@ mod tests {
         }
     }
 
-    /// One lane whose copies are wrong now and then.
     struct SometimesWrong {
         every: usize,
         flips: bool,
@@ -486,8 +476,8 @@ mod tests {
                 assert!(reason.contains("byte 2 of 64"), "{direction} {every}: {reason}");
             }
         }
-        // Every third copy moves nothing. The bytes there are those of the copy before, and other
-        // bytes are expected.
+        // Every third copy moves nothing and leaves the earlier bytes, which differ from the
+        // expected ones.
         let reason = outcome(Direction::To, 3, false);
         assert!(reason.reason().unwrap().contains("byte 0 of 64"), "{reason:?}");
     }

@@ -1,10 +1,9 @@
-//! Copies: the limits that other stages are held against, and the system of copies between user and
-//! kernel.
+//! Copies: the limits of other stages, and the system of copies between user and kernel.
 //!
 //! [`MemoryRequest`] streams memory in a given ratio and [`PlainRequest`] copies it block by block;
-//! their rates are the limits in every table. [`CopyRequest`] copies one block after the other
-//! between user and kernel by a [`CopyPath`] under a policy ([`CopyContext`]). Begin with
-//! `request.rs`, then `paths/file.rs`, the plainest path.
+//! their rates are the limits in every table. [`CopyRequest`] copies successive blocks between user
+//! and kernel by a [`CopyPath`] under a policy ([`CopyContext`]). Begin with `request.rs`, then
+//! `paths/file.rs`, the simplest path.
 
 /// Shows an enum by its name in options and records.
 macro_rules! displayed {
@@ -38,7 +37,6 @@ pub use pollution::{PollutionRequest, STUDY_COPIES};
 pub use request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
 pub use victims::TESTS;
 
-/// Why the kernel module cannot be used here, or none.
 pub fn module_waiver() -> Option<String> {
     paths::module_waiver()
 }

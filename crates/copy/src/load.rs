@@ -1,4 +1,4 @@
-//! Heavy load: what a busy system does beside the copies, defined and counted.
+//! Heavy load beside the copies, defined and counted.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,16 +12,13 @@ use daqmeter_sys::copies::null_call;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, cpu_time};
 
-/// Bytes that a round copies: from one half of the buffer to the other.
 const ROUND_BYTES: usize = 4 << 20;
-/// Integer operations of a round.
 const ROUND_STEPS: u64 = 500_000;
-/// System calls of a round.
 const ROUND_CALLS: u32 = 200;
 
-/// Heavy load: one thread on each allowed CPU that does rounds of 500,000 integer steps, a copy of
-/// 4 MiB, and 200 system calls, without pause, at ordinary priority, while the point is measured.
-/// (The study's "heavy load" is not defined.)
+/// Heavy load during a point: one thread on each allowed CPU at ordinary priority. Each round has
+/// 500,000 integer steps, a copy of 4 MiB, and 200 system calls, without pause. The study does not
+/// define its "heavy load".
 #[derive(Debug, Default)]
 pub(crate) struct HeavyLoad {
     running: Option<Running>,
@@ -36,13 +33,12 @@ struct Running {
 }
 
 impl Observer for HeavyLoad {
-    /// Starts the threads and waits until each has done a round.
     fn arm(&mut self) {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let start = |cpu: u32| {
             let (stop, rounds) = (stop.clone(), rounds.clone());
             let work = move || {
-                // Not pinned, the load is still there: the kernel spreads it.
+                // Without pinning the kernel spreads the threads.
                 let _ = affinity::pin_to(cpu);
                 work(&stop, &rounds);
             };
@@ -50,7 +46,7 @@ impl Observer for HeavyLoad {
         };
         let threads: Vec<_> =
             affinity::allowed_cpus().unwrap_or_default().into_iter().filter_map(start).collect();
-        // One that has no memory ends without a round.
+        // A thread without memory ends without a round.
         let at_work = || threads.iter().filter(|thread| !thread.is_finished()).count() as u64;
         while rounds.load(Ordering::Relaxed) < at_work() {
             std::thread::yield_now();
@@ -72,7 +68,7 @@ impl Observer for HeavyLoad {
         let count = running.threads.len() as u64;
         running.stop.store(true, Ordering::Relaxed);
         for thread in running.threads {
-            // A panic there has been reported by its own thread.
+            // The thread has reported its own panic.
             let _ = thread.join();
         }
         vec![Counter::count("load-threads", count), Counter::count("load-rounds", rounds)]

@@ -1,5 +1,5 @@
-//! Memory read and written in a given ratio over a given footprint, by each store that this CPU
-//! has. Also glibc's memcpy.
+//! Memory read and written in a given ratio over a given footprint, by each store of this CPU and
+//! by glibc's memcpy.
 
 use daqmeter_harness::{
     Fault, Job, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
@@ -26,14 +26,13 @@ pub struct MemoryRequest {
     pub lanes: usize,
 }
 
-/// Largest footprint; what a host lacks is refused when it is allocated.
+/// Largest footprint; allocation refuses more than the host has.
 const MAX_READ_BYTES: u64 = 1 << 44;
 
 impl MemoryRequest {
-    /// Lines read or written in a step, at most: 64 KiB. Conversions need 64.
+    /// Limit of lines read or written in a step: 64 KiB. Conversions need 64.
     pub const MAX_LINES: u64 = 1024;
 
-    /// One lane that reads so many bytes in all, in steps of so many lines read and written.
     pub fn new(read_bytes: u64, read_lines: u64, write_lines: u64) -> MemoryRequest {
         MemoryRequest { read_bytes, read_lines, write_lines, lanes: 1 }
     }
@@ -61,7 +60,6 @@ impl Request for MemoryRequest {
     }
 }
 
-/// What one lane does: whole steps, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Footprint {
     ratio: StreamRatio,
@@ -70,7 +68,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    /// Of a request that was checked; none where it is more than this machine can address.
+    /// Computes the footprint of a checked request; `None` beyond the address space.
     fn of(request: &MemoryRequest) -> Option<Footprint> {
         let lines = |lines: u64| usize::try_from(lines).ok();
         let ratio = StreamRatio::new(lines(request.read_lines)?, lines(request.write_lines)?)?;
@@ -83,7 +81,7 @@ impl Footprint {
         })
     }
 
-    /// One line more: streams begin on a line boundary of the destination.
+    /// Adds one line, because streams begin on a line boundary of the destination.
     fn destination_bytes(&self) -> usize {
         self.write_bytes + LINE_BYTES
     }
@@ -110,14 +108,13 @@ impl Variant {
     }
 }
 
-/// The best set of this CPU with both stores, and the libc's copy where the ratio is that of a
-/// copy.
+/// Lists the best set of this CPU with both stores, and the libc's copy for the ratio of a copy.
 fn variants(ratio: StreamRatio) -> Vec<Variant> {
     let best = Isa::best();
     let mut variants = vec![Variant::Stream(best, Store::Cached)];
     if best == Isa::Avx512 {
         // 512-bit stores are not the fastest everywhere (Zen 4 splits them): the limit must be the
-        // best of both widths.
+        // better of both widths.
         variants.push(Variant::Stream(Isa::Avx2, Store::Cached));
     }
     if ratio.write_lines() > 0 && best.has_non_temporal() {

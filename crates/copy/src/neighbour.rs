@@ -1,5 +1,4 @@
-//! The neighbour of a program: a thread on another CPU that copies, or does something that touches
-//! no memory.
+//! The neighbour of a program: a thread on another CPU that copies, or runs without memory traffic.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +33,6 @@ pub enum Neighbour {
 
 displayed!(Neighbour);
 
-/// What both threads look at.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -43,17 +41,13 @@ struct Shared {
     fault: Mutex<Option<Fault>>,
 }
 
-/// A neighbour at work; it stops when this is dropped.
 pub(crate) struct Running {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Starts the neighbour, on that CPU or free, and waits until it is at work.
-    ///
-    /// # Errors
-    /// What it failed of.
+    /// Starts the neighbour, pinned to the CPU or free, and waits until it is at work.
     pub(crate) fn start(
         neighbour: Neighbour,
         copies: CopyRequest,
@@ -76,7 +70,6 @@ impl Running {
         Ok(running)
     }
 
-    /// Bytes that it copied so far.
     pub(crate) fn copied(&self) -> u64 {
         self.shared.bytes.load(Ordering::Relaxed)
     }
@@ -85,12 +78,10 @@ impl Running {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Whether it is still at work.
-    ///
     /// # Errors
-    /// What it failed of.
+    /// The failure of its thread.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        // Asked first: a thread that ends with a fault has left it before.
+        // Tested first, because a thread that fails stores its fault before it ends.
         if !self.has_ended() {
             return Ok(());
         }
@@ -108,7 +99,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its own thread.
+            // The thread has reported its own panic.
             let _ = thread.join();
         }
     }
@@ -159,7 +150,7 @@ impl Shared {
         self.bytes.fetch_add(once()?, Ordering::Relaxed);
         self.has_begun.store(true, Ordering::Release);
         while !self.stop.load(Ordering::Relaxed) {
-            // The neighbour alone writes here while it runs: the line stays where it is.
+            // The neighbour is the only writer, so the line stays in its cache.
             self.bytes.fetch_add(once()?, Ordering::Relaxed);
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The engine `plain-copy`: what memory alone allows for copies, or fills, of one size. Copies
-//! between user and kernel are held against it.
+//! The engine `plain-copy`: the memory limit of copies, or fills, of one size. It limits the copies
+//! between user and kernel.
 
 use daqmeter_harness::{
     Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, check_lanes, is_default,
@@ -27,12 +27,10 @@ pub struct PlainRequest {
 }
 
 impl PlainRequest {
-    /// Copies of so many bytes by one lane.
     pub(crate) fn new(block_bytes: usize) -> PlainRequest {
         PlainRequest { block_bytes, lanes: 1, fill: false }
     }
 
-    /// Fills of so many bytes by one lane.
     pub(crate) fn fill(block_bytes: usize) -> PlainRequest {
         PlainRequest { fill: true, ..PlainRequest::new(block_bytes) }
     }
@@ -72,7 +70,6 @@ impl PlainRequest {
     }
 }
 
-/// What a stage does with the second buffer.
 #[derive(Clone, Copy)]
 enum Work {
     Copy(CopyKernel),
@@ -95,7 +92,6 @@ impl Work {
         }
     }
 
-    /// Bytes that pass between CPU and memory for each byte of a block.
     fn passes(self) -> u64 {
         match self {
             Work::Copy(_) => 2,
@@ -103,7 +99,6 @@ impl Work {
         }
     }
 
-    /// What stands in `to` when all is well.
     fn leaves(self, from: u8) -> u8 {
         match self {
             Work::Copy(_) => from,
@@ -126,7 +121,7 @@ impl PlainSession {
     }
 }
 
-/// The timed loop. What is written must be written each time.
+/// Runs the timed loop; the compiler must keep every write.
 #[inline]
 fn repeat(operations: u64, to: &mut [u8], work: impl Fn(&mut [u8])) {
     for _ in 0..operations {

@@ -1,9 +1,8 @@
-//! The engine `pollution`: a program on one CPU, and beside it a neighbour that copies, or only
-//! looks as if it did.
+//! The engine `pollution`: a program on one CPU beside a neighbour that copies, or runs without
+//! copying.
 //!
-//! Time alone misleads: a neighbour that copies nothing can slow a program as much as one that
-//! copies, through shared cores, clocks and hypervisors. So there are two neighbours that touch no
-//! memory, `spin` and `null-call`, to compare with.
+//! A neighbour that copies nothing can slow a program through shared cores, clocks and hypervisors.
+//! Two neighbours without memory traffic, `spin` and `null-call`, serve for comparison.
 
 use clap::Args;
 use daqmeter_harness::{Fault, Job, Problem, Session, StageSpec, Tally, did_you_mean, is_default};
@@ -76,7 +75,7 @@ impl daqmeter_harness::Request for PollutionRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        // The largest program: an image of 1 MiB, and what is found in it.
+        // The largest program: an image of 1 MiB and its results.
         const PROGRAM_BYTES: u64 = 16 << 20;
         Ok(Job {
             availability: self.path.probe(),
@@ -99,7 +98,6 @@ impl daqmeter_harness::Request for PollutionRequest {
 }
 
 impl PollutionRequest {
-    /// The neighbour's copies.
     fn copies(&self) -> CopyRequest {
         let context = match self.neighbour {
             Neighbour::Dma => CopyContext::Shared,
@@ -108,12 +106,10 @@ impl PollutionRequest {
         CopyRequest { context, ..CopyRequest::new(self.path, self.direction, self.block_bytes) }
     }
 
-    /// True if the neighbour's copies are those of an engine in software.
     fn is_emulated(&self) -> bool {
         self.neighbour == Neighbour::Dma && engine::is_emulated(&self.copies())
     }
 
-    /// True if an engine is a thread of this program.
     fn has_engine_thread(&self) -> bool {
         self.neighbour == Neighbour::Dma && self.path == CopyPath::EngineThread
     }
@@ -125,25 +121,22 @@ struct PollutionSession {
     running: Option<Running>,
     counters: Option<VictimCounters>,
     runs: u64,
-    /// True if a run was made whose counts have not been taken.
+    /// True if the counts of the last run have not been taken.
     is_uncounted: bool,
     bytes_before: u64,
 }
 
-/// References and misses of the victim's thread, where the host counts them.
 struct VictimCounters {
     open: [Box<dyn OpenCounter>; 2],
     at: [u64; 2],
     began_ns: u64,
-    /// Time at which each run was counted, with its references and misses.
     runs: Vec<(u64, [u64; 2])>,
 }
 
-/// Most runs of one point: as many as the samples that a stage keeps.
+/// Limit of the runs of one point: the samples that a stage keeps.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Names of what is counted for each run. Counters of the sums and series of the single runs have
-/// these names.
+/// Names of the counts of each run, for the counters of sums and the series of runs.
 const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
@@ -163,7 +156,6 @@ impl VictimCounters {
         [references.read().value, misses.read().value]
     }
 
-    /// Forgets the earlier runs.
     fn begin(&mut self) {
         self.runs.clear();
         self.began_ns = clock::monotonic_ns();
@@ -218,7 +210,6 @@ impl PollutionSession {
         self.running.as_ref().map_or(0, Running::copied)
     }
 
-    /// Takes the counts of the run before, if there was one.
     fn end_run(&mut self) {
         if std::mem::take(&mut self.is_uncounted)
             && let Some(counters) = &mut self.counters
@@ -227,7 +218,6 @@ impl PollutionSession {
         }
     }
 
-    /// An emulated engine is a thread more.
     fn crowded(&self) -> Option<String> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         (self.request.has_engine_thread() && cpus < 3).then(|| {
@@ -255,7 +245,7 @@ impl Session for PollutionSession {
             let copies = request.copies();
             self.running = Some(Running::start(request.neighbour, copies, request.peer_cpu)?);
         }
-        // After the neighbour's thread was made: it would inherit them.
+        // Opened after the neighbour's thread was made, which would inherit them.
         self.counters = VictimCounters::open();
         Ok(())
     }
@@ -271,8 +261,7 @@ impl Session for PollutionSession {
         Ok(())
     }
 
-    /// Checks between runs that the neighbour has not failed, and keeps the counts of the run
-    /// before.
+    /// Checks between runs that the neighbour has not failed, and keeps the previous run's counts.
     fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         self.end_run();
         self.running.as_ref().map_or(Ok(()), Running::check)?;
@@ -283,7 +272,7 @@ impl Session for PollutionSession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        // The counts until now belong to the last run; those of verification do not.
+        // The counts so far belong to the last run; those of verification do not.
         self.end_run();
         let victim = self.victim();
         victim.run();
@@ -362,8 +351,8 @@ mod tests {
                 record.counter("neighbour-bytes").unwrap()
             };
             if [Neighbour::Cpu, Neighbour::Dma].contains(&neighbour) {
-                // Four short runs can be over before a crowded host lets the neighbour finish a
-                // copy: then they are run again.
+                // Four short runs can end before a crowded host lets the neighbour finish a copy;
+                // they run again.
                 assert!((0..1000).any(|_| copied() > 0.0), "{neighbour} copied nothing");
             } else {
                 assert_eq!(copied(), 0.0, "{neighbour}");
@@ -371,7 +360,6 @@ mod tests {
         }
     }
 
-    /// Counter whose increase grows with each reading.
     struct Growing(u64, u64);
 
     impl OpenCounter for Growing {
@@ -413,7 +401,7 @@ mod tests {
         for (name, value, wanted) in [
             ("test", "susan[c]_smal".into(), "did you mean `susan[c]_small`?"),
             ("path", "nowhere".into(), "expected one of `pread`"),
-            // As records of version 0.1 call it.
+            // Name in records of version 0.1.
             ("neighbour_cpu", 9999_u64.into(), "`peer_cpu` is 9999: there is no such CPU"),
             ("block_bytes", 0_u64.into(), "`block_bytes` is 0"),
         ] {

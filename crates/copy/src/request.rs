@@ -1,4 +1,4 @@
-//! What a copy point is asked: which way, by whom, how much.
+//! Request of a copy point.
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
@@ -27,7 +27,6 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The single directions that it consists of.
     pub(crate) fn parts(self) -> &'static [Direction] {
         match self {
             Direction::From => &[Direction::From],
@@ -126,7 +125,7 @@ pub enum CopyPath {
 }
 
 impl CopyPath {
-    /// Whether it has channels, so that contexts other than `cpu` can be asked for.
+    /// True if it has channels, so that contexts other than `cpu` are possible.
     pub(crate) fn has_channels(self) -> bool {
         matches!(self, CopyPath::Module | CopyPath::Dsa | CopyPath::EngineThread)
     }
@@ -134,18 +133,14 @@ impl CopyPath {
 
 displayed!(Direction, CopyContext, CopyCompletion, CopyPath);
 
-/// The window of the priority policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Time of the high channels alone.
     pub(crate) quantum_ns: u64,
-    /// The whole.
     pub(crate) window_ns: u64,
-    /// Bit mask of the high channels.
     pub(crate) high_channels: u64,
 }
 
-/// 30 us of 90 us for channel 0: the study's (section 2.2).
+/// The study's 30 us of 90 us for channel 0 (section 2.2).
 fn quantum_ns() -> u64 {
     30_000
 }
@@ -153,13 +148,11 @@ fn window_ns() -> u64 {
     90_000
 }
 
-/// Largest block; what a host lacks is refused when it is allocated.
+/// Largest block; allocation refuses more than the host has.
 pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 40;
-/// Channels of an engine: far more than any has.
 const MAX_CHANNELS: usize = 1024;
-/// Blocks of one call.
 const MAX_DEPTH: u64 = 1024;
-/// Longest window of the priority policy, the kernel module's.
+/// Longest window of the priority policy, equal to the kernel module's.
 const MAX_WINDOW_NS: u64 = 1_000_000_000;
 
 /// One point. Verbs that sweep choose the fields without an option.
@@ -227,7 +220,6 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
 }
 
-/// `0,2` as a bit mask.
 fn channel_mask(text: &str) -> Result<u64, String> {
     text.split(',').try_fold(0, |mask, part| {
         let channel = part.parse::<u32>().ok().and_then(|at| 1_u64.checked_shl(at));
@@ -239,7 +231,6 @@ fn channel_mask(text: &str) -> Result<u64, String> {
 }
 
 impl CopyRequest {
-    /// A copy by the CPU of one lane.
     pub fn new(path: CopyPath, direction: Direction, block_bytes: usize) -> CopyRequest {
         CopyRequest {
             path,
@@ -266,15 +257,15 @@ impl CopyRequest {
         }
     }
 
-    /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while
-    /// bytes are compared.
+    /// Memory of all lanes in bytes: both sides of each copy, and three copies while bytes are
+    /// compared.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let blocks = match self.path {
             CopyPath::IoUring | CopyPath::IoUringFixed => self.depth,
             _ => 1,
         };
         let bytes = (self.block_bytes as u64).saturating_mul(blocks);
-        // Zeros have no other side.
+        // A clearing path has only one side.
         let sides = if self.path == CopyPath::DevZero { 1 } else { 2 };
         let lane =
             buffer_bytes(bytes).saturating_mul(sides).saturating_add(bytes.saturating_mul(3));
@@ -299,12 +290,12 @@ impl daqmeter_harness::Request for CopyRequest {
         check_lanes("lanes", self.lanes)?;
         Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
         Problem::unless_within("depth", self.depth, 1..=MAX_DEPTH)?;
-        // Longer, and the low channels would wait for too long.
+        // A longer window would starve the low channels.
         Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
         Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
     }
 
-    /// Without what means nothing in its context: points that differ only in that are one.
+    /// Leaves out fields without effect in its context, so that equal points have equal workloads.
     fn workload(&self) -> Workload {
         let mut workload = workload_of(self);
         if self.context == CopyContext::Cpu {
@@ -354,7 +345,7 @@ mod tests {
             request.workload().to_string(),
             "copy block_bytes=64 channels=0 completion=poll context=shared direction=to lanes=1 path=module"
         );
-        // As records of version 0.1 have it.
+        // Spelling in records of version 0.1.
         let old = request.workload().with("completion", "polled");
         assert_eq!(CopyRequest::of(&old).unwrap(), request);
     }

@@ -1,4 +1,4 @@
-//! Every way to copy, checked byte by byte, without a clock.
+//! Byte-by-byte checks of every way to copy, without a clock.
 
 use clap::ValueEnum;
 use daqmeter_harness::{Availability, Session, StopFlag};
@@ -7,50 +7,36 @@ use serde::Serialize;
 use crate::engine::open;
 use crate::request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
 
-/// What to check.
 #[derive(Clone, Debug)]
 pub struct VerifyPlan {
-    /// Only this path.
     pub only: Option<CopyPath>,
-    /// Largest block.
     pub largest_bytes: usize,
-    /// Copies at each size.
     pub times: u32,
 }
 
-/// One case: a path, a policy, a completion, a direction, over all sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Case {
-    /// The way.
     pub path: CopyPath,
-    /// The policy.
     pub context: CopyContext,
-    /// How the end of a copy is noticed; none where the CPU copies.
+    /// Completion of an engine's copy; `None` for the CPU.
     pub completion: Option<CopyCompletion>,
-    /// Which way.
     pub direction: Direction,
-    /// How it ended.
     pub outcome: CaseOutcome,
 }
 
-/// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CaseOutcome {
-    /// Every byte was right.
     Verified {
-        /// Copies made.
+        /// Sum over all sizes.
         copies: u64,
-        /// Bytes compared.
         bytes: u64,
     },
-    /// Cannot be done here.
     Waived(String),
-    /// The first fault.
     Failed(String),
 }
 
-/// Sizes around every border that something may be cut at: bytes, lines, pages, descriptors, huge
+/// Sizes around every border at which a copy may be split: bytes, lines, pages, descriptors, huge
 /// pages.
 const SIZES: [usize; 16] = [
     1,
@@ -71,7 +57,7 @@ const SIZES: [usize; 16] = [
     8 << 20,
 ];
 
-/// Runs all cases, until it is to stop: then those that were finished before.
+/// Runs all cases; after a stop, returns the finished ones.
 pub fn all(plan: &VerifyPlan, stop: &StopFlag) -> Vec<Case> {
     let paths = CopyPath::value_variants().iter().copied();
     paths
@@ -81,7 +67,6 @@ pub fn all(plan: &VerifyPlan, stop: &StopFlag) -> Vec<Case> {
         .collect()
 }
 
-/// The requests of a path, of one byte each.
 fn cases_of(path: CopyPath) -> Vec<CopyRequest> {
     let contexts: &[CopyContext] = match path {
         CopyPath::Module => CopyContext::value_variants(),
@@ -107,7 +92,6 @@ fn cases_of(path: CopyPath) -> Vec<CopyRequest> {
     cases
 }
 
-/// None when it is to stop before the case is finished.
 fn case(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Case> {
     let outcome = match request.path.probe() {
         Availability::Waived(reason) => CaseOutcome::Waived(reason),
@@ -128,7 +112,7 @@ fn sizes(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Ca
         let request = CopyRequest { block_bytes: size, ..request.clone() };
         let mut sessions = match open(&request) {
             Ok(sessions) => sessions,
-            // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
+            // Larger sizes fail for a pipe, and for hugetlbfs without write.
             Err(_) if copies > 0 => break,
             Err(fault) => return Some(CaseOutcome::Waived(fault.0)),
         };
@@ -142,7 +126,6 @@ fn sizes(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Ca
     Some(CaseOutcome::Verified { copies, bytes })
 }
 
-/// None when it is to stop.
 fn check(lane: &mut dyn Session, times: u32, stop: &StopFlag) -> Option<Result<(), String>> {
     let mut checked = lane.prepare();
     for _ in 0..times {

@@ -1,9 +1,8 @@
 //! The speed targets of read-out as ratios in one run: `cargo bench -p daqmeter-digitizer`.
 //! Conversion alone is benched in `daqmeter-kernels`.
 //!
-//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU
-//! allowed, so that a mood of the host meets both. Prints medians; judges nothing and fails
-//! nothing, because shared machines are noisy.
+//! Samples both sides in turn, on one thread pinned to the last CPU allowed, so that noise of the
+//! host affects both. Prints medians without a verdict, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -32,7 +31,6 @@ fn seconds(work: &mut dyn FnMut()) -> f64 {
     (clock::monotonic_ns() - begin) as f64 * 1e-9
 }
 
-/// Medians of both sides, sampled in turn.
 fn pair(rounds: usize, a: &mut dyn FnMut(), b: &mut dyn FnMut()) -> (f64, f64) {
     let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
     a();
@@ -70,7 +68,6 @@ impl Memory {
     }
 }
 
-/// Read-out, and a conversion of it.
 fn workload(function: u64, samples: u64) -> Workload {
     Workload::new("digitizer")
         .with("devices", "emu:l0")
@@ -88,15 +85,14 @@ fn session(workload: &Workload) -> Box<dyn Session> {
     session
 }
 
-/// The block that a session chose.
 fn chosen(session: &mut dyn Session) -> f64 {
     let counters = session.tally().counters;
     let block = counters.iter().find(|counter| counter.name == "block-bytes");
     block.unwrap().value
 }
 
-/// Fused against one after the other. Of the time of both, t, fusing can save the copy, t_copy: the
-/// bound is t / (t - t_copy).
+/// Compares the fused pass with separate ones. Fusing can at most save the copy of time t_copy out
+/// of both, t: the bound is t / (t - t_copy).
 fn fusion(function: u64, samples: u64, rounds: usize) {
     let asked = workload(function, samples);
     let mut fused = session(&asked.clone().with("fuse", true));
@@ -130,7 +126,6 @@ fn fusion(function: u64, samples: u64, rounds: usize) {
     );
 }
 
-/// Which block is best: each against one after the other.
 fn blocks(samples: u64, rounds: usize) {
     println!(
         "\nread-out + cast, {} MB raw: fused against one after the other",

@@ -1,5 +1,4 @@
-//! What is asked of a conversion: the options that read-out and conversion in memory have in
-//! common.
+//! Options that read-out and conversion in memory share.
 
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::function::Function;
 use crate::oracle::elements;
 
-/// The defaults of a request, which are declared once, in its options.
+/// Returns the defaults of a request, which its options declare.
 pub(crate) fn defaults<T: Args>() -> T {
     let command = T::augment_args(Command::new("defaults"));
     let given = command.ignore_errors(true).get_matches_from(["defaults"]);
@@ -163,7 +162,6 @@ impl IsaChoice {
         }
     }
 
-    /// The name in options, records and tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             IsaChoice::Best => "best",
@@ -188,7 +186,6 @@ pub enum StoreChoice {
 }
 
 impl ConversionRequest {
-    /// What a function does to the samples; none for those that convert nothing.
     pub fn of(&self, function: Function) -> Option<(Conversion, Decimation)> {
         let (unsigned, signed) = (self.unsigned_q.qmn(false), self.signed_q.qmn(true));
         Some(match function {
@@ -224,17 +221,17 @@ impl ConversionRequest {
         Decimation { offset: within(self.dec_offset), factor: within(self.dec_factor) }
     }
 
-    /// What a function converts to from that many samples, in bytes; zero where it converts
-    /// nothing.
+    /// Returns the bytes that a function makes from that many samples; zero for functions that
+    /// convert nothing.
     pub(crate) fn out_bytes(&self, function: Function, samples: usize) -> usize {
         self.of(function)
             .map_or(0, |(conversion, decimation)| decimation.kept(samples) * conversion.out_bytes())
     }
 
-    /// The kernel of a function for that many samples; none for those that convert nothing.
+    /// Returns a function's kernel; `None` for functions that convert nothing.
     ///
     /// # Errors
-    /// When this CPU has no such kernel.
+    /// This CPU has no such kernel.
     pub fn converter(
         &self,
         function: Function,
@@ -258,7 +255,6 @@ impl ConversionRequest {
             .ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", isa.name())))
     }
 
-    /// Whether this CPU has the instruction set, and that the stores.
     pub(crate) fn availability(&self) -> Availability {
         let isa = self.isa.isa();
         if !isa.is_available() {
@@ -273,7 +269,6 @@ impl ConversionRequest {
         Availability::Ready
     }
 
-    /// Refuses what this CPU has not: somebody asked for it by name.
     pub(crate) fn check_available(&self) -> Result<(), Fault> {
         match self.availability() {
             Availability::Ready => Ok(()),
@@ -281,10 +276,8 @@ impl ConversionRequest {
         }
     }
 
-    /// Checks the values for a read of that many samples.
-    ///
     /// # Errors
-    /// Names the parameter, what it is and what is wanted.
+    /// The parameter, its value and its range.
     pub fn check(&self, samples: u64) -> Result<(), Problem> {
         let (offset, factor) = (self.dec_offset, self.dec_factor);
         if factor == 0 {
@@ -299,8 +292,8 @@ impl ConversionRequest {
                 return Err(Problem::new(name, text));
             }
         }
-        // As in the original, a sample is kept only where a whole group of `factor` follows the
-        // offset.
+        // A sample is kept only if a whole group of `factor` follows the offset, as in the
+        // original.
         if (samples - offset) / factor == 0 {
             let text = format!(
                 "is {factor}, but only {} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \
@@ -321,7 +314,7 @@ pub fn convert(converter: &Converter, raw: &[u16], out: &mut Buffer) -> usize {
     kept * converter.conversion().out_bytes()
 }
 
-/// A finite number: JSON has neither infinity nor NaN.
+/// Parses a finite number: JSON has neither infinity nor NaN.
 fn parse_finite(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
     number.ok_or_else(|| format!("`{text}` is not a finite number such as 0.5, -45.6 or -7e-05"))

@@ -1,4 +1,4 @@
-//! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
+//! Conversion kernels on memory: the limit of a consumer with free read-out.
 
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
@@ -69,7 +69,6 @@ impl ConvertRequest {
         usize::try_from(self.samples).expect("at most 2^30, checked with the request")
     }
 
-    /// Instruction set, and the arithmetic of a scaling.
     fn target(&self) -> String {
         let isa = self.conversion.isa.name();
         let converter = self.converter().ok().flatten();
@@ -112,13 +111,13 @@ impl ConvertRequest {
 struct ConvertSession {
     name: String,
     samples: usize,
-    /// None copies.
+    /// `None` copies.
     converter: Option<Converter>,
     buffers: Option<(Buffer, Buffer)>,
 }
 
 impl ConvertSession {
-    /// Elements that one conversion writes; samples where it copies.
+    /// Counts elements that one conversion writes; samples for a copy.
     fn kept(&self) -> usize {
         let decimation = self.converter.as_ref().map(Converter::decimation);
         decimation.map_or(self.samples, |decimation| decimation.kept(self.samples))
@@ -222,7 +221,6 @@ mod tests {
                     .contains(&format!("`{name}` is {value}; 1 to "))
             );
         }
-        // 2 MiB of samples become 4 MiB.
         let workload = ENGINE.example().with("samples", 1_u64 << 20).with("lanes", 3_u64);
         assert_eq!(ENGINE.parse(&workload).unwrap().memory_bytes, Some(3 * (6 << 20)));
     }

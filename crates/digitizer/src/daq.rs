@@ -1,4 +1,4 @@
-//! Driving a board: set it up, arm it, wait until the DAQ is done, and account for every trigger.
+//! Driving a board: setup, arming, the wait for the end, and an account of every trigger.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,39 +9,31 @@ use daqmeter_sys::clock;
 
 use crate::devices::board::Board;
 
-/// How the end of an acquisition is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wait {
-    /// Read the status register, sleep, read again.
     Poll {
         /// Sleep between reads; zero does not sleep at all.
         interval: Duration,
     },
-    /// Wait for the DAQ-done interrupt.
     Interrupt,
 }
 
-/// Longest wait for an interrupt before a look at the status register, if no period was given. The
-/// ESS driver forgets a DAQ-done that comes between arm and wait, and some firmware raises none.
-/// The look then finds the end of the acquisition.
+/// Limit of the first wait for an interrupt if no period was given; a look at the status register
+/// follows. The ESS driver forgets a DAQ-done that comes between arm and wait, and some firmware
+/// raises none.
 const FIRST_SLICE: Duration = Duration::from_millis(10);
-/// Longest wait if a period was given, so that a signal is seen.
 const MAX_SLICE: Duration = Duration::from_secs(1);
-/// Wait after a lost interrupt, until one comes again. The driver counts whole milliseconds.
+/// Wait after a lost interrupt, until one comes again; the driver counts whole milliseconds.
 const SLICE_AFTER_LOSS: Duration = Duration::from_millis(1);
 
-/// Longest sleep between looks at the status register, so that a signal is seen.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times
-/// what any board can follow. An emulated source walks through its triggers, so that a rate without
-/// a limit would never come to the present.
+/// Accepted trigger rates. One in three hours is the slowest with a countable wait; the fastest is
+/// ten times a board's limit. An emulated source steps through its triggers, so an unlimited rate
+/// would never reach the present.
 pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
-/// Refuses a rate that no source has.
-///
-/// # Errors
-/// Says the rate and what is wanted.
+/// Refuses a rate outside [`TRIGGER_RATES_HZ`].
 pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
     if TRIGGER_RATES_HZ.contains(&rate_hz) {
         return Ok(());
@@ -52,31 +44,22 @@ pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
     )))
 }
 
-/// What driving cost and what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DaqCounts {
-    /// Register reads to find the end of acquisitions.
     pub register_reads: u64,
-    /// Interrupts that woke us.
     pub interrupts: u64,
-    /// Acquisitions that the status register showed done although no interrupt came.
+    /// Acquisitions that the status register showed done without an interrupt.
     pub lost_interrupts: u64,
-    /// Acquisitions that ended.
     pub acquisitions: u64,
-    /// Acquisitions whose data were read out.
     pub read_out: u64,
 }
 
-/// Missed triggers of a board that does not count them, found by the time between the ends of its
-/// acquisitions.
 #[derive(Clone, Copy, Debug)]
 struct Inference {
     period: Duration,
-    /// Time of the last acquisition end that is known well enough to count periods from it.
+    /// Time of the last end that is known well enough to count periods from it.
     anchor_ns: Option<u64>,
-    /// Acquisitions that ended since then.
     since: u64,
-    /// True once a number of periods was counted.
     has_counted: bool,
     missed: u64,
 }
@@ -86,8 +69,8 @@ impl Inference {
         Inference { period, anchor_ns: None, since: 0, has_counted: false, missed: 0 }
     }
 
-    /// Counts an acquisition that ended at `now_ns`, or up to `unsure_ns` before it. If `unsure_ns`
-    /// is more than a quarter of a period, it counts only with the next end that is known better.
+    /// Counts an acquisition that ended at `now_ns`, or up to `unsure_ns` before it. With
+    /// `unsure_ns` above a quarter of a period it counts only at the next better-known end.
     fn ended(&mut self, now_ns: u64, unsure_ns: u64) {
         self.since += 1;
         let period_ns = self.period.as_nanos() as f64;
@@ -109,29 +92,26 @@ impl Inference {
     }
 }
 
-/// Drives one board through acquisitions.
 #[derive(Debug)]
 pub struct Daq {
     wait: Wait,
     timeout: Duration,
-    /// Period of the triggers, where it was given.
     period: Option<Duration>,
     inference: Option<Inference>,
-    /// Time at which the present acquisition was last seen not done.
+    /// Time of the last status read that showed the acquisition not done.
     not_done_ns: u64,
     /// True if no interrupt came at the end of the last acquisition.
     has_lost: bool,
-    /// Looked at while a trigger is waited for, which may take long.
+    /// Checked during the wait for a trigger, which may be long.
     stop: StopFlag,
-    /// What happened since the account began.
     pub counts: DaqCounts,
 }
 
 impl Daq {
-    /// For triggers at `rate_hz`, 1e-4 Hz to 1e7 Hz. Waits at least a second, as the original does,
-    /// or three periods.
+    /// Makes a driver for triggers at `rate_hz`, 1e-4 Hz to 1e7 Hz. Waits at least a second, as the
+    /// original does, or three periods.
     pub fn new(wait: Wait, rate_hz: Option<f64>) -> Daq {
-        // A rate so low that its period is no time at all is waited for as long as can be.
+        // A rate near zero gives an infinite period: the wait is then the longest possible.
         let period =
             rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
         let timeout = period
@@ -149,14 +129,12 @@ impl Daq {
         }
     }
 
-    /// Takes the flag that ends a wait for a trigger.
     pub fn heed(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 
-    /// Longest single wait for an interrupt: one and a half periods, so that the status is not read
-    /// while all goes well. It never follows from the ends that were seen, since these come late if
-    /// interrupts are lost.
+    /// Limit of one wait for an interrupt: one and a half periods, so that a regular run never
+    /// reads the status. Observed ends do not affect it, because lost interrupts delay them.
     fn slice(&self) -> Duration {
         if self.has_lost {
             return SLICE_AFTER_LOSS;
@@ -168,7 +146,7 @@ impl Daq {
     /// Arms and waits until the acquisition is done.
     ///
     /// # Errors
-    /// When no trigger comes within the timeout, it is to stop, or the board is gone.
+    /// No trigger within the timeout, a stop, or the board is gone.
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
         board.arm()?;
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -217,7 +195,7 @@ impl Daq {
         loop {
             if board.wait(self.slice())? {
                 self.counts.interrupts += 1;
-                // One read settles that it was this acquisition's interrupt and not an old one's.
+                // One read distinguishes this acquisition's interrupt from an old one's.
                 if self.is_done(board)? {
                     self.has_lost = false;
                     return Ok(());
@@ -247,14 +225,13 @@ impl Daq {
         )))
     }
 
-    /// Starts all accounts at zero.
     pub fn begin_account(&mut self, board: &mut dyn Board) {
         board.begin_account();
         self.counts = DaqCounts::default();
         self.inference = self.period.map(Inference::new);
     }
 
-    /// The account of triggers: issued at the source = read out + each kind of loss.
+    /// Accounts for triggers: issued at the source = read out + each kind of loss.
     pub fn ledger(&self, board: &mut dyn Board) -> Ledger {
         let delivered = self.counts.read_out;
         match board.trigger_account() {
@@ -289,13 +266,11 @@ impl Daq {
         }
     }
 
-    /// Missed triggers as inferred from the intervals, if the intervals show them.
     fn inferred_missed(&self) -> Option<u64> {
         let inference = self.inference.filter(|inference| inference.has_counted)?;
         Some(inference.missed)
     }
 
-    /// Warnings about lost interrupts and about triggers that nothing counted.
     pub fn warnings(&self, board: &mut dyn Board) -> Vec<String> {
         let DaqCounts { lost_interrupts: lost, acquisitions, .. } = self.counts;
         let device = board.identity().device.clone();
@@ -371,13 +346,11 @@ mod tests {
         assert!(ledger.closes(), "{ledger}");
     }
 
-    /// A board with triggers a period apart, in counted time: no test waits for them.
     struct Timed {
         identity: Identity,
         period: Duration,
         left: Duration,
         forgets: bool,
-        /// Time that was waited since it was set.
         passed: Duration,
         looks: u64,
         waits: u64,
@@ -424,8 +397,7 @@ mod tests {
         }
     }
 
-    /// A slice of 50 ms under a period of 71 ms looked twice at the status register (issue 14,
-    /// A12).
+    /// A slice of 50 ms under a period of 71 ms read the status register twice (issue 14, A12).
     #[test]
     fn at_14_hz_an_interrupt_costs_one_wait_and_one_look_at_the_status_register() {
         let mut board = Timed::new(71);
@@ -443,7 +415,7 @@ mod tests {
         let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
         daq.acquire(&mut board).unwrap();
         assert_eq!((board.waits, daq.counts.lost_interrupts, daq.counts.interrupts), (1, 1, 0));
-        // From now on the status is looked at each millisecond, until an interrupt comes.
+        // Each millisecond now has a status read, until an interrupt comes.
         daq.acquire(&mut board).unwrap();
         assert_eq!((board.waits, daq.counts.lost_interrupts), (1 + 71, 2));
         board.forgets = false;
@@ -491,8 +463,8 @@ mod tests {
         );
     }
 
-    /// Returns the missed triggers for ends in milliseconds, each with the time by which it may
-    /// have been earlier. The period is 100 ms.
+    /// Returns the missed triggers for ends in milliseconds, each with its uncertainty towards
+    /// earlier times. The period is 100 ms.
     fn missed(ends: &[(u64, u64)]) -> Option<u64> {
         let mut inference = Inference::new(Duration::from_millis(100));
         for &(at_ms, unsure_ms) in ends {
@@ -501,7 +473,7 @@ mod tests {
         inference.has_counted.then_some(inference.missed)
     }
 
-    /// Regression: each lost interrupt was counted as a missed trigger, since its end was found one
+    /// Regression: each lost interrupt counted as a missed trigger, because its end was found one
     /// and a half periods later.
     #[test]
     fn an_end_that_was_found_late_is_no_missed_trigger() {
@@ -516,7 +488,6 @@ mod tests {
     #[test]
     fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
         for wait in [Wait::Poll { interval: Duration::from_secs(3600) }, Wait::Interrupt] {
-            // The first trigger comes after nearly three hours.
             let mut board = board(1e-4);
             let mut daq = Daq::new(wait, Some(1e-4));
             board.configure(320).unwrap();

@@ -1,5 +1,5 @@
-//! Samples or converted numbers as a file: NumPy's format where the name ends in `.npy`, else the
-//! numbers alone, little-endian. Channels follow one another: in `.npy` each is a row.
+//! Samples or converted numbers as a file: NumPy's format for names in `.npy`, else the numbers
+//! alone, little-endian. Channels follow one another; in `.npy` each is a row.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,14 +8,12 @@ use daqmeter_harness::Fault;
 use daqmeter_kernels::convert::Out;
 use daqmeter_record::file::Replacement;
 
-/// What a file holds.
 pub(crate) enum Column<'a> {
     Raw(&'a [u16]),
     Converted(Out<'a>),
 }
 
 impl Column<'_> {
-    /// NumPy's name of the type, and how many there are.
     fn shape(&self) -> (&'static str, usize) {
         match self {
             Column::Raw(samples) => ("<u2", samples.len()),
@@ -39,8 +37,8 @@ impl Column<'_> {
     }
 }
 
-/// Version 1.0 of the format (numpy.lib.format): magic, version, length of the header, and the
-/// header, padded to 64 bytes in all.
+/// Makes the header of version 1.0 (numpy.lib.format): magic, version, length, and text, padded to
+/// 64 bytes in all.
 fn npy_header(descr: &str, len: usize, rows: usize) -> Vec<u8> {
     const FIXED_BYTES: usize = 10;
     let shape = match rows {
@@ -58,8 +56,7 @@ fn npy_header(descr: &str, len: usize, rows: usize) -> Vec<u8> {
     all
 }
 
-/// Replaces the file. The numbers are those of `rows` channels of equal length, one after the
-/// other.
+/// Replaces the file. The column holds `rows` successive channels of equal length.
 pub(crate) fn write(path: &str, column: &Column<'_>, rows: usize) -> Result<(), Fault> {
     let is_npy = Path::new(path).extension().is_some_and(|end| end == "npy");
     let (descr, len) = column.shape();

@@ -1,4 +1,4 @@
-//! Read-out and conversion of one or many boards, one thread each, as an engine of the harness.
+//! Read-out and conversion of boards, one thread each, as an engine of the harness.
 
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{Fault, Job, Session};
@@ -8,8 +8,7 @@ use crate::names;
 use crate::request::DigitizerRequest;
 use crate::session::BoardSession;
 
-/// The work of a request. Emulated boards are always there; a real one that is not is refused by
-/// name when it is opened.
+/// Makes the work of a request. Opening refuses a missing real board by name.
 pub(crate) fn job(request: &DigitizerRequest) -> Job {
     Job {
         availability: request.conversion.availability(),
@@ -84,7 +83,6 @@ mod tests {
             .with("fuse", true);
         let mut session = open_workload(&asked).unwrap().remove(0);
         session.prepare().unwrap();
-        // The whole read, and blocks of 4, 8, 16 and 32 KiB.
         assert_eq!(session.variants(), 5);
         let mut blocks = Vec::new();
         for way in 0..session.variants() {
@@ -138,7 +136,7 @@ mod tests {
         }
     }
 
-    /// It kept no sample and printed 746 MB/s (issue 14, A10).
+    /// Regression: the run kept no sample and printed 746 MB/s (issue 14, A10).
     #[test]
     fn a_decimation_that_keeps_nothing_is_refused_with_what_would_keep_something() {
         let asked = |samples: u64, offset: u64, factor: u64| {
@@ -153,7 +151,7 @@ mod tests {
         assert!(refusal(asked(112, 1, 112)).contains("none is kept"));
     }
 
-    /// The portable kernel stores through the caches whatever is asked, and its figure was one of
+    /// The portable kernel always stores through the caches, and its figure was shown as one of
     /// non-temporal stores.
     #[test]
     fn stores_that_an_instruction_set_has_not_are_refused_and_waived_in_plans() {
@@ -219,8 +217,8 @@ mod tests {
         assert!(refused.contains("`dump` takes the samples of one board"), "{refused}");
     }
 
-    /// Regression: channel 10 of 300,000 samples was cut by 144, and the channels' length of 30,016
-    /// was stated nowhere.
+    /// Regression: channel 10 of 300,000 samples was cut by 144, and no text stated the channels'
+    /// length of 30,016.
     #[test]
     fn a_triggered_read_holds_all_channels_whole_and_its_dump_has_a_row_for_each() {
         let folder = tempfile::tempdir().unwrap();
@@ -238,7 +236,7 @@ mod tests {
         let (header, samples) = dumped.split_at(128);
         assert!(String::from_utf8_lossy(header).contains("'shape': (10, 320), "));
         assert_eq!(samples.len(), 2 * 3200);
-        // Each channel begins with the number of the acquisition; this was the second.
+        // Each channel begins with the acquisition's number, here the second.
         let channels = samples.as_chunks::<640>().0;
         assert!(channels.iter().all(|channel| channel[..2] == [2, 0]));
         let said = session.tally().warnings.join(" ");

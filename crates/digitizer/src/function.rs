@@ -39,7 +39,6 @@ pub enum FunctionChoice {
     All,
 }
 
-/// The number of [`FunctionChoice::All`].
 const ALL: u64 = 99;
 
 impl TryFrom<u64> for FunctionChoice {
@@ -64,7 +63,6 @@ impl From<FunctionChoice> for u64 {
 }
 
 impl FunctionChoice {
-    /// The functions that run, read-out first.
     pub fn stages(self) -> Vec<Function> {
         match self {
             FunctionChoice::One(Function::WritePattern) => vec![Function::WritePattern],
@@ -93,7 +91,6 @@ impl From<Function> for u64 {
 }
 
 impl Function {
-    /// Every conversion, in the order of `-A 99`.
     pub const CONVERSIONS: [Function; 8] = [
         Function::DecimateScale,
         Function::Decimate,
@@ -105,7 +102,7 @@ impl Function {
         Function::SignedF32,
     ];
 
-    /// Number of `-A`, name in the original's table, and what it does.
+    /// Returns the number of `-A`, the name in the original's table, and a description.
     fn entry(self) -> (u64, &'static str, &'static str) {
         match self {
             Function::Readout => (0, "func_readout", "read-out only"),
@@ -121,23 +118,20 @@ impl Function {
         }
     }
 
-    /// The number that `-A` takes.
     pub fn number(self) -> u64 {
         self.entry().0
     }
 
-    /// The name in the original's table.
     pub fn classic_name(self) -> &'static str {
         self.entry().1
     }
 
-    /// What it does, in words.
     pub fn description(self) -> &'static str {
         self.entry().2
     }
 }
 
-/// Byte `i` of the pattern that function 100 writes: `i % CHAR_MAX`.
+/// Returns byte `i` of the pattern that function 100 writes: `i % CHAR_MAX`.
 pub(crate) fn pattern_byte(i: usize) -> u8 {
     u8::try_from(i % 127).expect("below 127")
 }

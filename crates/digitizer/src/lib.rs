@@ -1,12 +1,11 @@
-//! Digitizers: boards, emulated and real, and the engines that read them out and convert their
-//! samples.
+//! Digitizers: emulated and real boards, and the engines that read them out and convert samples.
 //!
-//! The way of the data: [`devices`] (families of boards, emulated and real, in the words of an
-//! acquisition) -> [`daq`] (arm, wait by polling or interrupt, account for triggers) -> `session`
-//! (read-out and conversion stages under the harness) <- [`engine`]. [`serve`] is the file that
-//! answers as a driver does.
+//! Data flow: [`devices`] -> [`daq`] -> `session` <- [`engine`]. The folder [`devices`] has
+//! families of emulated and real boards. The module [`daq`] arms, waits by polling or interrupt,
+//! and accounts for triggers. The session has read-out and conversion stages under the harness.
+//! [`serve`] is the file that answers as a driver does.
 //!
-//! Nothing here prints or times itself. Begin with [`request::DigitizerRequest`] and `engine.rs`.
+//! Begin with [`request::DigitizerRequest`] and `engine.rs`.
 
 pub mod conversion;
 pub(crate) mod convert_engine;

@@ -1,6 +1,6 @@
-//! A list of names as one text, as it stands in records and plans: blanks between the names, a
-//! backslash before a blank or a backslash within one. Older records have names without either,
-//! which are written as they were.
+//! A list of names as one text in records and plans. Blanks separate names; a backslash escapes
+//! a blank or a backslash in a name. Older records have names without either, which keep their
+//! form.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

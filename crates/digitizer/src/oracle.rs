@@ -1,10 +1,9 @@
-//! Converted samples against the scalar oracle, and memory that conversions write to.
+//! Comparison of converted samples with the scalar oracle, and memory for conversions.
 
 use daqmeter_harness::Fault;
 use daqmeter_kernels::convert::{Conversion, Converter, Out, oracle};
 use daqmeter_sys::memory::Buffer;
 
-/// The elements from `at` on of what a conversion writes.
 pub(crate) fn elements<'a>(
     converter: &Converter,
     out: &'a mut Buffer,
@@ -17,7 +16,6 @@ pub(crate) fn elements<'a>(
     }
 }
 
-/// A fault that names the first converted sample that is not the oracle's.
 pub(crate) fn differs(
     converter: &Converter,
     raw: &[u16],

@@ -1,4 +1,4 @@
-//! What is asked of the read-out engine: its options, checked. Nothing is opened or allocated here.
+//! Request of the read-out engine: its checked options. Nothing is opened or allocated here.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::devices::{self, board::EMULATED_PREFIX};
 use crate::engine;
 use crate::function::{Function, FunctionChoice};
 
-/// Samples that the original rounds up to: the 32 bytes that its library reads.
+/// Multiple to which the original rounds samples up: its library reads 32 bytes.
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
-/// Function 100 writes 64 bytes at a time, as the original does.
+/// Multiple of function 100, which writes 64 bytes at a time, as the original does.
 const PATTERN_MULTIPLE: u64 = 32;
-/// Number of which the samples of a triggered acquisition are a multiple. It is read whole: ten
-/// channels of whole pairs of blocks, so that none is cut.
+/// Multiple for the samples of a triggered acquisition: ten channels of whole pairs of blocks. It
+/// is read whole, so that no channel is cut.
 const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
-/// Bytes of the blocks that are tried: from what a first-level cache holds beside its conversion to
-/// what a second-level one does.
+/// Block sizes tried, in bytes: the smallest fits a first-level cache with its conversion, the
+/// largest a second-level cache.
 const TRIED_BLOCKS: [u64; 8] =
     [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
-/// What the largest card memory holds.
+/// Capacity of the largest card memory.
 const MAX_SAMPLES: u64 = 1 << 30;
 
 /// What is asked of the read-out engine.
@@ -154,7 +154,6 @@ impl From<Access> for u64 {
     }
 }
 
-/// A choice that is typed as a number.
 fn numbered<T: TryFrom<u64, Error = String>>(text: &str) -> Result<T, String> {
     T::try_from(parse_count(text).map_err(|error| error.to_string())?)
 }
@@ -178,7 +177,6 @@ impl TriggerCompletion {
     }
 }
 
-/// A name as records and plans can hold it.
 fn device_name() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().try_map(|name| {
         name.into_string().map_err(|name| {
@@ -231,9 +229,9 @@ impl Request for DigitizerRequest {
 }
 
 impl DigitizerRequest {
-    /// Returns the request of a command line, where `-i` and `--rate` only count with `-l`.
-    /// Emulated boards are triggered at 14 Hz, as the document's were, unless another rate is asked
-    /// for. Together with a real board, whose rate may differ, they keep the rate of their profile.
+    /// Returns the request of a command line, which uses `-i` and `--rate` only with `-l`. Emulated
+    /// boards are triggered at the document's 14 Hz unless another rate is given. Beside a real
+    /// board, whose rate may differ, they keep the rate of their profile.
     #[must_use]
     pub fn as_typed(mut self) -> DigitizerRequest {
         if self.passes == 0 {
@@ -244,7 +242,6 @@ impl DigitizerRequest {
         self
     }
 
-    /// Whether any of the boards is emulated.
     pub fn is_emulated(&self) -> bool {
         self.devices.iter().any(|name| is_emulated(name))
     }
@@ -290,7 +287,6 @@ impl DigitizerRequest {
         Ok(())
     }
 
-    /// Device names, ranges expanded.
     pub(crate) fn devices(&self) -> Result<Vec<String>, Problem> {
         let mut names = Vec::new();
         for name in &self.devices {
@@ -303,27 +299,22 @@ impl DigitizerRequest {
         Ok(names)
     }
 
-    /// Whether a mapped buffer is read instead of copying.
     pub(crate) fn maps(&self) -> bool {
         self.access == Access::Map
     }
 
-    /// Whether a pattern is written.
     pub(crate) fn writes(&self) -> bool {
         self.function == FunctionChoice::One(Function::WritePattern)
     }
 
-    /// The functions that run, read-out first.
     pub fn functions(&self) -> Vec<Function> {
         self.function.stages()
     }
 
-    /// Number of channels that follow one another in a read.
     pub(crate) fn channels(&self) -> usize {
         self.wait().map_or(1, |_| regs::CHANNELS as usize)
     }
 
-    /// Samples, rounded up as the original does.
     pub(crate) fn samples_per_read(&self) -> u64 {
         let multiple = match (self.wait(), self.writes()) {
             (Some(_), _) => TRIGGERED_MULTIPLE,
@@ -333,12 +324,10 @@ impl DigitizerRequest {
         self.samples.next_multiple_of(multiple)
     }
 
-    /// Bytes of one read.
     pub(crate) fn raw_bytes(&self) -> u64 {
         self.samples_per_read() * 2
     }
 
-    /// How triggers are waited for; none where none are.
     pub(crate) fn wait(&self) -> Option<Wait> {
         match self.completion {
             TriggerCompletion::None => None,
@@ -349,13 +338,13 @@ impl DigitizerRequest {
         }
     }
 
-    /// The trigger's rate where it is known. Older records write 0 where it is not.
+    /// Returns the trigger's rate if known. Older records write 0 for an unknown rate.
     pub(crate) fn trigger_rate(&self) -> Option<f64> {
         self.trigger_rate_hz.filter(|&rate| rate != 0.0)
     }
 
-    /// Samples of a fused block, none where nothing is fused. A block that is chosen by measurement
-    /// is the whole read until then.
+    /// Returns samples of a fused block; `None` without fusion. A block chosen by measurement is
+    /// the whole read until then.
     pub(crate) fn block_samples(&self) -> Option<usize> {
         match (self.fuse, self.block_bytes) {
             (true, _) => Some(to_usize(self.samples_per_read())),
@@ -364,7 +353,7 @@ impl DigitizerRequest {
         }
     }
 
-    /// Blocks that are tried, in samples: the whole read, and smaller ones.
+    /// Lists the block sizes to try, in samples: the whole read, and smaller ones.
     pub(crate) fn tried_blocks(&self) -> Vec<usize> {
         let whole = to_usize(self.samples_per_read());
         let smaller = TRIED_BLOCKS.map(|bytes| self.samples_of_block(bytes));
@@ -374,8 +363,8 @@ impl DigitizerRequest {
         tried
     }
 
-    /// Whole card blocks, and whole multiples of the decimation factor, so that each converts on
-    /// its own.
+    /// Rounds to whole card blocks and whole multiples of the decimation factor, so that each
+    /// converts alone.
     fn samples_of_block(&self, bytes: u64) -> usize {
         let decimates = self.conversion.dec_factor > 1 || self.conversion.dec_offset > 0;
         let groups = if decimates { self.conversion.dec_factor } else { 1 };
@@ -384,8 +373,7 @@ impl DigitizerRequest {
         to_usize(samples.min(self.samples_per_read()))
     }
 
-    /// Samples, conversion, what an emulated board holds of them, and a copy while they are
-    /// compared.
+    /// Memory of samples, conversion, the emulated board's contents, and a copy for the comparison.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         let raw = self.raw_bytes();
         let mapped = if self.maps() { buffer_bytes(raw) } else { 0 };
@@ -427,7 +415,7 @@ mod tests {
         let workload = request.workload();
         assert_eq!(workload.text("isa"), Ok("portable"));
         assert_eq!(DigitizerRequest::of(&workload).unwrap(), request);
-        // The rate of a real board is not known from the emulated one in the same request.
+        // The emulated board does not determine the real one's rate.
         assert_eq!(request.trigger_rate_hz, None);
         assert_eq!(typed("emu:l0 -l 3").trigger_rate_hz, Some(14.0));
         assert_eq!(typed("emu:l0 -l 3").completion, TriggerCompletion::Poll);

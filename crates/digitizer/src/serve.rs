@@ -1,10 +1,9 @@
-//! A file that answers as a driver's device would, so that other people's programs (and our own
-//! real-device code) can be tried without a card. What it answers is in the folder of the device;
-//! FUSE is here.
+//! A FUSE file that answers as a driver's device, to test other programs and our real-device code
+//! without a card. The devices' folders hold the answers.
 //!
-//! A FUSE file rather than CUSE: CUSE has no mmap and loses the file position, so the driver's own
-//! protocol would silently deliver the wrong channel. Mounted on a regular file, so the path is the
-//! device. Needs root or fusermount3, and /dev/fuse.
+//! CUSE is no alternative: it has no mmap and loses the file position, so a program would silently
+//! get the wrong channel. The file is mounted on a regular file, whose path is then the device.
+//! Needs root or fusermount3, and /dev/fuse.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,55 +17,37 @@ use fuser::{
     ReplyData, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-/// What a driver's device answers.
 pub trait DriverFile: Send + Sync + 'static {
-    /// Name of the driver in the table of mounts.
     fn driver(&self) -> &'static str;
 
-    /// Bytes that can be read.
     fn size_bytes(&self) -> u64;
 
-    /// Reads from an offset; fewer bytes at the end.
-    ///
-    /// # Errors
-    /// Those of the driver.
     fn read(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno>;
 
-    /// Writes all at an offset.
-    ///
-    /// # Errors
-    /// Those of the driver.
     fn write(&self, _offset: u64, _data: &[u8]) -> Result<(), Errno> {
         Err(Errno::EINVAL)
     }
 
-    /// Answers a command.
     fn ioctl(&self, _command: u32, _argument: &[u8], reply: ReplyIoctl) {
         reply.error(Errno::ENOTTY);
     }
 }
 
-/// What programs did with a served board so far.
 #[derive(Debug, Default)]
 pub struct ServedTraffic {
     /// Waits that ended with a trigger.
     pub triggers: AtomicU64,
-    /// Bytes read from the card's memory; pages of a mapping among them.
+    /// Bytes read from the card's memory, including pages of a mapping.
     pub read_bytes: AtomicU64,
-    /// DMA writes to the card's memory.
     pub writes: AtomicU64,
-    /// Reads and writes that a real board or its driver could not have done.
+    /// Reads and writes that a real board or its driver could not do.
     pub refused: AtomicU64,
-    /// BoardRegisters read or written.
     pub registers: AtomicU64,
 }
 
-/// A board that is being served; it is gone when this is dropped.
 pub struct ServedBoard {
     session: Option<BackgroundSession>,
-    /// Where.
     pub path: PathBuf,
-    /// What was done with it.
     pub traffic: Arc<ServedTraffic>,
     created: bool,
 }
@@ -74,7 +55,7 @@ pub struct ServedBoard {
 impl Drop for ServedBoard {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            // Nothing can be done about a mount that somebody still uses.
+            // An unmount can fail while a program uses the mount.
             let _ = session.umount_and_join();
         }
         if self.created {
@@ -85,10 +66,10 @@ impl Drop for ServedBoard {
 
 struct Fuse<F>(F);
 
-/// Serves a device at `path`, which is created if it is not there, until the result is dropped.
+/// Serves a device at `path` until the result is dropped; creates a missing file.
 ///
 /// # Errors
-/// When the path is not a regular file, or FUSE is missing or forbidden.
+/// The path is not a regular file, or FUSE is missing or forbidden.
 pub fn serve(
     file: impl DriverFile,
     path: &Path,
@@ -141,7 +122,7 @@ impl<F: DriverFile> Fuse<F> {
 
 impl<F: DriverFile> Filesystem for Fuse<F> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Without it, a file with direct I/O cannot be mapped shared (Linux 6.6 and later have it).
+        // Lets a file with direct I/O be mapped shared (Linux 6.6 and later).
         let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         Ok(())
     }
@@ -191,8 +172,8 @@ impl<F: DriverFile> Filesystem for Fuse<F> {
         reply: ReplyWrite,
     ) {
         let taken = u32::try_from(data.len()).expect("FUSE writes are far below 4 GiB");
-        // A mapped page stands for the driver's buffer, not for the card's memory: what was written
-        // there goes nowhere.
+        // A mapped page stands for the driver's buffer and not for the card's memory, so its writes
+        // are dropped.
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             return reply.written(taken);
         }

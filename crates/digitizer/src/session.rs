@@ -1,8 +1,8 @@
 //! One board under the harness: read-out and conversion stages.
 //!
-//! Stages follow the original: all read-outs, then all passes of the conversion (`-N`); with a
-//! trigger loop (`-l`) each pass waits, reads out and converts. With `block_bytes`, read-out and
-//! conversion are fused block by block through a buffer that stays in the second-level cache.
+//! Stages follow the original: all read-outs, then all passes of the conversion (`-N`). With a
+//! trigger loop (`-l`) each pass waits, reads out and converts. `block_bytes` fuses read-out and
+//! conversion block by block through a buffer that stays in the second-level cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,27 +20,23 @@ use crate::function::{self, Function};
 use crate::oracle::{differs, elements};
 use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE, to_usize};
 
-/// Name of the stage that waits for the trigger.
 const WAIT_STAGE: &str = "wait_trigger";
 
-/// One step of a lane.
 #[derive(Clone, Debug)]
 enum Work {
     WaitTrigger,
     Readout,
     Convert(Function, Arc<Converter>),
-    /// Read-out and conversion block by block.
     Fused(Function, Fusion),
     WritePattern,
 }
 
-/// A conversion of the whole read, and the same for blocks after the first. Shared, because a step
-/// must not copy what a kernel prepared: that would allocate while the clock runs.
+/// A conversion of the whole read, and one for blocks after the first. Shared, because copying a
+/// prepared kernel would allocate while the clock runs.
 #[derive(Clone, Debug)]
 struct Fusion {
     whole: Arc<Converter>,
     block: Arc<Converter>,
-    /// Samples of a block.
     samples: usize,
 }
 
@@ -53,7 +49,6 @@ impl Work {
         }
     }
 
-    /// Raw bytes of a fused block.
     fn fused_bytes(&self) -> Option<u64> {
         match self {
             Work::Fused(_, fusion) => Some(fusion.samples as u64 * 2),
@@ -62,7 +57,6 @@ impl Work {
     }
 }
 
-/// The stages of a request.
 fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     let samples = to_usize(request.samples_per_read());
     let functions = request.functions();
@@ -90,7 +84,6 @@ fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, 
     Ok(work)
 }
 
-/// Refuses what the board cannot do, before anything is asked of it.
 fn check_abilities(board: &dyn Board, request: &DigitizerRequest) -> Result<(), Fault> {
     let identity = board.identity();
     if let Some(memory_bytes) = identity.memory_bytes
@@ -116,7 +109,6 @@ pub(crate) struct BoardSession {
     board: Box<dyn Board>,
     daq: Daq,
     request: DigitizerRequest,
-    /// Samples of one read.
     samples: usize,
     work: Vec<Work>,
     raw: Option<Buffer>,
@@ -124,12 +116,11 @@ pub(crate) struct BoardSession {
     bytes: Ledger,
     last_done: Option<usize>,
     last_block: Block,
-    /// Samples of the blocks to choose from; empty where none is chosen.
+    /// Sizes of the candidate blocks in samples; empty without a choice.
     blocks: Vec<usize>,
 }
 
-/// Where the last fused block is: its samples in the raw buffer, and what became of them from an
-/// element on.
+/// The last fused block: its samples in the raw buffer, and its results from an element on.
 #[derive(Clone, Debug, Default)]
 struct Block {
     samples: Range<usize>,
@@ -165,7 +156,6 @@ impl BoardSession {
         })
     }
 
-    /// One read of the whole acquisition.
     fn read_out(&mut self) -> Result<(), Fault> {
         let bytes = self.samples * 2;
         let delivered = if self.request.maps() {
@@ -187,7 +177,6 @@ impl BoardSession {
         Err(Fault::new(format!("short read: {delivered} of {asked} bytes")))
     }
 
-    /// The samples of the last whole read.
     fn raw_samples(&self) -> &[u16] {
         match self.request.maps() {
             true => self.board.mapped(self.samples),
@@ -196,7 +185,6 @@ impl BoardSession {
     }
 
     fn convert(&mut self, converter: &Converter) {
-        // Taken, because the samples are borrowed from the session.
         let mut out = self.out.take().expect("prepared");
         convert(converter, self.raw_samples(), &mut out);
         self.out = Some(out);
@@ -207,8 +195,7 @@ impl BoardSession {
         let decimation = fusion.whole.decimation();
         let (mut first, mut written) = (0, 0);
         while first < self.samples {
-            // The decimation offset shifts the blocks, so that each begins with a sample that is
-            // kept.
+            // The decimation offset shifts the blocks, so that each begins with a kept sample.
             let skip = if first == 0 { decimation.offset } else { 0 };
             let end = (first + skip + fusion.samples).min(self.samples);
             written += self.fused_block(fusion, first, first + skip..end, written)?;
@@ -217,8 +204,8 @@ impl BoardSession {
         Ok(())
     }
 
-    /// Reads from `first` on and converts the samples of `block`; returns how many were written,
-    /// from element `at` on.
+    /// Reads from `first` on and converts the samples of `block`; returns the number written from
+    /// element `at` on.
     fn fused_block(
         &mut self,
         fusion: &Fusion,
@@ -226,7 +213,7 @@ impl BoardSession {
         block: Range<usize>,
         at: usize,
     ) -> Result<usize, Fault> {
-        // The driver reads whole units: a shifted block is read with what surrounds it.
+        // The driver reads whole units, so the read covers the units around a shifted block.
         let unit = to_usize(SAMPLES_MULTIPLE);
         let begin = first - first % unit;
         let len = block.end.next_multiple_of(unit) - begin;
@@ -251,7 +238,6 @@ impl BoardSession {
         self.book(bytes, taken)
     }
 
-    /// Compares the raw samples with what the board must hold, where anybody knows that.
     fn check_raw(&self) -> Result<(), Fault> {
         for (index, &found) in self.raw_samples().iter().enumerate() {
             match self.board.expected_sample(index as u64) {
@@ -267,15 +253,14 @@ impl BoardSession {
         Ok(())
     }
 
-    /// Compares converted samples with the scalar oracle on those that were read, or else on those
-    /// of the last read.
+    /// Compares converted samples with the scalar oracle of the given samples, or else of the last
+    /// read.
     fn check_converted(
         &mut self,
         converter: &Converter,
         read: Option<&[u16]>,
     ) -> Result<(), Fault> {
         let kept = converter.decimation().kept(self.samples);
-        // Taken, because the samples are borrowed from the session.
         let mut out = self.out.take().expect("prepared");
         let raw = read.unwrap_or_else(|| self.raw_samples());
         let done = differs(converter, raw, &elements(converter, &mut out, 0, kept));
@@ -283,7 +268,7 @@ impl BoardSession {
         done
     }
 
-    /// Compares the last fused block: what a stream delivered before it is gone.
+    /// Compares the last fused block; a stream's earlier samples are lost.
     fn check_last_block(&mut self, converter: &Converter) -> Result<(), Fault> {
         let Block { samples, at, kept } = self.last_block.clone();
         let raw = self.raw.as_ref().expect("prepared");
@@ -292,7 +277,6 @@ impl BoardSession {
         differs(converter, samples, &elements(converter, out, at, kept))
     }
 
-    /// What could not be compared, for the reader of the record.
     fn unverified(&self) -> Option<String> {
         let identity = self.board.identity();
         if self.request.writes() || self.board.expected_sample(0).is_some() {
@@ -322,7 +306,7 @@ impl BoardSession {
         })
     }
 
-    /// The samples that the board holds now. A fused read leaves the last block only.
+    /// Reads the board's present samples again. A fused read leaves the last block only.
     fn read_again(&mut self) -> Result<Vec<u16>, Fault> {
         let mut bytes = vec![0; self.samples * 2];
         self.board.read(0, &mut bytes)?;
@@ -359,7 +343,6 @@ impl BoardSession {
         }
     }
 
-    /// Writes what the last stage left, where that is asked for.
     fn dump(&mut self, stage: usize) -> Result<(), Fault> {
         let Some(path) = self.request.dump.clone() else {
             return Ok(());
@@ -418,8 +401,7 @@ impl BoardSession {
                 let name = format!("link of {}", self.board.identity().model);
                 Some(LimitSpec::Given(Limit::given(name, rate_bytes_per_s, how)))
             }
-            // An unpaced emulated board is memory; what a real one could do is its link, which the
-            // host does not tell here.
+            // An unpaced emulated board is memory; the host cannot report a real board's link.
             None if self.board.identity().emulated => {
                 Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1))
             }
@@ -427,12 +409,11 @@ impl BoardSession {
         }
     }
 
-    /// Samples that are in the raw buffer at once.
     fn raw_buffer_samples(&self) -> usize {
         let unfused = |work: &Work| !matches!(work, Work::Fused(..) | Work::WaitTrigger);
         match self.request.block_samples() {
             Some(block) if !self.work.iter().any(unfused) => {
-                // A shifted block is read with what surrounds it in its first and last unit.
+                // A shifted block needs its whole first and last unit.
                 let offset = self.request.conversion.decimation().offset;
                 let shifted = block + offset + 2 * to_usize(SAMPLES_MULTIPLE);
                 shifted.min(self.samples)
@@ -521,8 +502,8 @@ impl Session for BoardSession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        // After the run only what the last stage left can be compared; before it, each stage works
-        // once and is compared.
+        // Only the last stage's output exists after the run; before it, each stage works once and
+        // is compared.
         if let Some(stage) = self.last_done.take() {
             self.check(stage)?;
             return self.dump(stage);

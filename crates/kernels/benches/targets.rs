@@ -1,12 +1,11 @@
-//! The conversion kernels against the limit of the same ratio, by instruction set: `cargo bench -p
-//! daqmeter-kernels [-- SET... PART...]`. Parts are `limits`, `stores` and `threads`, all of them
-//! where none is named.
+//! Compares the conversion kernels with the limit of equal ratio, by instruction set: `cargo bench
+//! -p daqmeter-kernels [-- SET... PART...]`. Parts are `limits`, `stores` and `threads`; the
+//! default is all.
 //!
-//! Each ratio comes from samples of both sides taken in turn, on one thread pinned to the last CPU
-//! allowed (and a second one on the first CPU in `threads`), so that a mood of the host meets both.
-//! The limit is the fastest stream of that set and those below it; the conversion stores as it
-//! does. Prints medians and the interval of their ratio; judges nothing and fails nothing, because
-//! shared machines are noisy.
+//! Samples both sides in turn, on one thread pinned to the last CPU allowed, so that noise of the
+//! host affects both. `threads` adds a second thread on the first CPU. The limit is the fastest
+//! stream of that set and those below it; the conversion stores as the limit does. Prints medians
+//! and the interval of their ratio, without a verdict, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -68,7 +67,7 @@ impl Memory {
     }
 }
 
-/// Both sides work on the same memory: two sets would not fit the caches that one fits.
+/// Memory of both sides: two sets would not fit the caches that one fits.
 struct Bench {
     memory: RefCell<Memory>,
     rounds: usize,
@@ -79,13 +78,11 @@ impl Bench {
         Bench { memory: RefCell::new(Memory::new(samples)), rounds }
     }
 
-    /// Prints the speed of one side, that of the other and how the two compare.
     fn pair(&self, what: &str, detail: &str, a: &dyn Fn(&mut Memory), b: &dyn Fn(&mut Memory)) {
         let memory = &mut *self.memory.borrow_mut();
         let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
         for round in 0..self.rounds + self.rounds / 10 + 1 {
             let (took_a, took_b) = (seconds(&mut || a(memory)), seconds(&mut || b(memory)));
-            // The first tenth warms up.
             if round > self.rounds / 10 {
                 of_a.push(took_a);
                 of_b.push(took_b);
@@ -94,8 +91,6 @@ impl Bench {
         print(what, detail, memory.samples as f64 * 2e-6, [&of_a, &of_b]);
     }
 
-    /// The fastest of the streams with this ratio: which width and store that is depends on the
-    /// CPU.
     fn best_stream(&self, isa: Isa, ratio: StreamRatio) -> (Isa, Store) {
         let memory = &mut *self.memory.borrow_mut();
         let timed = streams(isa).map(|variant| {
@@ -121,7 +116,6 @@ impl Bench {
     }
 }
 
-/// One line: the speed of one side, that of the other and how the two compare.
 fn print(what: &str, detail: &str, mb: f64, [of_a, of_b]: [&[f64]; 2]) {
     let ratio = quantile_ratio(of_b, of_a, 0.5).unwrap();
     println!(
@@ -134,7 +128,6 @@ fn print(what: &str, detail: &str, mb: f64, [of_a, of_b]: [&[f64]; 2]) {
     );
 }
 
-/// The streams of a set and of those below it.
 fn streams(isa: Isa) -> impl Iterator<Item = (Isa, Store)> {
     let sets = Isa::available().filter(move |&set| set <= isa);
     sets.flat_map(|isa| stores_of(isa).iter().map(move |&store| (isa, store)))
@@ -156,7 +149,6 @@ fn scale(factor: f64, offset: f64) -> Conversion {
     Conversion::ScaleF32 { factor, offset }
 }
 
-/// A calibration for each arithmetic: see `convert/scaling.rs`.
 fn conversions() -> [(&'static str, Conversion); 9] {
     [
         ("4 cast", Conversion::CastF32),
@@ -213,14 +205,13 @@ fn stores(isa: Isa) {
     }
 }
 
-/// Both threads begin each piece of work together. They spin: to be woken takes longer than a
+/// Barrier for the start of each piece of work. Threads spin, because waking takes longer than a
 /// piece.
 struct Start {
     arrived: AtomicUsize,
 }
 
 impl Start {
-    /// Returns when both have come so often.
     fn wait(&self, times: usize) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < 2 * times {
@@ -231,10 +222,10 @@ impl Start {
 
 type Work<'a> = &'a (dyn Fn(&mut Memory) + Sync);
 
-/// Seconds of each piece of work, done by two threads at once on memory of their own, in turn:
-/// until both are done.
+/// Times each piece of work in seconds, done by two threads at once on their own memory, until both
+/// are done.
 fn by_two(cpus: [u32; 2], samples: usize, rounds: usize, works: &[Work<'_>]) -> Vec<Vec<f64>> {
-    // In the cache a piece lasts some microseconds: enough of them that meeting does not count.
+    // A piece in the cache lasts some microseconds, so repeats hide the barrier's time.
     let repeats = (3_000_000 / samples).max(1);
     let start = Start { arrived: AtomicUsize::new(0) };
     let run = |cpu: u32| {
@@ -253,7 +244,6 @@ fn by_two(cpus: [u32; 2], samples: usize, rounds: usize, works: &[Work<'_>]) -> 
                     (0..repeats).for_each(|_| work(&mut memory));
                     meet();
                 });
-                // The first tenth warms up.
                 if round > rounds / 10 {
                     taken.push(took / repeats as f64);
                 }
@@ -313,7 +303,7 @@ fn main() {
         cpus[0]
     );
     for isa in Isa::available().filter(|isa| sets.is_empty() || sets.contains(isa)) {
-        // Within the second-level cache, where arithmetic is the limit, and beyond it.
+        // Within the second-level cache, with arithmetic as the limit, and beyond it.
         if is_wanted("limits") {
             limits(isa, 50_000, 1001);
             limits(isa, 3_000_000, 151);

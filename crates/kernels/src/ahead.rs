@@ -1,9 +1,8 @@
 //! Fetching bytes before they are read.
 
-/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Asks for every line of the bytes to be brought near. It changes nothing and waits for nothing.
+/// Prefetches every line of the bytes; it has no other effect and does not wait.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(LINE_BYTES) {

@@ -1,24 +1,20 @@
-//! Plain copies, one for each way a CPU has to move bytes: the C library, the string instruction,
-//! vectors of two widths with stores through the caches and around them. All copy exactly what they
-//! are given, at any alignment. Beside them the ways to fill.
+//! Plain copies and fills: the C library, the string instruction, and vectors of two widths.
+//! Vectors store through the caches or around them. All copy exactly the given bytes, at any
+//! alignment.
 
 use std::sync::atomic::AtomicU8;
 
 use crate::{Isa, Store};
 
-/// One way to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKernel {
-    /// `memcpy` of the C library.
     Memcpy,
     /// `rep movsb`, which the kernel's own user copies use on CPUs with ERMS.
     RepMovsb,
-    /// Vectors: four to a step.
     Vector(Isa, Store),
 }
 
 impl CopyKernel {
-    /// Those of this CPU.
     pub fn available() -> Vec<CopyKernel> {
         let mut kernels = vec![CopyKernel::Memcpy];
         if cfg!(target_arch = "x86_64") {
@@ -32,7 +28,6 @@ impl CopyKernel {
         kernels
     }
 
-    /// Name in options, records and tables.
     pub fn name(self) -> &'static str {
         match self {
             CopyKernel::Memcpy => "memcpy",
@@ -44,7 +39,6 @@ impl CopyKernel {
         }
     }
 
-    /// The kernel of that name, if this CPU has it.
     pub fn from_name(name: &str) -> Option<CopyKernel> {
         CopyKernel::available().into_iter().find(|kernel| kernel.name() == name)
     }
@@ -52,7 +46,7 @@ impl CopyKernel {
     /// Copies all of `from`.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// The lengths differ.
     #[inline]
     pub fn copy(self, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len(), "both sides of a copy are of one length");
@@ -74,10 +68,8 @@ impl CopyKernel {
     }
 }
 
-/// One way to fill memory with a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillKernel {
-    /// `memset` of the C library.
     Memset,
     /// `rep stosb`, which the kernel's own `clear_user` uses on CPUs with ERMS or FSRS
     /// (arch/x86/lib/clear_page_64.S).
@@ -85,7 +77,6 @@ pub enum FillKernel {
 }
 
 impl FillKernel {
-    /// Those of this CPU.
     pub fn available() -> Vec<FillKernel> {
         let mut kernels = vec![FillKernel::Memset];
         if cfg!(target_arch = "x86_64") {
@@ -94,7 +85,6 @@ impl FillKernel {
         kernels
     }
 
-    /// Name in records and tables.
     pub fn name(self) -> &'static str {
         match self {
             FillKernel::Memset => "memset",
@@ -102,7 +92,6 @@ impl FillKernel {
         }
     }
 
-    /// Writes `byte` to all of `to`.
     #[inline]
     pub fn fill(self, to: &mut [u8], byte: u8) {
         match self {
@@ -113,13 +102,13 @@ impl FillKernel {
     }
 }
 
-/// A byte of memory: of our own, or one that others may write meanwhile.
+/// A byte of memory: owned, or written by others.
 pub trait Byte {}
 impl Byte for u8 {}
 impl Byte for AtomicU8 {}
 
-/// Removes every line of the bytes from all caches. False where the CPU has no such instruction for
-/// user programs.
+/// Flushes every line of the bytes from all caches. Returns false without an instruction for user
+/// programs.
 pub fn flush<B: Byte>(bytes: &[B]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -133,8 +122,9 @@ pub fn flush<B: Byte>(bytes: &[B]) -> bool {
     }
 }
 
-/// An instruction without effect that an emulator's plugin can see: `nopl` with a displacement of
-/// its own. It opens or closes a measured segment in the cache model of `vm/qemu/cache.c`.
+/// Executes an instruction without effect that an emulator's plugin can see: `nopl` with a
+/// displacement of its own. It opens or closes a measured segment in the cache model of
+/// `vm/qemu/cache.c`.
 #[inline]
 pub fn mark(open: bool) {
     #[cfg(target_arch = "x86_64")]
@@ -180,7 +170,6 @@ mod x86_64 {
         }
     }
 
-    /// Bytes before the first boundary of `align` in `to`, at most all.
     fn head(to: &[u8], align: usize) -> usize {
         to.as_ptr().align_offset(align).min(to.len())
     }
@@ -195,8 +184,8 @@ mod x86_64 {
                 let head = head(to, $bytes);
                 let steps = (to.len() - head) / STEP;
                 let body = steps * STEP;
-                // An aligned copy of whole steps is the usual one: it should not pay for two calls
-                // that move nothing.
+                // An aligned copy of whole steps is the usual one and skips two calls that move
+                // nothing.
                 if head > 0 {
                     to[..head].copy_from_slice(&from[..head]);
                 }

@@ -1,6 +1,5 @@
-//! The instruction sets that a kernel can be written for, and the two ways to store.
+//! Instruction sets of the kernels, and the two ways to store.
 
-/// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust, as the compiler vectorises it for the baseline of the target.
@@ -9,15 +8,13 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AArch64 Advanced SIMD.
     Neon,
 }
 
 impl Isa {
-    /// All, worst first.
+    /// All sets, slowest first.
     pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512];
 
-    /// The name in options, records and tables.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -27,7 +24,6 @@ impl Isa {
         }
     }
 
-    /// The set of that name.
     pub fn from_name(name: &str) -> Option<Isa> {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
     }
@@ -52,12 +48,10 @@ impl Isa {
         }
     }
 
-    /// The sets that this CPU can run, worst first.
     pub fn available() -> impl Iterator<Item = Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// The best set of this CPU.
     pub fn best() -> Isa {
         Isa::available().last().unwrap_or(Isa::Portable)
     }
@@ -69,15 +63,14 @@ impl Isa {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Store {
-    /// Through the caches: right when the consumer reads the result soon, and for all that fits.
+    /// Stores through the caches: for results that fit, or that a consumer reads soon.
     Cached,
-    /// Around the caches: saves the read-for-ownership of lines that would be evicted before anyone
-    /// reads them.
+    /// Stores around the caches: saves the read-for-ownership of lines that would be evicted
+    /// unread.
     NonTemporal,
 }
 
 impl Store {
-    /// The name in options, records and tables.
     pub fn name(self) -> &'static str {
         match self {
             Store::Cached => "cached",
@@ -85,13 +78,12 @@ impl Store {
         }
     }
 
-    /// The right way for a kernel of that instruction set that reads and writes `footprint_bytes`
-    /// in one pass on a host with a last-level cache of `last_level_bytes` (0 when unknown). Sets
-    /// without non-temporal stores have one way only.
+    /// Chooses the store for a kernel that reads and writes `footprint_bytes` in one pass.
+    /// `last_level_bytes` is the host's last-level cache, 0 when unknown. Sets without non-temporal
+    /// stores have only one way.
     ///
-    /// The rule is the footprint against the whole last-level cache: within it non-temporal stores
-    /// lose or gain nothing, beyond it they win by 1.1 to 2.3, depending on the host
-    /// (METHODOLOGY.md, "Stores", has the measurements).
+    /// Non-temporal stores win by 1.1 to 2.3 beyond the last-level cache, depending on the host;
+    /// within it they gain nothing (METHODOLOGY.md, "Stores").
     pub fn for_footprint(isa: Isa, footprint_bytes: u64, last_level_bytes: u64) -> Store {
         if !isa.has_non_temporal() {
             return Store::Cached;

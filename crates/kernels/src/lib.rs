@@ -1,13 +1,12 @@
-//! Copy and conversion kernels, one file per instruction set, chosen at run time, each held to a
-//! scalar oracle.
+//! Copy and conversion kernels, one file per instruction set, chosen at run time and tested against
+//! a scalar oracle.
 //!
 //! - [`convert`]: digitizer samples (u16) to floating point: cast, scale, Q-format, with
-//!   decimation.
-//! - [`stream`]: the physical limit of such a kernel: the same bytes read and written, with no
-//!   arithmetic.
+//!   decimation;
+//! - [`stream`]: physical limit of such a kernel: equal bytes read and written, no arithmetic;
 //! - [`copy`]: plain copies by every instruction that moves bytes, and flushing;
-//! - [`Similar`]: whether bytes repeat at a distance, but for counters;
-//! - [`prefetch`]: bytes that will be read soon, in an order that no hardware foresees.
+//! - [`Similar`]: detection of bytes that repeat at a distance, except for counters;
+//! - [`prefetch`]: fetching bytes whose order no hardware predicts.
 //!
 //! Kernels take slices and return nothing; they allocate nothing, read no clock and never print.
 //! Begin with [`convert::Converter`].

@@ -1,8 +1,8 @@
-//! Bytes that repeat at a distance, but for counters that go on by one.
+//! Detection of bytes that repeat at a distance, except for counters that advance by one.
 
 use crate::Isa;
 
-/// Pieces of the same length that lie one after the other and differ in a counter of one byte each.
+/// Successive pieces of equal length that differ in a one-byte counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Similar {
     isa: Isa,
@@ -11,7 +11,8 @@ pub struct Similar {
 }
 
 impl Similar {
-    /// For pieces of `stride` bytes with their counter at `counter`, in at most `most_bytes`.
+    /// Prepares for pieces of `stride` bytes with their counter at `counter`, in at most
+    /// `most_bytes`.
     pub fn new(stride: usize, counter: usize, most_bytes: usize) -> Similar {
         Similar {
             isa: Isa::best(),
@@ -20,13 +21,12 @@ impl Similar {
         }
     }
 
-    /// Bytes of a piece.
     pub fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Whether every piece is the one before it with the counter one further, modulo 256. False for
-    /// more bytes than it was made for, and where there is no stride.
+    /// True if every piece equals the previous one with its counter plus one, modulo 256. False
+    /// beyond `most_bytes`, and without a stride.
     #[inline]
     pub fn holds(&self, pieces: &[u8]) -> bool {
         let (Some(after), true) = (pieces.get(self.stride..), self.stride > 0) else {
@@ -48,11 +48,10 @@ impl Similar {
     }
 }
 
-/// Bytes compared at a time.
 const STEP: usize = 64;
 
-/// One loop for all sets: the compiler makes vectors of it. The last step overlaps the one before
-/// it. No sum of a byte can overflow: they are modulo 256.
+/// Compares in one loop that the compiler vectorises for each set. The last step overlaps the
+/// previous one; sums are modulo 256.
 #[inline(always)]
 fn portable(before: &[u8], after: &[u8], steps: &[u8]) -> bool {
     let mut all = [0_u8; STEP];
@@ -96,7 +95,6 @@ mod tests {
 
     const COUNTER: usize = 3;
 
-    /// Pieces with counters from 250 on, so that they wrap.
     fn pieces(stride: usize, count: usize) -> Vec<u8> {
         let byte = |piece: usize, at: usize| match at {
             COUNTER => (250 + piece) % 256,
@@ -106,7 +104,6 @@ mod tests {
         all.map(|byte| u8::try_from(byte).unwrap()).collect()
     }
 
-    /// As it is defined, byte by byte.
     fn is_similar(stride: usize, pieces: &[u8]) -> bool {
         (stride..pieces.len()).all(|at| {
             let step = u8::from(at % stride == COUNTER);

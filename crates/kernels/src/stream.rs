@@ -1,20 +1,17 @@
-//! The physical limit of a kernel: the same cache lines read and written in the same ratio, with no
-//! arithmetic.
+//! Physical limit of a kernel: cache lines read and written in its ratio, with no arithmetic.
 //!
-//! A conversion from u16 to f32 reads one line and writes two. Comparing it with a 1:1 copy would
-//! be wrong in both directions (reference measurements: 1 read to 2 writes runs at 1.07 of the 1:1
-//! copy in counted bytes beyond the caches).
+//! A conversion from u16 to f32 reads one line and writes two. A 1:1 copy would be a wrong limit: 1
+//! read to 2 writes runs at 1.07 of its counted bytes beyond the caches (reference measurements).
 
 use crate::{Isa, Store};
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
-/// Bytes in a cache line on every host that we run on.
 pub const LINE_BYTES: usize = 64;
 
-/// Lines read and lines written in one step, neither more than [`StreamRatio::MAX_LINES`]: the
-/// bytes of a step cannot overflow, which the vector kernels rely on.
+/// Lines read and written in one step, each at most [`StreamRatio::MAX_LINES`]. The vector kernels
+/// rely on the step's bytes not overflowing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRatio {
     read_lines: usize,
@@ -22,51 +19,46 @@ pub struct StreamRatio {
 }
 
 impl StreamRatio {
-    /// Most lines read or written in a step: 64 KiB. Conversions need 64 at most.
+    /// Limit of lines read or written in a step: 64 KiB. Conversions need 64 at most.
     pub const MAX_LINES: usize = 1024;
 
-    /// A plain copy.
     pub const COPY: StreamRatio = StreamRatio { read_lines: 1, write_lines: 1 };
 
-    /// Nothing but reading.
     pub const READ: StreamRatio = StreamRatio { read_lines: 1, write_lines: 0 };
 
-    /// So many lines read and written per step. `None` unless 1 to [`StreamRatio::MAX_LINES`] are
-    /// read and at most as many written.
+    /// Makes a ratio; `None` unless 1 to [`StreamRatio::MAX_LINES`] are read and at most as many
+    /// written.
     pub fn new(read_lines: usize, write_lines: usize) -> Option<StreamRatio> {
         let fits = (1..=StreamRatio::MAX_LINES).contains(&read_lines)
             && write_lines <= StreamRatio::MAX_LINES;
         fits.then_some(StreamRatio { read_lines, write_lines })
     }
 
-    /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each
-    /// `write_bytes` written, in lowest terms. `None` where that is not a ratio.
+    /// Reduces `read_bytes` and `write_bytes` of a conversion to lowest terms; it must touch all
+    /// lines of its input. `None` if that is not a ratio.
     pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<StreamRatio> {
         let divisor = gcd(read_bytes, write_bytes).max(1);
         StreamRatio::new(read_bytes / divisor, write_bytes / divisor)
     }
 
-    /// Lines read per step, at least 1.
     pub fn read_lines(self) -> usize {
         self.read_lines
     }
 
-    /// Lines written per step.
     pub fn write_lines(self) -> usize {
         self.write_lines
     }
 
-    /// Bytes read per step.
     pub fn read_bytes(self) -> usize {
         LINE_BYTES * self.read_lines
     }
 
-    /// Bytes written per step.
     pub fn write_bytes(self) -> usize {
         LINE_BYTES * self.write_lines
     }
 
-    /// Whole steps that both sides hold; the destination keeps a line to spare for alignment.
+    /// Counts whole steps that both sides hold; the destination keeps a line to spare for
+    /// alignment.
     fn steps(self, source_bytes: usize, destination_bytes: usize) -> usize {
         let reads = source_bytes / self.read_bytes();
         let writes = destination_bytes.saturating_sub(LINE_BYTES).checked_div(self.write_bytes());
@@ -78,9 +70,9 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Streams `source` into `destination`: per step reads `ratio.read_lines` lines, folds them with
-/// exclusive-or and writes the result to `ratio.write_lines` lines. Stops when either slice has no
-/// whole step left; returns the source bytes read.
+/// Streams `source` into `destination`: each step folds `ratio.read_lines` lines with exclusive-or
+/// and writes the result to `ratio.write_lines` lines. Stops when either slice has no whole step
+/// left; returns the source bytes read.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(unused_variables, reason = "only the x86-64 kernels choose their stores")
@@ -140,7 +132,7 @@ fn portable(ratio: StreamRatio, steps: usize, source: &[u8], destination: &mut [
             }
         }
     }
-    // A pure read must not be optimised away.
+    // Keeps the compiler from removing a pure read.
     std::hint::black_box(sink);
 }
 
@@ -151,7 +143,7 @@ mod x86_64 {
     use super::{LINE_BYTES, StreamRatio};
     use crate::Store;
 
-    /// The first line boundary of a slice that keeps a line to spare.
+    /// Returns the first line boundary of a slice that keeps a line to spare.
     fn aligned(destination: &mut [u8]) -> *mut u8 {
         let pointer = destination.as_mut_ptr();
         let off = pointer.addr() % LINE_BYTES;

@@ -1,4 +1,4 @@
-//! Where threads may run and where they do.
+//! CPU masks of threads, and the CPU and NUMA node in use.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::{SysError, failed};
 /// CPUs that the calling thread may run on, ascending.
 ///
 /// # Errors
-/// When the kernel has more CPUs than the mask holds (1024).
+/// `EINVAL` when the kernel has more CPUs than the mask holds (1024).
 pub fn allowed_cpus() -> Result<Vec<u32>, SysError> {
     let set = sched_getaffinity(None).map_err(failed("sched_getaffinity"))?;
     Ok((0..).take(CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu as usize)).collect())
@@ -30,10 +30,7 @@ fn set_of(cpus: &[u32]) -> CpuSet {
     set
 }
 
-/// Pins the calling thread to one CPU and reads the mask back: returns what the kernel now allows.
-///
-/// # Errors
-/// When the CPU does not exist or the cgroup forbids it.
+/// Pins the calling thread to one CPU and returns the mask that the kernel now allows.
 pub fn pin_to(cpu: u32) -> Result<Vec<u32>, SysError> {
     process_cpus();
     let is_there = (cpu as usize) < CpuSet::MAX_CPU;
@@ -47,12 +44,11 @@ pub fn pin_to(cpu: u32) -> Result<Vec<u32>, SysError> {
 /// one that made them.
 pub fn unpin() {
     if !process_cpus().is_empty() {
-        // CPUs that the cgroup forbids since are left out by the kernel.
+        // The kernel leaves out CPUs that the cgroup forbids.
         let _ = sched_setaffinity(None, &set_of(process_cpus()));
     }
 }
 
-/// The CPU that the calling thread runs on at this moment.
 pub fn current_cpu() -> Option<u32> {
     u32::try_from(sched_getcpu()).ok()
 }

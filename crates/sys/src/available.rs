@@ -1,22 +1,19 @@
-//! How much memory this process may still take: the smallest of what the host, the control groups
-//! and the address space leave. And how many threads it may still start.
+//! Memory and threads that this process may still take: the least of host, control groups and
+//! address space.
 //!
-//! Estimates are held against it before anything is allocated: memory that is over-reserved is
-//! killed at first touch, without a message.
+//! Estimates are compared with it before any allocation: an excess is killed at first touch without
+//! a message.
 
 use crate::host::Files;
 
-/// A value of `memory.limit_in_bytes` (cgroup v1) or of an address-space limit from here on stands
-/// for "no limit".
+/// Threshold of "no limit" in `memory.limit_in_bytes` (cgroup v1) and address-space limits.
 const UNLIMITED: u64 = 1 << 60;
 
-/// Bytes that this process may still allocate and touch; `None` where the kernel reports nothing.
+/// Bytes that this process may still allocate and touch; `None` if the kernel reports nothing.
 pub fn memory_bytes() -> Option<u64> {
-    // Miri's memory is not the host's.
     if cfg!(miri) { None } else { memory_bytes_below(&Files::default()) }
 }
 
-/// As [`memory_bytes`], from the files below another root.
 pub(crate) fn memory_bytes_below(files: &Files) -> Option<u64> {
     [host(files), cgroup_v2(files), cgroup_v1(files), address_space(files)]
         .into_iter()
@@ -29,15 +26,13 @@ fn host(files: &Files) -> Option<u64> {
     kib(&files.field("proc/meminfo", "MemAvailable")?)
 }
 
-/// The tightest `memory.max` on the way from our group to the root
-/// (Documentation/admin-guide/cgroup-v2.rst). Page cache that the kernel would give back counts as
-/// free.
+/// The tightest `memory.max` from our group up to the root
+/// (Documentation/admin-guide/cgroup-v2.rst). Reclaimable page cache counts as free.
 fn cgroup_v2(files: &Files) -> Option<u64> {
     let own = own_group(files, |controllers| controllers.is_empty())?;
     ancestors(&own).filter_map(|group| left_in(files, &format!("sys/fs/cgroup{group}"), V2)).min()
 }
 
-/// The same in the hierarchy of the `memory` controller of version 1.
 fn cgroup_v1(files: &Files) -> Option<u64> {
     let own = own_group(files, |controllers| controllers.split(',').any(|name| name == "memory"))?;
     ancestors(&own)
@@ -45,8 +40,7 @@ fn cgroup_v1(files: &Files) -> Option<u64> {
         .min()
 }
 
-/// Names of a group's files: limit, usage, and the field of `memory.stat` with page cache that can
-/// be given back.
+/// Files of a group: limit, usage, and the field of `memory.stat` with reclaimable page cache.
 type GroupFiles = (&'static str, &'static str, &'static str);
 const V2: GroupFiles = ("memory.max", "memory.current", "inactive_file");
 const V1: GroupFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
@@ -62,7 +56,7 @@ fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Opt
     Some(limit.saturating_sub(number(usage)?.saturating_sub(cached)))
 }
 
-/// The path of our group in the hierarchy whose controllers fit, from `/proc/self/cgroup`
+/// Path of our group in the hierarchy whose controllers match, from `/proc/self/cgroup`
 /// (`id:controllers:path`).
 fn own_group(files: &Files, fits: impl Fn(&str) -> bool) -> Option<String> {
     files.text("proc/self/cgroup")?.lines().find_map(|line| {
@@ -72,13 +66,12 @@ fn own_group(files: &Files, fits: impl Fn(&str) -> bool) -> Option<String> {
     })
 }
 
-/// Threads that this process may still start: what the control groups (`pids.max`) and the kernel
-/// (`threads-max`) leave; `None` where neither reports a limit.
+/// Threads that this process may still start under the control groups (`pids.max`) and the kernel
+/// (`threads-max`). `None` if neither reports a limit.
 pub fn threads() -> Option<u64> {
     threads_below(&Files::default())
 }
 
-/// As [`threads`], from the files below another root.
 pub(crate) fn threads_below(files: &Files) -> Option<u64> {
     let number = |path: &str| files.text(path)?.parse::<u64>().ok();
     let v2 = own_group(files, str::is_empty).map(|own| ("sys/fs/cgroup", own));
@@ -96,15 +89,14 @@ pub(crate) fn threads_below(files: &Files) -> Option<u64> {
     [groups, number("proc/sys/kernel/threads-max")].into_iter().flatten().min()
 }
 
-/// CPUs that this process may use, in parts: those of [`crate::affinity::process_cpus`], less where
-/// a control group has a quota (`cpu.max` of version 2, `cpu.cfs_quota_us` of version 1;
-/// Documentation/scheduler/sched-bwc.rst).
+/// CPUs that this process may use, with fractions: [`crate::affinity::process_cpus`], limited by
+/// the control groups' quotas. Sources: `cpu.max` of version 2, `cpu.cfs_quota_us` of version 1
+/// (Documentation/scheduler/sched-bwc.rst).
 pub fn cpus() -> f64 {
     let given = crate::affinity::process_cpus().len().max(1) as f64;
     cpu_quota(&Files::default()).map_or(given, |quota| quota.min(given))
 }
 
-/// The tightest quota on the way from our group to the root, in CPUs.
 fn cpu_quota(files: &Files) -> Option<f64> {
     let v2 = own_group(files, str::is_empty).map(|own| {
         let quota = |group: &str| files.text(&format!("sys/fs/cgroup{group}/cpu.max"));

@@ -1,22 +1,21 @@
-//! The monotonic clock, and what one reading of it costs.
+//! The monotonic clock and the cost of reading it.
 
 use std::time::Instant;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`. The vDSO makes this a few tens of nanoseconds without entering
-/// the kernel.
+/// Returns nanoseconds of `CLOCK_MONOTONIC`. The vDSO takes a few tens of nanoseconds without
+/// entering the kernel.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; CLOCK_MONOTONIC exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    // Both fields are non-negative for this clock.
     #[allow(clippy::cast_sign_loss, reason = "monotonic time is not negative")]
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     ns
 }
 
-/// CPU time of the calling thread in nanoseconds. What a hypervisor stole is left out where the
-/// guest's kernel knows of it (CONFIG_PARAVIRT_TIME_ACCOUNTING).
+/// CPU time of the calling thread in nanoseconds. Excludes stolen time if the guest's kernel knows
+/// of it (CONFIG_PARAVIRT_TIME_ACCOUNTING).
 pub fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; the clock exists on every Linux since 2.6.12.
@@ -26,7 +25,6 @@ pub fn thread_cpu_ns() -> u64 {
     ns
 }
 
-/// Resolution and cost of [`monotonic_ns`], measured now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClockCost {
     /// Smallest difference seen between two different readings.

@@ -14,15 +14,14 @@ use rustix::mount::{
 use crate::memory::Mapping;
 use crate::{SysError, failed};
 
-/// A system call that does next to nothing: what entering the kernel costs.
+/// Makes a system call with next to no work: the cost of entering the kernel.
 pub fn null_call() {
     // SAFETY: getppid has no arguments and no effect; the raw call is never answered from user
     // space.
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
-/// A sleep that the kernel refuses after it has copied the 16 bytes of its time: for tests of
-/// tracers.
+/// Requests a sleep that the kernel refuses after copying its 16 bytes, to test tracers.
 pub fn refused_sleep() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000_000 };
     // SAFETY: a live structure; nothing is written.
@@ -31,7 +30,7 @@ pub fn refused_sleep() {
     };
 }
 
-/// Asks for the system's name, 390 bytes, and forgets it: for tests of tracers.
+/// Reads the system's name, 390 bytes, to test tracers.
 pub fn system_name() {
     // SAFETY: all zeros are a value of the structure, which the kernel fills.
     unsafe {
@@ -40,10 +39,6 @@ pub fn system_name() {
     }
 }
 
-/// Anonymous memory of the kernel as a file, on base pages or on the huge page pool.
-///
-/// # Errors
-/// Those of `memfd_create(2)`, `ftruncate(2)`.
 pub fn memory_file(bytes: u64, huge: bool) -> Result<File, SysError> {
     let pages = if huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
     let fd = rustix::fs::memfd_create(c"daqmeter-copy", MemfdFlags::CLOEXEC | pages);
@@ -56,11 +51,11 @@ fn sized(fd: OwnedFd, bytes: u64) -> Result<File, SysError> {
     Ok(file)
 }
 
-/// A file on huge pages that can be read and written: a tmpfs with `huge=always`, mounted nowhere
-/// (`fsopen`, `fsmount`, Linux 5.2). hugetlbfs, which memory files use, has no `write`.
+/// Makes a file on huge pages with read and write: an unmounted tmpfs with `huge=always` (`fsopen`,
+/// `fsmount`, Linux 5.2). The file system hugetlbfs, which memory files use, has no `write`.
 ///
 /// # Errors
-/// EPERM for others than root.
+/// EPERM for other users than root.
 pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
     let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC);
     let context = context.map_err(failed("fsopen tmpfs (root only)"))?;
@@ -73,10 +68,7 @@ pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
     sized(fd.map_err(failed("open a file on tmpfs"))?, bytes)
 }
 
-/// Writes through a mapping: for files that have no `write` (hugetlbfs).
-///
-/// # Errors
-/// Those of `mmap(2)`.
+/// Writes through a mapping, for files without `write` (hugetlbfs).
 pub fn fill_by_mapping(file: &File, bytes: &[u8]) -> Result<(), SysError> {
     mapped(file, bytes.len(), |start| {
         // SAFETY: the mapping has as many bytes, and is ours alone.
@@ -84,11 +76,8 @@ pub fn fill_by_mapping(file: &File, bytes: &[u8]) -> Result<(), SysError> {
     })
 }
 
-/// Lends the file's pages, mapped for the time of the call: to flush the lines that the kernel
-/// copies from and to. As atomics, because whoever has the file may write it meanwhile.
-///
-/// # Errors
-/// Those of `mmap(2)`, and a file that is shorter.
+/// Lends the file's pages during a call, to flush the cache lines of a copy. They are atomics,
+/// because other holders of the file may write it.
 pub fn with_mapping(
     file: &File,
     bytes: usize,
@@ -103,7 +92,7 @@ pub fn with_mapping(
 
 fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), SysError> {
     let call = format!("map {bytes} bytes of the file");
-    // Pages behind a file's end cannot be touched: SIGBUS.
+    // Pages behind a file's end raise SIGBUS.
     if file.metadata().map_err(failed(call.clone()))?.len() < bytes as u64 {
         return Err(failed(call)(io::Error::from(io::ErrorKind::UnexpectedEof)));
     }
@@ -127,7 +116,7 @@ pub fn process_read(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// The other direction: `process_vm_writev(2)`.
+/// Copies by `process_vm_writev(2)`.
 ///
 /// # Errors
 /// As [`process_read`].
@@ -142,10 +131,10 @@ pub fn process_write(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// Asks for a pipe's capacity; returns what was given.
+/// Sets a pipe's capacity; returns the capacity granted.
 ///
 /// # Errors
-/// EPERM above `/proc/sys/fs/pipe-max-size` for others than root.
+/// EPERM above `/proc/sys/fs/pipe-max-size` for other users than root.
 pub fn set_pipe_bytes(pipe: &impl AsFd, bytes: usize) -> Result<usize, SysError> {
     let set = rustix::pipe::fcntl_setpipe_size(pipe, bytes);
     set.map_err(failed(format!("make a pipe of {bytes} bytes")))

@@ -1,8 +1,8 @@
-//! Counters of a whole CPU or of what is shared by all, by any PMU that Linux exposes:
-//! `perf_event_open(2)` with groups.
+//! Counters of a whole CPU or of shared parts, by any PMU that Linux exposes: `perf_event_open(2)`
+//! with groups.
 //!
-//! [`crate::perf`] counts our own threads; this counts the machine. A group is read by one system
-//! call, so that its values belong to the same moment.
+//! [`crate::perf`] counts threads of this process. One system call reads a group, so that its
+//! values belong to one moment.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -16,29 +16,20 @@ const IOC_FLAG_GROUP: libc::c_ulong = 1;
 pub struct Attributes {
     /// Number of the PMU, from its `type` file.
     pub kind: u32,
-    /// First configuration word.
     pub config: u64,
-    /// Second.
     pub config1: u64,
-    /// Third.
     pub config2: u64,
-    /// Modes in which the event is not counted.
     pub excluded: Excluded,
 }
 
-/// Modes of a CPU in which an event is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Excluded {
-    /// Programs.
     pub user: bool,
-    /// The kernel.
     pub kernel: bool,
-    /// A hypervisor.
     pub hypervisor: bool,
 }
 
 impl Excluded {
-    /// Bits of `perf_event_attr`.
     fn flags(self) -> u64 {
         let bit = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
         bit(self.user, perf::FLAG_EXCLUDE_USER)
@@ -47,7 +38,6 @@ impl Excluded {
     }
 }
 
-/// Events that are counted together on one CPU, read at once.
 #[derive(Debug)]
 pub struct CounterGroup {
     members: Vec<OwnedFd>,
@@ -55,21 +45,18 @@ pub struct CounterGroup {
     words: Vec<u64>,
 }
 
-/// Which member of a group could not be opened, and what the kernel said.
 #[derive(Debug)]
 pub struct CounterGroupError {
-    /// Position in the group.
     pub member: usize,
-    /// The kernel's answer.
     pub error: SysError,
 }
 
 impl CounterGroup {
-    /// Opens the events on a CPU, all processes; the first leads. They count from now on.
+    /// Opens the events on a CPU, all processes; the first leads. Counting begins at once.
     ///
     /// # Errors
-    /// ENOENT or EINVAL when a PMU refuses an event or the group, EACCES when it is not allowed,
-    /// EMFILE, ENODEV when the CPU is offline.
+    /// ENOENT or EINVAL when a PMU refuses an event or the group, EACCES, EMFILE, ENODEV when the
+    /// CPU is offline.
     pub fn open(events: &[Attributes], cpu: u32) -> Result<CounterGroup, CounterGroupError> {
         let place = i32::try_from(cpu).unwrap_or(i32::MAX);
         let mut members: Vec<OwnedFd> = Vec::with_capacity(events.len());
@@ -105,8 +92,8 @@ impl CounterGroup {
         }
     }
 
-    /// Reads all members at once; the times are the group's. A CPU that went away gives what was
-    /// counted before.
+    /// Reads all members at once; the times are the group's. A CPU that went offline gives its
+    /// earlier counts.
     pub fn read(&mut self, into: &mut [Reading]) {
         let Some(leader) = self.members.first() else {
             return;
@@ -128,7 +115,7 @@ impl CounterGroup {
         }
     }
 
-    /// The bare system call that [`CounterGroup::read`] makes, for comparing the two.
+    /// Makes the bare system call of [`CounterGroup::read`], to compare the two.
     pub fn read_bare(&mut self) -> isize {
         let Some(leader) = self.members.first() else {
             return 0;

@@ -7,27 +7,21 @@ use std::path::Path;
 
 use crate::host::Files;
 
-/// User and system time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// In user mode.
     pub user_ns: u64,
-    /// In the kernel.
     pub system_ns: u64,
     /// Page faults that needed no I/O.
     pub minor_faults: u64,
-    /// Voluntary and involuntary context switches.
     pub context_switches: u64,
-    /// Of these the involuntary ones: the scheduler gave the CPU to somebody else.
+    /// Involuntary context switches: the scheduler ran another task.
     pub preemptions: u64,
 }
 
-/// Usage of the calling thread so far.
 pub fn of_thread() -> Usage {
     usage(libc::RUSAGE_THREAD)
 }
 
-/// Usage of the whole process so far, all threads.
 pub fn of_process() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
@@ -39,13 +33,12 @@ pub struct ThreadTimes {
 }
 
 impl ThreadTimes {
-    /// Of the calling thread, which alone may use it.
+    /// Opens the files of the calling thread, which alone may use it.
     pub fn of_this_thread() -> ThreadTimes {
         let schedstat = fs::File::open("/proc/thread-self/schedstat").ok();
         ThreadTimes { schedstat }
     }
 
-    /// CPU time so far in nanoseconds.
     #[allow(clippy::cast_sign_loss, reason = "the kernel's counters are not negative")]
     pub fn cpu_ns(&self) -> u64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -54,8 +47,8 @@ impl ThreadTimes {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
-    /// Time on the run queue so far in nanoseconds (Documentation/scheduler/sched-stats.rst, second
-    /// field); none where the kernel does not count it.
+    /// Time on the run queue in nanoseconds (Documentation/scheduler/sched-stats.rst, second
+    /// field); `None` if the kernel does not count it.
     pub fn delay_ns(&self) -> Option<u64> {
         let mut text = [0; 96];
         let bytes = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
@@ -84,9 +77,9 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
-/// CPU time so far, in nanoseconds, of the threads of this process whose names begin so: those of a
-/// library, which do not say it themselves (Documentation/scheduler/sched-stats.rst: the first
-/// field of `schedstat` is time on a CPU).
+/// CPU time in nanoseconds of this process' threads whose names begin with `start`: those of a
+/// library that does not report it. Source: the first field of `schedstat`
+/// (Documentation/scheduler/sched-stats.rst).
 pub fn of_threads_named(files: &Files, start: &str) -> u64 {
     let cpu_ns = |thread: String| {
         let text = |file: &str| files.text(&format!("proc/self/task/{thread}/{file}"));
@@ -100,25 +93,18 @@ pub fn of_threads_named(files: &Files, start: &str) -> u64 {
 /// The first line of `/proc/stat`, in nanoseconds (Documentation/filesystems/proc.rst, 1.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostTimes {
-    /// User and nice.
     pub user_ns: u64,
-    /// System.
     pub system_ns: u64,
-    /// Idle.
     pub idle_ns: u64,
-    /// Waiting for I/O.
     pub iowait_ns: u64,
-    /// Interrupts.
     pub irq_ns: u64,
-    /// Soft interrupts.
     pub softirq_ns: u64,
-    /// Stolen by the hypervisor.
     pub steal_ns: u64,
 }
 
 impl HostTimes {
-    /// What passed since an earlier reading. The kernel's counters may step back by a tick (idle
-    /// and iowait do): that counts as zero.
+    /// Difference from an earlier reading. A counter that steps back by a tick (idle and iowait do)
+    /// gives zero.
     pub fn since(self, earlier: HostTimes) -> HostTimes {
         HostTimes {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),
@@ -132,22 +118,19 @@ impl HostTimes {
     }
 }
 
-/// CPU times of the whole host below `root` (`/` outside tests); none if they cannot be read.
 pub fn of_host(root: &Path) -> Option<HostTimes> {
     let text = fs::read_to_string(root.join("proc/stat")).ok()?;
     parse_host(&text, ticks_per_second())
 }
 
-/// One CPU's part of the host's times, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneCpu {
     /// User, nice and system.
     pub busy_ns: u64,
-    /// Stolen by the hypervisor.
     pub steal_ns: u64,
 }
 
-/// Times of each CPU so far, below `root` (`/` outside tests); empty if they cannot be read.
+/// Times of each CPU below `root` (`/` outside tests); empty if they cannot be read.
 pub fn by_cpu(root: &Path) -> BTreeMap<u32, OneCpu> {
     let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
     parse_by_cpu(&text, ticks_per_second())
@@ -157,7 +140,7 @@ fn parse_by_cpu(text: &str, ticks_per_second: u64) -> BTreeMap<u32, OneCpu> {
     let of_cpu = |line: &str| -> Option<(u32, OneCpu)> {
         let mut fields = line.strip_prefix("cpu")?.split_whitespace();
         let cpu = fields.next()?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal
+        // Columns: user nice system idle iowait irq softirq steal
         let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
         let ns = |ticks: u64| ticks.saturating_mul(1_000_000_000 / ticks_per_second.max(1));
         let busy: u64 = ticks.get(..3)?.iter().fold(0, |sum, &ticks| sum.saturating_add(ticks));
@@ -184,7 +167,6 @@ fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
     })
 }
 
-/// Nanoseconds of one tick of the times in `/proc`.
 pub(crate) fn ns_per_tick() -> u64 {
     1_000_000_000 / ticks_per_second().max(1)
 }
@@ -215,7 +197,7 @@ pub fn of_own_threads() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Highest resident set of this process so far, in bytes (VmHWM); none if it cannot be read.
+/// Highest resident set of this process in bytes (VmHWM).
 pub fn peak_rss_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let kib = text.lines().find_map(|line| {

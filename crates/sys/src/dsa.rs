@@ -16,25 +16,22 @@ use crate::host::Files;
 use crate::memory::{DeviceMemory, Mapping};
 use crate::{SysError, failed};
 
-/// A work queue that programs may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkQueue {
     /// `wq0.1`: device and queue.
     pub name: String,
-    /// Of one program (MOVDIR64B), or of many (ENQCMD).
+    /// True for one program (MOVDIR64B), false for several (ENQCMD).
     pub dedicated: bool,
-    /// Enabled and of type `user`; otherwise why not.
+    /// Gives the reason when the queue is not both enabled and of type `user`.
     pub refusal: Option<String>,
 }
 
 impl WorkQueue {
-    /// Its character device.
     pub fn path(&self) -> String {
         format!("/dev/dsa/{}", self.name)
     }
 }
 
-/// All work queues, usable or not.
 pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
     const DEVICES: &str = "sys/bus/dsa/devices";
     let mut names: Vec<String> =
@@ -57,7 +54,6 @@ pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
     names.into_iter().map(queue).collect()
 }
 
-/// A work descriptor; 64 bytes at a multiple of 64.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
@@ -66,13 +62,9 @@ pub struct Descriptor {
     /// Flags in 24 bits, operation in the upper 8.
     pub operation: u32,
     pub completion: u64,
-    /// Source.
     pub source: u64,
-    /// Destination.
     pub destination: u64,
-    /// Bytes.
     pub bytes: u32,
-    /// Interrupt handle; unused.
     pub interrupt: u16,
     reserved: [u8; 26],
 }
@@ -80,11 +72,10 @@ pub struct Descriptor {
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
 pub(crate) struct DsaCompletion {
-    /// 0 while under way, 1 done, 3 a page that was not there.
+    /// 0 while under way, 1 done, 3 page fault.
     status: AtomicU8,
     result: u8,
     reserved: u16,
-    /// Bytes done, when it stopped early.
     bytes_completed: u32,
     fault: u64,
     rest: [u64; 2],
@@ -97,18 +88,16 @@ const _: () = assert!(
 );
 
 const OPCODE_MEMORY_MOVE: u32 = 3;
-/// A page that is not there is waited for; the record's address is valid; a record is asked for.
+/// Block on fault (bit 1), record address valid (bit 2), request a record (bit 3).
 const FLAGS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
 const DONE: u8 = 1;
 /// Most bytes of a descriptor that every device takes (`max_transfer_size` is 2 GiB).
 const MAX_BYTES: usize = 1 << 30;
 
 pub trait Portal: Send {
-    /// Hands over a descriptor.
     fn submit(&self, descriptor: &Descriptor);
 }
 
-/// The portal of a work queue, mapped.
 #[derive(Debug)]
 pub struct DevicePortal {
     page: Mapping,
@@ -118,10 +107,8 @@ pub struct DevicePortal {
 const PORTAL_BYTES: usize = 4096;
 
 impl DevicePortal {
-    /// Opens a queue.
-    ///
     /// # Errors
-    /// Those of the device; ENOSYS on CPUs without the instructions.
+    /// ENOSYS on CPUs without the instructions.
     pub fn open(queue: &WorkQueue) -> Result<DevicePortal, SysError> {
         let path = queue.path();
         if !has_instructions() {
@@ -164,7 +151,7 @@ impl Portal for DevicePortal {
                         full = inout(reg_byte) full, options(nostack));
                 }
             }
-            // A shared queue that is full says so by the zero flag.
+            // The zero flag reports that a shared queue is full.
             if full == 0 {
                 break;
             }
@@ -175,26 +162,24 @@ impl Portal for DevicePortal {
     }
 }
 
-/// One program's use of a queue.
 pub struct Mover<P: Portal> {
     portal: P,
     completion: Box<DsaCompletion>,
 }
 
 impl<P: Portal> Mover<P> {
-    /// Over a portal.
     pub fn new(portal: P) -> Mover<P> {
         Mover { portal, completion: Box::default() }
     }
 
-    /// Copies the first bytes of one memory to the start of another and waits for the end by
-    /// looking. Pages must have been touched.
+    /// Copies the first bytes of one memory to the start of another and polls for the end. Pages
+    /// must have been touched.
     ///
     /// # Errors
-    /// The engine's status where it is not "done".
+    /// A status of the engine other than "done".
     ///
     /// # Panics
-    /// When either memory is smaller.
+    /// Either memory is smaller.
     pub fn copy(
         &mut self,
         from: &DeviceMemory,
@@ -240,7 +225,6 @@ impl<P: Portal> Mover<P> {
 mod tests {
     use super::*;
 
-    /// Executes descriptors at once, as the specification says.
     struct Software {
         status: u8,
     }

@@ -10,14 +10,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Most descriptors in one message.
 pub const MOST: usize = 64;
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST));
 
-/// Sends bytes and with them the descriptors. The other side must ask for them in one go.
+/// Sends bytes and descriptors in one message, which the other side must receive in one call.
 ///
 /// # Errors
-/// When the socket fails, or there are too many descriptors or no byte to send them with.
+/// Those of `sendmsg(2)`; too many descriptors, or no byte to carry them.
 pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -32,10 +31,6 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
     }
 }
 
-/// Receives up to `room` bytes and the descriptors that came with them.
-///
-/// # Errors
-/// When the socket fails.
 pub fn receive(socket: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,12 +1,11 @@
-//! Facts of the machine from /proc and /sys, below a root that tests replace. Missing files are
-//! missing facts, not errors.
+//! Facts of the machine from /proc and /sys, below a root that tests replace. A missing file gives
+//! a missing fact.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Reads files below a root.
 #[derive(Clone, Debug)]
 pub struct Files {
     root: PathBuf,
@@ -19,24 +18,21 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Files below the given root.
     pub fn below(root: impl Into<PathBuf>) -> Files {
         Files { root: root.into() }
     }
 
-    /// The root.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A whole file, trimmed; `None` when it cannot be read or is empty.
+    /// Reads a whole file, trimmed; `None` when it cannot be read or is empty.
     pub fn text(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.root.join(path)).ok()?;
         let trimmed = text.trim();
         (!trimmed.is_empty()).then(|| trimmed.to_owned())
     }
 
-    /// Names in a directory, sorted; empty when there is none.
     pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
         let mut names: Vec<String> =
@@ -45,7 +41,6 @@ impl Files {
         names
     }
 
-    /// The value of `key : value` in a file such as /proc/cpuinfo, first occurrence.
     pub fn field(&self, path: &str, key: &str) -> Option<String> {
         let text = self.text(path)?;
         text.lines().find_map(|line| {
@@ -55,18 +50,18 @@ impl Files {
     }
 }
 
-/// Opens a regular file for reading. Does not wait: not for the writer of a pipe, not for a device.
+/// Opens a regular file for reading without waiting for a pipe's writer or a device.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] when it is something else; else those of the file system.
+/// [`io::ErrorKind::InvalidInput`] for other kinds of file, and those of `open(2)`.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let regular = |is_file: bool| {
         is_file
             .then_some(())
             .ok_or(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     };
-    // Some devices act when they are opened. What becomes a pipe after this line is not waited for
-    // (open(2), O_NONBLOCK).
+    // Some devices act when they are opened. `O_NONBLOCK` covers a file that becomes a pipe after
+    // this line (open(2)).
     regular(fs::metadata(path)?.is_file())?;
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -74,7 +69,6 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Parses a kernel CPU list, `0-2,5`; nonsense parts are left out.
 pub fn parse_cpu_list(list: &str) -> Vec<u32> {
     let range = |part: &str| -> Option<(u32, u32)> {
         match part.trim().split_once('-') {
@@ -82,7 +76,6 @@ pub fn parse_cpu_list(list: &str) -> Vec<u32> {
             None => part.trim().parse().ok().map(|cpu| (cpu, cpu)),
         }
     };
-    // A list longer than any machine is not one of the kernel's.
     let plausible = |(first, last): &(u32, u32)| first <= last && *last < 1 << 16;
     list.split(',')
         .filter_map(range)
@@ -91,7 +84,6 @@ pub fn parse_cpu_list(list: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Parses a cache size of sysfs, `32K`, `480M`.
 pub fn parse_kernel_size(size: &str) -> Option<u64> {
     let (number, factor) = match size.trim().chars().last()? {
         'K' => (&size.trim()[..size.trim().len() - 1], 1 << 10),
@@ -102,28 +94,24 @@ pub fn parse_kernel_size(size: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// The choice that a sysfs file marks with brackets, `always [madvise] never`.
+/// Returns the choice that a sysfs file marks with brackets, `always [madvise] never`.
 pub fn bracketed(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
 }
 
-/// Flag for opening a file past the page cache; reads and writes are then of whole, aligned blocks
-/// (open(2)).
+/// Opens a file past the page cache; reads and writes then need whole, aligned blocks (open(2)).
 pub const DIRECT: i32 = libc::O_DIRECT;
 
-/// Size of a base page in bytes.
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf takes any name and cannot fault.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// True when the process runs as root.
 pub fn is_root() -> bool {
     // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A root with these files below it, for tests.
 #[cfg(test)]
 pub(crate) fn root_with(files: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
     let root = tempfile::tempdir().unwrap();

@@ -1,16 +1,15 @@
-//! Which pages a mapping really got. `madvise(MADV_HUGEPAGE)` returns 0 also where the kernel then
-//! has none to give: they are switched off, memory is in pieces, the process has forbidden them.
-//! What was got stands in /proc/self/smaps.
+//! Pages that a mapping really got, from /proc/self/smaps. `madvise(MADV_HUGEPAGE)` returns 0 also
+//! when huge pages are off, forbidden or unavailable in fragmented memory.
 //!
-//! The kernel walks all page tables of the process for that file, so it is read once for all
-//! mappings that were made before: a thousand boards have two thousand buffers.
+//! The kernel walks all page tables of the process for that file. It is read once for all earlier
+//! mappings: a thousand boards have two thousand buffers.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a mapping that lie in memory, and those of them on transparent huge pages. The kernel
-/// merges neighbouring mappings into one, so these are of all that was merged.
+/// Resident bytes of a mapping, and its bytes on transparent huge pages. The kernel merges
+/// neighbouring mappings, so the counts cover all merged ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) bytes: u64,
@@ -23,29 +22,25 @@ impl Resident {
     }
 }
 
-/// A touched mapping's place among all that were touched. Whoever reads the file after it was given
-/// finds the mapping there.
+/// Order of touched mappings: a file read later contains the mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number(u64);
 
-/// Mappings that were touched so far.
 static TOUCHED: AtomicU64 = AtomicU64::new(0);
 
 static SEEN: Mutex<Seen> = Mutex::new(Seen { touched: 0, mappings: Vec::new() });
 
-/// The number of a mapping all of whose pages were touched just now.
 pub(crate) fn number() -> Number {
     // Release: pairs with the acquire in `resident_of`.
     Number(TOUCHED.fetch_add(1, Ordering::Release) + 1)
 }
 
-/// What the mapping around an address of this process got; none where the kernel does not tell. The
-/// first call after a mapping was made takes a walk over all mappings: for the time before or after
-/// a measurement.
+/// Returns the pages of the mapping around an address; `None` if the kernel does not report them.
+/// The first call after a new mapping walks all mappings: call it outside measurements.
 pub(crate) fn resident_of(address: usize, number: Number) -> Option<Resident> {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     seen.at(address as u64, number, || {
-        // Counted before the file is read: whatever is touched meanwhile is younger.
+        // Counted before the file is read: mappings touched meanwhile get a higher number.
         let touched = TOUCHED.load(Ordering::Acquire);
         let smaps = std::fs::File::open("/proc/self/smaps").ok();
         let mappings = smaps.map(|smaps| parse(std::io::BufReader::new(smaps)));
@@ -53,7 +48,6 @@ pub(crate) fn resident_of(address: usize, number: Number) -> Option<Resident> {
     })
 }
 
-/// All mappings as they were when so many had been touched.
 #[derive(Debug, Default)]
 struct Seen {
     touched: u64,
@@ -61,7 +55,6 @@ struct Seen {
 }
 
 impl Seen {
-    /// Looks an address up, and reads again only where its mapping is younger than what was read.
     fn at(
         &mut self,
         address: u64,
@@ -71,14 +64,13 @@ impl Seen {
         if number.0 > self.touched {
             (self.touched, self.mappings) = read();
         }
-        // The kernel lists mappings by address, and none overlaps another.
+        // The kernel lists mappings by address without overlaps.
         let after = self.mappings.partition_point(|mapping| mapping.start <= address);
         let mapping = self.mappings[..after].last()?;
         (address < mapping.end).then_some(mapping.resident)
     }
 }
 
-/// One mapping of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mapping {
     start: u64,
@@ -86,8 +78,7 @@ struct Mapping {
     resident: Resident,
 }
 
-/// All mappings of a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1), in its
-/// order.
+/// Parses a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1).
 fn parse(smaps: impl BufRead) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in smaps.lines().map_while(Result::ok) {
@@ -105,7 +96,6 @@ fn parse(smaps: impl BufRead) -> Vec<Mapping> {
     mappings
 }
 
-/// `7f0000000000-7f0000400000 rw-p ...`: the first line of a mapping.
 fn range(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
@@ -176,7 +166,7 @@ VmFlags: rd wr mr mw me ac hg
         assert_eq!(parse(&b"Rss: 4 kB\nno mapping at all\n"[..]), []);
     }
 
-    /// 1,000 boards took over a minute: the file was read for each of their buffers.
+    /// The file was read for each buffer, and 1,000 boards took over a minute.
     #[test]
     fn the_file_is_read_once_for_all_mappings_that_were_there() {
         let mut seen = Seen::default();

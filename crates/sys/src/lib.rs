@@ -1,11 +1,9 @@
-//! The Linux seam: everything that daqmeter asks of the kernel beyond `std`.
+//! Interface to Linux: all calls to the kernel beyond `std`.
 //!
-//! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is
-//!   never a reference;
-//! - [`available`]: how much memory this process may still take;
-//! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they
-//!   took;
-//! - [`processes`], [`scheduler`]: what else runs, and a setting of the scheduler that is put back;
+//! - [`memory`]: buffers on huge pages if available, and device memory that is never a reference;
+//! - [`available`]: memory that this process may still take;
+//! - [`affinity`], [`clock`], [`cpu_time`]: CPUs of threads, time, and CPU time;
+//! - [`processes`], [`scheduler`]: other processes, and a scheduler setting that is restored;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
 //! - [`net`], [`zerocopy`], [`tty`]: datagrams in batches, readiness, sends without a copy, raw
 //!   terminals;
@@ -19,8 +17,7 @@
 //! - [`copies`], [`uring`]: system calls that copy;
 //! - [`dsa`]: work queues that programs drive themselves.
 //!
-//! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`,
-//! the only room with unsafe.
+//! Errors carry the call and the errno. Only this crate and `kernels` contain unsafe code.
 
 #![allow(
     unsafe_code,
@@ -56,16 +53,15 @@ pub mod zerocopy;
 
 use std::io;
 
-/// Length of control data as the C library at hand has it: `size_t` in glibc, 32 bits in musl. Ours
-/// are below 600 bytes.
+/// Length of control data in the C library: `size_t` in glibc, 32 bits in musl. Ours are below 600
+/// bytes.
 #[cfg(target_env = "musl")]
 pub(crate) type ControlLength = libc::socklen_t;
-/// As for musl.
 #[cfg(not(target_env = "musl"))]
 pub(crate) type ControlLength = libc::size_t;
 
-/// An ioctl's number as the C library at hand has it: unsigned in glibc, `int` in musl, the same
-/// bits for the kernel.
+/// An ioctl's number in the C library: unsigned in glibc, `int` in musl, with equal bits for the
+/// kernel.
 #[allow(
     clippy::cast_possible_wrap,
     clippy::unnecessary_cast,
@@ -76,22 +72,18 @@ pub(crate) fn ioctl_number(number: u32) -> libc::Ioctl {
     number as libc::Ioctl
 }
 
-/// A length of control data.
 #[allow(clippy::cast_possible_truncation, reason = "control rooms are below 600 bytes")]
 pub(crate) fn control_length(bytes: usize) -> ControlLength {
     bytes as ControlLength
 }
 
-/// A call to the kernel that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {source}")]
 pub struct SysError {
-    /// The call and its arguments, as far as a reader needs them.
     pub call: String,
     pub source: io::Error,
 }
 
-/// Names the call of an error.
 pub(crate) fn failed<E: Into<io::Error>>(call: impl Into<String>) -> impl FnOnce(E) -> SysError {
     move |source| SysError { call: call.into(), source: source.into() }
 }
@@ -105,7 +97,6 @@ impl SysError {
         self.source.kind() == io::ErrorKind::OutOfMemory
     }
 
-    /// The errno, if there is one.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

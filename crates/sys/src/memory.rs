@@ -1,9 +1,8 @@
 //! Buffers on whole pages, and memory that a device may write.
 //!
-//! [`Buffer`] is ordinary memory that only we write: it lends slices. [`DeviceMemory`] stands for
-//! the memory of a device, or memory that an engine transfers from and to: a place to copy from and
-//! to. Whoever writes it, a program or an engine that was given its address, holds it exclusively
-//! meanwhile.
+//! [`Buffer`] is ordinary memory that only this process writes, and lends slices. [`DeviceMemory`]
+//! stands for the memory of a device, or memory that an engine transfers from and to. Its writer, a
+//! program or an engine that has its address, holds it exclusively.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -15,16 +14,14 @@ use crate::{SysError, available, failed, huge_pages};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Base pages.
     Base,
-    /// Transparent huge pages (`MADV_HUGEPAGE`): most of the memory lies on them.
+    /// Transparent huge pages (`MADV_HUGEPAGE`) for most of the memory.
     Transparent,
     /// Pages of the reserved huge page pool (`MAP_HUGETLB`, default size).
     HugeTlb,
 }
 
 impl Pages {
-    /// The name in records.
     pub fn name(self) -> &'static str {
         match self {
             Pages::Base => "base pages",
@@ -34,24 +31,20 @@ impl Pages {
     }
 }
 
-/// Size of the default huge page; the mapping is rounded up to it.
 const HUGE_BYTES: usize = 2 << 20;
-/// Size of the smallest page; on hosts with larger ones more touches than needed.
+/// Smallest page size; hosts with larger pages are touched more often than needed.
 const PAGE_BYTES: usize = 4096;
 
-/// Bytes that a [`Buffer`] of so many bytes takes: whole huge pages, all of them touched.
 pub fn buffer_bytes(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(HUGE_BYTES as u64).unwrap_or(u64::MAX)
 }
 
-/// The same of [`Buffer::several`].
 pub fn buffers_bytes(count: u64, bytes: u64) -> u64 {
     let stride = bytes.max(1).checked_next_multiple_of(PAGE_BYTES as u64);
     let all = stride.and_then(|stride| stride.checked_mul(count));
     all.map_or(u64::MAX, buffer_bytes)
 }
 
-/// Pages of this process alone, or of a file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) start: NonNull<u8>,
@@ -72,7 +65,6 @@ impl Mapping {
         Mapping::of(start.map_err(failed(format!("map {bytes} bytes")))?, bytes)
     }
 
-    /// Maps the beginning of a file for reading and writing, shared with others that have it.
     pub(crate) fn shared(
         fd: BorrowedFd<'_>,
         bytes: usize,
@@ -98,13 +90,11 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// Asks for huge pages. Where that is refused, base pages are what is got.
     pub(crate) fn advise_huge(&self) {
         // SAFETY: advice on our own whole mapping; it changes no contents.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
     }
 
-    /// Makes every page present.
     pub(crate) fn touch(&self) {
         for offset in (0..self.bytes).step_by(PAGE_BYTES) {
             // SAFETY: the offset lies within the mapping, which is fresh; a volatile write makes
@@ -113,8 +103,8 @@ impl Mapping {
         }
     }
 
-    /// A mapping whose start and length are whole huge pages: kernels before 6.7 map anywhere, and
-    /// the ends of an unaligned mapping cannot be huge.
+    /// Makes a mapping of whole huge pages. Kernels before 6.7 map anywhere, and the ends of an
+    /// unaligned mapping cannot be huge.
     fn on_huge_boundary(bytes: usize) -> Result<Mapping, SysError> {
         let with_ends = bytes.checked_add(HUGE_BYTES).ok_or_else(|| too_large(bytes))?;
         let whole = Mapping::new(with_ends, MapFlags::empty())?;
@@ -159,10 +149,9 @@ unsafe impl Plain for f32 {}
 // SAFETY: as above.
 unsafe impl Plain for f64 {}
 
-/// Zeroed memory on whole pages that are present: touching it in a timed step faults no more.
+/// Zeroed memory on pages that are present, so that a timed step causes no fault.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Of its own part, which no other buffer overlaps.
     start: NonNull<u8>,
     bytes: usize,
     whole: Arc<Whole>,
@@ -174,7 +163,6 @@ unsafe impl Send for Buffer {}
 // SAFETY: it lends its part for writing only where it is borrowed exclusively itself.
 unsafe impl Sync for Buffer {}
 
-/// A mapping and the buffers in it.
 #[derive(Debug)]
 struct Whole {
     mapping: Mapping,
@@ -183,22 +171,16 @@ struct Whole {
 }
 
 impl Buffer {
-    /// Maps and touches at least `bytes`. Tries what is asked for and falls back to less: reserved
-    /// huge pages, then transparent ones, then base pages.
-    ///
-    /// # Errors
-    /// When the memory cannot be mapped at all.
+    /// Maps and touches at least `bytes`: reserved huge pages, else transparent ones, else base
+    /// pages.
     pub fn new(bytes: usize, wanted: Pages) -> Result<Buffer, SysError> {
         let whole = Arc::new(Whole::new(bytes, wanted)?);
         Ok(Buffer { start: whole.mapping.start, bytes, whole })
     }
 
-    /// So many buffers of so many bytes each, one behind the other in one mapping. A mapping for
-    /// each would begin at the same place of a huge page each time: the buffers would share a few
-    /// sets of the caches, and take as much memory as huge pages do.
-    ///
-    /// # Errors
-    /// As [`Buffer::new`].
+    /// Makes `count` buffers of `bytes` each in one mapping. Separate mappings would all begin at a
+    /// huge page boundary and share a few sets of the caches. Each would also take whole huge
+    /// pages.
     pub fn several(count: usize, bytes: usize, wanted: Pages) -> Result<Vec<Buffer>, SysError> {
         let stride = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
         let all = stride.and_then(|stride| stride.checked_mul(count));
@@ -232,7 +214,7 @@ impl Whole {
         {
             return Ok(Whole::touched(mapping, Some(Pages::HugeTlb)));
         }
-        // Over-reserving would be killed later, at first touch, without a word: refuse here.
+        // An excess would be killed at first touch without a message.
         if let Some(available) = available::memory_bytes()
             && rounded as u64 > available
         {
@@ -262,8 +244,6 @@ impl Whole {
 }
 
 impl Buffer {
-    /// What kind of pages was got. Of transparent huge pages the kernel is asked, once for all
-    /// buffers that are there: ask when all were made, and not in a timed step.
     pub fn pages(&self) -> Pages {
         *self.whole.pages.get_or_init(|| match self.whole.resident() {
             Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
@@ -271,10 +251,7 @@ impl Buffer {
         })
     }
 
-    /// The first `len` elements.
-    ///
-    /// # Panics
-    /// When the buffer holds fewer.
+    /// Borrows the first `len` elements.
     pub fn slice<T: Plain>(&self, len: usize) -> &[T] {
         self.check::<T>(len);
         // SAFETY: `check` saw that they fit; pages are aligned for every `Plain` type, and any
@@ -282,10 +259,6 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), len) }
     }
 
-    /// The first `len` elements, to write.
-    ///
-    /// # Panics
-    /// When the buffer holds fewer.
     pub fn slice_mut<T: Plain>(&mut self, len: usize) -> &mut [T] {
         self.check::<T>(len);
         // SAFETY: as in `slice`; the borrow of the buffer is exclusive.
@@ -302,7 +275,6 @@ impl Buffer {
         );
     }
 
-    /// NUMA node of the first page, when the kernel tells.
     pub fn numa_node(&self) -> Option<u32> {
         crate::affinity::node_of(self.start.as_ptr())
     }
@@ -310,26 +282,21 @@ impl Buffer {
 
 /// Memory of a device: sparse (untouched pages cost nothing), copied from and to.
 ///
-/// All that writes needs `&mut`, so that no safe program copies while another writes; where lanes
-/// and an engine's thread share it, they lock it.
+/// Every write needs `&mut`, so that no safe program copies while another writes; lanes and an
+/// engine's thread lock it.
 #[derive(Debug)]
 pub struct DeviceMemory {
     mapping: Mapping,
 }
 
 impl DeviceMemory {
-    /// Sparse memory of the given size.
-    ///
-    /// # Errors
-    /// When the address space for it cannot be reserved.
     pub fn sparse(bytes: usize) -> Result<DeviceMemory, SysError> {
         let mapping = Mapping::new(bytes, MapFlags::NORESERVE)?;
-        // Fewer TLB misses for the emulated DMA.
+        // Huge pages save TLB misses in the emulated DMA.
         mapping.advise_huge();
         Ok(DeviceMemory { mapping })
     }
 
-    /// Its size.
     pub fn bytes(&self) -> usize {
         self.mapping.bytes
     }
@@ -343,10 +310,6 @@ impl DeviceMemory {
         assert!(fits, "{len} bytes at {offset} of device memory of {} bytes", self.mapping.bytes);
     }
 
-    /// Copies out, starting at `offset`.
-    ///
-    /// # Panics
-    /// When the range leaves the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
         // SAFETY: the range was checked, and `into` is not a part of the mapping, which is lent
@@ -360,17 +323,12 @@ impl DeviceMemory {
         }
     }
 
-    /// Lends all of it for the time of a call: flushing caches.
     pub fn with_bytes<T>(&self, work: impl FnOnce(&[u8]) -> T) -> T {
         // SAFETY: the mapping is readable and has as many bytes; writing it needs `&mut`, so nobody
         // does during the borrow.
         work(unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr(), self.mapping.bytes) })
     }
 
-    /// Copies in, starting at `offset`.
-    ///
-    /// # Panics
-    /// When the range leaves the memory.
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
         // SAFETY: the range was checked; the borrow is exclusive, so `from` is elsewhere and nobody
@@ -385,10 +343,6 @@ impl DeviceMemory {
     }
 }
 
-/// Copies between two device memories, as an engine does: `bytes` from `from_at` on to `to_at` on.
-///
-/// # Panics
-/// When a range leaves its memory.
 pub fn device_copy(
     from: &DeviceMemory,
     from_at: usize,
@@ -447,7 +401,7 @@ mod tests {
         for (at, buffer) in all.iter().enumerate() {
             let bytes = buffer.slice::<u8>(5000);
             assert!(bytes.iter().all(|&byte| usize::from(byte) == at + 1));
-            // Buffers at the same place of each huge page would share a few sets of the caches.
+            // Equal places in a huge page would share a few sets of the caches.
             let offset = buffer.start.as_ptr().addr() - all[0].start.as_ptr().addr();
             assert_eq!(offset, at * 8192);
         }
@@ -458,8 +412,8 @@ mod tests {
         assert!(Buffer::several(0, 5000, Pages::Base).unwrap().is_empty());
     }
 
-    /// `madvise` says yes also where no huge page will come: it was reported as got (issue 14,
-    /// A11).
+    /// Tests issue 14, A11: `madvise` succeeds also when no huge page will come, which was reported
+    /// as got.
     #[test]
     fn transparent_huge_pages_are_reported_only_where_the_kernel_gave_them() {
         let disable = |off: libc::c_ulong| {

@@ -1,10 +1,9 @@
 //! Datagrams in batches, and waiting for many descriptors.
 //!
-//! `socket2` makes and configures the sockets; here is what it does not have. A batch of equal
-//! datagrams crosses the kernel as one buffer (`UDP_SEGMENT`, `UDP_GRO`;
-//! Documentation/networking/segmentation-offloads.rst). quinn-udp does the same, but makes the
-//! socket non-blocking and adds two control messages to each datagram, which a blocking round trip
-//! would pay for.
+//! Complements `socket2`, which makes and configures the sockets. A batch of equal datagrams
+//! crosses the kernel as one buffer (`UDP_SEGMENT`, `UDP_GRO`;
+//! Documentation/networking/segmentation-offloads.rst). The crate quinn-udp makes sockets
+//! non-blocking and adds two control messages to each datagram, which slows a blocking round trip.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,37 +11,34 @@ use std::time::Duration;
 
 use socket2::SockAddr;
 
-/// Most datagrams that the kernel takes as one batch (`UDP_MAX_SEGMENTS`; newer kernels take 128).
+/// Limit of datagrams in one batch (`UDP_MAX_SEGMENTS`; newer kernels take 128).
 pub const MAX_SEGMENTS: usize = 64;
-/// Most bytes that the kernel takes as one batch: an IPv4 datagram's 65,535 less the headers.
+/// Limit of bytes in one batch: an IPv4 datagram's 65,535 less the headers.
 pub const MAX_BATCH_BYTES: usize = 65_507;
 
-/// Room for the control messages used here: each is a header and one integer.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// A received batch.
 #[derive(Debug)]
 pub struct ReceivedBatch {
-    /// Bytes in the buffer.
     pub bytes: usize,
-    /// Bytes of each datagram but perhaps the last; equal to `bytes` when there is only one.
+    /// Length of each datagram in bytes, except perhaps the last; equal to `bytes` for a single
+    /// one.
     pub segment_bytes: usize,
-    /// True when the buffer was too small for the datagram.
     pub truncated: bool,
 }
 
-/// Lets the kernel deliver consecutive datagrams of one sender as one buffer. False where the
-/// kernel cannot (before 5.0).
+/// Lets the kernel deliver consecutive datagrams of one sender as one buffer. Returns false before
+/// Linux 5.0.
 pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
-/// The longest packet that the route of a connected socket takes in one piece, headers included;
-/// packets are not taken apart from then on.
+/// Returns the longest unfragmented packet on a connected socket's route, headers included, and
+/// forbids fragmentation.
 ///
 /// # Errors
-/// Those of `setsockopt(2)` and `getsockopt(2)`; `ENOTCONN` where it is not connected.
+/// Those of `setsockopt(2)` and `getsockopt(2)`; `ENOTCONN` for an unconnected socket.
 pub fn route_mtu(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<usize> {
     let (level, discover, name) = match is_ipv6 {
         true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_MTU),
@@ -80,11 +76,8 @@ fn check_size(done: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives a datagram or a batch, and where it came from. `wait` false returns `WouldBlock` when
-/// there is none.
-///
-/// # Errors
-/// Those of `recvmsg(2)`.
+/// Receives a datagram or a batch, and its sender. Without `wait`, an empty socket returns
+/// `WouldBlock`.
 pub fn receive_from(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -106,8 +99,8 @@ pub fn receive_from(
 /// Receives a datagram or a batch on a connected socket.
 ///
 /// # Errors
-/// Those of `recvmsg(2)`; `WouldBlock` after the socket's receive timeout, or at once when not to
-/// wait.
+/// Those of `recvmsg(2)`; `WouldBlock` after the socket's receive timeout, or at once without
+/// `wait`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<ReceivedBatch> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     receive_into(socket, buffer, flags, std::ptr::null_mut(), 0).map(|(received, _)| received)
@@ -138,7 +131,6 @@ fn receive_into(
     Ok((ReceivedBatch { bytes, segment_bytes, truncated }, message.msg_namelen))
 }
 
-/// The segment size of a batch, from its control message.
 fn segment_of(message: &libc::msghdr) -> Option<usize> {
     // SAFETY: the kernel filled the control buffer and its length; CMSG_* walk within that.
     unsafe {
@@ -155,8 +147,8 @@ fn segment_of(message: &libc::msghdr) -> Option<usize> {
     None
 }
 
-/// Sends a datagram, or a batch of datagrams of `segment_bytes` each (the last may be shorter), to
-/// an address or, on a connected socket, to its peer.
+/// Sends a datagram, or a batch of datagrams of `segment_bytes` each (the last may be shorter).
+/// Without an address it goes to the socket's peer.
 ///
 /// # Errors
 /// Those of `sendmsg(2)`. `EINVAL` or `EIO` for a batch means that the path does not take batches.
@@ -205,11 +197,7 @@ pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     send_bytes(socket, bytes, libc::MSG_DONTWAIT)
 }
 
-/// Sends on a stream what more follows at once: the kernel waits for it before it sends a short
-/// packet.
-///
-/// # Errors
-/// Those of `send(2)`.
+/// Sends on a stream with more to follow: the kernel holds back a short packet until then.
 pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     send_bytes(socket, bytes, libc::MSG_MORE)
 }
@@ -222,13 +210,11 @@ fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], flags: libc::c_int) -> io::R
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Bytes, an end or an error can be read.
     pub read: bool,
-    /// Bytes can be written.
     pub write: bool,
 }
 
-/// Waits until one descriptor is ready for what is wanted, by `ppoll(2)`; none waits for ever. All
+/// Waits by `ppoll(2)` until one descriptor is ready; no timeout waits for ever. All flags are
 /// false after the timeout.
 ///
 /// # Errors
@@ -256,8 +242,8 @@ pub fn wait_ready(
     })
 }
 
-/// Waits with `select(2)` until the descriptor can be read: the loop that the raw ping-pong of the
-/// C tools uses. False after the timeout.
+/// Waits with `select(2)` until the descriptor can be read, as the raw ping-pong of the C tools
+/// does. Returns false after the timeout.
 ///
 /// # Errors
 /// Those of `select(2)`, and descriptors above 1023, which select cannot express.
@@ -295,9 +281,9 @@ fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
-/// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. (mio is
-/// edge-triggered, which costs one more call per datagram to see `WouldBlock`; polling arms a timer
-/// descriptor in each wait.)
+/// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. The crate mio is
+/// edge-triggered, which costs one more call per datagram to see `WouldBlock`. The crate polling
+/// arms a timer descriptor in each wait.
 #[derive(Debug)]
 pub struct Epoll {
     epoll: OwnedFd,
@@ -305,10 +291,6 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// An empty set.
-    ///
-    /// # Errors
-    /// When the process has no descriptor left.
     pub fn new() -> io::Result<Epoll> {
         // SAFETY: takes no pointers.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -326,24 +308,16 @@ impl Epoll {
             .map(drop)
     }
 
-    /// Watches one more descriptor; events carry the key.
-    ///
-    /// # Errors
-    /// When it is watched already or cannot be.
     pub fn add(&self, fd: &impl AsFd, key: u64, wanted: Readiness) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd.as_fd().as_raw_fd(), key, wanted)
     }
 
-    /// Changes what is wanted of a descriptor.
-    ///
-    /// # Errors
-    /// When it is not watched.
     pub fn change(&self, fd: &impl AsFd, key: u64, wanted: Readiness) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd.as_fd().as_raw_fd(), key, wanted)
     }
 
-    /// Waits, at most for the timeout, and gives each ready descriptor's key to the closure.
-    /// Descriptors leave the set when they are closed.
+    /// Waits up to the timeout and passes the key of each ready descriptor to the closure. Closed
+    /// descriptors leave the set.
     ///
     /// # Errors
     /// Those of `epoll_pwait2(2)`; an interrupted call counts as the timeout.
@@ -437,7 +411,6 @@ mod tests {
         let files = crate::host::Files::default();
         let device = files.text("sys/class/net/lo/mtu").unwrap();
         let mtu = route_mtu(a.as_fd(), false).unwrap();
-        // The kernel takes no packet beyond what its length field holds.
         assert_eq!(mtu, device.trim().parse::<usize>().unwrap().min(65_535));
         assert!(route_mtu(b.as_fd(), false).is_err(), "b is not connected");
     }

@@ -1,8 +1,8 @@
 //! `perf_event_open(2)`: counters of this process and its threads, and samples of one thread.
 //!
-//! Opened raw, because issue-level control over inheritance, scaling and exclusion is what daqmeter
-//! is about. Layout from `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux
-//! 4.1 and later).
+//! Uses the raw system call, because daqmeter sets inheritance, scaling and exclusion itself.
+//! Layout from `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux 4.1 and
+//! later).
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,6 @@ use crate::memory::Mapping;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Name in records, as perf(1) spells it.
     pub name: &'static str,
     kind: u32,
     config: u64,
@@ -22,7 +21,6 @@ const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 const SW_CPU_CLOCK: u64 = 0;
 
-/// The events that every record asks for; which of them exist depends on the host.
 pub const EVENTS: &[Event] = &[
     Event { name: "cycles", kind: TYPE_HARDWARE, config: 0 },
     Event { name: "instructions", kind: TYPE_HARDWARE, config: 1 },
@@ -71,11 +69,10 @@ pub(crate) const IOC_ENABLE: libc::c_ulong = 0x2400;
 pub(crate) const IOC_DISABLE: libc::c_ulong = 0x2401;
 
 fn open(attr: &mut Attr, call: &str) -> Result<OwnedFd, SysError> {
-    // The calling thread, on any CPU, in no group.
+    // PID 0 is the calling thread, CPU -1 any CPU, group -1 no group.
     open_at(attr, (0, -1, -1), call)
 }
 
-/// Opens an event for a process, a CPU and a group's leader, as perf_event_open(2) numbers them.
 pub(crate) fn open_at(
     attr: &mut Attr,
     (pid, cpu, group): (i32, i32, i32),
@@ -94,19 +91,15 @@ pub(crate) fn open_at(
     }
 }
 
-/// One reading of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Raw count.
     pub value: u64,
-    /// Time for which it was enabled.
     pub enabled_ns: u64,
-    /// Time for which it really counted.
     pub running_ns: u64,
 }
 
 impl Reading {
-    /// Share of the time in which it counted, and the count scaled by it; `None` when it never ran.
+    /// Returns the share of time that it counted and the scaled count; `None` when it never ran.
     pub fn scaled(self) -> Option<(f64, f64)> {
         if self.running_ns == 0 {
             return (self.value == 0 && self.enabled_ns == 0).then_some((0.0, 1.0));
@@ -120,17 +113,14 @@ pub trait CounterSource: Send {
     /// Opens one event for the calling thread and all threads that it will start.
     ///
     /// # Errors
-    /// ENOENT when the host has no such event, EACCES when it is not allowed.
+    /// ENOENT when the host has no such event, EACCES without permission.
     fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError>;
 }
 
-/// A counter that counts from its opening on.
 pub trait OpenCounter: Send {
-    /// Reads it.
     fn read(&mut self) -> Reading;
 }
 
-/// The kernel's counters.
 #[derive(Debug, Default)]
 pub struct KernelCounters;
 
@@ -170,7 +160,6 @@ impl OpenCounter for KernelCounter {
     }
 }
 
-/// Counters with values given beforehand, for tests.
 #[derive(Clone, Debug, Default)]
 pub struct Fake {
     pub readings: Vec<(&'static str, Reading, Reading)>,
@@ -199,12 +188,12 @@ impl OpenCounter for FakeCounter {
 /// Data pages of a sampler's ring: 512 KiB hold 32,768 samples, half a minute at 999 Hz.
 const RING_PAGES: usize = 128;
 
-/// Samples the instruction pointer of the thread that opened it, by the kernel's CPU clock: works
-/// without a PMU.
+/// Samples the instruction pointer of the thread that opened it by the kernel's CPU clock, which
+/// works without a PMU.
 #[derive(Debug)]
 pub struct Sampler {
     fd: OwnedFd,
-    /// Read by one owner; the kernel's writes are ordered by `data_head`.
+    /// Has one reader; `data_head` orders the kernel's writes.
     ring: Mapping,
     page_bytes: usize,
     /// False when only user mode could be sampled.
@@ -215,7 +204,7 @@ impl Sampler {
     /// Opens a sampler, stopped, for the calling thread.
     ///
     /// # Errors
-    /// When the kernel does not allow it (perf_event_paranoid above 2, seccomp).
+    /// perf_event_paranoid above 2, or seccomp.
     pub fn of_this_thread(hertz: u64) -> Result<Sampler, SysError> {
         let mut attr = Attr {
             kind: TYPE_SOFTWARE,
@@ -241,14 +230,13 @@ impl Sampler {
         Ok(Sampler { fd, ring, page_bytes, sees_kernel })
     }
 
-    /// Begins to sample.
     pub fn start(&self) {
         // SAFETY: the descriptor is open; the command takes no pointer.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_ENABLE as libc::Ioctl, 0) };
     }
 
-    /// Stops sampling and returns the instruction pointers, and the number of samples that the ring
-    /// had no room for.
+    /// Stops sampling. Returns the instruction pointers and the number of samples that found the
+    /// ring full.
     pub fn stop(&mut self) -> (Vec<u64>, u64) {
         // SAFETY: as in `start`.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_DISABLE as libc::Ioctl, 0) };
@@ -258,7 +246,6 @@ impl Sampler {
     fn drain(&mut self) -> (Vec<u64>, u64) {
         const RECORD_LOST: u32 = 2;
         const RECORD_SAMPLE: u32 = 9;
-        // Offsets of data_head and data_tail in struct perf_event_mmap_page.
         let (head_at, tail_at) = (1024, 1032);
         // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them
         // atomically.

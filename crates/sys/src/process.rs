@@ -12,12 +12,12 @@ use rustix::process::{
 use crate::wait::is_readable_within;
 use crate::{SysError, failed};
 
-/// Asks a child to end (SIGTERM). One that has ended already is left alone.
+/// Asks a child to end (SIGTERM); does nothing if it has ended.
 ///
 /// # Errors
-/// When the kernel refuses, which it does for programs of other users only.
+/// EPERM for programs of other users.
 pub fn terminate(child: &mut Child) -> Result<(), SysError> {
-    // A child that was waited for has no process any more; another may have its number.
+    // A child that was waited for has no process, and its number may be reused.
     if matches!(child.try_wait(), Ok(Some(_))) {
         return Ok(());
     }
@@ -25,25 +25,24 @@ pub fn terminate(child: &mut Child) -> Result<(), SysError> {
     kill_process(Pid::from_child(child), Signal::TERM).map_err(failed(call))
 }
 
-/// Waits until a child has ended, at most for `limit`. It must still be waited for. False on
-/// timeout, and after a signal.
+/// Waits up to `limit` until a child has ended; it must still be waited for. Returns false on
+/// timeout and after a signal.
 ///
 /// # Errors
-/// When the kernel has no descriptor for the process (before Linux 5.3), or none is left.
+/// `pidfd_open(2)` fails before Linux 5.3.
 pub fn ends_within(child: &Child, limit: Duration) -> Result<bool, SysError> {
     let fd = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
     is_readable_within(fd.map_err(failed("pidfd_open"))?.as_fd(), limit)
 }
 
-/// Ends a child that is the first of its process group, and all processes of that group, at once
-/// (SIGKILL). This includes processes that the child left behind when it ended. Does nothing for a
-/// child that was waited for, as its number may be another's by now.
+/// Ends a child that leads its process group, and that whole group, by SIGKILL. This includes
+/// processes that an ended child left behind. Does nothing for a child that was waited for, because
+/// its number may be reused.
 pub fn kill_group(child: &Child) {
     let pid = Pid::from_child(child);
     // NOWAIT leaves an ended child as it is, with its number: waitid(2).
     let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     if waitid(WaitId::Pid(pid), looks).is_ok() {
-        // The group may have ended meanwhile.
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
@@ -57,7 +56,6 @@ mod tests {
 
     #[test]
     fn a_child_is_asked_to_end_once() {
-        // Waits for input that never comes.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         terminate(&mut child).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
@@ -92,7 +90,6 @@ mod tests {
             .unwrap();
         assert!(ends_within(&child, Duration::from_secs(20)).unwrap());
         kill_group(&child);
-        // Its pipe closes when the last one that holds it ends.
         let mut pipe = child.stdout.take().unwrap();
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         assert!(child.wait().unwrap().success());

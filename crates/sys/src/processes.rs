@@ -1,42 +1,34 @@
-//! The processes of the host as `/proc` has them, below a root that tests replace: what `top` shows
-//! of each.
+//! The processes of the host from `/proc`, below a root that tests replace: the columns of `top`.
 //!
-//! Names only: command lines may hold what is not for others to read.
+//! Reads names only, because command lines may hold secrets.
 
 use std::collections::BTreeMap;
 
 use crate::cpu_time::ns_per_tick;
 use crate::host::{Files, page_bytes};
 
-/// Processes that are read at most; a host with more is not listed whole.
 const MOST: usize = 16_384;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: a thread of the kernel.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A process, or a thread of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Name as the kernel has it, 15 bytes at most.
+    /// Name, 15 bytes at most.
     pub name: String,
     /// `R`, `S`, ... as `ps` prints it.
     pub state: char,
-    /// A thread of the kernel.
     pub is_kernel: bool,
-    /// Priority as the kernel has it: 20 is usual, below 0 is real time.
+    /// Priority of the kernel: 20 is usual, below 0 is real time.
     pub priority: i64,
-    /// Nice value.
     pub nice: i64,
-    /// CPU time so far; in ticks of the kernel, so that less than one (10 ms) may not show.
+    /// CPU time so far, in whole ticks of the kernel (10 ms).
     pub cpu_ns: u64,
-    /// Address space.
     pub virtual_bytes: u64,
-    /// Resident set.
     pub resident_bytes: u64,
-    /// When it was started, in ticks since the host was: tells two processes of one number apart.
+    /// Start time in ticks since boot: tells two processes of one number apart.
     pub start_ticks: u64,
 }
 
-/// All processes, by number. Those that end meanwhile are left out.
 pub fn all(files: &Files) -> BTreeMap<u32, Process> {
     let numbers = files.names("proc");
     let numbers = numbers.iter().filter_map(|name| name.parse::<u32>().ok());
@@ -65,7 +57,6 @@ fn read(files: &Files, path: &str) -> Option<Process> {
 fn parse(text: &str) -> Option<Process> {
     let (before, after) = text.rsplit_once(')')?;
     let (_, name) = before.split_once('(')?;
-    // From field 3 on.
     let fields: Vec<&str> = after.split_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let signed = |field: usize| fields.get(field - 3)?.parse::<i64>().ok();

@@ -1,5 +1,5 @@
-//! The ring of an endless DMA in shared memory: the card writes blocks at its pointer, the host
-//! reads behind it and tells how far.
+//! Ring of an endless DMA in shared memory. The card writes blocks at its pointer; the host reads
+//! behind it and publishes its own pointer.
 //!
 //! Pointers are offsets with a bit that toggles at each wrap. Equal pointers with equal bits mean
 //! full, with unequal bits empty; the bits start unequal (Wupper's descriptors: `even_addr_dma`,
@@ -11,13 +11,12 @@
 //! the consumer; all others belong to the producer.
 //!
 //! In one process the types keep that rule, and the consumer lends its bytes as slices of the ring.
-//! Once the memory is shared, nobody can: another process may write anything at any time. The
-//! consumer of such a ring therefore reads it by atomics alone, into memory of its own
-//! ([`Consumer::take`]), and lends slices of that. So a ring is shared only when its consumer in
-//! this process is gone.
+//! Shared memory may be written by another process at any time. The consumer of a shared ring
+//! therefore copies it by atomics into its own memory ([`Consumer::take`]) and lends slices of
+//! that. A ring can be shared only after its consumer in this process was dropped.
 //!
-//! Beside the ring lie words that both sides may read and write (accounts, flags), and for each
-//! unit of the ring the time at which its first trigger was issued, which no real card tells.
+//! Words beside the ring can be read and written by both sides (accounts, flags). Each unit has the
+//! time at which its first trigger was issued, which no real card reports.
 
 use std::cell::Cell;
 use std::io;
@@ -32,13 +31,12 @@ use crate::{SysError, available, failed};
 
 /// Marks the memory; the last byte is the layout's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
-/// Words for the two sides.
 pub const WORDS: usize = 7168;
 const HEADER_WORDS: usize = 1024;
 const WORDS_BYTES: usize = (HEADER_WORDS + WORDS) * 8;
 const HUGE_BYTES: usize = 2 << 20;
 const WORD_BYTES: usize = size_of::<u64>();
-/// Header words. Pointers are a line apart: the two sides write them.
+/// Header words. The two pointers lie on different cache lines, because each has another writer.
 const AT_MAGIC: usize = 0;
 const AT_RING_BYTES: usize = 1;
 const AT_UNIT_BYTES: usize = 2;
@@ -49,9 +47,7 @@ const AT_READER: usize = 48;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
-    /// Bytes from the beginning of the ring.
     pub offset: usize,
-    /// Toggles at each wrap.
     pub even: bool,
 }
 
@@ -65,11 +61,11 @@ impl Pointer {
 
     fn of_raw(raw: u64, ring_bytes: usize) -> Pointer {
         let offset = usize::try_from(raw >> 1).unwrap_or(usize::MAX);
-        // A peer's pointer is not believed: outside the ring it counts as the beginning.
+        // A pointer outside the ring counts as its beginning, because the peer is not trusted.
         Pointer { offset: if offset < ring_bytes { offset } else { 0 }, even: raw & 1 == 1 }
     }
 
-    /// Forward by at most a whole ring; the bit toggles at the end.
+    /// Moves forward by at most a whole ring; the bit toggles at the end.
     #[must_use]
     pub fn forward(self, bytes: usize, ring_bytes: usize) -> Pointer {
         let offset = self.offset + bytes;
@@ -81,7 +77,6 @@ impl Pointer {
     }
 }
 
-/// Bytes that the card has written and the host has not released.
 pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
     match card.offset.cmp(&host.offset) {
         std::cmp::Ordering::Greater => card.offset - host.offset,
@@ -91,8 +86,8 @@ pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
     }
 }
 
-/// What the card makes of a host pointer written to its register: the bit toggles only when the
-/// pointer moved back by more than the gap.
+/// Applies a host pointer as the card does: the bit toggles only when the pointer moves back by
+/// more than the gap.
 #[must_use]
 pub(crate) fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
     let wrapped = offset.saturating_add(gap_bytes) < old.offset;
@@ -101,15 +96,12 @@ pub(crate) fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Poin
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of the ring: whole units.
     pub ring_bytes: usize,
-    /// Bytes of a unit (a block), of which each has a time.
     pub unit_bytes: usize,
-    /// The card's `PC_PTR_GAP`: less than half the ring.
+    /// `PC_PTR_GAP` of the card: less than half the ring.
     pub gap_bytes: usize,
-    /// Pages to ask for.
     pub pages: Pages,
-    /// NUMA node to bind to; none leaves it to the first touch.
+    /// NUMA node to bind to; `None` leaves it to the first touch.
     pub numa_node: Option<u32>,
 }
 
@@ -125,8 +117,6 @@ impl Shape {
     }
 }
 
-/// The shared memory. Words are atomics; who may touch which bytes of the ring is the protocol of
-/// producer and consumer.
 #[derive(Debug)]
 struct Memory {
     fd: OwnedFd,
@@ -168,7 +158,7 @@ impl Memory {
         }
         let (ring_start, bytes) = Shape::layout(shape.ring_bytes, shape.unit_bytes)
             .ok_or_else(|| wrong("larger than an address space"))?;
-        // Touching more than there is would end in a kill, without a word.
+        // Touching more than is available would end in a kill without a message.
         if let Some(available) = available::memory_bytes()
             && bytes as u64 > available
         {
@@ -177,7 +167,6 @@ impl Memory {
         let huge = (shape.pages == Pages::HugeTlb)
             .then(|| memfd(bytes, MemfdFlags::HUGETLB).ok())
             .flatten();
-        // Where the pool is too small, the mapping is what fails.
         let huge = huge.and_then(|fd| Some((map(&fd, bytes).ok()?, fd)));
         let (mapping, fd, pages) = match huge {
             Some((mapping, fd)) => (mapping, fd, Pages::HugeTlb),
@@ -294,13 +283,11 @@ impl Memory {
         Pointer::of_raw(self.header(at).load(order), self.ring_bytes)
     }
 
-    /// A word that both sides may use, beside the header's.
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "word {at} of a ring");
         self.header(HEADER_WORDS + at)
     }
 
-    /// Bytes of the ring as words that another process may write at any time.
     fn foreign(&self, offset: usize, bytes: usize) -> &[AtomicU64] {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.ring_bytes);
         let whole = offset.is_multiple_of(WORD_BYTES) && bytes.is_multiple_of(WORD_BYTES);
@@ -317,7 +304,7 @@ impl Memory {
     }
 }
 
-/// Miri knows no shared memory: rings within one process are checked on memory that nobody shares.
+/// Replaces shared memory under Miri, which has none.
 #[cfg(miri)]
 fn memfd(_bytes: usize, _flags: MemfdFlags) -> Result<OwnedFd, SysError> {
     let file = std::fs::File::open("/dev/null");
@@ -345,10 +332,6 @@ fn map(fd: &OwnedFd, bytes: usize) -> Result<Mapping, SysError> {
     Mapping::shared(fd.as_fd(), bytes, format!("map a ring of {bytes} bytes"))
 }
 
-/// Makes a ring and its two ends.
-///
-/// # Errors
-/// When its sizes make no sense, or there is not so much memory.
 pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
     let memory = Arc::new(Memory::create(shape)?);
     let producer = Producer {
@@ -359,26 +342,23 @@ pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
     Ok((producer, Consumer { memory, host: Pointer::HOST_START, copy: None }))
 }
 
-/// The card's end.
 #[derive(Debug)]
 pub struct Producer {
     memory: Arc<Memory>,
     card: Pointer,
-    /// Bytes that were free at the last look. Only the card makes them fewer, whatever a host says
-    /// afterwards.
+    /// Free bytes at the last look. Only the card reduces them.
     free: Cell<usize>,
 }
 
 impl Producer {
-    /// Bytes of the ring.
     pub fn ring_bytes(&self) -> usize {
         self.memory.ring_bytes
     }
 
-    /// The memory, for another process; [`Consumer::open`] takes it.
+    /// Returns the memory for another process, which calls [`Consumer::open`].
     ///
     /// # Errors
-    /// While the consumer that was made with this producer lives: it lends slices of memory that
+    /// The consumer that was made with this producer still exists: it lends slices of memory that
     /// the other process could write.
     pub fn share(&self) -> Result<BorrowedFd<'_>, SysError> {
         if Arc::strong_count(&self.memory) > 1 {
@@ -391,18 +371,15 @@ impl Producer {
         Ok(self.memory.fd.as_fd())
     }
 
-    /// Says that the reader in another process is gone, as its connection tells: another may open
-    /// the ring.
+    /// Frees the ring for another reader after the connection of the first has ended.
     pub fn forget_reader(&self) {
         self.memory.header(AT_READER).store(0, Ordering::Release);
     }
 
-    /// Pages that were got.
     pub fn pages(&self) -> Pages {
         self.memory.pages
     }
 
-    /// NUMA node of the ring's first page.
     pub fn numa_node(&self) -> Option<u32> {
         crate::affinity::node_of(self.memory.ring(0))
     }
@@ -411,25 +388,19 @@ impl Producer {
         self.card
     }
 
-    /// Bytes that the host has not released.
     pub fn filled(&self) -> usize {
         self.memory.ring_bytes - self.free()
     }
 
-    /// Bytes that may be written.
     pub fn free(&self) -> usize {
         let ring_bytes = self.memory.ring_bytes;
-        // Acquire: pairs with the consumer's release; what it has read is ours to write again.
+        // Acquire: pairs with the consumer's release, after which its bytes may be written.
         let seen = ring_bytes
             - filled(self.card, self.memory.pointer(AT_HOST, Ordering::Acquire), ring_bytes);
         self.free.set(self.free.get().max(seen));
         self.free.get()
     }
 
-    /// Writes `ahead` bytes beyond the card's pointer, over the wrap where need be.
-    ///
-    /// # Panics
-    /// When that is not free: the card must look first.
     pub fn write(&mut self, ahead: usize, bytes: &[u8]) {
         let is_free = ahead.checked_add(bytes.len()).is_some_and(|end| end <= self.free());
         assert!(is_free, "the card writes what the host has not released");
@@ -448,16 +419,11 @@ impl Producer {
         }
     }
 
-    /// Says when the first trigger of the unit `ahead` bytes beyond the pointer was issued.
     pub fn set_timestamp(&self, ahead: usize, ns: u64) {
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
         self.memory.timestamp(at / self.memory.unit_bytes).store(ns, Ordering::Relaxed);
     }
 
-    /// Hands over the next bytes.
-    ///
-    /// # Panics
-    /// When they are not free.
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.free(), "the card passes the host's pointer");
         self.card = self.card.forward(bytes, self.memory.ring_bytes);
@@ -466,16 +432,11 @@ impl Producer {
         self.memory.header(AT_CARD).store(self.card.to_raw(), Ordering::Release);
     }
 
-    /// A word that both sides see.
-    ///
-    /// # Panics
-    /// When there is no such word.
     pub fn word(&self, at: usize) -> &AtomicU64 {
         self.memory.word(at)
     }
 }
 
-/// The host's end.
 #[derive(Debug)]
 pub struct Consumer {
     memory: Arc<Memory>,
@@ -491,7 +452,7 @@ struct RingCopy {
     reader: u64,
 }
 
-/// A number that no other reader of a ring has: of this process, and within it.
+/// Returns a number unique to this process and to each reader in it.
 fn reader_number() -> u64 {
     static READERS: AtomicU32 = AtomicU32::new(0);
     u64::from(std::process::id()) << 32 | u64::from(READERS.fetch_add(1, Ordering::Relaxed))
@@ -501,24 +462,24 @@ impl Drop for Consumer {
     fn drop(&mut self) {
         if let Some(RingCopy { reader, .. }) = self.copy {
             let mark = self.memory.header(AT_READER);
-            // Where it is not ours any more, the card has given the ring to another reader.
+            // The exchange fails when the card has given the ring to another reader.
             let _ = mark.compare_exchange(reader, 0, Ordering::Release, Ordering::Relaxed);
         }
     }
 }
 
 impl Consumer {
-    /// Takes the host's end of a ring that another process made; goes on where its host pointer is.
-    /// Needs as much memory again as the ring has.
+    /// Takes the host's end of a ring that another process made, at its current host pointer.
+    /// Allocates as much memory again as the ring has.
     ///
     /// # Errors
-    /// When the memory is not such a ring, or has a reader already.
+    /// The memory is not such a ring, or has a reader already.
     pub fn open(fd: OwnedFd) -> Result<Consumer, SysError> {
         let memory = Arc::new(Memory::open(fd)?);
         let bytes = Buffer::new(memory.ring_bytes, Pages::Transparent)?;
         let reader = reader_number();
         let mark = memory.header(AT_READER);
-        // Acquire: pairs with the release of the reader before us, whose pointer we go on from.
+        // Acquire: pairs with the release of the reader before, and its pointer is taken over.
         if mark.compare_exchange(0, reader, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(invalid("it has a reader already"));
         }
@@ -530,8 +491,8 @@ impl Consumer {
         Ok(consumer)
     }
 
-    /// Takes up to `most` bytes, at least a unit, that another process has written: only then
-    /// [`Consumer::spans`] lends them. Nothing has to be taken from a card in this process.
+    /// Takes up to `most` bytes, at least a unit, that another process has written, for
+    /// [`Consumer::spans`]. Does nothing for a card in this process.
     pub fn take(&mut self, most: usize) {
         let written = self.whole_units();
         let Consumer { memory, host, copy: Some(copy) } = self else {
@@ -545,30 +506,26 @@ impl Consumer {
             let into =
                 copy.bytes.slice_mut::<u8>(from + length)[from..].as_chunks_mut::<WORD_BYTES>().0;
             for (into, word) in into.iter_mut().zip(memory.foreign(from, length)) {
-                // Ordered by the acquire of the card's pointer; a card that breaks its word gives
-                // mixed bytes, no more.
+                // The acquire of the card's pointer orders this; a card that violates the protocol
+                // can only mix bytes.
                 *into = word.load(Ordering::Relaxed).to_ne_bytes();
             }
         }
         copy.taken += bytes;
     }
 
-    /// Bytes that the card has written, less the beginning of a unit.
     fn whole_units(&self) -> usize {
         self.filled() / self.memory.unit_bytes * self.memory.unit_bytes
     }
 
-    /// Bytes that may be lent and released.
     fn readable(&self) -> usize {
         self.copy.as_ref().map_or_else(|| self.whole_units(), |copy| copy.taken)
     }
 
-    /// Bytes of the ring.
     pub fn ring_bytes(&self) -> usize {
         self.memory.ring_bytes
     }
 
-    /// Bytes of a unit.
     pub fn unit_bytes(&self) -> usize {
         self.memory.unit_bytes
     }
@@ -577,14 +534,13 @@ impl Consumer {
         self.host
     }
 
-    /// Bytes that the card has written, whole units and the beginning of one.
     pub fn filled(&self) -> usize {
         // Acquire: pairs with the producer's release.
         filled(self.memory.pointer(AT_CARD, Ordering::Acquire), self.host, self.memory.ring_bytes)
     }
 
-    /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end
-    /// of the ring, and from its beginning. The card's pointer may be inside a unit.
+    /// Lends whole units from `skip` bytes beyond the host's pointer: up to the end of the ring,
+    /// then from its beginning. The card's pointer may be inside a unit.
     pub fn spans(&self, skip: usize) -> [&[u8]; 2] {
         let whole = self.readable();
         let length = whole.saturating_sub(skip);
@@ -605,19 +561,15 @@ impl Consumer {
         }
     }
 
-    /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0
-    /// where nobody said.
     pub fn timestamp(&self, skip: usize) -> u64 {
         let at = self.host.forward(skip, self.memory.ring_bytes).offset;
         self.memory.timestamp(at / self.memory.unit_bytes).load(Ordering::Relaxed)
     }
 
-    /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in
-    /// three.
+    /// Gives bytes back to the card. A step back that is shorter than the gap is made in three.
     ///
     /// # Panics
-    /// When more is released than was written, or taken; or of a ring that another process writes,
-    /// a part of a unit.
+    /// More is released than was written or taken, or a part of a unit of a shared ring.
     pub fn release(&mut self, bytes: usize) {
         let most = if self.copy.is_some() { self.readable() } else { self.filled() };
         assert!(bytes <= most, "the host releases what the card has not written");
@@ -631,8 +583,8 @@ impl Consumer {
         let target = self.host.forward(bytes, self.memory.ring_bytes);
         let mut seen = accept_host(self.host, target.offset, self.memory.gap_bytes);
         if seen != target {
-            // Forward to the last unit, back to the beginning, which is long enough, and forward
-            // again.
+            // Goes forward to the last unit, back to the beginning by more than the gap, and
+            // forward again.
             let mut at = self.host;
             for stop in [self.memory.ring_bytes - self.memory.unit_bytes, 0, target.offset] {
                 at = accept_host(at, stop, self.memory.gap_bytes);
@@ -646,15 +598,10 @@ impl Consumer {
         self.memory.header(AT_HOST).store(target.to_raw(), Ordering::Release);
     }
 
-    /// A word that both sides see.
-    ///
-    /// # Panics
-    /// When there is no such word.
     pub fn word(&self, at: usize) -> &AtomicU64 {
         self.memory.word(at)
     }
 
-    /// NUMA node of the ring's first page.
     pub fn numa_node(&self) -> Option<u32> {
         crate::affinity::node_of(self.memory.ring(0))
     }

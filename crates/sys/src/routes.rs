@@ -1,11 +1,11 @@
-//! The kernel's tables of routes, and the speed of network devices by sysfs.
+//! The kernel's routing tables, and the speed of network devices by sysfs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::host::Files;
 
-/// The network device by which packets leave for an address: that of the route with the longest
-/// prefix; the first of several, as the kernel lists them by their metric.
+/// Returns the device of the route with the longest prefix; the first of several, which the kernel
+/// lists by metric.
 pub fn device(files: &Files, to: IpAddr) -> Option<String> {
     let routes: Vec<Route> = match to {
         IpAddr::V4(_) => {
@@ -24,13 +24,11 @@ pub fn device(files: &Files, to: IpAddr) -> Option<String> {
 
 struct Route {
     to: IpAddr,
-    /// Of the prefix.
     bits: u32,
     device: String,
 }
 
 impl Route {
-    /// The first bits of an address of the same kind.
     fn prefix(&self, address: IpAddr) -> u128 {
         let (address, width) = match address {
             IpAddr::V4(address) => (u128::from(address.to_bits()), 32_u32),
@@ -41,8 +39,8 @@ impl Route {
     }
 }
 
-/// A line of `/proc/net/route`: device, destination, gateway, flags, three counts, mask, as the
-/// kernel's memory has them.
+/// Parses a line of `/proc/net/route`: device, destination, gateway, flags, three counts, mask.
+/// Addresses have the byte order of the kernel's memory.
 fn route_v4(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [device, to, _, _, _, _, _, mask, ..] = fields[..] else {
@@ -56,8 +54,8 @@ fn route_v4(line: &str) -> Option<Route> {
     })
 }
 
-/// A line of `/proc/net/ipv6_route`: destination and the bits of its prefix, six others, flags,
-/// device. Routes that refuse are left out.
+/// Parses a line of `/proc/net/ipv6_route`: destination, prefix bits, six others, flags, device.
+/// Leaves out routes that reject.
 fn route_v6(line: &str) -> Option<Route> {
     const REJECT: u32 = 0x0200;
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -84,7 +82,6 @@ mod tests {
     use super::*;
     use crate::host::root_with;
 
-    /// A host with two cards, of which one states its speed.
     fn host() -> (tempfile::TempDir, Files) {
         let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
             eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\

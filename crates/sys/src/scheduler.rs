@@ -10,9 +10,8 @@ use crate::host::Files;
 const PLACES: [&str; 2] =
     ["proc/sys/kernel/sched_migration_cost_ns", "sys/kernel/debug/sched/migration_cost_ns"];
 
-/// The time since it last ran for which a task counts as cache hot, so that the scheduler leaves it
-/// where it is. Put back as it was when this is dropped; a process that is killed leaves it as it
-/// is.
+/// Time since its last run for which the scheduler treats a task as cache hot and does not move it.
+/// Drop restores the value; a killed process leaves it changed.
 #[derive(Debug)]
 pub struct MigrationCost {
     place: PathBuf,
@@ -20,10 +19,8 @@ pub struct MigrationCost {
 }
 
 impl MigrationCost {
-    /// Sets it.
-    ///
     /// # Errors
-    /// When this kernel does not have it, or the process may not write it.
+    /// This kernel does not have the setting, or the process may not write it.
     pub fn set(files: &Files, ns: u64) -> Result<MigrationCost, SysError> {
         let place = place(files)?;
         let failed = |source| failed(&place, source);
@@ -33,10 +30,8 @@ impl MigrationCost {
         Ok(MigrationCost { place, before })
     }
 
-    /// Whether it can be set.
-    ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot be set.
     pub fn check(files: &Files) -> Result<(), SysError> {
         let place = place(files)?;
         let opened = fs::OpenOptions::new().write(true).open(&place);
@@ -50,7 +45,7 @@ impl MigrationCost {
 
 impl Drop for MigrationCost {
     fn drop(&mut self) {
-        // Nobody is left to be told; what could be written before can be written now.
+        // Drop cannot report an error; the file was writable before.
         let _ = fs::write(&self.place, &self.before);
     }
 }

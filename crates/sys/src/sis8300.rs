@@ -1,9 +1,9 @@
-//! The border to the SIS8300 drivers: ioctl numbers, structures, and calls that move them.
+//! The interface to the SIS8300 drivers: ioctl numbers, structures and calls.
 //!
 //! Three unrelated kernel interfaces share the device name. The numbers of the ESS driver
-//! (`sis8300drv`) and of Struck's own differ in the *size* that the number encodes, which is how
-//! they are told apart before anything is driven. Source: the drivers' public headers, by number;
-//! restated in the reference of the digitizer part, sections 2.1 to 2.3.
+//! (`sis8300drv`) and of Struck's own differ in the encoded *size*, which tells them apart before
+//! any access. Source: the drivers' public headers; numbers are restated in the reference of the
+//! digitizer part, sections 2.1 to 2.3.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,28 +16,24 @@ pub(crate) const fn iowr(kind: u8, number: u8, bytes: u32) -> u32 {
     (3 << 30) | (bytes << 16) | ((kind as u32) << 8) | number as u32
 }
 
-/// Read a register: ESS, Struck and slac-epics alike.
+/// Reads a register: ESS, Struck and slac-epics alike.
 pub const REG_READ: u32 = iowr(b's', 0, 8);
-/// Write a register.
 pub const REG_WRITE: u32 = iowr(b's', 1, 8);
-/// Wait for an interrupt (ESS driver).
+/// Waits for an interrupt (ESS driver).
 pub const WAIT_IRQ: u32 = iowr(b's', 2, 12);
-/// Release a thread that waits (ESS driver).
+/// Releases a waiting thread (ESS driver).
 pub const RELEASE_IRQ: u32 = iowr(b's', 3, 12);
-/// Struck's driver has its own wait at the same number, with a structure of 8 bytes.
+/// Waits in Struck's driver: the ESS driver's number with a structure of 8 bytes.
 pub const STRUCK_WAIT_USER: u32 = iowr(b's', 2, 8);
 
-/// Argument of [`REG_READ`] and [`REG_WRITE`]: a 32-bit word offset, and its contents.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisterAccess {
     /// Word offset (byte offset divided by four).
     pub offset: u32,
-    /// Contents.
     pub data: u32,
 }
 
-/// Argument of [`WAIT_IRQ`] and [`RELEASE_IRQ`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IrqWait {
@@ -67,34 +63,25 @@ fn ioctl<T>(file: &File, number: u32, argument: &mut T, call: &str) -> Result<()
 /// Reads a register.
 ///
 /// # Errors
-/// ENODEV when the card is gone, ENOTTY or EINVAL when this is no such driver.
+/// ENODEV when the card is gone, ENOTTY or EINVAL for another driver.
 pub fn read_register(file: &File, offset: u32) -> Result<u32, SysError> {
     let mut access = RegisterAccess { offset, data: 0 };
     ioctl(file, REG_READ, &mut access, "read a register (REG_READ)")?;
     Ok(access.data)
 }
 
-/// Writes a register.
-///
-/// # Errors
-/// As [`read_register`].
 pub fn write_register(file: &File, offset: u32, data: u32) -> Result<(), SysError> {
     let mut access = RegisterAccess { offset, data };
     ioctl(file, REG_WRITE, &mut access, "write a register (REG_WRITE)")
 }
 
-/// Waits for an interrupt and returns the driver's status.
-///
-/// # Errors
-/// As [`read_register`].
 pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError> {
     let mut wait = IrqWait { timeout_ms, kind, status: 0 };
     ioctl(file, WAIT_IRQ, &mut wait, "wait for an interrupt (WAIT_IRQ)")?;
     Ok(wait.status)
 }
 
-/// Releases a thread that waits. Harmless when nobody does, so it also serves to tell the ESS
-/// driver from others.
+/// Releases a waiting thread. Has no effect without one, so it also identifies the ESS driver.
 ///
 /// # Errors
 /// As [`read_register`].
@@ -103,30 +90,24 @@ pub fn release_irq(file: &File) -> Result<(), SysError> {
     ioctl(file, RELEASE_IRQ, &mut wait, "release a waiter (RELEASE_IRQ)")
 }
 
-/// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` whose pointer equals
-/// its start is transferred into it without a copy. The card writes it, so it is never referenced
-/// while a read is under way.
+/// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` to its start
+/// transfers without a copy. No reference exists during a read, because the card writes it.
 #[derive(Debug)]
 pub struct DmaBuffer(Mapping);
 
 impl DmaBuffer {
-    /// Asks the driver for a contiguous buffer of `bytes`. It is mapped for reading and writing:
-    /// the driver itself asks only for PROT_READ, but a FUSE file refuses to read into a mapping
-    /// that cannot be written.
+    /// Requests a contiguous buffer of `bytes`, mapped for reading and writing. The driver needs
+    /// only PROT_READ, but a FUSE file refuses to read into a mapping without write access.
     ///
     /// # Errors
-    /// ENOMEM when the kernel has no contiguous buffer of that size (usually 4 MiB at most), ENODEV
-    /// without mmap.
+    /// ENOMEM without a contiguous buffer of that size (usually 4 MiB at most), ENODEV without
+    /// mmap.
     pub fn map(file: &File, bytes: usize) -> Result<DmaBuffer, SysError> {
         let call = format!("map a DMA buffer of {bytes} bytes");
         Mapping::shared(file.as_fd(), bytes, call).map(DmaBuffer)
     }
 
-    /// `pread` of `bytes` at the card offset into the start of the mapping; returns what the driver
-    /// delivered.
-    ///
-    /// # Errors
-    /// Those of the driver.
+    /// Reads `bytes` at the card offset into the start of the mapping; returns the bytes delivered.
     pub fn read_into(
         &mut self,
         file: &File,
@@ -146,8 +127,7 @@ impl DmaBuffer {
             .map_err(|_| SysError::last(format!("read {bytes} bytes at {card_offset:#x}")))
     }
 
-    /// The samples that the last read left. The caller holds `&self` only between reads, when the
-    /// card does not write.
+    /// Borrows the samples of the last read. The card does not write while `&self` is held.
     pub fn samples(&self, len: usize) -> &[u16] {
         assert!(len <= self.0.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.0.bytes);
         // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer

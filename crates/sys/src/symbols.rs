@@ -6,19 +6,15 @@ use std::fs;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 
-/// One name: user or kernel, and the function, or the object when it has no symbol there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Symbol {
-    /// True for kernel addresses.
     pub in_kernel: bool,
     /// Function name without hash and type parameters, or `[object]`.
     pub name: String,
 }
 
-/// Start, end, name; ascending by start.
 type Table = Vec<(u64, u64, String)>;
 
-/// Symbols of everything that is mapped now.
 #[derive(Debug, Default)]
 pub struct Symbols {
     kernel: KernelSymbols,
@@ -30,8 +26,8 @@ pub struct Symbols {
 const KERNEL_FROM: u64 = 1 << 63;
 
 impl Symbols {
-    /// Reads /proc/self/maps, the symbol tables of the objects in it, and /proc/kallsyms. What
-    /// cannot be read gives no names.
+    /// Reads /proc/self/maps, the symbol tables of the objects in it, and /proc/kallsyms. Files
+    /// that cannot be read give no names.
     pub fn of_this_process() -> Symbols {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let mut symbols = Symbols { kernel: KernelSymbols::of_kernel(), ..Symbols::default() };
@@ -51,7 +47,6 @@ impl Symbols {
         symbols
     }
 
-    /// Names one address.
     pub fn name(&self, address: u64) -> Symbol {
         let in_kernel = address >= KERNEL_FROM;
         let name = if in_kernel {
@@ -63,7 +58,6 @@ impl Symbols {
         Symbol { in_kernel, name: name.to_owned() }
     }
 
-    /// Counts samples by name, most first.
     pub fn histogram(&self, addresses: &[u64]) -> Vec<(Symbol, u64)> {
         let mut counts: BTreeMap<Symbol, u64> = BTreeMap::new();
         for &address in addresses {
@@ -75,14 +69,12 @@ impl Symbols {
     }
 }
 
-/// Start and name of the symbol at an address.
 fn find(table: &Table, address: u64) -> Option<(u64, &str)> {
     let after = table.partition_point(|(start, ..)| *start <= address);
     let (start, end, name) = table[..after].last()?;
     (address < *end).then_some((*start, name.as_str()))
 }
 
-/// Functions of the kernel, as far as this user may see their addresses.
 #[derive(Debug, Default)]
 pub struct KernelSymbols(Table);
 
@@ -91,7 +83,6 @@ impl KernelSymbols {
         KernelSymbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default())
     }
 
-    /// Reads a text like `/proc/kallsyms`; other lines are left out.
     pub fn parse(kallsyms: &str) -> KernelSymbols {
         KernelSymbols(parse_kallsyms(kallsyms))
     }
@@ -131,9 +122,9 @@ fn parse_map_line(line: &str) -> Option<MapLine> {
 fn object_symbols(mapping: &MapLine) -> Option<Table> {
     let bytes = fs::read(&mapping.path).ok()?;
     let file = object::File::parse(&*bytes).ok()?;
-    // Load bias: where the segment was put, less where it was linked. A mapping starts at the page
-    // of its segment's first byte, and neighbouring segments may share that page: the one that
-    // starts there is the one that is mapped.
+    // Load bias: address of the mapping less the linked address of its segment. A mapping starts at
+    // the page of its segment's first byte. Neighbouring segments may share that page; the mapped
+    // one starts there.
     let page = crate::host::page_bytes();
     let starts_there = |offset: u64| offset / page * page == mapping.file_offset;
     let segment = file.segments().filter(|segment| starts_there(segment.file_range().0)).last()?;
@@ -162,8 +153,7 @@ fn parse_kallsyms(text: &str) -> Table {
         .filter_map(|line| {
             let mut fields = line.split_whitespace();
             let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-            // Addresses are zero when kptr_restrict hides them: no names are better than wrong
-            // ones.
+            // kptr_restrict hides addresses as zeros, which would give wrong names.
             let is_code = matches!(fields.next()?, "t" | "T" | "w" | "W");
             (is_code && address != 0).then_some((address, fields.next()?))
         })

@@ -1,4 +1,4 @@
-//! Terminals as plain byte pipes: serial ports, and pairs of pseudo-terminals that stand for them.
+//! Terminals as plain byte pipes: serial ports, and pairs of pseudo-terminals in their place.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,11 +9,8 @@ use rustix::termios::{self, OptionalActions};
 
 use crate::{SysError, failed};
 
-/// Puts a terminal into raw mode: no echo, no line editing, no translation. Does nothing to what is
-/// not a terminal.
-///
-/// # Errors
-/// When the terminal refuses.
+/// Puts a terminal into raw mode: no echo, no line editing, no translation. Does nothing to other
+/// files.
 pub fn make_raw(fd: BorrowedFd<'_>) -> Result<(), SysError> {
     if !termios::isatty(fd) {
         return Ok(());
@@ -23,36 +20,24 @@ pub fn make_raw(fd: BorrowedFd<'_>) -> Result<(), SysError> {
     termios::tcsetattr(fd, OptionalActions::Now, &attributes).map_err(failed("tcsetattr"))
 }
 
-/// Columns of a terminal's window, where it is a terminal and knows them.
 pub fn columns(fd: BorrowedFd<'_>) -> Option<usize> {
     let columns = termios::tcgetwinsize(fd).ok()?.ws_col;
     (columns > 0).then_some(usize::from(columns))
 }
 
-/// Sets `O_NONBLOCK`.
-///
-/// # Errors
-/// When the descriptor refuses.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), SysError> {
     rustix::io::ioctl_fionbio(fd, true).map_err(failed("set O_NONBLOCK"))
 }
 
-/// One end of a pseudo-terminal, raw and non-blocking, and the path of the other, which a client
-/// opens.
+/// One end of a pseudo-terminal, raw and non-blocking, and the path of the other end for a client.
 #[derive(Debug)]
 pub struct Pty {
-    /// Our end.
     pub master: File,
-    /// The other end, kept open so that a client that leaves does not end the line.
+    /// Keeps the line open after a client leaves.
     _other: OwnedFd,
-    /// `/dev/pts/N`.
     pub path: String,
 }
 
-/// Makes a pair.
-///
-/// # Errors
-/// When there are no pseudo-terminals.
 pub fn open_pty() -> Result<Pty, SysError> {
     let open = || {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;

@@ -1,9 +1,9 @@
-//! A page that processes share to take turns: words that each may read and write, on which another
-//! can wait (futex(2)).
+//! A page that processes share to take turns: words that each may read, write and wait on
+//! (futex(2)).
 //!
-//! The memory is a file without a name (memfd), which a child gets as its standard input. Beyond
-//! the words the file holds text, which is read and written as a file. What is in the words and in
-//! the text comes from another process: whoever reads it checks it.
+//! The memory is a file without a name (memfd), passed to a child as its standard input. The file
+//! holds text beyond the words. Readers check words and text, because both come from another
+//! process.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,10 @@ use rustix::thread::{Timespec, futex};
 use crate::memory::Mapping;
 use crate::{SysError, failed};
 
-/// Words of a page.
 pub const WORDS: usize = 2048;
-/// Most bytes of text.
 pub(crate) const MAX_TEXT_BYTES: usize = 256 << 10;
 const WORDS_BYTES: usize = WORDS * size_of::<u64>();
 
-/// The page as one of its processes has it.
 #[derive(Debug)]
 pub struct Page {
     file: File,
@@ -32,10 +29,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// A new page, all words 0, no text.
-    ///
-    /// # Errors
-    /// When there is no memory or no descriptor left.
+    /// Makes a new page: all words 0, no text.
     pub fn create() -> Result<Page, SysError> {
         let fd = rustix::fs::memfd_create(c"daqmeter-turns", MemfdFlags::CLOEXEC);
         let file = File::from(fd.map_err(failed("memfd_create"))?);
@@ -43,10 +37,8 @@ impl Page {
         Page::of_file(file)
     }
 
-    /// The page that another process made.
-    ///
     /// # Errors
-    /// When the file is too short to be one, or cannot be mapped for reading and writing.
+    /// The file is too short, or cannot be mapped for reading and writing.
     pub fn of_file(file: File) -> Result<Page, SysError> {
         let bytes = file.metadata().map_err(failed("look at a page for turns"))?.len();
         if bytes < WORDS_BYTES as u64 {
@@ -56,18 +48,10 @@ impl Page {
         Ok(Page { file, words })
     }
 
-    /// The file, to pass on.
-    ///
-    /// # Errors
-    /// When no descriptor is left.
     pub fn share(&self) -> Result<File, SysError> {
         self.file.try_clone().map_err(failed("share a page for turns"))
     }
 
-    /// One word.
-    ///
-    /// # Panics
-    /// When there is no such word.
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "word {at} of {WORDS}");
         // SAFETY: within the mapping, aligned, and only ever used as an atomic word by all who have
@@ -75,8 +59,8 @@ impl Page {
         unsafe { self.words.start.cast::<AtomicU64>().add(at).as_ref() }
     }
 
-    /// Waits until a word is no longer `seen`, at most so long. True if it is not. Only the lower
-    /// 32 bits are compared.
+    /// Waits up to `limit` until a word differs from `seen`, by its lower 32 bits. Returns true if
+    /// it does.
     pub fn wait(&self, at: usize, seen: u64, limit: Duration) -> bool {
         if self.word(at).load(Ordering::Acquire) != seen {
             return true;
@@ -85,28 +69,24 @@ impl Page {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // Another value, a signal or the end of the time all end the wait; the word says which.
+        // A changed value, a signal and the timeout all end the wait; the caller reads the word
+        // again.
         let _ = futex::wait(self.futex(at), futex::Flags::empty(), low(seen), Some(&limit));
         self.word(at).load(Ordering::Acquire) != seen
     }
 
-    /// Adds 1 to a word and wakes who waits for it.
+    /// Adds 1 to a word and wakes its waiters.
     pub fn signal(&self, at: usize) {
         self.word(at).fetch_add(1, Ordering::AcqRel);
         let _ = futex::wake(self.futex(at), futex::Flags::empty(), u32::MAX >> 1);
     }
 
-    /// Address of the lower half of a word, which is what the kernel compares.
     fn futex(&self, at: usize) -> &AtomicU32 {
         let half = usize::from(cfg!(target_endian = "big"));
         // SAFETY: both halves lie within the word, and are only ever used as atomics.
         unsafe { &*std::ptr::from_ref(self.word(at)).cast::<AtomicU32>().add(half) }
     }
 
-    /// Replaces the text.
-    ///
-    /// # Errors
-    /// When it is too long, or the file cannot be written.
     pub fn set_text(&self, text: &str) -> Result<(), SysError> {
         let call = "write the text of a page for turns";
         if text.len() > MAX_TEXT_BYTES {
@@ -116,10 +96,6 @@ impl Page {
         self.file.write_all_at(text.as_bytes(), WORDS_BYTES as u64).map_err(failed(call))
     }
 
-    /// The text. What is not UTF-8 is replaced.
-    ///
-    /// # Errors
-    /// When it is longer than any text may be, or the file cannot be read.
     pub fn text(&self) -> Result<String, SysError> {
         let call = "read the text of a page for turns";
         let bytes = self.file.metadata().map_err(failed(call))?.len();

@@ -1,7 +1,7 @@
 //! The border to daqmeter's own kernel modules, `kmod/daqmeter_uapi.h`, mirrored.
 //!
-//! [`LAYOUT`] says where every field lies; `cargo xtask copy-vm` compiles the C header and compares
-//! all of it.
+//! [`LAYOUT`] holds the offset of every field; `cargo xtask copy-vm` compiles the C header and
+//! compares all of it.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,27 +11,22 @@ use std::path::Path;
 use crate::SysError;
 use crate::memory::Buffer;
 
-/// The version that both sides must have.
 pub const ABI: u32 = 2;
-/// The copy service.
 pub const COPY_DEVICE: &str = "/dev/daqmeter-copy";
-/// The tracer.
 pub const TRACE_DEVICE: &str = "/dev/daqmeter-trace";
-/// Let the policy choose the channel.
+/// Lets the policy choose the channel.
 pub const ANY_CHANNEL: u32 = u32::MAX;
-/// Flush both buffers before the clock starts ([`Copy::flags`]).
+/// Flushes both buffers before the clock starts ([`Copy::flags`]).
 pub const COLD: u32 = 1;
-/// The whole region lies on huge pages ([`Info::flags`]).
+/// Region on huge pages only ([`Info::flags`]).
 pub const REGION_HUGE: u32 = 1;
-/// [`COLD`] works on this machine ([`Info::flags`]).
+/// Support for [`COLD`] on this machine ([`Info::flags`]).
 pub const CAN_FLUSH: u32 = 2;
-/// The hardware can pause the channel ([`Channel::flags`]).
+/// Hardware that can pause the channel ([`Channel::flags`]).
 pub const CHANNEL_PAUSES: u32 = 1;
-/// It completes out of order.
 pub const CHANNEL_UNORDERED: u32 = 2;
 /// An engine that cannot be stopped is late.
 pub const CHANNEL_STUCK: u32 = 4;
-/// No hardware: `softdma`.
 pub const CHANNEL_SOFTWARE: u32 = 8;
 
 macro_rules! mirrored {
@@ -51,71 +46,45 @@ macro_rules! mirrored {
 
 mirrored! {
     Info = "daqmeter_info" {
-        /// In and out: version.
         abi: u32,
-        /// [`REGION_HUGE`], [`CAN_FLUSH`].
         flags: u32,
-        /// Policy in force, as [`Policy::policy`].
         policy: u32,
-        /// Channels held.
         channels: u32,
-        /// Size of the kernel's region.
         region_bytes: u64,
-        /// Bit mask of high channels.
         high_channels: u64,
-        /// Time of the high channels in each window.
         quantum_ns: u64,
-        /// The window.
         window_ns: u64,
-        /// For how long the gate really was closed to low channels.
         gate_high_ns: u64,
-        /// For how long it was open.
         gate_low_ns: u64,
-        /// Windows so far.
         gate_windows: u64,
-        /// Copies under way.
         in_flight: u64,
-        /// User pages pinned at the moment.
         pinned_pages: u64,
         /// Pages kept because an engine may still write them.
         quarantined_pages: u64,
     }
-    /// One DMA channel.
     Channel = "daqmeter_channel" {
-        /// In: which.
         index: u32,
         /// `CHANNEL_*`.
         flags: u32,
-        /// Name, NUL-padded.
         name: [u8; 32],
-        /// Driver, NUL-padded.
         driver: [u8; 32],
-        /// Copies done since the policy was set.
         copies: u64,
-        /// Bytes of them.
         bytes: u64,
-        /// Copies that failed.
         failures: u64,
-        /// Copies that took too long.
         timeouts: u64,
         /// Completions of copies that had been given up.
         late: u64,
     }
     Policy = "daqmeter_policy" {
-        /// The policy.
         policy: u32,
-        /// Zero.
         reserved: u32,
         /// Bit mask of high channels.
         high_channels: u64,
-        /// Their time in each window.
         quantum_ns: u64,
-        /// The window.
         window_ns: u64,
-        /// Out: another number for each policy that was set.
+        /// Out: serial number of the policy.
         number: u64,
     }
-    /// One copy.
     Copy = "daqmeter_copy" {
         /// 0 CPU, 1 DMA.
         by: u32,
@@ -123,77 +92,54 @@ mirrored! {
         direction: u32,
         /// 0 polled, 1 interrupt.
         completion: u32,
-        /// [`COLD`].
         flags: u32,
         user_address: u64,
         bytes: u64,
         region_offset: u64,
-        /// Channel, or [`ANY_CHANNEL`].
         channel: u32,
         /// Limit of a DMA copy; 0 is 10 s.
         timeout_ms: u32,
-        /// Out: the channel.
         channel_used: u32,
         /// Out: descriptors, or pieces of a CPU copy.
         segments: u32,
-        /// Out: CPU at the start.
         cpu_before: u32,
-        /// Out: CPU at the end.
         cpu_after: u32,
-        /// Out: `CLOCK_MONOTONIC` before the copy alone.
+        /// Out: `CLOCK_MONOTONIC` before the bare copy.
         before_ns: u64,
-        /// Out: and after it.
         after_ns: u64,
-        /// Out: pinning the user's pages.
         pin_ns: u64,
         /// Out: mapping both sides for the engine.
         map_ns: u64,
-        /// Out: unmapping.
         unmap_ns: u64,
-        /// Out: unpinning.
         unpin_ns: u64,
         /// Out: [`Policy::number`] in force; 0 for the CPU.
         policy_number: u64,
     }
-    /// One traced call.
     TraceRecord = "daqmeter_trace_record" {
-        /// Event counter of the ring; counts dropped events, too.
+        /// Event counter of the ring; includes dropped events.
         counter: u64,
-        /// Bytes asked to copy.
         bytes: u64,
-        /// `CLOCK_MONOTONIC` at entry.
         before_ns: u64,
-        /// And at return.
         after_ns: u64,
         /// Return address of the traced function.
         caller: u64,
-        /// CPU whose ring took the record.
         ring_cpu: u32,
-        /// CPU that began the copy.
         begin_cpu: u32,
-        /// Process.
         pid: u32,
         /// 0 `copy_from_user`, 1 `copy_to_user`, 2 `__copy_from_user`, 3 `__copy_to_user`.
         operation: u16,
         /// 0 CPU, 1 DMA.
         by: u16,
-        /// Command, NUL-padded.
         comm: [u8; 16],
     }
-    /// The tracer's accounts.
     TraceInfo = "daqmeter_trace_info" {
-        /// In and out: version.
         abi: u32,
         running: u32,
-        /// CPUs.
         cpus: u32,
-        /// Room of a ring.
         ring_records: u32,
-        /// Bit mask of operations that can be seen.
+        /// Bit mask of operations with a probe.
         probed: u32,
-        /// Zero.
         reserved: u32,
-        /// Records taken, by operation.
         recorded: [u64; 4],
         /// Events that found a full ring, by operation.
         dropped: [u64; 4],
@@ -239,7 +185,6 @@ fn ioctl<T>(file: &File, number: u32, argument: *mut T, call: &str) -> Result<()
     if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 
-/// Text of a NUL-padded field.
 pub fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
@@ -268,7 +213,6 @@ fn versioned<T>(
     })
 }
 
-/// The copy service, open.
 #[derive(Debug)]
 pub struct CopyDevice(File);
 
@@ -276,23 +220,17 @@ impl CopyDevice {
     /// Opens the device and compares versions.
     ///
     /// # Errors
-    /// When there is no module, no right to it, or another version of it.
+    /// ENOENT without the module, EACCES, or another version.
     pub fn open(path: &Path) -> Result<CopyDevice, SysError> {
         CopyDevice::inherited(open(path)?)
     }
 
-    /// A device that somebody else opened, and compares versions.
-    ///
-    /// # Errors
-    /// When it is another device, or of another version.
     pub fn inherited(file: File) -> Result<CopyDevice, SysError> {
         let device = CopyDevice(file);
         device.info()?;
         Ok(device)
     }
 
-    /// The service's state.
-    ///
     /// # Errors
     /// EPROTO for a module of another version.
     pub fn info(&self) -> Result<Info, SysError> {
@@ -301,7 +239,7 @@ impl CopyDevice {
         Ok(info)
     }
 
-    /// One channel of those that are held.
+    /// Reads one of the held channels.
     ///
     /// # Errors
     /// ECHRNG beyond the last.
@@ -311,12 +249,12 @@ impl CopyDevice {
         Ok(channel)
     }
 
-    /// Changes the policy, which is this open file's from then on; returns its number.
+    /// Changes the policy, which then belongs to this open file; returns its number.
     ///
     /// # Errors
     /// EBUSY while copies are under way or another file has a policy, ENODEV without a
-    /// memory-to-memory channel, EINVAL for times or channels that cannot be. The policy before
-    /// stays in force then.
+    /// memory-to-memory channel, EINVAL for invalid times or channels. The policy before stays in
+    /// force then.
     pub fn set_policy(&self, mut policy: Policy) -> Result<u64, SysError> {
         ioctl(&self.0, POLICY, &raw mut policy, "set the channel policy")?;
         Ok(policy.number)
@@ -325,11 +263,11 @@ impl CopyDevice {
     /// Does one copy at `offset` of the buffer; fills the outputs of the request.
     ///
     /// # Errors
-    /// ETIMEDOUT, EIO and what else an engine does wrong; EFAULT, ERANGE for ranges that cannot be;
-    /// EBUSY for a DMA copy while another file has a policy.
+    /// ETIMEDOUT, EIO and other engine faults; EFAULT, ERANGE for invalid ranges; EBUSY for a DMA
+    /// copy while another file has a policy.
     ///
     /// # Panics
-    /// When the range leaves the buffer.
+    /// The range leaves the buffer.
     pub fn copy(
         &self,
         request: &mut Copy,
@@ -342,34 +280,23 @@ impl CopyDevice {
         self.copy_at(request)
     }
 
-    /// The same for any address: the module checks that the range may be read or written, and
-    /// refuses what may not.
-    ///
-    /// Safe only in the sense that the kernel guards itself; tests of refusals use it with ranges
-    /// that are not mapped.
-    ///
-    /// # Errors
-    /// As [`CopyDevice::copy`].
+    /// Copies at any address: the module checks that the range may be read or written. Safe only
+    /// because the kernel checks; tests of refusals use it with unmapped ranges.
     fn copy_at(&self, request: &mut Copy) -> Result<(), SysError> {
         ioctl(&self.0, COPY, std::ptr::from_mut(request), "copy through the module")
     }
 
-    /// Asks for a copy from or to memory that is not there (page zero), or to a page of the
-    /// program's own constants; the module must refuse it. Returns what it said.
-    ///
-    /// # Errors
-    /// The refusal.
+    /// Requests a copy at page zero, or to a page of the program's own constants; the module must
+    /// refuse it.
     pub fn copy_outside(&self, request: &mut Copy, read_only: bool) -> Result<(), SysError> {
         static CONSTANT: [u8; 64] = [7; 64];
         request.user_address = if read_only { CONSTANT.as_ptr().addr() as u64 } else { 0 };
         request.bytes = request.bytes.min(64);
-        // Direction "to user" into constants would be wrong if the module did it; the page is
-        // read-only, so it cannot.
+        // The page of constants is read-only, so a faulty module cannot write it.
         self.copy_at(request)
     }
 }
 
-/// The tracer, open; it stops when this is dropped.
 #[derive(Debug)]
 pub struct TraceDevice(File);
 
@@ -384,10 +311,6 @@ impl TraceDevice {
         Ok(device)
     }
 
-    /// The tracer's accounts.
-    ///
-    /// # Errors
-    /// EPROTO for a module of another version.
     pub fn info(&self) -> Result<TraceInfo, SysError> {
         let mut info = TraceInfo { abi: ABI, ..TraceInfo::default() };
         versioned(&self.0, TRACE_INFO, &mut info, |info| info.abi)?;
@@ -395,25 +318,14 @@ impl TraceDevice {
     }
 
     /// Sets the probes; this process is not traced.
-    ///
-    /// # Errors
-    /// Those of `register_kretprobe`.
     pub fn start(&self) -> Result<(), SysError> {
         ioctl(&self.0, TRACE_START, std::ptr::null_mut::<u8>(), "set the probes")
     }
 
-    /// Takes them away.
-    ///
-    /// # Errors
-    /// None that is known.
     pub fn stop(&self) -> Result<(), SysError> {
         ioctl(&self.0, TRACE_STOP, std::ptr::null_mut::<u8>(), "take the probes away")
     }
 
-    /// Appends what the rings hold; returns how many records came.
-    ///
-    /// # Errors
-    /// Those of `read(2)`.
     pub fn read(&mut self, into: &mut Vec<TraceRecord>) -> Result<usize, SysError> {
         const EACH: usize = size_of::<TraceRecord>();
         let mut bytes = vec![0; 4096 * EACH];
@@ -433,10 +345,10 @@ impl TraceDevice {
 }
 
 impl TraceRecord {
-    /// From the bytes of one record, in the machine's order.
+    /// Parses one record in the machine's byte order.
     ///
     /// # Panics
-    /// When there are fewer than 72.
+    /// Fewer than 72 bytes.
     pub fn parse(bytes: &[u8]) -> TraceRecord {
         let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));

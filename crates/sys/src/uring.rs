@@ -11,7 +11,7 @@ use io_uring::{IoUring, opcode, types};
 use crate::SysError;
 use crate::memory::Buffer;
 
-/// A ring over one file and one buffer: `depth` blocks go with each call, from the thread that made
+/// A ring over one file and one buffer: each call moves `depth` blocks, from the thread that made
 /// it.
 pub struct UringBlocks {
     ring: IoUring,
@@ -21,8 +21,7 @@ pub struct UringBlocks {
     registered: bool,
 }
 
-/// A buffer that the kernel may be using. Where nobody knows whether it still does, it is never
-/// freed.
+/// A buffer that the kernel may be using. It is never freed if its use is unknown.
 struct Lent {
     buffer: ManuallyDrop<Buffer>,
     is_lost: bool,
@@ -42,9 +41,9 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
-/// A ring that only this thread submits to, and whose completions are made when it waits for them
-/// (Linux 6.1): on memory files, whose requests go to a worker of the kernel, that takes a quarter
-/// off. A plain one on older kernels.
+/// Makes a ring with one submitting thread and completions only while it waits (Linux 6.1). Memory
+/// files, whose requests go to a worker of the kernel, take a quarter less time. Older kernels get
+/// a plain ring.
 fn ring_of(entries: u32) -> io::Result<IoUring> {
     let for_one_thread =
         IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries);
@@ -52,14 +51,14 @@ fn ring_of(entries: u32) -> io::Result<IoUring> {
 }
 
 impl UringBlocks {
-    /// `depth` blocks of the file against as many of the buffer; `registered` pins the buffer once
-    /// and for all.
+    /// Pairs `depth` blocks of the file with blocks of the buffer; `registered` pins the buffer
+    /// once.
     ///
     /// # Errors
-    /// ENOSYS or EPERM where io_uring is off, ENOMEM beyond the limit of locked memory.
+    /// ENOSYS or EPERM with io_uring off, ENOMEM beyond the limit of locked memory.
     ///
     /// # Panics
-    /// When the buffer is smaller than all blocks.
+    /// The buffer is smaller than all blocks.
     pub fn new(
         file: &File,
         mut buffer: Buffer,
@@ -85,13 +84,12 @@ impl UringBlocks {
         Ok(UringBlocks { ring, buffer, block_bytes, depth, registered })
     }
 
-    /// The buffer.
     pub fn buffer(&mut self) -> &mut Buffer {
         &mut self.buffer.buffer
     }
 
-    /// Reads (`write` false: to the user) or writes every block once, in one call. Returns when the
-    /// kernel is done with all of them, also where one went wrong or a signal came meanwhile.
+    /// Reads (`write` false: to the user) or writes every block once, in one call. Returns after
+    /// the kernel is done with all of them, also after an error or a signal.
     ///
     /// # Errors
     /// Those of the ring, and a block that was not moved whole.
@@ -123,7 +121,6 @@ impl UringBlocks {
     }
 
     fn push_all(&mut self, write: bool) {
-        // The only registered file.
         let (bytes, file) = (self.block_bytes, types::Fixed(0));
         let base =
             self.buffer.buffer.slice_mut::<u8>(bytes as usize * self.depth as usize).as_mut_ptr();
@@ -144,7 +141,6 @@ impl UringBlocks {
     }
 }
 
-/// Sends on a stream by a ring, from the thread that made it.
 pub struct Sender {
     ring: IoUring,
     is_lost: bool,
@@ -152,8 +148,7 @@ pub struct Sender {
 
 impl Sender {
     /// # Errors
-    /// ENOSYS or EPERM where io_uring is off, EINVAL where the kernel (before 5.6) sends nothing by
-    /// it.
+    /// ENOSYS or EPERM with io_uring off, EINVAL before Linux 5.6, which cannot send by it.
     pub fn new() -> io::Result<Sender> {
         let ring = ring_of(1)?;
         let mut known = io_uring::Probe::new();
@@ -164,10 +159,6 @@ impl Sender {
         }
     }
 
-    /// Sends all the bytes; returns when the kernel is done with them.
-    ///
-    /// # Errors
-    /// Those of the ring and of `send(2)`.
     pub fn send_all(&mut self, socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = self.send(socket, bytes)?;
@@ -223,14 +214,14 @@ mod tests {
     use super::*;
     use crate::memory::Pages;
 
-    /// The completions of a call that failed were taken for those of the next one, which then
-    /// returned with requests in flight.
+    /// A call took completions of the failed call before it for its own and returned with requests
+    /// in flight.
     #[test]
     fn a_call_after_one_that_failed_waits_for_its_own_blocks() {
         let file = crate::copies::memory_file(4 * 512, false).unwrap();
         let buffer = Buffer::new(8 * 512, Pages::Base).unwrap();
         let mut blocks = UringBlocks::new(&file, buffer, 512, 8, false).unwrap();
-        // The second half of the blocks is beyond the end of the file: no byte of it comes.
+        // The second half of the blocks is beyond the end of the file and reads nothing.
         assert!(blocks.run(false).is_err());
         file.set_len(8 * 512).unwrap();
         blocks.run(false).expect("every block is there now");
@@ -245,7 +236,6 @@ mod tests {
 
         let mut sender = Sender::new().unwrap();
         let (out, mut inward) = UnixStream::pair().unwrap();
-        // More than the socket holds.
         let bytes: Vec<u8> = (0..=250).cycle().take(3_000_000).collect();
         let reads = std::thread::spawn(move || {
             let mut back = vec![0; 3_000_000];
@@ -253,7 +243,6 @@ mod tests {
         });
         sender.send_all(out.as_fd(), &bytes).unwrap();
         assert_eq!(reads.join().unwrap().unwrap(), bytes);
-        // The reader went with its end.
         let gone = sender.send_all(out.as_fd(), &bytes).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe);
     }

@@ -1,5 +1,5 @@
-//! Waiting: the interrupt line of an emulated board (a timerfd that the kernel's clock signals, or
-//! an eventfd that another thread or process signals), and sleep that is as short as was asked.
+//! Interrupt lines of emulated boards, and sleep of exact length. A line is a timerfd that the
+//! kernel's clock signals, or an eventfd that another thread or process signals.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -11,7 +11,6 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::{SysError, failed};
 
-/// Waits until a descriptor can be read. False on timeout, and after a signal to the process.
 pub(crate) fn is_readable_within(fd: BorrowedFd<'_>, limit: Duration) -> Result<bool, SysError> {
     let limit = Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -24,58 +23,45 @@ pub(crate) fn is_readable_within(fd: BorrowedFd<'_>, limit: Duration) -> Result<
     }
 }
 
-/// A time of the monotonic clock.
 fn timespec(at_ns: u64) -> Timespec {
     let part = |ns: u64| i64::try_from(ns).expect("at most 2^64 / 10^9");
     Timespec { tv_sec: part(at_ns / 1_000_000_000), tv_nsec: part(at_ns % 1_000_000_000) }
 }
 
-/// An interrupt line: readable when it fired. Signals before the wait are kept, so none is lost
-/// between arm and wait.
+/// An interrupt line that is readable once it fired. It keeps signals that come before the wait.
 #[derive(Debug)]
 pub struct IrqLine {
     fd: OwnedFd,
 }
 
 impl IrqLine {
-    /// A line that fires at a set time (timerfd): the kernel's timer interrupt stands for the
-    /// card's. It is read like an eventfd, but needs no thread to signal it, whose CPU time would
-    /// be counted as ours.
-    ///
-    /// # Errors
-    /// When the process has no descriptors left.
+    /// Makes a line that fires at a set time (timerfd): the kernel's timer interrupt stands for the
+    /// card's. It needs no thread to signal it, whose CPU time would count as ours.
     pub fn timer() -> Result<IrqLine, SysError> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
         Ok(IrqLine { fd: fd.map_err(failed("timerfd_create"))? })
     }
 
-    /// A line that another thread or process fires by [`IrqLine::signal`] (eventfd).
-    ///
-    /// # Errors
-    /// When the process has no descriptors left.
     pub fn event() -> Result<IrqLine, SysError> {
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(IrqLine { fd: fd.map_err(failed("eventfd"))? })
     }
 
-    /// The other end of an event line, as it came from another process.
+    /// Takes the other end of an event line, received from another process.
     pub fn of_fd(fd: OwnedFd) -> IrqLine {
         IrqLine { fd }
     }
 
-    /// The descriptor, to pass on.
     pub fn share(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Fires an event line.
     pub fn signal(&self) {
-        // A full counter is a signal already.
+        // A full counter counts as a signal.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Sets the line to fire at `at_ns` of the monotonic clock; at once when that has passed.
     pub fn fire_at(&self, at_ns: u64) {
         // Zero would disarm.
         let setting = Itimerspec { it_interval: timespec(0), it_value: timespec(at_ns.max(1)) };
@@ -83,17 +69,13 @@ impl IrqLine {
         set.expect("a timer takes any time");
     }
 
-    /// Forgets an earlier signal.
     pub fn clear(&self) {
-        // Nothing can be read where no signal came.
+        // `EAGAIN` means that no signal came.
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 
-    /// Waits until the line has fired and takes the signal. False on timeout, and after a signal to
-    /// the process.
-    ///
-    /// # Errors
-    /// When the descriptor cannot be polled.
+    /// Waits until the line has fired and takes the signal. Returns false on timeout and after a
+    /// signal to the process.
     pub fn wait(&self, timeout: Duration) -> Result<bool, SysError> {
         let fired = is_readable_within(self.fd.as_fd(), timeout)?;
         if fired {
@@ -103,14 +85,13 @@ impl IrqLine {
     }
 }
 
-/// Makes the calling thread's sleeps end when they should: the default slack of 50 us is longer
-/// than a polling interval.
+/// Sets the timer slack of the calling thread to 1 ns: the default of 50 us is longer than a
+/// polling interval.
 pub fn without_timer_slack() {
     // SAFETY: takes integers only; 1 ns is the smallest slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }
 
-/// Sleeps until that time of the monotonic clock; a signal ends it early.
 pub fn sleep_until(at_ns: u64) {
     let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &timespec(at_ns));
 }

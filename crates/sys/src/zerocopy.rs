@@ -1,8 +1,7 @@
 //! TCP without the copy into the kernel: `MSG_ZEROCOPY`
-//! (Documentation/networking/msg_zerocopy.rst). The kernel reads the pages of what was sent until
-//! it says in the socket's error queue that it is done. It holds these pages, so that memory that
-//! was freed meanwhile is no danger; bytes that were changed meanwhile may be sent as they are
-//! then.
+//! (Documentation/networking/msg_zerocopy.rst). The kernel reads the pages of a send until it
+//! reports its end in the socket's error queue. It holds these pages, so freed memory is no danger,
+//! but later changes of the bytes may be sent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +10,6 @@ use std::time::Duration;
 
 use crate::net::{Readiness, wait_ready};
 
-/// The sends of one socket and which of them the kernel is done with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sends {
     begun: u64,
@@ -26,25 +24,23 @@ pub struct Sends {
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
-/// From `linux/errqueue.h`; libc does not have them.
 const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_COPIED: u8 = 1;
 
 /// Lets a stream send without a copy.
 ///
 /// # Errors
-/// Where the kernel (before 4.14) or the kind of socket cannot.
+/// `setsockopt(2)` fails before Linux 4.14, and for other kinds of socket.
 pub fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
     crate::net::set_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
 
 impl Sends {
-    /// Sends without a copy so far.
     pub fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// The first so many of them are done: the kernel reads their bytes no more.
+    /// Counts the sends from the first on whose bytes the kernel reads no more.
     pub fn done(&self) -> u64 {
         self.done
     }
@@ -53,10 +49,10 @@ impl Sends {
         self.copied
     }
 
-    /// Sends the bytes, which must not change until all sends that were begun by then are done.
+    /// Sends the bytes, which must not change until all sends begun so far are done.
     ///
     /// # Errors
-    /// Those of `send(2)`, and of waiting up to `patience` for earlier sends where too many are not
+    /// Those of `send(2)`, and of waiting up to `patience` for earlier sends when too many are not
     /// done (`net.core.optmem_max`).
     pub fn send_all(
         &mut self,
@@ -82,10 +78,10 @@ impl Sends {
         Ok(())
     }
 
-    /// Takes what the kernel is done with by now.
+    /// Reads the completions in the error queue.
     ///
     /// # Errors
-    /// What else the error queue holds, or `recvmsg(2)` says.
+    /// Other entries of the error queue, and those of `recvmsg(2)`.
     pub fn reap(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while let Some((first, last, is_copied)) = completion(socket)? {
             self.book(first, last, is_copied);
@@ -93,8 +89,8 @@ impl Sends {
         Ok(())
     }
 
-    /// Books a range of sends, both ends included, whose numbers wrap after 2^32. Ranges may come
-    /// in another order than they were sent.
+    /// Books a range of sends, both ends included. Numbers wrap after 2^32, and ranges may come in
+    /// another order than the sends.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the kernel's numbers are the low 32 bits of ours"
@@ -109,10 +105,6 @@ impl Sends {
         }
     }
 
-    /// Waits until so many are done.
-    ///
-    /// # Errors
-    /// As [`Sends::reap`]; `TimedOut` where nothing was done for `patience`.
     pub fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -122,13 +114,13 @@ impl Sends {
         self.reap(socket)?;
         while self.done < done {
             let before = (self.done, self.ahead.len());
-            // The error queue is announced as an error, which need not be asked for.
+            // `POLLERR` announces the error queue and needs no request.
             let ready = wait_ready(socket, Readiness::default(), Some(patience))?;
             if ready == Readiness::default() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.reap(socket)?;
-            // An end of the connection is announced in the same way, again and again.
+            // `POLLERR` also announces the end of the connection, each time again.
             if (self.done, self.ahead.len()) == before {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
@@ -146,8 +138,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// The next entry of the error queue: the first and the last send that it is for, and whether their
-/// bytes were copied.
+/// Reads the next entry of the error queue: first and last send, and a flag for copied bytes.
 fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, u32, bool)>> {
     let mut control = Control([0; 128]);
     // SAFETY: an all-zero msghdr is a valid empty one.
@@ -212,7 +203,6 @@ mod tests {
 
     #[test]
     fn a_send_is_done_when_all_before_it_are_in_whatever_order_the_kernel_says_so() {
-        // Just before the numbers wrap.
         let start = u64::from(u32::MAX) - 1;
         let mut sends = Sends { begun: start + 6, done: start, ..Sends::default() };
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Copies by DSA's user work queues. From is towards the engine's side.
+//! Copies by DSA's user work queues. `From` means towards the engine's side.
 
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};

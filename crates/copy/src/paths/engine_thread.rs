@@ -29,7 +29,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
         ));
     }
     let engine = Arc::new(Engine::start(request)?);
-    // Here, before the lanes' threads are pinned: all that the process may use.
+    // Counted before the lanes' threads are pinned: all CPUs of the process.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let lane = |lane| -> Box<dyn Mover> {
         Box::new(EngineMover {
@@ -48,7 +48,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
 }
 
 impl EngineMover {
-    /// The lane's memory. The engine's thread holds it only while a copy of this lane is under way.
+    /// Locks the lane's memory. The engine's thread holds it only during a copy of this lane.
     fn pair(&self) -> MutexGuard<'_, Pair> {
         lock(self.pair.as_ref().expect("prepared before the first copy"))
     }
@@ -116,7 +116,7 @@ impl Mover for EngineMover {
         let ((high, low, windows, copies), before) = (self.now(), self.before);
         let mut counters =
             vec![Counter::count(format!("copies of lane {}", self.lane), copies - before.3)];
-        // The gate is the engine's, not the lane's: counted once, by the first of them.
+        // The gate belongs to the engine, so only the first lane counts it.
         if self.context == CopyContext::Priority && self.lane == 0 {
             let ns = |name: &str, value: u64| Counter {
                 unit: "ns".into(),

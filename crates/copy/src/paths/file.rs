@@ -11,7 +11,6 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use super::mover::{Mover, Side, each, not_flushed};
 use crate::request::{CopyPath, CopyRequest, Direction};
 
-/// Makes a file of that size.
 type MakeFile = fn(u64) -> Result<File, SysError>;
 
 struct FileMover {
@@ -23,8 +22,8 @@ struct FileMover {
     open: Option<(File, Buffer)>,
 }
 
-/// Lanes that copy to and from a memory file, or from `/dev/zero`, whose read clears the user's
-/// memory (`clear_user` in `read_iter_zero`, drivers/char/mem.c) and copies nothing.
+/// Makes lanes over a memory file, or over `/dev/zero`, whose read clears the user's memory and
+/// copies nothing. Source: `clear_user` in `read_iter_zero`, drivers/char/mem.c.
 pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let (name, pages, make): (&str, Pages, MakeFile) = match request.path {
         CopyPath::TmpfsHuge => ("tmpfs huge=always", Pages::Transparent, huge_tmpfs_file),
@@ -55,7 +54,7 @@ fn zeros() -> Result<File, SysError> {
     File::open(ZEROS).map_err(|source| SysError { call: ZEROS.to_owned(), source })
 }
 
-/// A container may have anything under that name.
+/// Checks the device, because a container may have another file of that name.
 pub(super) fn probe_zeros() -> Availability {
     let mut byte = [1];
     let read = |file: File| {
@@ -157,8 +156,7 @@ impl Mover for FileMover {
     fn flush(&mut self) -> Result<(), Fault> {
         let clears = self.clears;
         let (file, user) = self.open();
-        // The kernel's pages have an address of ours while they are mapped; the lines that are
-        // flushed are the same.
+        // Flushing the mapped addresses flushes the lines of the kernel's copy.
         let flushed =
             daqmeter_kernels::copy::flush(user) && (clears || flush_file(file, user.len())?);
         if flushed { Ok(()) } else { Err(not_flushed()) }

@@ -1,4 +1,4 @@
-//! Between two buffers of this process: by every copy instruction, and by the kernel
+//! Copies between two buffers of this process: by every copy instruction, and by the kernel
 //! (`process_vm_readv`, `_writev`).
 
 use daqmeter_harness::{Availability, Fault};
@@ -53,7 +53,6 @@ pub(super) fn probe_process_vm() -> Availability {
 }
 
 impl LocalMover {
-    /// The two sides: the user's, and the one that stands for the kernel's.
     fn sides(&mut self) -> (&mut [u8], &mut [u8]) {
         let (user, kernel) = self.buffers.as_mut().expect("prepared before the first copy");
         (user.slice_mut::<u8>(self.bytes), kernel.slice_mut::<u8>(self.bytes))

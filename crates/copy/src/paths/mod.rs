@@ -1,7 +1,7 @@
-//! The ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`];
-//! adding one is a file and a line in [`CopyPath`] and in `CopyPath::maker`.
+//! Ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`]; a
+//! new one needs a file and a line in [`CopyPath`] and in `CopyPath::maker`.
 //!
-//! Left out on purpose: `/proc/self/mem`, which copies twice; `vmsplice`, which moves pages.
+//! `/proc/self/mem` is left out, because it copies twice; `vmsplice`, because it moves pages.
 
 mod dsa;
 mod engine_thread;
@@ -20,7 +20,6 @@ use crate::request::{CopyContext, CopyPath, CopyRequest};
 pub(crate) use module::{provider, waiver as module_waiver};
 pub(crate) use mover::{Mover, Side};
 
-/// Makes the lanes of a request.
 type Make = fn(&CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>;
 type Probe = fn(CopyPath) -> Availability;
 
@@ -48,13 +47,13 @@ impl CopyPath {
         }
     }
 
-    /// The instruction that copies between two blocks of this process; none for ways that have a
-    /// side of their own, or that this CPU does not have.
+    /// Returns the instruction that copies between two blocks of this process. `None` for paths
+    /// with a kernel side, or for an instruction that this CPU lacks.
     pub fn kernel(self) -> Option<CopyKernel> {
         CopyKernel::from_name(&self.to_string())
     }
 
-    /// The module's copies by the CPU, or system calls where it is not loaded.
+    /// Chooses the module's copies by the CPU, or system calls without the module.
     pub fn of_cpu() -> CopyPath {
         match module::waiver() {
             None => CopyPath::Module,
@@ -62,12 +61,11 @@ impl CopyPath {
         }
     }
 
-    /// The module's channels where it has any, or the emulated engine.
+    /// Chooses the module's channels, or the emulated engine without any.
     pub fn of_engine() -> CopyPath {
         if module::has_channels() { CopyPath::Module } else { CopyPath::EngineThread }
     }
 
-    /// Whether it can be used here.
     pub fn probe(self) -> Availability {
         match self.maker().1(self) {
             Availability::Waived(why) => Availability::Waived(format!("{self}: {why}")),
@@ -75,7 +73,6 @@ impl CopyPath {
         }
     }
 
-    /// Opens the lanes of a request.
     pub(crate) fn open(self, request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
         if request.context != CopyContext::Cpu && !self.has_channels() {
             return Err(Fault::new(format!(

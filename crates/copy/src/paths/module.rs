@@ -1,6 +1,5 @@
 //! Copies by daqmeter's kernel module: the kernel's own `copy_from_user` and `copy_to_user`, or DMA
-//! channels. The module reads the clock around the copy alone; pinning and mapping are counters of
-//! their own.
+//! channels. The module's clock covers the copy alone; pinning and mapping have their own counters.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -28,7 +27,7 @@ struct Service {
 static IN_USE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
 
 impl Service {
-    /// Returns the service of a request: the one in use, if its policy is the same.
+    /// Returns the service of a request; reuses the one in use if its policy is equal.
     fn start(request: &CopyRequest) -> Result<Arc<Service>, Fault> {
         let policy = policy_of(request);
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +73,6 @@ fn policy_of(request: &CopyRequest) -> Policy {
     }
 }
 
-/// Counters of the gate of the priority policy since the policy was set.
 #[derive(Clone, Copy)]
 struct Gate {
     high_ns: u64,
@@ -96,7 +94,6 @@ impl Gate {
     }
 }
 
-/// What to do about it, for the errors that have a remedy.
 fn explained(error: &daqmeter_sys::SysError) -> Fault {
     let remedy = match error.errno() {
         Some(2) => "; load the module (see kmod/README.md), or choose another --path",
@@ -127,12 +124,10 @@ pub(super) fn probe() -> Availability {
     }
 }
 
-/// Why the module cannot be used, or none.
 pub(crate) fn waiver() -> Option<String> {
     CopyDevice::open(Path::new(COPY_DEVICE)).err().map(|error| explained(&error).0)
 }
 
-/// Driver of the channels, how many, and whether they are software.
 pub(crate) fn provider(request: &CopyRequest) -> Option<(String, u32, bool)> {
     let service = Service::start(request).ok()?;
     let info = service.info().ok()?;
@@ -140,7 +135,6 @@ pub(crate) fn provider(request: &CopyRequest) -> Option<(String, u32, bool)> {
     Some((text(&first.driver), info.channels, first.flags & CHANNEL_SOFTWARE != 0))
 }
 
-/// True if there are DMA channels, in use by another program or not.
 pub(super) fn has_channels() -> bool {
     let shared = Policy { policy: policy_number(CopyContext::Shared), ..Policy::default() };
     let set = CopyDevice::open(Path::new(COPY_DEVICE)).and_then(|device| device.set_policy(shared));
@@ -225,7 +219,7 @@ fn number(direction: Direction) -> u32 {
 }
 
 impl ModuleMover {
-    /// By the CPU, with another buffer: what puts and gets the region's bytes for verification.
+    /// Copies by the CPU with another buffer, to put and get the region's bytes for verification.
     fn by_cpu(&self, bytes: &mut Buffer, direction: Direction) -> Result<(), Fault> {
         let mut copy = Copy { by: 0, flags: 0, direction: number(direction), ..self.copy };
         self.service.device.copy(&mut copy, bytes, 0).map_err(|error| explained(&error))
@@ -333,7 +327,6 @@ impl Mover for ModuleMover {
     }
 }
 
-/// Refuses a copy by another policy than that of the record.
 fn same_policy(number: u64, copy: &Copy) -> Result<(), Fault> {
     if copy.by == 0 || copy.policy_number == number {
         return Ok(());

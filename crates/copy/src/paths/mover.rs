@@ -1,20 +1,17 @@
-//! What a way to copy is to the engine.
+//! Interface between a way to copy and the engine.
 
 use daqmeter_harness::{DeviceTime, Fault};
 use daqmeter_record::Counter;
 
 use crate::request::{CopyRequest, Direction};
 
-/// The two ends of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     User,
-    /// The kernel's, or what stands for it.
     Kernel,
 }
 
 impl Direction {
-    /// Source and destination of a single direction.
     pub(crate) fn sides(self) -> (Side, Side) {
         match self {
             Direction::To => (Side::Kernel, Side::User),
@@ -23,78 +20,66 @@ impl Direction {
     }
 }
 
-/// One lane's way to copy.
 pub(crate) trait Mover: Send {
-    /// What the lane works on, for the record.
     fn device(&self) -> String;
 
-    /// Allocates and touches both sides, in the thread that copies.
+    /// Allocates and touches both sides, in the copying thread.
     fn prepare(&mut self) -> Result<(), Fault>;
 
-    /// One operation in one of the single directions.
     fn copy(&mut self, direction: Direction) -> Result<(), Fault>;
 
-    /// Fills a side; the other side by other means than those under test where there are any.
+    /// Fills a side; the other side by means not under test if possible.
     fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Reads a side.
     fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault>;
 
-    /// Blocks that one operation moves.
     fn blocks(&self) -> usize {
         1
     }
 
-    /// Whether the kernel clears the user's side instead of copying to it: the other side is zeros,
-    /// and nothing can be put there.
+    /// True if the kernel clears the user's side instead of copying to it. The other side is then
+    /// zeros and cannot be filled.
     fn is_clearing(&self) -> bool {
         false
     }
 
-    /// Whether each operation needs [`Mover::before_copy`] before it.
     fn is_consumed(&self) -> bool {
         false
     }
 
-    /// Makes the next operation in that direction possible, outside the clock.
+    /// Prepares the next operation in that direction, outside the clock.
     fn before_copy(&mut self, _direction: Direction) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Empties the caches of both sides, as far as a program can; none when it cannot.
+    /// Flushes both sides from the caches as far as a program can; `None` when it cannot.
     fn flush(&mut self) -> Result<(), Fault>;
 
-    /// Whether the other side says when it copied, and how long the last copy was.
+    /// Time and length of the last copy as the other side reports them.
     fn device_time(&self) -> Option<DeviceTime> {
         None
     }
 
-    /// Whether an operation is a system call, so that the cost of an empty one says what the copy
-    /// itself takes.
+    /// True if an operation is a system call, for comparison with an empty one.
     fn is_system_call(&self) -> bool {
         false
     }
 
-    /// Called when the timed region begins.
     fn begin(&mut self) {}
 
-    /// What else was counted since then.
     fn counters(&mut self) -> Vec<Counter> {
         Vec::new()
     }
 
-    /// What the reader must know.
     fn warnings(&mut self) -> Vec<String> {
         Vec::new()
     }
 
-    /// NUMA node of the buffers.
     fn numa_node(&self) -> Option<u32> {
         None
     }
 }
 
-/// As many lanes as were asked for.
 pub(super) fn each<M: Mover + 'static>(
     request: &CopyRequest,
     make: impl Fn(usize) -> Result<M, Fault>,

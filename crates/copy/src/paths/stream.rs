@@ -1,5 +1,5 @@
-//! Pipes and sockets: a write copies from the user, a read to it. What is written must be read
-//! again before the next write, outside the clock.
+//! Pipes and sockets: a write copies from the user, a read to it. Each write must be read again,
+//! outside the clock, before the next.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,8 +14,8 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use super::mover::{Mover, Side, each, not_flushed};
 use crate::request::{CopyRequest, Direction};
 
-/// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less
-/// than their buffer's size.
+/// Limit of a pipe for every user, 1 MiB (`/proc/sys/fs/pipe-max-size`); sockets take less than
+/// their buffer's size.
 const MAX_PIPE_BYTES: usize = 1 << 20;
 const MAX_SOCKET_BYTES: usize = 128 << 10;
 
@@ -25,7 +25,6 @@ struct StreamMover {
     write: File,
     read: File,
     user: Option<Buffer>,
-    /// What is in the stream at the moment.
     inside: Vec<u8>,
     filled: usize,
 }
@@ -35,7 +34,7 @@ pub(super) fn pipe(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> 
     each(request, |_| {
         let (read, write) =
             io::pipe().map_err(|error| Fault::new(format!("make a pipe: {error}")))?;
-        // Whole pages, and one more: a write that is not aligned to them begins in one of its own.
+        // Whole pages, and one more: an unaligned write begins in a page of its own.
         set_pipe_bytes(&write, request.block_bytes.next_power_of_two().max(1 << 16))?;
         Ok(mover("pipe", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
     })
@@ -125,7 +124,7 @@ impl Mover for StreamMover {
         Ok(())
     }
 
-    /// Of the kernel's side: the last bytes written, read back.
+    /// Returns the last bytes written, read back, for the kernel's side.
     fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
         if side == Side::User {
             into.copy_from_slice(self.user());
@@ -141,7 +140,7 @@ impl Mover for StreamMover {
     }
 
     fn before_copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        // What is read back goes in again: the bytes that were put there stay the same.
+        // The bytes read back go in again, so that the content stays.
         self.drain()?;
         if direction == Direction::To {
             let written = self.write.write_all(&self.inside);

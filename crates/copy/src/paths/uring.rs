@@ -1,4 +1,4 @@
-//! io_uring over kernel memory: many blocks for one system call.
+//! io_uring over kernel memory: several blocks for one system call.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

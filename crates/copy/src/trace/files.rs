@@ -1,11 +1,10 @@
-//! The study's files of a trace, nine fields in a line (section 3.2.1), written and read.
+//! The study's trace files, nine fields in a line (section 3.2.1).
 
 use std::path::Path;
 
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::uapi::TraceRecord;
 
-/// The study's file of each operation.
 pub const FILES: [&str; 4] =
     ["mem_trace_from.dat", "mem_trace_to.dat", "__mem_trace_from.dat", "__mem_trace_to.dat"];
 
@@ -24,27 +23,25 @@ pub(super) fn classic_line(record: &TraceRecord) -> String {
     )
 }
 
-/// The operation of one of the study's files, by its name.
 pub fn operation_of(file: &Path) -> Option<u16> {
     let name = file.file_name()?.to_str()?;
     let at = FILES.iter().position(|known| *known == name)?;
     u16::try_from(at).ok()
 }
 
-/// Records of one of the study's files.
 #[derive(Debug, Default)]
 pub struct TraceFile {
     pub records: Vec<TraceRecord>,
-    /// Lines whose address has more than 16 digits, of which the last 16 were taken. The study's
+    /// Lines with an address of more than 16 digits, of which the last 16 were taken. The study's
     /// own sample has such lines.
     pub long_addresses: usize,
 }
 
 impl TraceFile {
-    /// Reads the lines of a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// When a line does not have the nine fields, or a number is beyond [`MAX_WHOLE`].
+    /// A line does not have the nine fields, or a number is beyond [`MAX_WHOLE`].
     pub fn parse(operation: u16, text: &str) -> Result<TraceFile, String> {
         let mut file = TraceFile::default();
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -61,7 +58,7 @@ impl TraceFile {
     }
 }
 
-/// The inverse of [`classic_line`], and whether its address has more than 16 digits.
+/// Inverts [`classic_line`], and reports an address of more than 16 digits.
 fn record_of(operation: u16, line: &str) -> Option<(TraceRecord, bool)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [ring, counter, bytes, cpu, before, after, _, caller, by] = fields[..] else {

@@ -14,7 +14,6 @@ use files::classic_line;
 pub use files::{FILES, TraceFile, operation_of};
 pub use process_io::{ProcessIo, proc_counters, sampled};
 
-/// The traced operations, by the number in their records.
 pub const OPERATIONS: [&str; 4] =
     ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
 
@@ -22,7 +21,6 @@ fn index(operation: u16) -> usize {
     usize::from(operation).min(OPERATIONS.len() - 1)
 }
 
-/// Calls and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     calls: u64,
@@ -36,7 +34,7 @@ impl Sum {
     }
 }
 
-/// A trace, summed up while it is read; single records are kept only for the classic files.
+/// Sums of a trace; single records are kept only for the classic files.
 #[derive(Debug, Default)]
 pub struct Trace {
     sizes: BTreeMap<(u16, u64), Sum>,
@@ -48,7 +46,6 @@ pub struct Trace {
     kept: [String; 4],
 }
 
-/// All calls of one operation.
 #[derive(Clone, Debug)]
 pub struct OperationRow {
     pub operation: &'static str,
@@ -58,7 +55,6 @@ pub struct OperationRow {
     pub mean_ns: f64,
 }
 
-/// The calls of one operation of one size, by one caller or for one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRow {
     pub name: String,
@@ -68,17 +64,15 @@ pub struct TraceRow {
 }
 
 impl Trace {
-    /// An empty trace; `keeps` every record for [`Trace::classic`].
+    /// Makes an empty trace; `keeps` stores every record for [`Trace::classic`].
     pub fn new(keeps: bool) -> Trace {
         Trace { keeps, ..Trace::default() }
     }
 
-    /// Calls so far.
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// Adds records.
     pub fn add(&mut self, records: &[TraceRecord]) {
         for record in records {
             let (operation, bytes) = (record.operation, record.bytes);
@@ -94,7 +88,6 @@ impl Trace {
         }
     }
 
-    /// One row for each operation that was seen.
     pub fn operations(&self) -> Vec<OperationRow> {
         let row = |at: usize| {
             let number = u16::try_from(at).unwrap_or(0);
@@ -116,22 +109,18 @@ impl Trace {
         (0..OPERATIONS.len()).filter_map(row).collect()
     }
 
-    /// The sizes copied most often.
     pub fn by_size(&self, top: usize) -> Vec<TraceRow> {
         ranked(&self.sizes, top, |bytes| show_bytes(*bytes))
     }
 
-    /// The callers that copied most often.
     pub fn by_caller(&self, symbols: &KernelSymbols, top: usize) -> Vec<TraceRow> {
         ranked(&self.callers, top, |caller| symbols.name(*caller))
     }
 
-    /// The processes for which most was copied.
     pub fn by_process(&self, top: usize) -> Vec<TraceRow> {
         ranked(&self.processes, top, String::clone)
     }
 
-    /// Counters for a record: calls by operation and size (`copy_to_user:16`).
     pub fn calls_by_size(&self) -> Vec<Counter> {
         let name = |operation: u16, bytes: u64| format!("{}:{bytes}", OPERATIONS[index(operation)]);
         let sizes = self.sizes.iter();
@@ -140,7 +129,6 @@ impl Trace {
             .collect()
     }
 
-    /// Counters for a record: [`Trace::calls_by_size`], and the calls that the tracer did not see.
     pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
         let dropped = OPERATIONS.iter().zip(info.dropped);
         let dropped = dropped.map(|(name, count)| Counter::count(format!("dropped {name}"), count));
@@ -148,14 +136,13 @@ impl Trace {
         self.calls_by_size().into_iter().chain(dropped).chain([missed]).collect()
     }
 
-    /// The study's files, with the records that were kept.
     pub fn classic(&self) -> BTreeMap<String, String> {
         let files = FILES.iter().zip(&self.kept).filter(|_| self.keeps);
         files.map(|(name, lines)| ((*name).to_owned(), lines.clone())).collect()
     }
 
-    /// Calls of the module's accounts, and warnings. The kernel counts missed calls, so they are
-    /// issued, too.
+    /// Returns calls of the module's accounts, and warnings. Missed calls count as issued, because
+    /// the kernel counts them.
     pub fn accounts(&self, info: &TraceInfo) -> (Ledger, Vec<String>) {
         let (recorded, dropped): (u64, u64) =
             (info.recorded.iter().sum(), info.dropped.iter().sum());

@@ -6,26 +6,21 @@ use std::time::{Duration, Instant};
 
 use daqmeter_record::Counter;
 
-/// Reads and writes of one process over a time, from `/proc/PID/io`
-/// (Documentation/filesystems/proc.rst, 3.3).
+/// Reads and writes of one process, from `/proc/PID/io` (Documentation/filesystems/proc.rst, 3.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIo {
-    /// Command.
     pub name: String,
-    /// Process.
     pub pid: u32,
-    /// Read-like system calls.
     pub reads: u64,
-    /// Their bytes: to the user.
+    /// Bytes to the user.
     pub read_bytes: u64,
-    /// Write-like system calls.
     pub writes: u64,
-    /// Their bytes: from the user.
+    /// Bytes from the user.
     pub written_bytes: u64,
 }
 
 impl ProcessIo {
-    /// From the texts of a process' `comm` and `io`; what is missing is 0.
+    /// Parses a process' `comm` and `io`; missing fields are 0.
     pub fn parse(name: &str, pid: u32, io: &str) -> ProcessIo {
         let field = |key: &str| {
             let line = io.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
@@ -54,7 +49,6 @@ impl ProcessIo {
     }
 }
 
-/// What every process (that we may look at) has read and written so far.
 fn processes(root: &Path) -> HashMap<u32, ProcessIo> {
     let Ok(entries) = std::fs::read_dir(root) else {
         return HashMap::new();
@@ -68,15 +62,14 @@ fn processes(root: &Path) -> HashMap<u32, ProcessIo> {
     entries.flatten().filter_map(process).collect()
 }
 
-/// So long at most it sleeps before it asks again whether to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// Watches all processes for a time; those with most calls first. Ones that end meanwhile count
-/// until the last look at them. After each look, and every 100 ms at least, `stop` is asked whether
-/// it was the last; it may ask for what was seen so far.
+/// Watches all processes for a time; those with most calls come first. An ended process counts
+/// until its last look. After each look, and at least every 100 ms, `stop` decides whether to end;
+/// it may request the rows so far.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// `/proc` cannot be read.
 pub fn sampled(
     time: Duration,
     delay: Duration,
@@ -87,7 +80,7 @@ pub fn sampled(
     if before.is_empty() {
         return Err("no /proc/PID/io can be read here".to_owned());
     }
-    // This program's own looks are no one's work.
+    // This program's own reads of `/proc` do not count.
     before.remove(&std::process::id());
     let mut last = before.clone();
     let own = std::process::id();
@@ -109,12 +102,11 @@ pub fn sampled(
             last.extend(processes(root));
         }
     }
-    // What happened since the last look, when it was stopped between two.
+    // Adds the calls since the last look when it was stopped between two.
     last.extend(processes(root));
     Ok((seen(&last), looks))
 }
 
-/// Counters for a record: the sums over all processes.
 pub fn proc_counters(rows: &[ProcessIo]) -> Vec<Counter> {
     let sum =
         |name: &str, of: fn(&ProcessIo) -> u64| Counter::count(name, rows.iter().map(of).sum());

@@ -18,7 +18,7 @@ fn record(operation: u16, bytes: u64, comm: &[u8]) -> TraceRecord {
 
 #[test]
 fn a_record_reads_like_the_studys_own_sample() {
-    // Its address has 17 digits; 16 are right.
+    // The address has 17 digits; the last 16 are correct.
     assert_eq!(
         classic_line(&record(0, 8, b"sh")),
         "0\t1102\t8\t0\t613326537662\t613326537755\t93\t0xffffffff8144c129\tCPU\n"

@@ -1,5 +1,5 @@
 //! Programs that a copying neighbour disturbs: image filters and sorts like those of the study
-//! (section 2.5), written here from the published algorithms, on inputs made from a seed.
+//! (section 2.5). They follow the published algorithms; a seed makes their inputs.
 
 mod quicksort;
 mod susan;
@@ -11,7 +11,6 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use quicksort::{Point, Word};
 use susan::Image;
 
-/// A program with its input.
 pub(crate) enum Victim {
     Smooth(Image, Image),
     Edges(Image, susan::Edges),
@@ -20,7 +19,6 @@ pub(crate) enum Victim {
     Points { input: Vec<Point>, work: Vec<Point> },
 }
 
-/// The tests of the study, by its names.
 pub const TESTS: [&str; 11] = [
     "susan[s]_small",
     "susan[e]_small",
@@ -35,14 +33,14 @@ pub const TESTS: [&str; 11] = [
     "qsort_large",
 ];
 
-/// Seed of every input; the same bytes on every host.
+/// Seed of every input, so that all hosts use equal bytes.
 const SEED: u64 = 2012;
 
 impl Victim {
-    /// The test of that name, its memory allocated and touched.
+    /// Makes a test by name; allocates and touches its memory.
     ///
     /// # Errors
-    /// For a name that is none.
+    /// Unknown names.
     pub(crate) fn new(test: &str) -> Result<Victim, Fault> {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(SEED);
         let size = test.rsplit('_').next().unwrap_or("");
@@ -85,7 +83,6 @@ impl Victim {
         Ok(victim)
     }
 
-    /// Runs the program once.
     pub(crate) fn run(&mut self) {
         match self {
             Victim::Smooth(image, out) => susan::smooth(image, out),
@@ -103,7 +100,7 @@ impl Victim {
         std::hint::black_box(self);
     }
 
-    /// Whether the last run's result is right, as far as can be seen without doing it again.
+    /// Checks the last result as far as possible without repeating the run.
     pub(crate) fn check(&self) -> Result<(), String> {
         let right = match self {
             Victim::Smooth(image, out) => out.mean_step() < image.mean_step(),
@@ -116,7 +113,6 @@ impl Victim {
     }
 }
 
-/// A word of 3 to 12 letters in a record of 128 bytes, as the original sorts them.
 fn word(random: &mut Xoshiro256PlusPlus) -> Word {
     let mut word = [0; 128];
     let length = 3 + random.next_u64() % 10;
@@ -132,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_test_runs_and_checks() {
-        // The huge ones take their time in a debug build; their code is that of the small ones.
+        // The huge tests are slow in a debug build and run the code of the small ones.
         for test in TESTS.iter().filter(|test| !test.ends_with("huge")) {
             let mut victim = Victim::new(test).unwrap();
             victim.run();

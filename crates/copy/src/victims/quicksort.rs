@@ -1,45 +1,39 @@
-//! Quicksort (Hoare 1961) with the median of three and insertion for short ranges (Sedgewick 1978),
-//! over records that are moved whole, as C's `qsort` moves them.
+//! Quicksort (Hoare 1961) with the median of three and insertion for short ranges (Sedgewick 1978).
+//! It moves whole records, as C's `qsort` does.
 
 use std::cmp::Ordering;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-/// A string in its record.
 pub(crate) type Word = [u8; 128];
 
-/// A point in space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// Coordinates.
     pub(crate) at: [i32; 3],
 }
 
 impl Point {
-    /// A point within 2^20 of the origin.
     pub(crate) fn random(random: &mut Xoshiro256PlusPlus) -> Point {
         let mut coordinate =
             || i32::try_from(random.next_u64() % (1 << 21)).unwrap_or(0) - (1 << 20);
         Point { at: [coordinate(), coordinate(), coordinate()] }
     }
 
-    /// Square of the distance from the origin.
     pub(crate) fn distance_squared(&self) -> i64 {
         self.at.iter().map(|at| i64::from(*at) * i64::from(*at)).sum()
     }
 }
 
-/// Ranges up to this length are sorted by insertion.
 const SHORT: usize = 8;
 
-/// Sorts by the order given; not stable.
+/// Sorts by `compare`; not stable.
 pub(crate) fn sort<T: Copy>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering + Copy) {
     let mut rest = items;
     while rest.len() > SHORT {
         let middle = partition(rest, compare);
         let (left, right) = rest.split_at_mut(middle);
-        // The shorter side by recursion bounds the depth to log2 of the length.
+        // Recursion into the shorter side bounds the depth to log2 of the length.
         if left.len() < right.len() {
             sort(left, compare);
             rest = right;
@@ -51,8 +45,7 @@ pub(crate) fn sort<T: Copy>(items: &mut [T], compare: impl Fn(&T, &T) -> Orderin
     insertion(rest, compare);
 }
 
-/// Splits so that nothing on the left is greater than anything on the right; both sides are shorter
-/// than the whole.
+/// Splits so that no left item is greater than a right one; both sides are shorter than the whole.
 fn partition<T: Copy>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) -> usize {
     let (last, half) = (items.len() - 1, items.len() / 2);
     for (low, high) in [(0, half), (half, last), (0, half)] {

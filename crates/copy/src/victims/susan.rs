@@ -2,35 +2,31 @@
 //! Approach to Low Level Image Processing", Int. J. of Computer Vision 23 (1), 45-78, 1997. Written
 //! from the paper.
 //!
-//! Around each pixel (the nucleus) the USAN is the part of a circular mask of 37 pixels whose
-//! brightness is that of the nucleus. A small USAN is an edge, a smaller one a corner; averaging
-//! over it smooths without blurring.
+//! The USAN of a pixel (the nucleus) is the part of a circular mask of 37 pixels with similar
+//! brightness. A small USAN marks an edge, a smaller one a corner; averaging over it smooths
+//! without blurring.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-/// Brightness threshold t: what differs by more is another surface. The paper's usual value.
+/// Brightness threshold t for another surface; the paper's usual value.
 const THRESHOLD: i32 = 20;
-/// Pixels of the mask but the nucleus, each worth 100.
+/// USAN of the full mask: 36 pixels without the nucleus, each worth 100.
 const MASK_MOST: i32 = 3600;
 /// Half widths of the rows of the circular mask of radius 3.4: 3, 5, 7, 7, 7, 5, 3 pixels.
 const HALF_WIDTHS: [i32; 7] = [1, 2, 3, 3, 3, 2, 1];
-/// The mask's radius in pixels; nuclei nearer to the border are left alone.
+/// Radius of the mask in pixels; nuclei nearer to the border are skipped.
 const RADIUS: usize = 3;
 
-/// An image of 8 bits a pixel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Image {
-    /// Pixels in a row.
     pub(crate) width: usize,
-    /// Rows.
     pub(crate) height: usize,
-    /// Row by row.
     pub(crate) pixels: Vec<u8>,
 }
 
 impl Image {
-    /// Mean brightness step between neighbours in a row: noise, for a scene of few edges.
+    /// Mean brightness step between neighbours in a row: the noise of a scene with few edges.
     pub(crate) fn mean_step(&self) -> f64 {
         let steps: u64 = self
             .pixels
@@ -46,7 +42,6 @@ impl Image {
     }
 }
 
-/// Rectangles of several shades with noise: edges and corners that are known.
 pub(crate) fn scene(width: usize, height: usize, random: &mut Xoshiro256PlusPlus) -> Image {
     let mut pixels = vec![100_u8; width * height];
     let below = |random: &mut Xoshiro256PlusPlus, most: usize| {
@@ -69,7 +64,7 @@ pub(crate) fn scene(width: usize, height: usize, random: &mut Xoshiro256PlusPlus
     Image { width, height, pixels }
 }
 
-/// How alike two brightnesses are, by their difference: 100 exp(-(d / t)^6) (equation 4).
+/// Similarity of two brightnesses, by their difference: 100 exp(-(d / t)^6) (equation 4).
 struct Likeness([u8; 511]);
 
 impl Likeness {
@@ -95,7 +90,7 @@ impl Likeness {
     }
 }
 
-/// Calls with every pixel of the mask but the nucleus: brightness and place relative to it.
+/// Calls `each` with brightness and relative place of every mask pixel except the nucleus.
 #[inline]
 fn around(image: &Image, x: usize, y: usize, mut each: impl FnMut(u8, i32, i32)) {
     for (row, half) in HALF_WIDTHS.iter().enumerate() {
@@ -111,7 +106,6 @@ fn around(image: &Image, x: usize, y: usize, mut each: impl FnMut(u8, i32, i32))
     }
 }
 
-/// Area of the USAN, and its first moments.
 #[inline]
 fn usan(image: &Image, likeness: &Likeness, x: usize, y: usize) -> (i32, i32, i32) {
     let nucleus = image.pixels[y * image.width + x];
@@ -125,8 +119,8 @@ fn usan(image: &Image, likeness: &Likeness, x: usize, y: usize) -> (i32, i32, i3
     (area, moment_x, moment_y)
 }
 
-/// Smooths over the USAN: weights exp(-r^2 / 2 s^2 - d^2 / t^2) without the nucleus (equation 36);
-/// where nothing around is alike, the median of the eight neighbours.
+/// Smooths over the USAN: weights exp(-r^2 / 2 s^2 - d^2 / t^2) without the nucleus (equation 36).
+/// If no pixel is similar, it takes the median of the eight neighbours.
 pub(crate) fn smooth(image: &Image, out: &mut Image) {
     /// exp(-r^2 / 2 s^2) x 100 with s = 2, by r^2: distances beyond 10 do not occur in the mask.
     const NEARNESS: [i32; 19] =
@@ -166,7 +160,6 @@ fn median_of_neighbours(image: &Image, x: usize, y: usize) -> u8 {
     u8::midpoint(neighbours[3], neighbours[4])
 }
 
-/// The edge detector's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Edges {
     likeness_of: Vec<i32>,
@@ -175,7 +168,8 @@ pub(crate) struct Edges {
     width: usize,
 }
 
-/// Which way the response falls off: the neighbours that an edge point must not be weaker than.
+/// Direction in which the response decreases: an edge point must not be weaker than its neighbours
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Horizontal,
@@ -185,7 +179,6 @@ enum Direction {
 }
 
 impl Edges {
-    /// Memory for an image.
     pub(crate) fn of(image: &Image) -> Edges {
         let pixels = image.pixels.len();
         Edges {
@@ -196,8 +189,8 @@ impl Edges {
         }
     }
 
-    /// Finds edges: the response is 3/4 of the largest USAN less the USAN (equation 3); of it only
-    /// the ridge stays.
+    /// Finds edges: the response is 3/4 of the largest USAN less the USAN (equation 3); only its
+    /// ridge stays.
     pub(crate) fn find(&mut self, image: &Image) {
         let likeness = Likeness::new(6);
         let geometric = MASK_MOST * 3 / 4;
@@ -230,18 +223,15 @@ impl Edges {
         }
     }
 
-    /// Edge points found.
     pub(crate) fn count(&self) -> usize {
         self.edge.iter().filter(|edge| **edge).count()
     }
 
-    /// Pixels of the image.
     pub(crate) fn pixels(&self) -> usize {
         self.edge.len()
     }
 }
 
-/// The corner detector's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Corners {
     response: Vec<i32>,
@@ -249,11 +239,9 @@ pub(crate) struct Corners {
     width: usize,
 }
 
-/// More corners than this are not kept.
 const MAX_CORNERS: usize = 15_000;
 
 impl Corners {
-    /// Memory for an image.
     pub(crate) fn of(image: &Image) -> Corners {
         Corners {
             response: vec![0; image.pixels.len()],
@@ -262,9 +250,8 @@ impl Corners {
         }
     }
 
-    /// Finds corners: a USAN below half of the mask (section 6), whose centre of gravity is far
-    /// from the nucleus, and that lies in one piece towards it; of those the strongest within five
-    /// by five.
+    /// Finds corners: a USAN below half of the mask (section 6), with a distant centre of gravity
+    /// and in one piece towards it. Keeps the strongest within five by five.
     pub(crate) fn find(&mut self, image: &Image) {
         let likeness = Likeness::new(6);
         let geometric = MASK_MOST / 2;
@@ -275,8 +262,8 @@ impl Corners {
             if area >= geometric || area == 0 {
                 continue;
             }
-            // Distance of the centre of gravity above one pixel and a half, squared and without the
-            // division.
+            // Tests the distance of the centre of gravity against 1.5 pixels, squared and without
+            // the division.
             let far = i64::from(moment_x).pow(2) + i64::from(moment_y).pow(2)
                 > i64::from(area).pow(2) * 9 / 4;
             if far && in_one_piece(image, &likeness, (x, y), (moment_x, moment_y)) {
@@ -296,20 +283,19 @@ impl Corners {
             && (y - 2..=y + 2).all(|row| {
                 let start = row * self.width + x;
                 self.response[start - 2..=start + 2].iter().enumerate().all(|(column, other)| {
-                    // Of equal ones the first in reading order stays.
+                    // The first of equal ones in reading order stays.
                     let before = (row, column) < (y, 2);
                     here > *other || here == *other && !before
                 })
             })
     }
 
-    /// Corners found.
     pub(crate) fn count(&self) -> usize {
         self.found.len()
     }
 }
 
-/// All pixels on the way from the nucleus to the mask's border through the centre of gravity are of
+/// Tests that all pixels from the nucleus through the centre of gravity to the mask's border are in
 /// the USAN.
 fn in_one_piece(
     image: &Image,
@@ -321,12 +307,11 @@ fn in_one_piece(
     let nucleus = image.pixels[y * image.width + x];
     (1..=3).all(|step| {
         let along = |moment: i32, from: usize| {
-            // Rounded to the nearest pixel.
             let offset = (2 * moment * step + moment.signum() * longest) / (2 * longest);
             from.wrapping_add_signed(isize::try_from(offset).unwrap_or(0))
         };
         let pixel = image.pixels[along(dy, y) * image.width + along(dx, x)];
-        // Beyond the mask's rounded border the third step is not asked.
+        // The third diagonal step lies beyond the mask's rounded border.
         step == 3 && dx != 0 && dy != 0 || likeness.of(pixel, nucleus) > 50
     })
 }

@@ -11,19 +11,15 @@ use daqmeter_sys::host::Files;
 
 use board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
 
-/// Every family. The last is asked about what no other claims, and says what it found.
+/// Every family. The last one takes the devices that no other claims, and reports its findings.
 pub static FAMILIES: &[&dyn BoardFamily] = &[&xdma::Xdma, &sis8300::Sis8300];
 
-/// The family that a device belongs to.
 pub fn family_of(device: &str) -> &'static dyn BoardFamily {
     let claiming = FAMILIES.iter().find(|family| family.claims(device));
     *claiming.or(FAMILIES.last()).expect("there is a family")
 }
 
 /// Opens boards by name, in the order of the names.
-///
-/// # Errors
-/// When a device is not there, not a digitizer, or not understood.
 pub fn open(devices: &[String], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
     let mut boards = Vec::new();
     for family in FAMILIES {
@@ -42,7 +38,6 @@ pub fn open(devices: &[String], emulation: &Emulation) -> Result<Vec<Box<dyn Boa
     Ok(boards.into_iter().map(|(_, board)| board).collect())
 }
 
-/// Nodes in /dev that look like boards, with their families.
 pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn BoardFamily, String)> {
     let of = |family: &'static dyn BoardFamily| {
         let nodes = family.cards().nodes(files);
@@ -51,10 +46,10 @@ pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn BoardFamily, S
     FAMILIES.iter().copied().flat_map(of)
 }
 
-/// Expands `emu:l0..4` to `emu:l0` ... `emu:l4`; anything else stays as it is.
+/// Expands `emu:l0..4` to `emu:l0` ... `emu:l4`; keeps other names.
 ///
 /// # Errors
-/// When it is not a range; the problem follows the name of a parameter.
+/// An invalid range; the problem follows the name of a parameter.
 pub fn expand(device: &str) -> Result<Vec<String>, String> {
     let Some((first, last)) =
         device.strip_prefix(EMULATED_PREFIX).and_then(|name| name.split_once(".."))

@@ -1,8 +1,7 @@
-//! What the PCIe link of a board could carry, as sysfs tells it.
+//! Capacity of a board's PCIe link, from sysfs.
 
 use daqmeter_sys::host::Files;
 
-/// A link that was trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PcieLink {
     gigatransfers_per_s: f64,
@@ -10,13 +9,12 @@ pub struct PcieLink {
 }
 
 impl PcieLink {
-    /// The link of the PCI device behind a character device, when sysfs tells.
     pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<PcieLink> {
         PcieLink::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
     }
 
-    /// The link of the PCI device whose folder in sysfs that is; none where it is no PCI device, or
-    /// not trained.
+    /// Reads the link from a PCI device's folder in sysfs; `None` for other devices and untrained
+    /// links.
     pub fn below(files: &Files, device: &str) -> Option<PcieLink> {
         let speed = files.text(&format!("{device}/current_link_speed"))?;
         let lanes = files.text(&format!("{device}/current_link_width"))?.parse().ok()?;
@@ -25,8 +23,8 @@ impl PcieLink {
         (lanes > 0).then_some(PcieLink { gigatransfers_per_s, lanes })
     }
 
-    /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above.
-    /// Packet headers come off this.
+    /// Returns bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b
+    /// above. Packet headers are not subtracted.
     pub fn bytes_per_s(self) -> f64 {
         let coding = if self.gigatransfers_per_s > 5.0 { 128.0 / 130.0 } else { 0.8 };
         self.gigatransfers_per_s * 1e9 * coding * f64::from(self.lanes) / 8.0
@@ -43,7 +41,7 @@ impl std::fmt::Display for PcieLink {
     }
 }
 
-/// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
+/// Splits a device node's number as glibc packs major numbers below 4096 and minor ones below 2^20.
 pub fn device_numbers(rdev: u64) -> (u64, u64) {
     ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00))
 }

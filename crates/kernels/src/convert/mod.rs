@@ -1,11 +1,10 @@
 //! Digitizer samples to floating point.
 //!
-//! The arithmetic is that of `sis8300drv_threads` to the bit: cast `(float)raw`, scale
-//! `(float)((double)raw * F + O)` with two roundings (no fused multiply-add), and Q-format `v /
-//! 2^n` after the two's complement fold. The division by a power of two is done as a multiplication
-//! by its inverse, which is exact and three times as fast in scalar code (reference, section 3.2).
-//! The original stored doubles at a 4-byte stride; ours are 8 bytes wide (METHODOLOGY.md, "Defects
-//! not copied").
+//! The arithmetic is that of `sis8300drv_threads` to the bit. It has the cast `(float)raw`, and the
+//! scale `(float)((double)raw * F + O)` with two roundings (no fused multiply-add). Q-format is `v
+//! / 2^n` after the two's complement fold. The division is done as a multiplication by the inverse,
+//! which is exact and three times as fast in scalar code (reference, section 3.2). The original
+//! stored doubles at a 4-byte stride; ours are 8 bytes wide (METHODOLOGY.md, "Defects not copied").
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -34,32 +33,29 @@ impl Qmn {
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
     pub const PHASE: Qmn = Qmn { int_bits: 3, frac_bits: 13, signed: true, in_degrees: false };
 
-    /// A format of `int_bits` + `frac_bits` bits. `None` unless the sum is 1 to 63, as in the
-    /// original's `0x1UL << (m + n)`.
+    /// Makes a format; `None` unless `int_bits + frac_bits` is 1 to 63, as in the original's `0x1UL
+    /// << (m + n)`.
     pub fn new(int_bits: u32, frac_bits: u32, signed: bool) -> Option<Qmn> {
         let bits = int_bits.checked_add(frac_bits)?;
         (1..=63).contains(&bits).then_some(Qmn { int_bits, frac_bits, signed, in_degrees: false })
     }
 
-    /// Radians to degrees: the value times 180/pi, which later revisions of the original do in
-    /// function 6. For f64 only: in f32 the weight of a bit would be rounded.
+    /// Multiplies the value by 180/pi, as later revisions of the original do in function 6. Only
+    /// f64 supports it, because f32 would round the weight of a bit.
     #[must_use]
     pub fn in_degrees(self) -> Qmn {
         Qmn { in_degrees: true, ..self }
     }
 
-    /// Integer bits m.
     pub fn int_bits(self) -> u32 {
         self.int_bits
     }
 
-    /// Fraction bits n.
     pub fn frac_bits(self) -> u32 {
         self.frac_bits
     }
 
-    /// Codes from here on are negative. Raw codes have 16 bits, so formats of more than 16 bits
-    /// never fold.
+    /// Returns the first negative code. Raw codes have 16 bits, so longer formats never fold.
     pub(crate) fn fold_from(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
         if self.signed && bits <= 16 { 1 << (bits - 1) } else { i32::MAX }
@@ -70,8 +66,8 @@ impl Qmn {
         if self.signed && bits <= 16 { 1 << bits } else { 0 }
     }
 
-    /// 2^-n, exact in f64 (and in f32, since n is at most 63); in degrees times 180/pi, whose
-    /// scaling by a power of two is exact.
+    /// Returns 2^-n, exact in f64 (and in f32, because n is at most 63). In degrees it is times
+    /// 180/pi; scaling that by a power of two is exact.
     pub(crate) fn weight(self) -> f64 {
         (-f64::from(self.frac_bits)).exp2() * self.unit()
     }
@@ -84,7 +80,6 @@ impl Qmn {
     }
 }
 
-/// As the original computes it, in double precision.
 const DEGREES_PER_RADIAN: f64 = 180.0 / std::f64::consts::PI;
 
 impl std::fmt::Display for Qmn {
@@ -106,16 +101,14 @@ pub enum Conversion {
     CastF32,
     /// `(float)((double)raw * factor + offset)`.
     ScaleF32 {
-        /// Multiplier.
         factor: f64,
         /// Added after the multiplication.
         offset: f64,
     },
-    /// The same in f32 throughout; see [`oracle::fast_scale_error`] for what that costs.
+    /// Scales in f32 throughout; [`oracle::fast_scale_error`] measures the error.
     FastScaleF32 {
-        /// Multiplier, rounded to f32.
+        /// Rounded to f32.
         factor: f32,
-        /// Offset, rounded to f32.
         offset: f32,
     },
     /// Q-format to f32 (exact).
@@ -125,27 +118,22 @@ pub enum Conversion {
 }
 
 impl Conversion {
-    /// Bytes of one converted sample.
     pub fn out_bytes(self) -> usize {
         if matches!(self, Conversion::QmnF64(_)) { 8 } else { 4 }
     }
 }
 
-/// Which samples are kept: every `factor`-th from `offset` on; `(n - offset) / factor` of them, as
-/// in the original.
+/// Keeps every `factor`-th sample from `offset` on: `(n - offset) / factor` samples, as in the
+/// original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimation {
-    /// First sample kept.
     pub offset: usize,
-    /// Distance between samples kept; at least 1.
     pub factor: usize,
 }
 
 impl Decimation {
-    /// Every sample.
     pub const NONE: Decimation = Decimation { offset: 0, factor: 1 };
 
-    /// Number of samples kept of `samples`.
     pub fn kept(self, samples: usize) -> usize {
         samples.saturating_sub(self.offset) / self.factor.max(1)
     }
@@ -153,13 +141,10 @@ impl Decimation {
 
 #[derive(Debug)]
 pub enum Out<'a> {
-    /// Single precision.
     F32(&'a mut [f32]),
-    /// Double precision.
     F64(&'a mut [f64]),
 }
 
-/// One conversion, bound to an instruction set that this CPU has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converter {
     conversion: Conversion,
@@ -176,16 +161,16 @@ struct Prepared {
     scaling: Scaling,
 }
 
-/// Results of one part of a trial. On a cache line, so that no kernel has a scalar head: those
-/// codes would not be tried.
+/// Results of one part of a trial. Cache-line alignment avoids a scalar head, whose codes would
+/// escape the trial.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Part([f32; 4096]);
 
 impl Converter {
-    /// `None` when this CPU lacks the instruction set, or the decimation factor is zero.
+    /// Returns `None` when this CPU lacks the instruction set, or the decimation factor is zero.
     ///
-    /// A scaling is tried here on all codes, in up to eight ways: 0.1 to 1 ms.
+    /// Tries a scaling on all codes, in up to eight ways: 0.1 to 1 ms.
     pub fn new(
         conversion: Conversion,
         decimation: Decimation,
@@ -208,8 +193,7 @@ impl Converter {
         })
     }
 
-    /// The arithmetic of a scaling: the fastest of its kernel's that was found equal to the oracle
-    /// for every code. None for other conversions, which have one arithmetic.
+    /// Names the arithmetic of a scaling; `None` for other conversions, which have only one.
     pub fn arithmetic(&self) -> Option<&'static str> {
         let is_scaling = matches!(self.conversion, Conversion::ScaleF32 { .. });
         is_scaling.then(|| self.prepared.scaling.name())
@@ -219,18 +203,16 @@ impl Converter {
         self.conversion
     }
 
-    /// Which samples it keeps.
     pub fn decimation(&self) -> Decimation {
         self.decimation
     }
 
-    /// The same for a slice that begins with the first sample to be kept.
+    /// Drops the offset, for slices that begin with the first kept sample.
     #[must_use]
     pub fn without_offset(&self) -> Converter {
         Converter { decimation: Decimation { offset: 0, ..self.decimation }, ..self.clone() }
     }
 
-    /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -238,8 +220,7 @@ impl Converter {
     /// Converts `raw` into the first `decimation.kept(raw.len())` places of `out`.
     ///
     /// # Panics
-    /// When `out` is too short or not of the conversion's type: both are the caller's mistakes,
-    /// made once, before timing.
+    /// `out` is too short or not of the conversion's type.
     pub fn convert(&self, raw: &[u16], out: Out<'_>) {
         let kept = self.decimation.kept(raw.len());
         let raw = raw.get(self.decimation.offset..).unwrap_or(&[]);
@@ -305,8 +286,8 @@ impl Converter {
     }
 }
 
-/// The first arithmetic of the ladder that gives the oracle's bits; the portable kernels have the
-/// oracle's alone.
+/// Returns the first arithmetic of the ladder that gives the oracle's bits; portable kernels have
+/// only the oracle's.
 fn fastest_exact(conversion: Conversion, isa: Isa) -> Scaling {
     let Conversion::ScaleF32 { factor, offset } = conversion else {
         return Scaling::default();
@@ -319,7 +300,7 @@ fn fastest_exact(conversion: Conversion, isa: Isa) -> Scaling {
     exact.unwrap_or_default()
 }
 
-/// Tries all codes, part by part: most wrong ways show it in the first.
+/// Tries all codes part by part: most wrong ways fail in the first part.
 fn equals_the_oracle(conversion: Conversion, isa: Isa, scaling: Scaling) -> bool {
     let trial = Converter {
         conversion,
@@ -342,7 +323,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Factors and offsets: usual ones, those at which rungs of the ladder fail, and those that
+    /// Usual factors and offsets, those that fail single rungs of the ladder, and those that
     /// overflow or vanish.
     const SCALES: [(f64, f64); 16] = [
         (1.0, 0.0),
@@ -383,8 +364,8 @@ mod tests {
         all
     }
 
-    /// Converts with the kernel into a buffer that starts `misalign` samples off a cache line, with
-    /// canaries behind it.
+    /// Converts into a buffer that starts `misalign` samples off a cache line, with canaries behind
+    /// it.
     fn run(converter: &Converter, raw: &[u16], misalign: usize) -> Vec<u64> {
         let within = misalign..misalign + converter.decimation().kept(raw.len());
         let places = within.end + 8;
@@ -450,7 +431,7 @@ mod tests {
         assert_eq!(Converter::new(Conversion::CastF32, zero, Isa::Portable, Store::Cached), None);
     }
 
-    /// Calibrations as converters have them: full scale and offset in volts of codes of 16 bits,
+    /// Makes calibrations like those of converters: full scale and offset in volts of 16-bit codes,
     /// with errors of gain and offset.
     fn usual(number: u32) -> (f64, f64) {
         let part = |salt: u32| {
@@ -479,8 +460,8 @@ mod tests {
         assert_eq!(arithmetic((0.1, 0.0), Isa::Portable), "f64");
     }
 
-    /// Of a part that begins off a cache line the first codes are not tried: a zero of the wrong
-    /// sign among them was passed.
+    /// The first codes of a part off a cache line were not tried, and a zero of the wrong sign
+    /// passed.
     #[test]
     fn a_trial_tries_the_first_codes_too() {
         let scale = Conversion::ScaleF32 { factor: -2.0, offset: -0.0 };

@@ -1,12 +1,11 @@
-//! AArch64 Advanced SIMD: 8 samples a step. Decimated samples are left to scalar code (there is no
-//! gather).
+//! AArch64 Advanced SIMD: 8 samples a step. Scalar code converts decimated samples, because there
+//! is no gather.
 
 use std::arch::aarch64::*;
 
 use super::portable::{self, one_f32, one_f64};
 use super::{Conversion, Qmn};
 
-/// Samples in one step.
 const STEP: usize = 8;
 
 /// Converts every `factor`-th sample.
@@ -23,7 +22,7 @@ pub(super) unsafe fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], 
         Conversion::CastF32 => drive_f32(raw, out, one, |x| vcvtq_f32_s32(x)),
         Conversion::ScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (vdupq_n_f64(scale), vdupq_n_f64(offset));
-            // Two roundings as in the original: multiply and add stay apart.
+            // Keeps multiply and add apart for two roundings, as in the original.
             let half = |x: int32x2_t| {
                 vcvt_f32_f64(vaddq_f64(vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale), offset))
             };
@@ -84,7 +83,7 @@ fn fold(x: int32x4_t, from: int32x4_t, by: int32x4_t) -> int32x4_t {
     vsubq_s32(x, vandq_s32(vreinterpretq_s32_u32(vcgeq_s32(x, from)), by))
 }
 
-/// Eight samples from `at` on, widened to 32 bits.
+/// Widens eight samples from `at` on to 32 bits.
 ///
 /// # Safety
 /// `at + 8 <= raw.len()`.

@@ -1,10 +1,10 @@
-//! The arithmetic as the source document defines it, one sample at a time, with its divisions and
-//! comparisons in doubles. Every kernel is compared with this to the bit.
+//! The source document's arithmetic, one sample at a time, with its divisions and comparisons in
+//! doubles. Tests compare every kernel with it to the bit.
 
 use super::{Conversion, Decimation, Out, Qmn};
 
-/// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by
-/// `2^n`; then to degrees, if asked for.
+/// Converts one sample by the document's Q-format rule: fold above `2^(m+n)/2 - 1`, then divide by
+/// `2^n`. Degrees follow if requested.
 pub fn qmn(raw: u16, format: Qmn) -> f64 {
     let full = (1_u64 << (format.int_bits + format.frac_bits)) as f64;
     let mut value = f64::from(raw);
@@ -14,7 +14,6 @@ pub fn qmn(raw: u16, format: Qmn) -> f64 {
     value / (1_u64 << format.frac_bits) as f64 * format.unit()
 }
 
-/// One sample to f32; `None` for the conversion that writes f64.
 #[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(crate) fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
     Some(match conversion {
@@ -26,8 +25,8 @@ pub(crate) fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
     })
 }
 
-/// All samples kept, as the bits of the result (f32 bits in the lower half), so that NaN and signed
-/// zero compare too.
+/// Converts all kept samples to bits (f32 bits in the lower half), so that NaN and signed zero
+/// compare too.
 pub fn bits(
     conversion: Conversion,
     decimation: Decimation,
@@ -42,7 +41,7 @@ pub fn bits(
     })
 }
 
-/// The first converted sample that differs from the oracle: its index, the bits found, and those
+/// Finds the first sample that differs from the oracle: its index, the bits found, and those
 /// expected.
 pub fn first_difference(
     conversion: Conversion,
@@ -62,15 +61,12 @@ pub fn first_difference(
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FastScaleError {
-    /// Codes whose result differs.
     pub codes: u32,
-    /// Largest absolute difference.
     pub worst_absolute: f64,
     /// Largest difference in units in the last place of the exact result.
     pub worst_ulp: u64,
 }
 
-/// Compares fast and exact scaling over all codes.
 #[allow(
     clippy::cast_possible_truncation,
     reason = "the fast path rounds its constants to f32 by definition"

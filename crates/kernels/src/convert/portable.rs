@@ -1,10 +1,9 @@
 //! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline; decimated
-//! ones stay scalar. Also the head and tail of the vector kernels, which call [`one_f32`] and
-//! [`one_f64`].
+//! ones stay scalar. Vector kernels call [`one_f32`] and [`one_f64`] for head and tail.
 
 use super::{Conversion, Qmn};
 
-/// One sample in Q-format, with the multiplication that the vector kernels use (exact, equal to the
+/// Converts one sample in Q-format by the vector kernels' multiplication (exact, equal to the
 /// oracle's division).
 #[inline(always)]
 pub(super) fn one_f64(raw: u16, format: Qmn) -> f64 {
@@ -17,7 +16,6 @@ fn fold(raw: u16, format: Qmn) -> i32 {
     if value >= format.fold_from() { value - format.fold_by() } else { value }
 }
 
-/// One sample to f32.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
@@ -29,8 +27,7 @@ pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
     }
 }
 
-/// Converts every `factor`-th sample. The match stands outside the loops, so that each loop is one
-/// plain expression.
+/// Converts every `factor`-th sample. The match stands outside the loops to keep each loop simple.
 #[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
 pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &mut [f32]) {
     match conversion {
@@ -48,7 +45,6 @@ pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &m
     }
 }
 
-/// Converts every `factor`-th sample.
 pub(super) fn to_f64(format: Qmn, factor: usize, raw: &[u16], out: &mut [f64]) {
     let weight = format.weight();
     map(factor, raw, out, |x| f64::from(fold(x, format)) * weight);

@@ -1,32 +1,25 @@
-//! How `(float)((double)raw * F + O)` is computed: the ladder from which [`super::Converter::new`]
-//! takes the first that gives the oracle's bits for all 65,536 codes.
+//! Ways to compute `(float)((double)raw * F + O)`: [`super::Converter::new`] takes the first that
+//! gives the oracle's bits for all 65,536 codes.
 //!
 //! - In single precision, [`Centred`]: `x * F + O` is `(x - c) * F + (O + c * F)`. With c near `-O
 //!   / F` the new offset is so small that two fused multiply-adds keep enough of it. `x - c` is
 //!   exact while c is a multiple of the right power of two.
-//! - In doubles without conversions from integers: `2^52 + x` is made by its bits, and one fused
-//!   multiply-add of it takes `2^52 * F` off again: `x * F`, rounded once, as the oracle rounds it.
-//! - In doubles as the oracle does it, which needs no proof.
+//! - In doubles without conversions from integers: `2^52 + x` is made by its bits. One fused
+//!   multiply-add takes `2^52 * F` off again: `x * F`, rounded once, as the oracle rounds it.
+//! - In doubles like the oracle.
 
-/// Codes of a sample.
 const CODES: f64 = 65_536.0;
-/// Bits of a single-precision significand.
 const SINGLE_BITS: f64 = 24.0;
 
-/// One rung of the ladder.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Scaling {
-    /// Single precision.
     Single(Centred),
-    /// Doubles by their bits.
     Fused,
-    /// Doubles as in the oracle.
     #[default]
     Doubles,
 }
 
 impl Scaling {
-    /// The name in records.
     pub(super) fn name(self) -> &'static str {
         match self {
             Scaling::Single(_) => "f32-centred",
@@ -35,15 +28,15 @@ impl Scaling {
         }
     }
 
-    /// All that are worth a trial, the fastest first.
+    /// Lists all ways with a chance, the fastest first.
     pub(super) fn ladder(factor: f64, offset: f64) -> impl Iterator<Item = Scaling> {
         let single = Centred::candidates(factor, offset).map(Scaling::Single);
         single.chain([Scaling::Fused])
     }
 }
 
-/// `fma(x - centre, high, fma(x - centre, low, offset))`, where `high + low` is the factor to 48
-/// bits.
+/// Computes `fma(x - centre, high, fma(x - centre, low, offset))` with the factor `high + low` to
+/// 48 bits.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "only the x86-64 kernels scale in single precision")
@@ -57,9 +50,9 @@ pub(super) struct Centred {
 }
 
 impl Centred {
-    /// What may give the oracle's bits. Centres that are whole numbers come first: they hit the
-    /// code whose result is zero. The neighbours of the best centre are further chances: one code
-    /// on the wrong side of a rounding spoils a centre.
+    /// Lists candidates for the oracle's bits. Whole centres come first: they hit the code with
+    /// result zero. Neighbours of the best centre follow, because one code on the wrong side of a
+    /// rounding spoils a centre.
     fn candidates(factor: f64, offset: f64) -> impl Iterator<Item = Centred> {
         let zero = -offset / factor;
         let step = step(zero);
@@ -81,14 +74,14 @@ impl Centred {
             centre: centre as f32,
             high,
             low: (factor - f64::from(high)) as f32,
-            // Two roundings: at a whole centre this is what the oracle computes.
+            // Rounds twice, which matches the oracle at a whole centre.
             offset: (centre * factor + offset) as f32,
         }
     }
 }
 
-/// The finest step of centres near `zero` for which the difference to every code has at most 24
-/// bits.
+/// Returns the finest step of centres near `zero` with differences of at most 24 bits to every
+/// code.
 fn step(zero: f64) -> f64 {
     let reach = zero.abs().max((zero - CODES).abs());
     (reach.log2().ceil() - SINGLE_BITS).exp2()
@@ -115,7 +108,7 @@ mod tests {
     fn centres_are_tried_only_where_codes_stay_exact() {
         let count = |factor, offset| Centred::candidates(factor, offset).count();
         assert_eq!(count(0.1, -3.7), 7);
-        // Beyond 2^24 whole numbers have gaps; without a factor there is no centre.
+        // Whole numbers have gaps beyond 2^24; without a factor there is no centre.
         assert_eq!(count(1e-6, 100.0), 1);
         assert_eq!(count(0.0, 1.0), 1);
         assert_eq!(count(0.0, 0.0), 1);

@@ -1,11 +1,10 @@
-//! AArch64 Advanced SIMD: a line is four vectors. Stores go through the caches: STNP has no
+//! AArch64 Advanced SIMD: a line is four vectors. Stores go through the caches, because STNP has no
 //! intrinsic.
 
 use std::arch::aarch64::*;
 
 use super::LINE_BYTES;
 
-/// Four vectors: a line.
 type Line = [uint8x16_t; 4];
 
 /// As [`super::stream`], with the lines of a step in plain numbers.
@@ -35,7 +34,7 @@ pub(super) unsafe fn stream(
             sink = fold(sink, line);
         }
     }
-    // A pure read must not be optimised away.
+    // Keeps the compiler from removing a pure read.
     std::hint::black_box(sink);
 }
 

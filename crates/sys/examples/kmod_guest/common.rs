@@ -1,4 +1,4 @@
-//! What the cases share: a device under a policy, a copy that is compared, pins.
+//! Shared parts of the cases: a device under a policy, a compared copy, pins.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,6 @@ use daqmeter_sys::SysError;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{COPY_DEVICE, Copy, CopyDevice, Policy};
 
-/// What a case found, or why it failed.
 pub(crate) type Verdict = Result<String, String>;
 
 pub(crate) fn device(policy: u32) -> CopyDevice {
@@ -16,7 +15,7 @@ pub(crate) fn device(policy: u32) -> CopyDevice {
     device
 }
 
-/// A policy whose first channel owns the engine for the quantum in each 90 us.
+/// Sets a policy whose first channel owns the engine for the quantum in each 90 us.
 pub(crate) fn set_policy(device: &CopyDevice, policy: u32, quantum_ns: u64) {
     let policy =
         Policy { policy, high_channels: 1, quantum_ns, window_ns: 90_000, ..Policy::default() };
@@ -30,13 +29,12 @@ pub(crate) fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> 
         completion,
         bytes,
         channel,
-        // An emulated CPU that does not get on for a while is not a fault of the module.
+        // Long, because an emulated CPU may stall for a while.
         timeout_ms: 5000,
         ..Copy::default()
     }
 }
 
-/// A copy that an engine will not complete, which is given up soon.
 pub(crate) fn given_up(bytes: u64, completion: u32, channel: u32) -> Copy {
     Copy { timeout_ms: 300, ..dma(bytes, 1, completion, channel) }
 }
@@ -53,7 +51,7 @@ pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
     if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, expected {wanted:?}")) }
 }
 
-/// No page stays pinned, by the module's account and by the kernel's.
+/// Checks by the module's and the kernel's accounts that no page stays pinned.
 pub(crate) fn nothing_pinned(device: &CopyDevice) -> Result<(), String> {
     let info = device.info().map_err(|error| error.to_string())?;
     expect("pinned pages", info.pinned_pages, 0)?;
@@ -62,7 +60,6 @@ pub(crate) fn nothing_pinned(device: &CopyDevice) -> Result<(), String> {
     expect("pins acquired and released", acquired, vmstat("nr_foll_pin_released"))
 }
 
-/// A count of the kernel's.
 pub(crate) fn vmstat(name: &str) -> u64 {
     // The kernel keeps differences per CPU; this folds them into the sums.
     fs::write("/proc/sys/vm/stat_refresh", "1").unwrap();
@@ -71,17 +68,14 @@ pub(crate) fn vmstat(name: &str) -> u64 {
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// The error of a call that must fail.
 pub(crate) fn errno<T>(done: Result<T, SysError>) -> Option<i32> {
     done.err().and_then(|error| error.errno())
 }
 
-/// A pattern that no two places of a page share.
 pub(crate) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..=250_u8).cycle().map(|byte| byte.wrapping_mul(3) ^ seed).take(bytes).collect()
 }
 
-/// Fills the region by CPU, copies to the user by the request, compares.
 pub(crate) fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result<(), String> {
     let bytes = usize::try_from(request.bytes).unwrap();
     let mut buffer = Buffer::new(bytes + 8192, Pages::Base).unwrap();
@@ -90,7 +84,6 @@ pub(crate) fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result
     let mut by_cpu = Copy { by: 0, direction: 0, ..*request };
     device.copy(&mut by_cpu, &mut buffer, 0).map_err(|error| error.to_string())?;
     buffer.slice_mut::<u8>(bytes + 8192).fill(0xA5);
-    // An address that is aligned to nothing.
     let offset = 4093;
     request.direction = 1;
     device.copy(request, &mut buffer, offset).map_err(|error| error.to_string())?;

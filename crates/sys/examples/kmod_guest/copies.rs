@@ -1,4 +1,4 @@
-//! Copies that must be right, and requests that must be refused.
+//! Copies that must be correct, and requests that must be refused.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +7,6 @@ use daqmeter_sys::uapi::{ANY_CHANNEL, Copy, Policy};
 
 use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, pattern, round, set};
 
-/// Copies of many sizes under a policy.
 pub(crate) fn moves(kib: u64, policy: u32, completions: &[u32]) -> Verdict {
     let device = device(policy);
     let mut copies = 0;
@@ -27,8 +26,7 @@ pub(crate) fn moves(kib: u64, policy: u32, completions: &[u32]) -> Verdict {
     Ok(format!("{copies} copies, every byte"))
 }
 
-/// From the user and back under one request: the user's bytes must be what they were, and the
-/// region's the same.
+/// Copies from the user and back in one request; the user's bytes and the region's must not change.
 pub(crate) fn both() -> Verdict {
     let device = device(1);
     let mut copies = 0;
@@ -41,7 +39,7 @@ pub(crate) fn both() -> Verdict {
             device.copy(&mut request, buffer, 33).map_err(|error| error.to_string())?;
             Ok::<_, String>(request.after_ns - request.before_ns)
         };
-        // What the region held before is what a stale bounce buffer would bring.
+        // A stale bounce buffer would bring the region's earlier bytes.
         whole(&mut buffer, 0xEE);
         copy(0, 0, &mut buffer)?;
         let wanted = pattern(bytes, 0x5C);
@@ -62,8 +60,7 @@ pub(crate) fn both() -> Verdict {
     Ok(format!("{copies} copies there and back, every byte"))
 }
 
-/// All CPUs at once: copies on the same channels, questions about them, failures, policies that
-/// cannot be changed meanwhile.
+/// Uses all CPUs at once: copies on shared channels, queries, failures, and refused policy changes.
 pub(crate) fn racing() -> Verdict {
     const EACH: u32 = 150;
     let device = device(2);
@@ -106,7 +103,6 @@ pub(crate) fn racing() -> Verdict {
     Ok(format!("{lanes}: {done} copies, {failed} failed, {busy} changes refused"))
 }
 
-/// Requests that cannot be: each has its errno.
 pub(crate) fn refusals() -> Verdict {
     let device = device(2);
     let info = device.info().unwrap();

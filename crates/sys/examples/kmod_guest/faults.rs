@@ -1,4 +1,4 @@
-//! Engines that fail: with an error, a wrong bit, late or never.
+//! Faulty engines: errors, wrong bits, delays, lost descriptors.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use daqmeter_sys::uapi::{Copy, Policy};
 
 use crate::common::{Verdict, device, dma, errno, expect, given_up, nothing_pinned, round, set};
 
-/// Every 7th descriptor ends with an error: the copy says EIO, polled and not, and the next one is
-/// whole.
+/// Checks that an error in every 7th descriptor gives EIO, polled and not, and that the next copy
+/// is whole.
 pub(crate) fn failing() -> Verdict {
     set("fail_every", 7);
     let device = device(1);
@@ -30,7 +30,6 @@ pub(crate) fn failing() -> Verdict {
     Ok(format!("{failed} failed with EIO, {done} done and right"))
 }
 
-/// An engine that flips a bit is found by comparing, and only by that.
 pub(crate) fn flipping() -> Verdict {
     set("flip_every", 5);
     let device = device(1);
@@ -43,7 +42,7 @@ pub(crate) fn flipping() -> Verdict {
     Ok(format!("{wrong} of 20 copies were found wrong"))
 }
 
-/// A descriptor that never completes ends with a timeout; the channel works again, no page stays
+/// Checks that a lost descriptor ends with a timeout, the channel works again and no page stays
 /// pinned.
 pub(crate) fn losing() -> Verdict {
     let device = device(1);
@@ -59,23 +58,22 @@ pub(crate) fn losing() -> Verdict {
         round(&device, &mut dma(100_000, 1, completion, 2), 4)?;
     }
     expect("timeouts of the channel", device.channel(2).unwrap().timeouts, timeouts)?;
-    // Slower than the timeout: what completes late must find nothing to touch.
+    // Slower than the timeout: a late completion must find nothing to touch.
     set("delay_us", 400_000);
     let late = round(&device, &mut given_up(64, 1, 3), 5);
     set("delay_us", 0);
     if late.is_ok() {
         return Err("a copy that takes longer than its limit succeeded".to_owned());
     }
-    // Nothing is to happen when the copy would have been done: there is nothing to wait for but the
-    // time.
+    // The test waits past the end of the late copy; no event can signal that nothing happened.
     std::thread::sleep(Duration::from_millis(600));
     round(&device, &mut dma(100_000, 1, 1, 3), 6)?;
     nothing_pinned(&device)?;
     Ok(format!("{} timeouts, the channels went on", timeouts + 1))
 }
 
-/// An engine that is 8 s late is stopped after the timeout: it writes nothing into pages that were
-/// let go.
+/// Checks that an engine 8 s late is stopped after the timeout and writes nothing into released
+/// pages.
 pub(crate) fn late() -> Verdict {
     const BYTES: usize = 65_536;
     let device = device(1);
@@ -100,11 +98,11 @@ pub(crate) fn late() -> Verdict {
     Ok(format!("stopped after {:.1} s, nothing written afterwards", waited.as_secs_f64()))
 }
 
-/// An engine that cannot be stopped (`terminating=0`) keeps its pages until the channel is given
-/// back.
+/// Checks that an engine that cannot be stopped (`terminating=0`) keeps its pages until the channel
+/// is given back.
 pub(crate) fn stuck() -> Verdict {
     let device = device(1);
-    // A copy that fails is over: it keeps nothing, also where nothing can be stopped.
+    // A failed copy keeps nothing, even on an engine that cannot be stopped.
     set("fail_every", 1);
     let failed = round(&device, &mut dma(8192, 1, 1, 0), 1);
     set("fail_every", 0);
@@ -140,7 +138,6 @@ pub(crate) fn stuck() -> Verdict {
     Ok(format!("{kept} pages kept while the engine was late, none afterwards"))
 }
 
-/// The policy cannot change while a copy is under way.
 pub(crate) fn busy() -> Verdict {
     let device = device(2);
     set("delay_us", 20_000);

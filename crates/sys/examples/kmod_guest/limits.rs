@@ -1,4 +1,4 @@
-//! What a program may pin and how it may end.
+//! Limits of pinned memory, and the end of programs.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ fn again(part: &str) -> Command {
     command
 }
 
-/// The device with a policy, and its open file once more, for a program to inherit.
+/// Returns the device with a policy, and a second handle of its open file for a program to inherit.
 fn lent() -> (fs::File, CopyDevice) {
     let file = fs::File::options().read(true).write(true).open(COPY_DEVICE).unwrap();
     let device = CopyDevice::inherited(file.try_clone().unwrap()).unwrap();
@@ -25,8 +25,8 @@ fn lent() -> (fs::File, CopyDevice) {
     (file, device)
 }
 
-/// A program of another user that inherited the device; the script has set the limit of locked
-/// memory to 64 KiB.
+/// Runs a program of another user that inherited the device; the script limits locked memory to 64
+/// KiB.
 pub(crate) fn locked_memory() -> Verdict {
     let (file, device) = lent();
     let output = again("inherited").uid(65_534).gid(65_534).stdin(file).output().unwrap();
@@ -39,13 +39,11 @@ pub(crate) fn locked_memory() -> Verdict {
     Ok("what is beyond the limit is refused, and nothing stays accounted".to_owned())
 }
 
-/// The device that is the standard input.
 fn of_stdin() -> CopyDevice {
     let device = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     CopyDevice::inherited(device.into()).unwrap()
 }
 
-/// Copies with the device that is the standard input.
 pub(crate) fn inherited() {
     let device = of_stdin();
     let mut buffer = Buffer::new(1 << 20, Pages::Base).unwrap();
@@ -53,12 +51,11 @@ pub(crate) fn inherited() {
         let mut request = Copy { by, ..dma(pages * 4096, 1, 0, 0) };
         errno(device.copy(&mut request, &mut buffer, 0))
     };
-    // The second time, what the first pinned is free again.
+    // The first copy's pinned pages are free again.
     copy(1, 1);
     println!("{:?} {:?} {:?}", copy(1, 1), copy(1, 17), copy(0, 17));
 }
 
-/// A program that waits for a descriptor that never comes ends when it is killed.
 pub(crate) fn killed() -> Verdict {
     let (file, device) = lent();
     set("starving", 1);
@@ -74,7 +71,6 @@ pub(crate) fn killed() -> Verdict {
     Ok(format!("ended {:.1} s after it was killed", took.as_secs_f64()))
 }
 
-/// Waits until a copy is under way.
 fn begun(device: &CopyDevice) -> Result<(), String> {
     let began = Instant::now();
     while device.info().unwrap().in_flight == 0 {
@@ -93,7 +89,6 @@ fn ends_within(child: &mut Child, limit: Duration) -> Result<Duration, String> {
     Ok(began.elapsed())
 }
 
-/// Copies with a limit of two minutes.
 pub(crate) fn starved() {
     let device = of_stdin();
     let mut buffer = Buffer::new(4096, Pages::Base).unwrap();
@@ -102,8 +97,8 @@ pub(crate) fn starved() {
     println!("the starved copy ended with {ended:?}");
 }
 
-/// Pages of movable memory are moved out of it before an engine gets them, as for every pin that
-/// may stay.
+/// Checks that pages of movable memory are moved out of it before an engine gets them, as every
+/// long-term pin does.
 pub(crate) fn kept() -> Verdict {
     const PAGES: u64 = 512;
     let device = device(1);

@@ -1,6 +1,5 @@
-//! What `cargo xtask copy-vm` runs as root inside a virtual machine: the kernel modules against
-//! engines that fail, programs that ask for what cannot be, and a tracer against calls that are
-//! known. Prints a line for each case; exits 1 when one failed.
+//! Runs as root in the virtual machine of `cargo xtask copy-vm`: failing engines, invalid requests
+//! and a tracer against known calls. Prints a line for each case; exits 1 when one failed.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,10 +22,8 @@ use std::process::ExitCode;
 use common::{Verdict, expect};
 use daqmeter_sys::uapi::{COPY_DEVICE, CopyDevice};
 
-/// A name and what it runs.
 type Case = (&'static str, fn() -> Verdict);
 
-/// The cases, by the names that the scripts of `vm/` use.
 const CASES: &[Case] = &[
     ("refusals", copies::refusals),
     ("both", copies::both),
@@ -52,7 +49,7 @@ const CASES: &[Case] = &[
     ("clean", clean),
 ];
 
-/// What the program does when a case starts it again.
+/// Parts that a case starts as a child of this program.
 const PARTS: &[(&str, fn())] = &[
     ("known-calls", trace::known_calls),
     ("uname-cost", trace::uname_cost),
@@ -83,7 +80,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Holds the device until it is ended.
 fn hold() {
     let _device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
     loop {
@@ -91,7 +87,7 @@ fn hold() {
     }
 }
 
-/// After all modules are gone: no probe is left, nothing is pinned.
+/// Checks after unloading that no probe is left and nothing is pinned.
 fn clean() -> Verdict {
     let probes = fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
     expect("probes left", probes.trim(), "")?;

@@ -10,9 +10,8 @@ use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, round};
 
 const BUSY: Option<i32> = Some(16);
 
-/// A policy belongs to the file that set it: another program cannot change it, end it or copy under
-/// it. A change that is not possible leaves the policy before in force, with its number and its
-/// counts.
+/// Checks that only the file that set the policy may change, end or use it. An impossible change
+/// leaves the policy, its number and its counts in force.
 pub(crate) fn owned() -> Verdict {
     let owner = device(1);
     let other = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
@@ -40,7 +39,7 @@ pub(crate) fn owned() -> Verdict {
     drop(other);
     expect("the policy after all that", number(&owner), Ok(first))?;
 
-    // Channels that do not exist cannot be high.
+    // Channel 40 does not exist.
     expect("a policy that cannot be", set(&owner, policy(3, 1 << 40)), Some(22))?;
     expect("the policy before it", number(&owner), Ok(first))?;
     expect("its copies", owner.channel(0).unwrap().copies, 3)?;
@@ -56,8 +55,8 @@ pub(crate) fn owned() -> Verdict {
     Ok("EBUSY for another program; a change that cannot be changes nothing".to_owned())
 }
 
-/// The kernel's own client of public channels (async_tx, loaded by the script) has none of
-/// softdma's, which cannot be unbound.
+/// Checks that the kernel's own client of public channels (async_tx, loaded by the script) has no
+/// softdma channel. A softdma channel cannot be unbound.
 pub(crate) fn private() -> Verdict {
     let used = |channel: &fs::DirEntry| {
         let used = fs::read_to_string(channel.path().join("in_use")).unwrap();

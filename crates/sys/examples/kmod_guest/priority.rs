@@ -8,7 +8,6 @@ use daqmeter_sys::uapi::CopyDevice;
 
 use crate::common::{Verdict, device, dma, nothing_pinned, set_policy};
 
-/// What the gate and the channels did in a second.
 struct Second {
     high_ns: f64,
     low_ns: f64,
@@ -16,14 +15,13 @@ struct Second {
     text: String,
 }
 
-/// The module's number of the priority policy.
 const PRIORITY: u32 = 3;
 
-/// The window's share, and what the channels get of it. Shares and times depend on the scheduler,
-/// so they have three measurements; each that is refused is printed.
+/// Checks the window's share and the channels' shares. The scheduler affects shares and times, so
+/// there are up to three measurements; each refused one is printed.
 pub(crate) fn priority() -> Verdict {
     let device = device(PRIORITY);
-    // Real time is hopeless in an emulator without icount: there only the accounts are checked.
+    // Without icount an emulator's times are not reliable; only the accounts are checked.
     let exact = fs::read_to_string("/proc/cmdline").unwrap().contains("daqmeter.icount");
     let judged = || {
         if exact { exactly(&device) } else { one_second(&device).text() }
@@ -39,7 +37,6 @@ pub(crate) fn priority() -> Verdict {
 }
 
 impl Second {
-    /// Every channel got something.
     fn text(self) -> Verdict {
         if self.kib.contains(&0) {
             return Err(format!("a channel got nothing: {}", self.text));
@@ -48,7 +45,6 @@ impl Second {
     }
 }
 
-/// All channels at once for a second.
 fn one_second(device: &CopyDevice) -> Second {
     let channels = device.info().unwrap().channels;
     let (before, kib_before) = (device.info().unwrap(), kib(device));
@@ -74,7 +70,6 @@ fn one_second(device: &CopyDevice) -> Second {
     Second { high_ns, low_ns, kib, text }
 }
 
-/// What each channel has copied so far.
 fn kib(device: &CopyDevice) -> Vec<u64> {
     let channels = 0..device.info().unwrap().channels;
     channels.map(|at| device.channel(at).unwrap().bytes >> 10).collect()
@@ -90,8 +85,8 @@ fn copies_within(device: &CopyDevice, channel: u32, time: Duration) -> u32 {
     copies
 }
 
-/// Under the machine's own clock (icount): the phases have the lengths that were asked for, and the
-/// gate holds a low channel back.
+/// Checks under icount that the phases have the requested lengths and that the gate holds a low
+/// channel back.
 fn exactly(device: &CopyDevice) -> Verdict {
     let second = one_second(device);
     let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.05;
@@ -99,10 +94,10 @@ fn exactly(device: &CopyDevice) -> Verdict {
         return Err(format!("30000 and 60000 ns were asked for: {}", second.text));
     }
     let text = second.text()?;
-    // Which share each gets beside the others is decided by the scheduler on one CPU, not by the
-    // gate. Alone, a low channel is held back in each quantum and a high one never. The engine's
-    // thread has the same CPU and goes on with what it has while the gate is shut, so that a short
-    // quantum may cost nothing: here it is two thirds of the window.
+    // The scheduler on one CPU decides the shares of concurrent channels, so each runs alone. Each
+    // quantum holds a low channel back, and never a high one. The engine's thread shares the CPU
+    // and finishes queued work while the gate is shut. A short quantum may therefore cost nothing:
+    // here it is two thirds of the window.
     set_policy(device, PRIORITY, 60_000);
     let [high, low] = [0, 1].map(|at| copies_within(device, at, Duration::from_millis(500)));
     set_policy(device, PRIORITY, 30_000);

@@ -1,4 +1,4 @@
-//! The tracer against calls that are known.
+//! Tests the tracer against known calls.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,24 +12,22 @@ use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice, TraceInfo, TraceRecord, text
 
 use crate::common::{Verdict, expect};
 
-/// Calls of each kind that the traced program makes.
 const CALLS: usize = 1000;
-/// Sizes that nothing else in the machine copies.
+/// Size that no other copy in the machine has.
 const WRITTEN: usize = 1237;
 const READ: usize = 777;
 
-/// Operations of the records: the inline forms follow the outer two.
+/// Operation codes; the inline forms follow the outer two.
 const FROM: u16 = 0;
 const TO: u16 = 1;
 const INLINE_FROM: u16 = 2;
 const INLINE_TO: u16 = 3;
 
-/// The traced program: calls whose copies are known.
 pub(crate) fn known_calls() {
     let file = memory_file(65_536, false).unwrap();
     let (written, mut read) = (vec![1; WRITTEN], vec![0; READ]);
     for _ in 0..CALLS {
-        // nanosleep with a time that cannot be: 16 bytes from the user, and no sleep.
+        // nanosleep with an invalid time: 16 bytes from the user, and no sleep.
         daqmeter_sys::copies::refused_sleep();
         // uname: 390 bytes to the user.
         daqmeter_sys::copies::system_name();
@@ -46,7 +44,6 @@ pub(crate) fn run_known_calls() -> u32 {
     child.id()
 }
 
-/// Counts the known program's records, live, while it runs.
 pub(crate) fn trace() -> Verdict {
     let (child, records, info, probed) = traced()?;
     expect("records in all", records.len() as u64, info.recorded.iter().sum())?;
@@ -70,8 +67,7 @@ pub(crate) fn trace() -> Verdict {
     ))
 }
 
-/// The known program's process, all records, the counts at the end and which operations could be
-/// seen.
+/// The known program's process, all records, final counts and the mask of visible operations.
 fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
     let mut tracer =
         TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
@@ -90,8 +86,7 @@ fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
     Ok((child, records, tracer.info().unwrap(), probed))
 }
 
-/// Each call under its operation, and under no other: a helper within an outer function is not
-/// counted once more.
+/// Checks that each call is recorded once: a helper within an outer function does not count again.
 fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
     let of = |operation: u16, bytes: usize| {
         let same =
@@ -113,7 +108,7 @@ fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Small rings, nobody reads: what is kept and what is dropped add up.
+/// Checks that kept and dropped records add up when small rings are not read.
 pub(crate) fn trace_full() -> Verdict {
     let mut tracer =
         TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
@@ -132,7 +127,7 @@ pub(crate) fn trace_full() -> Verdict {
     if dropped == 0 || recorded + dropped < 2 * CALLS as u64 {
         return Err(format!("{recorded} kept, {dropped} dropped"));
     }
-    // The oldest stay: each ring's counters begin at 0 and have no hole.
+    // The oldest records stay: each ring's counters begin at 0 without a gap.
     let mut rings: BTreeMap<(u32, u16), Vec<u64>> = Default::default();
     for record in &records {
         rings.entry((record.ring_cpu, record.operation)).or_default().push(record.counter);
@@ -143,7 +138,6 @@ pub(crate) fn trace_full() -> Verdict {
     Ok(format!("{recorded} kept, {dropped} dropped, {} rings", rings.len()))
 }
 
-/// Prints the time of one of many calls of uname.
 pub(crate) fn uname_cost() {
     println!("{}", uname_ns());
 }
@@ -155,8 +149,8 @@ fn uname_ns() -> f64 {
     begin.elapsed().as_nanos() as f64 / f64::from(EACH)
 }
 
-/// Waits until the kernel has turned the probes into jumps, which it does a moment after they are
-/// set. Some cannot be: then for two seconds.
+/// Waits until the kernel has turned the probes into jumps, shortly after they are set. Some cannot
+/// be: the wait ends after two seconds.
 fn jumps_are_made() {
     let is_made = |line: &str| line.contains("[OPTIMIZED]") || line.contains("[FTRACE]");
     let began = Instant::now();
@@ -169,10 +163,9 @@ fn jumps_are_made() {
     }
 }
 
-/// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift
-/// 3: 8 ns each), so the time of a call with the probes less the time without is a count. The calls
-/// of the process that reads the tracer are not recorded: they show what it costs to come to the
-/// tracer's own code at each probe, and to go back.
+/// Counts instructions per record: under icount (shift 3) each takes 8 ns, so the extra time of a
+/// call with probes is a count. Calls of the tracer's reader are not recorded: they show the cost
+/// of entering and leaving a probe.
 pub(crate) fn trace_cost() -> Verdict {
     let in_child = || -> f64 {
         let own = std::env::current_exe().unwrap();
@@ -201,8 +194,6 @@ pub(crate) fn trace_cost() -> Verdict {
     ))
 }
 
-/// The tracer, just loaded, has rings for the CPUs that are online: four of 16,384 records for
-/// each.
 pub(crate) fn trace_memory() -> Verdict {
     const RINGS_BYTES: u64 = 4 * 16_384 * size_of::<TraceRecord>() as u64;
     let text = fs::read_to_string("/proc/vmallocinfo").unwrap();
@@ -211,7 +202,7 @@ pub(crate) fn trace_memory() -> Verdict {
     let found: u64 = rings.filter_map(bytes).sum();
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap();
     let cpus = cpus.lines().filter(|line| line.starts_with("processor")).count() as u64;
-    // Each ring has a page behind it that is not mapped.
+    // Each ring has an unmapped page behind it.
     expect("bytes of rings", found, cpus * (RINGS_BYTES + 4 * 4096))?;
     Ok(format!("{found} bytes for {cpus} CPUs online"))
 }

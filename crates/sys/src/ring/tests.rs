@@ -1,5 +1,3 @@
-//! Rings of one process and of two.
-
 use super::*;
 
 fn small(ring_bytes: usize, unit_bytes: usize, gap_bytes: usize) -> (Producer, Consumer) {
@@ -34,8 +32,8 @@ fn two_spans_at_a_wrap_and_none_of_a_block_that_is_not_whole() {
     assert_eq!(host.spans(4096).map(<[u8]>::len), [0, 0]);
 }
 
-/// The corner case of the protocol: a host that releases nearly the whole ring at once moves its
-/// pointer back by less than the gap, and the card would not see the wrap.
+/// A host that releases nearly the whole ring moves its pointer back by less than the gap, so the
+/// card would miss the wrap.
 #[test]
 fn a_wrap_shorter_than_the_gap_is_not_seen_and_therefore_made_in_three_steps() {
     let old = Pointer { offset: 2048, even: false };
@@ -76,7 +74,6 @@ fn a_gap_of_half_the_ring_is_refused() {
     assert!(error.contains("available"), "{error}");
 }
 
-/// A card whose reader is elsewhere, and its memory.
 fn shared(ring_bytes: usize, unit_bytes: usize) -> (Producer, OwnedFd) {
     let (card, host) = small(ring_bytes, unit_bytes, 0);
     drop(host);
@@ -137,7 +134,6 @@ fn a_ring_that_is_shared_has_one_reader() {
     assert!(open().unwrap_err().to_string().contains("a reader already"));
     drop(first);
     let second = open().unwrap();
-    // Its process was killed, and its connection ended.
     card.forget_reader();
     let third = open().unwrap();
     drop(second);
@@ -146,8 +142,7 @@ fn a_ring_that_is_shared_has_one_reader() {
     open().unwrap();
 }
 
-/// The card's process may write anything: what was lent stays as it was, and the reader's own
-/// accounts hold.
+/// The card's process may write anything; the lent bytes and the reader's accounts must not change.
 #[test]
 fn a_card_that_breaks_the_protocol_changes_nothing_that_is_lent() {
     use std::os::unix::fs::FileExt;
@@ -184,14 +179,14 @@ fn a_host_that_breaks_the_protocol_takes_no_room_back() {
     assert!(Consumer::open(fd).unwrap_err().to_string().contains("inside a block"));
 }
 
-/// In a release build the sum wrapped, and a safe call wrote before the ring.
+/// The sum wrapped in a release build, and a safe call wrote before the ring.
 #[test]
 #[should_panic(expected = "has not released")]
 fn a_place_whose_sum_overflows_is_not_free() {
     small(4096, 1024, 0).0.write(usize::MAX, &[1, 2]);
 }
 
-/// In a release build the sum wrapped, and the header's own words were lent.
+/// The sum wrapped in a release build, and the header's own words were lent.
 #[test]
 #[should_panic(expected = "of a ring")]
 fn a_word_whose_sum_overflows_is_none() {

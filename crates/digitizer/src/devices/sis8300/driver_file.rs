@@ -18,12 +18,10 @@ use super::regs::{is_dma_read, is_dma_write};
 use crate::devices::board::Board;
 use crate::serve::{DriverFile, ServedBoard, ServedTraffic};
 
-/// Whose ioctls to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// The ESS driver's.
     Ess,
-    /// Struck's own: the same registers, other waits. For tests of the probe.
+    /// Struck's own driver: equal registers, other waits. Serves tests of the probe.
     Struck,
 }
 
@@ -39,7 +37,7 @@ struct BoardFile {
 /// Serves an emulated board at `path` until the result is dropped.
 ///
 /// # Errors
-/// When the path is not a regular file, or FUSE is missing or forbidden.
+/// The path is not a regular file, or FUSE is missing or forbidden.
 pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<ServedBoard, Fault> {
     let traffic = Arc::<ServedTraffic>::default();
     let file = BoardFile {
@@ -55,7 +53,6 @@ fn lock(board: &Shared) -> MutexGuard<'_, EmulatedBoard> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Any fault of an emulated board is the board being gone.
 const GONE: Errno = Errno::ENODEV;
 
 impl BoardFile {
@@ -78,15 +75,15 @@ impl BoardFile {
         }
     }
 
-    /// Waits in a thread of its own: the file system goes on answering register reads meanwhile.
+    /// Waits in its own thread, so that the file system keeps answering register reads.
     fn wait_irq(&self, argument: &[u8], reply: ReplyIoctl) {
         let Some((timeout, _)) = argument.split_first_chunk::<4>() else {
             return reply.error(Errno::EINVAL);
         };
         let timeout_ms = u32::from_ne_bytes(*timeout);
         let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
-        // The driver forgets what came before the call: its flag is cleared on entry, and so is
-        // ours.
+        // The driver clears its flag on entry and so forgets earlier interrupts; the emulation does
+        // so, too.
         let forgotten = lock(&board).wait(Duration::ZERO);
         std::thread::spawn(move || {
             let status = match forgotten {
@@ -113,8 +110,8 @@ impl BoardFile {
     }
 }
 
-/// The driver's status: 0 fired, 2 timeout. Waits a little at a time, so that the board is free for
-/// others in between.
+/// Returns the driver's status: 0 fired, 2 timeout. Waits in slices, so that others can use the
+/// board in between.
 fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
     let slice = Duration::from_millis(1);
     let slices = if timeout_ms == 0 { u32::MAX } else { timeout_ms };

@@ -14,7 +14,6 @@ use super::regs::{self, Model, is_dma_write};
 use crate::devices::board::{Board, Identity};
 use crate::devices::pcie::{PcieLink, device_numbers};
 
-/// A board that the ESS driver drives.
 #[derive(Debug)]
 pub struct EssBoard {
     identity: Identity,
@@ -24,10 +23,8 @@ pub struct EssBoard {
     stop: StopFlag,
 }
 
-/// The driver's `status` after WAIT_IRQ.
 const FIRED: u32 = 0;
 const TIMEOUT: u32 = 2;
-/// The DAQ-done interrupt.
 const DAQ_DONE: u32 = 0;
 
 impl EssBoard {
@@ -73,8 +70,8 @@ impl BoardRegisters for EssBoard {
             )));
         }
         self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
-        // One call is one DMA write: what it does not take is not sent again as a length that the
-        // board cannot write.
+        // One call is one DMA write. The rest of a partial write is not sent, because its length
+        // may be invalid for the board.
         loop {
             match self.file.write(from) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -111,8 +108,8 @@ impl Board for EssBoard {
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        // The driver has no pread: its read() starts at the position that lseek set. A read may
-        // come in parts; only the end of the memory ends it.
+        // The driver has no pread: its read() starts at the position of lseek. A read may come in
+        // parts; only the end of the memory ends it.
         self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
         let mut done = 0;
         while done < into.len() {

@@ -1,6 +1,6 @@
 //! Struck SIS8300 boards: the real ones behind the ESS driver, and emulated ones. Three kernel
-//! interfaces share the name `sis8300`; a device is probed before anything is driven, and one that
-//! is not understood is refused with what was found.
+//! interfaces share the name `sis8300`. A device is probed before any access, and an unknown one is
+//! refused with the finding.
 
 mod driver_file;
 pub mod emulated;
@@ -26,7 +26,6 @@ pub use registers::BoardRegisters;
 
 const UNDRIVEN: &str = "not driven: load sis8300drv";
 
-/// The family.
 #[derive(Clone, Copy, Debug)]
 pub struct Sis8300;
 
@@ -77,7 +76,6 @@ impl BoardFamily for Sis8300 {
         let profile = Profile::default();
         let row = |board: &emulated::BoardRate| {
             let stem = &board.model;
-            // emu:l20 is the twentieth L.
             let dash = if stem == "l2" { "-" } else { "" };
             let megabytes = board.own_bytes_per_s / 1e6;
             (
@@ -124,9 +122,6 @@ fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
 }
 
 /// Opens a real board.
-///
-/// # Errors
-/// When the path is not a digitizer, or one whose driver daqmeter does not drive.
 pub fn open_ess(device: &str) -> Result<EssBoard, Fault> {
     match probe(device)? {
         ProbedDriver::Ess { file, id } => EssBoard::new(device, file, id),

@@ -1,4 +1,4 @@
-//! What stands behind a device path, found out without changing anything.
+//! Identification of a device without changing it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,29 +9,21 @@ use daqmeter_sys::sis8300;
 use super::regs::{self, Model};
 use crate::devices::pcie::device_numbers;
 
-/// An understood device.
 #[derive(Debug)]
 pub enum ProbedDriver {
-    /// The ESS driver: daqmeter drives it.
     Ess {
-        /// Open for reading and writing.
         file: File,
-        /// Identification register.
         id: u32,
     },
-    /// Struck's vendor driver, or slac-epics: same register ioctls, different waits and reads.
+    /// Struck's vendor driver, or slac-epics: equal register ioctls, different waits and reads.
     Struck,
     /// A driver of the upciedev family, by the name that sysfs gives.
     Upciedev {
-        /// Its name.
         driver: String,
     },
 }
 
 /// Probes a path.
-///
-/// # Errors
-/// When it is not there, not a device, or answers like nothing that is known.
 pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
     let refuse = |why: String| Fault::new(format!("{device}: {why}"));
     let metadata = fs::metadata(device)
@@ -64,8 +56,8 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
             "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx"
         )));
     }
-    // Releasing waiters when there are none changes nothing. The command's size (12 bytes) is the
-    // ESS driver's own.
+    // A release without waiters has no effect. The command's size (12 bytes) is the ESS driver's
+    // own.
     match sis8300::release_irq(&file) {
         Ok(()) => Ok(ProbedDriver::Ess { file, id }),
         Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(ProbedDriver::Struck),
@@ -73,8 +65,8 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
     }
 }
 
-/// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is
-/// tried: their numbers mean different things in each fork.
+/// Finds an upciedev driver: its nodes are `sis8300s<N>`, and sysfs names it. No ioctl is tried:
+/// their numbers mean different things in each fork.
 fn upciedev_driver(device: &str, rdev: u64) -> Option<String> {
     let (major, minor) = device_numbers(rdev);
     let link = fs::read_link(format!("/sys/dev/char/{major}:{minor}/device/driver")).ok();

@@ -1,40 +1,31 @@
-//! A board's verbs on its registers, the same for the real ones and the emulated.
+//! A board's operations on its registers, equal for real and emulated boards.
 
 use daqmeter_harness::{Fault, StopFlag};
 
 use super::regs;
 
-/// A board's registers, and its DMA for writing.
 pub trait BoardRegisters {
-    /// Reads a register by 32-bit word offset.
-    ///
-    /// # Errors
-    /// When the board is gone.
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault>;
 
-    /// Writes a register.
-    ///
-    /// # Errors
-    /// When the board is gone.
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault>;
 
-    /// One DMA write to card memory, of a length and at an offset that the board allows (a power of
-    /// two, at least 64 bytes; an offset in multiples of 64); returns the bytes taken.
+    /// Does one DMA write to card memory; returns the bytes taken. Lengths are powers of two from
+    /// 64 bytes on, offsets multiples of 64.
     ///
     /// # Errors
-    /// When the board is gone, or its memory is protected.
+    /// The board is gone, or its memory is protected.
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault>;
 }
 
-/// Samples of one channel, where `samples` are taken over all ten: even numbers of blocks only
-/// (KU), at least two.
+/// Returns the samples of one channel for `samples` over all ten: even numbers of blocks only (KU),
+/// at least two.
 pub(super) fn channel_samples(samples: u64) -> u64 {
     let of_each = samples.div_ceil(u64::from(regs::CHANNELS));
     of_each.max(1).next_multiple_of(2 * regs::BLOCK_SAMPLES)
 }
 
-/// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The
-/// sampling clock is left as it is: its chip is not in the documented register list.
+/// Sets up all ten channels, packed, `samples` in all, started by MLVDS line 0. The sampling clock
+/// stays unchanged: its chip is not in the documented register list.
 pub(super) fn configure(board: &mut impl BoardRegisters, samples: u64) -> Result<(), Fault> {
     let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
     let to_register = |blocks: u64| {
@@ -65,8 +56,8 @@ pub(super) fn is_done(board: &mut impl BoardRegisters) -> Result<bool, Fault> {
     Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
 }
 
-/// Writes card memory in as many DMA writes as it takes. The memory is protected again afterwards,
-/// even after an error or a signal.
+/// Writes card memory by DMA writes. Protects the memory again afterwards, even after an error or a
+/// signal.
 pub(super) fn write(
     board: &mut impl BoardRegisters,
     card_offset: u64,
@@ -105,7 +96,7 @@ fn dma_writes(
 mod tests {
     use super::*;
 
-    /// A board that sets the flag at its second DMA write and keeps what is written to register
+    /// A board that sets the flag at its second DMA write and keeps the values written to register
     /// 0x230.
     #[derive(Default)]
     struct Stopping {
@@ -132,8 +123,7 @@ mod tests {
         }
     }
 
-    /// Regression: a write that took longer than the grace after Ctrl-C was ended with the memory
-    /// unprotected.
+    /// Regression: a write longer than the grace period after Ctrl-C ended with unprotected memory.
     #[test]
     fn a_write_ends_soon_after_a_signal_and_the_memory_is_protected_again() {
         let mut board = Stopping::default();

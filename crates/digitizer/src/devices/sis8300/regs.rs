@@ -1,103 +1,75 @@
-//! BoardRegisters of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and
-//! -L2 user manuals (register chapters), as restated in the project's reference, section 2.4.
+//! Registers of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and -L2
+//! user manuals (register chapters), restated in the project's reference, section 2.4.
 
-/// Identification: 31:16 model, 15:8 firmware version, 7:0 revision.
+/// Bits 31:16 model, 15:8 firmware version, 7:0 revision.
 pub const ID: u32 = 0x00;
-/// Serial number, 15:0.
+/// Bits 15:0.
 pub(crate) const SERIAL: u32 = 0x01;
-/// Firmware options.
 pub(crate) const OPTIONS: u32 = 0x05;
 /// Acquisition control (write) and status (read).
 pub(crate) const ACQUISITION: u32 = 0x10;
-/// Write: start at once.
 pub(crate) const ACQUISITION_START: u32 = 1 << 0;
-/// Write: arm for the external trigger.
 pub(crate) const ACQUISITION_ARM: u32 = 1 << 1;
-/// Write: reset the acquisition logic.
 pub(crate) const ACQUISITION_RESET: u32 = 1 << 2;
-/// Read: sampling.
 pub(crate) const STATUS_SAMPLING: u32 = 1 << 0;
-/// Read: armed.
 pub(crate) const STATUS_ARMED: u32 = 1 << 1;
-/// Read: logic busy.
 pub(crate) const STATUS_BUSY: u32 = 1 << 4;
-/// Read: card memory is ready. The reset value of the register.
+/// Card memory is ready; reset value of the register.
 pub(crate) const STATUS_MEMORY_READY: u32 = 1 << 7;
-/// Sample control: 9:0 disable channels 10..1, bit 10 internal trigger, bit 11 external trigger.
+/// Bits 9:0 disable channels 10..1, bit 10 internal trigger, bit 11 external trigger.
 pub(crate) const SAMPLE_CONTROL: u32 = 0x11;
-/// Bit of [`SAMPLE_CONTROL`].
 pub(crate) const EXTERNAL_TRIGGER: u32 = 1 << 11;
-/// MLVDS lines: 15:8 trigger enable, 7:0 falling edge.
+/// Bits 15:8 trigger enable, 7:0 falling edge.
 pub(crate) const MLVDS: u32 = 0x12;
-/// First of ten: memory block (16 samples) at which a channel starts; after acquisition, where it
-/// ended.
+/// First of ten: memory block (16 samples) at which a channel starts; its end after an acquisition.
 pub(crate) const CHANNEL_ADDRESS: u32 = 0x120;
 /// Samples per channel in blocks of 16, minus one.
 pub(crate) const SAMPLE_LENGTH: u32 = 0x12A;
-/// Read DMA: card source byte address, length, control (bit 0 start, and running).
+/// Read DMA: card source byte address, then length and control (bit 0 start, and running).
 pub(crate) const DMA_READ_SOURCE: u32 = 0x202;
-/// Length in bytes.
 pub(crate) const DMA_READ_LENGTH: u32 = 0x203;
-/// Byte swap of read DMA data.
 pub(crate) const BYTE_SWAP: u32 = 0x205;
-/// Write DMA: card destination.
 pub(crate) const DMA_WRITE_DESTINATION: u32 = 0x212;
 /// Interrupt enable (J/K: bit sets, bit + 16 clears).
 pub(crate) const IRQ_ENABLE: u32 = 0x220;
-/// Interrupt status.
 pub(crate) const IRQ_STATUS: u32 = 0x221;
-/// Interrupt clear.
 pub(crate) const IRQ_CLEAR: u32 = 0x222;
-/// Read DMA done.
 pub(crate) const IRQ_READ_DMA: u32 = 1 << 0;
-/// Write DMA done.
 pub(crate) const IRQ_WRITE_DMA: u32 = 1 << 1;
-/// DAQ done.
 pub(crate) const IRQ_DAQ_DONE: u32 = 1 << 14;
-/// Enables writes to card memory.
 pub const MEMORY_WRITE_ENABLE: u32 = 0x230;
 
-/// Channels of a board.
 pub(crate) const CHANNELS: u32 = 10;
 /// Samples in a memory block (256 bits).
 pub(crate) const BLOCK_SAMPLES: u64 = 16;
 
-/// The ESS driver reads multiples of this from multiples of this (reference, section 2.1).
+/// Granularity of the ESS driver's reads, in offset and length (reference, section 2.1).
 pub(crate) const READ_UNIT_BYTES: u64 = 16;
 /// Bytes of one DMA write: register 0x213 takes powers of two from 64 on, and the original writes
 /// 64 at a time.
 pub(crate) const WRITE_BYTES: usize = 64;
 
-/// Whether a board can do this as one read of its driver.
 pub(crate) fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
     card_offset.is_multiple_of(READ_UNIT_BYTES) && (bytes as u64).is_multiple_of(READ_UNIT_BYTES)
 }
 
-/// Whether a board can do this as one DMA write.
 pub(crate) fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
     bytes >= WRITE_BYTES
         && bytes.is_power_of_two()
         && card_offset.is_multiple_of(WRITE_BYTES as u64)
 }
 
-/// Models of the family, by register [`ID`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Model {
-    /// SIS8300.
     Sis8300,
-    /// SIS8300-L.
     L,
-    /// SIS8300-L2.
     L2,
-    /// SIS8300-KU.
     Ku,
 }
 
 impl Model {
-    /// All models.
     pub const ALL: [Model; 4] = [Model::Sis8300, Model::L, Model::L2, Model::Ku];
 
-    /// Bits 31:16 of the identification register.
     pub fn code(self) -> u32 {
         match self {
             Model::Sis8300 => 0x8300,
@@ -107,12 +79,10 @@ impl Model {
         }
     }
 
-    /// The model with that identification register.
     pub(crate) fn from_id(id: u32) -> Option<Model> {
         Model::ALL.into_iter().find(|model| model.code() == id >> 16)
     }
 
-    /// Product name.
     pub fn name(self) -> &'static str {
         match self {
             Model::Sis8300 => "SIS8300",
@@ -122,7 +92,7 @@ impl Model {
         }
     }
 
-    /// Sample memory. The first model has 512 MiB, or 1 GiB with firmware option bit 8.
+    /// Returns the sample memory. The first model has 512 MiB, or 1 GiB with firmware option bit 8.
     pub fn memory_bytes(self, options: u32) -> u64 {
         match self {
             Model::Sis8300 if options & (1 << 8) == 0 => 512 << 20,

@@ -13,13 +13,11 @@ use crate::devices::pcie::{PcieLink, device_numbers};
 /// `ESPIPE`: the device has no offsets.
 const NOT_SEEKABLE: i32 = 29;
 
-/// A device that is read.
 #[derive(Debug)]
 pub(super) struct Channel {
     identity: Identity,
     file: File,
     link: Option<PcieLink>,
-    /// False once the driver refused an offset.
     seekable: bool,
     stop: StopFlag,
 }
@@ -29,8 +27,8 @@ impl Channel {
         let refuse = |why: &dyn std::fmt::Display| Fault::new(format!("{device}: {why}"));
         let metadata = fs::metadata(path).map_err(|error| refuse(&error))?;
         let kind = metadata.file_type();
-        // Regular files stand for devices in tests, as those of FUSE. Opening a FIFO would wait for
-        // its other end.
+        // Tests use regular files as devices, as FUSE does. Opening a FIFO would wait for its other
+        // end.
         if !kind.is_char_device() && !kind.is_file() {
             return Err(refuse(&"not a character device"));
         }
@@ -75,7 +73,7 @@ impl Board for Channel {
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let mut done = 0;
-        // A read may come in parts; only an end of the data ends it.
+        // A read may come in parts; only the end of the data ends it.
         while done < into.len() {
             match self.read_some(offset + done as u64, &mut into[done..]) {
                 Ok(0) => break,

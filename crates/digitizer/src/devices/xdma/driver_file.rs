@@ -1,5 +1,4 @@
-//! An emulated channel behind a file that is read at any offset, by any length, and knows no
-//! command.
+//! An emulated channel behind a file with reads of any offset and length, and without commands.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -12,7 +11,7 @@ use super::emulated::EmulatedChannel;
 use crate::devices::board::Board;
 use crate::serve::{DriverFile, ServedBoard, ServedTraffic};
 
-/// Bytes of the file: what a card with 1 GiB of memory shows.
+/// Size of the file: a card with 1 GiB of memory.
 const SIZE_BYTES: u64 = 1 << 30;
 
 struct ChannelFile {

@@ -1,18 +1,16 @@
-//! A channel in memory, as a card whose channel is mapped to its memory: the same samples lie at
-//! the same offset.
+//! A channel in memory, like a channel mapped to a card's memory: an offset always holds equal
+//! samples.
 
 use daqmeter_harness::Fault;
 
 use crate::devices::board::{Board, Identity, pattern_sample};
 
-/// Samples after which the pattern comes again: 1 MiB of it is made once.
+/// Period of the pattern: 1 MiB of it is made once.
 const PERIOD_SAMPLES: u64 = 1 << 19;
 
-/// An emulated channel.
 #[derive(Debug)]
 pub(super) struct EmulatedChannel {
     identity: Identity,
-    /// One period of the pattern as bytes.
     period: Vec<u8>,
 }
 

@@ -1,10 +1,9 @@
-//! Streaming character devices without commands of their own, as Xilinx's XDMA driver shows a DMA
-//! channel from card to host: `/dev/xdma0_c2h_0` is read, at an offset, and nothing else
-//! (dma_ip_drivers, XDMA/linux-kernel, cdev_sgdma.c). Any such device is named with a prefix:
+//! Streaming character devices without commands, such as a DMA channel from card to host of
+//! Xilinx's XDMA driver. Programs only read `/dev/xdma0_c2h_0` at an offset (dma_ip_drivers,
+//! XDMA/linux-kernel, cdev_sgdma.c). Any such device is named with a prefix:
 //! `stream:/dev/mydevice`.
 //!
-//! There is no trigger, nothing is mapped or written, and nobody but the emulated member knows what
-//! the samples must be.
+//! It has no trigger, no mapping and no writes; only the emulated member has known samples.
 
 mod channel;
 mod driver_file;
@@ -19,10 +18,8 @@ use crate::serve::ServedBoard;
 use channel::Channel;
 use emulated::EmulatedChannel;
 
-/// Prefix of any streaming device.
 const STREAM_PREFIX: &str = "stream:";
 
-/// The family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Xdma;
 
@@ -97,7 +94,6 @@ fn emulated_name(device: &str) -> Option<&str> {
     name.starts_with("xdma").then_some(name)
 }
 
-/// `xdma0_c2h_0`: card 0, from card to host, channel 0.
 fn is_node(name: &str) -> bool {
     let numbers = name.strip_prefix("xdma").and_then(|rest| rest.split_once("_c2h_"));
     let is_number = |text: &str| text.parse::<u8>().is_ok();

@@ -1,4 +1,5 @@
-//! A streaming device through the whole engine: in memory, as a plain file, and behind FUSE.
+//! Tests of a streaming device through the whole engine: in memory, as a plain file, and behind
+//! FUSE.
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, RunRecord, Workload};
@@ -57,7 +58,7 @@ fn what_a_stream_cannot_do_is_refused_before_it_is_opened_for_work() {
     assert!(refused.contains("cannot be triggered"), "{refused}");
 }
 
-/// Everything that was read is another file's, so only the conversion can be compared.
+/// The data come from another file, so only the conversion can be compared.
 #[test]
 fn a_real_stream_says_in_its_record_what_could_not_be_verified() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +79,7 @@ fn a_real_stream_says_in_its_record_what_could_not_be_verified() {
     assert!(!record.outcome.is_ok(), "a short read is a loss");
 }
 
-/// A device without offsets, as a stream is: each read takes what comes next.
+/// A device without offsets, as a stream is: each read continues the previous one.
 #[test]
 fn a_device_without_offsets_is_read_on() {
     let record = run("stream:/dev/zero", digitizer().with("function", 4_u64));

@@ -1,6 +1,6 @@
-//! AVX2 with FMA: 8 samples a step. Decimated samples are gathered by one load and one blend each
-//! ([`gathered`]): what AVX2 calls a gather is slower on every CPU that it was tried on, and on
-//! many it was slowed down further by mitigations.
+//! AVX2 with FMA: 8 samples a step. One load and one blend gather each decimated sample
+//! ([`gathered`]). AVX2's own gather is slower on every tested CPU, and mitigations slow it
+//! further.
 
 use std::arch::x86_64::*;
 
@@ -10,7 +10,6 @@ use super::super::{Conversion, Qmn};
 use super::{TWO_TO_52, until_aligned};
 use crate::Store;
 
-/// Samples in one step.
 const STEP: usize = 8;
 
 /// Converts every `factor`-th sample.
@@ -58,7 +57,6 @@ pub(in super::super) unsafe fn to_f32(
     }
 }
 
-/// Scales in the proven way.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn scale_f32(
@@ -104,7 +102,7 @@ fn scale_f32(
     }
 }
 
-/// Converts every `factor`-th sample: the code plus half the fold is 16 bits without a sign, and
+/// Converts every `factor`-th sample. The code plus half the fold is an unsigned 16-bit number;
 /// half the fold is taken off with the 2^52.
 ///
 /// # Safety
@@ -123,7 +121,7 @@ pub(in super::super) unsafe fn to_f64(
     let [half, whole] = [half_fold, format.fold_by()].map(|fold| _mm_set1_epi16(low_half(fold)));
     let doubles = |x| above_two_to_52(x).map(|x| _mm256_mul_pd(_mm256_sub_pd(x, less), weight));
     let one = |x| one_f64(x, format);
-    // Where the fold is by 2^16, or none, taking it off changes no bit of 16.
+    // With a fold of 2^16, or none, the subtraction changes no bit of 16.
     if whole_is_zero(format) {
         drive_f64(store, factor, raw, out, one, |x| doubles(_mm_add_epi16(x, half)));
     } else {
@@ -144,15 +142,14 @@ fn low_half(fold: i32) -> i16 {
     fold as i16
 }
 
-/// Eight samples as 32-bit integers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn widened(x: __m128i) -> __m256i {
     _mm256_cvtepu16_epi32(x)
 }
 
-/// Which bytes of eight samples become the low words of doubles: samples 0 to 3, samples 4 to 7. A
-/// byte above 0x7F makes zero.
+/// Shuffle masks that move samples 0 to 3, and 4 to 7, to the low words of doubles. A byte above
+/// 0x7F makes zero.
 const WORDS: [[u8; 32]; 2] = [words_from(0), words_from(4)];
 
 const fn words_from(first: u8) -> [u8; 32] {
@@ -167,9 +164,8 @@ const fn words_from(first: u8) -> [u8; 32] {
     bytes
 }
 
-/// Eight samples as doubles, each plus 2^52: the bits of a sample below the exponent of 2^52. One
-/// shuffle and one "or" for four of them; a conversion from integers is two steps or more on every
-/// CPU.
+/// Makes eight doubles of samples plus 2^52: the sample's bits below the exponent of 2^52. Four
+/// take one shuffle and one "or"; a conversion from integers takes two steps or more on every CPU.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn above_two_to_52(x: __m128i) -> [__m256d; 2] {
@@ -231,9 +227,9 @@ fn drive_f64(
     });
 }
 
-/// Walks both slices: scalar head up to a cache line of `out`, so that pairs of streamed halves
-/// leave as one, whole steps, scalar tail. `put` gets 8 samples and the aligned place for their 8
-/// results.
+/// Walks both slices: scalar head up to a cache line of `out`, whole steps, scalar tail. The
+/// alignment lets pairs of streamed halves leave as one. `put` gets 8 samples and the aligned place
+/// for their results.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn drive<T>(
@@ -245,7 +241,6 @@ fn drive<T>(
     put: impl Fn(__m128i, *mut T),
 ) {
     let head = until_aligned(out.as_ptr(), 64, out.len());
-    // Samples from the head on that have every result of a step.
     let kept = raw.len().div_ceil(factor).min(out.len());
     let done = head + kept.saturating_sub(head) / STEP * STEP;
     for (at, place) in out[..head].iter_mut().enumerate() {
@@ -268,14 +263,13 @@ fn drive<T>(
         *place = one(raw[at * factor]);
     }
     if store == Store::NonTemporal {
-        // Orders the streamed lines before whatever tells a consumer that they are there.
+        // Orders the streamed lines before the signal to a consumer.
         _mm_sfence();
     }
 }
 
-/// Every `factor`-th sample of eight. Each is loaded to its place in the result, the samples before
-/// it with it, and blended: half of the steps of an insertion for each. No load reaches behind the
-/// last of the eight.
+/// Gathers every `factor`-th sample of eight. Each is loaded to its place with the samples before
+/// it, and blended: half of the steps of an insertion. No load passes the last of the eight.
 ///
 /// # Safety
 /// `from` has `7 * factor + 1` samples.

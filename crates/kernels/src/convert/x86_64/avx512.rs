@@ -1,13 +1,13 @@
 //! AVX-512: 16 samples a step.
 //!
-//! Results are stored on whole cache lines, head and tail by scalar code, for both kinds of store:
-//! unaligned 64-byte stores would touch two lines each.
+//! Stores write whole cache lines, because unaligned 64-byte stores would touch two lines each.
+//! Scalar code does head and tail.
 //!
-//! Decimation by up to 32 reads whole lines and picks the samples it keeps with one masked
-//! permutation per line ([`Picks`]): 1.4 to 1.9 times the gather and the scalar loop at a factor of
-//! 10 on Zen 4, where both are bound by their loads. Beyond, each line holds at most one sample;
-//! there 16 are gathered as 32-bit words whose upper half is masked away, and the last step is left
-//! to scalar code where such a word would reach past the slice.
+//! Decimation by up to 32 reads whole lines and picks its samples with one masked permutation per
+//! line ([`Picks`]). That is 1.4 to 1.9 times the gather and the scalar loop at a factor of 10 on
+//! Zen 4, with loads as the limit. Larger factors have at most one sample in a line: 16 are
+//! gathered as 32-bit words with the upper half masked away. Scalar code does a last step that
+//! would reach past the slice.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -18,9 +18,7 @@ use super::super::{Conversion, Qmn};
 use super::{TWO_TO_52, until_aligned};
 use crate::Store;
 
-/// Samples in one step.
 const STEP: usize = 16;
-/// Samples in a cache line, and results of one group of picks.
 const LINE_SAMPLES: usize = 32;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -28,8 +26,8 @@ pub(in super::super) struct Picks {
     lines: Vec<Line>,
 }
 
-/// For one line, where in it each of the 32 results lies, and which of the results lie in it.
-/// Aligned, because an index that straddles cache lines costs two loads.
+/// Positions in one line of the 32 results, and the mask of results in that line. Aligned, because
+/// an index across cache lines costs two loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
 struct Line {
@@ -38,7 +36,6 @@ struct Line {
 }
 
 impl Picks {
-    /// Picks for a factor of 2 to 32; others need none or gain nothing.
     pub(in super::super) fn new(factor: usize) -> Option<Picks> {
         if !(2..=LINE_SAMPLES).contains(&factor) {
             return None;
@@ -53,7 +50,7 @@ impl Picks {
         Some(Picks { lines })
     }
 
-    /// 32 results from the `factor` lines at `raw`.
+    /// Picks 32 results from the `factor` lines at `raw`.
     ///
     /// # Safety
     /// `raw` has `factor * 32` samples.
@@ -75,9 +72,7 @@ impl Picks {
 
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Source<'a> {
-    /// Distance between samples kept.
     pub(in super::super) factor: usize,
-    /// Picks for that factor, where they help.
     pub(in super::super) picks: Option<&'a Picks>,
 }
 
@@ -121,7 +116,6 @@ pub(in super::super) unsafe fn to_f32(
     }
 }
 
-/// Scales in the proven way.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn scale_f32(
@@ -153,10 +147,10 @@ fn scale_f32(
             });
         }
         Scaling::Doubles => {
-            // Two roundings as in the original: the product is rounded before the offset is added.
-            // The addition is written as a multiply-add with one, which rounds the same and runs on
-            // the multipliers: on Zen 4 additions share their two pipes with the conversions, which
-            // are the bottleneck. The one is hidden, or the compiler would undo this.
+            // The product is rounded before the addition, as in the original. The addition is a
+            // multiply-add with one, which rounds alike and runs on the multipliers. On Zen 4
+            // additions share two pipes with the conversions, which are the bottleneck. `black_box`
+            // hides the one from the compiler.
             let unit = _mm512_set1_pd(black_box(1.0));
             let half = |x: __m256i| {
                 let product = _mm512_mul_pd(_mm512_cvtepi32_pd(x), scale);
@@ -171,12 +165,12 @@ fn scale_f32(
     }
 }
 
-/// Sixteen samples as doubles, each plus 2^52: a sample below the upper half of 2^52. Of each lane
-/// of four, the first two are in the first half; [`joined`] puts them back.
+/// Makes sixteen doubles of samples plus 2^52: a sample below the upper half of 2^52. The first two
+/// of each lane of four are in the first half; [`joined`] restores the order.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn above_two_to_52(x: __m512i) -> [__m512d; 2] {
-    // The upper half of 2^52; the lower one is zero.
+    // Upper half of 2^52; the lower one is zero.
     let exponent = _mm512_set1_epi32(0x4330_0000);
     [
         _mm512_castsi512_pd(_mm512_unpacklo_epi32(x, exponent)),
@@ -184,7 +178,6 @@ fn above_two_to_52(x: __m512i) -> [__m512d; 2] {
     ]
 }
 
-/// The halves of [`above_two_to_52`], in the order of the samples.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn joined([first, second]: [__m256; 2]) -> __m512 {
@@ -221,20 +214,18 @@ pub(in super::super) unsafe fn to_f64(
         let x = fold(x, from, by);
         let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
         put(place, half(_mm512_castsi512_si256(x)));
-        // 8 doubles, one cache line, further.
         put(place.wrapping_add(8), half(_mm512_extracti64x4_epi64::<1>(x)));
     });
     fence(store);
 }
 
-/// Two's complement fold: codes from `from` on lose `by`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn fold(x: __m512i, from: __m512i, by: __m512i) -> __m512i {
     _mm512_mask_sub_epi32(x, _mm512_cmpge_epi32_mask(x, from), x, by)
 }
 
-/// Orders streamed lines before whatever tells a consumer that they are there.
+/// Orders streamed lines before the signal to a consumer.
 #[inline]
 fn fence(store: Store) {
     if store == Store::NonTemporal {
@@ -266,7 +257,7 @@ fn drive_f32(
 }
 
 /// Walks both slices: scalar head up to a cache line of `out`, whole steps, scalar tail. `put` gets
-/// 16 samples, widened to 32 bits, and the line-aligned place for their 16 results.
+/// 16 samples, widened to 32 bits, and the aligned place for their results.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn drive<T>(
@@ -338,8 +329,8 @@ fn gathered<T>(factor: usize, raw: &[u16], out: &mut [T], put: impl Fn(__m512i, 
     };
     let ramp = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let indices = _mm512_mullo_epi32(ramp, _mm512_set1_epi32(stride));
-    // A gathered word reads one sample past its own: the last result of a step must not be the last
-    // of the slice.
+    // A gathered word reads one sample past its own, so the last result of a step must not end the
+    // slice.
     let readable = if raw.len() < 2 { 0 } else { (raw.len() - 2) / factor + 1 };
     let done = out.len().min(readable) / STEP * STEP;
     for at in (0..done).step_by(STEP) {

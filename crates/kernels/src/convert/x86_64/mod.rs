@@ -1,10 +1,10 @@
-//! The x86-64 kernels. Both files have the same shape: one driver that walks the slices, and one
-//! closure per conversion.
+//! The x86-64 kernels. Both files have one driver that walks the slices, and one closure per
+//! conversion.
 
 pub(super) mod avx2;
 pub(super) mod avx512;
 
-/// From here on the doubles are whole numbers, one for each step of their bits.
+/// Doubles from here on are whole numbers with a bit step of one.
 const TWO_TO_52: f64 = 4_503_599_627_370_496.0;
 
 /// Number of elements of `T` from `pointer` to the next multiple of `align` bytes, at most `most`.

@@ -1,4 +1,4 @@
-//! One emulated board: register file, card memory, acquisition, DMA at the crate's pace.
+//! An emulated board: register file, card memory, acquisition, DMA at the crate's pace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,17 @@ use crate::devices::board::{Board, Identity, TriggerAccount, pattern_sample};
 use crate::devices::sis8300::registers::{self, BoardRegisters};
 use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
 
-/// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
+/// Size of the real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's
+/// time.
 const DMA_BUFFER_BYTES: usize = 4 << 20;
-/// Up to this a transfer is over sooner than a sleeping thread is woken (about 50 us): its end is
-/// waited for by looking.
+/// Limit of polled transfers: they end sooner than a sleeping thread wakes (about 50 us).
 const SMALL_TRANSFER_BYTES: usize = 4096;
-/// BoardRegisters of the file, 0x000 to 0x3FF.
 const REGISTERS: usize = 0x400;
 const CHANNELS: usize = regs::CHANNELS as usize;
-/// Samples at the start of each channel that carry the number of the acquisition.
+/// Samples at the start of each channel that carry the acquisition's number.
 const STAMP_SAMPLES: u64 = 4;
 
-/// BoardFaults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`,
+/// Faults that a user or a test requests: `gone-after=5` (reads), `short-read-at=3`,
 /// `write-error-at=2`, `no-interrupt-after=0` (acquisitions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoardFaults {
@@ -36,10 +35,7 @@ pub struct BoardFaults {
 }
 
 impl BoardFaults {
-    /// Parses `name=value,name=value`; empty is none.
-    ///
-    /// # Errors
-    /// Names the fault that is unknown.
+    /// Parses `name=value,name=value`; an empty text gives none.
     pub fn parse(text: &str) -> Result<BoardFaults, String> {
         let mut faults = BoardFaults::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -62,26 +58,22 @@ impl BoardFaults {
     }
 }
 
-/// Longest sleep while bytes flow, so that a signal is seen.
+/// Limit of a sleep while bytes flow, so that a signal is seen.
 const LONGEST_SLEEP_S: f64 = 0.1;
 
-/// A board in an emulated crate.
 #[derive(Debug)]
 pub struct EmulatedBoard {
     identity: Identity,
     model: Model,
     memory_bytes: u64,
     crate_: Arc<EmulatedCrate>,
-    /// Number on the uplink, when paced.
     slot: Option<usize>,
     registers: Box<[u32; REGISTERS]>,
-    /// Memory blocks at which the channels start, as they were written. The registers show their
-    /// ends after an acquisition.
+    /// Start blocks of the channels, as written. After an acquisition the registers show the ends.
     channel_blocks: [u32; CHANNELS],
     memory: DeviceMemory,
-    /// Card memory below this byte holds samples; beyond it nothing was ever written.
+    /// End of the samples in card memory in bytes; memory beyond was never written.
     filled_bytes: u64,
-    /// Acquisition whose stamp is in memory, and where it stands.
     stamped: Option<Stamp>,
     trigger: Trigger,
     irq: IrqLine,
@@ -92,30 +84,26 @@ pub struct EmulatedBoard {
     stop: StopFlag,
 }
 
-/// Where an acquisition left its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     acquisition: u64,
     layout: Layout,
 }
 
-/// Places of the samples of an acquisition in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     channel_samples: u64,
-    /// Memory block at which each channel starts; `None` for a disabled channel.
+    /// Start block of each channel; `None` for a disabled one.
     first_blocks: [Option<u32>; CHANNELS],
 }
 
 impl Layout {
-    /// Channels that are sampled, by number and first sample.
     fn channels(self) -> impl Iterator<Item = (usize, u64)> {
         let first = |block: u32| u64::from(block) * regs::BLOCK_SAMPLES;
         let channels = self.first_blocks.into_iter().enumerate();
         channels.filter_map(move |(at, block)| Some((at, first(block?))))
     }
 
-    /// Samples of memory up to the end of the last channel.
     fn end(self) -> u64 {
         let firsts = self.channels().map(|(_, first)| first);
         firsts.max().map_or(0, |first| first + self.channel_samples)
@@ -123,7 +111,6 @@ impl Layout {
 }
 
 impl Stamp {
-    /// The stamp's sample at an index, if it covers it.
     #[allow(clippy::cast_possible_truncation, reason = "16 bits of the number per sample")]
     fn sample(self, index: u64) -> Option<u16> {
         if self.layout.channel_samples < STAMP_SAMPLES {
@@ -214,7 +201,7 @@ impl EmulatedBoard {
         (u64::from(self.register(regs::SAMPLE_LENGTH)) + 1) * regs::BLOCK_SAMPLES
     }
 
-    /// Time for which an acquisition samples; nothing when unpaced.
+    /// Duration of an acquisition's sampling; zero when unpaced.
     fn acquisition_ns(&self) -> u64 {
         if self.slot.is_none() {
             return 0;
@@ -259,7 +246,7 @@ impl EmulatedBoard {
         phase | regs::STATUS_MEMORY_READY
     }
 
-    /// What the acquisition leaves behind: data, its number, and the channels' end addresses.
+    /// Writes the data, the acquisition's number, and the channels' end addresses.
     fn finish_acquisition(&mut self) {
         let layout = self.layout();
         let stamp = Stamp { acquisition: self.trigger.acquisitions, layout };
@@ -284,7 +271,6 @@ impl EmulatedBoard {
         self.stamped = Some(stamp);
     }
 
-    /// Lets memory below `bytes` hold samples.
     fn fill(&mut self, bytes: u64) {
         const CHUNK_SAMPLES: u64 = 1 << 16;
         let mut chunk = Vec::new();
@@ -328,8 +314,8 @@ impl EmulatedBoard {
         Ok(())
     }
 
-    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them
-    /// meanwhile. Fails when it is to stop.
+    /// Requests bytes from the crate's uplink and waits until they have flowed; `copy` moves them
+    /// meanwhile. Fails on a stop.
     fn at_the_uplinks_pace(
         &mut self,
         bytes: usize,
@@ -377,7 +363,7 @@ impl EmulatedCrate {
     /// Plugs a board in: `l0`, `l2-1`, `ku0`, with faults behind a colon (`l0:gone-after=5`).
     ///
     /// # Errors
-    /// When the name is not a board, or the profile has no such model.
+    /// An unknown name, or a model that the profile lacks.
     pub fn board(self: &Arc<Self>, device: &str, name: &str) -> Result<EmulatedBoard, Fault> {
         let (name, faults) = name.split_once(':').unwrap_or((name, ""));
         let wrong = || {
@@ -400,7 +386,7 @@ impl EmulatedCrate {
     }
 }
 
-/// `l2-1` before `l2`: the first is board 1 of model L2, the second board 2 of model L.
+/// Tries `l2-1` before `l2`: the first is board 1 of model L2, the second board 2 of model L.
 pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
     let stems = [("l2-", Model::L2), ("ku", Model::Ku), ("l", Model::L)];
     stems
@@ -409,7 +395,7 @@ pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
 }
 
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A lane that panicked leaves the fluid's numbers consistent: they are only ever added to.
+    // The fluid's numbers are only added to, so a lane that panicked leaves them consistent.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -421,8 +407,7 @@ impl BoardRegisters for EmulatedBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         self.check_there()?;
         if self.slot.is_some() {
-            // The processor waits for the register to come over the bus; nothing else can run on
-            // it.
+            // The processor waits for the register on the bus and can run nothing else.
             let until = clock::monotonic_ns() + self.crate_.profile.acquisition.register_read_ns;
             while clock::monotonic_ns() < until {
                 std::hint::spin_loop();
@@ -437,7 +422,7 @@ impl BoardRegisters for EmulatedBoard {
             regs::ID | regs::SERIAL | regs::OPTIONS | regs::IRQ_STATUS => {}
             regs::ACQUISITION => self.control_acquisition(value),
             regs::IRQ_CLEAR => self.registers[regs::IRQ_STATUS as usize] &= !value,
-            // J/K: lower half sets, upper half clears.
+            // J/K register: the lower half sets, the upper half clears.
             regs::IRQ_ENABLE => {
                 let enabled = self.register(offset);
                 self.registers[offset as usize] = (enabled | (value & 0xFFFF)) & !(value >> 16);

@@ -47,7 +47,7 @@ fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
     assert_ne!(board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE, 0);
 }
 
-/// Regression: channels were packed whatever registers 0x120 to 0x129 said.
+/// Regression: channels were packed regardless of registers 0x120 to 0x129.
 #[test]
 fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
     let mut board = board("l0");
@@ -74,8 +74,7 @@ fn channels_lie_where_their_address_registers_say_and_disabled_ones_nowhere() {
 
 #[test]
 fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
-    // So slow that no host copies the bytes later than they would have flowed: in an hour and 40
-    // minutes.
+    // Slower than any host's copy: the bytes flow in an hour and 40 minutes.
     let mut profile = Profile::default();
     profile.board.iter_mut().for_each(|board| board.own_bytes_per_s = 1000.0);
     let crate_ = EmulatedCrate::new(profile, true);
@@ -110,7 +109,7 @@ fn writing_needs_the_enable_register() {
     assert_eq!(back, [7; 64]);
 }
 
-/// After an error register 0x230 stayed 1 (issue 14, A12).
+/// Register 0x230 stayed 1 after an error (issue 14, A12).
 #[test]
 fn card_memory_is_protected_again_after_a_write_that_failed() {
     let mut board = board("l0:write-error-at=7");
@@ -178,7 +177,7 @@ fn no_trigger_is_lost_when_daq_done_comes_between_arm_and_wait() {
     board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER).unwrap();
     board.begin_account();
     board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM).unwrap();
-    // The trigger fires and the (unpaced, instant) acquisition ends before anybody waits.
+    // The trigger fires and the (unpaced, instant) acquisition ends before the wait begins.
     while board.read_register(regs::ACQUISITION).unwrap() & 3 != 0 {}
     assert!(board.wait(Duration::from_secs(5)).unwrap());
     assert_eq!(board.trigger_account().unwrap().taken, 1);

@@ -1,4 +1,4 @@
-//! What the boards of one crate share: the uplink and the trigger.
+//! Shared parts of a crate's boards: the uplink and the trigger.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,24 +7,20 @@ use daqmeter_sys::clock;
 use super::profile::Profile;
 use super::uplink::Uplink;
 
-/// A crate of emulated boards that share an uplink and a trigger.
 #[derive(Debug)]
 pub struct EmulatedCrate {
     pub(super) profile: Profile,
-    /// None when unpaced: boards then move data as fast as memory does.
+    /// `None` when unpaced: boards then move data as fast as memory does.
     pub(super) uplink: Option<Mutex<Uplink>>,
-    /// Time zero of the trigger source.
     pub(super) epoch_ns: u64,
 }
 
 impl EmulatedCrate {
-    /// A crate with the timing of the profile, or without any.
     pub fn new(profile: Profile, paced: bool) -> Arc<EmulatedCrate> {
         let uplink = paced.then(|| Mutex::new(Uplink::new(profile.uplink)));
         Arc::new(EmulatedCrate { profile, uplink, epoch_ns: clock::monotonic_ns() })
     }
 
-    /// Its profile.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }

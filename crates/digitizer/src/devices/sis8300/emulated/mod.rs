@@ -1,4 +1,4 @@
-//! Boards that do not exist, in a crate that does not exist, with the timing of one that did.
+//! Emulated boards in a crate with a real crate's timing.
 
 mod board;
 mod chassis;

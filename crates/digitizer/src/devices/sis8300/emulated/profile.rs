@@ -1,4 +1,4 @@
-//! Timing of a crate, as data. Adding a crate is one TOML file.
+//! Timing of a crate as data: a TOML file each.
 
 use std::path::Path;
 
@@ -9,51 +9,36 @@ use super::uplink::UplinkModel;
 use crate::daq::TRIGGER_RATES_HZ;
 use crate::devices::sis8300::regs::Model;
 
-/// The profile that ships in the binary.
 const ESS_2017: &str = include_str!("../../../../profiles/ess-2017.toml");
 
-/// Timing of a crate.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Name in options and records.
     pub name: String,
-    /// Where the figures come from.
     pub source: String,
-    /// The file, or the name of the one that ships.
     #[serde(skip)]
     pub(crate) file: String,
-    /// The shared uplink.
     pub uplink: UplinkModel,
-    /// Clock and trigger.
     pub acquisition: Acquisition,
-    /// Rates of the boards.
     pub board: Vec<BoardRate>,
-    /// CPU use of the document's host.
     pub cpu: CpuModel,
-    /// Conversion costs of the document's host.
     pub conversion_ns_per_raw_byte: ConversionCost,
 }
 
-/// Clock and trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acquisition {
-    /// Sampling clock per channel.
     pub sample_rate_hz: f64,
-    /// External trigger, unless the user says otherwise.
+    /// External trigger, unless the user sets another.
     pub trigger_rate_hz: f64,
     /// Time for which one register read holds the processor.
     pub register_read_ns: u64,
 }
 
-/// Rate of one model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BoardRate {
-    /// `l`, `l2` or `ku`.
     pub model: String,
-    /// What one such board alone moves.
     pub own_bytes_per_s: f64,
 }
 
@@ -62,11 +47,9 @@ pub struct BoardRate {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuModel {
-    /// While polling.
     pub poll: f64,
-    /// Per board.
     pub fixed: f64,
-    /// Per MB (1e6 bytes) read per trigger.
+    /// Cost per MB (1e6 bytes) read per trigger.
     pub per_mb: f64,
 }
 
@@ -74,41 +57,27 @@ pub struct CpuModel {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConversionCost {
-    /// Cast.
     pub cast: f64,
-    /// Decimation by 1.
     pub decimate_1: f64,
-    /// Decimation by 10.
     pub decimate_10: f64,
-    /// Scaling.
     pub scale: f64,
-    /// Decimation by 1 and scaling.
     pub scale_decimate_1: f64,
-    /// Unsigned Q-format to double.
     pub unsigned_f64: f64,
-    /// Signed Q-format to double.
     pub signed_f64: f64,
 }
 
-/// A profile that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Neither a shipped name nor a readable file.
     #[error("profile `{0}` is neither shipped (ess-2017) nor a file that can be read: {1}")]
     Missing(String, std::io::Error),
-    /// Not TOML of this shape.
     #[error("profile `{0}`: {1}")]
     Malformed(String, String),
-    /// A figure that no crate has.
     #[error("profile `{profile}`: {field} is {found}; it must be {wanted}")]
     Impossible {
-        /// Profile.
         profile: String,
-        /// Field.
         field: &'static str,
-        /// Its value.
         found: f64,
-        /// What it may be.
+        /// Permitted range in words.
         wanted: &'static str,
     },
 }
@@ -120,10 +89,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The shipped profile of that name, or the file at that path.
-    ///
-    /// # Errors
-    /// When there is neither, or it is malformed.
+    /// Loads the shipped profile of that name, or the file at that path.
     pub fn load(name: &str) -> Result<Profile, ProfileError> {
         if name == "ess-2017" {
             return Ok(Profile::default());
@@ -136,7 +102,7 @@ impl Profile {
     /// Parses and checks a profile.
     ///
     /// # Errors
-    /// Names the line of malformed TOML, or the field that is impossible.
+    /// The line of malformed TOML, or the impossible field.
     pub fn parse(name: &str, text: &str) -> Result<Profile, ProfileError> {
         let mut profile: Profile = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
@@ -168,7 +134,6 @@ impl Profile {
         }
     }
 
-    /// What one board of the model moves alone.
     pub fn own_bytes_per_s(&self, model: Model) -> Option<f64> {
         let name = match model {
             Model::Sis8300 => "8300",
@@ -179,7 +144,7 @@ impl Profile {
         self.board.iter().find(|board| board.model == name).map(|board| board.own_bytes_per_s)
     }
 
-    /// CPU use of `boards` boards on the document's host, in per cent of one core.
+    /// Computes the CPU use of `boards` boards on the document's host, in per cent of one core.
     pub fn cpu_percent(
         &self,
         boards: u32,

@@ -1,9 +1,7 @@
-//! The external trigger and the acquisition that it starts, computed on demand from the time: no
-//! thread ticks.
+//! The external trigger and its acquisition, computed on demand from the time, without a thread.
 
 use crate::devices::board::TriggerAccount;
 
-/// What the acquisition logic does at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Idle,
@@ -16,13 +14,12 @@ pub(super) enum Phase {
 pub(super) struct Trigger {
     epoch_ns: u64,
     period_ns: f64,
-    /// Index of the first trigger that is not accounted for yet.
     next: u64,
     armed: bool,
     sampling_until_ns: Option<u64>,
     acquisition_ns: u64,
     account: TriggerAccount,
-    /// Acquisitions begun since the beginning, for the stamp in the data.
+    /// Acquisitions begun so far, for the stamp in the data.
     pub(super) acquisitions: u64,
 }
 
@@ -41,7 +38,7 @@ impl Trigger {
     }
 
     /// Changes the rate from `now_ns` on. Triggers still count from the epoch, so that boards of
-    /// one crate share them whenever each is set.
+    /// one crate share them regardless of when each is set.
     pub(super) fn set_rate(&mut self, rate_hz: f64, now_ns: u64) {
         *self = Trigger { acquisitions: self.acquisitions, ..Trigger::new(self.epoch_ns, rate_hz) };
         self.begin_account(now_ns);
@@ -57,7 +54,6 @@ impl Trigger {
         self.epoch_ns.saturating_add((self.period_ns * (index + 1) as f64) as u64)
     }
 
-    /// Accounts for all triggers up to `now_ns`.
     pub(super) fn advance(&mut self, now_ns: u64) {
         self.pass_over_idle(now_ns);
         while self.at(self.next) <= now_ns {
@@ -84,9 +80,8 @@ impl Trigger {
         }
     }
 
-    /// Triggers that find nothing armed and nothing sampling are counted at once: there may be very
-    /// many after a long time. The last few are left to be looked at one by one, because of
-    /// rounding.
+    /// Counts idle triggers (not armed, not sampling) at once, because a long time can have very
+    /// many. The last few are handled one by one, because of rounding.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -103,7 +98,7 @@ impl Trigger {
         self.account.not_armed += idle;
     }
 
-    /// Arms for the next trigger; returns when that acquisition will be done.
+    /// Arms for the next trigger; returns the end of that acquisition.
     pub(super) fn arm(&mut self, now_ns: u64, acquisition_ns: u64) -> u64 {
         self.advance(now_ns);
         self.armed = true;
@@ -116,7 +111,7 @@ impl Trigger {
         self.at(index) + acquisition_ns
     }
 
-    /// Starts at once, without a trigger; returns when it will be done.
+    /// Starts at once, without a trigger; returns the end.
     pub(super) fn start(&mut self, now_ns: u64, acquisition_ns: u64) -> u64 {
         self.advance(now_ns);
         self.armed = false;
@@ -125,7 +120,6 @@ impl Trigger {
         now_ns + acquisition_ns
     }
 
-    /// Acquisitions begun, and the one that is armed.
     pub(super) fn asked_for(&self) -> u64 {
         self.acquisitions + u64::from(self.armed)
     }
@@ -162,7 +156,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// 100 Hz: triggers at 10, 20, 30 ... ms.
+    /// Triggers at 100 Hz: 10, 20, 30 ... ms.
     fn source() -> Trigger {
         Trigger::new(0, 100.0)
     }
@@ -185,7 +179,7 @@ mod tests {
     fn triggers_that_find_the_board_unarmed_are_counted_as_missed() {
         let mut trigger = source();
         trigger.arm(0, MS);
-        // Taken at 10 ms; nobody arms again before 55 ms: 20, 30, 40 and 50 ms are missed.
+        // Taken at 10 ms and armed again at 55 ms: 20, 30, 40 and 50 ms are missed.
         assert_eq!(trigger.arm(55 * MS, MS), 61 * MS);
         assert_eq!(trigger.account(61 * MS), account(6, 2, 4, 0));
     }

@@ -1,23 +1,20 @@
-//! The uplink that boards share, as a fluid: piecewise constant rates that change when a board
-//! comes or goes.
+//! The boards' shared uplink as a fluid: piecewise constant rates that change when a board comes or
+//! goes.
 //!
-//! Time is a parameter, so the same code paces emulated boards in real time and computes the
-//! document's tables in none.
+//! Time is a parameter: one code paces emulated boards in real time and computes the document's
+//! tables at once.
 //!
-//! A transfer is finished when its bytes have flowed at the modelled rate. A thread that waits for
-//! that wakes up late by some tens of microseconds. A board stays on the uplink until its reader
-//! has woken up (for at most `linger_us`) and `again_us` longer: a reader that asks again by then
-//! has the bytes that flowed meanwhile to its credit, so that its lateness is not added to every
-//! read. Who asks later begins anew. What has been delivered at any moment therefore never exceeds
-//! what the model lets through by then.
+//! A transfer ends when its bytes have flowed at the modelled rate, and the waiting thread wakes up
+//! some tens of microseconds later. A board stays on the uplink until its reader has woken up (for
+//! at most `linger_us`) and `again_us` longer. A reader that asks again by then is credited with
+//! the bytes that flowed meanwhile, so that delays do not add up. A later request begins anew. The
+//! bytes delivered therefore never exceed those of the model.
 
 use serde::Deserialize;
 
-/// Parameters of an uplink; see the shipped profile for their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkModel {
-    /// Most bytes per second over all boards.
     pub limit_bytes_per_s: f64,
     /// Sharpness of the knee between "sum of the boards" and "limit".
     pub knee: f64,
@@ -25,16 +22,15 @@ pub struct UplinkModel {
     pub share: f64,
     /// Extra time per byte and board at the start of a run.
     pub startup_ns_per_byte: f64,
-    /// How long the start of a run lasts.
     pub startup_ms: f64,
-    /// How long a board whose bytes have flowed stays on the uplink while its reader wakes up.
+    /// Time for which a finished board stays on the uplink while its reader wakes up.
     pub linger_us: f64,
-    /// How long it stays after the reader has its data.
+    /// Time for which it stays after the reader has its data.
     pub again_us: f64,
 }
 
 impl UplinkModel {
-    /// Rates in bytes per second of boards that are active together, from their own rates.
+    /// Returns rates in bytes per second of simultaneously active boards, from their own rates.
     pub fn rates(&self, own: &[f64]) -> Vec<f64> {
         let sum: f64 = own.iter().sum();
         if sum <= 0.0 {
@@ -45,14 +41,13 @@ impl UplinkModel {
         share(total, own, self.share)
     }
 
-    /// A board's rate with the cost of the start of a run on top.
     fn started(&self, rate: f64) -> f64 {
         1.0 / (1.0 / rate + self.startup_ns_per_byte * 1e-9)
     }
 }
 
-/// Shares `total` in proportion to `own^exponent`, none above its own; what a board cannot take
-/// goes to the others.
+/// Shares `total` in proportion to `own^exponent`, none above its own; the excess goes to the
+/// others.
 fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
     let mut rates = vec![0.0; own.len()];
     let mut open: Vec<usize> = (0..own.len()).collect();
@@ -77,29 +72,26 @@ fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
     rates
 }
 
-/// Boards whose future is computed: with 1,000 of them it took 50 ms under the crate's lock, for
-/// each look of each.
+/// Limit of boards whose future is computed: for 1,000 boards each look took 50 ms under the
+/// crate's lock.
 const FORESEEN_BOARDS: usize = 16;
 
 /// Less than a byte is rounding: at 1e4 s of uptime a double resolves 2e-12 s, a few thousandths of
 /// a byte at these rates.
 const ROUNDING_BYTES: f64 = 1.0;
-/// So is less than a nanosecond.
 const ROUNDING_S: f64 = 1e-9;
 
-/// A board's place on the uplink.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Slot {
     own: f64,
-    /// Bytes still to flow; below zero while it lingers. None when it is off the uplink.
+    /// Bytes still to flow; below zero while it lingers. `None` off the uplink.
     remaining: Option<f64>,
-    /// When `remaining` reached zero.
     done_at: f64,
-    /// When it leaves the uplink if nobody asks for more.
+    /// Time at which it leaves the uplink without a new request.
     stays_until: f64,
 }
 
-/// The state of an uplink. Times are seconds on any clock that does not go back.
+/// State of an uplink. Times are seconds on any monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Uplink {
     model: UplinkModel,
@@ -110,12 +102,10 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// An idle uplink.
     pub fn new(model: UplinkModel) -> Uplink {
         Uplink { model, slots: Vec::new(), now: 0.0, run_began: 0.0, delivered: 0.0 }
     }
 
-    /// Plugs a board in and returns its number.
     pub fn plug(&mut self, own_bytes_per_s: f64) -> usize {
         self.slots.push(Slot {
             own: own_bytes_per_s,
@@ -126,7 +116,6 @@ impl Uplink {
         self.slots.len() - 1
     }
 
-    /// A board asks for bytes.
     pub fn submit(&mut self, now: f64, board: usize, bytes: f64) {
         self.advance(now);
         if self.slots.iter().all(|slot| slot.remaining.is_none()) {
@@ -139,21 +128,20 @@ impl Uplink {
         slot.done_at = self.now;
     }
 
-    /// The reader of a board has its data: it may ask again soon, or the board leaves.
+    /// Records that a board's reader has its data: it may ask again soon, or the board leaves.
     pub fn returned(&mut self, now: f64, board: usize) {
         self.advance(now);
         let slot = &mut self.slots[board];
         slot.stays_until = slot.stays_until.min(now + self.model.again_us * 1e-6);
     }
 
-    /// A board leaves at once: the next request begins without what it might have had while
-    /// lingering.
+    /// Removes a board at once, without credit for bytes while lingering.
     pub fn leave(&mut self, now: f64, board: usize) {
         self.advance(now);
         self.slots[board].remaining = None;
     }
 
-    /// Lets time pass. A clock that goes back is taken to stand still.
+    /// Advances the time. A clock that goes back counts as standing still.
     pub fn advance(&mut self, now: f64) {
         while self.now < now {
             let rates = self.rates();
@@ -162,12 +150,10 @@ impl Uplink {
         }
     }
 
-    /// True when all that the board asked for has flowed.
     pub fn is_done(&self, board: usize) -> bool {
         self.slots[board].remaining.is_none_or(|remaining| remaining <= 0.0)
     }
 
-    /// When the board will be done if nobody asks for more.
     pub(crate) fn done_at(&self, board: usize) -> f64 {
         let mut future = self.clone();
         while !future.is_done(board) {
@@ -178,10 +164,9 @@ impl Uplink {
         future.slots[board].done_at
     }
 
-    /// How long whoever waits for a board may sleep before looking again, from the uplink's present
-    /// on. Until the board is done, if nobody asks for more. The future of many boards takes long
-    /// to compute: then it is half of what the board needs at this moment's rate, as boards that
-    /// leave make the others faster.
+    /// Returns the permitted sleep of a waiting board from the uplink's present on: until it is
+    /// done without new requests. The future of a large set takes long to compute. Then it is half
+    /// of the time at the present rate, because boards that leave make the others faster.
     pub(crate) fn sleep_s(&self, board: usize) -> f64 {
         let active = self.slots.iter().filter(|slot| slot.remaining.is_some());
         if active.count() <= FORESEEN_BOARDS {
@@ -193,7 +178,6 @@ impl Uplink {
         (remaining / slot.own).max(remaining / rate / 2.0)
     }
 
-    /// Bytes that have flowed in all.
     pub fn delivered(&self) -> f64 {
         self.delivered
     }
@@ -202,7 +186,6 @@ impl Uplink {
         self.now < self.run_began + self.model.startup_ms * 1e-3
     }
 
-    /// Rate of every slot at this moment; zero for those off the uplink.
     fn rates(&self) -> Vec<f64> {
         let active: Vec<usize> =
             (0..self.slots.len()).filter(|&i| self.slots[i].remaining.is_some()).collect();
@@ -214,7 +197,6 @@ impl Uplink {
         rates
     }
 
-    /// The next moment at which rates change or a board is done.
     fn next_change(&self, rates: &[f64]) -> f64 {
         let start_ends = self.run_began + self.model.startup_ms * 1e-3;
         let slot_changes =
@@ -246,8 +228,8 @@ impl Uplink {
     }
 }
 
-/// What the model says of one run: all boards begin at zero and read `bytes` each; returns each
-/// board's time in seconds.
+/// Predicts one run of the model: all boards begin at zero and read `bytes` each; returns their
+/// times in seconds.
 pub fn predict(model: &UplinkModel, own: &[f64], bytes: f64) -> Vec<f64> {
     let mut uplink = Uplink::new(*model);
     let boards: Vec<usize> = own.iter().map(|&own| uplink.plug(own)).collect();
@@ -286,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_model_predicts_known_rates_of_one_board() {
-        // The document: one L 621.7, one KU 1249.2 MB/s over 30 reads of 60 MB.
+        // Document: one L 621.7, one KU 1249.2 MB/s over 30 reads of 60 MB.
         for (own, expected) in [(625.9e6, 621.7), (1278.0e6, 1249.2)] {
             let seconds = predict(&model(), &[own], 30.0 * 60e6)[0];
             let rate = 30.0 * 60.0 / seconds;
