@@ -1,5 +1,4 @@
-//! The end of a run: what the lanes brought back becomes the record, with its warnings and its
-//! verdict.
+//! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,9 @@ use crate::limits::rate_of;
 use crate::settings::cpu_list;
 use crate::{Context, Settings};
 
-/// Drift between the first and last third of the samples that is worth a warning.
+/// Drift between the first and last third of the samples that gives a warning.
 const DRIFT_WORTH_SAYING: f64 = 0.05;
 
-/// Puts the lanes into the record, adds up their accounts, and judges.
 pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, context: &Context) {
     let mut pointers = Vec::new();
     let lacks_room = ran.lanes.iter().any(|done| done.does_not_fit);
@@ -59,14 +57,13 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     }
 }
 
-/// The same for what has no lanes: memory, warnings, verdict.
+/// Concludes a record without lanes: memory, warnings, verdict.
 pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
     record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes().unwrap_or(0);
     record.warnings.extend(build_warning(record));
     record.outcome = judge(record, faults);
 }
 
-/// Hot functions that took at least one sample in a hundred.
 fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
     if pointers.is_empty() {
         return Vec::new();
@@ -118,7 +115,8 @@ fn build_warning(record: &RunRecord) -> Option<String> {
     is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
 }
 
-/// One line for each kind of stage that is faster than its limit allows: a fault of the
+/// Returns one line for each kind of stage that is faster than its limit allows: a fault of the
+/// measurement.
 /// measurement.
 fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let above = |stage: &Stage| {
@@ -132,7 +130,7 @@ fn limit_warnings(record: &RunRecord) -> Vec<String> {
     lines.into_iter().collect()
 }
 
-/// One line per stage name, however many lanes drift.
+/// Returns one line per stage name for any number of drifting lanes.
 fn drift_warnings(record: &RunRecord) -> Vec<String> {
     let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
@@ -168,7 +166,6 @@ mod tests {
 
     use super::*;
 
-    /// Lanes on these CPUs for a second, of which the hypervisor took so much from each CPU.
     fn run(seen: &[&[u32]], steal_by_cpu_ns: &[(u32, u64)]) -> RunRecord {
         let mut record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
         record.wall_ns = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! What passed on the host while something was measured: the time, and who used the CPUs.
+//! State of the host during a measurement: the time, and the users of the CPUs.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,7 @@ use daqmeter_sys::cpu_time;
 
 use crate::processes::Processes;
 
-/// The accounts of host and process before a measurement.
 pub(crate) struct Conditions {
-    /// CPU times of the host; absent if the kernel does not report them.
     host: Option<cpu_time::HostTimes>,
     by_cpu: BTreeMap<u32, cpu_time::OneCpu>,
     process: cpu_time::Usage,
@@ -18,7 +16,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// With those of every process, too, where an engine asks for it.
+    /// Reads the accounts, with those of every process if an engine asks for it.
     pub(crate) fn before(with_processes: bool) -> Conditions {
         Conditions {
             processes: with_processes.then(Processes::before),
@@ -29,7 +27,6 @@ impl Conditions {
         }
     }
 
-    /// Puts what passed since then into the record.
     pub(crate) fn after(&self, record: &mut RunRecord) {
         let process = cpu_time::of_process();
         record.process_cpu = CpuTime {
@@ -81,8 +78,8 @@ fn each(
     cpus.iter().map(|(number, cpu)| (*number, of(cpu))).collect()
 }
 
-/// Returns the increase of each of the times, if there is one. It is empty if the times before
-/// could not be read, since the increase since the host was started is another one.
+/// Returns the increase of each time. Empty if the times before could not be read, because they are
+/// the increase since the host's start.
 fn since<K: Ord>(before: &BTreeMap<K, u64>, now: BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     if before.is_empty() {
         return BTreeMap::new();

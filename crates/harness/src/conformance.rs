@@ -1,4 +1,4 @@
-//! Promises of every engine's sessions. An engine's test module calls [`run`] with a job.
+//! Test suite for the sessions of every engine. An engine's test module calls [`run`] with a job.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Availability, Context, Job, Settings, StepPlan, measure};
 /// Runs the suite on a job.
 ///
 /// # Panics
-/// When the engine breaks a promise; the message says which.
+/// Panics if the engine breaks a promise; the message names it.
 pub fn run(job: &Job) {
     if let Availability::Waived(reason) = &job.availability {
         assert!(reason.len() > 10, "a waiver names what is missing");

@@ -1,10 +1,9 @@
-//! Controls: work of a fixed kind that loads the same resource as a stage, done between its
-//! samples.
+//! Controls: work of a fixed kind that loads the resource of a stage, between its samples.
 //!
-//! What the host does to a resource meanwhile meets the control as it meets the stage, and no
-//! change of the program moves it: a copy of like footprint beside copies and conversions, an empty
-//! system call beside calls, a round trip over the loopback beside round trips. What a comparison
-//! makes of them is in `daqmeter_stats`. Nothing here is a result.
+//! A disturbance of the resource affects both control and stage, and no change of the program
+//! affects the control. Copies and conversions have a copy of like footprint, calls an empty system
+//! call, round trips a round trip over the loopback. `daqmeter_stats` uses them in comparisons. A
+//! control is not a result.
 
 use std::hint::black_box;
 use std::io::ErrorKind;
@@ -15,41 +14,37 @@ use std::time::Duration;
 use daqmeter_record::{ControlSeries, CpuTime};
 use daqmeter_sys::{clock, cpu_time};
 
-/// Work that loads a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Copies between two buffers of together so many bytes, a part at a time.
+    /// Copies between two buffers of `footprint_bytes` together, a part at a time.
     Copy {
-        /// What the stage reads and writes.
+        /// Bytes that the stage reads and writes.
         footprint_bytes: u64,
     },
-    /// Asks the kernel for the parent's number, which is all that it does.
+    /// Asks the kernel for the parent's process number, the whole work of the call.
     Call,
-    /// Sends a small datagram over the loopback to a thread that sends it back.
+    /// Sends a small datagram over the loopback to a thread that returns it.
     RoundTrip,
 }
 
-/// A sample of a control lasts about so long: long against the clock and the lines that the stage
-/// left in the caches.
+/// Target time of a control's sample: long against the clock and the lines that the stage left in
+/// the caches.
 const SAMPLE_NS: u64 = 20_000;
 /// Time between two samples, in samples: controls take 3 % of a stage's time.
 const EVERY: u64 = 32;
-/// After so many samples the time between them doubles: a stage of 10 s has about 500.
+/// Number of samples after which the time between them doubles: a stage of 10 s has about 500.
 const DOUBLE_AFTER: usize = 64;
-/// Room for samples; the time between the last ones would be 32 times 2^40 as long as one.
+/// Room for samples; the last interval would be 32 times 2^40 samples.
 const MAX_SAMPLES: usize = 40 * DOUBLE_AFTER;
-/// Largest buffer, of a lane that is alone. The stage itself empties the caches of what it holds:
-/// it moves 32 times as much.
+/// Largest buffer of a single lane. The stage itself replaces the control's data in the caches,
+/// because it moves 32 times as much.
 const MAX_BUFFER_BYTES: u64 = 8 << 20;
-/// Largest buffers of all lanes together.
 const MAX_ALL_BYTES: u64 = 64 << 20;
-/// Least buffer.
 const MIN_BUFFER_BYTES: u64 = 4096;
-/// Part of a buffer that one operation copies.
 const PART_BYTES: usize = 64 << 10;
-/// Bytes of a datagram: an Etherbone cycle of a few reads.
+/// Datagram of the size of an Etherbone cycle of a few reads.
 const MESSAGE: [u8; 32] = [0x5a; 32];
-/// A datagram that has not come back by then is lost, and not counted.
+/// Time after which a datagram is lost, and not counted.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Control {
@@ -62,13 +57,11 @@ impl Control {
     }
 }
 
-/// A control that is ready to be sampled.
 pub(crate) struct Controlled {
     work: Work,
     series: ControlSeries,
     every_ns: u64,
     due_ns: u64,
-    /// CPU time of all samples.
     cpu: CpuTime,
 }
 
@@ -89,7 +82,7 @@ impl Copying {
         let most = (MAX_ALL_BYTES / 2 / lanes.max(1) as u64).min(MAX_BUFFER_BYTES);
         let bytes = (footprint_bytes / 2).clamp(MIN_BUFFER_BYTES, most.max(MIN_BUFFER_BYTES));
         let bytes = usize::try_from(bytes).expect("at most 8 MiB");
-        // Not zero: pages of zeros would be one page until they are written.
+        // Zeroed pages would share one physical page before a write.
         let (from, to) = (vec![1; bytes], vec![2; bytes]);
         Copying { from, to, at: 0 }
     }
@@ -102,7 +95,6 @@ impl Copying {
     }
 }
 
-/// A thread on the same CPUs that sends back what it gets.
 struct Echo {
     socket: UdpSocket,
     thread: Option<JoinHandle<()>>,
@@ -126,7 +118,7 @@ impl Echo {
     }
 }
 
-/// Until an empty datagram comes, or the other end is gone.
+/// Runs until an empty datagram comes, or the other end is gone.
 fn echo(socket: &UdpSocket) {
     let mut message = MESSAGE;
     loop {
@@ -144,7 +136,7 @@ fn echo(socket: &UdpSocket) {
 impl Drop for Echo {
     fn drop(&mut self) {
         let is_told = self.socket.send(&[]).is_ok();
-        // A thread that could not be told is left: it ends when it sends to a socket that is gone.
+        // A thread without the message ends when it sends to a closed socket.
         if let Some(thread) = self.thread.take().filter(|_| is_told) {
             let _ = thread.join();
         }
@@ -152,7 +144,6 @@ impl Drop for Echo {
 }
 
 impl Work {
-    /// So many operations; whether all were done.
     fn run(&mut self, operations: u64) -> bool {
         (0..operations).all(|_| match self {
             Work::Copy(copying) => {
@@ -166,8 +157,8 @@ impl Work {
 }
 
 impl Controlled {
-    /// Makes a control ready, for a lane that is one of so many. None where this host cannot do its
-    /// work: without loopback sockets there is no round trip.
+    /// Prepares a control for one of `lanes` lanes. `None` if this host cannot do its work: without
+    /// loopback sockets there is no round trip.
     pub(crate) fn new(control: Control, lanes: usize) -> Option<Controlled> {
         let mut footprint = 0;
         let work = match control {
@@ -195,7 +186,6 @@ impl Controlled {
         ready.calibrate().then_some(ready)
     }
 
-    /// Finds how many operations last long enough; false when the work cannot be done.
     fn calibrate(&mut self) -> bool {
         const MOST: u64 = 1 << 12;
         let once = |work: &mut Work, operations| {
@@ -217,12 +207,10 @@ impl Controlled {
         }
     }
 
-    /// Whether it is time for a sample.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.due_ns && self.series.sample_ns.len() < MAX_SAMPLES
     }
 
-    /// Takes one, after so many of the stage.
     pub(crate) fn take(&mut self, after_samples: usize) {
         let before = cpu_time::of_thread();
         let begin = clock::monotonic_ns();
@@ -241,7 +229,6 @@ impl Controlled {
         self.due_ns = end.saturating_add(self.every_ns);
     }
 
-    /// What it took, and the CPU time of that.
     pub(crate) fn series(self) -> (ControlSeries, CpuTime) {
         let mut series = self.series;
         series.sample_ns.shrink_to_fit();

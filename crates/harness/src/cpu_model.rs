@@ -1,8 +1,8 @@
-//! What the host's CPUs are called, from /proc/cpuinfo.
+//! Names of the host's CPUs, from /proc/cpuinfo.
 //!
-//! x86 writes a `model name`. AArch64 writes numbers of the Main ID Register (MIDR_EL1) instead:
-//! implementer, part, variant and revision. Without their names all Arm hosts would be one host to
-//! whoever compares records.
+//! x86 writes a `model name`. AArch64 writes numbers of the Main ID Register (MIDR_EL1):
+//! implementer, part, variant and revision. Without names, all Arm hosts would look alike in
+//! comparisons.
 
 use std::fmt::Write;
 
@@ -27,9 +27,8 @@ const IMPLEMENTERS: [(u32, &str); 14] = [
     (0xC0, "Ampere"),
 ];
 
-/// Parts by implementer, MIDR_EL1 bits 15:4. From Linux arch/arm64/include/asm/cputype.h, which
-/// cites each core's manual. A part that is not here is shown by its number, so hosts never look
-/// alike for want of a name.
+/// Parts by implementer, MIDR_EL1 bits 15:4, from Linux arch/arm64/include/asm/cputype.h, which
+/// cites each core's manual. An unknown part is shown by its number, so that hosts stay distinct.
 const PARTS: [(u32, u32, &str); 53] = [
     (0x41, 0xD02, "Cortex-A34"),
     (0x41, 0xD03, "Cortex-A53"),
@@ -86,7 +85,6 @@ const PARTS: [(u32, u32, &str); 53] = [
     (0xC0, 0xAC4, "Ampere-1A"),
 ];
 
-/// One kind of core by the numbers of its Main ID Register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Midr {
     implementer: Option<u32>,
@@ -95,10 +93,9 @@ struct Midr {
     revision: u32,
 }
 
-/// The model of the host's CPUs; `unknown` where /proc/cpuinfo names none.
 pub(crate) fn cpu_model(files: &Files) -> String {
     let text = files.text("proc/cpuinfo").unwrap_or_default();
-    // `cpu` is POWER's, `uarch` RISC-V's.
+    // POWER writes `cpu`, RISC-V `uarch`.
     let named = |key: &str| lines(&text).find(|(name, value)| *name == key && !value.is_empty());
     if let Some((_, model)) = named("model name") {
         return model.to_owned();
@@ -114,7 +111,7 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|(name, value)| (name.trim(), value.trim()))
 }
 
-/// `Arm Neoverse-N1 r3p1`; hosts with several kinds of cores name each with its number of CPUs.
+/// Returns `Arm Neoverse-N1 r3p1`; for several kinds of cores, each with its number of CPUs.
 fn arm_model(text: &str) -> Option<String> {
     let mut kinds: Vec<(Midr, usize)> = Vec::new();
     for cpu in text.split("\n\n").filter_map(midr) {
@@ -133,7 +130,6 @@ fn arm_model(text: &str) -> Option<String> {
     }
 }
 
-/// The numbers of one CPU's paragraph.
 fn midr(paragraph: &str) -> Option<Midr> {
     let mut found = Midr::default();
     for (name, value) in lines(paragraph) {
@@ -175,7 +171,7 @@ impl std::fmt::Display for Midr {
 mod tests {
     use super::*;
 
-    /// A host of such CPUs: implementer, part, variant, revision.
+    /// Host with such CPUs: implementer, part, variant, revision.
     fn model(cpus: &[(&str, &str, &str, u32)]) -> String {
         let cpu = |(at, (implementer, part, variant, revision)): (
             usize,

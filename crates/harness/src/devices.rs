@@ -1,31 +1,26 @@
-//! What is built into the machine that data could come from or go through, from /sys and /proc.
+//! Devices of the machine that data could pass, from /sys and /proc.
 
 use daqmeter_record::host::HostDevice;
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::host::Files;
 
-/// How a family of cards is known: on the PCI bus and by its nodes in /dev.
 #[derive(Clone, Copy, Debug)]
 pub struct CardFamily {
     /// `digitizer` or `readout`.
     pub kind: &'static str,
-    /// Who makes it.
     pub maker: &'static str,
-    /// PCI vendor as sysfs writes it: `0x1796`.
+    /// PCI vendor as in sysfs: `0x1796`.
     pub vendor: &'static str,
-    /// Whether a name in /dev is one of its nodes.
     pub is_node: fn(&str) -> bool,
 }
 
 impl CardFamily {
-    /// Its nodes in /dev.
     pub fn nodes(&self, files: &Files) -> Vec<String> {
         let names = files.names("dev").into_iter();
         let path = |name| files.root().join("dev").join(name).display().to_string();
         names.filter(|name| (self.is_node)(name)).map(path).collect()
     }
 
-    /// Its cards on the PCI bus, then its nodes.
     pub(crate) fn found(&self, files: &Files) -> Vec<HostDevice> {
         let of_maker = |address: String| {
             let folder = format!("sys/bus/pci/devices/{address}");
@@ -45,7 +40,7 @@ impl CardFamily {
     }
 }
 
-/// Block devices, network interfaces, PMUs, DMA channels and GPUs, in this order.
+/// Returns block devices, network interfaces, PMUs, DMA channels and GPUs, in this order.
 pub(crate) fn devices(files: &Files) -> Vec<HostDevice> {
     let all = [blocks(files), networks(files), pmus(files), dma(files), gpus(files)];
     all.into_iter().flatten().collect()
@@ -56,7 +51,6 @@ fn device(kind: &str, name: &str, about: Vec<String>) -> HostDevice {
     HostDevice { kind: kind.to_owned(), name: name.to_owned(), about }
 }
 
-/// The driver behind a device folder, by the name its link ends in.
 fn driver(files: &Files, folder: &str) -> String {
     let link = std::fs::read_link(files.root().join(folder).join("driver")).ok();
     link.and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
@@ -86,7 +80,7 @@ fn networks(files: &Files) -> Vec<HostDevice> {
     let interface = |name: String| {
         let text =
             |what: &str| files.text(&format!("sys/class/net/{name}/{what}")).unwrap_or_default();
-        // Interfaces of hardware have a device; loopback is where the survey measures.
+        // Interfaces of hardware have a device; the survey measures on the loopback.
         if name != "lo" && !files.root().join(format!("sys/class/net/{name}/device")).exists() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What is the same for all points of one invocation: the tool, the host, the clock, the noise.
+//! Facts that all points of one invocation share: the tool, the host, the clock, the noise.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,29 +14,21 @@ use crate::cpu_model::cpu_model;
 use crate::devices::{self, CardFamily};
 use crate::reference::arithmetic_ns;
 
-/// Goes into every record of one invocation.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// The tool.
     pub tool: Tool,
-    /// The command line.
     pub command: String,
-    /// Groups the records.
     pub run_id: String,
-    /// The machine.
     pub host: Arc<Host>,
-    /// The clock and its cost.
     pub clock: Clock,
-    /// Spread of equal work.
     pub noise: NoiseFloor,
-    /// When the invocation began, by the wall clock and by one that is never set.
+    /// Start of the invocation by the wall clock and by a clock that is never set.
     pub began: Option<(SystemTime, Instant)>,
 }
 
-/// The wall clock may drift by so much against the other before it is called set.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 
-/// How the wall clock was set while `elapsed` went by, in words; none when it was not.
+/// Returns a text on a step of the wall clock during `elapsed`; `None` without a step.
 fn clock_step(began: SystemTime, now: SystemTime, elapsed: Duration) -> Option<String> {
     let (by, where_to) = match now.duration_since(began) {
         Ok(wall) if wall > elapsed => (wall - elapsed, "forward"),
@@ -53,7 +45,6 @@ fn clock_step(began: SystemTime, now: SystemTime, elapsed: Duration) -> Option<S
 }
 
 impl Context {
-    /// A record with all that is known before anything is measured.
     pub fn blank_record(&self, engine: EngineInfo, workload: Workload) -> RunRecord {
         let mut record = RunRecord::new(engine, workload);
         record.tool = self.tool.clone();
@@ -69,7 +60,6 @@ impl Context {
         record
     }
 
-    /// The same host with the cards of these families, as far as they are built in.
     #[must_use]
     pub fn with_cards(mut self, families: &[CardFamily]) -> Context {
         let files = Files::default();
@@ -78,7 +68,7 @@ impl Context {
         self
     }
 
-    /// Reads the host and measures clock and noise; about 60 ms.
+    /// Reads the host and measures clock and noise, in about 60 ms.
     pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
         let began = Some((SystemTime::now(), Instant::now()));
         let host = host_facts(&Files::default(), isa);
@@ -94,7 +84,7 @@ impl Context {
     }
 }
 
-/// Size of the largest last-level cache of this host, read once; zero when unknown.
+/// Returns the size of the largest last-level cache of this host, read once; zero if unknown.
 pub fn last_level_cache_bytes() -> u64 {
     static BYTES: LazyLock<u64> = LazyLock::new(|| {
         let files = Files::default();
@@ -104,13 +94,13 @@ pub fn last_level_cache_bytes() -> u64 {
     *BYTES
 }
 
-/// The present UTC time, RFC 3339 with milliseconds.
+/// Returns the UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
     utc(SystemTime::now())
 }
 
-/// Formats a time as RFC 3339 has it, with milliseconds. Times before 1970 and after 9999 become
-/// the first and the last that can be written. A board without a battery may have such a clock.
+/// Formats a time as RFC 3339 with milliseconds. Times before 1970 and after 9999, as on a board
+/// without a battery, become the first and the last valid ones.
 fn utc(time: SystemTime) -> String {
     const LAST_S: u64 = 253_402_300_799;
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
@@ -118,7 +108,7 @@ fn utc(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
-/// What the step loop itself costs per operation: the median of 31 samples of the null engine,
+/// Returns the cost of the step loop per operation: the median of 31 samples of the null engine,
 /// about a millisecond in all.
 fn tool_ns_per_op() -> f64 {
     const OPERATIONS: u64 = 50_000;
@@ -132,7 +122,7 @@ fn tool_ns_per_op() -> f64 {
     stats::quantile(&stats::sorted(&samples), 0.5)
 }
 
-/// Spread of 64 pieces of equal arithmetic of about 0.5 ms each.
+/// Measures the spread of 64 pieces of equal arithmetic of about 0.5 ms each.
 fn noise_floor() -> NoiseFloor {
     let rounds = 200_000;
     arithmetic_ns(rounds);
@@ -146,7 +136,6 @@ fn noise_floor() -> NoiseFloor {
     }
 }
 
-/// Reads the facts of the machine.
 pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
     let cpus = online_cpus(files);
     let topology = |cpu: u32, what: &str| {
@@ -220,7 +209,6 @@ fn numa_nodes(files: &Files) -> Vec<NumaNode> {
         .collect()
 }
 
-/// Cores with several CPUs.
 fn siblings(cores: &[String]) -> Vec<Vec<u32>> {
     let cores = cores.iter().map(|list| parse_cpu_list(list));
     let mut cores: Vec<Vec<u32>> = cores.filter(|cpus| cpus.len() > 1).collect();
@@ -229,7 +217,8 @@ fn siblings(cores: &[String]) -> Vec<Vec<u32>> {
     cores
 }
 
-/// CPUs of slower cores: AArch64 states a capacity for each CPU, x86 a PMU for each kind of core.
+/// Returns the CPUs of slower cores: AArch64 states a capacity for each CPU, x86 a PMU for each
+/// kind of core.
 fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
     let of_kind = |kind: &str| {
         let list = files.text(&format!("sys/devices/{kind}/cpus"));
@@ -253,7 +242,7 @@ fn online_cpus(files: &Files) -> Vec<u32> {
     parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default())
 }
 
-/// Caches of all CPUs: each that CPUs share is one, and alike ones are counted.
+/// Returns the caches of all CPUs: a shared cache is one, and equal ones are counted.
 fn caches(files: &Files, cpus: &[u32]) -> Vec<Cache> {
     let mut seen: Vec<(u32, String, Vec<u32>)> = Vec::new();
     let mut all: Vec<Cache> = Vec::new();
@@ -278,7 +267,6 @@ fn caches(files: &Files, cpus: &[u32]) -> Vec<Cache> {
     all
 }
 
-/// One cache, and the CPUs that share it.
 fn cache(files: &Files, directory: &str) -> Option<(Cache, Vec<u32>)> {
     let field = |name: &str| files.text(&format!("{directory}/{name}"));
     let shared = parse_cpu_list(&field("shared_cpu_list")?);
@@ -327,7 +315,7 @@ fn huge_pages(files: &Files) -> Vec<HugePages> {
     files.names(directory).iter().filter_map(|name| read(name)).collect()
 }
 
-/// `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
+/// Reads `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
 fn cgroup_quota(files: &Files) -> Option<String> {
     let own = files.text("proc/self/cgroup")?;
     let path =
@@ -342,10 +330,9 @@ fn cgroup_quota(files: &Files) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// CPUs as the kernel shows them in sysfs: package, the list of its core, NUMA node.
+    /// CPUs as in sysfs: package, the list of its core, NUMA node.
     struct Shown {
         cpus: &'static [(&'static str, &'static str, u32)],
-        /// Level, kind, size and the CPUs of each cache.
         caches: &'static [(u32, &'static str, &'static str, &'static str)],
         more: &'static [(&'static str, &'static str)],
     }
@@ -386,7 +373,6 @@ mod tests {
         }
     }
 
-    /// Sockets, cores, CPUs and NUMA nodes.
     fn counts(host: &Host) -> [usize; 4] {
         let count = |n: u32| n as usize;
         [count(host.sockets), count(host.cores), count(host.logical_cpus), host.numa.len()]

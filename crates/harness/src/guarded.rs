@@ -4,16 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::Fault;
 
-/// Does the work; a panic in it is a fault that says where it was and what it said. Whatever the
-/// work had borrowed may be in a state that its author did not foresee: the caller only drops it
-/// afterwards.
+/// Does the work and turns a panic into a fault with its place and message. The state that the work
+/// had borrowed may be inconsistent, so the caller may only drop it.
 pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let reason = format!(
             "{what} panicked: {}; this is a bug in daqmeter, please report it",
             said(payload.as_ref())
         );
-        // Dropping a payload can panic, too; it is a few bytes.
+        // Dropping a payload can panic, too; the leak is a few bytes.
         std::mem::forget(payload);
         Fault::new(reason)
     })

@@ -1,7 +1,7 @@
-//! The lanes of a run: a thread for each session, which meet before and after the timed steps.
+//! Lanes of a run: a thread for each session, which meet before and after the timed steps.
 //!
-//! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a
-//! lane that fails takes no other lane with it, and nobody waits for it.
+//! Any failure of a session or an observer, even a panic, becomes an outcome in the record. A
+//! failed lane stops no other lane, and no thread waits for it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -21,7 +21,6 @@ use crate::unfinished::{Handover, Questions};
 use crate::variants;
 use crate::{Context, Fault, Observer, Session, Settings};
 
-/// What one lane's thread brings back.
 #[derive(Default)]
 pub(crate) struct LaneDone {
     pub(crate) lane: Lane,
@@ -31,12 +30,10 @@ pub(crate) struct LaneDone {
     pub(crate) path: Option<PathRun>,
     pub(crate) warnings: Vec<String>,
     pub(crate) pointers: Vec<u64>,
-    /// The lane failed because memory or threads were lacking.
     pub(crate) does_not_fit: bool,
 }
 
 impl LaneDone {
-    /// A lane that brought nothing back.
     fn without(lane: Lane, fault: Fault) -> LaneDone {
         let does_not_fit = fault.does_not_fit();
         LaneDone {
@@ -47,41 +44,31 @@ impl LaneDone {
     }
 }
 
-/// What the lanes and the observers brought back.
 #[derive(Default)]
 pub(crate) struct Ran {
     pub(crate) lanes: Vec<LaneDone>,
-    /// What went wrong beside the lanes.
     pub(crate) faults: Vec<String>,
 }
 
-/// What every lane is run with.
 #[derive(Clone, Copy)]
 pub(crate) struct Running<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
-    /// Whether the record names the processes that used the CPUs.
     pub(crate) processes: bool,
-    /// Number of lanes that take controls at the same time; none takes no controls.
+    /// Number of lanes that take controls at one time; `None` for no controls.
     pub(crate) controls: Option<usize>,
     /// Makes the thread of the lane with that index; tests make one that cannot be started.
     pub(crate) thread: fn(usize) -> thread::Builder,
 }
 
-/// What the lanes and the thread that waits for them share.
 #[derive(Default)]
 struct Shared {
-    /// When the lanes were released.
     origin_ns: AtomicU64,
-    /// Lanes that are ready, or have failed to be.
     ready: AtomicUsize,
-    /// Lanes that have given their accounts.
     ended: AtomicUsize,
-    /// Place at which lanes hand over their stages so far.
     handover: Option<Handover>,
 }
 
-/// The thread that waits for the lanes, and tells how far they are.
 struct Waiting<'a> {
     party: Party<'a>,
     shared: &'a Shared,
@@ -90,7 +77,6 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits for the timed steps, and hands on the samples so far meanwhile.
     fn wait_timed(&self, record: &RunRecord, lanes: &[Lane], origin_ns: u64) {
         let handover = self.shared.handover.as_ref();
         let questions = handover.map(|handover| Questions::new(handover, record, lanes, origin_ns));
@@ -108,7 +94,6 @@ impl Waiting<'_> {
         self.party.wait_looking(due_in, look);
     }
 
-    /// Waits for all lanes, which are at that.
     fn wait(&self, phase: impl Fn(&Shared) -> Phase) {
         let progress = &self.settings.progress;
         let look = || progress.look(phase(self.shared), self.lanes);
@@ -116,17 +101,14 @@ impl Waiting<'_> {
     }
 }
 
-/// A count, for who looks on.
 fn count(count: &AtomicUsize) -> usize {
     count.load(Ordering::Relaxed)
 }
 
-/// The thread of an ordinary lane.
 pub(crate) fn lane_thread(index: usize) -> thread::Builder {
     thread::Builder::new().name(format!("lane-{index}"))
 }
 
-/// Runs the sessions, each in a thread, between the observers.
 pub(crate) fn run_lanes(
     sessions: Vec<Box<dyn Session>>,
     running: Running,
@@ -141,7 +123,7 @@ pub(crate) fn run_lanes(
     let mut faults = Vec::new();
     each(observers, &mut faults, |observer| observer.arm());
     thread::scope(|scope| {
-        // This thread joins first and waits last. If it unwinds, its party is dropped before the
+        // This thread joins first and waits last. On unwinding, its party is dropped before the
         // scope waits for the lanes.
         let own = Waiting {
             party: meeting.join(),
@@ -153,8 +135,7 @@ pub(crate) fn run_lanes(
         for (index, session) in sessions.into_iter().enumerate() {
             let runner = LaneRunner::new(index, session, running);
             let (lane, party, shared) = (runner.lane.clone(), meeting.join(), &shared);
-            // When the thread cannot be started, the closure is dropped, and the party in it
-            // leaves.
+            // If the thread cannot be started, the closure is dropped, and with it the party.
             let work = move || runner.run(&party, shared);
             let started = if own.party.is_called_off() {
                 Err(Fault::too_large(
@@ -170,13 +151,14 @@ pub(crate) fn run_lanes(
             }
             threads.push((lane, started));
         }
-        // All are ready; then all have taken the speed of their CPU.
+        // The first wait ends once all lanes are ready, the second once all have measured the speed
+        // of their CPU.
         own.wait(|shared| Phase::Preparing(count(&shared.ready)));
         own.party.wait();
         let conditions = Conditions::before(running.processes);
         let lanes: Vec<Lane> = threads.iter().map(|(lane, _)| lane.clone()).collect();
         observe(&own, &lanes, &conditions, observers, record, &mut faults);
-        // The lanes do not come to this meeting: they leave.
+        // The lanes leave the party without this meeting.
         own.wait(|shared| Phase::Ending(count(&shared.ended)));
         let lanes =
             threads.into_iter().map(|(lane, started)| match started.map(|thread| thread.join()) {
@@ -191,8 +173,8 @@ pub(crate) fn run_lanes(
     })
 }
 
-/// From the release of the lanes until all are done: what passes meanwhile, by the observers and
-/// the accounts of the host.
+/// Runs from the release of the lanes to the last end, with the observers and the accounts of the
+/// host.
 fn observe(
     own: &Waiting<'_>,
     lanes: &[Lane],
@@ -219,11 +201,10 @@ fn observe(
         .warnings
         .extend(each(observers, faults, |observer| observer.trouble()).into_iter().flatten());
     conditions.after(record);
-    // The lanes go on to verify and to tally; their CPU time is not counted any more.
+    // The lanes now verify and tally; their CPU time no longer counts.
     own.party.wait();
 }
 
-/// Calls every observer; one that panics is a fault of the run.
 fn each<T>(
     observers: &mut [Box<dyn Observer>],
     faults: &mut Vec<String>,
@@ -233,8 +214,7 @@ fn each<T>(
     called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
 }
 
-/// A session whose panics are faults. After one it is only dropped: nobody knows what state it is
-/// in.
+/// Session whose panics are faults. After a panic its state is unknown, and it is only dropped.
 struct Guarded {
     session: Option<Box<dyn Session>>,
     has_panicked: bool,
@@ -261,9 +241,8 @@ impl Guarded {
 }
 
 impl Drop for Guarded {
-    /// A session whose thread could not be started ends here.
     fn drop(&mut self) {
-        // Its lane has failed already.
+        // Its lane has already failed.
         let _ = self.end();
     }
 }
@@ -295,7 +274,7 @@ impl<'a> LaneRunner<'a> {
         }
     }
 
-    /// The lane's whole life. Whatever fails, it takes part in every meeting, until the party is
+    /// Runs the lane's whole life. A failed lane still joins every meeting until the party is
     /// dropped.
     fn run(mut self, party: &Party, shared: &Shared) -> LaneDone {
         let mut warnings = Vec::new();
@@ -303,7 +282,7 @@ impl<'a> LaneRunner<'a> {
         let mut sampler = self.sampler(&mut warnings);
         shared.ready.fetch_add(1, Ordering::Relaxed);
         party.wait();
-        // All lanes at the same moment: a CPU is faster while others are idle.
+        // All lanes measure together, because a CPU is faster while others are idle.
         let mut reference_ns = vec![speed_ns()];
         party.wait();
         party.wait();
@@ -362,7 +341,7 @@ impl<'a> LaneRunner<'a> {
         self.session.call("the warm-up", plan).flatten()
     }
 
-    /// The timed steps. What was sampled before a fault, a panic included, is kept.
+    /// Runs the timed steps. Samples before a fault or a panic are kept.
     fn timed(
         &mut self,
         mut stages: Stages,
@@ -390,7 +369,6 @@ impl<'a> LaneRunner<'a> {
         ended
     }
 
-    /// Verifies, takes the accounts, ends the session.
     fn account(
         mut self,
         timed: Result<(), Fault>,
@@ -551,7 +529,6 @@ mod tests {
         }
     }
 
-    /// The record of three lanes, or a failed test when they do not come to an end.
     fn ends(
         at: &'static str,
         observer: &'static str,
@@ -578,7 +555,7 @@ mod tests {
             let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(BadObserver(observer))];
             let ran = run_lanes((0..3).map(lane).collect(), running, &mut observers, &mut record);
             conclude(&mut record, ran, &settings, &context);
-            // Nobody waits any more when the test has failed.
+            // A failed test no longer receives it.
             let _ = send.send(record);
         });
         receive
@@ -613,7 +590,6 @@ mod tests {
         }
     }
 
-    /// Goes on in a call once a report has named it.
     struct Awaits {
         told: Receiver<Look>,
         seen: Vec<Look>,
@@ -657,7 +633,7 @@ mod tests {
     fn who_waits_for_a_long_point_is_told_what_its_lanes_are_at() {
         let (tell, told) = channel();
         let progress = Progress::at_each_opportunity(move |look| {
-            // The lane has ended when this cannot be sent.
+            // A failed send means that the lane has ended.
             let _ = tell.send(look.clone());
         });
         let settings = Settings { progress, ..Settings::new(StepPlan::ByStage(1), "test") };
@@ -675,8 +651,8 @@ mod tests {
         let ran = run_lanes(vec![session], running, &mut [], &mut record);
         let lane = &ran.lanes[0];
         assert_eq!(lane.lane.outcome, Outcome::Ok);
-        // Looks come faster than the lane goes on: the last report is of an earlier call or of this
-        // one.
+        // Reports come faster than the lane continues: the last one is of an earlier call or of
+        // this one.
         assert_eq!(lane.warnings[0], "Preparing(0)", "{:?}", lane.warnings);
         assert_eq!(lane.warnings.len(), 3);
     }

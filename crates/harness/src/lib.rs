@@ -1,9 +1,9 @@
-//! The one measuring loop, and what plugs into it.
+//! The one measuring loop, and the traits of engines and observers.
 //!
 //! An [`Engine`] parses workloads to [`Job`]s; a job opens one [`Session`] for each thread.
 //! [`measure`] opens, verifies, warms up, times steps between [`Observer`]s, verifies again, and
-//! leaves a record. Engines do the work: they never time, format or print. Begin with `run.rs`,
-//! then `null.rs`, the plainest engine.
+//! returns a record. Engines do the work: they never time, format or print. Begin with `run.rs`,
+//! then `null.rs`, the simplest engine.
 
 mod conclude;
 mod conditions;

@@ -1,8 +1,8 @@
-//! The limits of the stages of a run: those that are given, and those that are measured right
-//! before it or once for many points.
+//! Limits of the stages of a run: given, measured just before the run, or measured once for many
+//! points.
 //!
-//! A limit is a rate by the same definition as a stage's rate, sustained, see
-//! [`daqmeter_stats::sustained`]. A limit engine that failed its verification has no limit to give.
+//! A limit is a rate by the definition of a stage's rate, sustained, see
+//! [`daqmeter_stats::sustained`]. A limit engine that failed its verification gives no limit.
 
 use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Rate, sustained};
@@ -12,11 +12,11 @@ use crate::settings::{Settings, StepPlan, cpu_list};
 use crate::unfinished::Unfinished;
 use crate::{Engine, Job, LimitSpec, Session};
 
-/// Measures one point of a limit's engine, without limits and observers of its own.
+/// Measures one point of a limit's engine, without limits and observers.
 pub(crate) type Alone<'a> = dyn FnMut(&Job, &Settings) -> Result<RunRecord, Refusal> + 'a;
 
-/// Finds every distinct limit that the sessions' stages name, with as many lanes as there are
-/// sessions; and says of which there is none.
+/// Finds every distinct limit of the sessions' stages, with one lane per session, and reports those
+/// that are missing.
 pub(crate) fn limits(
     engines: &[Engine],
     sessions: &[Box<dyn Session>],
@@ -44,7 +44,7 @@ pub(crate) fn limits(
     Ok((limits, missing.into_iter().map(warning).collect()))
 }
 
-/// One limit; none where no engine measures limits of its kind, and why where the one that does
+/// Finds one limit. `None` if no engine measures limits of its kind, with a reason if the engine
 /// failed.
 fn found(
     engines: &[Engine],
@@ -81,7 +81,6 @@ fn found(
     Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))
 }
 
-/// A limit that was measured.
 fn measured(name: String, rate: Rate, how: String) -> Limit {
     let mut limit = Limit::given(name, rate.per_s, how);
     limit.basis = LimitBasis::Sustained;
@@ -89,7 +88,7 @@ fn measured(name: String, rate: Rate, how: String) -> Limit {
     limit
 }
 
-/// A limit as a rate with its interval.
+/// Returns a limit as a rate with its interval.
 pub(crate) fn rate_of(limit: &Limit) -> Rate {
     Rate {
         per_s: limit.rate_bytes_per_s,
@@ -97,11 +96,11 @@ pub(crate) fn rate_of(limit: &Limit) -> Rate {
     }
 }
 
-/// What the record of a limit engine says the limit is: its fastest stage, as the mean over the
+/// Returns the limit in the record of a limit engine. It is the fastest stage, as the mean over the
 /// lanes of their sustained rates.
 ///
 /// # Errors
-/// The reason, when the record is not one of work that was done and verified.
+/// Returns the reason if the work of the record was not done and verified.
 fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     if let Some(reason) = record.outcome.reason() {
         return Err(reason.to_owned());

@@ -1,13 +1,12 @@
-//! Where lanes wait for one another.
+//! Meetings of lanes.
 //!
-//! A [`std::sync::Barrier`] waits for a fixed number of threads, for ever if one of them never
-//! comes. Here whoever takes part holds a [`Party`]; dropping it, which unwinding does too, takes
-//! it out of the count. So nobody waits for a thread that has panicked or was never started.
+//! A [`std::sync::Barrier`] waits for a fixed number of threads, for ever if one never comes. Here
+//! each participant holds a [`Party`]; its drop, even by unwinding, reduces the count. So no thread
+//! waits for one that has panicked or was never started.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The state that the parties share.
 #[derive(Debug, Default)]
 pub(crate) struct Meeting {
     state: Mutex<State>,
@@ -18,13 +17,12 @@ pub(crate) struct Meeting {
 struct State {
     parties: usize,
     waiting: usize,
-    /// Meetings that have taken place; a sleeper goes on when it changes.
+    /// Number of past meetings; a sleeping thread continues if it changes.
     round: u64,
     is_called_off: bool,
 }
 
 impl State {
-    /// The meeting takes place once everybody who is still there waits.
     fn meet_if_complete(&mut self, changed: &Condvar) {
         if self.waiting == self.parties {
             self.waiting = 0;
@@ -35,30 +33,28 @@ impl State {
 }
 
 impl Meeting {
-    /// One more takes part. The first to join must be the last to wait, or a meeting may take place
-    /// before all have joined.
+    /// Adds a party. The first to join must be the last to wait, or a meeting may take place before
+    /// all have joined.
     pub(crate) fn join(&self) -> Party<'_> {
         self.state().parties += 1;
         Party(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock, and the counts are valid at any time.
+        // Code under the lock never panics, and the counts are valid at any time.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One that takes part in the meetings until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Party<'a>(&'a Meeting);
 
 impl Party<'_> {
-    /// Waits until all others that still take part wait too.
     pub(crate) fn wait(&self) {
         self.wait_looking(|| None, || ());
     }
 
-    /// The same; after the time that `due_in` gives, if any, it looks up and goes on waiting.
+    /// Waits like [`Party::wait`], and looks up after the time that `due_in` gives.
     pub(crate) fn wait_looking(&self, due_in: impl Fn() -> Option<Duration>, look: impl Fn()) {
         let mut state = self.0.state();
         let round = state.round;
@@ -81,12 +77,11 @@ impl Party<'_> {
         }
     }
 
-    /// Says that the run does not take place; the others see it after the next meeting.
+    /// Cancels the run; the others see it after the next meeting.
     pub(crate) fn call_off(&self) {
         self.0.state().is_called_off = true;
     }
 
-    /// Whether somebody called the run off.
     pub(crate) fn is_called_off(&self) -> bool {
         self.0.state().is_called_off
     }

@@ -6,7 +6,6 @@ use crate::engine::LimitSpec;
 use crate::request::Request;
 
 impl LimitSpec {
-    /// A limit that the engine of that request measures.
     pub fn measured<R: Request>(
         name: impl Into<String>,
         how: impl Into<String>,
@@ -20,9 +19,9 @@ impl LimitSpec {
         }
     }
 
-    /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches
-    /// every line that holds one of the samples it keeps, each `stride_bytes` after the one before,
-    /// and writes `out_bytes` for each.
+    /// Returns the limit of memory at the stage's ratio. Of `counted_bytes` in all, the stage
+    /// touches every line with one of its samples, which are `stride_bytes` apart, and writes
+    /// `out_bytes` for each.
     pub fn memory(counted_bytes: u64, stride_bytes: u64, out_bytes: u64) -> LimitSpec {
         const LINE_BYTES: u64 = 64;
         // Samples further apart than a line leave lines untouched.

@@ -1,4 +1,4 @@
-//! The engine that does nothing: what it measures is the tool itself.
+//! Engine without work, which measures the tool itself.
 
 use std::hint::black_box;
 
@@ -18,7 +18,6 @@ struct NullSession {
 pub struct NullRequest {}
 
 impl NullRequest {
-    /// The session that does nothing.
     pub fn session() -> Box<dyn Session> {
         Box::new(NullSession { done: 0 })
     }
@@ -52,7 +51,8 @@ impl Session for NullSession {
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         for _ in 0..operations {
-            // The counter is opaque to the optimiser, or the loop would become one addition.
+            // `black_box` hides the counter from the optimiser, or the loop would become one
+            // addition.
             self.done = black_box(self.done).wrapping_add(1);
         }
         Ok(())

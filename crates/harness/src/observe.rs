@@ -1,40 +1,34 @@
-//! Observers stand around the timed region and count.
+//! Observers count around the timed region.
 
 use daqmeter_record::{Counter, Observations};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
 
-/// Something that counts while others work.
 pub trait Observer: Send {
-    /// Called before the lanes' threads start, in the thread that starts them.
     fn arm(&mut self) {}
 
-    /// Called just before the lanes are released.
     fn start(&mut self);
 
-    /// Called when the last lane is done.
     fn stop(&mut self) -> Vec<Counter>;
 
-    /// What was counted over time, if it was, relative to the release of the lanes; called once
-    /// after [`Observer::stop`].
+    /// Returns counts over time relative to the release of the lanes; called once after
+    /// [`Observer::stop`].
     fn observations(&mut self, _origin_ns: u64) -> Option<Observations> {
         None
     }
 
-    /// Whether it counts what is compared with the known work of the lanes: nothing else is then
-    /// done between their samples.
+    /// Tests if its counts are compared with the known work of the lanes: then no other work runs
+    /// between their samples.
     fn counts_all(&self) -> bool {
         false
     }
 
-    /// What the reader must know of the observer itself.
     fn trouble(&mut self) -> Option<String> {
         None
     }
 }
 
-/// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not
-/// among the counters.
+/// Counters of `perf_event_open` of all our threads. Events that the host lacks are left out.
 pub struct PerfObserver<S: CounterSource = KernelCounters> {
     source: S,
     open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,
@@ -47,7 +41,6 @@ impl Default for PerfObserver {
 }
 
 impl<S: CounterSource> PerfObserver<S> {
-    /// Counters of another source.
     pub(crate) fn with_source(source: S) -> Self {
         PerfObserver { source, open: Vec::new() }
     }
@@ -55,7 +48,7 @@ impl<S: CounterSource> PerfObserver<S> {
 
 impl<S: CounterSource> Observer for PerfObserver<S> {
     fn arm(&mut self) {
-        // Threads inherit what is open when they are started.
+        // Threads inherit the counters that are open at their start.
         let open = |event: &daqmeter_sys::perf::Event| {
             Some((
                 event.name,
@@ -91,7 +84,7 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
     }
 }
 
-/// Page faults and context switches by getrusage: there on every host, whatever perf_event allows.
+/// Page faults and context switches by getrusage, on every host and at any `perf_event_paranoid`.
 #[derive(Debug, Default)]
 pub struct UsageObserver {
     before: cpu_time::Usage,
@@ -117,7 +110,6 @@ impl Observer for UsageObserver {
     }
 }
 
-/// The observers of every ordinary run.
 pub fn standard() -> Vec<Box<dyn Observer>> {
     vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::default())]
 }

@@ -1,19 +1,19 @@
-//! Which CPUs busy threads get, from what the CPUs share. It says nothing about memory: buffers are
-//! touched by the threads themselves.
+//! CPUs of busy threads, by the resources that the CPUs share. Memory is not placed: threads touch
+//! their buffers themselves.
 
 use std::cmp::Reverse;
 
 use daqmeter_record::Host;
 
-/// The CPUs that may be used, in the order in which busy threads get them: a core for each thread
-/// while there is a free one, fast cores before slow ones, the cores of one NUMA node before those
-/// of the next. Otherwise the last CPU comes first: CPU 0 takes most interrupts.
+/// Returns the allowed CPUs in the order of busy threads. Each thread gets a core while one is
+/// free: fast cores before slow ones, one NUMA node before the next. Otherwise the last CPU comes
+/// first, because CPU 0 takes most interrupts.
 pub fn order(host: &Host) -> Vec<u32> {
     order_near(host, None)
 }
 
-/// The same, the cores of that NUMA node first: data that a device on it writes is read on the
-/// other side of a socket's link elsewhere.
+/// Returns the order with the cores of that NUMA node first: elsewhere, data of a device on it
+/// cross the link between sockets.
 pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     let near = host.numa.iter().find(|node| Some(node.node) == near);
     let mut cpus = host.allowed_cpus.clone();
@@ -30,16 +30,15 @@ pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     cpus
 }
 
-/// How many threads may each have a core of its own.
 pub fn cores(host: &Host) -> usize {
     let cpus = host.allowed_cpus.iter();
     cpus.filter(|&&cpu| rank(host, cpu) == 0).count()
 }
 
-/// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by
-/// side where each has a core, the busiest ones on fast cores; else the busiest thread first, each
-/// on the CPU with the least work, that of the CPU's core counted. The cores of the node of the
-/// device that the data comes from, where there is one, are taken first.
+/// Returns a CPU for each thread, by its busy time per block of the whole. With enough cores,
+/// neighbours are side by side and the busiest ones on fast cores. Otherwise the busiest thread
+/// comes first, each on the CPU with the least work, including that of its core. The cores of the
+/// source device's node come first, if there is one.
 pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
     let order = order_near(host, near);
     if busy_ns.len() <= cores(host) {
@@ -67,8 +66,8 @@ pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
     placed
 }
 
-/// A CPU for each of as many threads, in their order; where some of the CPUs are slower, the
-/// busiest threads get the others.
+/// Returns a CPU for each of as many threads, in their order. The busiest threads avoid slower
+/// CPUs.
 fn side_by_side(host: &Host, cpus: &[u32], busy_ns: &[f64]) -> Vec<u32> {
     let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
     let (slow, fast): (Vec<&u32>, Vec<&u32>) = cpus.iter().partition(is_slow);
@@ -83,21 +82,19 @@ fn side_by_side(host: &Host, cpus: &[u32], busy_ns: &[f64]) -> Vec<u32> {
     (0..busy_ns.len()).filter_map(cpu).copied().collect()
 }
 
-/// How many CPUs of the same core come before this one, the last one first.
+/// Returns the number of CPUs of its core before this one, the last one first.
 fn rank(host: &Host, cpu: u32) -> usize {
     let core = core(host, cpu);
     let later = |other: &&u32| **other > cpu && self::core(host, **other) == core;
     host.allowed_cpus.iter().filter(later).count()
 }
 
-/// The first CPU of its core.
 fn core(host: &Host, cpu: u32) -> u32 {
     let mut cores = host.siblings.iter();
     let own = cores.find(|core| core.contains(&cpu));
     own.and_then(|core| core.first()).copied().unwrap_or(cpu)
 }
 
-/// The last CPU of its NUMA node that may be used.
 fn node(host: &Host, cpu: u32) -> u32 {
     let mut nodes = host.numa.iter();
     let own = nodes.find(|node| node.cpus.contains(&cpu));
@@ -123,14 +120,13 @@ mod tests {
 
     #[test]
     fn a_thread_gets_a_core_of_its_own_while_there_is_one_and_its_neighbours_node() {
-        // Two sockets of two cores of two threads, numbered as the kernel does where siblings are
-        // side by side, and where they are not.
+        // Two sockets of two cores of two threads, with siblings numbered side by side, and apart.
         let beside =
             host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]);
         assert_eq!(order(&beside), [7, 5, 3, 1, 6, 4, 2, 0]);
         let apart = host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
         assert_eq!(order(&apart), [7, 5, 6, 4, 3, 1, 2, 0]);
-        // What the process may not use is no choice, and its siblings are then alone.
+        // A CPU that the process may not use is left out, and its siblings are then alone.
         let some = Host { allowed_cpus: vec![0, 1, 2, 6], ..beside };
         assert_eq!(order(&some), [6, 2, 1, 0]);
     }
@@ -158,7 +154,6 @@ mod tests {
         assert_eq!(spread(&two_nodes, None, &[1.0, 2.0]), [7, 5]);
     }
 
-    /// Whether two threads share a core while another has none.
     fn shares_a_core_needlessly(host: &Host, cpus: &[u32]) -> bool {
         let mut used: Vec<u32> = cpus.iter().map(|&cpu| core(host, cpu)).collect();
         used.sort_unstable();
@@ -190,7 +185,7 @@ mod tests {
                 assert!(!shares_a_core_needlessly(host, &cpus), "{busy_ns:?}: {cpus:?}");
             }
         }
-        // The order in which CPUs are numbered does it.
+        // The numbers of the CPUs decide.
         let last_first = [7, 6, 5, 4];
         assert!(shares_a_core_needlessly(&hosts[2], &last_first));
     }
@@ -204,7 +199,7 @@ mod tests {
         assert_eq!(cores(&hybrid), 4);
         assert_eq!(spread(&hybrid, None, &[1.0, 9.0, 2.0, 8.0]), [5, 3, 4, 1]);
         assert_eq!(spread(&hybrid, None, &[1.0, 9.0]), [3, 1]);
-        // As many as there are in all are fast: neighbours stay side by side.
+        // All the CPUs that are needed are fast: neighbours stay side by side.
         let equal = host(3, &[], &[&[0, 1, 2]]);
         assert_eq!(spread(&equal, None, &[1.0, 9.0, 2.0]), [2, 1, 0]);
     }

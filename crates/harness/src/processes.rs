@@ -1,5 +1,5 @@
-//! Who used the CPUs while something was measured: our threads, other parts of a chain, the kernel,
-//! and what else runs.
+//! Users of the CPUs during a measurement: our threads, other parts of a chain, the kernel, other
+//! programs.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,9 @@ use daqmeter_record::{ProcessPart, ProcessUse};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::processes::{Process, all, shared_and_user};
 
-/// Rows that are kept: those below used next to nothing.
+/// Most rows: the rest used almost no time.
 const MOST: usize = 64;
 
-/// The processes before a measurement.
 pub(crate) struct Processes {
     files: Files,
     before: BTreeMap<u32, Process>,
@@ -26,11 +25,11 @@ impl Processes {
         Processes { before: all(&files), files, own }
     }
 
-    /// What each used since then, the busiest first. `threads` are ours, by name and number: what
-    /// each used since then, and since it was started.
+    /// Returns the use of each since then, the busiest first. `threads` are ours, by name and
+    /// number: their use since then, and since their start.
     pub(crate) fn used(&self, threads: &BTreeMap<String, (u64, u64)>) -> Vec<ProcessUse> {
         let now = match self.before.is_empty() {
-            // The use since the start of a process is not its use since the first look.
+            // The use since a process's start is not its use since the first look.
             true => BTreeMap::new(),
             false => all(&self.files),
         };
@@ -54,7 +53,7 @@ impl Processes {
         rows
     }
 
-    /// CPU time that a process had before; none where another had its number.
+    /// Returns the earlier CPU time of a process; `None` if another process had its number.
     fn cpu_before(&self, pid: u32, process: &Process) -> u64 {
         let before = self.before.get(&pid);
         let same = before.filter(|before| before.start_ticks == process.start_ticks);
@@ -89,7 +88,8 @@ impl Processes {
         }
     }
 
-    /// A thread of ours, `name/number`, other than the first, which has the process' number.
+    /// Returns a thread of ours, `name/number`, except the first, which has the number of the
+    /// process.
     fn thread(&self, thread: (&String, &(u64, u64)), own: &Process) -> Option<ProcessUse> {
         let (name, (cpu_ns, total_cpu_ns)) = thread;
         let (name, number) = name.rsplit_once('/')?;
@@ -109,7 +109,7 @@ impl Processes {
 mod tests {
     use super::*;
 
-    /// A process of the root's `/proc`: its name, flags, and CPU time in ticks.
+    /// Writes a process of the root's `/proc`: its name, flags, and CPU time in ticks.
     fn write(root: &std::path::Path, pid: u32, name: &str, flags: u64, ticks: u64) {
         let folder = root.join(format!("proc/{pid}"));
         std::fs::create_dir_all(&folder).unwrap();

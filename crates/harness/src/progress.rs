@@ -1,42 +1,33 @@
-//! How far a point is, for those who wait for it.
+//! Progress of a point, for people who wait.
 //!
-//! Told by the thread that called [`crate::measure`], which only waits meanwhile: lanes leave
-//! counts and tell nothing. A point that is done within two seconds says nothing at all.
+//! The waiting thread that called [`crate::measure`] reports; lanes only leave counts. A point that
+//! ends within two seconds reports nothing.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A point is silent for so long: most end before, and a line that changes faster than it can be
-/// read says nothing.
+/// Time to the first report: most points end before, and a fast change of the line is unreadable.
 const FIRST: Duration = Duration::from_secs(2);
-/// From then on it is reported so often. Each time costs the waiting thread some ten microseconds
-/// of CPU time.
+/// Time between reports; each costs the waiting thread about ten microseconds of CPU time.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What the lanes of a point are at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// So many are ready: pinned, prepared, verified, warm.
+    /// Number of lanes that are ready: pinned, prepared, verified, warm.
     Preparing(usize),
-    /// Timed steps.
     Timed,
-    /// So many are verified and have given their accounts.
+    /// Number of lanes that have verified and given their accounts.
     Ending(usize),
 }
 
-/// How far a point is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// The limit that is measured for it, where it is at that.
     pub limit: Option<String>,
-    /// What its lanes are at, or those of the measurement of the limit.
     pub phase: Phase,
-    /// All its lanes.
     pub lanes: usize,
 }
 
-/// Who gets the reports; nobody by default.
 #[derive(Clone, Default)]
 pub struct Progress {
     listener: Option<Arc<Listener>>,
@@ -46,7 +37,6 @@ pub struct Progress {
 struct Listener {
     tell: Box<dyn Fn(&Look) + Send + Sync>,
     every: Duration,
-    /// When the next report is due.
     next: Mutex<Instant>,
 }
 
@@ -68,7 +58,7 @@ impl Listener {
 }
 
 impl Progress {
-    /// Calls this for a point that lasts longer than 2 s, once a second, in the thread that
+    /// Calls `tell` for a point that lasts longer than 2 s, once a second, in the thread that
     /// measures.
     pub fn new(tell: impl Fn(&Look) + Send + Sync + 'static) -> Progress {
         let listener =
@@ -76,26 +66,22 @@ impl Progress {
         Progress { listener: Some(Arc::new(listener)), limit: None }
     }
 
-    /// A point begins; the measurement of its limit is a part of it.
     pub(crate) fn begins(&self) {
         if let (Some(listener), None) = (&self.listener, &self.limit) {
             listener.tell_again_in(FIRST);
         }
     }
 
-    /// The same for the measurement of a limit.
     #[must_use]
     pub(crate) fn of_limit(&self, name: &str) -> Progress {
         Progress { listener: self.listener.clone(), limit: Some(name.to_owned()) }
     }
 
-    /// The time until somebody is to be told; none where nobody is.
     pub(crate) fn due_in(&self) -> Option<Duration> {
         let listener = self.listener.as_ref()?;
         Some(listener.next().saturating_duration_since(Instant::now()))
     }
 
-    /// Tells how far it is, if it is time.
     pub(crate) fn look(&self, phase: Phase, lanes: usize) {
         let Some(listener) = &self.listener else {
             return;
@@ -110,7 +96,6 @@ impl Progress {
 
 #[cfg(test)]
 impl Progress {
-    /// Told whenever there is something to tell.
     pub(crate) fn at_each_opportunity(tell: impl Fn(&Look) + Send + Sync + 'static) -> Progress {
         let mut progress = Progress::new(tell);
         if let Some(listener) = progress.listener.as_mut().and_then(Arc::get_mut) {
@@ -119,7 +104,7 @@ impl Progress {
         progress
     }
 
-    /// Told now, so that a test need not wait.
+    /// Reports at once, so that a test need not wait.
     fn impatient(&self) {
         self.listener.iter().for_each(|listener| listener.tell_again_in(Duration::ZERO));
     }

@@ -1,9 +1,9 @@
-//! A fixed piece of arithmetic: how fast a CPU is at this moment, and how much equal work varies.
+//! Fixed piece of arithmetic, for the present speed of a CPU and the variation of equal work.
 
 use daqmeter_sys::clock;
 
-/// Time of so many dependent multiplications, in nanoseconds. Nothing but the CPU's clock speed,
-/// and what interrupts it, changes it.
+/// Returns the time of `rounds` dependent multiplications, in nanoseconds. Only the CPU's clock
+/// speed and interruptions change it.
 pub(crate) fn arithmetic_ns(rounds: u64) -> u64 {
     let begin = clock::monotonic_ns();
     let mut x = 1_u64;
@@ -13,8 +13,8 @@ pub(crate) fn arithmetic_ns(rounds: u64) -> u64 {
     clock::monotonic_ns() - begin
 }
 
-/// Speed of the CPU that the calling thread is on: the shortest of several pieces, which no
-/// interruption made longer. Takes about half a millisecond.
+/// Returns the time on the calling thread's CPU: the shortest of several pieces, without an
+/// interruption. Takes about half a millisecond.
 pub(crate) fn speed_ns() -> u64 {
     const PIECES: usize = 8;
     const ROUNDS: u64 = 50_000;

@@ -1,8 +1,8 @@
-//! Why a point was not begun.
+//! Reason for a point that did not begin.
 
 use crate::Fault;
 
-/// The work was not begun: bad parameters, a device that is not understood. Nothing was measured.
+/// Refuses work before a measurement: bad parameters, or an unknown device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);

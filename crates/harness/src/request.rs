@@ -1,9 +1,8 @@
-//! What is asked of an engine, as one typed struct: the record's workload, the plan's check, the
-//! list of parameters and, through `clap::Args` on the same struct, the options of the command line
-//! come from it.
+//! Request to an engine, as one typed struct. It gives the record's workload, the plan's check, the
+//! list of parameters, and through `clap::Args` the options of the command line.
 //!
-//! Plans and records hold a [`Workload`], engines work with their requests: the two meet here and
-//! nowhere else.
+//! Plans and records hold a [`Workload`], engines work with their requests; only this file converts
+//! between them.
 
 use std::fmt::Debug;
 
@@ -16,45 +15,37 @@ use serde_json::{Map, Value};
 use crate::engine::{Fault, Job, Parameter, max_lanes};
 use crate::settings::cpu_list;
 
-/// One request to one engine. Field names are those of the parameters, with their unit last; the
-/// first line of a field's comment says in lists and in help what it is. Optional fields have
-/// `#[serde(default)]`, and `skip_serializing_if` where a record need not hold the usual value.
-/// `#[serde(deny_unknown_fields)]` refuses what is misspelt.
+/// Request to one engine. Field names are those of the parameters, with their unit last. The first
+/// line of a field's comment is its text in lists and help. Optional fields have
+/// `#[serde(default)]`, and `skip_serializing_if` if a record may omit the usual value.
+/// `#[serde(deny_unknown_fields)]` refuses misspelt names.
 pub trait Request:
     Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema + 'static
 {
-    /// Kind of the workload, which is the engine's name.
     const KIND: &'static str;
-    /// One sentence about the engine, for lists.
     const DESCRIPTION: &'static str;
 
-    /// A small request, quick and without hardware.
     fn example() -> Self;
 
-    /// Checks what the types of the fields cannot say: bounds, and values that exclude each other.
+    /// Checks conditions beyond the types of the fields: bounds, and values that exclude each
+    /// other.
     ///
-    /// # Errors
-    /// Names the parameter, what it is and what is wanted.
+    /// # Errors Names the parameter, its value and the wanted one.
     fn check(&self) -> Result<(), Problem> {
         Ok(())
     }
 
-    /// As it stands in records and plans.
     fn workload(&self) -> Workload {
         workload_of(self)
     }
 
-    /// The work that it asks for. Files that it names are read here, once; nothing is opened for
-    /// use.
-    ///
-    /// # Errors
-    /// When a file that it names cannot be read or understood.
+    /// Returns the work of the request. Files that it names are read here, once; no device is
+    /// opened.
     fn job(&self) -> Result<Job, Fault>;
 
     /// Reads and checks a workload.
     ///
-    /// # Errors
-    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds.
+    /// # Errors Names the parameter that is missing, unknown, of the wrong type or out of bounds.
     fn of(workload: &Workload) -> Result<Self, Fault> {
         let request = read::<Self>(workload)?;
         request.check().map_err(|problem| workload.error(problem.name, problem.text))?;
@@ -62,25 +53,18 @@ pub trait Request:
     }
 }
 
-/// What is wrong with one parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Name of the parameter.
     pub name: &'static str,
-    /// What it is and what is wanted, after the name: `is 0; 1 or more is wanted`.
+    /// Present and wanted value, after the name: `is 0; 1 or more is wanted`.
     pub text: String,
 }
 
 impl Problem {
-    /// A problem with the parameter of that name.
     pub fn new(name: &'static str, text: impl Into<String>) -> Problem {
         Problem { name, text: text.into() }
     }
 
-    /// Refuses a value outside of its bounds.
-    ///
-    /// # Errors
-    /// When it is outside.
     pub fn unless_within<T: PartialOrd + std::fmt::Display>(
         name: &'static str,
         value: T,
@@ -96,7 +80,7 @@ impl Problem {
     /// Refuses CPUs that this process may not run on.
     ///
     /// # Errors
-    /// When there is one, or the kernel does not say.
+    /// Also fails if the kernel does not say.
     pub fn unless_cpus_exist(name: &'static str, cpus: &[u32]) -> Result<(), Problem> {
         if cpus.is_empty() {
             return Ok(());
@@ -116,10 +100,10 @@ impl Problem {
     }
 }
 
-/// Every field of a request as a parameter.
+/// Returns every field of a request as a parameter.
 ///
 /// # Panics
-/// When a field is neither yes or no, a number, nor text: a fault of the program, which every
+/// Panics if a field is neither a boolean, a number, nor text: a fault of the program, which every
 /// engine's test would find.
 pub fn workload_of<R: Request>(request: &R) -> Workload {
     let value = serde_json::to_value(request).expect("a request is plain data");
@@ -128,26 +112,22 @@ pub fn workload_of<R: Request>(request: &R) -> Workload {
     Workload { kind: R::KIND.to_owned(), params: fields.into_iter().filter_map(named).collect() }
 }
 
-/// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and what this
-/// process may still start.
-///
-/// # Errors
-/// When it is outside.
+/// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and the threads
+/// that this process may still start.
 pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
     Problem::unless_within(name, lanes as u64, 1..=max_lanes())
 }
 
-/// For `skip_serializing_if`: a record need not hold what is usual.
+/// Serves `skip_serializing_if`: a record may omit the usual value.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// For `serde(default)` of numbers that are usually 1: lanes, blocks in a call.
+/// Serves `serde(default)` of numbers that are usually 1: lanes, blocks in a call.
 pub fn one<T: From<u8>>() -> T {
     T::from(1)
 }
 
-/// For `skip_serializing_if` of such numbers.
 pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
     *value == T::from(1)
 }
@@ -169,7 +149,7 @@ fn value(param: &Param) -> Value {
     match param {
         Param::Flag(flag) => (*flag).into(),
         Param::Int(whole) => (*whole).into(),
-        // What JSON cannot hold becomes text, which no field of a number takes.
+        // JSON has no such number: it becomes text, which no field of a number accepts.
         Param::Float(float) if !float.is_finite() => float.to_string().into(),
         Param::Float(float) => (*float).into(),
         Param::Text(text) => text.as_str().into(),
@@ -190,8 +170,8 @@ pub(crate) fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
     })
 }
 
-/// The known parameter without which the others can be read: of a field in a flattened struct,
-/// serde says no path.
+/// Finds the known parameter whose absence makes the others readable: for a field in a flattened
+/// struct, serde gives no path.
 fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     let readable_without = |name: &&String| {
         let mut others = fields.clone();
@@ -203,8 +183,8 @@ fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     fields.keys().filter(is_known).find(readable_without).cloned()
 }
 
-/// serde names what is unknown and then what it expected, each between backticks; with a flattened
-/// struct it says only the former.
+/// Adds the nearest name. serde quotes the unknown name and then the expected ones in backticks;
+/// for a flattened struct only the unknown one.
 fn with_nearest<R: Request>(problem: String) -> String {
     let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
     let Some((wrong, expected)) = names.split_first() else {
@@ -222,20 +202,22 @@ fn with_nearest<R: Request>(problem: String) -> String {
     problem + &hint
 }
 
-/// The known name that was probably meant, as the end of an error's line; empty where none is near.
+/// Returns the known name that was probably meant, as the end of an error's line; empty without a
+/// near one.
 pub fn did_you_mean(wrong: &str, known: &[&str]) -> String {
     nearest(wrong, known).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
-    // The measure of clap's own suggestions, so that options and parameters are found alike.
+    // Likeness measure and limit of clap's own suggestions, so that options and parameters are
+    // found alike.
     const MIN_LIKENESS: f64 = 0.7;
     let likeness = |name: &&str| strsim::jaro(wrong, name);
     let near = known.iter().copied().filter(|name| likeness(name) > MIN_LIKENESS);
     near.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
-/// The fields of a request with the first lines of their comments.
+/// Returns the fields of a request with the first lines of their comments.
 pub fn parameters<R: Request>() -> Vec<Parameter> {
     let schema = SchemaGenerator::default().into_root_schema_for::<R>();
     let fields = schema.get("properties").and_then(Value::as_object);

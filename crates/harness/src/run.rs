@@ -5,8 +5,7 @@
 //!       -> [each lane: timed steps] -> observers stop -> [each lane: verify, tally] -> record
 //! ```
 //!
-//! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in
-//! `conclude.rs`.
+//! `lanes.rs` has the lanes, `sample.rs` the timed steps, and `conclude.rs` the conclusion.
 
 use daqmeter_record::{EngineInfo, Outcome, RunRecord};
 use daqmeter_sys::available;
@@ -20,12 +19,12 @@ pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::{Settings, cpu_list};
 use crate::{Availability, Context, Engine, Fault, Job, Observer};
 
-/// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that
-/// do not close are in the record's outcome; limits that stages ask for are measured by the one of
-/// `limit_engines` that has the name of their kind.
+/// Runs one point and returns its record. The outcome in the record covers failed lanes, wrong
+/// bytes and ledgers that do not close. The one of `limit_engines` with the kind of a limit
+/// measures it.
 ///
 /// # Errors
-/// When the work cannot even begin.
+/// Fails only if the work cannot begin.
 pub fn measure(
     job: &Job,
     settings: &Settings,
@@ -79,11 +78,8 @@ fn check_pins(pins: &[u32], allowed: &[u32]) -> Result<(), Refusal> {
     }
 }
 
-/// Holds what a point takes against what is left, before anything is allocated: what does not fit
-/// then is killed, or ends the program in the middle.
-///
-/// # Errors
-/// When it does not fit.
+/// Compares the needs of a point with the free memory before any allocation, because the kernel
+/// would kill the program later.
 pub fn check_fits(needed_bytes: Option<u64>) -> Result<(), Fault> {
     fits(needed_bytes, available::memory_bytes())
 }
@@ -149,7 +145,7 @@ mod tests {
         );
         let refused = measure(&large.job(), &settings(false), &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("choose a smaller workload"));
-        // Memory that turns out not to be there when it is taken.
+        // Memory that is lacking only at its allocation.
         let lacking = Scripted { lacks_memory: true, ..Scripted::default() };
         let record = run(&lacking, &settings(true));
         assert!(
@@ -161,7 +157,6 @@ mod tests {
         assert_eq!((fits(None, Some(5)), fits(Some(6), None)), (Ok(()), Ok(())));
     }
 
-    /// Two lanes, two stages; what goes wrong is chosen by each test.
     #[derive(Clone, Default)]
     struct Scripted {
         fail_at: Option<u64>,
@@ -265,7 +260,7 @@ mod tests {
         assert_eq!(record.ledgers[0].issued, 62);
     }
 
-    /// Counts what it is asked for; its operations come in batches of ten.
+    /// Records the requested operations, which come in batches of ten.
     #[derive(Clone, Default)]
     struct Batched(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
 

@@ -1,9 +1,9 @@
-//! How one lane's stages are sampled: operations per sample, warming up, the timed steps.
+//! Sampling of one lane's stages: operations per sample, warming up, the timed steps.
 //!
 //! Only this file, `lanes.rs` and `control.rs` read the clock around work. Timed steps allocate
 //! nothing: sample vectors have their room beforehand. Consecutive samples share their time stamp,
-//! so one reading of the clock is the whole cost per sample. Where a control is due it comes
-//! between two samples, in the time of neither.
+//! so one reading of the clock is the whole cost per sample. A due control comes between two
+//! samples, in the time of neither.
 
 use std::time::Duration;
 
@@ -15,42 +15,38 @@ use crate::settings::{Settings, StepPlan};
 use crate::unfinished::Handover;
 use crate::{Context, Fault, Session, StageSpec};
 
-/// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory
-/// does not grow with the number of operations. 65,536 samples are 512 KiB.
+/// Most samples of a stage. Beyond it each sample covers several operations, which limits memory.
+/// 65,536 samples are 512 KiB.
 pub const MAX_SAMPLES: u64 = 1 << 16;
-/// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1
-/// % of it.
+/// Least time of a sample over the clock's cost and resolution, which then stay below 0.1 % of it.
 const SAMPLE_OVER_CLOCK: f64 = 1000.0;
-/// So long may operations go on without a look at the stop flag: short against the 2 s in which a
-/// signal ends a run.
+/// Longest time without a look at the stop flag: short against the 2 s in which a signal ends a
+/// run.
 const LOOK_EVERY_NS: u64 = 50_000_000;
-/// How the reason of an interrupted lane begins.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// One lane's session while it is sampled.
 pub(crate) struct Sampling<'a> {
     pub(crate) session: &'a mut dyn Session,
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
-    /// Number of lanes that take controls at the same time; none takes no controls.
+    /// Number of lanes that take controls at one time; `None` for no controls.
     pub(crate) controls: Option<usize>,
     /// Place at which this lane, by its number, hands over its stages so far.
     pub(crate) handover: Option<(&'a Handover, usize)>,
 }
 
-/// A stage while it is sampled.
 pub(crate) struct Sampled {
     spec: StageSpec,
     stage: Stage,
     control: Option<Controlled>,
-    /// Operations that the last sample lacks, where passes share samples.
+    /// Operations that the last sample lacks, if passes share samples.
     lacks: u64,
-    /// The question that was answered last ([`Handover`]).
+    /// Question that was answered last ([`Handover`]).
     answered: u64,
 }
 
 impl Sampled {
-    /// Takes a control if one is due. Says when it was done, or what time it was.
+    /// Takes a control if one is due. Returns the time after it, or the given time.
     fn control(&mut self, session: &mut dyn Session, now_ns: u64) -> u64 {
         let taken = self.stage.sample_ns.len();
         match &mut self.control {
@@ -64,7 +60,6 @@ impl Sampled {
         }
     }
 
-    /// The stage with its controls, whose CPU time is not its own.
     pub(crate) fn stage(self) -> Stage {
         let mut stage = whole(self.stage, self.lacks);
         if let Some((series, cpu)) = self.control.map(Controlled::series) {
@@ -76,8 +71,8 @@ impl Sampled {
     }
 }
 
-/// Returns the stage with whole samples only, if the last one lacks operations, since a part is not
-/// comparable with the others. A single sample is kept and covers what was done.
+/// Returns the stage without an incomplete last sample, which is not comparable with the others. A
+/// single sample is kept and covers the operations done.
 fn whole(mut stage: Stage, lacks: u64) -> Stage {
     match (lacks, stage.sample_ns.len()) {
         (0, _) => {}
@@ -88,13 +83,11 @@ fn whole(mut stage: Stage, lacks: u64) -> Stage {
 }
 
 impl Sampling<'_> {
-    /// Plans every stage.
     pub(crate) fn plan(&mut self) -> Result<Vec<Sampled>, Fault> {
         let specs = self.session.stages();
         specs.into_iter().enumerate().map(|(at, spec)| self.plan_stage(at, spec)).collect()
     }
 
-    /// Chooses the operations per sample and makes room for the samples.
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<Sampled, Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
@@ -127,8 +120,8 @@ impl Sampling<'_> {
         })
     }
 
-    /// Warms up for a tenth of the budget, and from that chooses operations per sample: long
-    /// against the clock's cost and resolution, at most as many samples as are kept, and whole
+    /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is long
+    /// against the clock's cost and resolution, within the limit on samples, and a number of whole
     /// batches.
     fn calibrate(&mut self, at: usize, budget: Duration, whole: u64) -> Result<(u64, u64), Fault> {
         let warm_up_ns = as_ns(budget) / 10;
@@ -160,8 +153,8 @@ impl Sampling<'_> {
         Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
     }
 
-    /// Takes the samples of all stages, in the order of the plan. What was taken before a fault
-    /// stays in the stages.
+    /// Takes the samples of all stages, in the order of the plan. Samples before a fault stay in
+    /// the stages.
     pub(crate) fn take(
         &mut self,
         stages: &mut [Sampled],
@@ -210,7 +203,6 @@ impl Sampling<'_> {
         }
     }
 
-    /// Answers an open question; true if there was one.
     fn answer(&self, at: usize, sampled: &mut Sampled) -> bool {
         let question =
             self.handover.and_then(|(handover, _)| handover.open_question(sampled.answered));
@@ -239,8 +231,7 @@ impl Sampling<'_> {
             return self.separate_samples(at, sampled, (most, budget_ns), origin_ns);
         }
         let ops_per_sample = sampled.stage.ops_per_sample;
-        // Samples that were calibrated are short; those of an exact plan may hold any number of
-        // operations.
+        // Calibrated samples are short; those of an exact plan may have any number of operations.
         let mut stride = match self.settings.plan {
             StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => {
                 Stride::of(ops_per_sample)
@@ -262,8 +253,8 @@ impl Sampling<'_> {
         {
             let (done, now, ended) = self.sample(at, ops_per_sample, &mut stride);
             if done < ops_per_sample {
-                // The lane was stopped, or it failed. A part of a sample is not comparable with
-                // whole ones, but better than nothing.
+                // The lane was stopped, or it failed. A partial sample is kept only if it is the
+                // only one.
                 if taken == 0 && done > 0 {
                     sampled.stage.ops_per_sample = done;
                     sampled.stage.sample_ns.push(now - last);
@@ -303,9 +294,8 @@ impl Sampling<'_> {
         result
     }
 
-    /// The operations of one sample, in as many calls as it takes to look at the stop flag often
-    /// enough. Says how many were done and when the last of them ended: fewer than all when it is
-    /// to stop, or after a fault.
+    /// Does the operations of one sample, in calls short enough for the stop flag. Returns their
+    /// number and the time of the last end: fewer than all after a stop or a fault.
     fn sample(
         &mut self,
         at: usize,
@@ -331,7 +321,7 @@ impl Sampling<'_> {
         (done, before, Ok(()))
     }
 
-    /// The same where each sample is one operation: made ready before, or timed by the device.
+    /// Takes samples of one operation each: prepared before, or timed by the device.
     fn separate_samples(
         &mut self,
         at: usize,
@@ -398,8 +388,8 @@ impl Sampling<'_> {
         Ok(())
     }
 
-    /// One operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive ones
-    /// share a sample.
+    /// Does one operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive
+    /// ones share a sample.
     fn one_pass(
         &mut self,
         at: usize,
@@ -442,9 +432,9 @@ impl Sampling<'_> {
     }
 }
 
-/// Schedule of the samples after which bytes are compared: 1, 2, 3, 5, 7, 10, 14 and so on, each by
-/// 3/8 more. For all periods up to 7 these meet each remainder within 300 samples, so that a fault
-/// with such a period is found. Of 300 samples 16 are compared, of 65,536 samples 33.
+/// Schedule of the samples after which bytes are compared: 1, 2, 3, 5, 7, 10, 14 and so on, each
+/// larger by 3/8. For all periods up to 7 these meet each remainder within 300 samples, so that a
+/// periodic fault is found. Of 300 samples 16 are compared, of 65,536 samples 33.
 struct Checks {
     next: u64,
 }
@@ -463,8 +453,8 @@ impl Checks {
     }
 }
 
-/// How many operations go with one call of [`Session::step`]: whole batches, as many as last about
-/// half of [`LOOK_EVERY_NS`].
+/// Operations of one call of [`Session::step`]: whole batches that last about half of
+/// [`LOOK_EVERY_NS`].
 struct Stride {
     operations: u64,
     whole: u64,
@@ -476,7 +466,6 @@ impl Stride {
         Stride { operations: whole, whole }
     }
 
-    /// Learns from how long the last call took.
     fn took(&mut self, ns: u64) {
         if ns < LOOK_EVERY_NS / 4 {
             self.operations = self.operations.saturating_mul(2);
@@ -486,8 +475,8 @@ impl Stride {
     }
 }
 
-/// Operations per sample and number of samples for exactly so many operations: whole batches, where
-/// they divide them.
+/// Returns operations per sample and number of samples for exactly that number of operations: whole
+/// batches, if they divide it.
 fn exact(operations: u64, batch: u64) -> (u64, u64) {
     let whole = batch.clamp(1, operations.max(1));
     let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
@@ -530,8 +519,6 @@ mod tests {
         }
     }
 
-    /// Sets the stop flag, which it was given, after so many operations; fails when it is asked for
-    /// many more at once.
     #[derive(Default)]
     struct Stops {
         at: u64,
@@ -661,7 +648,7 @@ mod tests {
         (taken, session.0, stages.remove(0).stage())
     }
 
-    /// Regression: nothing was left of 453 reads of 10^9.
+    /// Regression: no sample was left of 453 reads of 10^9.
     #[test]
     fn what_was_done_before_an_operation_that_was_cut_short_is_kept() {
         let (taken, done, stage) = broken(StepPlan::ByStage(1 << 40), None);

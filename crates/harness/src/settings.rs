@@ -1,4 +1,4 @@
-//! How a point is run: steps, placement, how its limits are found, and when to stop.
+//! Settings of a point's run: steps, placement, limits, and the stop flag.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,75 +12,58 @@ use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::unfinished::Unfinished;
 
-/// A limit as it was measured, or why its measurement failed.
 type Measured = Result<Rate, String>;
 
-/// How many steps, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StepPlan {
-    /// Exactly this many operations of the first stage, then of the second, and so on: what `-N`
-    /// means.
+    /// This number of operations of the first stage, then of the second, and so on: option `-N`.
     ByStage(u64),
-    /// Exactly this many passes, each one operation of every stage in turn: what `-l` means.
+    /// This number of passes, each one operation of every stage in turn: option `-l`.
     ByPass(u64),
-    /// For each stage, as many samples as fit into the time, and at least five.
+    /// Samples of each stage that fit into the time, at least five.
     Timed(Duration),
 }
 
-/// How to run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Steps.
     pub plan: StepPlan,
-    /// CPUs for the lanes, in turn; empty leaves the threads free.
+    /// CPUs for the lanes, in turn; empty for free threads.
     pub pin: Vec<u32>,
-    /// Samples per second of CPU time, to answer "what takes the time"; none does not ask.
     pub profile_hz: Option<u64>,
-    /// Goes into the record.
     pub study: String,
-    /// Goes into the record.
     pub role: Role,
-    /// Set by Ctrl-C: lanes stop after the sample at hand.
     pub stop: StopFlag,
-    /// How the limits of the stages are measured.
     pub limits: Limits,
-    /// Whether stages that have a control sample it in turn with their own samples. A limit does
-    /// without.
+    /// True if stages with a control sample it in turn with their own samples, except for limits.
     pub controls: bool,
-    /// Gets reports of how far a long point is.
     pub progress: Progress,
-    /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
-    /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who
-    /// asked for it by name expects.
+    /// True if a workload that this host lacks the means for is waived, else it is refused, as for
+    /// an explicit request.
     pub waive: bool,
 }
 
-/// How limits are measured, and those that were.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Time for each stage of the engine that measures the limit.
     pub time: Duration,
-    /// Limits of this invocation that points of the same placement share; none measures each anew.
+    /// Limits of this invocation that points of equal placement share; `None` measures each anew.
     known: Option<Arc<Mutex<BTreeMap<String, Measured>>>>,
 }
 
 impl Default for Limits {
-    /// Each anew, right before its point.
     fn default() -> Self {
         Limits { time: Duration::from_millis(150), known: None }
     }
 }
 
 impl Limits {
-    /// Each once in this invocation, for the points that have it in common: clones of this share
-    /// what was measured.
+    /// Measures each limit once in this invocation, for all points that have it. Clones share the
+    /// results.
     pub fn shared(time: Duration) -> Self {
         Limits { time, known: Some(Arc::default()) }
     }
 
-    /// The rate that is known, or that which `measure` finds; a failure is kept, too: what failed
-    /// once is not tried again.
+    /// Returns the known rate, or that of `measure`. A failure is kept, too, and not tried again.
     pub(crate) fn rate(
         &self,
         key: String,
@@ -100,7 +83,6 @@ impl Limits {
 }
 
 impl Settings {
-    /// Free threads, no profile.
     pub fn new(plan: StepPlan, study: impl Into<String>) -> Self {
         Settings {
             plan,
@@ -118,23 +100,21 @@ impl Settings {
     }
 }
 
-/// CPUs as people write them: `0,1`.
+/// Writes CPUs as people do: `0,1`.
 pub(crate) fn cpu_list(cpus: &[u32]) -> String {
     let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
     numbers.join(",")
 }
 
-/// Asks running lanes to stop.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    /// Asks.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked. A hint, ordered with nothing: lanes look at it between samples.
+    /// Reads the flag. It is a hint without memory ordering: lanes read it between samples.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

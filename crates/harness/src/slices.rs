@@ -1,8 +1,7 @@
-//! One lane's work in short slices, for measuring two sides in turns: see `daqmeter_campaign::ab`.
+//! Work of one lane in short slices, to measure two sides in turns: see `daqmeter_campaign::ab`.
 //!
 //! A slice is a fixed number of operations between two readings of the clock, short against the
-//! scheduler's own slices where the operation allows it. Each slice says whether something took the
-//! CPU away meanwhile.
+//! scheduler's own slices if the operation allows it. Each slice reports a loss of the CPU.
 
 use std::time::Duration;
 
@@ -11,49 +10,39 @@ use daqmeter_sys::{affinity, clock, cpu_time};
 use crate::guarded::guarded;
 use crate::{Availability, Fault, Job, Session, StageSpec, StopFlag, check_fits};
 
-/// Most operations of a slice.
 const MAX_OPERATIONS: u64 = 1 << 30;
-/// Of the operations of a slice one in so many is done before the clock starts: the other side has
-/// just used the caches.
+/// Divisor of a slice's operations for those before the clock starts: the other side has just used
+/// the caches.
 const WARM_SHARE: u64 = 8;
-/// Slices that kept their CPU before the number of operations is believed: it grows to four times
-/// with each.
+/// Slices without a loss of the CPU before the number of operations is accepted; it grows up to
+/// four times with each.
 const MIN_MEASURED: usize = 8;
-/// From then on a slice that lost its CPU is a measure, too.
+/// Time of the search after which a slice that lost its CPU counts, too.
 const MAX_SEARCH_NS: u64 = 500_000_000;
-/// Wall time beyond CPU time that is not theft: reading both clocks, a timer tick.
+/// Wall time beyond CPU time that is no theft: reading both clocks, a timer tick.
 const MIN_STOLEN_NS: u64 = 20_000;
-/// The same as a share of the slice.
 const MIN_STOLEN_SHARE: u64 = 50;
 
-/// A session that is prepared, and worked slice by slice.
 pub struct Slices {
     session: Box<dyn Session>,
     stages: Vec<StageSpec>,
 }
 
-/// What one slice took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// Time of all its operations.
     pub ns: u64,
-    /// What happened to its thread meanwhile.
     pub disturbed: Disturbed,
 }
 
-/// What took the CPU away from a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbed {
-    /// The scheduler gave the CPU to another thread.
     pub preempted: bool,
-    /// The thread was moved to another CPU.
     pub migrated: bool,
-    /// Time passed in which the thread neither ran nor waited: a hypervisor took it.
+    /// The thread neither ran nor waited for some time: a hypervisor took it.
     pub stolen: bool,
 }
 
 impl Disturbed {
-    /// Whether anything did.
     pub fn any(self) -> bool {
         self.preempted || self.migrated || self.stolen
     }
@@ -63,7 +52,7 @@ impl Slices {
     /// Opens, prepares and verifies the work in this thread.
     ///
     /// # Errors
-    /// When the work cannot begin, needs more than one lane, or cannot be cut into slices.
+    /// Fails if the work cannot begin, needs more than one lane, or cannot be cut into slices.
     pub fn open(job: &Job, stop: &StopFlag) -> Result<Slices, Fault> {
         let session = only_session(job)?;
         let stages = session.stages();
@@ -86,16 +75,12 @@ impl Slices {
         guarded(what, || work(self.session.as_mut())).flatten()
     }
 
-    /// Names of the stages, in order.
     pub fn stages(&self) -> Vec<String> {
         self.stages.iter().map(|stage| stage.name.clone()).collect()
     }
 
-    /// How many operations of a stage take about that time, after a warm-up of ten times as long:
+    /// Returns the operations of a stage for about that time, after a warm-up of ten times as long:
     /// whole batches, at least one.
-    ///
-    /// # Errors
-    /// When the work fails.
     pub fn operations(&mut self, stage: usize, time: Duration) -> Result<u64, Fault> {
         let batch = self.stages[stage].batch.max(1);
         if self.stages[stage].is_separate() {
@@ -107,7 +92,7 @@ impl Slices {
         loop {
             let slice = self.slice(stage, operations)?;
             let waited_ns = clock::monotonic_ns() - begin;
-            // A slice that lost its CPU says nothing of the work, unless none keeps it.
+            // A slice that lost its CPU does not measure the work, unless all do.
             if !slice.disturbed.any() || waited_ns > MAX_SEARCH_NS {
                 operations = fitting(slice.ns, operations, wanted_ns, batch);
                 measured += 1;
@@ -119,10 +104,6 @@ impl Slices {
         }
     }
 
-    /// Does one slice of a stage.
-    ///
-    /// # Errors
-    /// When the work fails.
     pub fn slice(&mut self, stage: usize, operations: u64) -> Result<Slice, Fault> {
         let spec = &self.stages[stage];
         let (before_sample, is_device_timed) = (spec.before_sample, spec.device_timed);
@@ -146,10 +127,6 @@ impl Slices {
         })
     }
 
-    /// Checks the bytes that the last slice left, and the accounts.
-    ///
-    /// # Errors
-    /// When bytes are wrong, or a ledger does not close.
     pub fn verify(&mut self) -> Result<(), Fault> {
         self.guarded("verification", |session| session.verify())?;
         let tally = self.guarded("the accounts", |session| Ok(session.tally()))?;
@@ -162,15 +139,15 @@ impl Slices {
     }
 }
 
-/// Looks whether work can be measured in turns, without preparing it.
+/// Checks that work can be measured in turns, without preparing it.
 ///
 /// # Errors
-/// Why not: it lacks something, works on a real device, has several lanes, or cannot be repeated.
+/// Gives the reason: it lacks something, works on a real device, has several lanes, or cannot be
+/// repeated.
 pub fn check(job: &Job) -> Result<(), Fault> {
     only_session(job).map(|_| ())
 }
 
-/// The session of work that has one lane and whose stages may be repeated.
 fn only_session(job: &Job) -> Result<Box<dyn Session>, Fault> {
     if let Availability::Waived(reason) = &job.availability {
         return Err(Fault::new(reason.as_str()));
@@ -181,7 +158,7 @@ fn only_session(job: &Job) -> Result<Box<dyn Session>, Fault> {
             job.target
         )));
     }
-    // Both sides are there at the same time.
+    // Both sides are open together.
     check_fits(job.memory_bytes.map(|bytes| bytes.saturating_mul(2)))?;
     let mut sessions = guarded("opening", || job.open()).flatten()?;
     let count = sessions.len();
@@ -199,7 +176,8 @@ fn only_session(job: &Job) -> Result<Box<dyn Session>, Fault> {
     }
 }
 
-/// Operations before the clock starts, in whole batches: one at least where a slice has several.
+/// Returns the operations before the clock starts, in whole batches: at least one if a slice has
+/// several.
 fn warming(operations: u64, batch: u64) -> u64 {
     if operations <= batch {
         return 0;
@@ -207,8 +185,8 @@ fn warming(operations: u64, batch: u64) -> u64 {
     (operations / WARM_SHARE / batch).max(1) * batch
 }
 
-/// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or
-/// the first, is not a measure: the number grows step by step.
+/// Returns the operations for the wanted time, if `operations` took `ns`. The number grows step by
+/// step, because the first slice or a disturbed one measures badly.
 fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
     let fitting = u128::from(operations) * u128::from(wanted_ns) / u128::from(ns.max(1));
     let fitting = u64::try_from(fitting).unwrap_or(u64::MAX);
@@ -216,7 +194,6 @@ fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
         * batch
 }
 
-/// What is known of the thread at one moment.
 #[derive(Clone, Copy)]
 struct Seen {
     cpu: Option<u32>,
@@ -300,7 +277,7 @@ mod tests {
             before.disturbed(Seen { cpu: Some(cpu), cpu_ns, usage }, 1_000_000)
         };
         assert!(!after(1, 985_000, 0, 0).any());
-        // Waited for a device: a voluntary switch.
+        // A wait for a device is a voluntary switch.
         assert!(!after(1, 100_000, 1, 0).any());
         let stolen = Disturbed { stolen: true, ..Disturbed::default() };
         assert_eq!(after(1, 900_000, 0, 0), stolen);

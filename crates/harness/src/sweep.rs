@@ -1,32 +1,28 @@
-//! Axes times values: the points of a study, in an order that the machine's moods cannot follow.
+//! Points of a study: axes times values, in an order that drifts of the machine cannot follow.
 
 use daqmeter_record::{Order, Param, Workload};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// A base workload, and the parameters that vary.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// What stays the same.
     pub base: Workload,
-    /// Parameter name and its values.
     pub axes: Vec<(String, Vec<Param>)>,
 }
 
 impl Sweep {
-    /// A sweep without axes: one point.
+    /// Creates a sweep without axes: one point.
     pub fn of(base: Workload) -> Self {
         Sweep { base, axes: Vec::new() }
     }
 
-    /// The same with one more axis.
     #[must_use]
     pub fn over<P: Into<Param>>(mut self, name: &str, values: impl IntoIterator<Item = P>) -> Self {
         self.axes.push((name.to_owned(), values.into_iter().map(Into::into).collect()));
         self
     }
 
-    /// All combinations, last axis fastest, unshuffled.
+    /// Returns all combinations, last axis fastest, unshuffled.
     pub fn workloads(&self) -> Vec<Workload> {
         self.axes.iter().fold(vec![self.base.clone()], |points, (name, values)| {
             let with_each = |point: Workload| {
@@ -37,8 +33,8 @@ impl Sweep {
     }
 }
 
-/// Points in an order shuffled by the seed, each with its place, so that slow drift of the host
-/// does not look like an effect of a parameter.
+/// Shuffles points by the seed and numbers them, so that slow drift of the host does not look like
+/// an effect of a parameter.
 pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
     shuffle(&mut points, seed);
     let of = points.len() as u64;
@@ -49,8 +45,8 @@ pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
         .collect()
 }
 
-/// Fisher and Yates's shuffle with a generator that is fixed for all time, so that a recorded seed
-/// gives the same order.
+/// Shuffles by Fisher and Yates with a fixed generator, so that a recorded seed always gives one
+/// order.
 fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed);
     for last in (1..items.len()).rev() {

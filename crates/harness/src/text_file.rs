@@ -6,21 +6,14 @@ use std::path::Path;
 /// Longest text: plans, profiles and bridges are a few kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The text of a regular file of at most 1 MiB. Devices, pipes and folders are refused before they
-/// are read: a name in a plan must not hang it or take all memory.
-///
-/// # Errors
-/// Those of reading, and what such a file is not.
+/// Returns the text of a regular file of at most 1 MiB. Devices, pipes and folders are refused
+/// before a read, so that a name in a plan cannot hang it or take all memory.
 pub fn text_file(path: &Path) -> io::Result<String> {
     text_file_up_to(path, MAX_BYTES)
 }
 
-/// The same for longer texts, of at most so many bytes.
-///
-/// # Errors
-/// As [`text_file`].
 pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
-    // Looked at first: opening a pipe waits for a writer.
+    // The check precedes the open, because opening a pipe waits for a writer.
     if path.metadata()?.is_file() {
         text_of(path, max_bytes)
     } else {
@@ -28,19 +21,12 @@ pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
     }
 }
 
-/// The text of a file that somebody named on the command line, where it may be a pipe; at most 1
-/// MiB.
-///
-/// # Errors
-/// Those of reading, and a longer text.
+/// Returns the text of a file of the command line, which may be a pipe; at most 1 MiB.
 pub fn text_input(path: &Path) -> io::Result<String> {
     text_of(path, MAX_BYTES)
 }
 
-/// Reads a longer text than [`text_input`], of at most `max_bytes`.
-///
-/// # Errors
-/// As [`text_input`].
+/// Returns a longer text than [`text_input`], of at most `max_bytes`.
 pub fn text_input_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
     text_of(path, max_bytes)
 }
@@ -51,7 +37,7 @@ const MAX_LINE_BYTES: u64 = 1 << 16;
 /// Reads a line of a stream into `line`, without its end; false at the end of the stream.
 ///
 /// # Errors
-/// Those of reading, and a line longer than 64 KiB.
+/// Refuses a line longer than 64 KiB.
 pub fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let read = source.take(MAX_LINE_BYTES + 1).read_until(b'\n', line)?;

@@ -1,4 +1,4 @@
-//! The text of a TOML file that a person wrote, and messages that name its file, line and field.
+//! Text of a TOML file, and messages that name its file, line and field.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -7,22 +7,18 @@ use serde::de::DeserializeOwned;
 
 use crate::did_you_mean;
 
-/// The text and what it is called in messages.
 #[derive(Clone, Debug)]
 pub struct TomlText {
-    /// A path, or the name of a file that ships.
     pub name: String,
-    /// Its text.
     pub text: String,
 }
 
 impl TomlText {
-    /// The line of a place in the text, from 1.
+    /// Returns the line of a place in the text, from 1.
     pub fn line(&self, span: Range<usize>) -> usize {
         self.text[..span.start.min(self.text.len())].matches('\n').count() + 1
     }
 
-    /// One line that names file, line, field and problem.
     pub fn error(&self, span: Range<usize>, field: &str, problem: impl Display) -> String {
         format!("{}:{}: {field}: {problem}", self.name, self.line(span))
     }
@@ -30,7 +26,7 @@ impl TomlText {
     /// Reads the whole text.
     ///
     /// # Errors
-    /// One line that names file, line and problem, with the nearest name where one is unknown.
+    /// Gives one line with file, line and problem, and the nearest name for an unknown one.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, String> {
         toml::from_str(&self.text).map_err(|error| {
             let line = self.line(error.span().unwrap_or(0..0));
@@ -41,7 +37,7 @@ impl TomlText {
     }
 }
 
-/// serde names what is unknown and then what it expected, each between backticks.
+/// Finds the nearest name: serde quotes the unknown name and then the expected ones in backticks.
 pub fn nearest_of(message: &str) -> String {
     let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match names.split_first() {

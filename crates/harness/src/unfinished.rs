@@ -1,7 +1,7 @@
 //! Unfinished records: the samples of a long point so far, kept before the point ends.
 //!
-//! The thread that waits for the lanes asks. A lane hands its samples over between two of them,
-//! outside the time of both. A point that ends within [`FIRST`] is not asked.
+//! The waiting thread asks. A lane hands its samples over between two of them, outside the time of
+//! both. A point that ends within [`FIRST`] is not asked.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,21 +12,16 @@ use std::time::{Duration, Instant};
 use daqmeter_record::{Lane, Outcome, RunRecord, Stage};
 use daqmeter_sys::clock;
 
-/// Time from the release of the lanes to the first question.
 const FIRST: Duration = Duration::from_secs(2);
-/// Time from an unfinished record to the next question.
 const EVERY: Duration = Duration::from_secs(5);
-/// Time from a question until its answers are taken.
 const ANSWERS: Duration = Duration::from_millis(200);
-/// Limit on the cost of an unfinished record: one part in this of the time. The next one waits
-/// longer if one took long.
+/// Divisor of the time for the cost of unfinished records. After a slow one the next one waits
+/// longer.
 const COST: u32 = 200;
-/// Outcome of an unfinished record and its lanes.
 const UNFINISHED: &str = "unfinished: written while the run went on; what came later is missing";
 
 type Take = dyn Fn(&RunRecord) + Send + Sync;
 
-/// Receiver of unfinished records; there is none by default.
 #[derive(Clone, Default)]
 pub struct Unfinished(Option<Arc<Take>>);
 
@@ -42,7 +37,6 @@ impl Unfinished {
         Unfinished(Some(Arc::new(take)))
     }
 
-    /// Place for the lanes' stages, if there is a receiver.
     pub(crate) fn handover(&self, lanes: usize) -> Option<Handover> {
         let take = self.0.clone()?;
         Some(Handover {
@@ -53,22 +47,18 @@ impl Unfinished {
     }
 }
 
-/// Stages that lanes have handed over.
 pub(crate) struct Handover {
     take: Arc<Take>,
-    /// Number of the last question.
     asked: AtomicU64,
     lanes: Vec<Mutex<Vec<Stage>>>,
 }
 
 impl Handover {
-    /// Number of the last question, if the lane has not answered it.
     pub(crate) fn open_question(&self, answered: u64) -> Option<u64> {
         let asked = self.asked.load(Ordering::Relaxed);
         (asked != answered).then_some(asked)
     }
 
-    /// Keeps a stage of a lane as it is now.
     pub(crate) fn put(&self, lane: usize, at: usize, stage: Stage) {
         let mut stages = self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner);
         let len = stages.len().max(at + 1);
@@ -80,7 +70,6 @@ impl Handover {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the record so far; `None` before the first sample.
     pub(crate) fn record(
         &self,
         blank: &RunRecord,
@@ -112,7 +101,6 @@ impl Handover {
     }
 }
 
-/// Times at which the lanes are asked and their answers are taken.
 pub(crate) struct Questions<'a> {
     handover: &'a Handover,
     blank: &'a RunRecord,
@@ -139,12 +127,10 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Time until the next question, or until its answers are taken.
     pub(crate) fn due_in(&self) -> Duration {
         self.next.get().saturating_duration_since(Instant::now())
     }
 
-    /// Asks, or takes the answers, if it is time.
     pub(crate) fn look(&self) {
         if self.due_in() > Duration::ZERO {
             return;

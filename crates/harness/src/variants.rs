@@ -4,19 +4,13 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::{Fault, Session};
 
-/// Rounds of which the fastest counts for each variant: whatever else the host does only adds to a
-/// time.
+/// Number of rounds, of which the fastest counts for each variant: disturbances only add to a time.
 const ROUNDS: usize = 5;
-/// No further round begins after this time.
 const WITHIN_NS: u64 = 500_000_000;
-/// A variant is preferred to the first one if it takes less than this share of its time.
+/// Share of the first variant's time below which another one is preferred.
 const CLEARLY_FASTER: f64 = 0.98;
 
-/// Tries all variants of a prepared session, in the thread that runs it, and leaves the session
-/// with the fastest.
-///
-/// # Errors
-/// When a step cannot be done.
+/// Tries all variants of a prepared session, in the thread that runs it, and selects the fastest.
 pub fn choose(session: &mut dyn Session) -> Result<(), Fault> {
     let mut best_ns = vec![u64::MAX; session.variants()];
     if best_ns.len() < 2 {
@@ -36,7 +30,8 @@ pub fn choose(session: &mut dyn Session) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Time of one operation of each stage; waits for a device, which move no bytes, do not count.
+/// Returns the time of one operation of each stage, without waits for a device, which move no
+/// bytes.
 fn once_ns(session: &mut dyn Session) -> Result<u64, Fault> {
     let mut sum_ns = 0;
     for (stage, spec) in session.stages().iter().enumerate() {
@@ -49,7 +44,6 @@ fn once_ns(session: &mut dyn Session) -> Result<u64, Fault> {
     Ok(sum_ns)
 }
 
-/// The first variant, unless another is clearly faster.
 fn fastest(best_ns: &[u64]) -> usize {
     let fastest = (0..best_ns.len()).min_by_key(|variant| best_ns[*variant]);
     let is_faster = |at: &usize| (best_ns[*at] as f64) < CLEARLY_FASTER * best_ns[0] as f64;
@@ -61,7 +55,6 @@ mod tests {
     use super::*;
     use crate::{StageSpec, Tally};
 
-    /// Each variant takes so many steps of arithmetic.
     struct Many {
         steps: Vec<u64>,
         variant: usize,

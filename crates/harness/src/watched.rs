@@ -1,4 +1,4 @@
-//! Measurements of what others do: counters in intervals, traces of the kernel, known loads.
+//! Measurements of other programs: counters in intervals, traces of the kernel, known loads.
 
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_sys::clock;
@@ -8,15 +8,14 @@ use crate::conditions::Conditions;
 use crate::engine::Tally;
 use crate::facts::Context;
 
-/// A measurement of what others do: counters, traces, known loads. It has no lanes of its own; its
-/// record has everything else that every record has.
+/// Measurement of other programs: counters, traces, known loads. It has no lanes; its record has
+/// all other parts.
 pub struct Watched {
     record: RunRecord,
     conditions: Conditions,
 }
 
 impl Context {
-    /// Begins to watch.
     pub fn watch(&self, study: &str, engine: EngineInfo, workload: Workload) -> Watched {
         let mut record = self.blank_record(engine, workload);
         record.study = study.into();
@@ -27,12 +26,12 @@ impl Context {
 }
 
 impl Watched {
-    /// When it began, by `CLOCK_MONOTONIC`.
     pub fn origin_ns(&self) -> u64 {
         self.record.origin_ns
     }
 
-    /// Ends with what was found. Ledgers that do not close, and faults, fail the record.
+    /// Ends the measurement and returns its record. Faults and ledgers that do not close fail the
+    /// record.
     pub fn end(
         self,
         found: Tally,
@@ -42,7 +41,6 @@ impl Watched {
         self.so_far(found, observed, faults)
     }
 
-    /// Returns the record so far, while the measurement goes on.
     pub fn so_far(
         &self,
         found: Tally,

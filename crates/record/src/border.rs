@@ -1,17 +1,15 @@
-//! Whole numbers from outside: from another process, another host, a file.
-//!
-//! Counts, times and sizes from outside are added and multiplied. A number that no run can have
-//! reached is refused here, by the name of its field, so that no sum behind this border overflows.
+//! Limits on whole numbers from another process, another host or a file. A number that no run can
+//! reach is refused by the name of its field, so that no later sum overflows.
 
 use std::borrow::Borrow;
 
 use serde_json::Value;
 
-/// Largest whole number taken from outside: every reader of JSON holds it exactly (RFC 8259,
-/// section 6). As nanoseconds it is 104 days, as bytes 9 PB; 2,048 of them add up in 64 bits.
+/// Largest accepted whole number: every reader of JSON holds it exactly (RFC 8259, section 6). As
+/// nanoseconds it is 104 days, as bytes 9 PB; 2,048 of them add up in 64 bits.
 pub const MAX_WHOLE: u64 = (1 << 53) - 1;
 
-/// Sum of whole numbers of a record, limited to the largest that 64 bits can hold.
+/// Adds up whole numbers of a record; the sum saturates at 64 bits.
 pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
     let add = |sum: u64, value: _| sum.saturating_add(*Borrow::<u64>::borrow(&value));
     values.into_iter().fold(0, add)

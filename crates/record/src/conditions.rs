@@ -1,10 +1,9 @@
-//! What else the host did while something was measured, and from when on that makes a result
-//! unsound. This is the one place that decides it: warnings of records, tables, answers and the
-//! page all ask here.
+//! Load of the host during a measurement, and the thresholds above which a result is unsound.
+//! Warnings of records, tables, answers and the page all use these decisions.
 //!
-//! The accounts are those of `/proc/stat`, in ticks of 10 ms (man proc_stat): a share is only held
-//! against its threshold beyond two ticks of each CPU, so that short points are not judged by how a
-//! tick fell. Several records are judged by their sum.
+//! The accounts are those of `/proc/stat`, in ticks of 10 ms (man proc_stat). A share is only
+//! compared with its threshold beyond two ticks of each CPU, because ticks dominate short points.
+//! Several records are judged by their sum.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,39 +12,31 @@ use std::collections::BTreeMap;
 
 use crate::{Lane, RunRecord};
 
-/// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what
-/// they take there, the lanes lack.
+/// Other programs' share of the CPUs of the lanes above which a result is unsound.
 pub(crate) const FOREIGN_ON_USED: f64 = 0.05;
-/// Other programs' share of all CPUs, beyond which a result is unsound: they share its caches,
-/// memory and clock speed.
+/// Other programs' share of all CPUs above which a result is unsound: they share caches, memory and
+/// clock speed with the lanes.
 pub const FOREIGN_ON_ALL: f64 = 0.10;
-/// Share of the CPUs on which the lanes ran that the hypervisor may take.
 pub(crate) const STOLEN: f64 = 0.02;
-/// Change of the CPUs' speed from before to after the timed steps, as a fraction.
+/// Change of the CPUs' speed over the timed steps, as a fraction, above which a result is unsound.
 pub(crate) const SPEED: f64 = 0.05;
-/// Share of the points that may be disturbed before what they say together is unsound.
 pub(crate) const DISTURBED_POINTS: f64 = 0.10;
 
-/// A tick of `/proc/stat` in nanoseconds: USER_HZ is 100 on every architecture of today.
+/// Tick of `/proc/stat` in nanoseconds: USER_HZ is 100 on every current architecture.
 const TICK_NS: f64 = 1e7;
-/// Ticks by which the account of a CPU may be wrong: one at each end.
+/// Error of a CPU's account in ticks: one at each end.
 const TICKS: f64 = 2.0;
 
-/// Something beside a measurement that makes it unsound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Disturbance {
-    /// Other programs took this share of the CPUs that were used.
     ForeignOnUsed(f64),
-    /// Other programs took this share of all CPUs.
     ForeignOnAll(f64),
-    /// The hypervisor took this share of the CPUs that were used.
     Stolen(f64),
-    /// The CPUs were this much slower (below zero: faster) after the timed steps than before.
+    /// Slowdown of the CPUs over the timed steps (below zero: faster).
     Speed(f64),
 }
 
 impl Disturbance {
-    /// In a word or two, for a column.
     pub fn name(self) -> &'static str {
         match self {
             Disturbance::ForeignOnUsed(_) | Disturbance::ForeignOnAll(_) => "foreign load",
@@ -84,13 +75,12 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// CPU time that was there and who took it, in nanoseconds; of one record, or added up over
-/// several.
+/// Available CPU time and its users, in nanoseconds; of one record or summed over several.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     available_ns: f64,
     taken_ns: f64,
-    /// What the ticks may have got wrong, squared: errors of records are independent.
+    /// Squared error of the ticks: errors of records are independent.
     error_ns2: f64,
 }
 
@@ -105,7 +95,7 @@ impl Account {
         self.error_ns2 += other.error_ns2;
     }
 
-    /// The share that was taken, where it is above the threshold by more than the ticks allow.
+    /// Returns the share if it exceeds the threshold by more than the error of the ticks.
     fn beyond(&self, threshold: f64) -> Option<f64> {
         let least_ns = self.taken_ns - self.error_ns2.sqrt();
         let is_beyond = self.available_ns > 0.0 && least_ns > threshold * self.available_ns;
@@ -113,7 +103,6 @@ impl Account {
     }
 }
 
-/// The accounts of one record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Accounts {
     foreign_on_used: Account,
@@ -122,8 +111,8 @@ struct Accounts {
 }
 
 impl Accounts {
-    /// Of a record whose lanes measured something; others (what watches other programs) are judged
-    /// by nothing.
+    /// Returns the accounts of a record with timed lanes; `None` for others, such as observations
+    /// of other programs.
     fn of(record: &RunRecord) -> Option<Accounts> {
         let has_samples = |lane: &Lane| lane.stages.iter().any(|stage| !stage.sample_ns.is_empty());
         if record.wall_ns == 0 || !record.lanes.iter().any(has_samples) {
@@ -137,7 +126,7 @@ impl Accounts {
             used.iter().filter_map(|cpu| times.get(cpu)).map(|&ns| ns as f64).sum()
         };
         let available_ns = record.wall_ns as f64 * used.len() as f64;
-        // Records of before have no busy time of single CPUs.
+        // Older records have no busy time of single CPUs.
         let foreign_on_used = if cpu.busy_by_cpu_ns.is_empty() {
             Account::default()
         } else {
@@ -164,7 +153,7 @@ impl Accounts {
         self.stolen.add(other.stolen);
     }
 
-    /// What is beyond its threshold; of foreign load the nearest.
+    /// Returns each share above its threshold; of the two shares of other programs only one.
     fn judged(&self) -> Vec<Disturbance> {
         let on_used = self.foreign_on_used.beyond(FOREIGN_ON_USED);
         let on_all = self.foreign_on_all.beyond(FOREIGN_ON_ALL);
@@ -175,8 +164,8 @@ impl Accounts {
     }
 }
 
-/// The largest change of speed of a lane, as a fraction of what it was before; none where it was
-/// not measured.
+/// Returns the largest change of speed of a lane, as a fraction of its first speed; `None` if it
+/// was not measured.
 fn speed_change(record: &RunRecord) -> Option<f64> {
     let change = |lane: &Lane| match lane.reference_ns[..] {
         [before, after] if before > 0 => Some(after as f64 / before as f64 - 1.0),
@@ -185,12 +174,11 @@ fn speed_change(record: &RunRecord) -> Option<f64> {
     record.lanes.iter().filter_map(change).max_by(|a, b| a.abs().total_cmp(&b.abs()))
 }
 
-/// What makes a record unsound; nothing where it is sound, or too short to tell.
+/// Returns the causes that make a record unsound; empty if it is sound, or too short for a verdict.
 pub fn of(record: &RunRecord) -> Vec<Disturbance> {
     Accounts::of(record).map_or(Vec::new(), |accounts| judged(record, &accounts))
 }
 
-/// What makes a record with these accounts unsound.
 fn judged(record: &RunRecord, accounts: &Accounts) -> Vec<Disturbance> {
     let speed = speed_change(record).filter(|change| change.abs() > SPEED);
     let mut found = accounts.judged();
@@ -198,19 +186,14 @@ fn judged(record: &RunRecord, accounts: &Accounts) -> Vec<Disturbance> {
     found
 }
 
-/// What several records together stand under.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// What is beyond its threshold over all of them.
     pub disturbances: Vec<Disturbance>,
-    /// Points that are disturbed, each by itself.
     pub disturbed: usize,
-    /// Points that can be judged.
     pub points: usize,
 }
 
 impl Conditions {
-    /// Judges records by their sum.
     pub fn of(records: &[RunRecord]) -> Conditions {
         let mut sum = Accounts::default();
         let mut found = Conditions::default();
@@ -226,13 +209,11 @@ impl Conditions {
         found
     }
 
-    /// Whether what the records say together is unsound.
     pub fn are_unsound(&self) -> bool {
         !self.disturbances.is_empty()
             || self.disturbed as f64 > DISTURBED_POINTS * self.points as f64
     }
 
-    /// What is to be said of them; none where no point is disturbed.
     pub fn line(&self) -> Option<String> {
         let points = format!(
             "disturbed by foreign load, stolen time or a change of the CPU's speed: {} of {}",
@@ -275,7 +256,6 @@ mod tests {
         record
     }
 
-    /// Other programs on CPU 1 for so long.
     fn beside(ns: u64) -> RunRecord {
         let mut record = quiet();
         record.host_cpu.user_ns += ns;
@@ -284,7 +264,6 @@ mod tests {
         record
     }
 
-    /// Other programs on the lane's CPU for so long.
     fn in_the_way(ns: u64) -> RunRecord {
         let mut record = quiet();
         record.process_cpu.user_ns -= ns;
@@ -305,7 +284,7 @@ mod tests {
         assert_eq!(of(&in_the_way(SECOND / 2)), [], "the ticks may explain it");
         assert_eq!(of(&beside(3 * SECOND)), [Disturbance::ForeignOnAll(0.15)]);
         assert_eq!(of(&beside(SECOND)), []);
-        // Records of before know the whole host only.
+        // Older records have only the sum over the host.
         let mut older = in_the_way(5 * SECOND);
         older.host_cpu.busy_by_cpu_ns.clear();
         assert_eq!(of(&older), [Disturbance::ForeignOnAll(0.25)]);

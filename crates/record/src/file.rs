@@ -1,6 +1,6 @@
-//! Files that are replaced whole: written under a random name in the same folder, then renamed, so
-//! that an interrupted write leaves the old file, and nobody can prepare the name that is written
-//! to.
+//! Files that are replaced as a whole: written under a random name in the same folder, then
+//! renamed. An interrupted write leaves the old file, and no other user can prepare the temporary
+//! name.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -9,26 +9,22 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
-/// A file while it is written. Without [`Replacement::commit`] nothing has happened.
+/// File during its writing. Without [`Replacement::commit`] the old file stays.
 #[derive(Debug)]
 pub struct Replacement {
     sink: BufWriter<File>,
-    /// The name that is written to, and the one that it gets. Devices and pipes are written
-    /// directly.
+    /// Temporary name and final name. `None` for devices and pipes, which are written directly.
     rename: Option<(TempPath, PathBuf)>,
 }
 
 impl Replacement {
-    /// Begins to write what will be at `path`. An existing file keeps its permissions; where the
-    /// path is a link, the file that it leads to is replaced.
-    ///
-    /// # Errors
-    /// When nothing can be written there.
+    /// Begins to write the new content of `path`. An existing file keeps its permissions; for a
+    /// link, the target is replaced.
     pub fn begin(path: &Path) -> io::Result<Replacement> {
         let known = fs::metadata(path).ok();
         if is_descriptor(path) || known.as_ref().is_some_and(|known| !known.is_file()) {
-            // Appending adds to what the shell's redirection has; a device or a pipe knows no
-            // difference.
+            // Appending adds to the content of the shell's redirection; devices and pipes ignore
+            // it.
             let file = OpenOptions::new().append(true).open(path)?;
             return Ok(Replacement { sink: BufWriter::new(file), rename: None });
         }
@@ -43,7 +39,7 @@ impl Replacement {
             .prefix(".daqmeter-")
             .permissions(new)
             .tempfile_in(folder)
-            // The name of the file that could not be made says nothing to the user.
+            // The temporary name in the error would not help the user.
             .map_err(|error| io::Error::from(error.kind()))?
             .into_parts();
         if let Some(known) = known {
@@ -52,13 +48,13 @@ impl Replacement {
         Ok(Replacement { sink: BufWriter::new(file), rename: Some((beside, target)) })
     }
 
-    /// The file that is written to until then, to be removed if the program is ended; none where it
-    /// is written directly.
+    /// Returns the temporary file, to be removed if the program is ended; `None` if the file is
+    /// written directly.
     pub fn unfinished(&self) -> Option<&Path> {
         self.rename.as_ref().map(|(beside, _)| beside.as_ref())
     }
 
-    /// Puts what was written in its place.
+    /// Moves the written file to its final name.
     ///
     /// # Errors
     /// When it cannot be written or renamed; the old file is left then.
@@ -80,18 +76,14 @@ impl Write for Replacement {
     }
 }
 
-/// Replaces a file by these bytes.
-///
-/// # Errors
-/// As [`Replacement::begin`] and [`Replacement::commit`].
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut replacement = Replacement::begin(path)?;
     replacement.write_all(bytes)?;
     replacement.commit()
 }
 
-/// Whether the path names an open descriptor of this process: what it leads to belongs to whoever
-/// opened it.
+/// Tests if the path names an open descriptor of this process: its target belongs to the process
+/// that opened it.
 pub fn is_descriptor(path: &Path) -> bool {
     path.starts_with("/dev/fd")
         || path.starts_with("/proc")

@@ -1,4 +1,4 @@
-//! Facts of the machine, as plain data. `sys` reads them; here they are only named.
+//! Facts of the machine, as plain data; `sys` reads them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,13 +69,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// Whether its facts were read. Of a host whose results came as another program's files only a
+    /// Tests if the facts of the host were read. For results from another program's files only its
     /// name is known.
     pub fn is_known(&self) -> bool {
         self.logical_cpus > 0
     }
 
-    /// Name, or the CPUs where it has none: for figures that show several hosts.
+    /// Returns the name, or the CPU model without one, for figures of several hosts.
     pub fn label(&self) -> String {
         match (self.name.as_str(), self.is_known()) {
             ("", true) => format!("{}, {} CPUs", self.cpu_model, self.logical_cpus),
@@ -84,7 +84,6 @@ impl Host {
         }
     }
 
-    /// Size in bytes of the largest last-level cache; zero when unknown.
     pub fn last_level_cache_bytes(&self) -> u64 {
         self.caches
             .iter()

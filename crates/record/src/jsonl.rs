@@ -1,5 +1,5 @@
-//! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and
-//! names the rest.
+//! JSON lines: one record a line, each flushed as it is written. A reader keeps the valid lines and
+//! reports the others.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
@@ -11,18 +11,15 @@ use serde_json::Value;
 
 use crate::{RunRecord, SCHEMA_VERSION, border, sanitise};
 
-/// Longest line that is read. A record of the largest run stays far below; a longer line is not one
-/// of ours.
+/// Longest accepted line; a record of the largest run is far shorter.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// Writes records, one flushed line each.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     sink: W,
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes to the given sink.
     pub fn new(sink: W) -> Self {
         Writer { sink }
     }
@@ -30,26 +27,27 @@ impl<W: Write> Writer<W> {
     /// Writes one record and flushes it.
     ///
     /// # Errors
-    /// Those of the sink. The lines before are complete then: a record is handed over in one write.
+    /// Returns errors of the sink. Earlier lines are complete then, because a record is written in
+    /// one call.
     pub fn write(&mut self, record: &RunRecord) -> io::Result<()> {
         self.sink.write_all(&to_line(record))?;
         self.sink.flush()
     }
 }
 
-/// Opens a file for a [`Writer`], creates it if needed, and locks it until it is closed. A last
-/// line that was cut off is ended first, so that it costs only itself.
+/// Opens a file for a [`Writer`], creates it if needed, and locks it until it is closed. An
+/// incomplete last line gets its line end first, so that the next record is not lost.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] if another run is writing it: the lines of both would interleave.
-/// Otherwise those of the file system.
+/// Returns [`io::ErrorKind::WouldBlock`] if another run writes the file, because the lines of both
+/// would interleave. Other errors come from the file system.
 pub fn append_to(path: &Path) -> io::Result<File> {
     let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
-    // What cannot be read may still be written: pipes, terminals.
+    // Pipes and terminals cannot be read, but may be written.
     let mut file =
         opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error))?;
     if file.metadata()?.is_file() {
-        // Some network file systems have no locks; there two runs may write into one file.
+        // Some network file systems have no locks; two runs may then write into one file.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -64,25 +62,22 @@ pub fn append_to(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The line of one record, with its line feed.
+/// Returns the line of one record, with its line feed.
 pub fn to_line(record: &RunRecord) -> Vec<u8> {
     let mut line = serde_json::to_vec(record).expect("records hold plain data with text keys");
     line.push(b'\n');
     line
 }
 
-/// Why a line was left out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// Not a record.
     #[error("line {line}: not a record of daqmeter: {why}")]
     Malformed {
         /// Line number, from 1.
         line: usize,
-        /// The parser's word.
         why: String,
     },
-    /// The last line has no end: the run was cut off while it was written.
+    /// The last line has no end: the run ended during its writing.
     #[error(
         "line {line}: cut off in the middle (the run was interrupted while writing); the records before it are kept"
     )]
@@ -90,17 +85,14 @@ pub enum LineError {
         /// Line number, from 1.
         line: usize,
     },
-    /// Written by a newer daqmeter.
     #[error(
         "line {line}: schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
     )]
     Newer {
         /// Line number, from 1.
         line: usize,
-        /// Its schema version.
         found: u64,
     },
-    /// Longer than [`MAX_LINE_BYTES`].
     #[error("line {line}: longer than {MAX_LINE_BYTES} bytes")]
     TooLong {
         /// Line number, from 1.
@@ -109,7 +101,6 @@ pub enum LineError {
 }
 
 impl LineError {
-    /// Number of the line, from 1.
     pub fn line(&self) -> usize {
         match self {
             LineError::Malformed { line, .. }
@@ -120,43 +111,34 @@ impl LineError {
     }
 }
 
-/// Everything that a file of records holds, and what could not be read of it.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// The records, in order.
     pub records: Vec<RunRecord>,
-    /// What was left out.
     pub errors: Vec<LineError>,
 }
 
-/// Reads all records. Lines that are not records are named in [`Contents::errors`] and hide no
-/// others. Consecutive records of one host share it.
-///
-/// # Errors
-/// Only those of the source itself.
+/// Reads all records. [`Contents::errors`] names the lines that are not records. Consecutive
+/// records of one host share it.
 pub fn read(source: impl BufRead) -> io::Result<Contents> {
     read_with(source, parse_line)
 }
 
-/// [`read`] for people: control characters in the text of a record are escapes
+/// Reads as [`read`], with escapes for control characters in the text of a record
 /// ([`crate::sanitise`]).
-///
-/// # Errors
-/// As [`read`].
 pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
     read_with(source, parse_printable)
 }
 
-/// The record with escapes for the control characters in its text; most records have none.
+/// Replaces control characters in the text of a record by escapes.
 pub fn printable(record: RunRecord) -> RunRecord {
     parse_printable(to_line(&record).trim_ascii_end(), 1).unwrap_or(record)
 }
 
-/// [`read_printable`], line by line in the order of the file, for callers that need not hold all
-/// records at once. Breaking off ends the reading.
+/// Passes on each record of [`read_printable`] in the order of the file, without holding all of
+/// them. `ControlFlow::Break` ends the reading.
 ///
 /// # Errors
-/// As [`read`]; the lines before were taken.
+/// Returns errors of the source; records of earlier lines were passed on.
 pub fn each_printable(
     source: impl BufRead,
     take: impl FnMut(Result<RunRecord, LineError>) -> ControlFlow<()>,
@@ -187,7 +169,7 @@ fn each_with(
     let mut host = Arc::default();
     for line in 1.. {
         bytes.clear();
-        // One byte more than is allowed, and the line feed.
+        // One byte beyond the limit, and the line feed.
         let max = MAX_LINE_BYTES as u64 + 2;
         if (&mut source).take(max).read_until(b'\n', &mut bytes)? == 0 {
             break;
@@ -223,16 +205,13 @@ fn each_with(
     Ok(())
 }
 
-/// A line without the byte-order mark that some editors put before the first.
+/// Removes the byte-order mark that some editors put before the first line.
 fn without_mark(bytes: &[u8], line: usize) -> &[u8] {
     let mark = if line == 1 { "\u{feff}" } else { "" };
     bytes.strip_prefix(mark.as_bytes()).unwrap_or(bytes)
 }
 
 /// Parses one line, which is number `line` of its file.
-///
-/// # Errors
-/// When it is not a record or one of a newer schema.
 pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     #[derive(serde::Deserialize)]
     struct Version {
@@ -241,7 +220,7 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     let malformed = |why: serde_json::Error| LineError::Malformed { line, why: why.to_string() };
     let record = serde_json::from_slice::<RunRecord>(bytes);
     if !record.as_ref().is_ok_and(|record| record.schema <= SCHEMA_VERSION) {
-        // A newer record may well not parse: its version is the better answer.
+        // A newer record may not parse: its version is the better message.
         let version: Version = serde_json::from_slice(bytes).map_err(malformed)?;
         if version.schema > u64::from(SCHEMA_VERSION) {
             return Err(LineError::Newer { line, found: version.schema });
@@ -259,11 +238,11 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     Ok(record)
 }
 
-/// Fields with whole numbers of any size: the request, the seed of an order, and CPU time. A large
-/// host adds up CPU time over all of its CPUs. Sums of these saturate.
+/// Fields with whole numbers of any size: the request, the seed of an order, and CPU time. CPU time
+/// is summed over all CPUs of a host, and its sums saturate.
 const FREE: [&str; 4] = ["/workload", "/order/seed", "/host_cpu", "/process_cpu"];
 
-/// True if a line may have a number beyond [`border::MAX_WHOLE`], which has 16 digits. Also true
+/// Tests if a line may have a number beyond [`border::MAX_WHOLE`], which has 16 digits. Also true
 /// for long fractions.
 fn has_long_number(line: &[u8]) -> bool {
     line.split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() >= 16)
@@ -295,7 +274,7 @@ fn make_printable(value: &mut Value) {
     }
 }
 
-/// True if a line of JSON has an escape, or text that [`sanitise::text`] changes.
+/// Tests if a line has an escape, or text that [`sanitise::text`] changes.
 fn may_be_hostile(line: &[u8]) -> bool {
     let text = String::from_utf8_lossy(line);
     text.contains(|c| c == '\\' || sanitise::is_hostile(c))
@@ -322,7 +301,7 @@ mod tests {
         record
     }
 
-    /// An editor had saved a file anew: its first record was lost.
+    /// Regression: after an editor had saved a file, its first record was lost.
     #[test]
     fn a_byte_order_mark_costs_nothing() {
         let mut file = "\u{feff}".as_bytes().to_vec();
@@ -436,7 +415,7 @@ mod tests {
         };
         each_printable(&bytes[..], third).unwrap();
         assert_eq!(taken, 3);
-        // A folder can be opened and not read.
+        // A folder can be opened but not read.
         let folder = File::open(env!("CARGO_MANIFEST_DIR")).unwrap();
         assert!(read(io::BufReader::new(folder)).is_err());
     }

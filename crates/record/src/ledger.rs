@@ -1,12 +1,11 @@
-//! The ledger of losses: what was issued must be found again, delivered or lost for a named reason.
+//! Ledger of losses: each issued item is delivered or lost for a named reason.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the source of a read-out chain did not give, or not whole: losses by name that are none of
-/// the chain.
+/// Losses at the source of a read-out chain: items that it did not give, or only in part.
 pub const NOT_GIVEN: [&str; 4] = [
     "emulator deficit",
     "not complete at the end",
@@ -14,13 +13,12 @@ pub const NOT_GIVEN: [&str; 4] = [
     "truncated in the recorded file",
 ];
 
-/// Triggers of a read-out chain that BUSY stopped at the source: they count as dead time, not as
-/// lost.
+/// Triggers of a read-out chain that BUSY stopped at the source: they are dead time, not losses.
 pub const STOPPED: [&str; 3] =
     ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FIFO", "stopped by external BUSY"];
 
-/// Kinds that are not lost on the way. They are faults that a scenario asks for, arrivals with a
-/// flag, and chunks in the account of another reader.
+/// Kinds that are no losses: faults that a scenario requests, arrivals with a flag, and chunks in
+/// the account of another reader.
 pub const NOT_LOST: [&str; 4] = [
     "injected faults",
     "flagged error or CRC",
@@ -44,33 +42,28 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty account.
     pub fn new(unit: impl Into<String>) -> Self {
         Ledger { unit: unit.into(), ..Ledger::default() }
     }
 
-    /// Books `count` losses for a reason.
     pub fn lose(&mut self, reason: &str, count: u64) {
         let lost = self.losses.entry(reason.to_owned()).or_default();
         *lost = lost.saturating_add(count);
     }
 
-    /// Everything lost, over all reasons.
     pub fn lost(&self) -> u64 {
         self.losses.values().fold(0, |sum, &lost| sum.saturating_add(lost))
     }
 
-    /// Of which so many are what the source did not give: [`NOT_GIVEN`].
     pub fn not_given(&self) -> u64 {
         self.sum(&NOT_GIVEN)
     }
 
-    /// Part of the losses that BUSY stopped: [`STOPPED`].
     pub fn stopped(&self) -> u64 {
         self.sum(&STOPPED)
     }
 
-    /// Part of the losses on the way: without [`NOT_GIVEN`], [`STOPPED`] and [`NOT_LOST`].
+    /// Sums the losses on the way: without [`NOT_GIVEN`], [`STOPPED`] and [`NOT_LOST`].
     pub fn lost_on_the_way(&self) -> u64 {
         [self.not_given(), self.stopped(), self.sum(&NOT_LOST)]
             .into_iter()
@@ -82,7 +75,6 @@ impl Ledger {
         known.fold(0, |sum, &lost| sum.saturating_add(lost))
     }
 
-    /// Adds another account of the same unit, e.g. of another lane.
     pub fn add(&mut self, other: &Ledger) {
         debug_assert_eq!(self.unit, other.unit);
         self.issued = self.issued.saturating_add(other.issued);
@@ -92,13 +84,12 @@ impl Ledger {
         }
     }
 
-    /// What is missing: positive when more was issued than is accounted for, negative when
-    /// something was counted twice.
+    /// Returns the missing items: positive if more were issued than accounted for, negative if some
+    /// were counted twice.
     pub fn gap(&self) -> i128 {
         i128::from(self.issued) - i128::from(self.delivered) - i128::from(self.lost())
     }
 
-    /// True when nothing is missing and nothing was counted twice.
     pub fn closes(&self) -> bool {
         self.gap() == 0
     }

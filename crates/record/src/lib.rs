@@ -1,14 +1,9 @@
-//! What one measured point leaves behind.
-//!
-//! A [`RunRecord`] is everything that is needed to judge a number later: what was asked, of which
-//! engine, on which host, where the threads really ran, every raw sample, what was lost, and the
-//! command that does it again. Records are written as JSON lines ([`jsonl`]), one flushed line per
-//! point, so that a crash costs one point and no more.
-//!
-//! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and
-//! prints nothing (`report`); it has the one way in which text of others is made safe to show
-//! ([`sanitise`]), and in which files are replaced ([`mod@file`]); and it says when what passed
-//! beside a measurement makes it unsound ([`conditions`]). Begin with [`RunRecord`].
+//! Records of measured points. A [`RunRecord`] contains all inputs and results of one point:
+//! request, engine, host, placement of the threads, raw samples, losses, and the command. Records
+//! are JSON lines ([`jsonl`]), flushed line by line, so that a crash costs one point. This crate
+//! measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`). It
+//! contains the escapes for foreign text ([`sanitise`]), the replacement of files ([`mod@file`]),
+//! and the thresholds of disturbances ([`conditions`]). Begin with [`RunRecord`].
 
 pub mod border;
 pub mod conditions;
@@ -41,13 +36,11 @@ pub use run::{
 pub use together::{Together, together};
 pub use workload::{Param, ParamError, Workload};
 
-/// Version of the record's schema. It is raised when a field changes its meaning or disappears; new
-/// optional fields do not raise it. `testdata/v<N>/` keeps a record of each version, and a test
-/// reads them all.
+/// Version of the record's schema. It changes if a field changes its meaning or disappears, not for
+/// a new optional field. `testdata/v<N>/` has a record of each version, and a test reads them all.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// The JSON Schema of one record line, generated from the types (checked in as
-/// `docs/schema/run-record.v1.json`).
+/// Returns the JSON Schema of one record line, as in `docs/schema/run-record.v1.json`.
 pub fn json_schema() -> String {
     let schema = schemars::schema_for!(RunRecord);
     let mut text = serde_json::to_string_pretty(&schema).expect("a schema is plain JSON");

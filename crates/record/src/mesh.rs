@@ -1,5 +1,4 @@
-//! Where the nodes of a mesh interconnect are: what a map shows, what a planner needs, what a page
-//! draws counters on.
+//! Places of the nodes of a mesh interconnect, for maps, planners and the page.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,12 +70,11 @@ pub struct Node {
 }
 
 impl Mesh {
-    /// The crosspoint of a node.
     pub fn crosspoint_of(&self, node: &Node) -> Option<&Crosspoint> {
         self.crosspoints.get(node.crosspoint as usize)
     }
 
-    /// Number of debug/trace controllers: of the DTC nodes, and one at least.
+    /// Returns the number of debug/trace controllers: that of the DTC nodes, at least one.
     pub fn dtcs(&self) -> usize {
         let nodes = self.nodes.iter().filter(|node| node.kind == "DTC").count();
         let domains = self
@@ -88,7 +86,7 @@ impl Mesh {
         nodes.max(domains).max(1)
     }
 
-    /// The column and row that a NodeID belongs to, whatever its type.
+    /// Returns the column and row of a NodeID of any node type.
     pub fn place(&self, node_id: u16) -> Option<(u32, u32)> {
         let of_node = self
             .nodes

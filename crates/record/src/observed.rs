@@ -1,5 +1,4 @@
-//! Counters over time: what was counted in each interval, raw, with the times for which it really
-//! counted.
+//! Counters over time: raw counts of each interval, with the times during which they counted.
 
 use std::ops::Range;
 
@@ -44,7 +43,7 @@ pub struct TimeSeries {
 }
 
 impl TimeSeries {
-    /// Times in seconds and values, in the order of time; without those that were not measured.
+    /// Iterates over times in seconds and measured values, in the order of time.
     pub fn points_s(&self) -> impl Iterator<Item = (f64, f64)> {
         let points = self.times_ns.iter().zip(&self.values);
         points.filter_map(|(&ns, value)| Some((ns as f64 * 1e-9, (*value)?)))
@@ -115,8 +114,8 @@ fn one() -> f64 {
     1.0
 }
 
-/// Joins the last record with the one before, where both are parts of one count. The last part has
-/// the totals since the count began, and the intervals since the part before.
+/// Joins the last record with the one before if both are parts of one count. The last part has the
+/// totals since the count began, and the intervals since the part before.
 pub fn join_last(records: &mut Vec<RunRecord>) {
     let [.., before, last] = records.as_mut_slice() else {
         return;
@@ -147,12 +146,12 @@ pub fn join_last(records: &mut Vec<RunRecord>) {
 }
 
 impl ObservedEvent {
-    /// Time for which it was enabled, as the mean of the CPUs that count it.
+    /// Returns the enabled time as the mean of the CPUs that count the event.
     fn enabled_seconds(&self, enabled_ns: u64) -> f64 {
         enabled_ns as f64 * 1e-9 / f64::from(self.places.max(1))
     }
 
-    /// Appends the intervals of the part that follows, on the finer scale of the two.
+    /// Appends the intervals of the following part, on the finer scale of the two.
     fn append(&mut self, mut part: ObservedEvent) {
         fn refine(event: &mut ObservedEvent, scale: f64) {
             #[allow(
@@ -176,26 +175,26 @@ impl ObservedEvent {
         self.running_ns.extend(part.running_ns);
     }
 
-    /// Share of the interval for which it counted; none when it was never enabled.
+    /// Returns the share of the interval during which it counted; `None` if it was never enabled.
     pub fn share(&self, interval: usize) -> Option<f64> {
         let (enabled, running) = (*self.enabled_ns.get(interval)?, *self.running_ns.get(interval)?);
         (enabled > 0).then(|| running as f64 / enabled as f64)
     }
 
-    /// The count of an interval in its unit, scaled to the whole interval; none when it did not
-    /// run.
+    /// Returns the count of an interval in its unit, scaled to the whole interval; `None` if it did
+    /// not run.
     pub fn scaled(&self, interval: usize) -> Option<f64> {
         let share = self.share(interval).filter(|share| *share > 0.0)?;
         let by = if self.is_scaled { 1.0 } else { share };
         Some(*self.count.get(interval)? as f64 / by * self.scale)
     }
 
-    /// The whole run as one interval: raw count, enabled and running time.
+    /// Returns the whole run as one interval: raw count, enabled and running time.
     pub fn total(&self) -> (u64, u64, u64) {
         (self.count.iter().sum(), self.enabled_ns.iter().sum(), self.running_ns.iter().sum())
     }
 
-    /// Count of the whole run, scaled, and its share.
+    /// Returns the scaled count of the whole run, and its share.
     pub fn total_scaled(&self) -> Option<(f64, f64)> {
         let (count, enabled, running) = self.total();
         let share = running as f64 / enabled as f64;
@@ -205,13 +204,12 @@ impl ObservedEvent {
 }
 
 impl Observations {
-    /// One interval by itself, with its own length.
     #[must_use]
     pub fn only(&self, interval: usize) -> Observations {
         self.part(interval..interval + 1)
     }
 
-    /// The intervals of a range, still on the time axis of the whole.
+    /// Returns the intervals of a range; times stay relative to the whole run.
     #[must_use]
     pub fn part(&self, intervals: Range<usize>) -> Observations {
         fn of<T: Clone>(values: &[T], intervals: &Range<usize>) -> Vec<T> {
@@ -247,13 +245,13 @@ impl Observations {
         }
     }
 
-    /// Appends the intervals of the part that follows.
+    /// Appends the intervals of the following part.
     fn append(&mut self, part: Observations) {
         let intervals = self.end_ns.len();
         self.end_ns.extend(part.end_ns);
         for (at, event) in part.events.into_iter().enumerate() {
             if at == self.events.len() {
-                // Seen for the first time: it was not counted before.
+                // The event first occurs here: it was not counted before.
                 self.events.push(ObservedEvent {
                     count: vec![0; intervals],
                     enabled_ns: vec![0; intervals],
@@ -268,10 +266,10 @@ impl Observations {
         }
     }
 
-    /// Length of an interval in seconds, as the counters of an event saw it. It does not contain
-    /// the time between reading the clock and reading the counter. For counts of another program,
-    /// whose running times are sums over CPUs and instances, it is the time step of its output.
-    /// `None` if neither is known.
+    /// Returns the length of an interval in seconds, as the counters of an event saw it. It
+    /// excludes the time between reading the clock and reading the counter. For counts of another
+    /// program, whose running times are sums over CPUs and instances, it is the time step of its
+    /// output. `None` if neither is known.
     pub fn seconds_of(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
         let seconds = if event.is_scaled {
             self.seconds(interval)
@@ -281,8 +279,8 @@ impl Observations {
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// Mean rate of an event over the run, in its unit per second; `None` if it did not count or no
-    /// time is known.
+    /// Returns the mean rate of an event over the run, in its unit per second; `None` without a
+    /// count or a time.
     pub fn rate_of(&self, event: &ObservedEvent) -> Option<f64> {
         let (count, _) = event.total_scaled()?;
         let seconds = if event.is_scaled {
@@ -294,7 +292,6 @@ impl Observations {
         (seconds > 0.0).then(|| count / seconds)
     }
 
-    /// Length of an interval in seconds.
     pub fn seconds(&self, interval: usize) -> f64 {
         let before =
             if interval == 0 { Some(&self.begin_ns) } else { self.end_ns.get(interval - 1) };
@@ -304,7 +301,6 @@ impl Observations {
         }
     }
 
-    /// Length of all intervals in seconds.
     pub fn total_seconds(&self) -> f64 {
         self.end_ns.last().map_or(0.0, |end| end.saturating_sub(self.begin_ns) as f64 * 1e-9)
     }
@@ -365,7 +361,6 @@ mod tests {
             join_last(&mut records);
             assert_eq!(records.len(), 2);
         }
-        // A later part had finer counts.
         let mut finer = next(1, 4);
         finer.events[0].scale = 0.01;
         let mut records = vec![record(whole.part(0..1), "x"), record(finer, "x")];
@@ -376,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_rate_of_another_programs_counts_is_by_its_time_steps() {
-        // Two CPUs: perf adds up their times.
+        // perf adds up the times of two CPUs.
         let event = ObservedEvent {
             scale: 1.0,
             places: 1,

@@ -1,5 +1,4 @@
-//! What the threads of a path did: where their time went, how full the queues between them were,
-//! how late blocks came.
+//! Results of a path: time of its threads, filling of its queues, latency of its blocks.
 
 use std::collections::BTreeMap;
 
@@ -230,11 +229,11 @@ pub struct PathUsed {
     pub waits_for_cpu: f64,
 }
 
-/// Share of the time in which threads wait for a CPU that is worth a word.
+/// Share of the time in wait for a CPU that is worth a mention.
 const WORTH_A_WORD: f64 = 0.05;
 
 impl PathUsed {
-    /// As a clause: `works 78 % and waits for a CPU 20 % of the time`.
+    /// Returns a clause: `works 78 % and waits for a CPU 20 % of the time`.
     pub fn text(&self) -> String {
         let percent = |share: f64| significant(share.min(1.0) * 100.0, 2);
         let waits = match self.waits_for_cpu > WORTH_A_WORD {
@@ -307,7 +306,6 @@ pub enum What {
 }
 
 impl What {
-    /// As it is called in answers.
     pub fn text(&self) -> String {
         match self {
             What::Threads { name, .. } => name.clone(),
@@ -323,20 +321,21 @@ impl What {
         }
     }
 
-    /// Whether what it carries for a block is estimated from sizes, not counted.
+    /// Tests if its bytes per block are estimated from sizes, not counted.
     pub fn is_estimated(&self) -> bool {
         *self == What::Memory
     }
 
-    /// Whether work that is added to a part takes nothing of it: it is found because the path
-    /// follows no part.
+    /// Tests if work that is added to a part leaves its use unchanged: the path follows none of its
+    /// parts.
     pub fn follows_no_part(&self) -> bool {
         matches!(self, What::Between { .. } | What::Link { .. } | What::Memory)
     }
 }
 
 impl PathThread {
-    /// What the thread does for an element: its own part, or that of another which works in it.
+    /// Returns the work of the thread for an element: its own part, or that of another element in
+    /// its thread.
     pub fn part_of(&self, element: usize) -> Option<&str> {
         if self.element == element {
             return Some(&self.part);
@@ -436,7 +435,8 @@ pub struct PathQueue {
 }
 
 impl PathQueue {
-    /// Mean number of blocks that were in it when the next was wanted; none where none was wanted.
+    /// Returns the mean number of queued blocks at each request of the next; `None` without
+    /// requests.
     pub fn mean(&self) -> Option<f64> {
         let looks = sum(&self.seen);
         let blocks = self.seen.iter().enumerate();
@@ -455,7 +455,6 @@ pub struct Bucket {
 }
 
 impl Tried {
-    /// What was decided; none where it was not tried.
     pub fn decided(&self) -> Option<Decided> {
         match self {
             Tried::InTurns(found) => Some(found.decided),
@@ -464,15 +463,15 @@ impl Tried {
     }
 }
 
-/// Share of its time by which a run may end late; a run that ends later was behind.
+/// Share of its time by which a run may end late; a later run was behind.
 const BEHIND: f64 = 0.01;
-/// Time by which a run may end late in any case. Data in the rings at the end is still carried to
-/// the sink, and hosts stop for moments.
+/// Time in nanoseconds by which any run may end late: the rings still drain to the sink, and hosts
+/// stop for moments.
 const DRAIN_NS: f64 = 3e6;
 
 impl PathRun {
-    /// Time by which the run ended later than what was due in it, in nanoseconds. Zero if that is
-    /// no more than its buffers take to empty.
+    /// Returns the delay of the run against its due time, in nanoseconds. Zero up to the time in
+    /// which its buffers drain.
     pub fn behind_ns(&self, due_ns: f64) -> f64 {
         let behind_ns = self.wall_ns as f64 - due_ns;
         match behind_ns > DRAIN_NS.max(BEHIND * due_ns) {
@@ -481,8 +480,8 @@ impl PathRun {
         }
     }
 
-    /// The latency below which that share of the blocks stays, to the width of a bucket; none
-    /// without blocks.
+    /// Returns the latency below which that share of the blocks stays, to the width of a bucket;
+    /// `None` without blocks.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         let all = sum(self.latency.iter().map(|bucket| bucket.count));
         let mut seen = 0;

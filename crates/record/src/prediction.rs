@@ -1,5 +1,5 @@
-//! What is predicted of a path: figures with the intervals that hold the measured values. The
-//! record of a prediction holds no run.
+//! Predictions of a path: figures with the intervals that hold the measured values. The record of a
+//! prediction has no run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,10 @@ pub struct Predicted {
 }
 
 impl Predicted {
-    /// Whether a measured value lies within.
     pub fn holds(&self, measured: f64) -> bool {
         self.low <= measured && measured <= self.high
     }
 
-    /// The same in another unit.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Predicted {
         Predicted { value: self.value * factor, low: self.low * factor, high: self.high * factor }

@@ -1,11 +1,11 @@
-//! What a block of a path needs of each resource, and the rate that the resources allow
-//! (operational analysis: Denning and Buzen, "The Operational Analysis of Queueing Network Models",
-//! Computing Surveys 10(3), 1978: the utilisation law, and bottlenecks).
+//! Use of each resource by a block of a path, and the rate that the resources allow (operational
+//! analysis: Denning and Buzen, "The Operational Analysis of Queueing Network Models", Computing
+//! Surveys 10(3), 1978: the utilisation law, and bottlenecks).
 //!
-//! A resource is a row of threads, CPUs that threads share, a link, or memory. Its *demand* is the
-//! time that it works for one block of the whole path; over its capacity this is the time per block
-//! below which the path cannot come. The resource with the largest such time is the bottleneck. Its
-//! *utilisation* in a run is that time over the time per block of the run.
+//! A resource is a row of threads, CPUs that threads share, a link, or memory. Its *demand* is its
+//! work time for one block of the whole path. Demand over capacity is the least time per block that
+//! it allows. The resource with the largest such time is the bottleneck. Its *utilisation* in a run
+//! is that time over the time per block of the run.
 
 use crate::border::sum;
 use std::collections::BTreeMap;
@@ -13,41 +13,37 @@ use std::collections::BTreeMap;
 pub use crate::path::What;
 use crate::path::{End, PathLink, PathRun, PathThread};
 
-/// A resource and what one block of the whole path takes of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {
-    /// What it is.
     pub what: What,
-    /// Threads or CPUs; 1 of what lies between two ends, of a link and of memory.
+    /// Number of threads or CPUs; 1 for a connection, a link and memory.
     pub capacity: f64,
     /// Nanoseconds for one block of the whole path, by element.
     pub uses: BTreeMap<usize, f64>,
-    /// Nanoseconds for one block in which its threads were ready, but others had their CPUs; none
-    /// of CPUs.
+    /// Nanoseconds for one block in which its threads were ready without a CPU; zero for CPUs.
     pub preempted_ns: f64,
 }
 
 impl Resource {
-    /// Nanoseconds per block below which the path cannot come for it.
     pub fn least_ns(&self) -> f64 {
         self.uses.values().sum::<f64>() / self.capacity
     }
 
-    /// The same beside whatever else runs: a thread that waits for a CPU does not work, but keeps
-    /// the next block waiting.
+    /// Returns the least nanoseconds per block beside other programs: a thread that waits for a CPU
+    /// does not work, but delays the next block.
     pub fn least_beside_others_ns(&self) -> f64 {
         self.least_ns() + self.preempted_ns / self.capacity
     }
 
-    /// Nanoseconds of [`Resource::least_ns`] if these elements took nothing of it.
+    /// Returns [`Resource::least_ns`] without the use by these elements.
     pub fn least_without_ns(&self, elements: &[usize]) -> f64 {
         let rest = self.uses.iter().filter(|(at, _)| !elements.contains(at));
         rest.map(|(_, ns)| ns).sum::<f64>() / self.capacity
     }
 
-    /// By how much the time per block of the path grows for a nanosecond that is added to the time
-    /// per block of an element, while this resource is the bottleneck; an element with several
-    /// threads gets as many nanoseconds for each block of a thread.
+    /// Returns the growth of the path's time per block per added nanosecond of an element, while
+    /// this resource is the bottleneck. An element with several threads gets the addition for each
+    /// block of a thread.
     pub fn slope(&self, element: usize, threads: usize) -> f64 {
         match self.what {
             What::Threads { .. } | What::Cpu(_) | What::AllCpus
@@ -60,13 +56,12 @@ impl Resource {
     }
 }
 
-/// A resource whose bytes are an estimate and that worked more than this share of the time was
-/// estimated too high: nothing works more than all of its time, and what it carries was measured to
-/// about a tenth.
+/// Utilisation above which an estimate in bytes is wrong. No resource works more than all of its
+/// time, and its ceiling was measured to about a tenth.
 pub const MAX_USED: f64 = 1.1;
 
-/// The resources of a run that can be as it says: without memory where the run moved more than
-/// memory carries, so that part of what was counted stayed in the cache.
+/// Returns the consistent resources of a run. Memory is left out if the run moved more than it
+/// carries: part of the count stayed in the cache.
 pub fn resources(run: &PathRun) -> Vec<Resource> {
     let block_ns = run.wall_ns as f64 / run.blocks.max(1) as f64;
     let mut all = all_resources(run);
@@ -74,10 +69,9 @@ pub fn resources(run: &PathRun) -> Vec<Resource> {
     all
 }
 
-/// What a run says about its resources: the threads of each part, what lies between two ends, CPUs.
-/// Empty of a run that carried nothing, or whose threads name no part. Links where they are known,
-/// memory where its ceiling was measured and something goes past the cache. Always the same ones in
-/// the same order for runs of a path.
+/// Returns the resources of a run: threads of each part, connections, CPUs. Empty for a run without
+/// blocks, or with threads that name no part. It adds known links, and memory if its ceiling was
+/// measured and data leave the cache. Runs of one path give equal resources in equal order.
 pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     let blocks = run.blocks as f64;
     if run.blocks == 0 || run.threads.iter().any(|thread| thread.part.is_empty()) {
@@ -92,8 +86,8 @@ pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     threads.chain(between).chain(cpus).chain(links).chain(memory(run)).collect()
 }
 
-/// Threads that do the same. They work when they do not wait for a neighbour: on a CPU, or for
-/// their device. What the end of a socket waits for in its system calls is the other end.
+/// Returns the resource of threads of one part. They work if they do not wait for a neighbour: on a
+/// CPU, or for their device. The system calls of a socket's end wait for the other end.
 fn threads(row: &[PathThread], blocks: f64) -> Resource {
     let first = &row[0];
     let worked_ns = |thread: &PathThread| match thread.end {
@@ -113,11 +107,11 @@ fn threads(row: &[PathThread], blocks: f64) -> Resource {
     }
 }
 
-/// Adds what a thread worked for one block, its own and that of the elements that work in it.
+/// Adds the work of a thread for one block: its own and that of the elements in it.
 fn add_uses(uses: &mut BTreeMap<usize, f64>, thread: &PathThread, worked_ns: u64, blocks: f64) {
     let all_ns = worked_ns as f64 / blocks;
     let within = thread.within.iter().map(|within| within.ns as f64 / blocks);
-    // They may have waited for a CPU: they cannot have worked longer than their thread.
+    // Their time may include waits for a CPU: they cannot work longer than their thread.
     let share = (all_ns / within.sum::<f64>().max(f64::MIN_POSITIVE)).min(1.0);
     let mut own_ns = all_ns;
     for within in &thread.within {
@@ -128,7 +122,7 @@ fn add_uses(uses: &mut BTreeMap<usize, f64>, thread: &PathThread, worked_ns: u64
     *uses.entry(thread.element).or_default() += own_ns.max(0.0);
 }
 
-/// Both ends of a stage wait in system calls only where what lies between them is slow.
+/// Returns a connection: both ends wait in system calls only if it is slow.
 fn between(from: &[PathThread], to: &[PathThread], blocks: f64) -> Option<Resource> {
     let (from, to) = (from.first()?, to.first()?);
     let is_pair = from.end == Some(End::Out) && to.end == Some(End::In);
@@ -144,13 +138,13 @@ fn between(from: &[PathThread], to: &[PathThread], blocks: f64) -> Option<Resour
     })
 }
 
-/// Each CPU with its pinned threads; all CPUs where a thread is free and their number is known.
+/// Returns each CPU with its pinned threads; all CPUs if a thread is free and their number is
+/// known.
 fn shared(run: &PathRun) -> Vec<Resource> {
     let mut by_cpu: BTreeMap<Option<u32>, BTreeMap<usize, f64>> = BTreeMap::new();
     let mut all: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in &run.threads {
-        // A source that waits for the time of its next block sets a timer for it, which no block
-        // needs.
+        // A source that waits for the time of its next block sets a timer, which no block needs.
         let (ns, blocks) = (thread.cpu_ns.saturating_sub(thread.due_cpu_ns), run.blocks as f64);
         add_uses(by_cpu.entry(thread.cpu).or_default(), thread, ns, blocks);
         add_uses(&mut all, thread, ns, blocks);
@@ -175,17 +169,15 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     pinned.chain(free).collect()
 }
 
-/// CPUs that are left where the hypervisor gave so many to others on average: threads' CPU time
-/// does not count what was taken from them (`update_rq_clock_task`, kernel/sched/core.c), so that a
-/// CPU that never idles works that much less.
+/// Returns the CPUs less the share of the hypervisor. Threads' CPU time excludes stolen time
+/// (`update_rq_clock_task`, kernel/sched/core.c), so a CPU that never idles works only that much.
 fn left(cpus: f64, stolen: f64) -> f64 {
     (cpus - stolen).max(MIN_LEFT * cpus)
 }
 
-/// The kernel counts in ticks, which may be more than there was of a short run.
+/// Lower limit: the kernel counts in ticks, which may exceed the time of a short run.
 const MIN_LEFT: f64 = 0.1;
 
-/// A link works for as long as the bytes of a block take on it.
 fn link(link: &PathLink) -> Resource {
     let ns = link.bytes_per_block / link.bytes_per_s.max(f64::MIN_POSITIVE) * 1e9;
     Resource {
@@ -196,7 +188,7 @@ fn link(link: &PathLink) -> Resource {
     }
 }
 
-/// None where all stays in the cache, or nobody measured what memory carries.
+/// Returns memory; `None` if all data stay in the cache, or its ceiling was not measured.
 fn memory(run: &PathRun) -> Option<Resource> {
     let memory = run.memory.as_ref()?;
     let ceiling = memory.ceiling_bytes_per_s.filter(|rate| *rate > 0.0)?;
@@ -213,13 +205,12 @@ fn memory(run: &PathRun) -> Option<Resource> {
     })
 }
 
-/// The bottleneck and the time per block that it allows; none of no resources.
 pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
     let each = resources.iter().map(|resource| (resource, resource.least_ns()));
     each.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The time per block that would be left if these elements took no time at all.
+/// Returns the least time per block without the use by these elements.
 pub fn least_without_ns(resources: &[Resource], elements: &[usize]) -> f64 {
     let each = resources.iter().map(|resource| resource.least_without_ns(elements));
     each.fold(0.0, f64::max)
@@ -265,10 +256,10 @@ mod tests {
             let found = least_of(&all, text);
             assert!((found - wanted_ns).abs() < 1.0, "{text}: {found}");
         };
-        // CPU 1 never idles: it works 80 ms, and 20 were taken from it. Of two CPUs 1.7 were left.
+        // CPU 1 never idles: it works 80 ms, and 20 were stolen. Of two CPUs 1.7 are left.
         close("CPU 1", 1_000_000.0);
         close("all CPUs together", 1_000_000.0);
-        // Ticks say more than there was.
+        // Ticks exceed the time of the run.
         run.stolen_ns = [(1, 200_000_000)].into_iter().collect();
         assert!(least_of(&resources(&run), "CPU 1").is_finite());
     }
@@ -291,7 +282,6 @@ mod tests {
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((limit.what.text().as_str(), ns), ("convert", 600.0));
         assert_eq!(least_without_ns(&all, &[1]), 500.0);
-        // With one CPU they share that.
         let all = resources(&run(100, 1.0, threads));
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((&limit.what, ns), (&What::AllCpus, 1600.0));
@@ -319,7 +309,7 @@ mod tests {
         assert_eq!(slopes, [1.0, 1.0, 1.0, 0.0]);
         assert_eq!(least_of(&all, "all CPUs together"), 850.0);
         assert_eq!(least_without_ns(&all, &[0, 1, 2]), 700.0);
-        // A thread that waited for its CPU meanwhile: no more than it worked.
+        // A thread that waited for its CPU meanwhile counts no more than its work.
         let preempted = PathThread { within: vec![within(0, 1000), within(2, 1000)], ..reader };
         let uses = &run_of(&preempted)[0].uses;
         assert_eq!((uses[&0], uses[&1], uses[&2]), (500.0, 0.0, 500.0));
@@ -374,7 +364,7 @@ mod tests {
         assert_eq!(least_of(&all, "tcp out"), 200.0);
         assert_eq!(least_of(&all, "tcp, between its ends"), 20.0);
         assert_eq!(bottleneck(&all).unwrap().0.what.text(), "read");
-        // Where both ends wait, what lies between them is slow.
+        // If both ends wait, the connection is slow.
         let all = resources(&run(1, 8.0, threads(990)));
         assert_eq!(least_of(&all, "tcp, between its ends"), 700.0);
     }
@@ -401,10 +391,8 @@ mod tests {
         run.wall_ns = 30_000;
         let all = resources(&run);
         assert_eq!(least_of(&all, "memory, by footprint"), 3000.0);
-        // More arithmetic takes no more of either.
         assert!(all[2..].iter().all(|resource| resource.slope(0, 1) == 0.0));
-        // In half of that time memory cannot have carried what was estimated; the link is what it
-        // is.
+        // In half of that time memory cannot carry the estimate; the link stays.
         run.wall_ns = 15_000;
         let whats = |all: Vec<Resource>| all.into_iter().map(|one| one.what).collect::<Vec<_>>();
         let possible = whats(resources(&run));

@@ -1,5 +1,4 @@
-//! The record itself, in the order in which a reader wants it: who measured, what, where, with
-//! which result.
+//! The record, in the order of a reader: tool, request, host, result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,14 +94,12 @@ pub struct RunRecord {
 }
 
 impl Lane {
-    /// True if the device of this lane of a record is emulated.
     pub fn is_emulated(&self, record: &RunRecord) -> bool {
         self.emulated.unwrap_or(record.engine.emulated)
     }
 }
 
 impl RunRecord {
-    /// An empty record of the present schema; the harness fills it.
     pub fn new(engine: EngineInfo, workload: impl Into<Arc<Workload>>) -> Self {
         RunRecord {
             schema: SCHEMA_VERSION,
@@ -112,23 +109,19 @@ impl RunRecord {
         }
     }
 
-    /// Sets a parameter of what was asked, for this record alone.
     pub fn set_param(&mut self, name: &str, value: impl Into<Param>) {
         let workload = Arc::make_mut(&mut self.workload);
         workload.params.insert(name.to_owned(), value.into());
     }
 
-    /// The limit of the given name, if this run measured it.
     pub fn limit(&self, name: &str) -> Option<&Limit> {
         self.limits.iter().find(|limit| limit.name == name)
     }
 
-    /// The time series of the given name, if it was measured.
     pub fn series(&self, name: &str) -> Option<&TimeSeries> {
         self.series.iter().find(|series| series.name == name)
     }
 
-    /// The value of a counter, if it was counted.
     pub fn counter(&self, name: &str) -> Option<f64> {
         self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
     }
@@ -148,7 +141,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// True for [`Role::Point`].
     pub fn is_point(&self) -> bool {
         *self == Role::Point
     }
@@ -205,12 +197,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// True for [`Outcome::Ok`].
     pub fn is_ok(&self) -> bool {
         *self == Outcome::Ok
     }
 
-    /// The reason, for anything but Ok.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Outcome::Ok => None,
@@ -298,7 +288,6 @@ pub struct ControlSeries {
 }
 
 impl ControlSeries {
-    /// Times of one operation in nanoseconds, in order. Samples without a time are left out.
     pub fn times_ns(&self) -> Vec<f64> {
         let per_op = self.ops_per_sample.max(1) as f64;
         let times = self.sample_ns.iter().map(|&ns| ns as f64 / per_op);
@@ -307,19 +296,19 @@ impl ControlSeries {
 }
 
 impl Stage {
-    /// Sum of the samples in seconds.
     pub fn seconds(&self) -> f64 {
         self.sample_ns.iter().map(|&ns| ns as f64).sum::<f64>() * 1e-9
     }
 
-    /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without
-    /// samples.
+    /// Returns the sustained rate in bytes per second: all bytes over the sum of all samples; zero
+    /// without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
         if self.seconds() > 0.0 { self.bytes() / self.seconds() } else { 0.0 }
     }
 
-    /// Start of each sample relative to the release of all lanes: as recorded, else one after the
-    /// other from the stage's start, with the controls between them.
+    /// Iterates over the starts of the samples relative to the release of all lanes. Without
+    /// recorded starts, samples follow one another from the stage's start, with the controls
+    /// between them.
     pub fn sample_starts_ns(&self) -> impl Iterator<Item = u64> + '_ {
         let controls = self.control.iter().flat_map(|control| {
             let places = control.after_samples.iter().copied();
@@ -337,13 +326,12 @@ impl Stage {
         })
     }
 
-    /// Bytes that all samples carried together.
     pub fn bytes(&self) -> f64 {
         self.bytes_per_sample() * self.sample_ns.len() as f64
     }
 
-    /// Bytes that one sample carried, as the mean of all. Every rate is made from these. A float,
-    /// because a record may claim anything.
+    /// Returns the mean bytes that one sample carried; every rate uses it. It is a float, because a
+    /// record may contain any number.
     pub fn bytes_per_sample(&self) -> f64 {
         match (self.carried_bytes, self.sample_ns.len()) {
             (Some(bytes), 1..) => bytes as f64 / self.sample_ns.len() as f64,
@@ -351,7 +339,6 @@ impl Stage {
         }
     }
 
-    /// Bytes that one sample is counted as.
     pub fn asked_bytes_per_sample(&self) -> f64 {
         self.bytes_per_op as f64 * self.ops_per_sample as f64
     }
@@ -390,13 +377,12 @@ pub enum LimitBasis {
 }
 
 impl Limit {
-    /// A limit that is known without measuring.
     pub fn given(name: impl Into<String>, rate_bytes_per_s: f64, how: impl Into<String>) -> Limit {
         let basis = LimitBasis::Given;
         Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
     }
 
-    /// Warning for a stage whose rate exceeds this limit by more than is possible.
+    /// Returns the warning for a stage whose rate exceeds this limit by more than is possible.
     pub fn exceeded(&self, stage: &str) -> String {
         format!(
             "{stage} is above its limit `{}`: one of the two was measured wrongly. \
@@ -427,8 +413,7 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// JSON has no word for what is not a number: such values are written as `null`, and are none again
-/// when they are read.
+/// Reads `null` as NaN: JSON cannot write NaN or infinity.
 fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
 }
@@ -438,7 +423,6 @@ fn whole() -> f64 {
 }
 
 impl Counter {
-    /// A plain count.
     pub fn count(name: impl Into<String>, value: u64) -> Self {
         Counter { name: name.into(), value: value as f64, unit: String::default(), share: 1.0 }
     }
@@ -454,7 +438,6 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// User and system together.
     pub fn total_ns(self) -> u64 {
         self.user_ns.saturating_add(self.system_ns)
     }

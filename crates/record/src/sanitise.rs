@@ -1,31 +1,29 @@
-//! Text of others made safe to show: in a terminal, in Markdown, in a spreadsheet, as a label of
-//! metrics.
+//! Escapes for foreign text in terminals, Markdown, spreadsheets and labels of metrics.
 //!
-//! Records, plans, publishers and errors carry names that somebody else chose. Whatever could move
-//! the cursor, begin a line, turn the direction of writing or begin a formula is shown as what it
-//! is: an escape such as `\u001b` or `\n`, as JSON writes it. The same replacement within the
-//! strings of a JSON text keeps its meaning, so that one rule is right for both.
+//! Records, plans, publishers and errors carry foreign names. Characters that move the cursor,
+//! begin a line or a formula, or change the direction of writing become escapes such as `\u001b` or
+//! `\n`, as in JSON. Within the strings of a JSON text this replacement keeps the meaning, so one
+//! rule serves both.
 //!
-//! HTML is escaped by its template. What is written for programs (JSON lines in files, Parquet)
-//! stays as it is.
+//! The template escapes HTML. Output for programs (JSON lines in files, Parquet) stays unchanged.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Text on one line: escapes instead of control characters, line ends and marks of direction.
+/// Escapes control characters, line ends and marks of direction, for text on one line.
 pub fn text(text: &str) -> Cow<'_, str> {
     escaped(text, is_hostile)
 }
 
-/// Text of several lines: as [`text`], but line feeds and tabs stay.
+/// Escapes text of several lines: as [`text`], but line feeds and tabs stay.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_hostile(c) && c != '\n' && c != '\t')
 }
 
-/// A cell of a Markdown table: on one line, nothing in it is markup.
+/// Escapes a cell of a Markdown table: one line without markup.
 pub fn markdown(cell: &str) -> String {
     let mut out = String::with_capacity(cell.len());
-    // Escapes of ours are text, too: Markdown would take a backslash before punctuation away.
+    // Our escapes are text, too: Markdown would remove a backslash before punctuation.
     for c in text(cell).chars() {
         if matches!(c, '\\' | '|' | '<' | '[' | ']' | '`') {
             out.push('\\');
@@ -35,13 +33,13 @@ pub fn markdown(cell: &str) -> String {
     out
 }
 
-/// A field of comma-separated values (RFC 4180): quoted where it must be, and never a formula.
+/// Escapes a field of comma-separated values (RFC 4180): quoted if needed, and never a formula.
 /// Numbers stay numbers.
 pub fn csv(field: &str) -> Cow<'_, str> {
     let field = text(field);
-    // An apostrophe is how spreadsheets mark text (OWASP, "CSV Injection").
+    // Spreadsheets mark text by an apostrophe (OWASP, "CSV Injection").
     let field = if is_formula(&field) { Cow::Owned(format!("'{field}")) } else { field };
-    // Semicolons part fields where the comma is the decimal point.
+    // Semicolons separate fields in locales with a decimal comma.
     if field.contains([',', ';', '"']) {
         Cow::Owned(format!("\"{}\"", field.replace('"', "\"\"")))
     } else {
@@ -49,25 +47,24 @@ pub fn csv(field: &str) -> Cow<'_, str> {
     }
 }
 
-/// The value of a label, between its quotes (OpenMetrics 1.0, "escaped-string").
+/// Escapes the value of a label between its quotes (OpenMetrics 1.0, "escaped-string").
 pub fn label(value: &str) -> String {
     text(value).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
-/// Whether a spreadsheet would compute it.
+/// Tests if a spreadsheet would compute the field.
 fn is_formula(field: &str) -> bool {
     let is_number = || field.parse::<f64>().is_ok_and(f64::is_finite);
-    // Spreadsheets of East Asia take the wide forms, too.
+    // East Asian spreadsheets accept the wide forms, too.
     field.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) && !is_number()
 }
 
-/// Whether a character does something instead of being seen.
+/// Tests for a character with an effect instead of a glyph.
 pub(crate) fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
             // Marks, embeddings, overrides and isolates of direction (Unicode Standard Annex 9).
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-            // Line and paragraph separators.
             | '\u{2028}' | '\u{2029}')
 }
 

@@ -1,22 +1,19 @@
-//! Work of several lanes at the same time.
+//! Work of several lanes at one time.
 
 use serde::Serialize;
 
 use crate::Stage;
 
-/// Rates of lanes that worked at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Together {
     /// Time in which every lane worked, over the time from the first start to the last end.
     pub share: f64,
-    /// Each lane's bytes over the time from its first sample to its last, added up.
+    /// Sum over the lanes of their bytes over the time from their first sample to their last.
     pub sum_bytes_per_s: f64,
-    /// Bytes of all lanes in the time in which every one worked, over that time.
+    /// Bytes of all lanes during the time in which every lane worked, over that time.
     pub moved_bytes_per_s: f64,
 }
 
-/// Returns the rates of one stage of each lane; `None` of a single lane, or where a lane has no
-/// time.
 pub fn together(lanes: &[&Stage]) -> Option<Together> {
     let first_end = lanes.iter().map(|stage| stage.end_ns).min()?;
     let last_end = lanes.iter().map(|stage| stage.end_ns).max()?;
@@ -36,7 +33,7 @@ pub fn together(lanes: &[&Stage]) -> Option<Together> {
     })
 }
 
-/// Bytes that a stage moved from one time to another; of a sample that is partly within, its part.
+/// Returns the bytes that a stage moved between two times; a sample partly within counts in part.
 fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
     let samples = stage.sample_starts_ns().zip(&stage.sample_ns);
     let part = |(start, ns): (u64, &u64)| {

@@ -1,9 +1,8 @@
-//! Numbers with units, as people type and read them. SI factors are powers of 1000 (`MB`), IEC ones
-//! of 1024 (`MiB`).
+//! Numbers with units, as people write and read them. SI factors are powers of 1000 (`MB`), IEC
+//! ones of 1024 (`MiB`).
 
 use std::time::Duration;
 
-/// A number with a unit that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{input}` is not {wanted}")]
 pub struct UnitError {
@@ -26,7 +25,7 @@ const COUNT_UNITS: &[(&str, u64)] = &[
 /// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `1e6`, `64Ki`.
 ///
 /// # Errors
-/// When it is not a number, negative, not whole, or larger than 64 bits hold.
+/// Refuses text that is not a number, and numbers that are negative, not whole, or beyond 64 bits.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
     scaled(input.trim(), COUNT_UNITS).ok_or(UnitError {
         input: input.to_owned(),
@@ -34,8 +33,8 @@ pub fn parse_count(input: &str) -> Result<u64, UnitError> {
     })
 }
 
-/// Units of sizes. A letter alone is a power of 1024, as in fio, dd and ls; only `kB`, `MB` and so
-/// on are powers of 1000.
+/// Units of sizes. A letter alone is a power of 1024, as in fio, dd and ls; `kB`, `MB` and so on
+/// are powers of 1000.
 const BYTE_UNITS: &[(&str, u64)] = &[
     ("", 1),
     ("B", 1),
@@ -64,9 +63,6 @@ const BYTE_UNITS: &[(&str, u64)] = &[
 
 /// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000),
 /// `1e6`.
-///
-/// # Errors
-/// As [`parse_count`].
 pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
     scaled(input.trim(), BYTE_UNITS).ok_or(UnitError {
         input: input.to_owned(),
@@ -74,8 +70,7 @@ pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
     })
 }
 
-/// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the
-/// product is whole.
+/// Splits `1.5M` into number and unit and multiplies exactly: a fraction needs a whole product.
 fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
     if let Some(hex) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
         return u64::from_str_radix(hex, 16).ok();
@@ -105,8 +100,8 @@ fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
     u64::try_from(numerator / denominator).ok()
 }
 
-/// The power of ten of `e6`, and what follows it; 0 where there is none. Larger powers than 64 bits
-/// hold are refused.
+/// Returns the power of ten of `e6`, else 0, and the rest of the text. Powers beyond 64 bits are
+/// refused.
 fn exponent(rest: &str) -> Option<(u32, &str)> {
     let Some(digits) = rest.strip_prefix(['e', 'E']) else {
         return Some((0, rest));
@@ -117,7 +112,6 @@ fn exponent(rest: &str) -> Option<(u32, &str)> {
     (power <= 19).then_some((power, &digits[end..]))
 }
 
-/// Units of time, in seconds.
 const TIME_UNITS: &[(&str, f64)] = &[
     ("ns", 1e-9),
     ("us", 1e-6),
@@ -129,11 +123,11 @@ const TIME_UNITS: &[(&str, f64)] = &[
     ("h", 3600.0),
 ];
 
-/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`, `60` (seconds), `1m30` and `1m30s`,
+/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`, `60` (seconds), `1m30`, `1m30s`,
 /// `1h30` (minutes).
 ///
 /// # Errors
-/// When it is not a number, negative, or its parts do not become smaller.
+/// Refuses text that is not a number, negative numbers, and parts that do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
     parse_seconds(input).and_then(|seconds| {
         Duration::try_from_secs_f64(seconds)
@@ -143,17 +137,14 @@ pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
 
 const A_TIME: &str = "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30";
 
-/// The same in seconds, for times with parts of a nanosecond: `41.7ns`.
-///
-/// # Errors
-/// As [`parse_duration`].
+/// Reads a time in seconds, with parts of a nanosecond: `41.7ns`.
 pub fn parse_seconds(input: &str) -> Result<f64, UnitError> {
     let seconds = duration_s(input.trim()).filter(|seconds| seconds.is_finite());
     seconds.ok_or(UnitError { input: input.to_owned(), wanted: A_TIME })
 }
 
-/// The sum of the parts of a time, each of a smaller unit than the one before. A last number
-/// without a unit is in the next smaller one of hours, minutes and seconds; alone it is in seconds.
+/// Sums the parts of a time, each of a smaller unit than the one before. A last number without a
+/// unit is in the next smaller one of hours, minutes and seconds; alone it is in seconds.
 fn duration_s(trimmed: &str) -> Option<f64> {
     let (mut rest, mut sum, mut last) = (trimmed, 0.0, f64::INFINITY);
     while !rest.is_empty() {
@@ -179,9 +170,6 @@ fn duration_s(trimmed: &str) -> Option<f64> {
 }
 
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
-///
-/// # Errors
-/// When it is not a number, or not above zero.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let error =
         || UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" };
@@ -197,7 +185,7 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err(error()) }
 }
 
-/// A number and its noun, in the plural where there are not one: `1 file`, `2 files`, `0 files`.
+/// Writes a count with its noun: `1 file`, `2 files`, `0 files`.
 pub fn plural(count: u64, noun: &str) -> String {
     let plural = match noun.strip_suffix('y') {
         _ if count == 1 => noun.to_owned(),
@@ -208,7 +196,7 @@ pub fn plural(count: u64, noun: &str) -> String {
     format!("{count} {plural}")
 }
 
-/// A size for people, IEC, exact where it can be: `64 KiB`, `1.5 MiB`.
+/// Writes a size for people, in IEC units, exact if possible: `64 KiB`, `1.5 MiB`.
 pub fn show_bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -220,7 +208,7 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{} {}", significant(value, 4), units[unit])
 }
 
-/// A time for people, with 3 to 4 significant digits: `12.3 us`.
+/// Writes a time for people, with 3 to 4 significant digits: `12.3 us`.
 pub fn show_ns(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns.abs() < 1e3 => (ns, "ns"),
@@ -231,13 +219,13 @@ pub fn show_ns(ns: f64) -> String {
     format!("{} {unit}", significant(value, 4))
 }
 
-/// A rate in MB/s (1e6 bytes), with 4 significant digits.
+/// Writes a rate in MB/s (1e6 bytes), with 4 significant digits.
 pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
     significant(rate_bytes_per_s / 1e6, 4)
 }
 
-/// A number with `digits` significant digits, without an exponent, and without trailing zeros after
-/// the point.
+/// Writes a number with `digits` significant digits, without an exponent, and without trailing
+/// zeros after the point.
 pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");

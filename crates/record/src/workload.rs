@@ -1,5 +1,5 @@
-//! What is asked of an engine, as plain data: a kind and named parameters. Sweeps vary them,
-//! records keep them.
+//! Requests to engines, as plain data: a kind and named parameters. Sweeps vary them, records keep
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -41,8 +41,8 @@ impl std::fmt::Display for Param {
     }
 }
 
-/// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a
-/// value holds a blank.
+/// Writes `convert dec_factor=10 function=1`: kind and parameters in order of their names, with
+/// quotes around a value with a blank.
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let params = self.params.iter();
@@ -50,9 +50,9 @@ impl std::fmt::Display for Workload {
     }
 }
 
-/// Parameters that do not belong to the identity of a point: the length of a run (`seconds`), its
-/// repetitions (`passes`, `reads`) and the destination of its data (`dump`). A new parameter of
-/// that kind is added here, otherwise two runs of one point could never be compared.
+/// Parameters outside of the identity of a point: length of a run (`seconds`), repetitions
+/// (`passes`, `reads`) and destination of the data (`dump`). A new parameter of that kind belongs
+/// here, otherwise no two runs of a point could be compared.
 pub const NOT_IN_KEY: [&str; 4] = ["dump", "passes", "reads", "seconds"];
 
 macro_rules! param_from {
@@ -64,7 +64,6 @@ macro_rules! param_from {
 }
 param_from!(bool => Flag, u64 => Int, u32 => Int, f64 => Float, String => Text, &str => Text);
 
-/// A parameter that is missing, of the wrong type or out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} workload: parameter `{name}` {problem}")]
 pub struct ParamError {
@@ -74,36 +73,31 @@ pub struct ParamError {
 }
 
 impl Workload {
-    /// A workload without parameters.
     pub fn new(kind: impl Into<String>) -> Self {
         Workload { kind: kind.into(), params: BTreeMap::new() }
     }
 
-    /// The same with one more parameter.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Param>) -> Self {
         self.params.insert(name.to_owned(), value.into());
         self
     }
 
-    /// An error about one of this workload's parameters.
     pub fn error(&self, name: &str, problem: impl Into<String>) -> ParamError {
         ParamError { kind: self.kind.clone(), name: name.to_owned(), problem: problem.into() }
     }
 
-    /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], written as by
-    /// `Display`.
+    /// Returns the identity of a point: all but [`NOT_IN_KEY`], written as by `Display`.
     pub fn key(&self) -> String {
         self.key_without(&[])
     }
 
-    /// The same without the parameters of these names, in which points of one comparison differ.
+    /// Returns the key without these parameters, in which points of one comparison differ.
     pub fn key_without(&self, names: &[&str]) -> String {
         let params = self.params.iter().map(|(name, value)| (name.as_str(), value));
         self.text_of(params.filter(|(name, _)| !NOT_IN_KEY.contains(name) && !names.contains(name)))
     }
 
-    /// The kind and these parameters in their order.
     fn text_of<'a>(&self, params: impl Iterator<Item = (&'a str, &'a Param)>) -> String {
         let mut out = self.kind.clone();
         for (name, value) in params {
@@ -124,10 +118,6 @@ impl Workload {
         }
     }
 
-    /// A count or size.
-    ///
-    /// # Errors
-    /// When the parameter is missing or not a whole number.
     pub fn int(&self, name: &str) -> Result<u64, ParamError> {
         match self.params.get(name) {
             Some(Param::Int(value)) => Ok(*value),
@@ -135,24 +125,15 @@ impl Workload {
         }
     }
 
-    /// A number.
-    ///
-    /// # Errors
-    /// When the parameter is missing or not a number.
     pub fn float(&self, name: &str) -> Result<f64, ParamError> {
         match self.params.get(name) {
             Some(Param::Float(value)) => Ok(*value),
-            // A float without a fraction is written by JSON readers and by people as a whole
-            // number.
+            // People and JSON writers write a float without a fraction as a whole number.
             Some(Param::Int(value)) => Ok(*value as f64),
             _ => Err(self.wrong(name, "a number")),
         }
     }
 
-    /// A name.
-    ///
-    /// # Errors
-    /// When the parameter is missing or not text.
     pub fn text(&self, name: &str) -> Result<&str, ParamError> {
         match self.params.get(name) {
             Some(Param::Text(value)) => Ok(value),
@@ -160,7 +141,6 @@ impl Workload {
         }
     }
 
-    /// A switch; absent means off.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.params.get(name), Some(Param::Flag(true)))
     }

@@ -1,4 +1,4 @@
-//! What to change first, by what was measured.
+//! Advice from measurements.
 
 use daqmeter_record::RunRecord;
 
@@ -6,8 +6,8 @@ use crate::families::FAMILIES;
 pub use crate::family::Advice;
 use crate::rate;
 
-/// Advice for a host, in the order of the families. What failed or is above its limit is not
-/// evidence, and the records of one family are of one thing that was measured, not of a host.
+/// Returns advice for a host, in the order of the families. Records that failed or exceed their
+/// limit are no evidence. The records of one family concern one measured thing, not a host.
 pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
     let usable = &*rate::usable(records);
     let has_record = |engine: &str| usable.iter().any(|record| record.engine.name == engine);

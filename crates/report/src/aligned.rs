@@ -5,22 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::sanitise;
 
-/// Columns of the window that all tables and sentences are shown in; 0 where there is none: in a
-/// file or a pipe nothing is broken.
+/// Columns of the window for all tables and sentences; 0 for a file or a pipe, without line breaks.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
 
-/// Says how many columns the reader's window has. From then on tables that are broader are written
-/// row by row, and sentences are broken at words.
+/// Sets the columns of the reader's window. From then on broader tables are written row by row, and
+/// sentences are broken at words.
 pub fn set_window(columns: usize) {
     WINDOW.store(columns, Ordering::Relaxed);
 }
 
-/// Columns of the window, if there is one.
 fn window() -> Option<usize> {
     Some(WINDOW.load(Ordering::Relaxed)).filter(|columns| *columns > 0)
 }
 
-/// A table whose columns of these places are at the right: numbers.
 pub(crate) fn aligned(
     headings: &[&str],
     numbers: std::ops::Range<usize>,
@@ -28,7 +25,6 @@ pub(crate) fn aligned(
 ) -> String {
     let rows: Vec<Vec<String>> = rows
         .into_iter()
-        // Each cell on one line.
         .map(|row| row.iter().map(|cell| sanitise::text(cell).into_owned()).collect())
         .collect();
     let table = in_columns(headings, numbers.clone(), &rows);
@@ -54,12 +50,10 @@ fn in_columns(headings: &[&str], numbers: std::ops::Range<usize>, rows: &[Vec<St
     trimmed(&table.to_string())
 }
 
-/// A small aligned table of any text, for the verbs that list things.
 pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     numbers_from(headings.len(), headings, rows)
 }
 
-/// An aligned table whose columns from that one on are numbers, at the right of their column.
 pub fn numbers_from(
     first: usize,
     headings: &[&str],
@@ -68,17 +62,15 @@ pub fn numbers_from(
     aligned(headings, first..headings.len(), rows)
 }
 
-/// Heading and value of a column of text.
 pub(crate) type TextColumn<T> = (&'static str, fn(&T) -> String);
 
-/// A table whose columns from that one on are numbers.
 pub(crate) fn table<T>(first_number: usize, columns: &[TextColumn<T>], rows: &[T]) -> String {
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
     let line = |row| columns.iter().map(|(_, value)| value(row)).collect();
     numbers_from(first_number, &headings, rows.iter().map(line))
 }
 
-/// A table that is too broad for the window: each row is a line of what it is of, and below it
+/// Writes a table that is too broad for the window. Each row is a line with its names, and below it
 /// every number with its heading. Numbers are never broken.
 fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: usize) -> String {
     let mut out = String::new();
@@ -95,7 +87,7 @@ fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: us
             out.push_str(&folded(&names.join("  "), columns, 2));
             out.push('\n');
         }
-        // Parted by semicolons, so that it is seen where a number ends.
+        // Semicolons separate the numbers visibly.
         let numbers = folded(&format!("  {}", pairs.join("; ")), columns, 2);
         out.push_str(&numbers.replace('\u{a0}', " "));
         out.push('\n');
@@ -103,8 +95,8 @@ fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: us
     out
 }
 
-/// Text for the window: broken at words, all lines but the first indented by so many columns. As it
-/// is where there is no window.
+/// Breaks text at words for the window, all lines but the first indented by `indent` columns.
+/// Without a window the text stays unchanged.
 pub fn wrapped(text: &str, indent: usize) -> String {
     match window() {
         Some(columns) => {
@@ -114,7 +106,7 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     }
 }
 
-/// One line broken at blanks so that no part is broader than that, unless a single word is.
+/// Breaks one line at blanks so that no part is broader than that, unless a single word is.
 fn folded(line: &str, columns: usize, indent: usize) -> String {
     let lead = line.len() - line.trim_start_matches(' ').len();
     let mut out = " ".repeat(lead);
@@ -138,7 +130,7 @@ fn folded(line: &str, columns: usize, indent: usize) -> String {
     out
 }
 
-/// Without trailing spaces, which mail and snapshots mangle.
+/// Removes trailing spaces, which mail and snapshots mangle.
 fn trimmed(text: &str) -> String {
     text.lines().fold(String::new(), |mut out, line| {
         out.push_str(line.trim_end());

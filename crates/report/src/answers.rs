@@ -1,4 +1,4 @@
-//! What the records say in plain words: the first thing on the page and the last thing in the
+//! Results of the records in plain words: the first thing on the page and the last thing in the
 //! terminal.
 
 use daqmeter_record::RunRecord;
@@ -11,8 +11,8 @@ use crate::families::pmu::verified;
 pub use crate::family::PlainAnswer;
 use crate::{chains, rate, several};
 
-/// Answers that the records of each host support. Records that failed or are above their limit
-/// support none.
+/// Returns the answers that the records of each host support. Records that failed or exceed their
+/// limit support none.
 pub fn answers(all: &[RunRecord]) -> Vec<PlainAnswer> {
     several::each(all, |host, all| {
         let mut answers = answers_of(&rate::usable(all), all);
@@ -25,7 +25,6 @@ pub fn answers(all: &[RunRecord]) -> Vec<PlainAnswer> {
     })
 }
 
-/// Answers of one host.
 fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<PlainAnswer> {
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
     let conditions = Conditions::of(all);
@@ -37,7 +36,6 @@ fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<PlainAnswer> {
     stamped(found, &conditions)
 }
 
-/// The answers for the terminal: whole paths first, then each answer below its question.
 pub fn answers_text(records: &[RunRecord]) -> String {
     let shown = |answer: PlainAnswer| {
         let text = wrapped(&format!("  {}", answer.answer), 2);
@@ -48,8 +46,6 @@ pub fn answers_text(records: &[RunRecord]) -> String {
     all.join("\n")
 }
 
-/// Says first what disturbed the measurements, and marks every answer where they are unsound for
-/// it.
 fn stamped(mut answers: Vec<PlainAnswer>, conditions: &Conditions) -> Vec<PlainAnswer> {
     let Some(line) = conditions.line().filter(|_| !answers.is_empty()) else {
         return answers;
@@ -67,7 +63,6 @@ fn stamped(mut answers: Vec<PlainAnswer>, conditions: &Conditions) -> Vec<PlainA
     answers
 }
 
-/// Points that the answers do not rest on; none where they rest on all that was measured.
 fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
     let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
     let failed =
@@ -110,7 +105,7 @@ mod tests {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         let mut records = [failed, above_its_limit()];
-        // All that the CPUs did was this program's work.
+        // All work of the CPUs was this program's.
         for record in &mut records {
             record.process_cpu.user_ns = record.host_cpu.user_ns;
         }

@@ -1,5 +1,5 @@
-//! Whole paths that were run, in sentences and as pictures: parts from source to sink, the use of
-//! each, the rate that it allows, and the filling of the queues between them.
+//! Measured paths, in sentences and as pictures. A picture shows the parts from source to sink, the
+//! use and possible rate of each, and the queues between them.
 
 use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
@@ -17,17 +17,14 @@ use crate::findings::{About, Said, said};
 use crate::rate;
 use crate::svg::escaped;
 
-/// A path, what is said of it, and its picture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Chain {
     name: String,
     is_unsound: bool,
     said: Vec<Said>,
-    /// None of a run that does not say what its resources are.
     svg: Option<String>,
 }
 
-/// Every path of the records, by its longest run; runs that failed are left out.
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     if all.iter().all(|record| record.path.is_none()) {
         return Vec::new();
@@ -40,7 +37,7 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
         let run = PathRun {
             limit: proved.and_then(|run| run.limit.clone()),
             trials: proved.map_or_else(Vec::new, |run| run.trials.clone()),
-            // What memory carries is measured beside the runs that prove the limit.
+            // The ceiling of memory is measured beside the runs that prove the limit.
             memory: proved.and_then(|run| run.memory.clone()).or_else(|| run.memory.clone()),
             ..run.clone()
         };
@@ -55,7 +52,6 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     longest(&usable).into_iter().map(chain).collect()
 }
 
-/// The newest run of each path that says what limits it.
 fn proved(records: &[RunRecord]) -> BTreeMap<String, &PathRun> {
     let runs = records.iter().filter_map(|record| {
         let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
@@ -64,7 +60,6 @@ fn proved(records: &[RunRecord]) -> BTreeMap<String, &PathRun> {
     runs.collect()
 }
 
-/// Every path for the terminal: its name, and a line for each answer.
 pub(crate) fn texts(records: &[RunRecord]) -> Vec<String> {
     chains(records).iter().map(Chain::text).collect()
 }
@@ -82,21 +77,18 @@ impl Chain {
     }
 }
 
-/// One row of a picture: a resource, and the queue behind it in words.
 struct PartRow {
     name: String,
-    /// Threads or CPUs.
     capacity: String,
-    /// Share of its time in which it works, in per cent.
+    /// Share of its time at work, in per cent.
     percent: f64,
-    /// Rate that it allows.
     allows: String,
     is_most_used: bool,
     queue: Option<String>,
 }
 
-/// None for a run that does not say what its resources are. The whole is 460 wide, so that it is
-/// legible on a telephone; a row is 52 high, a bar of full use 270 wide.
+/// Draws a run; `None` without resources. The whole is 460 wide, so that it is legible on a
+/// telephone; a row is 52 high, a bar of full use 270 wide.
 fn svg(run: &PathRun) -> Option<String> {
     let all = resources(run);
     let most_used = bottleneck(&all).map(|(resource, _)| &resource.what);
@@ -116,7 +108,6 @@ fn svg(run: &PathRun) -> Option<String> {
     })
 }
 
-/// Filling of the queues behind a part's threads.
 fn queue_behind(run: &PathRun, part: &str) -> Option<String> {
     let of_part = |queue: &&PathQueue| {
         let mut threads = run.threads.iter();
@@ -192,7 +183,6 @@ impl PartRow {
         )
     }
 
-    /// The name, as much of it as fits into a box, and the count.
     fn boxed(&self) -> String {
         const MAX: usize = 17;
         let name = match self.name.chars().count() {

@@ -1,5 +1,4 @@
-//! Columns of a stage's row: one table, which the terminal, the page, Markdown, CSV and Parquet
-//! project.
+//! Columns of a stage's row: one table for the terminal, the page, Markdown, CSV and Parquet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -68,7 +67,6 @@ impl From<f64> for Cell {
     }
 }
 
-/// Unit of a column, by which people are shown its numbers.
 #[derive(Clone, Copy)]
 enum Unit {
     Plain,
@@ -77,11 +75,10 @@ enum Unit {
     BytesPerS,
 }
 
-/// Column of the rows of stages.
 pub(crate) struct StageColumn {
-    /// Name in exports; empty for what is for people alone.
+    /// Name in exports; empty for columns for people alone.
     pub(crate) name: &'static str,
-    /// Heading for people; empty for what is for exports alone.
+    /// Heading for people; empty for columns of exports alone.
     pub(crate) heading: &'static str,
     unit: Unit,
     pub(crate) value: fn(&StageRow) -> Cell,
@@ -96,7 +93,7 @@ const fn column(
     StageColumn { name, heading, unit, value }
 }
 
-/// Lower or upper end of an interval.
+/// Returns the lower or upper end of an interval.
 fn low(interval: Option<(f64, f64)>) -> Cell {
     interval.map(|(low, _)| low).into()
 }
@@ -107,7 +104,8 @@ fn high(interval: Option<(f64, f64)>) -> Cell {
 
 use Unit::{BytesPerS, Fraction, Ns, Plain};
 
-/// All columns. The study is for people alone: exports begin with it ([`crate::export`]).
+/// Columns of all outputs. The study is for people alone: exports begin with it
+/// ([`crate::export`]).
 pub(crate) const COLUMNS: [StageColumn; 28] = [
     column("", "study", Plain, |row| row.study.as_str().into()),
     column("device", "device", Plain, |row| row.device.as_str().into()),
@@ -140,7 +138,6 @@ pub(crate) const COLUMNS: [StageColumn; 28] = [
 ];
 
 impl StageColumn {
-    /// Value for people.
     fn shown(&self, row: &StageRow) -> String {
         match (self.unit, (self.value)(row)) {
             (_, Cell::Float(None)) => "-".to_owned(),
@@ -164,16 +161,14 @@ fn note(row: &StageRow) -> String {
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Rows as people are shown them.
 #[derive(serde::Serialize)]
 pub(crate) struct ShownTable {
     pub(crate) headings: Vec<&'static str>,
-    /// Number of leading columns of text; all that follow but the last, the note, are numbers.
+    /// Number of leading columns of text; the others but the last, the note, are numbers.
     pub(crate) names: usize,
     pub(crate) lines: Vec<Vec<String>>,
 }
 
-/// The study is shown if there are several, the parameters where they differ.
 pub(crate) fn shown(rows: &[StageRow]) -> ShownTable {
     let studies = rows.windows(2).any(|pair| pair[0].study != pair[1].study);
     let points = rows.iter().any(|row| !row.point.is_empty());

@@ -1,9 +1,9 @@
-//! Records as flat tables for other tools: CSV and Parquet, which DuckDB, pandas and Polars read as
-//! they are.
+//! Records as flat tables for other tools: CSV and Parquet, directly readable by DuckDB, pandas and
+//! Polars.
 //!
-//! Four tables: one row a stage ([`stages`]), a sample ([`samples`]), a counter ([`counters`]), a
-//! value of a time series ([`series`]). Names of columns carry their unit last, as in the record;
-//! parameters of workloads are columns of their own, `param.<name>`.
+//! There are four tables, with one row per stage ([`stages`]), sample ([`samples`]), counter
+//! ([`counters`]) or value of a time series ([`series`]). Names of columns carry their unit last,
+//! as in the record. Parameters of workloads are columns of their own, `param.<name>`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -21,8 +21,8 @@ pub use crate::parquet::{ParquetError, parquet};
 use crate::rate::undone;
 use crate::rows::{StageRow, outcome_of, points, rows_of};
 
-/// Type of a column, the narrowest that holds all of its values: a parameter may be a number at one
-/// engine and a name at another.
+/// Narrowest type of a column that holds all of its values: a parameter may be a number for one
+/// engine and a name for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CellType {
     Flag,
@@ -44,7 +44,6 @@ impl Cell {
         })
     }
 
-    /// Value in a column of whole numbers or moments.
     pub fn int(&self) -> Option<i64> {
         match self {
             Cell::Int(number) => Some(*number),
@@ -54,7 +53,6 @@ impl Cell {
         }
     }
 
-    /// Value in a column of numbers.
     pub fn float(&self) -> Option<f64> {
         match self {
             Cell::Float(number) => *number,
@@ -74,7 +72,7 @@ impl From<&Param> for Cell {
     }
 }
 
-/// Column of a table: equal values of rows that follow one another are held once.
+/// Column of a table; equal values of consecutive rows are held once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataColumn {
     pub name: String,
@@ -98,14 +96,12 @@ impl DataColumn {
     }
 }
 
-/// Value of a row with the name of its column.
 type Named = (Cow<'static, str>, Cell);
 
 fn named(name: &'static str, value: impl Into<Cell>) -> Named {
     (Cow::Borrowed(name), value.into())
 }
 
-/// Table with columns of one length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataFrame {
     pub columns: Vec<DataColumn>,
@@ -121,7 +117,7 @@ impl DataFrame {
         self.rows == 0
     }
 
-    /// Appends a row. A name that any row has is a column.
+    /// Appends a row. Each name of a row becomes a column.
     fn push(&mut self, row: impl IntoIterator<Item = Named>) {
         let mut is_set = vec![false; self.columns.len()];
         for (expected, (name, cell)) in row.into_iter().enumerate() {
@@ -144,8 +140,8 @@ impl DataFrame {
         self.rows += 1;
     }
 
-    /// Comma-separated values (RFC 4180); the names of the columns are left out for what follows a
-    /// first part.
+    /// Returns comma-separated values (RFC 4180), without the names of the columns for any part but
+    /// the first.
     pub fn csv(&self, with_names: bool) -> String {
         let names = self.columns.iter().map(|column| sanitise::csv(&column.name));
         let mut out =
@@ -165,8 +161,6 @@ impl DataFrame {
     }
 }
 
-/// Columns that every table begins with: what tells records apart, and whether they are to be
-/// believed.
 fn context(record: &RunRecord, outcome: &Outcome, emulated: bool) -> [Named; 10] {
     let (outcome, reason) = undone(outcome).unwrap_or(("ok", ""));
     let time = humantime::parse_rfc3339(&record.time_utc).ok();
@@ -190,7 +184,6 @@ fn context_of(record: &RunRecord) -> [Named; 10] {
     context(record, &record.outcome, record.engine.emulated)
 }
 
-/// The machine in one text, by which records of several are told apart.
 fn host(record: &RunRecord) -> String {
     let host = &record.host;
     if !host.is_known() {
@@ -202,8 +195,8 @@ fn host(record: &RunRecord) -> String {
     format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model)
 }
 
-/// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its
-/// reason and without numbers.
+/// Returns one row for each stage of each lane. A record without lanes (waived, failed) is a row
+/// with its reason and without numbers.
 pub fn stages(records: &[RunRecord]) -> DataFrame {
     let mut frame = DataFrame::default();
     for (record, point) in records.iter().zip(points(records)) {
@@ -236,7 +229,6 @@ pub fn stages(records: &[RunRecord]) -> DataFrame {
     frame
 }
 
-/// One row for each sample, in the order in which they were taken.
 pub fn samples(records: &[RunRecord]) -> DataFrame {
     let mut frame = DataFrame::default();
     for record in records {
@@ -265,8 +257,8 @@ pub fn samples(records: &[RunRecord]) -> DataFrame {
     frame
 }
 
-/// The samples in tables of about this number of rows, all with the same columns: samples are many.
-/// No record is parted.
+/// Returns the samples in tables of about this number of rows, with equal columns, because samples
+/// are many. No record is split.
 pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = DataFrame> {
     let of = |record: &RunRecord| -> usize {
         let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
@@ -287,7 +279,6 @@ pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = 
     parts.filter(|part| !part.is_empty())
 }
 
-/// One row for each counter of each record.
 pub fn counters(records: &[RunRecord]) -> DataFrame {
     let mut frame = DataFrame::default();
     for record in records {
@@ -305,8 +296,8 @@ pub fn counters(records: &[RunRecord]) -> DataFrame {
     frame
 }
 
-/// One row for each value of each time series, and for each interval of each event and rate that
-/// was counted over time.
+/// Returns one row for each value of each time series, and for each interval of each event and
+/// rate.
 pub fn series(records: &[RunRecord]) -> DataFrame {
     let mut frame = DataFrame::default();
     for record in records {
@@ -383,7 +374,6 @@ mod tests {
         assert_eq!(doubted.csv(true).matches(",above-limit,").count(), 2);
     }
 
-    /// Numbers of a column.
     fn floats(frame: &DataFrame, wanted: &str) -> Vec<Option<f64>> {
         let column = frame.columns.iter().find(|column| column.name == wanted).unwrap();
         column.cells().map(Cell::float).collect()

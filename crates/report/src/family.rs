@@ -1,34 +1,29 @@
 //! Contributions of a family of measurements to tables and the page: figures, answers, advice. The
-//! families themselves, and the list of them, are in `families`.
+//! list of families is in `families`.
 
 use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
 use crate::figures::Figure;
 
-/// Makes one thing from records, if they have what it needs.
 pub(crate) type Maker<T> = fn(&[RunRecord]) -> Option<T>;
 
-/// One family. Its functions find their records by engine and workload, and return nothing where
-/// there are none.
+/// Family of measurements. Its functions select their records by engine and workload, and return
+/// nothing without any.
 pub(crate) struct Family {
-    /// Engines whose records belong to it, and the kind of their work.
     pub(crate) engines: &'static [(&'static str, Work)],
-    /// Figures, in the order of the page. They see records that were done and verified.
+    /// Figures, in the order of the page, from records that were done and verified.
     pub(crate) figures: &'static [Maker<Figure>],
-    /// Answers, in the order of the page. They see usable records, as advice does.
+    /// Answers, in the order of the page, from usable records, as for advice.
     pub(crate) answers: &'static [Maker<PlainAnswer>],
     pub(crate) advice: &'static [Maker<Advice>],
-    /// A stage in the words of its users.
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
-    /// Parameters that the label shows.
     pub(crate) in_label: &'static [&'static str],
-    /// A line below the table of one record.
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
 }
 
 impl Family {
-    /// A family that contributes nothing: what a new one leaves out.
+    /// Family without contributions: the default of a new one.
     pub(crate) const EMPTY: Family = Family {
         engines: &[],
         figures: &[],
@@ -40,35 +35,28 @@ impl Family {
     };
 }
 
-/// Kind of an engine's work, which decides what of its times is compared.
+/// Kind of an engine's work, which selects the compared statistic of its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Data on its way: what others do meanwhile is part of it.
+    /// Data on its way: disturbances are part of it.
     Path,
-    /// Of this CPU and its memory alone: what disturbs it is foreign to it.
+    /// Work of this CPU and its memory alone: disturbances come from outside.
     Cpu,
 }
 
-/// One statement and the figure that it rests on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlainAnswer {
     pub question: &'static str,
-    /// The answer, with its numbers.
     pub answer: String,
-    /// Anchor of the figure, if there is one.
     pub figure: Option<&'static str>,
 }
 
-/// One piece of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// What to do.
     pub what: String,
-    /// Measurement of these records that speaks for it.
     pub evidence: String,
 }
 
-/// Records of an engine that measured something, in their order.
 pub(crate) fn of_engine<'a>(
     records: &'a [RunRecord],
     engine: &'a str,

@@ -1,18 +1,16 @@
-//! What went wrong in a record, and what was lost, in lines for people.
+//! Faults and losses of a record, in lines for people.
 
 use daqmeter_record::{Ledger, RunRecord};
 
 use crate::rate::{undone, warnings};
 
-/// Lanes that failed, and the record where that is not a lane's doing.
 pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
     let failed = record.lanes.iter().filter_map(|lane| {
         let reason = lane.outcome.reason()?;
         Some(format!("FAILED {}: {reason}", lane.device))
     });
     let of_lanes: Vec<String> = failed.collect();
-    // A record without lanes is among those that are absent; a ledger that does not close has a
-    // line of its own.
+    // A record without lanes is listed as absent; a ledger that does not close has its own line.
     let has_line = record.lanes.is_empty()
         || !of_lanes.is_empty()
         || !record.ledgers.iter().all(Ledger::closes);
@@ -22,7 +20,6 @@ pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
     }
 }
 
-/// What went wrong and what was lost, a line each; ledgers without losses are left out.
 pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
     let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
@@ -30,7 +27,8 @@ pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     faults(record).into_iter().chain(ledgers).chain(warnings).collect()
 }
 
-/// Records that were waived or failed before any lane ran: the record, how it ended, why.
+/// Returns records that were waived or failed before any lane ran: the record, its ending, the
+/// reason.
 pub(crate) fn without_lanes(
     records: &[RunRecord],
 ) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {

@@ -1,6 +1,5 @@
-//! What is said of a whole path that was run: what it carries, what limits it and how that was
-//! found, how far each resource is used, what to change, and how much this host would carry. Begin
-//! with [`said`].
+//! Findings on a measured path: its capacity, its limit, the use of each resource, a change, and
+//! the capacity of this host. Begin with [`said`].
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
@@ -13,25 +12,20 @@ use serde::Serialize;
 use crate::families::path::{block_ns, rate_bytes_per_s};
 use crate::trials;
 
-/// One line: what is answered, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Said {
     pub(crate) about: &'static str,
     pub(crate) text: String,
 }
 
-/// Facts about a run that its record does not hold.
 #[derive(Default)]
 pub(crate) struct About {
     /// Number of runs of its path, of which it is the longest.
     pub(crate) runs: usize,
-    /// Requested rate, and whether it was kept.
     pub(crate) asked: Option<String>,
-    /// Dead time of a card.
     pub(crate) busy: Option<String>,
 }
 
-/// Everything that a run says of its path, most important first.
 pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool, about: &About) -> Vec<Said> {
     let found = Found::of(run);
     let line = |about, text: Option<String>| text.map(|text| Said { about, text });
@@ -76,23 +70,21 @@ fn carries(run: &PathRun, is_emulated: bool, about: &About) -> String {
     )
 }
 
-/// How far a limit was used, as a clause; older records do not say.
 fn busy(used: Option<&PathUsed>) -> String {
     let used = used.map(|used| format!("it {}", used.text()));
     used.unwrap_or_else(|| "it is used up".to_owned())
 }
 
-/// A run and its resources.
 struct Found<'a> {
     run: &'a PathRun,
     resources: Vec<Resource>,
 }
 
-/// As many resources as the line of their use names.
+/// Most resources in the line of their use.
 const MOST_USED: usize = 6;
-/// A resource that works less than this share of its time in one run has time to spare.
+/// Share of its time below which a resource has time to spare.
 const USED_UP: f64 = 0.85;
-/// What gains less than this is no change.
+/// Least gain of a change that is worth a mention.
 const WORTH_IT: f64 = 1.02;
 
 impl Found<'_> {
@@ -100,7 +92,6 @@ impl Found<'_> {
         Found { run, resources: resources(run) }
     }
 
-    /// Share of its time in which a resource worked.
     fn share(&self, resource: &Resource) -> f64 {
         resource.least_ns() / block_ns(self.run)
     }
@@ -162,7 +153,7 @@ impl Found<'_> {
         all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
         let named: Vec<String> =
             all.iter().take(MOST_USED).map(|resource| self.percent(resource)).collect();
-        // The limit's own share is of the runs that looked for it.
+        // The limit's own share comes from the runs that searched for it.
         let of = match self.run.limit {
             Some(_) => "in this run ",
             None => "",
@@ -170,12 +161,12 @@ impl Found<'_> {
         (!named.is_empty()).then(|| format!("{of}{}", named.join(", ")))
     }
 
-    /// Whether the buffers hold what a source that cannot wait brings.
+    /// Tests if the buffers hold the data of a source that cannot wait.
     fn room(&self) -> Option<String> {
         let room = self.run.limit.as_ref()?.room?;
         let (buffers, watched) = (room.buffers, show_ns(room.watched_ns as f64));
         let bytes = self.run.payload_bytes as f64 / self.run.blocks.max(1) as f64;
-        // The rate of the runs that looked for the limit, which may be others.
+        // The rate comes from the runs that searched for the limit, which may be others.
         let rate = format!("{} blocks/s of each stream", significant(room.rate_hz, 3));
         Some(match room.no_room_ns {
             0 => {
@@ -191,12 +182,10 @@ impl Found<'_> {
         })
     }
 
-    /// The change that was tried and gains most.
     fn best(&self) -> Option<String> {
         trials::best(self.run).map(trials::line)
     }
 
-    /// What makes the path faster, and by how much at most.
     fn change(&self) -> Option<String> {
         let (limit, condition) = match self.run.limit.as_ref().map(|limit| &limit.found) {
             Some(LimitFound::NoSingleOne) => {
@@ -230,14 +219,12 @@ impl Found<'_> {
         Some(format!("{condition}{what}: {gain}"))
     }
 
-    /// What runs without the work of the limit gained.
     fn measured_gain(&self) -> Option<String> {
         let PathGain { mean, low, high } = self.run.limit.as_ref()?.gain?;
         let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
         Some(format!("at most {mean} times as fast ({low} to {high}, measured without its work)"))
     }
 
-    /// What to do about a limit, and the resources that are then left.
     fn removed(&self, limit: &Resource) -> (String, Vec<Resource>) {
         let without = |changed: Option<Resource>| -> Vec<Resource> {
             let others = self.resources.iter();
@@ -282,14 +269,14 @@ impl Found<'_> {
         }
     }
 
-    /// Whether others work in the threads of an element: each thread reads a channel of a card, and
-    /// there are as many as channels.
+    /// Tests if other elements work in the threads of an element: each thread reads a channel of a
+    /// card, and their numbers are equal.
     fn shares_thread(&self, element: usize) -> bool {
         let mut threads = self.run.threads.iter();
         threads.any(|thread| thread.element == element && !thread.within.is_empty())
     }
 
-    /// Whether the source waits for its device, and does not work on a CPU: a file in the page
+    /// Tests if the source waits for its device instead of working on a CPU. A file in the page
     /// cache is work.
     fn mostly_waits(&self) -> bool {
         let source = self.run.threads.iter().filter(|thread| thread.element == 0);
@@ -299,13 +286,12 @@ impl Found<'_> {
         waits_ns > works_ns
     }
 
-    /// Whether an element is a stage whose work can be shared by more threads.
     fn may_have_more(&self, element: usize) -> bool {
         let threads = &self.run.threads;
         let last = threads.iter().map(|thread| thread.element).max();
         let has_ends =
             threads.iter().any(|thread| thread.element == element && thread.end.is_some());
-        // What was tried without a gain is no advice.
+        // A change that was tried without a gain is no advice.
         let is_tried = self
             .run
             .trials
@@ -314,7 +300,6 @@ impl Found<'_> {
         element > 0 && Some(element) != last && !has_ends && !is_tried
     }
 
-    /// Which element uses most of a CPU.
     fn most_work(&self, cpus: &Resource) -> String {
         let most = cpus.uses.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let named = most.and_then(|(element, ns)| {
@@ -326,7 +311,6 @@ impl Found<'_> {
         named.unwrap_or_default()
     }
 
-    /// By how much the path would be faster with these resources.
     fn gain(&self, then: &[Resource]) -> String {
         let Some((next, next_ns)) = bottleneck(then) else {
             return "nothing else is known to limit it (not tried)".to_owned();
@@ -343,8 +327,8 @@ impl Found<'_> {
     }
 }
 
-/// What all CPUs that the process may use would carry by what a block needs of them, and what
-/// memory and links allow, in what the path serves where it says so.
+/// Returns the capacity of all CPUs of the process by the need of a block, and the limits of memory
+/// and links. The unit is the served thing if the path names one.
 fn this_host(run: &PathRun) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
@@ -354,8 +338,7 @@ fn this_host(run: &PathRun) -> Option<String> {
         1.0 => "1 CPU".to_owned(),
         cpus => format!("{} CPUs", significant(cpus, 3)),
     };
-    // CPU time of the run over that which there is in its time: how many times as much they would
-    // carry.
+    // Available CPU time over the used one is the possible multiple of the run's load.
     let by_cpus = run.cpus * run.wall_ns as f64 / cpu_ns as f64;
     let served = run.served.as_ref();
     let served = served.and_then(|served| Some((&served.name, how_many(run, served)?)));
@@ -379,7 +362,6 @@ fn this_host(run: &PathRun) -> Option<String> {
     Some(format!("{name}: {as_it_is}its {cpus} {all} by CPU time; {beside}"))
 }
 
-/// What memory and the links allow, in words for so many times as much as the run carried.
 fn beside_cpus(run: &PathRun, shown: impl Fn(f64) -> String) -> String {
     let all = resources(run);
     let allows = |resource: &Resource| {
@@ -409,7 +391,7 @@ fn beside_cpus(run: &PathRun, shown: impl Fn(f64) -> String) -> String {
     format!("{memory}, {}", links.join(", "))
 }
 
-/// How many of what is served the run carried; none where it does not count what one brings.
+/// Returns the number of served things that the run carried; `None` without a count of one's data.
 fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
     let (amount, each) = match served.each {
         Brings::BytesPerS(rate) => (run.payload_bytes as f64, rate),
@@ -427,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    /// A second of 1000 blocks of 1 MB, on so many CPUs: a source, a stage and a sink.
+    /// A second of 1000 blocks of 1 MB on `cpus` CPUs: a source, a stage and a sink.
     fn run(cpus: f64, busy_ms: [u64; 3]) -> PathRun {
         let thread = |(element, name): (usize, &str)| PathThread {
             name: name.to_owned(),
@@ -558,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_chosen_by_what_it_is_and_not_by_its_name() {
-        // A stage that is called as a CPU is.
+        // A stage with the name of a CPU.
         let mut run = run(4.0, [300, 990, 400]);
         run.threads[1].part = "CPU 3".to_owned();
         run.limit =
@@ -663,7 +645,7 @@ mod tests {
             of(&run, "this host"),
             "boards: this path as it is 11; its 3 CPUs 23 by CPU time; memory, by footprint 59, uplink of a crate, by profile 35"
         );
-        // More than memory carries: what was counted did not all go through it.
+        // More than memory carries: a part of the count did not pass through it.
         run.memory = Some(PathMemory {
             bytes_per_block: vec![0.0, 20e6, 0.0],
             ceiling_bytes_per_s: Some(10e9),
@@ -672,7 +654,6 @@ mod tests {
         assert!(!of(&run, "used").contains("memory"));
         run.memory = Some(PathMemory { bytes_per_block: vec![0.0; 3], ceiling_bytes_per_s: None });
         assert!(of(&run, "this host").contains("its blocks stay in the cache"));
-        // It counts no events.
         run.served = serves(Brings::EventsPerS(100e3));
         assert!(of(&run, "this host").starts_with("its 3 CPUs would carry"));
         run.events = 250_000;

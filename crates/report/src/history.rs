@@ -1,4 +1,4 @@
-//! A point over time: one value for each run, and the runs at which it took a step.
+//! Point over time: one value for each run, and the runs with steps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -14,36 +14,28 @@ use crate::families::{level, level_name};
 use crate::points::{Runs, runs_by_point};
 use crate::samples::compared_ns;
 
-/// One run of a point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HistoryRun {
-    /// Time at which the invocation began, RFC 3339.
+    /// Start of the invocation, RFC 3339.
     pub time_utc: String,
-    /// Identifier of the invocation.
     pub run_id: String,
-    /// Revision of the tool.
     pub revision: String,
     /// Time of one operation, see [`Trend::level`].
     pub time_ns: f64,
 }
 
-/// A step: from this run on the point takes another time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// Index of the first run of the new level.
     pub at: usize,
     /// First and last index at which the new level may have begun, with 95 % confidence.
     pub between: (usize, usize),
-    /// Time after over time before.
     pub ratio: f64,
-    /// The step in standard errors of the difference of its levels, correlation of the runs
-    /// included.
+    /// Step in standard errors of the difference of its levels, with correlation of the runs.
     pub z: f64,
-    /// The last revision that is surely of the old level, and the first of the new one.
+    /// Last revision certainly of the old level, and first of the new one.
     pub revisions: (String, String),
 }
 
-/// A point on one host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trend {
     /// CPU model and number of CPUs.
@@ -52,14 +44,13 @@ pub struct Trend {
     pub point: String,
     /// Statistic of a run's samples: `mean` for data on its way, `median` for an operation.
     pub level: &'static str,
-    /// One run for each invocation, in the order of time.
+    /// Run of each invocation, in the order of time.
     pub runs: Vec<HistoryRun>,
-    /// Steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// Trends of all points that were run at least twice on a host. Steps up to `ignore` (0.02 is 2 %)
-/// are passed over; the threshold holds for all points together.
+/// Returns the trends of all points with at least two runs on a host. Steps up to `ignore` (0.02 is
+/// 2 %) are left out; the threshold holds for all points together.
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
     for record in records {
@@ -86,7 +77,6 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     found
 }
 
-/// The first record of each invocation.
 fn invocations(records: &[RunRecord]) -> HashMap<&str, &RunRecord> {
     let mut first: HashMap<&str, &RunRecord> = HashMap::new();
     for record in records {
@@ -98,7 +88,6 @@ fn invocations(records: &[RunRecord]) -> HashMap<&str, &RunRecord> {
     first
 }
 
-/// The invocations of a point with the median of their repetitions.
 fn runs_of(runs: &Runs<'_>, invocations: &HashMap<&str, &RunRecord>) -> Vec<HistoryRun> {
     let mut times: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
     for (record, stage) in runs {
@@ -126,7 +115,7 @@ fn steps(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Step> {
 }
 
 impl Trend {
-    /// Time of its present level over that of its fastest level before, by its steps.
+    /// Returns the time of its present level over that of its fastest level before.
     fn slowdown(&self) -> f64 {
         let (mut since, mut largest) = (1.0, 1.0_f64);
         for step in self.steps.iter().rev() {
@@ -136,16 +125,15 @@ impl Trend {
         largest
     }
 
-    /// Time of its newest run over the median of those before.
     fn newest(&self) -> f64 {
         let times: Vec<f64> = self.runs.iter().map(|run| run.time_ns).collect();
         times.split_last().map_or(1.0, |(newest, before)| newest / median(before))
     }
 }
 
-/// Result of a gate at that fraction. It fails if a step made a point slower by as much and none
-/// made up for it. It has no power if the newest run of a point is slower by as much without being
-/// a sure step.
+/// Judges a gate at that fraction. It fails if a step made a point slower by it without a later
+/// recovery. It has no power if the newest run of a point is slower by it, but not by a certain
+/// step.
 pub fn gate(trends: &[Trend], by: f64) -> Gate {
     if trends.iter().any(|trend| trend.slowdown() >= 1.0 + by) {
         return Gate::Failed;
@@ -158,7 +146,6 @@ pub fn gate(trends: &[Trend], by: f64) -> Gate {
 
 const HEADINGS: [&str; 7] = ["point", "time", "runs", "first", "last", "last/first", "steps"];
 
-/// One line for each point, and below them the steps.
 pub fn text(trends: &[Trend]) -> String {
     let mut out = String::new();
     for own in trends.chunk_by(|a, b| a.host == b.host) {
@@ -220,7 +207,7 @@ mod tests {
             }
             record
         };
-        // Files need not be in the order of time.
+        // Files may be in any order of time.
         (0..12).rev().map(run).collect()
     }
 
@@ -285,7 +272,6 @@ mod tests {
         );
     }
 
-    /// Repetitions are of one invocation, wherever they stand in the files.
     #[test]
     fn an_invocation_is_one_run_at_the_time_of_its_first_record() {
         let mut records = twelve_runs();

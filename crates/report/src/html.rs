@@ -1,5 +1,5 @@
-//! One self-contained HTML page: no request leaves it, whatever opens it. What `serve` shows of a
-//! file that is being written asks its server for the parts that changed ([`live_page`]).
+//! Self-contained HTML page without external requests. For a file that is being written, the page
+//! of `serve` asks its server for the changed parts ([`live_page`]).
 
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ const LIVE_SCRIPT: &str = include_str!("../assets/live.js");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
 
-/// The page could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the page could not be made: {0}")]
 pub struct PageError(#[from] minijinja::Error);
@@ -43,7 +42,6 @@ struct Fact {
     value: String,
 }
 
-/// A mesh with what its nodes did, for a picture that plays.
 #[derive(Serialize)]
 struct MeshView {
     id: String,
@@ -56,7 +54,6 @@ struct MeshView {
     data: MeshData,
 }
 
-/// What its script needs.
 #[derive(Serialize)]
 struct MeshData {
     times_s: Vec<f64>,
@@ -74,7 +71,7 @@ struct DataTable {
 /// Makes the page.
 ///
 /// # Errors
-/// When the template fails, which its test rules out.
+/// Fails if the template does, which its test rules out.
 pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
     let (figures, texts) = std::thread::scope(|scope| {
         let figures = scope.spawn(|| figures(records));
@@ -84,21 +81,15 @@ pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
     render(records, texts, figures, &Beside::default())
 }
 
-/// A page that follows its file.
 #[derive(Clone, Debug)]
 pub struct LivePage {
-    /// The whole of it.
     pub html: String,
-    /// Its parts.
     pub parts: Parts,
 }
 
-/// The page of a file that is being written. It asks `events`, with a parameter `from` that names
-/// its state, for what changes: a stream of server-sent events (HTML standard, 9.2), `parts` with
-/// the keys of all parts in `order` and the new ones in `changed`, and `end`.
-///
-/// # Errors
-/// As [`page`].
+/// Returns the page of a file that is being written. It requests `events`, with its state in the
+/// parameter `from`. The answer is a stream of server-sent events (HTML standard, 9.2): `parts`,
+/// with the keys of all parts in `order` and the new ones in `changed`, and `end`.
 pub fn live_page(records: &[RunRecord], events: &str) -> Result<LivePage, PageError> {
     let body = body(records, Texts::of(records), figures(records), &Beside::default())?;
     let parts = Parts::of(&body);
@@ -108,37 +99,26 @@ pub fn live_page(records: &[RunRecord], events: &str) -> Result<LivePage, PageEr
     Ok(LivePage { html, parts })
 }
 
-/// What a page needs to follow its file.
 #[derive(Serialize)]
 struct Live {
     events: String,
 }
 
-/// What stands on a page beside records.
 #[derive(Default)]
 struct Beside<'a> {
     studies: &'a [ReproducedStudy],
 }
 
-/// The same with other figures than those that the records fill by themselves.
-///
-/// # Errors
-/// As [`page`].
 pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, PageError> {
     page_of_studies(records, figures, &[])
 }
 
-/// A study for the page.
 #[derive(Serialize)]
 struct StudyView<'a> {
     study: &'a ReproducedStudy,
     summary: String,
 }
 
-/// The same with published studies beside the measurements, row by row.
-///
-/// # Errors
-/// As [`page`].
 pub fn page_of_studies(
     records: &[RunRecord],
     figures: Vec<Figure>,
@@ -148,7 +128,6 @@ pub fn page_of_studies(
     render(records, Texts::of(records), figures, &beside)
 }
 
-/// What the page says of all records together.
 struct Texts<'a> {
     commands: Vec<&'a str>,
     unsound: Option<String>,
@@ -185,7 +164,6 @@ fn render(
     whole(&body(records, texts, figures, beside)?, None)
 }
 
-/// The page around its parts.
 fn whole(body: &str, live: Option<&Live>) -> Result<String, PageError> {
     let mut environment = environment();
     environment.add_template("page.html", TEMPLATE)?;
@@ -200,7 +178,6 @@ fn whole(body: &str, live: Option<&Live>) -> Result<String, PageError> {
     })?)
 }
 
-/// The parts of the page: its head line and sections.
 fn body(
     records: &[RunRecord],
     texts: Texts<'_>,
@@ -213,8 +190,7 @@ fn body(
     let meshes = mesh_views(records);
     let first = records.first();
     let commands = &texts.commands;
-    // A browser lays out some thousand rows at once; what is beyond is in the records, and in
-    // `daqmeter export`.
+    // A browser lays out a few thousand rows at once; `daqmeter export` has the others.
     let in_table = &records[..records.len().min(MAX_ROWS)];
     let (rows, rows_left) = (rows(in_table), records.len() - in_table.len());
     let mut environment = environment();
@@ -245,7 +221,6 @@ fn body(
     })?)
 }
 
-/// Origin of the records on the page: the CPU of one host, the names of several.
 fn title(records: &[RunRecord]) -> Option<String> {
     /// Limit above which the names would fill the screen.
     const MAX_NAMES: usize = 4;
@@ -269,7 +244,7 @@ fn title(records: &[RunRecord]) -> Option<String> {
     }
 }
 
-/// Text on the page is escaped as HTML, and what would turn its direction is shown.
+/// Escapes text as HTML, and shows marks of direction.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
@@ -292,14 +267,10 @@ fn ledgers(records: &[RunRecord]) -> Vec<String> {
     first_lines(shown, count, "ledgers")
 }
 
-/// As many commands as the page names.
 const MAX_COMMANDS: usize = 20;
-/// As many records as the page's table shows.
 const MAX_ROWS: usize = 2000;
-/// As many lines as its lists show.
 const MAX_LINES: usize = 300;
 
-/// The first of so many lines, and how many there are more.
 fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) -> Vec<String> {
     let mut lines: Vec<String> = lines.take(MAX_LINES).collect();
     let left = count - lines.len();
@@ -309,10 +280,9 @@ fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) ->
     lines
 }
 
-/// As many pictures of one mesh as a page holds.
 const MAX_FRAMES: usize = 3600;
 
-/// Every mesh whose nodes were counted, and those of records that only draw one.
+/// Returns every mesh with counted nodes, and those of records that only draw one.
 fn mesh_views(records: &[RunRecord]) -> Vec<MeshView> {
     let mut views = Vec::new();
     for record in records {
@@ -349,7 +319,6 @@ fn serde<T: Serialize>(value: &T) -> minijinja::Value {
     minijinja::Value::from(minijinja::value::Serde(value))
 }
 
-/// The figure's numbers as a table, for those who cannot see the chart or want to copy them.
 fn data_table(figure: Figure) -> DataTable {
     let mut headings = vec![figure.x.label.to_owned()];
     headings.extend(figure.series.iter().map(|series| series.label.clone()));
@@ -370,7 +339,7 @@ fn data_table(figure: Figure) -> DataTable {
     DataTable { headings, lines, figure }
 }
 
-/// Of each point: a fault, and its share of the limit in per cent, for the width of a bar.
+/// Returns for each point a fault, and its share of the limit in per cent, for the width of a bar.
 fn mark(row: &StageRow) -> (bool, String) {
     let is_fault = row.undone().is_some() || row.doubt.is_some() || !row.disturbed.is_empty();
     (is_fault, format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0))

@@ -1,9 +1,7 @@
-//! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one
-//! self-contained HTML page.
-//!
-//! Imports no engine: what a table or a figure shows is found in the records. Prints nothing
-//! itself; everything returns text. Begin with `families`: each family of measurements has its
-//! tables, figures, answers and advice in one place.
+//! Output of records alone: aligned tables, the original's classic table, Markdown, CSV, and a
+//! self-contained HTML page. This crate imports no engine: records contain all data of tables and
+//! figures. It prints nothing; each function returns text. Begin with `families`: each family of
+//! measurements has its tables, figures, answers and advice in one place.
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! Parameters of workloads: which of them differ between records, and how they are shown.
+//! Parameters of workloads: differences between records, and texts for people.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -9,16 +9,14 @@ use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::workload::NOT_IN_KEY;
 use daqmeter_record::{Param, RunRecord, Workload};
 
-/// Some parameters of one record, by name.
 pub(crate) type Parameters<'a> = Vec<(&'a str, &'a Param)>;
 
-/// Of each record the parameters that are not the same in all records of its group.
 pub(crate) fn differing<'a, K: Hash + Eq>(
     records: &[&'a RunRecord],
     group: impl Fn(&'a RunRecord) -> K,
 ) -> Vec<Parameters<'a>> {
     let mut groups: HashMap<K, (&RunRecord, BTreeSet<&str>)> = HashMap::new();
-    // Records that were asked the same share it: it is compared once for each group.
+    // Records of one request share it, so it is compared once for each group.
     let mut compared: HashSet<(*const RunRecord, *const Workload)> = HashSet::new();
     for &record in records {
         let (first, names) = groups.entry(group(record)).or_insert((record, BTreeSet::new()));
@@ -40,7 +38,6 @@ pub(crate) fn differing<'a, K: Hash + Eq>(
     records.iter().map(|record| of(record)).collect()
 }
 
-/// Records by a key of their requests, in the order of keys.
 pub(crate) fn grouped<'a>(
     records: impl Iterator<Item = &'a RunRecord>,
     key: impl Fn(&Workload) -> String,
@@ -52,9 +49,9 @@ pub(crate) fn grouped<'a>(
     groups.into_values().collect()
 }
 
-/// Pairs of records with the same request except for parameters of these names, so that one thing
-/// alone differs. Each group gives the newest record of either side, in the order of groups. A
-/// record belongs to the first side that takes it.
+/// Returns pairs of records whose requests differ only in parameters of these names. Each group
+/// gives the newest record of either side, in the order of groups. A record belongs to the first
+/// side that takes it.
 pub(crate) fn pairs<'a>(
     records: impl Iterator<Item = &'a RunRecord>,
     but: &[&str],
@@ -69,14 +66,14 @@ pub(crate) fn pairs<'a>(
     groups.iter().filter_map(pair).collect()
 }
 
-/// Parameters in words, but for those of these names.
+/// Writes parameters except those of these names.
 pub(crate) fn words(parameters: &Parameters<'_>, but: &[&str]) -> String {
     let wanted = parameters.iter().filter(|(name, _)| !but.contains(name));
     wanted.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
 }
 
-/// The names of records, each with what tells its record from others of that name, but for
-/// parameters of these names: so that two points with one name cannot hide each other.
+/// Returns the names of records, with the parameters that distinguish equal names except the given
+/// ones. So two points with one name cannot hide each other.
 pub(crate) fn distinguished(records: &[&RunRecord], names: &[String], but: &[&str]) -> Vec<String> {
     let places: HashMap<*const RunRecord, &String> =
         records.iter().map(|record| std::ptr::from_ref(*record)).zip(names).collect();
@@ -88,7 +85,6 @@ pub(crate) fn distinguished(records: &[&RunRecord], names: &[String], but: &[&st
     names.iter().zip(&all).map(label).collect()
 }
 
-/// Numbers by their size, names by their letters.
 pub(crate) fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
     let number = |param: &Param| match param {
         Param::Flag(flag) => Some(f64::from(u8::from(*flag))),
@@ -106,7 +102,6 @@ pub(crate) fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
     pairs.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
 }
 
-/// A parameter for people, with its unit where its name ends with one.
 fn shown(name: &str, value: &Param) -> String {
     match (value, name.strip_suffix("_bytes")) {
         (Param::Int(bytes), Some(name)) => format!("{name} {}", show_bytes(*bytes)),

@@ -12,10 +12,10 @@ use parquet::schema::types::Type;
 
 use crate::export::{Cell, CellType, DataColumn, DataFrame};
 
-/// Writes tables with the same columns as row groups of one file, Snappy-compressed.
+/// Writes tables with equal columns as row groups of one file, Snappy-compressed.
 ///
 /// # Errors
-/// Those of the sink, and when the columns differ.
+/// Returns errors of the sink, and an error for different columns.
 pub fn parquet<W: Write + Send>(
     frames: impl IntoIterator<Item = DataFrame>,
     sink: W,
@@ -59,7 +59,6 @@ pub fn parquet<W: Write + Send>(
     file.close().map(drop)
 }
 
-/// Appends the next column of a row group.
 fn append<T: DataType, W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     column: &DataColumn,

@@ -1,37 +1,30 @@
-//! The parts of a page that can change by themselves: its header and its sections. A page that is
-//! already in a browser is brought up to date by the parts that changed.
+//! Parts of a page that can change by themselves: its header and its sections. Changed parts update
+//! a page in a browser.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Serialize;
 
-/// Begins the name of a part, in the tag of its element.
 const KEY: &str = " data-part=\"";
-/// How elements that are parts begin, and how they end. The template writes each at the beginning
-/// of a line; text of records is escaped.
+/// Beginning and end of elements that are parts. The template puts each at the beginning of a line;
+/// text of records is escaped.
 const ELEMENTS: [(&str, &str); 2] = [("<header", "</header>\n"), ("<section", "</section>\n")];
 
-/// The parts of a page, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Each with its name, which no other has.
     parts: Vec<(String, String)>,
-    /// Names the page as it is: pages that differ have different states.
+    /// Name of the page's state: different pages have different ones.
     pub state: String,
 }
 
-/// What brings a page up to date.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Update<'a> {
-    /// The names of all its parts, in order: others go.
     order: Vec<&'a str>,
-    /// Those that are new or changed.
     changed: HashMap<&'a str, &'a str>,
 }
 
 impl Parts {
-    /// The parts of the inside of a page.
     pub(crate) fn of(body: &str) -> Parts {
         let mut parts: Vec<(String, String)> = Vec::new();
         let mut names = HashSet::new();
@@ -50,8 +43,8 @@ impl Parts {
         Parts { parts, state }
     }
 
-    /// What brings a page with the parts of `before` to these, as JSON on one line; none where
-    /// nothing changed.
+    /// Returns the update from a page with the parts of `before`, as JSON on one line; `None`
+    /// without a change.
     pub fn update_from(&self, before: &Parts) -> Option<String> {
         if *self == *before {
             return None;
@@ -67,7 +60,6 @@ impl Parts {
     }
 }
 
-/// Where the next part begins, and how it ends.
 fn next_element(text: &str) -> Option<(usize, &'static str)> {
     let at_line = |begin: &str| {
         let starts = text.match_indices(begin).map(|(at, _)| at);
@@ -77,7 +69,6 @@ fn next_element(text: &str) -> Option<(usize, &'static str)> {
     ELEMENTS.iter().filter_map(|(begin, end)| Some((at_line(begin)?, *end))).min()
 }
 
-/// The name in the tag of a part.
 fn key(html: &str) -> Option<&str> {
     let tag = &html[..html.find('>')?];
     let from = tag.find(KEY)? + KEY.len();

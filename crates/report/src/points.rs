@@ -1,4 +1,4 @@
-//! What makes two records records of the same point, wherever and whenever they were measured.
+//! Identity of a point across records, hosts and times.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,18 +8,14 @@ use daqmeter_record::{RunRecord, Stage};
 use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
 
-/// One stage of one lane of one workload of one study.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Point {
-    /// Study of the record.
     pub study: String,
-    /// Engine.
     pub engine: String,
-    /// Kind and parameters that were asked for ([`daqmeter_record::Workload::key`]).
+    /// Kind and requested parameters ([`daqmeter_record::Workload::key`]).
     pub workload: String,
     /// Number of the lane, from 0: devices may have other names on another host.
     pub lane: usize,
-    /// Stage.
     pub stage: String,
 }
 
@@ -35,7 +31,6 @@ impl fmt::Display for Point {
     }
 }
 
-/// The points of one record, with the stage that each names.
 pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
     let workload = record.workload.key();
     let stages = record
@@ -58,11 +53,10 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
     })
 }
 
-/// Runs of a point: each a record and its stage.
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
-/// All runs of each point that were done and verified, points in the order of their first
-/// appearance. What failed or was waived is compared with nothing.
+/// Returns all runs of each point that were done and verified, points in the order of their first
+/// appearance. Failed or waived runs are not compared.
 pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Runs<'_>)> {
     let mut places: HashMap<Point, usize> = HashMap::new();
     let mut points: Vec<(Point, Runs<'_>)> = Vec::new();
@@ -78,9 +72,9 @@ pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Runs<'_>)> {
     points
 }
 
-/// Of the runs of each workload the middle one, by the median of its first stage, and all that are
-/// not well; with the number of runs of the workload that was measured most often. For tables: ten
-/// lines of one point bury the others.
+/// Returns the middle run of each workload, by the median of its first stage, and all failed ones.
+/// It adds the largest number of runs of a workload. Tables use it, because ten lines of one point
+/// hide the others.
 pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();

@@ -1,5 +1,4 @@
-//! Predictions of paths beside what was measured of the same path, with the verdict of each
-//! interval.
+//! Predictions of paths beside measurements of the path, with the verdict of each interval.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +14,6 @@ use crate::aligned::{numbers_from, wrapped};
 use crate::families::path::name;
 use crate::rate;
 
-/// A predicted path beside its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PredictedPath {
     name: String,
@@ -27,10 +25,9 @@ pub(crate) struct PredictedPath {
 
 const HEADINGS: [&str; 7] = ["figure", "predicted", "90 % from", "to", "measured", "runs", ""];
 
-/// The intervals, for a page and for a terminal.
+/// Explanation of the intervals, for the page and the terminal.
 pub(crate) const ABOUT: &str = "An interval holds the measured value with 90 %, for paths like those that the calibration of the host held back, while the host is as it was then.";
 
-/// The newest prediction of each path and load beside the runs of the same path.
 pub(crate) fn predictions(records: &[RunRecord]) -> Vec<PredictedPath> {
     if records.iter().all(|record| record.prediction.is_none()) {
         return Vec::new();
@@ -46,7 +43,6 @@ pub(crate) fn predictions(records: &[RunRecord]) -> Vec<PredictedPath> {
     newest.into_values().map(|(record, found)| beside(record, found, &usable)).collect()
 }
 
-/// Every prediction as text.
 pub fn text(records: &[RunRecord]) -> String {
     let all = predictions(records).into_iter().map(|path| {
         let mut out = format!(
@@ -111,8 +107,8 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Predicte
     }
 }
 
-/// Sound runs that ask the same as a record, but for parameters of these names, and a note on the
-/// runs that are not compared or of another host.
+/// Returns sound runs with a record's request, except for parameters of these names, and a note on
+/// other runs.
 fn runs<'a>(
     record: &RunRecord,
     all: &'a [RunRecord],

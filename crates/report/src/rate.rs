@@ -1,7 +1,7 @@
-//! Rates of stages beside their limits, and which records may be used for an answer.
+//! Rates of stages beside their limits, and the records that answers may use.
 //!
-//! The definition itself is [`daqmeter_stats::sustained`]: all bytes over all time. Every table,
-//! figure and answer takes its rates from here.
+//! The definition is [`daqmeter_stats::sustained`]: all bytes over all time. Every table, figure
+//! and answer takes its rates from here.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,49 +11,42 @@ use daqmeter_record::{Limit, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats::{Rate, Share, share, sustained};
 use serde::Serialize;
 
-/// Why a number is shown and not used.
+/// Reason to show a number without using it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Doubt {
-    /// The rate is above its limit by more than both intervals allow: one of the two was measured
+    /// The rate exceeds its limit by more than both intervals allow: one of the two was measured
     /// wrongly.
     AboveLimit,
 }
 
 impl Doubt {
-    /// As in the columns of exports.
     pub fn name(self) -> &'static str {
         match self {
             Doubt::AboveLimit => "above-limit",
         }
     }
 
-    /// Of a share of a limit.
     pub fn of(share: Share) -> Option<Doubt> {
         share.is_above.then_some(Doubt::AboveLimit)
     }
 }
 
-/// A stage beside its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
-    /// The limit.
     pub limit: Rate,
-    /// What of it the stage reaches.
     pub share: Share,
 }
 
-/// The sustained rate of a stage; none where it moved nothing.
 pub fn of(stage: &Stage) -> Option<Rate> {
     sustained(stage.bytes_per_sample(), &stage.sample_ns)
 }
 
-/// The limit of a stage, if its record has one.
 pub(crate) fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a Limit> {
     record.limit(stage.limit.as_deref()?).filter(|limit| limit.rate_bytes_per_s > 0.0)
 }
 
-/// A limit as a rate with its interval.
+/// Returns a limit as a rate with its interval.
 pub(crate) fn limit_rate(limit: &Limit) -> Rate {
     Rate {
         per_s: limit.rate_bytes_per_s,
@@ -61,7 +54,6 @@ pub(crate) fn limit_rate(limit: &Limit) -> Rate {
     }
 }
 
-/// A stage beside its limit, both as sustained rates.
 pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
     let limit = limit_of(record, stage)?;
     let rate = of(stage)?;
@@ -69,8 +61,8 @@ pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
     Some(Held { limit, share: share(rate, limit)? })
 }
 
-/// Whether a stage is above its limit, without a look at the intervals where even its fastest
-/// sample is not.
+/// Tests if a stage exceeds its limit. If even its fastest sample does not, the intervals are not
+/// computed.
 fn is_above(record: &RunRecord, stage: &Stage) -> bool {
     let Some(limit) = limit_of(record, stage) else {
         return false;
@@ -80,12 +72,11 @@ fn is_above(record: &RunRecord, stage: &Stage) -> bool {
     fastest > limit.rate_bytes_per_s && held(record, stage).is_some_and(|held| held.share.is_above)
 }
 
-/// Whether the work of a record was done and verified.
 pub fn is_done(record: &RunRecord) -> bool {
     record.outcome.is_ok() && record.lanes.iter().all(|lane| lane.outcome.is_ok())
 }
 
-/// How a record that was not done ended, in one word, and why.
+/// Returns the ending of a record that was not done, in one word, and the reason.
 pub fn undone(outcome: &Outcome) -> Option<(&'static str, &str)> {
     match outcome {
         Outcome::Ok => None,
@@ -94,27 +85,25 @@ pub fn undone(outcome: &Outcome) -> Option<(&'static str, &str)> {
     }
 }
 
-/// Ending of a record that was not done: `failed`, also where only a lane failed.
+/// Returns the ending of a record that was not done: `failed`, also if only a lane failed.
 pub(crate) fn undone_word(record: &RunRecord) -> Option<&'static str> {
     (!is_done(record)).then(|| undone(&record.outcome).map_or("failed", |(how, _)| how))
 }
 
-/// The share of its limit that a stage reaches for a table, or that the work was not done.
 pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
     let share = held(record, stage).map(|held| held.share);
     let shown = || shown_share(share.map(|share| share.fraction), share.and_then(Doubt::of));
     undone_word(record).map_or_else(shown, str::to_uppercase)
 }
 
-/// Stages that are above their limit: a line each.
 fn exceeded(record: &RunRecord) -> BTreeSet<String> {
     let above =
         record.lanes.iter().flat_map(|lane| &lane.stages).filter(|stage| is_above(record, stage));
     above.filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name))).collect()
 }
 
-/// What must be known to believe a record: its warnings, what is above its limit, and what
-/// disturbed it, where the record does not say so itself.
+/// Returns notes on a record's credibility: its warnings, exceeded limits, and disturbances that
+/// the record does not name itself.
 pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
     let disturbances = conditions::of(record);
     let more = exceeded(record)
@@ -124,8 +113,8 @@ pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
     record.warnings.iter().cloned().chain(more).collect()
 }
 
-/// The records that answers, advice and figures may use: what was done and verified, with no rate
-/// above its limit.
+/// Returns the records for answers, advice and figures: done and verified, with no rate above its
+/// limit.
 pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     let is_usable = |record: &RunRecord| is_done(record) && !is_doubtful(record);
     if records.iter().all(is_usable) {
@@ -134,7 +123,6 @@ pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     Cow::Owned(records.iter().filter(|record| is_usable(record)).cloned().collect())
 }
 
-/// The records that may be compared and drawn: what was done and verified.
 pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     if records.iter().all(is_done) {
         return Cow::Borrowed(records);
@@ -142,12 +130,11 @@ pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     Cow::Owned(records.iter().filter(|record| is_done(record)).cloned().collect())
 }
 
-/// Whether any of its rates is above its limit.
 pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
     record.lanes.iter().flat_map(|lane| &lane.stages).any(|stage| is_above(record, stage))
 }
 
-/// A share of a limit for a table, with a mark where it cannot be.
+/// Writes a share of a limit for a table, with a mark if it is impossible.
 pub(crate) fn shown_share(fraction: Option<f64>, doubt: Option<Doubt>) -> String {
     let mark = if doubt.is_some() { "!" } else { "" };
     let digits = |fraction: f64| {
@@ -156,13 +143,13 @@ pub(crate) fn shown_share(fraction: Option<f64>, doubt: Option<Doubt>) -> String
     fraction.map_or("-".to_owned(), |fraction| format!("{}{mark}", digits(fraction)))
 }
 
-/// A rate in a sentence, with its interval: `1196 MB/s (1180 - 1210)`.
+/// Writes a rate in a sentence, with its interval: `1196 MB/s (1180 - 1210)`.
 pub(crate) fn spoken(rate: Rate) -> String {
     let shown = significant(rate.per_s / 1e6, 4);
     format!("{shown} MB/s ({})", interval_or_none(rate.times(1e-6).interval, 4))
 }
 
-/// One rate over another, with the widest interval that theirs allow: `1.23 (1.20 - 1.26)`.
+/// Writes one rate over another, with the widest interval of both: `1.23 (1.20 - 1.26)`.
 pub(crate) fn ratio(rate: Rate, of: Rate) -> Rate {
     let ends = rate.interval.zip(of.interval);
     Rate {
@@ -171,14 +158,14 @@ pub(crate) fn ratio(rate: Rate, of: Rate) -> Rate {
     }
 }
 
-/// An interval in a sentence, or that there is none.
+/// Writes an interval in a sentence, or that there is none.
 pub(crate) fn interval_or_none(interval: Option<(f64, f64)>, digits: i32) -> String {
     interval.map_or("too few samples for an interval".to_owned(), |(low, high)| {
         format!("{} - {}", significant(low, digits), significant(high, digits))
     })
 }
 
-/// Says that a value is the best or worst of several: `, the fastest of 3`; nothing of one alone.
+/// Writes that a value is the best or worst of several: `, the fastest of 3`; empty for one.
 pub(crate) fn of_several(which: &str, count: usize) -> String {
     match count {
         0 | 1 => String::new(),
@@ -186,13 +173,13 @@ pub(crate) fn of_several(which: &str, count: usize) -> String {
     }
 }
 
-/// A number in a sentence, with its interval: `1.23 (1.20 - 1.26)`.
+/// Writes a number in a sentence, with its interval: `1.23 (1.20 - 1.26)`.
 pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
     let shown = significant(number.per_s, digits);
     format!("{shown} ({})", interval_or_none(number.interval, digits))
 }
 
-/// An interval of a rate in MB/s for a table.
+/// Writes an interval of a rate in MB/s for a table.
 pub(crate) fn shown_interval(interval: Option<(f64, f64)>) -> String {
     let mb = |rate: f64| significant(rate / 1e6, 4);
     interval.map_or("-".to_owned(), |(low, high)| format!("{} - {}", mb(low), mb(high)))

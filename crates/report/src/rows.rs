@@ -1,5 +1,5 @@
-//! One row per lane and stage: the summary that all outputs share. Derived from the samples each
-//! time, never stored.
+//! Summary of each lane and stage for all outputs, computed from the samples each time, never
+//! stored.
 
 use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
 use serde::Serialize;
@@ -9,72 +9,56 @@ use crate::parameters::{Parameters, by_values, differing, words};
 use crate::rate::{self, Doubt, undone};
 use crate::samples::{cpu_fraction, summary};
 
-/// A stage of a lane, summarised.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StageRow {
-    /// Study of the record.
     pub study: String,
-    /// Engine.
     pub engine: String,
-    /// Device of the lane.
     pub device: String,
-    /// Stage, by the name that the original's table has for it.
+    /// Stage, by its name in the original's table.
     pub stage: String,
-    /// Stage for people, with the decimation factor where it matters.
+    /// Stage for people, with the decimation factor if it matters.
     pub label: String,
-    /// What tells its workload from the others of its study and engine: the parameters that differ.
-    /// Empty where none does.
+    /// Parameters that distinguish its workload within its study and engine; empty without a
+    /// difference.
     pub point: String,
-    /// True when the device of the lane is emulated.
     pub emulated: bool,
-    /// Number of samples.
     pub n: usize,
-    /// Operations in each sample: above 1 a sample is the mean of so many, and says nothing of
-    /// single ones.
+    /// Operations in each sample: above 1 a sample is their mean.
     pub ops_per_sample: u64,
-    /// Bytes of one operation, as counted.
+    /// Counted bytes of one operation.
     pub bytes_per_op: u64,
-    /// Bytes that all of them carried, where that is not what they are counted as.
+    /// Bytes that all operations carried, if they differ from the counted ones.
     pub carried_bytes: Option<u64>,
-    /// Median time of one operation.
     pub median_ns: f64,
-    /// Robust standard deviation over the median.
     pub spread: f64,
     /// 95 % confidence interval of the median.
     pub ci_ns: (f64, f64),
-    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are
-    /// too few for it.
+    /// 99th percentile of one operation; `None` if a sample is the mean of several, or samples are
+    /// too few.
     pub p99_ns: Option<f64>,
-    /// Samples marked as outliers.
     pub outliers: usize,
     /// Sustained rate: all bytes over all time.
     pub rate_bytes_per_s: f64,
-    /// 95 % confidence interval of the rate, where there are enough samples.
+    /// 95 % confidence interval of the rate, if there are enough samples.
     pub rate_interval_bytes_per_s: Option<(f64, f64)>,
-    /// Limit of the same run, a rate by the same definition.
     pub limit_bytes_per_s: Option<f64>,
-    /// Interval of the limit, where it was measured.
     pub limit_interval_bytes_per_s: Option<(f64, f64)>,
-    /// Rate over limit; none where the work was not done.
     pub fraction: Option<f64>,
-    /// Why the numbers are shown and not used.
+    /// Reason to show the numbers without using them.
     pub doubt: Option<Doubt>,
-    /// What else the host did meanwhile that makes the numbers unsound, in a word or two; empty
-    /// where nothing did.
+    /// Load of the host that makes the numbers unsound, in a word or two; empty without any.
     pub disturbed: String,
-    /// CPU time of the thread over the time of the stage.
     pub cpu_fraction: f64,
     /// Outcome of the lane, or of the record if no lane caused it.
     pub outcome: Outcome,
 }
 
 impl StageRow {
-    /// How it ended and why, where the work was not done: `("failed", "bytes differ")`.
+    /// Returns ending and reason of work that was not done: `("failed", "bytes differ")`.
     pub fn undone(&self) -> Option<(&'static str, &str)> {
         undone(&self.outcome)
     }
 
-    /// A row without numbers, of what was not measured.
     pub(crate) fn empty(record: &RunRecord, device: &str, outcome: Outcome) -> StageRow {
         StageRow {
             study: record.study.to_string(),
@@ -87,9 +71,8 @@ impl StageRow {
     }
 }
 
-/// Rows of all records, by study, engine and parameters: points are measured in random order, and
-/// looked up in that of their values. Records without lanes (waived ones) give none: see
-/// `absent_rows`.
+/// Returns rows of all records, by study, engine and parameters, because points are measured in
+/// random order. Records without lanes (waived ones) give none: see `absent_rows`.
 pub fn rows(records: &[RunRecord]) -> Vec<StageRow> {
     let differing = differing_in_study(records);
     let in_label = families::in_label();
@@ -108,26 +91,25 @@ pub fn rows(records: &[RunRecord]) -> Vec<StageRow> {
     order.into_iter().flat_map(of).collect()
 }
 
-/// Of each record the parameters that are not the same in all records of its study and engine.
 fn differing_in_study(records: &[RunRecord]) -> Vec<Parameters<'_>> {
     let all: Vec<&RunRecord> = records.iter().collect();
     differing(&all, |record| (&record.study, &record.engine.name))
 }
 
-/// Of each record what [`StageRow::point`] of its rows is.
+/// Returns [`StageRow::point`] of each record's rows.
 pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
     let in_label = families::in_label();
     let all = differing_in_study(records);
     all.iter().map(|own| words(own, &in_label)).collect()
 }
 
-/// Rows of a record; a lane that failed before its first stage is a row without numbers.
+/// Returns rows of a record; a lane that failed before its first stage is a row without numbers.
 pub(crate) fn rows_of(record: &RunRecord) -> Vec<StageRow> {
     record.lanes.iter().flat_map(|lane| rows_of_lane(record, lane)).collect()
 }
 
-/// Outcome of a lane for tables. A record that failed by some lanes leaves the others ok; one whose
-/// ledger does not close fails all.
+/// Returns the outcome of a lane for tables. A record that failed by some lanes leaves the others
+/// ok; one whose ledger does not close fails all.
 pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
     let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
         && record.ledgers.iter().all(Ledger::closes);
@@ -156,14 +138,12 @@ fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<StageRow> {
     lane.stages.iter().map(row).collect()
 }
 
-/// What disturbed a record, in a word or two.
 fn disturbed(record: &RunRecord) -> String {
     let found = conditions::of(record);
     let names: Vec<&str> = found.iter().map(|disturbance| disturbance.name()).collect();
     names.join(", ")
 }
 
-/// The numbers of a stage.
 fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> StageRow {
     let summary = summary(stage).unwrap_or_default();
     let rate = rate::of(stage).unwrap_or_default();
@@ -221,7 +201,7 @@ mod tests {
         );
     }
 
-    /// What was planned was taken for what was carried (issue 15).
+    /// Regression: planned bytes were taken for carried ones (issue 15).
     #[test]
     fn a_chain_whose_triggers_were_stopped_has_the_rate_of_what_it_carried() {
         let row = &rows(&[chain(400_000)])[0];
@@ -246,7 +226,7 @@ mod tests {
         assert!(found.iter().all(|row| row.fraction.is_none() && row.n == 3));
         let found = rows_of(&by_lane);
         assert_eq!(found.len(), 3, "a lane that never began is a row, too");
-        // The healthy board was FAILED, too, when its neighbour was gone.
+        // Regression: the healthy board was FAILED, too, without its neighbour.
         assert!(found[..2].iter().all(|row| row.undone().is_none()));
         assert!(found[0].fraction.is_some());
         assert_eq!((found[2].n, found[2].undone()), (0, Some(("failed", "board gone"))));

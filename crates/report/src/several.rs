@@ -1,8 +1,7 @@
-//! Records of several hosts: each figure and answer is of one host, and names it.
+//! Records of several hosts: each figure and answer belongs to one host, and names it.
 
 use daqmeter_record::RunRecord;
 
-/// Labels of the hosts, in the order in which they come.
 pub(crate) fn hosts(records: &[RunRecord]) -> Vec<String> {
     let mut labels: Vec<String> = Vec::new();
     // Records of one run share their host.
@@ -15,7 +14,7 @@ pub(crate) fn hosts(records: &[RunRecord]) -> Vec<String> {
     labels
 }
 
-/// Calls `of_host` with the records of each host; its label is given only where there are several.
+/// Calls `of_host` with the records of each host; its label is given only for several hosts.
 pub(crate) fn each<T>(
     records: &[RunRecord],
     mut of_host: impl FnMut(Option<&str>, &[RunRecord]) -> Vec<T>,

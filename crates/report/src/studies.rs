@@ -10,49 +10,31 @@ use serde::Serialize;
 
 use crate::table::plain;
 
-/// One row of a study, as text with units; empty where there is no figure.
+/// Row of a study, as text with units; empty for missing figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StudyRow {
-    /// Table or figure of the document.
     pub table: String,
-    /// Row of the table.
     pub row: String,
-    /// Stated by the document.
     pub published: String,
-    /// Place of the published figure.
     pub place: String,
-    /// Follows from published figures.
     pub derived: String,
-    /// Arithmetic of the derived figure.
     pub how: String,
-    /// Given by a model.
     pub model: String,
-    /// Measured here.
     pub here: String,
-    /// Measured against published, or against derived where nothing is published.
+    /// Measured against published figure, or against the derived one without a published one.
     pub difference: String,
-    /// Verdict and its basis.
     pub verdict: String,
-    /// Grade without its basis, if something was compared.
     pub grade: Option<&'static str>,
 }
 
-/// A reproduced document.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReproducedStudy {
-    /// Anchor.
     pub id: String,
-    /// Title, author, year.
     pub title: String,
-    /// Method and devices.
     pub about: String,
-    /// The command that repeats it alone.
     pub command: String,
-    /// Its figures.
     pub rows: Vec<StudyRow>,
-    /// Its statements and questions.
     pub findings: Vec<StudyFinding>,
-    /// Inconsistencies of the document, and limits of the reproduction.
     pub remarks: Vec<String>,
 }
 
@@ -83,7 +65,7 @@ impl From<&StudyLine> for StudyRow {
     }
 }
 
-/// Count of each verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
+/// Counts each verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
 fn counted(verdicts: impl Iterator<Item = String>) -> String {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for verdict in verdicts {
@@ -99,7 +81,6 @@ fn counted(verdicts: impl Iterator<Item = String>) -> String {
 }
 
 impl ReproducedStudy {
-    /// A study of that name with its judged rows and findings.
     pub fn new(
         name: &str,
         about: &About,
@@ -117,7 +98,8 @@ impl ReproducedStudy {
         }
     }
 
-    /// `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed (emulated)`.
+    /// Returns `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed
+    /// (emulated)`.
     pub fn summary(&self) -> String {
         let rows = counted(self.rows.iter().map(|row| row.verdict.clone()));
         let mut summary = format!("{}: {rows}", plural(self.rows.len() as u64, "row"));
@@ -130,7 +112,6 @@ impl ReproducedStudy {
     }
 }
 
-/// Everything of one study, for people.
 pub fn full(study: &ReproducedStudy) -> String {
     let mut out = format!("{}\n{}\n\n", study.title, study.about);
     out.push_str(&rows(&study.rows));
@@ -151,7 +132,8 @@ pub fn full(study: &ReproducedStudy) -> String {
     out
 }
 
-/// The rows as a table; the last column says where a figure is published, or how it is derived.
+/// Writes the rows as a table; the last column is the place of a published figure, or the
+/// arithmetic of a derived one.
 fn rows(rows: &[StudyRow]) -> String {
     let headings = [
         "table",
@@ -181,7 +163,6 @@ fn rows(rows: &[StudyRow]) -> String {
     plain(&headings, cells)
 }
 
-/// Several studies for people: their totals, and the contradictions of a document.
 pub fn text(studies: &[ReproducedStudy]) -> String {
     let mut out = String::new();
     for study in studies {

@@ -17,14 +17,13 @@ use crate::faults::{faults, without_lanes};
 use crate::rate::warnings;
 use crate::rows::{points, rows};
 
-/// The aligned table alone.
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     let ShownTable { headings, names, lines } = shown(&rows(records));
     aligned(&headings, names..headings.len() - 1, lines)
 }
 
-/// What is put below every table and beside every answer where the host was not quiet: nothing
-/// where it was.
+/// Returns the note below every table and beside every answer for a host that was not quiet; else
+/// empty.
 pub fn stamp(records: &[RunRecord]) -> String {
     let conditions = Conditions::of(records);
     let word = if conditions.are_unsound() { "UNSOUND" } else { "note" };
@@ -33,13 +32,12 @@ pub fn stamp(records: &[RunRecord]) -> String {
         .map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {word}: {line}"), 3)))
 }
 
-/// The aligned table, and below it what must be known to believe it.
 pub fn text(records: &[RunRecord]) -> String {
     let mut out = if pmu::only_counted(records) { String::new() } else { rows_only(records) };
     let mut lines = absent_lines(records);
     match records {
         [record] => lines.extend(footnotes(record)),
-        // For many points, only failures and counts are shown: other lines would bury them.
+        // For many points, only failures and counts are shown, because other lines would hide them.
         _ => {
             lines.extend(trouble_lines(records));
             lines.extend(counted_lines(records));
@@ -62,7 +60,6 @@ pub fn text(records: &[RunRecord]) -> String {
     out
 }
 
-/// Whether any row of the table says `means of N`.
 fn has_means(records: &[RunRecord]) -> bool {
     records
         .iter()
@@ -71,7 +68,7 @@ fn has_means(records: &[RunRecord]) -> bool {
         .any(|stage| stage.ops_per_sample > 1)
 }
 
-/// What was waived or failed before it began: a line for each reason, with the number of its
+/// Returns a line for each reason of waived points and early failures, with the number of its
 /// points.
 fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     let mut absent: Vec<(String, usize)> = Vec::new();
@@ -88,7 +85,6 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     absent.into_iter().map(counted).collect()
 }
 
-/// What went wrong at which point of many, each line once.
 fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
     let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
         let of = if point.is_empty() {
@@ -102,7 +98,6 @@ fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
     all.filter(|line| seen.insert(line.clone())).collect()
 }
 
-/// Counts of each of many points, one line each.
 fn counted_lines(records: &[RunRecord]) -> Vec<String> {
     let names = records.iter().zip(points(records));
     let lines = names.filter_map(|(record, point)| {
@@ -112,8 +107,8 @@ fn counted_lines(records: &[RunRecord]) -> Vec<String> {
     lines.collect()
 }
 
-/// What must be known of one record: faults, ledgers, counters worth a line, CPU, memory, warnings.
-/// A line each.
+/// Returns the notes on one record, a line each: faults, ledgers, counters worth a line, CPU,
+/// memory, warnings.
 fn footnotes(record: &RunRecord) -> Vec<String> {
     let mut lines = faults(record);
     let ledgers = record.ledgers.iter();
@@ -130,10 +125,9 @@ fn footnotes(record: &RunRecord) -> Vec<String> {
     lines
 }
 
-/// CPU time and memory of the process.
 fn process(record: &RunRecord) -> Option<String> {
     // The kernel books CPU time late and the observers take some: below a few milliseconds the
-    // share means nothing.
+    // share is meaningless.
     let cpu = match record.wall_ns {
         0 => return None,
         1..5_000_000 => "too short to say its CPU share".to_owned(),
@@ -153,8 +147,8 @@ fn process(record: &RunRecord) -> Option<String> {
     ))
 }
 
-/// What the whole host did meanwhile, in per cent of all its CPUs. Nothing where /proc/stat counted
-/// no tick.
+/// Writes the work of the whole host, in per cent of all its CPUs. Empty if /proc/stat counted no
+/// tick.
 fn host_cpu(record: &RunRecord) -> Option<String> {
     let cpu = &record.host_cpu;
     let kinds = [
@@ -177,7 +171,6 @@ fn host_cpu(record: &RunRecord) -> Option<String> {
     Some(format!("whole host: {}", shares.join(", ")))
 }
 
-/// A Markdown table, and below it what was not measured and what went wrong.
 pub fn markdown(records: &[RunRecord]) -> String {
     let ShownTable { headings, lines, .. } = shown(&rows(records));
     let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
@@ -247,7 +240,6 @@ mod tests {
         assert_eq!(shown.matches("no card").count(), 1, "{shown}");
     }
 
-    /// A record whose bytes did not check, one that was waived, and one whose rate cannot be.
     fn troubled() -> [RunRecord; 3] {
         let mut failed = example();
         failed.outcome =

@@ -1,15 +1,14 @@
-//! Changes to a path that were tried, or why not: a line for each, the best first.
+//! Changes to a path that were tried, or the reason for no trial: a line for each, the best first.
 
 use daqmeter_record::path::{Decided, InTurns, PathRun, Trial, Tried};
 use daqmeter_record::sanitise;
 use daqmeter_record::units::{plural, significant};
 
-/// A gain in percent: 1.12 is `12`, 0.95 is `-5`.
+/// Writes a gain in percent: 1.12 is `12`, 0.95 is `-5`.
 fn percent(times: f64) -> String {
     significant((times - 1.0) * 100.0, 2)
 }
 
-/// What came of a change.
 pub(crate) fn line(trial: &Trial) -> String {
     let found = match &trial.found {
         Tried::InTurns(found) => in_turns(found),
@@ -46,7 +45,7 @@ fn in_turns(found: &InTurns) -> String {
     }
 }
 
-/// All but the best in few words, by what came of them; none where there are no others.
+/// Writes all but the best in few words, by their results; `None` without others.
 pub(crate) fn others(run: &PathRun) -> Option<String> {
     let named = |what: &str, decided: Option<Decided>| {
         let meant = run.trials.iter().filter(|trial| trial.found.decided() == decided);
@@ -67,13 +66,11 @@ pub(crate) fn others(run: &PathRun) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// The best change, where one that was tried makes the path faster.
 pub(crate) fn best(run: &PathRun) -> Option<&Trial> {
     let mut all = run.trials.iter();
     all.find(|trial| trial.found.decided() == Some(Decided::Faster))
 }
 
-/// All of them as lines, empty where nobody tried.
 pub(crate) fn text(run: &PathRun) -> String {
     if run.trials.is_empty() {
         return String::new();

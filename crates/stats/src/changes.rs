@@ -1,7 +1,7 @@
 //! Steps in a row of values over time.
 //!
-//! Runs of one point resemble their neighbours: a host has minutes and hours of its own. A step
-//! therefore counts only if it is larger than what the correlation of the row explains. In order:
+//! Runs of one point resemble their neighbours, because a host changes over minutes and hours. A
+//! step therefore counts only if it is larger than the correlation of the row explains. In order:
 //!
 //! 1. Candidates by optimal partitioning (Jackson et al. 2005) of the logarithms.
 //! 2. Forward selection: the strongest candidate is accepted while its z, with the long-run
@@ -14,43 +14,38 @@ use std::ops::Range;
 
 use crate::{MAD_TO_SIGMA, mad, median, sorted};
 
-/// A step: from this index on the level is another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Index of the first value of the new level.
     pub at: usize,
     /// First and last index at which the new level may have begun, with 95 % confidence.
     pub between: (usize, usize),
-    /// Level after over level before.
     pub ratio: f64,
-    /// The step in standard errors of the difference of its levels, correlation included.
+    /// Step in standard errors of the difference of its levels, correlation included.
     pub z: f64,
 }
 
-/// Fewest values of a candidate's level.
 const MIN_LEVEL: usize = 3;
-/// Fewest values of the first and of the last level. The last level is the news, and has to be seen
-/// after five runs.
+/// Fewest values of the first and of the last level. A step must be visible after five runs of the
+/// last level.
 const MIN_BEGIN: usize = 6;
 const MIN_END: usize = 5;
-/// Most values of a level that comes back and is no step.
+/// Most values of an excursion, a level that comes back and is no step.
 const MAX_EXCURSION: usize = 6;
-/// Distance of a wild value, in bounds at which values are clipped.
+/// Distance of a wild value in units of the clipping bound.
 const WILD: f64 = 4.0;
-/// Most such levels in a row.
 const MAX_LEVELS_OUT: usize = 3;
 /// Penalty of a candidate in units of ln n: twice that of the Bayesian criterion.
 const PENALTY: f64 = 4.0;
 /// Least z of a step in one row. At 60 values it keeps false steps below 2 % of rows of correlation
 /// 0.5, of two modes, of bursts and of skewed values (`rows_without_a_step_have_none`).
 const GATE: f64 = 4.25;
-/// Added to the gate for a pair of steps, of which there are many more to choose from.
+/// Addition to the gate for a pair of steps, because there are many more pairs.
 const PAIR_MARGIN: f64 = 1.5;
-/// Added to the correlation, which 60 values underestimate more often than not.
+/// Addition to the correlation, which an estimate from 60 values often understates.
 const CORRELATION_MARGIN: f64 = 0.1;
 
-/// Steps of a row of positive values, in order, that exceed `ignore` (0.02 is 2 %). The gate holds
-/// for `rows` rows that are judged together.
+/// Returns the steps of a row of positive values, in order, that exceed `ignore` (0.02 is 2 %). The
+/// gate holds for `rows` rows that are judged together.
 pub fn change_points(values: &[f64], ignore: f64, rows: usize) -> Vec<Change> {
     let is_short = values.len() < MIN_BEGIN + MIN_END;
     if is_short || values.iter().any(|x| !x.is_finite() || *x <= 0.0) {
@@ -89,8 +84,6 @@ impl Series {
         Series { first: running(1), second: running(2), logs }
     }
 
-    /// Clipped at three robust deviations from the median of five neighbours, so that a single wild
-    /// value is no level; true if there are any.
     fn clipped(&self) -> (Series, bool) {
         let logs = &self.logs;
         let around = |at: usize| median(&logs[at.saturating_sub(2)..(at + 3).min(logs.len())]);
@@ -105,17 +98,16 @@ impl Series {
         (self.first[to] - self.first[from]) / (to - from) as f64
     }
 
-    /// Squares of the distances from the mean.
     fn squares(&self, from: usize, to: usize) -> f64 {
         let sum = self.first[to] - self.first[from];
         (self.second[to] - self.second[from] - sum * sum / (to - from) as f64).max(0.0)
     }
 
-    /// Bounds of levels, 0 and n among them: least squares with a penalty for each, exactly.
+    /// Returns the bounds of levels, 0 and n included: exact least squares with a penalty for each.
     fn partition(&self) -> Vec<usize> {
         let n = self.logs.len();
         let steps: Vec<f64> = self.logs.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        // Noise from differences of neighbours, which a step hardly moves.
+        // A step hardly changes the differences of neighbours, so the noise comes from them.
         let sigma = (MAD_TO_SIGMA * mad(&sorted(&steps)) / std::f64::consts::SQRT_2).max(1e-4);
         let penalty = PENALTY * (n as f64).ln();
         let (mut best, mut last) = (vec![f64::INFINITY; n + 1], vec![0; n + 1]);
@@ -134,7 +126,7 @@ impl Series {
         bounds
     }
 
-    /// Inner bounds without those of excursions; true if there are any.
+    /// Returns the inner bounds without those of excursions; true if there are any.
     fn candidates(&self) -> (Vec<usize>, bool) {
         let (clipped, has_wild_values) = self.clipped();
         let mut bounds = clipped.partition();
@@ -152,7 +144,7 @@ impl Series {
         (bounds[1..bounds.len() - 1].to_vec(), has_excursions)
     }
 
-    /// True if the levels before and after these are much nearer to one another than to them.
+    /// Tests if the levels before and after are much nearer to each other than to these levels.
     fn comes_back(&self, bounds: &[usize], levels: &Range<usize>) -> bool {
         let level = |at: usize| median(&self.logs[bounds[at]..bounds[at + 1]]);
         let (before, after) = (level(levels.start - 1), level(levels.end));
@@ -165,8 +157,8 @@ impl Series {
         length <= max && (after - before).abs() < 0.5 * jump
     }
 
-    /// Places of steps, in order, with their z. Single steps are tried, and pairs, which hide one
-    /// another.
+    /// Returns the places of steps, in order, with their z. It tries single steps and pairs,
+    /// because two steps can hide each other.
     fn accept(&self, gate: f64) -> Vec<(usize, f64)> {
         let (mut candidates, has_excursions) = self.candidates();
         // On a host with excursions the first and the last level may be one.
@@ -193,9 +185,9 @@ impl Series {
         }
     }
 
-    /// Levels on both sides of a step, or inside and outside of a pair, in standard errors of their
-    /// difference, between the steps that are accepted already. `None` if a level is too short, or
-    /// an accepted step lies inside the pair.
+    /// Returns the difference of the levels on both sides of a step, or inside and outside of a
+    /// pair, in standard errors. The values lie between accepted steps. `None` if a level is too
+    /// short, or an accepted step lies inside the pair.
     fn z(&self, ends: [usize; 2], accepted: &[usize], low: usize, high: usize) -> Option<f64> {
         let from = accepted.iter().copied().filter(|place| *place < low).max();
         let to = accepted.iter().copied().filter(|place| *place > low).min();
@@ -215,7 +207,6 @@ impl Series {
         Some((inner - outer).abs() / error)
     }
 
-    /// True if a straight line leaves smaller residuals than two levels do.
     fn is_slope(&self, [from, at, to]: [usize; 3]) -> bool {
         if at - from <= MIN_END || to - at <= MIN_END {
             return false;
@@ -229,9 +220,8 @@ impl Series {
         line < self.squares(from, at) + self.squares(at, to)
     }
 
-    /// Places at which the new level may have begun: there the likelihood is at least a seventh of
-    /// that at the best one, which holds 95 % of a normal likelihood (the square of 1.96 is twice
-    /// the logarithm of 6.8).
+    /// Returns the range in which the new level may have begun. The likelihood there is at least a
+    /// seventh of the maximum. That holds 95 % of a normal likelihood: 1.96 squared is 2 ln 6.8.
     fn between(&self, [from, at, to]: [usize; 3]) -> (usize, usize) {
         let left = |place: usize| self.squares(from, place) + self.squares(place, to);
         let variance = (left(at) / (to - from) as f64).max(1e-8);
@@ -242,8 +232,8 @@ impl Series {
     }
 }
 
-/// n times the variance of the mean of n values of an AR(1) process, from differences of values
-/// one, two and three places apart that lie on one side of every break.
+/// Returns n times the variance of the mean of n values of an AR(1) process. It uses differences of
+/// values one, two and three places apart that cross no break.
 fn long_run_variance(series: &[f64], breaks: &[usize]) -> f64 {
     let apart = |lag: usize| {
         let one_level = |at: &usize| !breaks.iter().any(|b| *at < *b && *b <= at + lag);
@@ -268,7 +258,6 @@ mod tests {
     use crate::Random;
     use crate::simulated::{Kind, null_row};
 
-    /// A row around a level with noise of 1 %.
     fn steady(level: f64, n: usize) -> Vec<f64> {
         let row = null_row(Kind::Independent, n, &mut Random::new(n as u64));
         row.into_iter().map(|x| level * x.sqrt()).collect()
@@ -318,7 +307,6 @@ mod tests {
         assert_eq!(change_points(&[], 0.02, 1), []);
     }
 
-    /// Share of rows with a step, in per cent.
     fn with_step(kind: Kind, rows: u64) -> f64 {
         let mut random = Random::new(7);
         let found = (0..rows)

@@ -1,97 +1,85 @@
-//! Two sides of many points: which differ, by how much, and which differences could not have been
-//! seen.
+//! Comparison of two sides of many points: differences, their sizes, and the smallest visible one.
 //!
-//! Times vary on four levels: from occasion to occasion (an invocation of the program), in one
-//! occasion from repetition to repetition, in a repetition from block to block, and from sample to
-//! sample. What lies in one occasion shares its process, its memory and its minute, and tells
-//! little of what another occasion gives: the occasion is one value, the logarithm of its middle
-//! repetition. How much occasions differ comes from the sides and the history of the point, or from
-//! a stated prior ([`crate::fit`]).
+//! Times vary on four levels: occasion (an invocation of the program), repetition, block, sample.
+//! Samples of one occasion share its process, its memory and its minute, and say little about
+//! another occasion. An occasion therefore counts as one value, the logarithm of its middle
+//! repetition. The variation between occasions comes from the sides and the history of the point,
+//! or from a stated prior ([`crate::fit`]).
 //!
-//! Sides that were not recorded in turn may differ by an hour of the host: a difference then counts
-//! only beyond what a bad hour makes. What a control of the same resource is known to explain is
-//! taken off ([`crate::control`]), and what it may explain beyond that does not count. One border
-//! holds for the whole comparison ([`crate::null`]).
+//! Sides that were not recorded in turn may differ because of a bad hour of the host. Their
+//! difference counts only beyond the effect of such an hour. The known effect of a control of the
+//! same resource is subtracted ([`crate::control`]), and its possible further effect does not
+//! count. One border holds for the whole comparison ([`crate::null`]).
 
 use crate::control::Controlled;
 use crate::fit::{Fit, Pair, fit, location, shared};
 use crate::null::{Drawn, border, student};
 use crate::sides::{Point, Value};
 
-/// Chance of one false difference in a whole comparison.
+/// Probability of one false difference in a whole comparison.
 pub const FALSE_ALARM: f64 = 0.01;
-/// Part of that chance that the border of sides in turn uses up: the other half is for what the
-/// model does not know, modes and skew of the occasions.
+/// Part of that probability for the border of sides in turn. The other half covers modes and skew
+/// of the occasions, which the model does not know.
 const MODELLED: f64 = 0.5;
 /// Two-sided 95 % of the normal distribution.
 const NORMAL_95: f64 = 1.959_964;
-/// Half an interval at its widest, as a logarithm: a factor of 10^8.
+/// Half of the widest interval, as a logarithm: a factor of 10^8.
 const WIDEST: f64 = 18.0;
-/// Groups of points from which on all of them together are judged, too.
+/// Fewest groups of points for a verdict on all of them together.
 const OVERALL_GROUPS: usize = 4;
 
-/// What is asked of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Asked {
-    /// Differences that are of no interest: 0.02 is 2 %.
+    /// Fraction up to which differences are ignored: 0.02 is 2 %.
     pub ignore: f64,
-    /// Factor on the width of all intervals: 1, but where a test makes the statistics wrong.
+    /// Factor on the width of all intervals: 1 outside of tests.
     pub width: f64,
 }
 
 impl Asked {
-    /// Differences up to a fraction are of no interest.
     pub fn ignoring(ignore: f64) -> Asked {
         Asked { ignore, width: 1.0 }
     }
 }
 
-/// What was found of one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// B takes longer, beyond what is to be ignored.
+    /// B takes longer, by more than the ignored fraction.
     Slower,
-    /// B takes less time, beyond what is to be ignored.
+    /// B takes less time, by more than the ignored fraction.
     Faster,
-    /// The interval lies within what is to be ignored.
+    /// The interval lies within the ignored fraction.
     Same,
-    /// The interval is too wide to say: more occasions would tell.
+    /// The interval is too wide for a verdict: more occasions would help.
     Unclear,
-    /// One side has no usable samples.
     Missing,
 }
 
-/// Time of B over time of A of one point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
     /// Level of A, in the unit of the samples: the trimmed mean of its occasions' logarithms.
     pub a: f64,
-    /// Level of B.
     pub b: f64,
-    /// B over A, without what a control of the same resource explains: see [`Effect::corrected`].
+    /// B over A, without the effect of a control of the same resource: see [`Effect::corrected`].
     pub ratio: f64,
-    /// What was taken off for that, as a ratio of the sides: 1 where there is no control, or where
-    /// it does not move with the point.
+    /// Subtracted effect of the control, as a ratio of the sides: 1 without a control, or if the
+    /// control does not move with the point.
     pub corrected: f64,
     /// 95 % interval of the ratio of this point alone.
     pub interval: (f64, f64),
-    /// Interval that the verdict is taken from: all of a comparison hold together with 1 -
+    /// Interval of the verdict: all intervals of a comparison hold together with 1 -
     /// [`FALSE_ALARM`].
     pub joint: (f64, f64),
-    /// What a bad hour of the host may add to a difference, as a ratio: 1 where the sides took
-    /// turns.
+    /// Possible effect of a bad hour of the host, as a ratio: 1 for sides that took turns.
     pub allowed: f64,
-    /// The smallest slowdown that would count, as a fraction.
+    /// Smallest slowdown that would count, as a fraction.
     pub visible: f64,
-    /// What it means.
     pub verdict: Verdict,
-    /// Usable occasions of A and B.
     pub occasions: (usize, usize),
-    /// Usable occasions of the history.
     pub history: usize,
-    /// Whether the sides took turns, so that no hour of the host belongs to one of them.
+    /// True if the sides took turns, so that no hour of the host belongs to one of them.
     pub in_turn: bool,
-    /// Whether a control of the same resource moved with the point and takes away a difference that
+    /// True if a control of the same resource moved with the point and removes a difference that
     /// would have counted.
     pub explained: bool,
 }
@@ -113,35 +101,29 @@ impl Effect {
         explained: false,
     };
 
-    /// True when it differs.
     pub fn differs(&self) -> bool {
         matches!(self.verdict, Verdict::Slower | Verdict::Faster)
     }
 }
 
-/// Two sides compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// One effect for each point, in their order.
     pub effects: Vec<Effect>,
-    /// All points together; none below four independent ones.
+    /// Effect of all points together; `None` below four independent points.
     pub overall: Option<Effect>,
 }
 
 impl Comparison {
-    /// Points with that verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         let with = self.effects.iter().filter(|effect| effect.verdict == verdict);
         with.count()
     }
 
-    /// True when something differs.
     pub fn differs(&self) -> bool {
         self.overall.iter().chain(&self.effects).any(Effect::differs)
     }
 }
 
-/// Compares sides point by point.
 pub fn compare(points: &[Point], asked: Asked) -> Comparison {
     let found: Vec<Option<Pair>> = points.iter().map(Pair::of).collect();
     let mut pairs: Vec<Pair> = found.iter().flatten().cloned().collect();
@@ -151,7 +133,7 @@ pub fn compare(points: &[Point], asked: Asked) -> Comparison {
     let drawn = |(pair, fit): (&Pair, &Fit)| Drawn { group: pair.group, freedom: fit.freedom };
     let drawn: Vec<Drawn> = pairs.iter().zip(&fits).map(drawn).collect();
     let border = |chance: f64| border(&drawn, shared(&pairs), 1.0 - chance);
-    // Where not all took turns, what a bad hour may add is allowed for besides.
+    // Without turns, the possible effect of a bad hour is added.
     let border = match fits.iter().all(|fit| fit.in_turn) {
         true => border(FALSE_ALARM * MODELLED),
         false => border(FALSE_ALARM),
@@ -197,7 +179,6 @@ fn judge(pair: &Pair, fit: &Fit, border: f64, asked: Asked) -> Effect {
     }
 }
 
-/// What an effect is judged by, all as logarithms.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     half: f64,
@@ -206,7 +187,8 @@ struct Judged {
 }
 
 impl Judged {
-    /// A bad hour makes a difference; that it hides one, by chance exactly, is not allowed for.
+    /// Judges an effect. A bad hour can cause a difference; the rule ignores that it could hide
+    /// one.
     fn verdict(self, effect: f64) -> Verdict {
         let beyond = self.ignore + self.half + self.allowed;
         match effect {
@@ -218,14 +200,14 @@ impl Judged {
     }
 }
 
-/// What is left of a difference when the control's own is taken from it; never more than there was,
-/// nor of the other sign.
+/// Returns the rest of a difference after subtraction of the control's difference. The rest is
+/// never larger than the difference, and never of the other sign.
 fn unexplained(effect: f64, control: Option<f64>) -> f64 {
     let same_way = control.map_or(0.0, |control| control * effect.signum());
     effect - same_way.clamp(0.0, effect.abs()) * effect.signum()
 }
 
-/// All points together as one more: each occasion is the mean of its points, each measured from the
+/// Combines all points to one more: each occasion is the mean of its points, each relative to the
 /// middle of its own sides. A group of points that share their records counts once.
 fn overall(pairs: &[Pair]) -> Option<Pair> {
     let mut groups: Vec<usize> = pairs.iter().map(|pair| pair.group).collect();
@@ -258,7 +240,7 @@ fn overall(pairs: &[Pair]) -> Option<Pair> {
     })
 }
 
-/// Weighted means of the values of one moment; moments that lack points are left out.
+/// Returns the weighted means of the values of each moment. Moments that lack points are left out.
 fn together(mut values: Vec<(Value, f64, f64)>, weight: f64) -> Vec<Value> {
     values.sort_by(|x, y| x.0.at.total_cmp(&y.0.at));
     let moments = values.chunk_by(|x, y| x.0.at.total_cmp(&y.0.at).is_eq());
@@ -305,8 +287,8 @@ mod tests {
         assert!(found >= 18, "{found} of 20");
     }
 
-    /// The prior correlation narrowed them: they covered 91.9 %, and one comparison in 40 was false
-    /// where noise is far above what is ignored.
+    /// Regression: the prior correlation narrowed the intervals. They covered 91.9 %, and one
+    /// comparison in 40 was false if the noise was far above the ignored fraction.
     #[test]
     fn intervals_of_sides_in_turn_cover_the_truth_where_neighbours_are_not_alike() {
         let mut random = Random::new(21);
@@ -342,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_the_same_is_said_to_be_the_same_and_not_only_unclear() {
-        // One of the points has samples that scatter by 4 %.
+        // Samples of one of the points scatter by 4 %.
         let same = |found: &Comparison| found.count(Verdict::Same) >= 5;
         assert!(of_20(host(Layout::InTurn(10), 0.003, 1.0), same) >= 18);
         assert_eq!(of_20(host(Layout::InTurn(10), 0.1, 1.0), same), 0);
@@ -388,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_only_the_slow_half_does_is_seen_by_the_mean_alone() {
-        // A disk whose slow reads, two of five, take twice as long in B; the median read is a fast
+        // A disk whose slow reads, two of five, take twice as long in B. The median read is a fast
         // one on both sides.
         let occasion = |at: usize, slow: f64| Occasion {
             at: at as f64,

@@ -1,55 +1,50 @@
-//! What a control of the same resource says of the host: where it moved as the point did from
-//! occasion to occasion, a part of a difference between the sides is the host's.
+//! Correction of a difference by a control of the same resource. If the control moved with the
+//! point between occasions, a part of the difference is the host's.
 //!
-//! A point is never divided by its control. How much of the control's movement is in the point is
-//! estimated from occasions of one side, where the program is the same (a slope, drawn towards
-//! none), and only that much is taken off. A control that does not move with its point, as
-//! arithmetic does not with memory, has a slope of about none and changes nothing.
+//! A point is never divided by its control. Occasions of one side, with the same program, give an
+//! estimate of the control's share in the point (a slope, shrunk towards zero). Only this share is
+//! subtracted. A control that does not move with its point, such as arithmetic beside memory, has a
+//! slope near zero and changes nothing.
 
 use crate::sides::{Value, location_of};
 
-/// What standard deviation slopes have around none before anything is seen: a half reaches from no
-/// part of the movement to all of it.
+/// Prior standard deviation of slopes around zero: 0.5 covers the range from 0 to 1.
 const PRIOR_SLOPE: f64 = 0.5;
 
-/// What a control says of a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Controlled {
-    /// Part of the control's movement that is in the point: 0 to 1.
+    /// Share of the control's movement in the point: 0 to 1.
     pub(crate) slope: f64,
-    /// Variance of the slope.
     pub(crate) variance: f64,
     /// B's control over A's, as a logarithm.
     pub(crate) moved: f64,
-    /// Standard error of that; 0 where there is nothing to tell it from.
+    /// Standard error of `moved`; 0 without a reference.
     pub(crate) error: f64,
 }
 
-/// Standard errors that a control has to move by for its movement to be one.
+/// Standard errors above which a change of the control counts as movement.
 const MOVES: f64 = 2.0;
 
 impl Controlled {
-    /// What is taken off the difference of the sides.
     pub(crate) fn correction(self) -> f64 {
         self.slope * self.moved
     }
 
-    /// What the control moved beyond that, and beyond its own noise, which is nothing that a point
-    /// could have in common with it.
+    /// Returns the control's movement beyond the correction and beyond its own noise, which a point
+    /// cannot share.
     pub(crate) fn left(self) -> f64 {
         let left = self.moved - self.correction();
         (left.abs() - MOVES * self.error).max(0.0) * left.signum()
     }
 
-    /// Variance that the correction adds to the difference.
     pub(crate) fn added_variance(self) -> f64 {
         self.variance * self.moved.powi(2)
     }
 }
 
-/// Takes from the values of a point what their control explains. None where a value of a side has
-/// no control; a history that has not one everywhere is not a witness, and then nothing is taken
-/// off.
+/// Subtracts from the values of a point the part that their control explains. `None` if a value of
+/// a side has no control. A history without a control for each value is no evidence, and then
+/// nothing is subtracted.
 pub(crate) fn controlled(
     a: &mut [Value],
     b: &mut [Value],
@@ -77,13 +72,12 @@ pub(crate) fn controlled(
     Some(found)
 }
 
-/// The controls of all values; none where one has none.
 fn controls(values: &[Value]) -> Option<Vec<f64>> {
     values.iter().map(|value| value.control).collect()
 }
 
-/// Variance of the control of one occasion, around the mean of each row; 0 without two occasions
-/// anywhere.
+/// Returns the variance of the control of one occasion, around the mean of each row; 0 without two
+/// occasions in any row.
 fn control_variance(rows: &[&[Value]; 3]) -> f64 {
     let (mut squares, mut freedom) = (0.0, 0.0);
     for row in rows.iter().filter(|row| row.len() > 1) {
@@ -95,9 +89,9 @@ fn control_variance(rows: &[&[Value]; 3]) -> f64 {
     if freedom > 0.0 { squares / freedom } else { 0.0 }
 }
 
-/// Part of the control's movement that is in the values, and its variance: least squares over all
-/// rows, each around its own mean, with a prior around none. The scatter of the values counts as
-/// noise whole: it is what the slope would have to explain.
+/// Returns the slope of the values on their control, and its variance. It is least squares over all
+/// rows, each around its own mean, with a prior around zero. The whole scatter of the values counts
+/// as noise, because the slope would have to explain it.
 fn slope(rows: &[&[Value]; 3]) -> (f64, f64) {
     let (mut products, mut squares, mut scatter, mut freedom) = (0.0, 0.0, 0.0, 0.0);
     for row in rows.iter().filter(|row| row.len() > 1) {
@@ -117,8 +111,8 @@ fn slope(rows: &[&[Value]; 3]) -> (f64, f64) {
     let noise = scatter / freedom;
     let weight = squares + noise / PRIOR_SLOPE.powi(2);
     let slope = (products / weight).clamp(0.0, 1.0);
-    // Of the estimate, not of the slope: what the control did between the sides alone is left to
-    // [`Controlled::left`].
+    // Variance of the estimate, not of the slope: [`Controlled::left`] handles the control's own
+    // movement between the sides.
     let variance = noise * squares / weight.powi(2);
     (slope, if slope > 0.0 { variance } else { 0.0 })
 }
@@ -134,7 +128,6 @@ mod tests {
     use crate::simulated::{Host, Kind, Layout};
     use crate::{Asked, Comparison, Point, Verdict, compare};
 
-    /// Values whose control moves with them by that much, and beside it at random.
     fn values(n: usize, share: f64, random: &mut Random) -> Vec<Value> {
         let value = |at: usize| {
             let control = 0.1 * random.normal();
@@ -155,7 +148,7 @@ mod tests {
             let mut row = values(20, share, &mut random);
             let (found, _) = slope(&[&row, &[], &[]]);
             assert!((least..=most).contains(&found), "{share}: {found}");
-            // Two occasions a side are hardly believed.
+            // Two occasions a side get little weight.
             let (few, variance) = slope(&[&row[..2], &[], &[]]);
             assert!(few <= 0.35 && variance >= 0.0, "{few}");
             row[0].control = None;
@@ -177,8 +170,7 @@ mod tests {
         assert!(found.slope > 0.8 && a[0].log != before, "{found:?}");
     }
 
-    /// A host whose memory is a tenth slower or faster from one occasion to the next, as its
-    /// neighbours have it.
+    /// A host whose memory speed changes by a tenth from one occasion to the next.
     fn host(layout: Layout, seen: f64, slower: f64) -> Host {
         Host { kind: Kind::Correlated(0.5), occasion: 0.1, points: 4, layout, slower, seen }
     }
@@ -193,7 +185,6 @@ mod tests {
         (0..of).map(drawn).collect()
     }
 
-    /// The same comparisons with and without their controls.
     #[test]
     fn a_control_that_moves_with_its_point_shows_smaller_differences_and_names_no_false_ones() {
         let visible = |found: &Comparison| found.effects[0].visible;
@@ -222,7 +213,7 @@ mod tests {
         };
         let (without, with) = (found(0.0, 1.15), found(0.98, 1.15));
         assert!(with >= 36 && with > without, "{with} {without}");
-        // 5 % in occasions of 1 %, beside a control that is noise and nothing else.
+        // 5 % in occasions of 1 %, beside a control of pure noise.
         let quiet = |noise: f64| {
             let host = Host {
                 kind: Kind::Independent,

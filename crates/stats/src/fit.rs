@@ -1,68 +1,63 @@
-//! How much the occasions of a point differ although nothing changed: from its sides and its
-//! history, or from a stated prior.
+//! Variation between occasions of an unchanged point: from its sides and its history, or from a
+//! stated prior.
 
 use crate::control::{Controlled, controlled};
 use crate::sides::{Point, Side, Value, in_order, location_of, trimmed};
 use crate::{change_points, median, sorted};
 
-/// Standard deviation of one occasion where nothing is known of it but how its repetitions scatter:
-/// a floor, and a multiple of that scatter. Both and the freedom from stored occasions of one
+/// Standard deviation of one occasion if only the scatter of its repetitions is known: a floor, and
+/// a multiple of that scatter. Both values and the freedom come from stored occasions of one
 /// virtual host, see METHODOLOGY.
 pub(crate) const PRIOR_DEVIATION: f64 = 0.03;
-/// Occasions over repetitions, as standard deviations.
 pub(crate) const PRIOR_OVER_WITHIN: f64 = 1.5;
-/// Freedom of that prior: what points differ by around it.
+/// Degrees of freedom of that prior: the variation of points around it.
 const PRIOR_FREEDOM: f64 = 2.0;
 /// Weight of the median variance of all points of a comparison, in degrees of freedom.
 const POOLED_FREEDOM: f64 = 2.0;
-/// Occasions that the prior of the correlation weighs.
+/// Weight of the prior of the correlation, in occasions.
 const CORRELATION_WEIGHT: f64 = 8.0;
-/// Correlation of neighbouring occasions where there are too few to tell.
+/// Correlation of neighbouring occasions if there are too few for an estimate.
 const PRIOR_CORRELATION: f64 = 0.3;
-/// Least standard deviation that is believed of a few equal values.
+/// Least standard deviation for a few equal values.
 const LEAST_DEVIATION: f64 = 2e-4;
-/// A difference that one bad hour of a host makes, as a factor: what sides that were not recorded
-/// in turn may differ by anyway.
+/// Effect of one bad hour of a host, as a factor: the allowed difference of sides that were not
+/// recorded in turn.
 const BAD_HOUR: f64 = 1.5;
-/// Occasions of history without a worse hour at which less is allowed for.
+/// Occasions of history without a worse hour that reduce the allowance.
 const HOURS_KNOWN: f64 = 20.0;
-/// Most that a new occasion may exceed the worst of the history.
+/// Greatest allowed factor of a new occasion over the worst of the history.
 const BEYOND_WORST: f64 = 1.25;
-/// Fewest occasions a side for sides that were recorded in turn: where three of ten occasions are
-/// in another mode, all of three a side are the same ones and those of the other side none in 2 of
-/// 100 comparisons of a point, of five in 1 of 1000.
+/// Fewest occasions a side for sides in turn. Suppose that three of ten occasions are in another
+/// mode. With three a side, that mode covers exactly one side in 2 of 100 comparisons of a point;
+/// with five, in 1 of 1000.
 const IN_TURN: usize = 5;
-/// Fewest changes of sides in the order of time.
+/// Fewest changes between sides in the order of time.
 const CHANGES: usize = 3;
 
-/// A point that both sides have, in numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     pub(crate) group: usize,
     pub(crate) a: Vec<Value>,
     pub(crate) b: Vec<Value>,
-    /// Of one level: steps are taken out.
+    /// History at one level, without steps.
     pub(crate) history: Vec<Value>,
-    /// Levels of A and B as they were measured, whatever the control explains.
+    /// Measured levels of A and B, without a correction by the control.
     pub(crate) levels: (f64, f64),
-    /// What their control says; the values are corrected by it.
+    /// Control of the point; the values are corrected by it.
     pub(crate) control: Option<Controlled>,
 }
 
-/// What is known of the difference of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fit {
     pub(crate) effect: f64,
-    /// Standard error of the effect.
     pub(crate) error: f64,
     pub(crate) freedom: f64,
-    /// What a bad hour may add to the difference; 0 where the sides were recorded in turn.
+    /// Possible effect of a bad hour; 0 for sides that were recorded in turn.
     pub(crate) allowed: f64,
     pub(crate) in_turn: bool,
 }
 
 impl Pair {
-    /// None where a side has nothing usable.
     pub(crate) fn of(point: &Point) -> Option<Pair> {
         let usable = |side: &Side| Some(side.values()).filter(|values| !values.is_empty());
         let (mut a, mut b) = (usable(&point.a)?, usable(&point.b)?);
@@ -72,7 +67,7 @@ impl Pair {
         Some(Pair { group: point.group, a, b, history, levels, control })
     }
 
-    /// Whether sides take turns in time, so that no hour belongs to one of them.
+    /// Tests if sides take turns in time, so that no hour belongs to one of them.
     fn is_in_turn(&self) -> bool {
         let sides =
             |values: &[Value], of: u8| values.iter().map(move |value| (value.at, of)).collect();
@@ -87,7 +82,6 @@ impl Pair {
         location(&self.b) - location(&self.a)
     }
 
-    /// Standard deviation of one repetition, typical of both sides.
     fn within(&self) -> f64 {
         let of: Vec<f64> = self.a.iter().chain(&self.b).filter_map(|value| value.within).collect();
         if of.is_empty() { 0.0 } else { median(&of) }
@@ -97,22 +91,21 @@ impl Pair {
         [&self.a, &self.b, &self.history]
     }
 
-    /// Variance of one occasion with its freedom, when neighbours have that correlation; none
-    /// without two occasions anywhere. That of a trimmed side is what the error of its trimmed mean
-    /// is made of.
+    /// Returns the variance of one occasion and its freedom at that correlation of neighbours.
+    /// `None` without two occasions in any row. For a trimmed side it is the variance behind the
+    /// error of the trimmed mean.
     fn own_variance(&self, correlation: f64) -> Option<(f64, f64)> {
         let (mut sum, mut freedom) = (0.0, 0.0);
         let rows = [(&self.a, true), (&self.b, true), (&self.history, false)];
         for (row, is_trimmed) in rows.into_iter().filter(|(row, _)| row.len() > 1) {
             let n = row.len() as f64;
             let (kept, squares) = squares(row, is_trimmed);
-            // Values that resemble their neighbours lie nearer to their mean than those of another
-            // hour do.
+            // Correlated neighbours lie nearer to their mean than to that of another hour.
             let share = expected_squares(row.len(), correlation) / (n - 1.0);
             sum += squares / share * n / kept;
             freedom += kept - 1.0;
         }
-        // The slope of a control was taken from the same values.
+        // The slope of a control was estimated from the same values.
         if self.control.is_some_and(|control| control.slope > 0.0) && freedom > 1.0 {
             freedom -= 1.0;
         }
@@ -123,7 +116,6 @@ impl Pair {
         })
     }
 
-    /// Variance of the effect in units of the variance of one occasion.
     fn factor(&self, correlation: f64, in_turn: bool) -> f64 {
         if !in_turn {
             return mean_variance(self.a.len(), correlation)
@@ -139,8 +131,8 @@ impl Pair {
         quadratic(&weights, correlation)
     }
 
-    /// What a bad hour may add where the sides were not recorded in turn: less, the more hours the
-    /// history knows.
+    /// Returns the possible effect of a bad hour for sides that were not recorded in turn. A longer
+    /// history reduces it.
     fn allowed(&self) -> f64 {
         let unseen = BAD_HOUR.ln() * (HOURS_KNOWN / self.history.len().max(1) as f64).min(1.0);
         let middle = median(&self.history.iter().map(|value| value.log).collect::<Vec<_>>());
@@ -149,10 +141,9 @@ impl Pair {
     }
 }
 
-/// Fits all pairs of a comparison; in their order.
 pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
     let apart = correlation(pairs, PRIOR_CORRELATION);
-    // Neighbours that are alike narrow what sides in turn differ by: only what is seen of that
+    // Correlated neighbours narrow the difference of sides in turn; only an observed correlation
     // counts.
     let in_turn = correlation(pairs, 0.0);
     let of = |pair: &Pair| if pair.is_in_turn() { in_turn } else { apart };
@@ -176,8 +167,9 @@ pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
     pairs.iter().zip(&own).map(fitted).collect()
 }
 
-/// A variance of few values, drawn towards that of all points (after Smyth 2004; a geometric mean,
-/// because points differ in noise by orders of magnitude) or, without, towards the prior.
+/// Returns a variance of few values, shrunk towards that of all points (after Smyth 2004), else
+/// towards the prior. The common one is a geometric mean, because the noise of points differs by
+/// orders of magnitude.
 fn believed(own: Option<(f64, f64)>, pooled: Option<f64>, within: f64) -> (f64, f64) {
     let prior = PRIOR_DEVIATION.powi(2) + (PRIOR_OVER_WITHIN * within).powi(2);
     let Some((own, freedom)) = own else {
@@ -185,11 +177,12 @@ fn believed(own: Option<(f64, f64)>, pooled: Option<f64>, within: f64) -> (f64, 
     };
     let (prior, weight) = pooled.map_or((prior, PRIOR_FREEDOM), |pooled| (pooled, POOLED_FREEDOM));
     let log = (weight * prior.ln() + freedom * own.ln()) / (weight + freedom);
-    // A geometric mean lies low: only half of the prior counts.
+    // A geometric mean is biased low, so only half of the prior counts.
     (log.exp(), weight / 2.0 + freedom)
 }
 
-/// Correlation of neighbouring occasions: one for the host, from all rows, drawn towards a prior.
+/// Returns the correlation of neighbouring occasions: one for the host, from all rows, shrunk
+/// towards a prior.
 fn correlation(pairs: &[Pair], prior: f64) -> f64 {
     let (mut sum, mut weight, mut longest) = (0.0, 0.0, 0.0_f64);
     for row in pairs.iter().flat_map(|pair| pair.rows()).filter(|row| row.len() >= 5) {
@@ -207,13 +200,13 @@ fn correlation(pairs: &[Pair], prior: f64) -> f64 {
         longest = longest.max(n);
     }
     let found = if weight > 0.0 { sum / weight } else { 0.0 };
-    // Points share their host: all of them together know no more than the longest row.
+    // Points share their host: together they are worth no more than the longest row.
     let believed = (CORRELATION_WEIGHT * prior + longest * found) / (CORRELATION_WEIGHT + longest);
     believed.clamp(0.0, 0.9)
 }
 
-/// Share of the variance that all points have in common: the mean correlation of the residuals of
-/// their histories, or none.
+/// Returns the share of the variance that is common to all points: the mean correlation of the
+/// residuals of their histories, or zero.
 pub(crate) fn shared(pairs: &[Pair]) -> f64 {
     const ENOUGH: usize = 8;
     let length = pairs.first().map_or(0, |pair| pair.history.len());
@@ -222,14 +215,13 @@ pub(crate) fn shared(pairs: &[Pair]) -> f64 {
         return 0.0;
     }
     let scaled: Vec<Vec<f64>> = pairs.iter().map(|pair| unit(&residuals(&pair.history))).collect();
-    // The square of a sum is all products: no loop over pairs of points.
+    // The square of a sum contains all products, so no loop over pairs is needed.
     let total: f64 =
         (0..length).map(|at| scaled.iter().map(|row| row[at]).sum::<f64>().powi(2)).sum();
     let n = pairs.len() as f64;
     ((total - n) / (n * (n - 1.0))).clamp(0.0, 0.9)
 }
 
-/// Of length one; zeros stay.
 fn unit(values: &[f64]) -> Vec<f64> {
     let length = values.iter().map(|x| x * x).sum::<f64>().sqrt();
     values.iter().map(|x| if length > 0.0 { x / length } else { 0.0 }).collect()
@@ -240,7 +232,7 @@ fn residuals(values: &[Value]) -> Vec<f64> {
     values.iter().map(|value| value.log - mean).collect()
 }
 
-/// Takes the steps out of a history, which are changes of the program or the host and no noise.
+/// Removes the steps of a history, which are changes of the program or the host, not noise.
 fn without_steps(mut values: Vec<Value>) -> Vec<Value> {
     let times: Vec<f64> = values.iter().map(|value| value.log.exp()).collect();
     let changes = change_points(&times, 0.0, 1);
@@ -258,12 +250,11 @@ fn logs(values: &[Value]) -> Vec<f64> {
     values.iter().map(|value| value.log).collect()
 }
 
-/// Trimmed mean of the logarithms.
 pub(crate) fn location(values: &[Value]) -> f64 {
     location_of(&logs(values))
 }
 
-/// Values that are kept, and the squares of all when the others are drawn in to them (winsorised).
+/// Counts the values that are kept, and sums the squares of the winsorised values.
 fn squares(values: &[Value], is_trimmed: bool) -> (f64, f64) {
     let trimmed = if is_trimmed { trimmed(values.len()) } else { 0 };
     let sorted = sorted(&logs(values));
@@ -274,7 +265,7 @@ fn squares(values: &[Value], is_trimmed: bool) -> (f64, f64) {
     (kept as f64, drawn.iter().map(|x| (x - mean).powi(2)).sum())
 }
 
-/// Weights' variance when neighbours have that correlation: an AR(1) process of variance 1.
+/// Returns the variance of a weighted sum of an AR(1) process of variance 1.
 fn quadratic(weights: &[f64], correlation: f64) -> f64 {
     let with = |lag: usize| -> f64 {
         let products = weights.iter().zip(&weights[lag..]).map(|(x, y)| x * y);
@@ -289,12 +280,11 @@ fn quadratic(weights: &[f64], correlation: f64) -> f64 {
     sum
 }
 
-/// Variance of the mean of so many neighbours.
 fn mean_variance(n: usize, correlation: f64) -> f64 {
     quadratic(&vec![1.0 / n as f64; n], correlation)
 }
 
-/// Expected squares around the mean of so many neighbours.
+/// Returns the expected sum of squares around the mean of `n` neighbours.
 fn expected_squares(n: usize, correlation: f64) -> f64 {
     n as f64 * (1.0 - mean_variance(n, correlation))
 }
@@ -315,7 +305,6 @@ mod tests {
         times.iter().enumerate().map(value).collect()
     }
 
-    /// Sums over all pairs of values, as a text book has it.
     #[test]
     fn the_variance_of_neighbours_is_the_double_sum() {
         let weights = [-0.5, 0.25, 0.25, -0.5, 0.5];

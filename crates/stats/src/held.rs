@@ -1,27 +1,27 @@
-//! How many values intervals have to hold that come from the ranks of errors.
+//! Fewest values that intervals from ranks of errors must hold.
 
 use statrs::function::factorial::ln_binomial;
 
 use crate::sequential::log_beta;
 
-/// Chance of too few values within intervals that are right.
+/// Probability of too few values within correct intervals.
 const UNLUCKY: f64 = 1e-3;
 
-/// The ranks, counted from 1 from either end, between which the next of as many errors lies with at
-/// least 90 %, where all are drawn in the same way; none of fewer than 19.
+/// Returns the rank, from 1 from either end, of the bounds that hold the next error with at least
+/// 90 %. All errors must be drawn in one way. `None` below 19 errors.
 ///
-/// The next one lies below the smallest, between any two, or above the largest of n with the same
-/// chance, 1/(n + 1).
+/// The next error lies in each of the n + 1 gaps of the n sorted errors with equal probability,
+/// 1/(n + 1).
 pub fn outer_rank(errors: usize) -> Option<usize> {
     let rank = (errors + 1) / 20;
     (rank > 0).then_some(rank)
 }
 
-/// Fewest of so many further values that lie within such an interval of that many errors, but for
-/// once in a thousand.
+/// Returns the fewest of `values` further values that lie within such an interval of `errors`
+/// errors, except once in a thousand.
 ///
-/// The share that one interval holds is itself drawn, Beta(n + 1 - 2k, 2k) for the ranks k, so that
-/// of 20 values 10 may be held where it comes from 19 errors, and 12 where it comes from 60.
+/// The share that one interval holds is itself random, Beta(n + 1 - 2k, 2k) for the ranks k. Of 20
+/// values 10 may lie within an interval of 19 errors, and 12 within one of 60.
 pub fn fewest_held(errors: usize, values: usize) -> usize {
     let Some(rank) = outer_rank(errors) else {
         return 0;

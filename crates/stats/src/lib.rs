@@ -1,7 +1,5 @@
-//! Slices in, numbers out: what a handful of raw samples says, and how far it can be trusted.
-//!
-//! Nothing here reads a clock, drops a sample or knows what is measured. Begin with
-//! [`Summary::of`].
+//! Statistics of raw samples. Nothing here reads a clock, drops a sample or knows the measured
+//! quantity. Begin with [`Summary::of`].
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -31,48 +29,37 @@ pub use sides::{Level, Occasion, Point, Side};
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// MAD times this estimates the standard deviation of normal data: 1 / quantile(3/4).
+/// Factor from MAD to the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// Iglewicz and Hoaglin's limit on the modified z-score.
 const OUTLIER_SIGMAS: f64 = 3.5;
 
-/// Blocks of consecutive samples that a single repetition is cut into.
 const BLOCKS: usize = 8;
 
-/// Quantile of the standard normal distribution.
 fn normal_quantile(probability: f64) -> f64 {
     Normal::standard().inverse_cdf(probability)
 }
 
-/// What the samples say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Number of samples.
     pub n: usize,
-    /// Arithmetic mean.
     pub mean: f64,
-    /// Median.
     pub median: f64,
-    /// Median absolute deviation from the median (not scaled).
     pub mad: f64,
-    /// Smallest.
     pub min: f64,
-    /// Largest.
     pub max: f64,
-    /// 99th percentile, where there are enough samples for one, see [`supports`].
+    /// 99th percentile, if there are enough samples for one, see [`supports`].
     pub p99: Option<f64>,
-    /// 95 % confidence interval of the median.
     pub median_ci: (f64, f64),
-    /// Samples further than 3.5 robust standard deviations from the median. They are marked, never
-    /// dropped.
+    /// Number of samples further than 3.5 robust standard deviations from the median. They are
+    /// marked, never dropped.
     pub outliers: usize,
-    /// Drift over the run as a fraction of the median, see [`drift`].
     pub drift: f64,
 }
 
 impl Summary {
-    /// Summarises samples in the order in which they were taken; `None` when there are none or one
-    /// is not a number.
+    /// Summarises samples in the order of measurement; `None` without samples or with one that is
+    /// not a number.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         if samples.is_empty() || samples.iter().any(|x| x.is_nan()) {
             return None;
@@ -82,7 +69,7 @@ impl Summary {
         let [below_99, above_99] = quantile_ranks(n, P99);
         let mut ranks = [low, (n - 1) / 2, n / 2, high, below_99, above_99];
         ranks.sort_unstable();
-        // A handful of ranks of many samples: the others need no order.
+        // Only a handful of ranks matter, so a full sort is not needed.
         let mut values = samples.to_vec();
         select_all(&mut values, 0, &ranks);
         let (lower, upper) = (values[(n - 1) / 2], values[n / 2]);
@@ -110,36 +97,32 @@ impl Summary {
         })
     }
 
-    /// Spread relative to the median: robust standard deviation over median.
     pub fn relative_spread(&self) -> f64 {
         if self.median == 0.0 { 0.0 } else { self.mad * MAD_TO_SIGMA / self.median.abs() }
     }
 }
 
-/// The samples in ascending order.
 pub fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }
 
-/// Chance that all samples lie on one side of a quantile that is shown: above it, nothing is known
-/// of what lies beyond.
+/// Largest probability that all samples lie on one side of a quantile that is shown.
 const UNSEEN: f64 = 0.05;
-/// The percentile of summaries.
 const P99: f64 = 0.99;
 
-/// Whether so many samples have something to say about a quantile. They do when with 95 % at least
-/// one of them lies beyond it, that is when `q^n` is at most 5 % (of low quantiles `(1 - q)^n`): 29
-/// samples for the 90th percentile, 299 for the 99th, 2,995 for the 99.9th. With fewer the largest
-/// sample stands in its place, and says less than its name.
+/// Tests if `n` samples support a quantile: at least one of them lies beyond it with 95 %. Then
+/// `q^n` is at most 5 % (for low quantiles `(1 - q)^n`). That takes 29 samples for the 90th
+/// percentile, 299 for the 99th, 2,995 for the 99.9th. With fewer, the largest sample would be
+/// reported as the quantile.
 pub fn supports(n: usize, q: f64) -> bool {
     let tail = q.max(1.0 - q);
     n as f64 * tail.ln() <= UNSEEN.ln()
 }
 
-/// Quantile by linear interpolation between order statistics (Hyndman and Fan's type 7), the one
-/// definition of all tables. `sorted` ascends; NaN if empty.
+/// Returns the quantile by linear interpolation between order statistics (Hyndman and Fan's type
+/// 7), the definition of all tables. `sorted` ascends; NaN if empty.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;
@@ -150,19 +133,19 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     if low == high { low } else { low + (high - low) * (rank - below as f64) }
 }
 
-/// The order statistics that a quantile of so many values, which are not none, lies between.
+/// Returns the ranks of the order statistics around a quantile of `n` values; `n` is not 0.
 fn quantile_ranks(n: usize, q: f64) -> [usize; 2] {
     let rank = q.clamp(0.0, 1.0) * (n - 1) as f64;
     [rank.floor() as usize, rank.ceil() as usize]
 }
 
-/// A quantile where the samples support it, see [`supports`]. `sorted` ascends.
+/// Returns a quantile that the samples support, see [`supports`]. `sorted` ascends.
 pub fn supported_quantile(sorted: &[f64], q: f64) -> Option<f64> {
     supports(sorted.len(), q).then(|| quantile(sorted, q))
 }
 
-/// Quantiles of values in any order, as [`quantile`] has them of sorted ones; without sorting them
-/// all. NaN if there are none.
+/// Returns quantiles of unsorted values as [`quantile`] defines them, without a full sort. NaN
+/// without values.
 pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
     if samples.is_empty() {
         return [f64::NAN; N];
@@ -175,8 +158,8 @@ pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
     qs.map(|q| quantile(&values, q))
 }
 
-/// Puts the values of these ascending ranks where sorting would put them; the first value's place
-/// is `first`.
+/// Moves the values of these ascending ranks to their sorted places; `first` is the rank of
+/// `values[0]`.
 fn select_all(values: &mut [f64], first: usize, ranks: &[usize]) {
     let Some(&rank) = ranks.get(ranks.len() / 2) else {
         return;
@@ -188,27 +171,25 @@ fn select_all(values: &mut [f64], first: usize, ranks: &[usize]) {
     select_all(above, rank + 1, &ranks[upper..]);
 }
 
-/// Median absolute deviation from the median. `sorted` ascends.
+/// Returns the unscaled median absolute deviation. `sorted` ascends.
 pub fn mad(sorted: &[f64]) -> f64 {
     let median = quantile(sorted, 0.5);
     middle(&mut sorted.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>())
 }
 
-/// Median of values in any order, for those who need nothing else: no sorting. NaN if there are
-/// none.
+/// Returns the median of unsorted values, without a full sort. NaN without values.
 pub fn median(samples: &[f64]) -> f64 {
     middle(&mut samples.to_vec())
 }
 
-/// Robust standard deviation over the median, of values in any order; the same as
-/// [`Summary::relative_spread`]. NaN if there are none.
+/// Returns the robust standard deviation over the median of unsorted values, as
+/// [`Summary::relative_spread`]. NaN without values.
 pub fn relative_spread(samples: &[f64]) -> f64 {
     let median = median(samples);
     let mad = middle(&mut samples.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>());
     if median == 0.0 { 0.0 } else { mad * MAD_TO_SIGMA / median.abs() }
 }
 
-/// Median of values in any order, without sorting them all; NaN if there are none.
 fn middle(values: &mut [f64]) -> f64 {
     let n = values.len();
     if n == 0 {
@@ -223,30 +204,30 @@ fn middle(values: &mut [f64]) -> f64 {
     if lower == upper { lower } else { lower + (upper - lower) * 0.5 }
 }
 
-/// 95 % confidence interval of the median: the narrowest pair of order statistics, equally deep
-/// from both ends, that covers it at least that often whatever the distribution (sign test;
-/// Conover, Practical Nonparametric Statistics, 3.2). Below six samples no pair does: the whole
-/// range then covers it with 1 - 2^(1-n). `sorted` ascends and is not empty.
+/// Returns the 95 % confidence interval of the median: the narrowest symmetric pair of order
+/// statistics with that coverage for any distribution (sign test; Conover, Practical Nonparametric
+/// Statistics, 3.2). Below six samples no pair reaches it: the whole range then covers the median
+/// with 1 - 2^(1-n). `sorted` ascends and is not empty.
 pub fn median_ci(sorted: &[f64]) -> (f64, f64) {
     median_ci_at(sorted, 0.95)
 }
 
-/// The same with another confidence, between 0 and 1.
+/// Returns the interval of [`median_ci`] with another confidence, between 0 and 1.
 pub(crate) fn median_ci_at(sorted: &[f64], confidence: f64) -> (f64, f64) {
     let (low, high) = median_ci_ranks(sorted.len(), confidence);
     (sorted[low], sorted[high])
 }
 
-/// Places of the interval's ends among so many values, which are not none.
+/// Returns the ranks of the interval's ends among `n` values; `n` is not 0.
 fn median_ci_ranks(n: usize, confidence: f64) -> (usize, usize) {
     let depth = sign_test_depth(n, (1.0 - confidence) / 2.0).max(1);
     (depth - 1, n - depth)
 }
 
-/// The deepest r at which P(Binomial(n, 1/2) < r) stays within `tail`; 0 when even the ends do not.
+/// Returns the deepest r at which P(Binomial(n, 1/2) < r) stays within `tail`; 0 if there is none.
 fn sign_test_depth(n: usize, tail: f64) -> usize {
-    // Sums of the distribution from its end; from a thousand on 2^-n leaves the range of f64, and
-    // the normal is exact to a rank.
+    // The distribution is summed from its end. From a thousand on 2^-n leaves the range of f64, and
+    // the normal approximation is exact to a rank.
     if n > 1000 {
         let deviation = normal_quantile(tail) * (n as f64).sqrt() / 2.0;
         return ((n as f64 / 2.0 + deviation).floor().max(0.0)) as usize;
@@ -264,9 +245,9 @@ fn sign_test_depth(n: usize, tail: f64) -> usize {
     depth
 }
 
-/// For each sample, whether it lies further than 3.5 robust standard deviations from the median.
-/// With a zero MAD nothing is marked: more than half the samples are equal, and any distance would
-/// be infinite.
+/// Marks each sample that lies further than 3.5 robust standard deviations from the median. With a
+/// zero MAD nothing is marked: more than half the samples are equal, and any distance would be
+/// infinite.
 pub fn outliers(samples: &[f64]) -> Vec<bool> {
     let sorted = sorted(samples);
     let median = quantile(&sorted, 0.5);
@@ -274,8 +255,8 @@ pub fn outliers(samples: &[f64]) -> Vec<bool> {
     samples.iter().map(|x| limit > 0.0 && (x - median).abs() > limit).collect()
 }
 
-/// Drift: median of the last third minus median of the first third, as a fraction of the median of
-/// all. Zero below six samples.
+/// Returns the median of the last third minus that of the first third, as a fraction of the median
+/// of all. Zero below six samples.
 pub fn drift(samples: &[f64]) -> f64 {
     drift_of(samples, median(samples))
 }
@@ -290,8 +271,8 @@ fn drift_of(samples: &[f64], median: f64) -> f64 {
     (end - begin) / median
 }
 
-/// Mean of independent values that may have any sign, and its interval with that confidence by
-/// Student's t: (mean, low, high). None below two values.
+/// Returns the mean of independent values of any sign and its interval by Student's t: (mean, low,
+/// high). `None` below two values.
 pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
     use statrs::distribution::{ContinuousCDF, StudentsT};
     let n = values.len() as f64;
@@ -306,9 +287,9 @@ pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     Some((mean, mean - half, mean + half))
 }
 
-/// [`student_interval`] of values a fifth of which may be far off at either end: trimmed mean, and
-/// its interval from the winsorised variance (Yuen 1974, Biometrika 61). Below five values nothing
-/// is trimmed.
+/// Returns [`student_interval`] of values of which a fifth may be far off at either end. It is a
+/// trimmed mean with an interval from the winsorised variance (Yuen 1974, Biometrika 61). Below
+/// five values nothing is trimmed.
 pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
     use statrs::distribution::{ContinuousCDF, StudentsT};
     let sorted = sorted(values);
@@ -328,7 +309,7 @@ pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     Some((mean, mean - half, mean + half))
 }
 
-/// Counts of values in buckets that are about 3 % wide: quantiles of millions of values in little
+/// Histogram with buckets that are about 3 % wide: quantiles of millions of values in little
 /// memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHistogram {
@@ -353,7 +334,7 @@ impl LogHistogram {
         (shift << OCTAVE_BITS) as usize + (value >> shift) as usize
     }
 
-    /// Smallest value of a bucket, and how many it holds.
+    /// Returns the smallest value of a bucket and the number of its values.
     fn range(bucket: usize) -> (u64, u64) {
         let octave = bucket >> OCTAVE_BITS;
         if octave < 2 {
@@ -363,14 +344,12 @@ impl LogHistogram {
         (((bucket - (shift << OCTAVE_BITS)) as u64) << shift, 1 << shift)
     }
 
-    /// Adds a value.
     pub fn add(&mut self, value: u64) {
         self.counts[LogHistogram::bucket(value)] += 1;
         self.total += 1;
         self.most = self.most.max(value);
     }
 
-    /// Adds all values of another.
     pub fn merge(&mut self, other: &LogHistogram) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -379,17 +358,16 @@ impl LogHistogram {
         self.most = self.most.max(other.most);
     }
 
-    /// How many values there are.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The largest value, exactly.
     pub fn max(&self) -> u64 {
         self.most
     }
 
-    /// The value below which that share of all lies, to the middle of its bucket; 0 without values.
+    /// Returns the value below which that share of all values lies, to the middle of its bucket; 0
+    /// without values.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -408,13 +386,13 @@ impl LogHistogram {
         0
     }
 
-    /// The same where there are values enough for it, see [`supports`].
+    /// Returns a quantile if there are enough values for it, see [`supports`].
     pub fn supported_quantile(&self, share: f64) -> Option<u64> {
         supports(usize::try_from(self.total).unwrap_or(usize::MAX), share)
             .then(|| self.quantile(share))
     }
 
-    /// The buckets that are not empty: smallest value, count.
+    /// Iterates over the buckets that are not empty: smallest value, count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let full = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         full.map(|(bucket, count)| (LogHistogram::range(bucket).0, *count))

@@ -1,31 +1,28 @@
-//! The null: how large the largest of many differences is when nothing changed, by simulation.
-//!
-//! Each difference over its standard error is Student's, with the freedom of its own variance.
-//! Points of one group share their records and move as one; all points of a host share a part of
-//! their noise. The largest of them all is drawn many times, on a scale on which points of
-//! different freedom are alike (Wallace 1959), and its quantile is the one border for the whole
+//! Null distribution of the largest of many differences if nothing changed, by simulation. Each
+//! difference over its standard error has Student's distribution with the freedom of its own
+//! variance. Points of one group share their records and move together; all points of a host share
+//! a part of their noise. The largest of all is drawn many times, on a scale that makes points of
+//! different freedom comparable (Wallace 1959). Its quantile is the one border for the whole
 //! comparison.
 
 use crate::Random;
 
-/// Draws: the quantile of 1 % then stands on 20 of them.
+/// Number of draws: 20 of them lie beyond the quantile of 1 %.
 const DRAWS: usize = 2000;
-/// The same comparison gives the same border each time.
+/// Fixed seed, so that equal comparisons give equal borders.
 const SEED: u64 = 0x0da9;
 
-/// One point of the null.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     pub(crate) group: usize,
-    /// Freedom of its variance, above zero.
     pub(crate) freedom: f64,
 }
 
-/// What the largest normal score of all points stays below with that probability, when `shared` of
+/// Returns the bound of the largest normal score of all points at that probability, if `shared` of
 /// the variance is common to all.
 pub(crate) fn border(points: &[Drawn], shared: f64, probability: f64) -> f64 {
     let mut groups: Vec<Drawn> = points.to_vec();
-    // Points that move as one are one; the least freedom of them has the widest tails.
+    // A group moves together and counts once, with its least freedom, which has the widest tails.
     groups.sort_by(|a, b| a.group.cmp(&b.group).then(a.freedom.total_cmp(&b.freedom)));
     groups.dedup_by_key(|point| point.group);
     if groups.is_empty() {
@@ -46,13 +43,12 @@ pub(crate) fn border(points: &[Drawn], shared: f64, probability: f64) -> f64 {
     crate::quantile(&crate::sorted(&largest), probability)
 }
 
-/// Student's t as the normal deviate of nearly the same probability (Wallace 1959, "Bounds on
-/// normal approximations to Student's").
+/// Converts Student's t to the normal deviate of nearly the same probability (Wallace 1959, "Bounds
+/// on normal approximations to Student's").
 fn score(t: f64, freedom: f64) -> f64 {
     (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0) * (freedom * (t * t / freedom).ln_1p()).sqrt()
 }
 
-/// The inverse: the t of that normal score.
 pub(crate) fn student(score: f64, freedom: f64) -> f64 {
     let root = score * (8.0 * freedom + 3.0) / (8.0 * freedom + 1.0);
     (freedom * (root * root / freedom).exp_m1()).sqrt()

@@ -1,26 +1,22 @@
-//! Two rows of samples that were taken in turn: the ratio of a quantile of each, with its interval.
+//! Ratio of a quantile of two rows of samples that were taken in turn, with its interval.
 
 use crate::Random;
 use crate::{quantile, sorted, supports};
 
-/// Resamples: the ends of a 95 % interval are then the 50th of 2,000 from each side.
+/// Number of resamples: the ends of a 95 % interval are the 50th of 2,000 from each side.
 const RESAMPLES: usize = 2000;
 
-/// A ratio with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// Of the samples themselves.
     pub ratio: f64,
-    /// Lower end.
     pub low: f64,
-    /// Upper end.
     pub high: f64,
 }
 
-/// A quantile of `ours` over that of `theirs`, where sample k of one was taken beside sample k of
-/// the other. The interval is a bootstrap's over blocks of neighbouring pairs (Kuensch 1989, Annals
-/// of Statistics 17): what disturbs a pair disturbs those beside it. None where there are as few
-/// pairs as say nothing of the quantile, or where one is not above zero.
+/// Returns a quantile of `ours` over that of `theirs`, if sample k of one was taken beside sample k
+/// of the other. The interval is a bootstrap over blocks of neighbouring pairs (Kuensch 1989,
+/// Annals of Statistics 17), because a disturbance affects neighbouring pairs. `None` if the pairs
+/// are too few for the quantile, or a quantile is not above zero.
 pub fn quantile_ratio(ours: &[f64], theirs: &[f64], q: f64) -> Option<Ratio> {
     let n = ours.len().min(theirs.len());
     let usable = |row: &[f64]| row.iter().all(|x| x.is_finite() && *x > 0.0);
@@ -45,8 +41,7 @@ pub fn quantile_ratio(ours: &[f64], theirs: &[f64], q: f64) -> Option<Ratio> {
     })
 }
 
-/// As many places as there are, in blocks of about their cube root that begin anywhere and go on at
-/// the start behind the end.
+/// Draws `n` places in circular blocks of about the cube root of `n`.
 fn blocks(n: usize, random: &mut Random) -> Vec<usize> {
     let length = (n as f64).cbrt().round().max(1.0) as usize;
     let mut places = Vec::with_capacity(n + length);

@@ -1,35 +1,34 @@
-//! Reproducible random numbers, for resampling and for simulations.
+//! Reproducible random numbers for resampling and simulations.
 
 use std::f64::consts::TAU;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Random numbers, the same everywhere for a seed.
 #[derive(Clone, Debug)]
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// The sequence of that seed.
     pub fn new(seed: u64) -> Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// Evenly between 0 and 1, neither of them included.
+    /// Draws evenly between 0 and 1, both excluded.
     pub fn uniform(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// Normally distributed, of mean 0 and standard deviation 1 (Box and Muller 1958).
+    /// Draws from the standard normal distribution (Box and Muller 1958).
     pub fn normal(&mut self) -> f64 {
         let (radius, angle) = (self.uniform(), self.uniform());
         (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()
     }
 
-    /// Chi-squared of that freedom, above zero: twice a gamma variate (Marsaglia and Tsang 2000).
+    /// Draws a chi-squared value of that freedom, above zero: twice a gamma variate (Marsaglia and
+    /// Tsang 2000).
     pub(crate) fn chi_squared(&mut self, freedom: f64) -> f64 {
         let shape = freedom / 2.0;
-        // Below one, of a shape larger by one and a power of a uniform.
+        // A shape below one uses the shape plus one and a power of a uniform.
         let (lifted, boost) = if shape < 1.0 {
             (shape + 1.0, self.uniform().powf(1.0 / shape))
         } else {

@@ -1,59 +1,51 @@
-//! The one definition of a rate, and of its share of a limit.
-//!
-//! A rate is *sustained*: everything that was moved over all the time that it took, with nothing
-//! left out. The median of the samples is a latency, not a rate: it says nothing of how long the
-//! slow half takes. Limits are rates by the same definition, so that a share compares like with
-//! like.
+//! Definition of a rate, and of its share of a limit. A rate is *sustained*: all bytes over all the
+//! time that they took. The median of the samples is a latency: it ignores the duration of the slow
+//! half. Limits are rates by the same definition, so shares compare equal quantities.
 
-/// Blocks of consecutive samples whose means give the interval of a rate.
+/// Number of blocks of consecutive samples whose means give the interval of a rate.
 const BLOCKS: usize = 20;
 
-/// Student's quantiles at 97.5 % for 1 to 19 degrees of freedom, as the tables have them (e.g.
-/// NIST/SEMATECH e-Handbook, 1.3.6.7.2).
+/// Student's quantiles at 97.5 % for 1 to 19 degrees of freedom (NIST/SEMATECH e-Handbook,
+/// 1.3.6.7.2).
 const STUDENT_975: [f64; BLOCKS - 1] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
 ];
 
-/// What two rates of one invocation are allowed to differ by, as the standard deviation of one.
+/// Allowed standard deviation of one rate within an invocation.
 const ALLOWED: f64 = 0.02;
-/// Rate and limit are not measured in the same moment, and two measurements of one thing differ
-/// although nothing changed: each by what `compare` allows single runs, as a standard deviation. 95
-/// % of their differences stay below this, 4.7 %.
+/// Allowed factor between rate and limit, which are measured at different moments. Each varies by
+/// the standard deviation that `compare` allows for single runs; 95 % of the differences stay below
+/// 4.7 %.
 const APART: f64 = 1.645 * std::f64::consts::SQRT_2 * ALLOWED;
 
-/// A rate beyond this many times its limit is marked however wide the intervals are: it refutes the
-/// limit. With few samples the intervals are so wide that 2.7 times a limit was not marked. Twice
-/// [`APART`] is left for chance.
+/// Factor over the limit above which a rate is marked for any width of the intervals. Intervals of
+/// few samples are so wide that a factor of 2.7 was not marked. The value leaves twice [`APART`]
+/// for chance.
 const REFUTED: f64 = 1.1;
 
-/// Something per second, and how well it is known.
+/// A rate per second and its confidence interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rate {
-    /// Per second.
     pub per_s: f64,
-    /// 95 % confidence interval; none where there are too few samples to have one, or the rate was
-    /// given and not measured.
+    /// 95 % confidence interval; `None` with too few samples, or for a rate that was given and not
+    /// measured.
     pub interval: Option<(f64, f64)>,
 }
 
 impl Rate {
-    /// A rate that is known without measuring.
     pub fn exactly(per_s: f64) -> Rate {
         Rate { per_s, interval: None }
     }
 
-    /// The lower end of what it may be.
     pub fn low(&self) -> f64 {
         self.interval.map_or(self.per_s, |(low, _)| low)
     }
 
-    /// The upper end of what it may be.
     pub fn high(&self) -> f64 {
         self.interval.map_or(self.per_s, |(_, high)| high)
     }
 
-    /// The same in another unit.
     #[must_use]
     pub fn times(&self, factor: f64) -> Rate {
         Rate {
@@ -62,9 +54,9 @@ impl Rate {
         }
     }
 
-    /// Mean of rates that were measured together, such as those of the lanes of a run. What
-    /// disturbs one disturbs the others, so their intervals are averaged as they are. None without
-    /// rates; no interval where one has none.
+    /// Returns the mean of rates that were measured together, e.g. of the lanes of a run. A
+    /// disturbance of one affects the others, so their intervals are averaged. `None` without
+    /// rates; no interval if a rate has none.
     pub fn mean_of(rates: &[Rate]) -> Option<Rate> {
         let n = rates.len() as f64;
         let mean = |of: fn(&Rate) -> f64| rates.iter().map(of).sum::<f64>() / n;
@@ -74,10 +66,9 @@ impl Rate {
     }
 }
 
-/// The sustained rate of samples that moved `per_sample` each: all of it over the sum of their
-/// times. None without samples, without time, or where nothing was moved.
-///
-/// Its interval is that of the mean time of a sample, see [`mean_interval`].
+/// Returns the sustained rate of samples that moved `per_sample` each: the total over the sum of
+/// their times. `None` without samples, without time, or without bytes. Its interval is that of the
+/// mean time of a sample, see [`mean_interval`].
 pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     let times: Vec<f64> = sample_ns.iter().map(|&ns| ns as f64).collect();
     let mean = times.iter().sum::<f64>() / times.len() as f64;
@@ -86,11 +77,11 @@ pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
 }
 
-/// 95 % confidence interval of the mean of samples in the order in which they were taken: the means
-/// of up to 20 blocks of consecutive samples and Student's factor (batch means; Law, Simulation
-/// Modeling and Analysis, 9.5.3), because neighbours resemble each other. Its ends are as far from
-/// the mean by ratio, not by difference: a time is above zero, and its mean is pulled up by a few
-/// slow samples more than down. None below two samples, or where the mean is not above zero.
+/// Returns the 95 % confidence interval of the mean of samples in the order of measurement. It uses
+/// the means of up to 20 blocks of consecutive samples and Student's factor (batch means; Law,
+/// Simulation Modeling and Analysis, 9.5.3), because neighbours are correlated. The ends are
+/// equally far from the mean by ratio: a time is positive, and a few slow samples raise its mean.
+/// `None` below two samples, or if the mean is not above zero.
 pub fn mean_interval(samples: &[f64]) -> Option<(f64, f64)> {
     let n = samples.len();
     let blocks = n.min(BLOCKS);
@@ -112,19 +103,15 @@ pub fn mean_interval(samples: &[f64]) -> Option<(f64, f64)> {
     (mean > 0.0 && factor.is_finite()).then(|| (mean / factor, mean * factor))
 }
 
-/// A rate beside its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Rate over limit.
     pub fraction: f64,
-    /// True where the rate exceeds the limit by more than both intervals, and the moment between
-    /// their measurements, explain, or by more than a tenth. One of the two was then measured
-    /// wrongly, and the share means nothing.
+    /// True if the rate exceeds the limit by more than both intervals and [`APART`] allow, or by
+    /// more than a tenth. One of the two was then measured wrongly, and the share is meaningless.
     pub is_above: bool,
 }
 
-/// Holds a rate against its limit; both by the same definition. None where either is not above
-/// zero.
+/// Compares a rate with its limit. `None` if either is not above zero.
 pub fn share(rate: Rate, limit: Rate) -> Option<Share> {
     let usable = |rate: Rate| rate.per_s.is_finite() && rate.per_s > 0.0;
     (usable(rate) && usable(limit)).then(|| Share {
@@ -170,15 +157,14 @@ mod tests {
         }
     }
 
-    /// How often of 400 the interval covers the true mean of so many samples, each of which keeps a
-    /// part of the one before it.
+    /// Counts in how many of 400 rows the interval covers the true mean of `n` correlated samples.
     fn covered(n: usize, kept: f64) -> usize {
         let mut generator = Xoshiro256PlusPlus::seed_from_u64(3);
         let hits = (0..400).filter(|_| {
             let mut last = 1.0;
             let samples: Vec<f64> = (0..n)
                 .map(|_| {
-                    // Exponential with mean 1, and its moving average, whose mean is 1, too.
+                    // Exponential with mean 1, and its moving average, which also has mean 1.
                     last = kept * last - (1.0 - kept) * uniform(&mut generator).ln();
                     last
                 })
@@ -218,7 +204,8 @@ mod tests {
         let above = |rate, limit| share(rate, limit).unwrap().is_above;
         assert!(above(rate(3.06, 3.0, 3.1), rate(1.0, 0.9, 1.1)));
         assert!(!above(rate(1.08, 1.0, 1.3), rate(1.0, 0.9, 1.1)), "the intervals overlap");
-        // 2.7 times the limit was not marked, as intervals of three samples are wide.
+        // Regression: 2.7 times the limit was not marked, because intervals of three samples are
+        // wide.
         assert!(above(rate(2.7, 0.8, 9.1), rate(1.0, 0.5, 2.0)));
         assert!(!above(Rate::exactly(1.04), Rate::exactly(1.0)), "they are not of the same moment");
         assert!(above(Rate::exactly(1.06), Rate::exactly(1.0)));

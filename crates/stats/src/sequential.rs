@@ -1,57 +1,47 @@
-//! Whether two sides differ, looked at after every pair, as often as one likes.
+//! Sequential comparison of two sides, with a look after every pair. An ordinary interval holds for
+//! a number of pairs that was fixed before the test. A [`MedianSequence`] is a confidence
+//! *sequence*. With the stated confidence the true median lies in all of its intervals, from the
+//! first pair to the last. A test may therefore stop as soon as its question is decided.
 //!
-//! An ordinary interval holds for a number of pairs that was fixed before. Who looks after each
-//! pair and stops when the answer is pleasing is wrong far more often than the interval says. A
-//! [`MedianSequence`] is a confidence *sequence*: with the stated confidence the true median lies
-//! in all of its intervals, from the first pair to the last one, so that a test may stop as soon as
-//! its question is decided.
+//! For each candidate median it tests if the signs of the differences are those of a fair coin. The
+//! bet against the coin is a mixture over all unfair ones (Ville's inequality; Robbins 1970). It
+//! needs no variance and no normal distribution: a disturbed pair is one sign, at any distance. It
+//! holds if each pair lies above or below the median with equal probability, given the pairs before
+//! it. Between equal sides a random order ensures that, even if the host drifts slowly. Correlated
+//! pairs break it for an effect that drifts.
 //!
-//! It asks of every value that might be the median whether the signs of the differences from it are
-//! those of a fair coin. The bet against the coin is a mixture over all unfair ones (Ville's
-//! inequality; Robbins 1970), which needs no variance and no normal distribution: a pair that
-//! something disturbed is one sign, however far away it lies. It holds if each pair, whatever the
-//! pairs before it were, lies above the median as often as below: between equal sides drawing lots
-//! for the order makes sure of that, however slowly the host wanders. Pairs that resemble the ones
-//! before make it wrong about an effect that wanders.
-//!
-//! The mixture gives every coin the same weight. Weights nearer to the fair one were tried (beta
-//! priors of 2 to 16, effects of 0 to 1 % in noise of 0.3 to 1.5 %): they need more pairs for the
+//! The mixture gives every coin equal weight. Weights nearer to the fair coin were tried (beta
+//! priors of 2 to 16, effects of 0 to 1 % in noise of 0.3 to 1.5 %). They need more pairs for the
 //! clear cases and save less than a tenth in the others.
 
 use crate::quantile;
 
-/// Logarithms of ratios of pairs, and the interval that their median lies in.
+/// Logarithms of ratios of pairs, and the interval of their median.
 #[derive(Clone, Debug)]
 pub struct MedianSequence {
-    /// In order of size.
+    /// Ascending order.
     values: Vec<f64>,
-    /// Chance that the median ever lies outside.
+    /// Probability that the median ever lies outside.
     alpha: f64,
-    /// Of all intervals so far.
+    /// Intersection of all intervals so far.
     interval: (f64, f64),
 }
 
-/// What is known of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// B takes longer, by more than is to be ignored.
     Slower,
-    /// B takes less time, by more than is to be ignored.
     Faster,
-    /// The sides differ by less than is to be ignored.
     Same,
-    /// The interval is still too wide.
     Undecided,
 }
 
 impl MedianSequence {
-    /// An empty one, which is wrong with at most that chance.
+    /// Returns an empty sequence that is wrong with at most the probability `alpha`.
     pub fn new(alpha: f64) -> MedianSequence {
         MedianSequence { values: Vec::new(), alpha, interval: (f64::NEG_INFINITY, f64::INFINITY) }
     }
 
-    /// Adds the logarithm of a pair's ratio, B's time over A's. What is not a number is passed
-    /// over.
+    /// Adds the logarithm of a pair's ratio, B's time over A's. NaN is ignored.
     pub fn push(&mut self, log_ratio: f64) {
         if log_ratio.is_nan() {
             return;
@@ -65,27 +55,24 @@ impl MedianSequence {
         }
     }
 
-    /// Number of pairs.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The middle of the values; none without any.
     pub fn median(&self) -> Option<f64> {
         (!self.values.is_empty()).then(|| quantile(&self.values, 0.5))
     }
 
-    /// The interval so far, infinite on both sides while there are too few pairs.
+    /// Returns the interval so far, infinite on both sides with too few pairs.
     pub fn interval(&self) -> (f64, f64) {
         self.interval
     }
 
-    /// What is decided, if ratios up to `ignore` (0.01 is 1 %) are to be ignored.
+    /// Returns the decision, with ratios up to `ignore` (0.01 is 1 %) ignored.
     pub fn decision(&self, ignore: f64) -> Decision {
         let ((low, high), bound) = (self.interval, (1.0 + ignore).ln());
         match () {
@@ -97,22 +84,22 @@ impl MedianSequence {
         }
     }
 
-    /// Whether no median fits all intervals: the effect itself wandered while it was looked at, and
-    /// nothing can be decided.
+    /// Tests if no median fits all intervals: the effect itself changed during the test, and no
+    /// decision is possible.
     pub fn is_contradictory(&self) -> bool {
         self.interval.0 > self.interval.1
     }
 
-    /// The smallest ratio beyond `ignore` that this many pairs could have decided: half of the
-    /// interval's width beyond it. None while there are too few.
+    /// Returns the smallest ratio beyond `ignore` that this many pairs could have decided: half of
+    /// the interval's width beyond it. `None` with too few pairs.
     pub fn visible(&self, ignore: f64) -> Option<f64> {
         let half = (self.interval.1 - self.interval.0) / 2.0;
         (half.is_finite() && half >= 0.0).then(|| (half + (1.0 + ignore).ln()).exp() - 1.0)
     }
 
-    /// How many pairs more would probably decide, if the median stays where it is and the interval
-    /// narrows with the root of their number; while there is no interval, how many it takes to have
-    /// one. None when the median lies on the bound.
+    /// Estimates the number of further pairs for a decision, if the median stays and the interval
+    /// narrows with the root of their number. Before the first interval, it is the number of pairs
+    /// for one. `None` if the median lies on the bound.
     pub fn missing(&self, ignore: f64) -> Option<usize> {
         if self.is_contradictory() {
             return None;
@@ -133,13 +120,12 @@ impl MedianSequence {
     }
 }
 
-/// Fewest pairs that can decide anything, were all on one side.
 fn min_pairs(alpha: f64) -> usize {
     (1..).find(|n| outside(*n, alpha).is_some()).expect("2^n outgrows n / alpha")
 }
 
-/// How many of n values lie outside of the interval at each end: the median is not among them
-/// unless the coin's bet won 1 / alpha. None where no number of equal signs is enough.
+/// Returns the number of n values outside of the interval at each end: the bet against the coin won
+/// 1 / alpha there. `None` if no number of equal signs is enough.
 fn outside(n: usize, alpha: f64) -> Option<usize> {
     let wins = |heads: usize| log_bet(heads, n) >= -alpha.ln();
     // The bet grows with the distance of the heads from n / 2.
@@ -158,8 +144,8 @@ fn outside(n: usize, alpha: f64) -> Option<usize> {
     Some(low)
 }
 
-/// Logarithm of what a bet of 1 on the mixture of unfair coins has become after so many heads of n:
-/// B(h + 1, n - h + 1) * 2^n.
+/// Returns the logarithm of the value of a bet of 1 on the mixture of unfair coins after `heads` of
+/// n: B(h + 1, n - h + 1) * 2^n.
 fn log_bet(heads: usize, n: usize) -> f64 {
     let (heads, n) = (heads as f64, n as f64);
     log_beta(heads + 1.0, n - heads + 1.0) + n * std::f64::consts::LN_2
@@ -175,15 +161,13 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    /// Noise of a pair: normal of 1 %, and one of ten is disturbed by up to 30 % on one side or the
-    /// other.
+    /// Noise of a pair: normal of 1 %; one of ten is disturbed by up to 30 % in either direction.
     fn noise(random: &mut Random) -> f64 {
         let disturbed = random.uniform() < 0.1;
         let shift = if disturbed { 0.6 * (random.uniform() - 0.5) } else { 0.0 };
         0.01 * random.normal() + shift
     }
 
-    /// Decisions of `tests` tests that look after every pair, up to `pairs` of them.
     fn decided(effect: f64, pairs: usize, tests: usize, alpha: f64) -> Vec<Decision> {
         let mut random = Random::new(3);
         let mut one = || {
@@ -217,18 +201,18 @@ mod tests {
         assert!(count(&found, Decision::Faster) >= 297);
     }
 
-    /// On the bound itself either answer is wrong: the chance of both together stays below that
-    /// stated, however long it goes on.
+    /// On the bound itself either answer is wrong: the probability of both together stays below
+    /// `alpha`.
     #[test]
     fn an_effect_on_the_bound_is_seldom_decided_either_way() {
         let found = decided((1.01_f64).ln(), 200, 3000, 0.05);
         let wrong = found.len() - count(&found, Decision::Undecided);
-        // And not hardly ever, which would be intervals that are too wide.
+        // Too few wrong answers would mean intervals that are too wide.
         assert!((15..=150).contains(&wrong), "{wrong} of 3000");
     }
 
-    /// Whether the true median ever left the intervals, for a sequence that claims less than it
-    /// should.
+    /// Counts sequences whose intervals ever excluded the true median, with a weakened claim as a
+    /// control.
     #[test]
     fn intervals_hold_over_all_their_length_and_half_as_wide_ones_do_not() {
         let mut random = Random::new(5);
@@ -273,7 +257,6 @@ mod tests {
         assert_eq!((sequence.visible(0.01), sequence.missing(0.01)), (None, None));
     }
 
-    /// An oracle that looks at every number of heads.
     #[test]
     fn the_number_outside_is_the_greatest_whose_bet_wins() {
         for alpha in [0.1_f64, 0.01, 0.0001] {

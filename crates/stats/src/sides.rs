@@ -1,24 +1,22 @@
-//! What is compared: sides of a point, each a few occasions, each occasion a few repetitions, each
-//! repetition its samples.
+//! Sides of a compared point: occasions, their repetitions, and samples.
 
 use crate::{BLOCKS, MAD_TO_SIGMA, mad, median, sorted};
 
-/// Of so many occasions of a side the fastest and the slowest are trimmed (Yuen 1974): a bad one
-/// does not move ten.
+/// Fewest occasions of a side from which the fastest and the slowest are trimmed (Yuen 1974), so
+/// that a bad one has little effect.
 const TRIMMED: usize = 10;
 
-/// What of many samples stands for all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// The median: what one operation takes, whatever disturbed others.
+    /// Median: the time of one operation, however others were disturbed.
     #[default]
     Median,
-    /// The mean: all the time that all operations took, which a sustained rate is made of.
+    /// Mean: total time of all operations, as in a sustained rate.
     Mean,
 }
 
 impl Level {
-    /// The level of samples in any order; NaN without any.
+    /// Returns the level of unsorted samples; NaN without samples.
     pub fn of(self, samples: &[f64]) -> f64 {
         match self {
             Level::Median => median(samples),
@@ -27,56 +25,46 @@ impl Level {
     }
 }
 
-/// One invocation of the program: what it measured of a point shares its process, its memory and
-/// its minute.
+/// One invocation of the program: its values of a point share its process, its memory and its
+/// minute.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Occasion {
-    /// When, in any unit that grows; only the order counts.
+    /// Time in any unit; only the order counts.
     pub at: f64,
-    /// Samples of each repetition, all above zero, in the order in which they were taken.
+    /// Positive samples of each repetition, in the order of measurement.
     pub repetitions: Vec<Vec<f64>>,
-    /// Time of a control that loads the same resource, measured in this occasion, in any unit; none
-    /// without one.
+    /// Time of a control that loads the same resource, measured in this occasion, in any unit.
     pub control: Option<f64>,
 }
 
-/// One side of a point.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
-    /// Occasions in any order.
     pub occasions: Vec<Occasion>,
-    /// What of a repetition's samples stands for it; the same on both sides of a point.
     pub level: Level,
 }
 
-/// A point with its two sides and what is known besides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Point {
-    /// What is compared with.
     pub a: Side,
-    /// What is judged.
     pub b: Side,
-    /// Other occasions of this point on this host, none of them in a side: they tell how much
-    /// occasions differ.
+    /// Other occasions of this point on this host, outside of the sides: they show the variation
+    /// between occasions.
     pub history: Vec<Occasion>,
-    /// Points of one number share their records (lanes, stages): they are not independent.
+    /// Number that points share if they share their records (lanes, stages): they are not
+    /// independent.
     pub group: usize,
 }
 
-/// One occasion in numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     pub(crate) at: f64,
-    /// Logarithm of the level.
     pub(crate) log: f64,
-    /// Standard deviation of the logarithm of one repetition; none where there is a single sample.
+    /// Standard deviation of the logarithm of one repetition; `None` for a single sample.
     pub(crate) within: Option<f64>,
-    /// Logarithm of the control's time.
     pub(crate) control: Option<f64>,
 }
 
 impl Occasion {
-    /// None without a usable sample.
     pub(crate) fn value(&self, level: Level) -> Option<Value> {
         let is_time = |x: &f64| x.is_finite() && *x > 0.0;
         let usable: Vec<&Vec<f64>> = self
@@ -99,15 +87,14 @@ impl Occasion {
     }
 }
 
-/// Consecutive blocks of the samples of a single repetition: its own halves of halves of halves.
 fn blocks(samples: &[f64]) -> impl Iterator<Item = &[f64]> {
     let count = BLOCKS.min(samples.len());
     let bound = move |at: usize| at * samples.len() / count;
     (0..count).map(move |at| &samples[bound(at)..bound(at + 1)])
 }
 
-/// Robust standard deviation; of few values the larger of it and the plain one's half, since most
-/// of few may be equal.
+/// Returns the robust standard deviation. For few values it is the larger of it and half the plain
+/// one, because most of few may be equal.
 fn deviation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
@@ -116,13 +103,11 @@ fn deviation(values: &[f64]) -> f64 {
 }
 
 impl Side {
-    /// Values of the usable occasions in the order of their time.
     pub(crate) fn values(&self) -> Vec<Value> {
         in_order(&self.occasions, self.level)
     }
 }
 
-/// Values of the usable ones in the order of their time.
 pub(crate) fn in_order(occasions: &[Occasion], level: Level) -> Vec<Value> {
     let found = occasions.iter().filter_map(|occasion| occasion.value(level));
     let mut found: Vec<Value> = found.collect();
@@ -130,12 +115,10 @@ pub(crate) fn in_order(occasions: &[Occasion], level: Level) -> Vec<Value> {
     found
 }
 
-/// Values that are trimmed at either end of so many.
 pub(crate) fn trimmed(n: usize) -> usize {
     n / TRIMMED
 }
 
-/// Trimmed mean.
 pub(crate) fn location_of(values: &[f64]) -> f64 {
     let (sorted, trimmed) = (sorted(values), trimmed(values.len()));
     let kept = &sorted[trimmed..sorted.len() - trimmed];

@@ -1,8 +1,8 @@
 //! Published studies: figures of a document, figures measured here, and the verdict on both.
 //!
-//! A [`Published`] figure is read from a study's data file and made in no other way; it says where
-//! in its document it stands. A [`Derived`] figure is shown, and no verdict uses it. A [`Measured`]
-//! value needs the records that it was computed from. So no document can be confirmed by its own
+//! A [`Published`] figure comes only from a study's data file, which states its place in the
+//! document. A [`Derived`] figure is shown, and no verdict uses it. A [`Measured`] value needs the
+//! records of its computation. So no document can be confirmed by its own numbers.
 //! numbers.
 
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::{RunRecord, conditions};
 
 /// Relative distance from the published value up to which a figure is reproduced.
 const REPRODUCED: f64 = 0.05;
-/// Relative distance up to which it is near.
+/// Relative distance up to which a figure is near.
 const NEAR: f64 = 0.20;
 
-/// A closed range; a number is a range without width, and a bound is open on one side.
+/// Closed range; a number is a range without width, and a bound is open on one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Range {
     from: f64,
@@ -25,7 +25,6 @@ struct Range {
 }
 
 impl Range {
-    /// Distance of a value from the range relative to its nearer end; zero inside.
     fn difference(self, value: f64) -> f64 {
         let edge = value.clamp(self.from, self.to);
         if value == edge { 0.0 } else { (value - edge) / edge.abs() }
@@ -41,7 +40,7 @@ impl Range {
     }
 }
 
-/// A figure that a document states, and its place there.
+/// Figure of a document, and its place there.
 ///
 /// In the file: `{ value = 621.7, place = "section, table, row" }`; ranges have `from` and `to`,
 /// bounds one of them.
@@ -52,7 +51,6 @@ pub struct Published {
     place: String,
 }
 
-/// [`Published`] as it is written in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedText {
@@ -86,25 +84,24 @@ impl TryFrom<PublishedText> for Published {
 }
 
 impl Published {
-    /// Section, table, row or sentence of the document.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The value less the published one, relative to it; zero within a published range or bound.
+    /// Returns the value less the published one, relative to it; zero within a published range or
+    /// bound.
     pub fn difference(&self, value: f64) -> f64 {
         self.range.difference(value)
     }
 }
 
-/// As the document has it.
 impl fmt::Display for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.range.show(|value| value.to_string()))
     }
 }
 
-/// A figure that no document states: it follows from published ones by arithmetic.
+/// Figure that follows from published ones by arithmetic and is not in a document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Derived {
     range: Range,
@@ -112,17 +109,16 @@ pub struct Derived {
 }
 
 impl Derived {
-    /// A figure between two values in any order.
+    /// Returns a figure between two values in any order.
     pub fn between(one: f64, other: f64, how: impl Into<String>) -> Derived {
         Derived { range: Range { from: one.min(other), to: one.max(other) }, how: how.into() }
     }
 
-    /// The arithmetic in words.
     pub fn how(&self) -> &str {
         &self.how
     }
 
-    /// The value less the derived one, relative to it.
+    /// Returns the value less the derived one, relative to it.
     pub fn difference(&self, value: f64) -> f64 {
         self.range.difference(value)
     }
@@ -134,7 +130,7 @@ impl fmt::Display for Derived {
     }
 }
 
-/// Four digits, and whole numbers whole: totals of blocks are compared to the last one.
+/// Writes four digits, and whole numbers in full, because totals of blocks are compared exactly.
 pub fn show(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 || value.abs() >= 1e4 {
         format!("{value:.0}")
@@ -143,21 +139,17 @@ pub fn show(value: f64) -> String {
     }
 }
 
-/// Source of a judged value. The later one says less.
+/// Source of a judged value, in descending order of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
-    /// Measured here, on this host's hardware.
     Measured,
-    /// Measured here, on an emulated device, which is paced by its profile.
+    /// Measurement on an emulated device, which is paced by its profile.
     Emulated,
-    /// A model alone.
     Model,
 }
 
-/// A value measured on this host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The value.
     pub value: f64,
     /// Emulated if one of its records was.
     pub basis: Basis,
@@ -187,25 +179,20 @@ impl Measured {
     }
 }
 
-/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
-    /// A figure: within 5 %.
+    /// Figure within 5 %.
     Reproduced,
-    /// A figure: within 20 %.
+    /// Figure within 20 %.
     Near,
-    /// A figure: further off.
+    /// Figure beyond 20 %.
     Differs,
-    /// A statement: holds.
     Confirmed,
-    /// A statement: holds in part.
     InPart,
-    /// A statement: does not hold.
     Refuted,
 }
 
 impl Grade {
-    /// Returns the grade of a figure by its relative difference.
     fn of(difference: f64) -> Grade {
         match difference.abs() {
             off if off <= REPRODUCED => Grade::Reproduced,
@@ -214,7 +201,6 @@ impl Grade {
         }
     }
 
-    /// Name for people and programs.
     pub fn name(self) -> &'static str {
         match self {
             Grade::Reproduced => "reproduced",
@@ -226,32 +212,25 @@ impl Grade {
         }
     }
 
-    /// True for a contradiction of the document.
     pub fn contradicts(self) -> bool {
         matches!(self, Grade::Differs | Grade::Refuted)
     }
 }
 
-/// Verdict on a row or a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyVerdict {
-    /// Compared.
     Judged(Grade, Basis),
-    /// Measured, of another machine's processor or without a published value: shown and not
+    /// Measurement of another machine's processor, or without a published value: shown, not
     /// compared.
     ThisHost(Basis),
     /// Met by a model or an emulated device that was fitted to this figure.
     Fitted(Basis),
-    /// Nothing to compare.
     NotMeasured,
-    /// Records are missing, or the host was disturbed.
     CannotTell,
-    /// The document states nothing.
     Unpublished,
 }
 
 impl StudyVerdict {
-    /// Grade, if something was compared.
     pub fn grade(self) -> Option<Grade> {
         match self {
             StudyVerdict::Judged(grade, _) => Some(grade),
@@ -260,7 +239,7 @@ impl StudyVerdict {
     }
 }
 
-/// `reproduced`, `near (emulated)`, `differs (model)`, `fitted (model)`, `this host`, `not
+/// Writes `reproduced`, `near (emulated)`, `differs (model)`, `fitted (model)`, `this host`, `not
 /// measured`, `cannot tell`, `nothing published`.
 impl fmt::Display for StudyVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -281,33 +260,23 @@ impl fmt::Display for StudyVerdict {
     }
 }
 
-/// One row of a study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyLine {
-    /// Table of the document.
     pub table: String,
-    /// Row of the table.
     pub row: String,
-    /// Figure that the document states.
     pub published: Option<Published>,
-    /// Figure that follows from stated ones.
     pub derived: Option<Derived>,
-    /// Figure of a model.
     pub model: Option<f64>,
-    /// Figure of this host.
     pub measured: Option<Measured>,
-    /// True for a figure of another machine's processor, which this host can neither confirm nor
-    /// refute.
+    /// True for a figure of another machine's processor, which this host cannot test.
     pub is_of_host: bool,
-    /// True if model and emulated device were fitted to this figure.
     pub is_fitted: bool,
-    /// Unit of all figures.
     pub unit: String,
 }
 
 impl StudyLine {
-    /// Judges the measurement where it can repeat the figure, else the model. Agreement with a fit
-    /// says nothing, a miss does.
+    /// Judges the measurement if it can repeat the figure, else the model. Agreement with a fit is
+    /// no evidence, a difference is.
     pub fn verdict(&self) -> StudyVerdict {
         let Some(published) = &self.published else { return StudyVerdict::Unpublished };
         let measured = self.measured.filter(|_| !self.is_of_host);
@@ -326,8 +295,8 @@ impl StudyLine {
         }
     }
 
-    /// The measured value less the published one, or the derived one where nothing is published,
-    /// relative to it.
+    /// Returns the measured value less the published one, relative to it; without a published one,
+    /// the derived one replaces it.
     pub fn difference(&self) -> Option<f64> {
         let value = self.measured?.value;
         let published = self.published.as_ref().map(|published| published.difference(value));
@@ -335,32 +304,22 @@ impl StudyLine {
     }
 }
 
-/// Title and notes of a study.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
-    /// Title, author, year.
     pub title: String,
-    /// Method and devices of the reproduction.
     pub about: String,
-    /// Inconsistencies of the document, and limits of the reproduction.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// A statement or a question of a document with the records' answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StudyFinding {
-    /// The statement or question.
     pub text: String,
-    /// Its place in the document.
     pub place: String,
-    /// Verdict by the records.
     #[serde(serialize_with = "as_text")]
     pub verdict: StudyVerdict,
-    /// Grade without its basis, if something was compared.
     pub grade: Option<&'static str>,
-    /// Numbers behind the verdict.
     pub evidence: String,
 }
 

@@ -62,7 +62,7 @@ fn figures_are_shown_as_published_and_ranges_and_bounds_are_met_inside() {
 #[test]
 fn a_verdict_names_its_basis() {
     let here = |emulated, value| Measured::over([&record(emulated)], value);
-    // A second during which other programs took all of a CPU.
+    // Other programs took all of a CPU during a second.
     let mut busy = record(true);
     busy.wall_ns = 1_000_000_000;
     busy.host_cpu.user_ns = 1_000_000_000;
@@ -87,7 +87,7 @@ fn a_verdict_names_its_basis() {
         (fitted(line(Some(100.0), None)), "fitted (model)"),
         (fitted(line(None, here(true, 100.0))), "fitted (emulated)"),
         (fitted(line(Some(50.0), None)), "differs (model)"),
-        // A real board owes nothing to the profile.
+        // A real board does not depend on the profile.
         (fitted(line(Some(1.0), here(false, 100.0))), "reproduced"),
     ] {
         assert_eq!(line.verdict().to_string(), expected, "{line:?}");

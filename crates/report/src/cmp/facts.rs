@@ -1,4 +1,4 @@
-//! What differs of the hosts and the tools of two sets of records.
+//! Differences between the hosts and the tools of two sets of records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,18 +7,13 @@ use daqmeter_record::{Host, RunRecord};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A fact of the host, or of the tool, that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FactChange {
-    /// Name of the fact, as in the record.
     pub name: String,
-    /// Of A.
     pub a: String,
-    /// Of B.
     pub b: String,
 }
 
-/// Facts that differ; all values of a side that was measured on several hosts.
 pub(crate) fn fact_changes(a: &[RunRecord], b: &[RunRecord]) -> Vec<FactChange> {
     let (a, b) = (facts(a), facts(b));
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
@@ -53,7 +48,7 @@ fn facts(records: &[RunRecord]) -> Facts {
     facts
 }
 
-/// Free pages come and go; they are not facts of the host.
+/// Free pages change constantly; they are no facts of the host.
 const FLEETING: [&str; 1] = ["huge_pages"];
 
 fn flatten(facts: &mut Facts, name: &str, value: &Value) {

@@ -1,4 +1,4 @@
-//! Which records may be held against one another.
+//! Match of the records that may be compared.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,7 +6,6 @@ use daqmeter_record::{Lane, RunRecord, Stage};
 
 use crate::points::{Point, Runs, runs_by_point};
 
-/// A point that both sides have at the same place.
 pub(crate) struct Matched<'a> {
     pub(crate) point: Point,
     pub(crate) a: Runs<'a>,
@@ -14,17 +13,14 @@ pub(crate) struct Matched<'a> {
     pub(crate) history: Runs<'a>,
 }
 
-/// What was found of two sets of records before anything is compared.
 pub(crate) struct Matching<'a> {
     pub(crate) points: Vec<Matched<'a>>,
-    /// Points that were measured at other places in A than in B.
     pub(crate) apart: Vec<String>,
-    /// Runs of the other points that were left out because the other side has none at their place.
     pub(crate) misplaced: usize,
 }
 
-/// Where the lanes of a record ran: the CPU that each was pinned to, none where it was left free.
-/// On different hosts the numbers say nothing. None when a pinned lane was seen elsewhere.
+/// Returns the CPU of each pinned lane, `None` for a free lane. On different hosts the numbers mean
+/// nothing. `None` overall if a pinned lane was seen elsewhere.
 fn placement(record: &RunRecord, same_host: bool) -> Option<Vec<Option<u32>>> {
     let cpu = |lane: &Lane| {
         let asked = lane.requested_cpu;
@@ -34,18 +30,15 @@ fn placement(record: &RunRecord, same_host: bool) -> Option<Vec<Option<u32>>> {
     record.lanes.iter().map(cpu).collect()
 }
 
-/// The host of a record, as far as times depend on it.
+/// Returns the identity of a record's host, as far as times depend on it.
 fn host(record: &RunRecord) -> (&str, u64) {
     (&record.host.cpu_model, u64::from(record.host.logical_cpus))
 }
 
-/// Whether all records are of one host.
 fn is_one_host<'a>(records: impl Iterator<Item = &'a RunRecord>) -> bool {
     records.map(host).collect::<BTreeSet<_>>().len() <= 1
 }
 
-/// Matches the points of two sets of records, with what the history has of them: other invocations
-/// on the same host.
 pub(crate) fn matched<'a>(
     a: &'a [RunRecord],
     b: &'a [RunRecord],

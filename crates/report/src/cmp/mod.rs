@@ -1,5 +1,5 @@
-//! Two sets of records, point by point: what became slower or faster, what changed of the hosts,
-//! and where it cannot be seen.
+//! Comparison of two sets of records, point by point: slower and faster points, changes of the
+//! hosts, and points without a verdict.
 
 mod facts;
 mod matching;
@@ -22,102 +22,84 @@ use occasions::{ControlBy, moments, occasions, side};
 
 pub use facts::FactChange;
 
-/// A point that both sides have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedPoint {
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// What of a run's samples is compared: `mean`, all the time that data takes on its way, or
-    /// `median`, what an operation takes.
+    /// Compared statistic of a run's samples: `mean` for data on its way, `median` for an
+    /// operation.
     pub level: &'static str,
-    /// Time of one operation in A.
     pub a_ns: f64,
-    /// Time of one operation in B.
     pub b_ns: f64,
-    /// B over A: above 1 is slower. What the limit measured beside them explains is taken off.
+    /// B over A, above 1 for slower, without the effect of the limit that was measured beside them.
     pub ratio: f64,
-    /// What was taken off for that, as a ratio: 1 for nothing.
+    /// Subtracted effect as a ratio: 1 for none.
     pub corrected: f64,
     /// 95 % interval of the ratio of this point.
     pub interval: (f64, f64),
-    /// Interval that the verdict is taken from: all of a comparison hold together with 99 %.
+    /// Interval of the verdict: all of a comparison hold together with 99 %.
     pub joint: (f64, f64),
-    /// The smallest slowdown that would count here, as a fraction.
+    /// Smallest slowdown that would count here, as a fraction.
     pub visible: f64,
     /// `slower`, `faster`, `same`, `unclear`.
     pub verdict: &'static str,
-    /// A control of the same resource moved with the point and takes away a difference that would
-    /// have counted.
+    /// True if a control of the same resource moved with the point and removes a difference that
+    /// would have counted.
     pub explained: bool,
-    /// Invocations of A and B.
     pub occasions: (usize, usize),
-    /// Invocations of the history that tell how much this point varies.
     pub history: usize,
-    /// The sides took turns in time.
     pub in_turn: bool,
 }
 
-/// What a comparison says as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conclusion {
-    /// Every point is the same within what is ignored.
+    /// Every point is the same within the ignored fraction.
     Same,
-    /// Some point, or all together, differs, or B failed where A did not.
+    /// A point, or all together, differs, or B failed but A did not.
     Different,
-    /// Neither can be said.
     CannotTell,
 }
 
-/// What a gate says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gate {
-    /// No point is slower by as much.
+    /// No point is slower by the gate's fraction.
     Passed,
-    /// B is slower by as much somewhere or overall, or broken.
+    /// B is slower by that fraction at a point or overall, or broken.
     Failed,
-    /// At so many points it could have been missed.
+    /// Number of points at which such a slowdown could be missed.
     NoPower(usize),
 }
 
-/// Everything that was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// What it says as a whole.
     pub conclusion: Conclusion,
-    /// Points that both sides have, in the order of A.
+    /// Points of both sides, in the order of A.
     pub points: Vec<ComparedPoint>,
-    /// All points together; none below four independent ones.
     pub overall: Option<ComparedPoint>,
-    /// Points of A that B lacks.
     pub only_a: Vec<String>,
-    /// Points of B that A lacks.
     pub only_b: Vec<String>,
-    /// Points that were measured at other places (CPUs, or free) in A than in B: they are not
+    /// Points that were measured at other places (CPUs, or free) in A than in B; they are not
     /// compared.
     pub apart: Vec<String>,
-    /// Runs that were left out because the other side has none at their place.
+    /// Number of runs that were left out for lack of a counterpart at their place.
     pub misplaced: usize,
-    /// Points that were done and verified in A and failed in B, with the reason.
     pub broken: Vec<String>,
-    /// Records of A and of B that failed or were waived: they are not compared.
+    /// Number of records of A and of B that failed or were waived; they are not compared.
     pub left_out: (usize, usize),
-    /// Rates of counters that both sides have, of the machine or of a count by itself: they
-    /// have no verdict.
+    /// Rates of counters of both sides, without a verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<ComparedCounter>,
-    /// What differs of the hosts and the tools.
     pub facts: Vec<FactChange>,
-    /// Fraction up to which differences are ignored.
     pub ignore: f64,
-    /// Speed of a fixed piece of arithmetic, B over A in time: how much the hosts themselves
-    /// differed.
+    /// Speed of a fixed piece of arithmetic, B over A in time: the difference of the hosts
+    /// themselves.
     pub reference: Option<f64>,
 }
 
-/// Compares records A with records B. History is of other invocations on the same host and says how
-/// much they differ.
+/// Compares records A with records B. The history, of other invocations on one host, shows their
+/// variation.
 pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked) -> Compared {
     let matching = matched(a, b, history);
     let moments = moments(a.iter().chain(b).chain(history));
@@ -166,25 +148,18 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
     compared
 }
 
-/// The rate of a counter on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedCounter {
-    /// Study, engine, parameters.
     pub point: String,
-    /// Name of the event or of the rate.
     pub counter: String,
-    /// Unit of the rates.
     pub unit: String,
-    /// Mean of the runs of A.
     pub a: f64,
-    /// Mean of the runs of B.
     pub b: f64,
 }
 
-/// Point, counter and unit.
 type CounterName = (String, String, String);
 
-/// Rates of the counters of records by their names, in order, with those of all runs.
+/// Returns the rates of the counters by their names, in order, with those of all runs.
 fn rates(records: &[RunRecord]) -> Vec<(CounterName, Vec<f64>)> {
     let mut places: HashMap<CounterName, usize> = HashMap::new();
     let mut all: Vec<(CounterName, Vec<f64>)> = Vec::new();
@@ -219,8 +194,7 @@ fn name(matched: &Matched<'_>) -> String {
     matched.point.to_string()
 }
 
-/// Points that were done in one set of records and are not in the other, where one that failed is
-/// not missing.
+/// Returns the points of one set that the other lacks; a failed point is not lacking.
 fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
     let known: HashSet<Point> =
         others.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect();
@@ -261,7 +235,6 @@ impl ComparedPoint {
 }
 
 impl Compared {
-    /// Number of points with that verdict.
     pub fn count(&self, verdict: &str) -> usize {
         let with = self.points.iter().filter(|point| point.verdict == verdict);
         with.count()
@@ -281,8 +254,8 @@ impl Compared {
         }
     }
 
-    /// What a gate at that fraction says: failed where B is slower for certain and by as much,
-    /// passed where no point can be.
+    /// Judges a gate at that fraction: failed if B is slower by it for certain, passed if no point
+    /// can be.
     pub fn gate(&self, by: f64) -> Gate {
         let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
         if self.judged().any(is_worse) || !self.broken.is_empty() {
@@ -294,7 +267,6 @@ impl Compared {
     }
 }
 
-/// Points that A did and verified, and that went wrong in B.
 fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
     let name = |record: &RunRecord| format!("{} {}", record.study, record.workload);
     let done: std::collections::HashSet<String> =
@@ -310,7 +282,6 @@ fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
     failed
 }
 
-/// Median of the reference times of the runs; none for older records.
 fn reference(records: &[RunRecord]) -> Option<f64> {
     let times: Vec<f64> =
         records.iter().map(|record| record.noise.reference_ns).filter(|&ns| ns > 0.0).collect();
@@ -322,8 +293,8 @@ mod tests {
     use super::*;
     use crate::examples::{chain, example};
 
-    /// Ten invocations of the example in turn with those of the other parity, whose times are
-    /// multiplied by a factor and scatter by a per mille.
+    /// Ten invocations of the example in turn with those of the other parity. Their times have a
+    /// factor and scatter by a per mille.
     pub(super) fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
         let run = |at: u32| {
             let mut record = example();
@@ -363,7 +334,7 @@ mod tests {
         assert_eq!(twenty.conclusion, Conclusion::Different);
     }
 
-    /// Repetitions share their invocation: ten of them are no ten runs.
+    /// Repetitions share their invocation: ten of them are not ten runs.
     #[test]
     fn repetitions_of_one_invocation_are_one_occasion() {
         let once = |parity: u32, factor: f64| {
@@ -385,7 +356,7 @@ mod tests {
         assert_eq!(with.points[0].history, 18);
         assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.3);
         assert_eq!(with.conclusion, Conclusion::Same);
-        // Runs of the sides are not a history of theirs, nor are those of another host.
+        // Runs of the sides are no history of them, nor are those of another host.
         let mut elsewhere = history;
         for record in &mut elsewhere {
             let mut host = (*record.host).clone();
@@ -428,8 +399,7 @@ mod tests {
         assert_eq!((found.conclusion, found.misplaced), (Conclusion::Same, 80));
     }
 
-    /// A chain takes its time whatever it carries: it looked the same with half of its triggers
-    /// stopped.
+    /// Regression: a chain with half of its triggers stopped looked equally fast.
     #[test]
     fn a_chain_that_carries_less_is_slower() {
         let chains = |carried: u64, parity: u64| -> Vec<RunRecord> {

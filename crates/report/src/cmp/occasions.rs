@@ -1,4 +1,4 @@
-//! Records as occasions: what one invocation of the program measured of a point is one.
+//! Records as occasions: each invocation of the program is one for a point.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,6 @@ use crate::families::level;
 use crate::points::Runs;
 use crate::samples::compared_ns;
 
-/// When each invocation began, as a number that grows.
 pub(crate) fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashMap<&'a str, f64> {
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
     for record in records {
@@ -22,18 +21,15 @@ pub(crate) fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashM
     numbered.map(|(at, (_, id))| (id, at as f64)).collect()
 }
 
-/// What runs of a point have as their control: work that loads the same resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlBy<'a> {
-    /// What was sampled in turn with the point itself, by its name and its footprint.
     Series(&'a str, u64),
-    /// The limit that was measured once in the invocation: all that older records have, and stages
-    /// between whose operations nothing may come.
+    /// Limit that was measured once in the invocation, for older records and stages whose
+    /// operations allow no pause.
     Limit,
 }
 
 impl<'a> ControlBy<'a> {
-    /// The control that all of these runs have.
     pub(crate) fn of(mut runs: impl Iterator<Item = &'a (&'a RunRecord, &'a Stage)>) -> Self {
         let series = |stage: &'a Stage| {
             let control = stage.control.as_ref()?;
@@ -44,7 +40,6 @@ impl<'a> ControlBy<'a> {
         common.unwrap_or(ControlBy::Limit)
     }
 
-    /// Time of the control beside a stage; none where there is none.
     fn time(self, record: &RunRecord, stage: &Stage) -> Option<f64> {
         match self {
             ControlBy::Series(..) => {
@@ -56,7 +51,7 @@ impl<'a> ControlBy<'a> {
     }
 }
 
-/// Runs as occasions: those of one invocation are its repetitions.
+/// Groups runs to occasions: runs of one invocation are its repetitions.
 pub(crate) fn occasions(
     runs: &Runs,
     moments: &HashMap<&str, f64>,
@@ -77,15 +72,14 @@ pub(crate) fn occasions(
     found.into_values().collect()
 }
 
-/// Time of a byte of the limit that was measured beside a stage in the same invocation, in seconds.
-/// None where the stage has none that was measured.
+/// Returns the time in seconds of a byte of the stage's limit. `None` if the limit was not measured
+/// in the invocation.
 fn limit_s(record: &RunRecord, stage: &Stage) -> Option<f64> {
     let limit = record.limit(stage.limit.as_deref()?)?;
     let is_measured = limit.basis != LimitBasis::Given && limit.rate_bytes_per_s > 0.0;
     is_measured.then(|| 1.0 / limit.rate_bytes_per_s)
 }
 
-/// One side of a point.
 pub(crate) fn side(runs: &Runs, moments: &HashMap<&str, f64>, control: ControlBy) -> Side {
     Side {
         occasions: occasions(runs, moments, control),

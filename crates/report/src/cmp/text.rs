@@ -1,5 +1,5 @@
-//! A comparison for people: facts that changed, points that differ, what could have been seen, and
-//! the verdict.
+//! Text of a comparison: facts that changed, points that differ, visible differences, and the
+//! verdict.
 
 use std::fmt::Write;
 
@@ -12,7 +12,6 @@ const HEADINGS: [&str; 9] =
     ["verdict", "point", "time", "A", "B", "B/A", "95 %", "counts from", "runs"];
 
 impl Compared {
-    /// Facts that changed, points that differ (or all), and the verdict.
     pub fn text(&self, all: bool) -> String {
         let mut out = String::new();
         for FactChange { name, a, b } in &self.facts {
@@ -85,7 +84,6 @@ impl Compared {
         ))
     }
 
-    /// How small a difference can be seen, and what would make it smaller.
     fn power_notes(&self) -> Vec<String> {
         let unclear = self.points.iter().filter(|point| point.verdict == "unclear");
         let visible: Vec<f64> = unclear.map(|point| point.visible).collect();
@@ -126,7 +124,6 @@ impl Compared {
         ))
     }
 
-    /// What is not compared.
     fn left_out_notes(&self) -> Vec<String> {
         let first = |what: &str, points: &[String]| {
             let (count, first) = (points.len(), points.first()?);
@@ -190,12 +187,12 @@ fn row(point: &ComparedPoint) -> Vec<String> {
     ]
 }
 
-/// A ratio that may be a wide interval's end.
+/// Writes a ratio that may be the end of a wide interval.
 fn ratio(ratio: f64) -> String {
     if (0.01..100.0).contains(&ratio) { format!("{ratio:.3}") } else { significant(ratio, 2) }
 }
 
-/// The smallest slowdown that counts; beyond a factor of a hundred nothing does.
+/// Writes the smallest slowdown that counts; beyond a factor of a hundred none does.
 fn shown_visible(visible: f64) -> String {
     if visible < 100.0 { format!("{} %", per_cent(visible)) } else { "nothing".to_owned() }
 }

@@ -47,14 +47,14 @@ fn samples(record: &RunRecord) -> u64 {
     record.workload.int("samples").unwrap_or(0)
 }
 
-/// The kind of stores that was asked for; none where the footprint chose it.
+/// Returns the requested kind of stores; `None` if the footprint chose it.
 fn store(record: &RunRecord) -> Option<&str> {
     let store = record.workload.text("store").ok()?;
     ["cached", "non-temporal"].contains(&store).then_some(store)
 }
 
-/// Records of one conversion at several footprints, each with the kind of stores that was asked
-/// for, which compare stores; and all others, which are points of their own.
+/// Splits the records: one conversion at several footprints with a requested kind of stores, for a
+/// comparison of stores, and all others.
 fn split(records: &[RunRecord]) -> (Vec<&RunRecord>, Vec<&RunRecord>) {
     let key = |record: &RunRecord| record.workload.key_without(&["samples", "store"]);
     let mut sizes: HashMap<String, Vec<u64>> = HashMap::new();
@@ -68,16 +68,14 @@ fn split(records: &[RunRecord]) -> (Vec<&RunRecord>, Vec<&RunRecord>) {
     })
 }
 
-/// One conversion.
 struct Conversion {
     name: String,
     rate: Option<Rate>,
     limit: Option<Rate>,
-    /// Rate over limit.
     share: Option<Rate>,
 }
 
-/// The newest run of each conversion, in the order of their functions; and the records.
+/// Returns the newest run of each conversion, in the order of their functions, and the records.
 fn conversions(records: &[RunRecord]) -> (Vec<Conversion>, Vec<&RunRecord>) {
     let mut drawn = split(records).1;
     let int = |record: &RunRecord, name: &str| record.workload.int(name).unwrap_or(0);
@@ -130,7 +128,6 @@ fn limited_by(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Rate by footprint, a curve for each kind of stores.
 fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
     let drawn = split(records).0;
     let names: Vec<String> =
@@ -142,12 +139,12 @@ fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
         Some((name, (footprint, rate::of(stage)?.per_s / 1e6)))
     }));
     curves.sort_by(|a, b| a.label.cmp(&b.label));
-    // One way to store is not a comparison.
+    // A comparison needs two kinds of stores.
     (curves.len() > 1).then(|| STORES.curves(curves, drawn))?
 }
 
-/// Two runs that differ in the kind of stores alone, at the largest footprint that has both, and
-/// the rate of non-temporal stores over that of cached ones.
+/// Returns two runs that differ in the kind of stores alone, at the largest common footprint. With
+/// them comes the rate of non-temporal stores over that of cached ones.
 fn largest_pair(records: &[RunRecord]) -> Option<(&RunRecord, Rate)> {
     let is = |kind: &'static str| move |record: &RunRecord| store(record) == Some(kind);
     let all = of_engine(records, ENGINE);
@@ -170,7 +167,6 @@ fn stores_answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Non-temporal stores where converted data outgrow the caches.
 fn stores_advice(records: &[RunRecord]) -> Option<Advice> {
     let (cached, gain) = largest_pair(records)?;
     let (millions, gained) = (samples(cached) as f64 / 1e6, rate::spoken_number(gain, 3));
@@ -209,7 +205,6 @@ mod tests {
         record
     }
 
-    /// Both kinds of stores at two sizes.
     fn swept(study: &str) -> Vec<RunRecord> {
         let points = [1000, 2000].into_iter().flat_map(|samples| {
             [("cached", 3000), ("non-temporal", 1000)].map(|(store, ns)| (samples, store, ns))
@@ -217,7 +212,7 @@ mod tests {
         points.map(|(samples, store, ns)| record(study, samples, store, ns)).collect()
     }
 
-    /// Figures were chosen by a part of the study's name (issue 15).
+    /// Regression: a part of the study's name chose the figures (issue 15).
     #[test]
     fn what_a_figure_shows_does_not_depend_on_the_name_of_the_study() {
         for study in ["survey/stores", "lab7/my plan", ""] {
@@ -233,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Of two conversions with one name one was dropped silently (issue 15).
+    /// Regression: of two conversions with one name one was dropped silently (issue 15).
     #[test]
     fn points_with_one_name_are_told_apart_by_what_differs_and_repeated_runs_are_one() {
         let records = [

@@ -1,8 +1,7 @@
-//! The functions of the original's read-out and conversions, in the words of its help.
+//! Functions of the original's read-out and conversions, in the words of its help.
 
 use daqmeter_record::{RunRecord, Stage};
 
-/// Name in words.
 pub(crate) fn short(name: &str) -> String {
     if let Some(fused) = name.strip_prefix("readout+") {
         return format!("read-out + {}", short(fused));
@@ -24,10 +23,8 @@ pub(crate) fn short(name: &str) -> String {
     .to_owned()
 }
 
-/// Parameters that [`label`] shows.
 pub(crate) const IN_LABEL: &[&str] = &["function", "dec_factor"];
 
-/// A stage in words, with the decimation factor where it matters.
 pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
     let factor = record.workload.int("dec_factor").unwrap_or(1);
     let name = short(&stage.name);

@@ -49,7 +49,6 @@ fn by_size(records: &[RunRecord], engine: &str, size: &str, plot: Plot) -> Optio
     plot.curves(curves, drawn)
 }
 
-/// Adds the rate of each stage, and its limit.
 fn add_stages(curves: &mut Vec<Curve>, record: &RunRecord, bytes: f64, distinction: &str) {
     for stage in &record.lanes[0].stages {
         let Some(rate) = rate::of(stage).map(|rate| rate.times(1e-6)) else {

@@ -1,4 +1,4 @@
-//! Memory rates against footprint: the limit of everything else.
+//! Memory rates against footprint: the limit of all other stages.
 
 use daqmeter_record::RunRecord;
 
@@ -25,7 +25,7 @@ const MEMORY: Plot = Plot {
     y: Axis::log("MB/s read + written"),
 };
 
-/// Bytes read, and the lines read and written in turn.
+/// Returns the bytes read, and the lines read and written in turn.
 fn ratio(record: &RunRecord) -> Option<[u64; 3]> {
     let [bytes, reads, writes] =
         ["read_bytes", "read_lines", "write_lines"].map(|name| record.workload.int(name).ok());
@@ -48,7 +48,7 @@ fn figure(records: &[RunRecord]) -> Option<Figure> {
     let labels = distinguished(&drawn, &names, &["read_bytes", "read_lines", "write_lines"]);
     let mut curves = Vec::new();
     for ((record, [bytes, reads, writes]), label) in drawn.iter().zip(ratios).zip(&labels) {
-        // The best store of each point: that is the limit.
+        // The best store of each point is the limit.
         let rates = record.lanes[0].stages.iter().filter_map(rate::of);
         let Some(rate) = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s)) else {
             continue;
@@ -61,7 +61,8 @@ fn figure(records: &[RunRecord]) -> Option<Figure> {
     MEMORY.curves(curves, drawn)
 }
 
-/// Huge pages, where buffers of this run did without. With `madvise` daqmeter asks for them itself.
+/// Advises huge pages if buffers of this run lacked them. With `madvise` daqmeter requests them
+/// itself.
 fn huge_pages(records: &[RunRecord]) -> Option<Advice> {
     let host = &records.first()?.host;
     let first = of_engine(records, ENGINE).next()?;

@@ -1,6 +1,5 @@
-//! The families of measurements: each shows its own records, in its own file. Adding one is a file
-//! here and a line in [`FAMILIES`]; adding a figure, an answer or a piece of advice is a function
-//! and a line in its family.
+//! Families of measurements, each in its own file. A new family is a file here and a line in
+//! [`FAMILIES`]. A new figure, answer or piece of advice is a function and a line in its family.
 
 mod conversion;
 pub mod copy;
@@ -21,7 +20,6 @@ use crate::family::{Family, Work};
 use crate::figures::Figure;
 use crate::several;
 
-/// All families, in the order of the page.
 pub(crate) const FAMILIES: &[Family] = &[
     digitizer::FAMILY,
     conversion::FAMILY,
@@ -35,7 +33,6 @@ pub(crate) const FAMILIES: &[Family] = &[
     tool::FAMILY,
 ];
 
-/// The family that records of an engine belong to.
 pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
     FAMILIES.iter().find_map(|family| {
         let (_, work) = family.engines.iter().find(|(name, _)| *name == engine)?;
@@ -43,7 +40,7 @@ pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
     })
 }
 
-/// Every figure that the records can fill, of each host. Records that failed are not drawn.
+/// Returns every figure that the records can fill, of each host, without failed records.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     let mut number = 0;
     several::each(&crate::rate::done(records), |host, records| {
@@ -54,7 +51,7 @@ pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
             if let Some(host) = host {
                 figure.title.push_str(&format!(": {host}"));
             }
-            // Answers point to the figures of the first host.
+            // Answers refer to the figures of the first host.
             if number > 1 {
                 figure.id.push_str(&format!("-{number}"));
             }
@@ -63,15 +60,14 @@ pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     })
 }
 
-/// What is compared between runs of a stage: what data takes on its way (all its time: the mean),
-/// or what an operation takes (the median). Work of this CPU alone is the latter, because what
-/// disturbs it is foreign to it; and so is what moves no bytes: waits, calls.
+/// Returns the compared statistic of a stage's runs: the mean for data on its way, the median for
+/// an operation. Work of this CPU alone has the median, because its disturbances come from outside.
+/// Work without bytes (waits, calls) has it, too.
 pub(crate) fn level(record: &RunRecord, stage: &Stage) -> Level {
     let work = of_engine(&record.engine.name).map_or(Work::Path, |(_, work)| work);
     if stage.bytes_per_op > 0 && work == Work::Path { Level::Mean } else { Level::Median }
 }
 
-/// The level in words, for columns.
 pub(crate) fn level_name(level: Level) -> &'static str {
     match level {
         Level::Mean => "mean",
@@ -79,18 +75,15 @@ pub(crate) fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// A stage in the words of its users.
 pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
     let family = of_engine(&record.engine.name).map_or(&Family::EMPTY, |(family, _)| family);
     (family.label)(record, stage)
 }
 
-/// Parameters that some label shows.
 pub(crate) fn in_label() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|family| family.in_label).copied().collect()
 }
 
-/// What the families say below the table of one record, a line each.
 pub(crate) fn footnotes(record: &RunRecord) -> impl Iterator<Item = String> {
     FAMILIES.iter().filter_map(|family| (family.footnote)(record))
 }

@@ -1,5 +1,5 @@
-//! Paths: the sustained rate, where the time of each thread went, how full the queues were, how
-//! late blocks came.
+//! Paths: the sustained rate, the time of each thread, the filling of the queues, the latency of
+//! blocks.
 
 use daqmeter_record::border::sum;
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "path";
 
-/// Sustained rate: all bytes over all the time from release to end.
+/// Returns the sustained rate: all bytes over all the time from release to end.
 pub(crate) fn rate_bytes_per_s(run: &PathRun) -> f64 {
     run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
-/// What `daqmeter path` is given for the path of a record: with other values for its fields it is
-/// another path.
+/// Returns the arguments of `daqmeter path` that identify a path. A path with other values for its
+/// fields is another one.
 pub(crate) fn name(record: &RunRecord) -> Option<String> {
     let path = record.workload.text("path").ok()?;
     Some(match record.workload.text("with") {
@@ -44,7 +44,6 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
     })
 }
 
-/// Run that represents a path.
 pub(crate) struct Longest<'a> {
     pub(crate) record: &'a RunRecord,
     pub(crate) run: &'a PathRun,
@@ -52,8 +51,8 @@ pub(crate) struct Longest<'a> {
     pub(crate) of: usize,
 }
 
-/// Longest run of every path, from valid records. A run as fast as the path goes is preferred. One
-/// at a rate shows what was requested, not what the path carries. Of equals the newest is taken.
+/// Returns the longest run of every path, from valid records. A run at full speed is preferred,
+/// because a run at a rate shows the request, not the capacity. Of equals the newest is taken.
 pub(crate) fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
     let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
     let mut longest: BTreeMap<String, Longest<'_>> = BTreeMap::new();
@@ -71,7 +70,7 @@ pub(crate) fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
     longest
 }
 
-/// Requested rate, and whether it was kept. `None` for a run as fast as it goes, for one that
+/// Returns the requested rate, and if it was kept. `None` for a run at full speed, for one that
 /// failed, and for older records.
 pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     let asked = run.asked_bytes_per_s.filter(|asked| *asked > 0.0)?;
@@ -88,7 +87,7 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
         (lost + ledger.lost() - own, not_given + own)
     });
     let due_ns = run.payload_bytes as f64 / asked * 1e9;
-    // The bytes of a card's triggers are not those that come out of its blocks.
+    // A card's triggers have other bytes than its blocks.
     let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
     let kept = match (lost, behind_ns > 0.0, not_given) {
         (1.., ..) => format!("not kept, {} lost", plural_of(lost, what)),
@@ -101,12 +100,10 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
 }
 
-/// Count with its noun, which is given in the plural.
 fn plural_of(count: u64, names: &str) -> String {
     plural(count, names.trim_end_matches('s'))
 }
 
-/// Time per block of the whole path.
 pub(crate) fn block_ns(run: &PathRun) -> f64 {
     run.wall_ns as f64 / run.blocks.max(1) as f64
 }
@@ -115,7 +112,7 @@ fn footnote(record: &RunRecord) -> Option<String> {
     record.path.as_deref().map(|run| latency(record, run))
 }
 
-/// What sockets had and did, where the record counts it.
+/// Writes the buffers and losses of sockets, if the record counts them.
 fn network(record: &RunRecord) -> String {
     let mut out = String::new();
     let count = |name: &str| record.counter(name);
@@ -137,7 +134,6 @@ fn network(record: &RunRecord) -> String {
     out
 }
 
-/// Every path in the records as text: its rate, its threads, its queues.
 pub fn text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in records.iter().filter(|record| record.role.is_point()) {
@@ -151,7 +147,6 @@ pub fn text(records: &[RunRecord]) -> String {
     out
 }
 
-/// Where the time of each path's threads went, for records that are shown in another way.
 pub fn threads_text(records: &[RunRecord]) -> String {
     let runs = records.iter().filter_map(|record| record.path.as_deref());
     runs.map(threads).collect()
@@ -196,7 +191,6 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
     }
 }
 
-/// Resources of one run, and the rate that each allows.
 fn used(run: &PathRun) -> String {
     let columns: [TextColumn<(&PathRun, Resource)>; 4] = [
         ("resource", |(_, resource)| resource.what.text()),
@@ -221,12 +215,11 @@ fn events(run: &PathRun) -> String {
     format!("; {} events, {} per s", run.events, significant(per_s, 4))
 }
 
-/// Whether its source was a card that was read out live: only such a one counts triggers.
+/// Tests if its source was a card that was read out live: only such a one counts triggers.
 fn is_live(record: &RunRecord) -> bool {
     record.counter("trigger-rate").is_some()
 }
 
-/// Triggers, the ring and BUSY of a card that was read out live.
 fn card(record: &RunRecord) -> String {
     if !is_live(record) {
         return String::new();
@@ -244,7 +237,8 @@ fn card(record: &RunRecord) -> String {
     )
 }
 
-/// How long a card that was read out live was BUSY, and how full its ring was; none of other paths.
+/// Writes the BUSY time and the ring's filling of a card that was read out live; `None` for other
+/// paths.
 pub(crate) fn busy(record: &RunRecord) -> Option<String> {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     let percent = |name: &str| significant(value(name) * 100.0, 3);
@@ -269,7 +263,7 @@ fn latency(record: &RunRecord, run: &PathRun) -> String {
         true => "from the time at which a block was due",
         false => "from the time at which the source began a block",
     };
-    // Percentiles need values behind them.
+    // Percentiles need a minimum of values.
     let n = sum(run.latency.iter().map(|bucket| bucket.count));
     let p99 = match daqmeter_stats::supports(usize::try_from(n).unwrap_or(usize::MAX), 0.99) {
         true => format!(", p99 {}", ns(0.99)),
@@ -284,12 +278,11 @@ fn latency(record: &RunRecord, run: &PathRun) -> String {
 
 type ThreadOf<'a> = (&'a PathRun, &'a PathThread);
 
-/// Share of the thread's time in per cent.
+/// Writes the share of the thread's time in per cent.
 fn percent((_, thread): &ThreadOf<'_>, ns: u64) -> String {
     significant(ns as f64 / thread.wall_ns.max(1) as f64 * 100.0, 3)
 }
 
-/// CPU time of the thread for each of these.
 fn cpu_per((_, thread): &ThreadOf<'_>, count: u64, shown: fn(f64) -> String) -> String {
     if count == 0 { "-".to_owned() } else { shown(thread.cpu_ns as f64 / count as f64) }
 }
@@ -313,7 +306,6 @@ fn threads(run: &PathRun) -> String {
     shared.fold(table(1, &columns, &all), |table, line| table + &line + "\n")
 }
 
-/// Other work in a thread, and its share of the time at work.
 fn within(thread: &PathThread) -> Option<String> {
     let share = |other: &PathWithin| {
         let percent = 100.0 * other.ns as f64 / thread.busy_ns.max(other.ns).max(1) as f64;
@@ -406,11 +398,11 @@ pub(crate) mod tests {
         }
         let copy = text.lines().find(|line| line.starts_with(" copy "));
         let cells: Vec<&str> = copy.unwrap().split_whitespace().collect();
-        // Blocks, busy, no input, no room, not due, preempted, elsewhere.
+        // Columns: blocks, busy, no input, no room, not due, preempted, elsewhere.
         assert_eq!(&cells[2..9], ["1000", "90", "5", "0", "0", "1", "4"], "{text}");
     }
 
-    /// The faster of two runs represented a path: one of 33 ms where another took 299.
+    /// Regression: the faster of two runs represented a path, one of 33 ms instead of 299.
     #[test]
     fn the_longest_run_stands_for_a_path_and_one_at_a_rate_only_where_there_is_no_other() {
         let run = |wall_ns, payload_bytes, is_paced| {

@@ -1,4 +1,4 @@
-//! The tool itself: what its loop costs, and how far numbers of this host can be trusted.
+//! Cost of the tool's own loop, and credibility of this host's numbers.
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::border::sum;
@@ -16,8 +16,8 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "null";
 
-/// The tool's own cost per operation in nanoseconds: of the null engine's record if there is one,
-/// else as every record holds it.
+/// Returns the tool's own cost per operation in nanoseconds: of the null engine's record if there
+/// is one, else from any record.
 pub(crate) fn cost_ns(records: &[RunRecord]) -> Option<f64> {
     let null = records.iter().filter(|record| record.engine.name == ENGINE);
     let measured = null.flat_map(stages).find_map(median_ns);
@@ -25,7 +25,7 @@ pub(crate) fn cost_ns(records: &[RunRecord]) -> Option<f64> {
     measured.or_else(|| known.find(|&ns| ns > 0.0))
 }
 
-/// Records whose spread is looked at: that of a few thousand is that of all.
+/// Records whose spread is used: a few thousand represent all.
 const SPREAD_RECORDS: usize = 4000;
 
 fn trust(records: &[RunRecord]) -> Option<PlainAnswer> {
@@ -48,7 +48,6 @@ fn trust(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Time that the hypervisor gave to others.
 fn stolen(records: &[RunRecord]) -> Option<Advice> {
     let all = |of: fn(&RunRecord) -> u64| sum(records.iter().map(of)) as f64;
     let steal = all(|record| record.host_cpu.steal_ns);

@@ -1,19 +1,18 @@
-//! The 50 figures of the study of copies (reference 1.9), drawn from any records: a table of kinds,
-//! each for several parameters.
+//! Figures 2.1 to 2.50 of the study of copies (reference 1.9), drawn from any records: a table of
+//! kinds, each for several parameters.
 
 use daqmeter_record::RunRecord;
 
 use super::{Axis, ChartKind, Curve, Figure, Series, add_point, bars, join};
 use crate::copy::{CopyRow, PollutionRow, copy_rows, pollution_rows, traced_sizes};
 
-/// One figure of the study, `2.1` to `2.50`.
+/// Figure of the study, `2.1` to `2.50`.
 struct StudyFigure {
     number: usize,
     load: &'static str,
     what: What,
 }
 
-/// Quantity of a figure.
 enum What {
     /// Mean latency against block size, by context.
     Latency { direction: &'static str, cold: bool },
@@ -23,7 +22,7 @@ enum What {
     Channels { direction: &'static str },
     /// Calls in 100 s by block size.
     Calls { operations: &'static [&'static str] },
-    /// Mean cache-miss percentage of each program, by neighbour, or its mean execution time.
+    /// Mean cache-miss percentage or mean execution time of each program, by neighbour.
     Programs { copies: &'static str, small: bool, misses: bool },
 }
 
@@ -37,7 +36,7 @@ const OPERATIONS: [&[&str]; 6] = [
     &["copy_to_user", "__copy_to_user"],
 ];
 /// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text
-/// fits its place. The "huge" images, whose figures the study does not name, stand with the large
+/// fits its place. The "huge" images, whose figures the study does not name, are with the large
 /// ones.
 const COPIES: [&str; 6] = ["both 16", "from 224", "from 1124", "from 16064", "to 1448", "to 4096"];
 /// Megabyte of the study's bandwidth: 2^20 bytes.
@@ -54,7 +53,7 @@ const NEIGHBOURS: [(&str, &str); 5] = [
     ("null-call", "null call (control)"),
 ];
 
-/// All 50, in the order of their numbers.
+/// Returns all 50 figures, in the order of their numbers.
 fn figures() -> Vec<StudyFigure> {
     let mut all = Vec::new();
     let mut add = |load, what| {
@@ -91,17 +90,13 @@ fn figures() -> Vec<StudyFigure> {
     all
 }
 
-/// A figure of the study that the records fill, or the command that makes such records.
 pub struct Drawn {
-    /// Number and quantity.
     pub title: String,
-    /// The figure, if there are records for it.
     pub figure: Option<Figure>,
-    /// The command that makes its records.
     pub command: String,
 }
 
-/// All 50, in order.
+/// Returns all 50 figures, in order.
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
     let (mut copies, pollution) = (copy_rows(records), pollution_rows(records));
     copies.retain(|row| !row.is_clearing());
@@ -258,7 +253,7 @@ impl StudyFigure {
         let is_trace = |record: &&RunRecord| record.engine.name == "trace" && record.wall_ns > 0;
         let record = records.iter().rev().find(is_trace)?;
         let seconds = record.wall_ns as f64 / 1e9;
-        // Both forms of a direction are one curve: their calls of a size are added up.
+        // Both forms of a direction are one curve: their calls of a size are summed.
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (bytes, calls) in operations.iter().flat_map(|name| traced_sizes(record, name)) {
             let point = (bytes.max(1) as f64, calls / seconds * CALLS_SECONDS);
@@ -289,9 +284,8 @@ impl StudyFigure {
         small: bool,
         misses: bool,
     ) -> Option<Figure> {
-        // Times of an emulator are not results, and misses of a cache and of a model are not one
-        // series. Of a host that counts no misses and of the model there may be records of one
-        // program.
+        // Times of an emulator are no results, and misses of a cache and of a model are separate
+        // series. One program may have records of a host without a miss counter and of the model.
         let value = |row: &PollutionRow| {
             if misses { row.miss_percent } else { Some(row.mean_ns / 1e3) }
         };
@@ -336,7 +330,6 @@ impl StudyFigure {
     }
 }
 
-/// The study's name of a context, with the path that copied.
 fn series(row: &CopyRow) -> String {
     let known = CONTEXTS.iter().find(|(context, _)| *context == row.context);
     format!("{} ({})", known.map_or("DMA Prio", |(_, name)| name), row.path)

@@ -1,5 +1,5 @@
-//! Figures as data: what the page draws, and how curves and bars become one. Which figures there
-//! are is in `families`.
+//! Figures as data: content of the page's charts, made of curves and bars. `families` lists the
+//! figures.
 
 pub mod copy_study;
 
@@ -8,53 +8,35 @@ use std::collections::{HashMap, HashSet};
 use daqmeter_record::RunRecord;
 use serde::Serialize;
 
-/// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Anchor on the page.
     pub id: String,
-    /// Heading.
     pub title: String,
-    /// What it shows and how to read it, a sentence or two.
     pub caption: String,
-    /// How to draw it.
     pub kind: ChartKind,
-    /// Horizontal axis.
     pub x: Axis,
-    /// Vertical axis.
     pub y: Axis,
     /// Horizontal values, or for bars the categories' numbers.
     pub xs: Vec<f64>,
-    /// Names of the bars.
     pub categories: Vec<String>,
-    /// Curves or groups of bars.
     pub series: Vec<Series>,
-    /// The command that reproduces it.
     pub command: String,
-    /// True when an emulated device is in the path.
     pub emulated: bool,
 }
 
-/// How a figure is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChartKind {
-    /// Points joined by lines.
     Lines,
-    /// Groups of bars.
     Bars,
-    /// Points alone.
     Points,
 }
 
-/// An axis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Axis {
-    /// Quantity and unit.
     pub label: &'static str,
-    /// Logarithmic.
     pub log: bool,
-    /// `bytes` shows powers of 1024.
+    /// Unit of the marks: `bytes` shows powers of 1024.
     pub unit: &'static str,
 }
 
@@ -72,34 +54,30 @@ impl Axis {
     }
 }
 
-/// One curve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// Name in the legend.
     pub label: String,
-    /// Values, with holes.
     pub ys: Vec<Option<f64>>,
     /// True for limits, which are drawn as marks instead of bars and as dashed lines.
     pub limit: bool,
-    /// 95 % intervals of the values, where they are known: drawn as a band, or as whiskers on bars.
-    /// As many as values, or none.
+    /// 95 % intervals of known values, drawn as a band, or as whiskers on bars. Equal in number to
+    /// the values, or empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub band: Vec<Option<(f64, f64)>>,
 }
 
 impl Series {
-    /// A series without intervals.
+    /// Creates a series without intervals.
     pub fn new(label: impl Into<String>, ys: Vec<Option<f64>>) -> Series {
         Series { label: label.into(), ys, limit: false, band: Vec::new() }
     }
 
-    /// The same as a limit.
     #[must_use]
     pub(crate) fn into_limit(self) -> Series {
         Series { limit: true, ..self }
     }
 
-    /// The same with intervals, where any is known.
+    /// Adds intervals, if any is known.
     #[must_use]
     pub(crate) fn with_band(self, band: Vec<Option<(f64, f64)>>) -> Series {
         let is_known = band.iter().any(Option::is_some);
@@ -107,7 +85,6 @@ impl Series {
     }
 }
 
-/// Description of a figure: all but its values.
 pub(crate) struct Plot {
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
@@ -134,7 +111,7 @@ impl Plot {
         }
     }
 
-    /// Curves over a common axis, drawn from these records; none where all values are at one place.
+    /// Draws curves over a common axis from these records; `None` if all values are at one place.
     pub(crate) fn curves<'a>(
         self,
         curves: Vec<Curve>,
@@ -144,7 +121,6 @@ impl Plot {
         (xs.len() > 1).then(|| Figure { xs, series, ..self.figure(drawn) })
     }
 
-    /// Groups of bars; none without a group.
     pub(crate) fn bars<'a>(
         self,
         categories: Vec<String>,
@@ -157,7 +133,7 @@ impl Plot {
     }
 }
 
-/// Values of things that are numbered from 1 in the order that the caption says.
+/// Draws values of things that the caption numbers from 1.
 pub fn by_rank(
     id: &'static str,
     title: &'static str,
@@ -170,7 +146,6 @@ pub fn by_rank(
     Figure { xs: (1..=count).map(|at| at as f64).collect(), series, ..plot.figure([]) }
 }
 
-/// Groups of bars of what is drawn by the caller.
 pub(crate) fn bars(
     id: &'static str,
     title: &str,
@@ -191,7 +166,6 @@ pub(crate) fn bars(
     }
 }
 
-/// The command lines of records, each once, in their order.
 pub(crate) fn commands<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> Vec<&'a str> {
     let mut seen = HashSet::new();
     records
@@ -201,7 +175,6 @@ pub(crate) fn commands<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> 
         .collect()
 }
 
-/// A curve before its places are joined with those of the others.
 pub(crate) struct Curve {
     pub(crate) label: String,
     pub(crate) limit: bool,
@@ -221,7 +194,6 @@ impl Curve {
     }
 }
 
-/// The curve of that label, made where there is none yet.
 pub(crate) fn curve<'a>(curves: &'a mut Vec<Curve>, label: &str) -> &'a mut Curve {
     let at = curves.iter().position(|curve| curve.label == label);
     let at = at.unwrap_or_else(|| {
@@ -243,21 +215,19 @@ pub(crate) fn add_banded(
     curve.bands.extend(band.map(|band| (point.0, band)));
 }
 
-/// Adds a point to the curve of that label.
 pub(crate) fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64)) {
     curve(curves, label).points.push(point);
 }
 
-/// Curves by label, in the order in which their first points come.
 pub(crate) fn curves_of(points: impl IntoIterator<Item = (String, (f64, f64))>) -> Vec<Curve> {
     let mut curves = Vec::new();
     points.into_iter().for_each(|(label, point)| add_point(&mut curves, &label, point));
     curves
 }
 
-/// Joins curves that have values at different places: sorted union of the places, holes where a
-/// curve has none. Of several values at one place the last is drawn: records stand in the order in
-/// which they were measured.
+/// Joins curves with values at different places: sorted union of the places, holes for missing
+/// values. Of several values at one place the last is drawn: records are in the order of
+/// measurement.
 pub(crate) fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
     let places = curves.iter().flat_map(|curve| &curve.points);
     let mut xs: Vec<f64> = places.map(|(x, _)| *x).collect();
@@ -272,7 +242,7 @@ pub(crate) fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
     (xs.clone(), series.collect())
 }
 
-/// Thousands of places are usual: they are looked up, not searched for.
+/// Searches by lookup, because thousands of places are usual.
 fn at_places<T: Copy>(xs: &[f64], known: &[(f64, T)]) -> Vec<Option<T>> {
     let by_place: HashMap<u64, T> = known.iter().map(|(x, y)| (x.to_bits(), *y)).collect();
     xs.iter().map(|x| by_place.get(&x.to_bits()).copied()).collect()

@@ -1,4 +1,4 @@
-//! Records with a number that no run has measured. Every output is made of them, or the record is
+//! Records with a number that no run has measured. Every output handles them, or the record is
 //! refused by the name of the field. Nothing overflows.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::families::path::tests::record as path;
 use crate::{answers_text, cmp, examples, export, history, page, table};
 
-/// Records that the repository has, one of each engine and study.
 fn shipped() -> Vec<Value> {
     let files = [
         include_str!("../../../record/testdata/v1/digitizer.jsonl"),
@@ -30,7 +29,6 @@ fn shipped() -> Vec<Value> {
     records
 }
 
-/// Shortens long lists: their first values show how all are treated.
 fn shorten(value: &mut Value) {
     match value {
         Value::Array(values) => {
@@ -42,7 +40,7 @@ fn shorten(value: &mut Value) {
     }
 }
 
-/// Places of all numbers; of a list of numbers that of the first.
+/// Returns the places of all numbers; for a list of numbers only the first.
 fn numbers(value: &Value, path: String, found: &mut Vec<String>) {
     match value {
         Value::Number(_) => found.push(path),
@@ -64,7 +62,6 @@ fn numbers(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// Everything that the verbs make of records.
 fn shown(records: &[daqmeter_record::RunRecord]) {
     table::text(records);
     table::markdown(records);

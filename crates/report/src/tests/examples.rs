@@ -4,8 +4,7 @@ use daqmeter_record::{
     Counter, CpuTime, EngineInfo, Lane, Ledger, Limit, LimitBasis, RunRecord, Stage, Workload,
 };
 
-/// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all
-/// outputs.
+/// Record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
 pub(crate) fn example() -> RunRecord {
     let engine =
         EngineInfo { name: "digitizer".into(), target: "emu:ku0 emu:l0".into(), emulated: true };
@@ -63,7 +62,6 @@ pub(crate) fn example() -> RunRecord {
     record
 }
 
-/// The example if it had been waived, with a parameter that is a name.
 pub(crate) fn waived() -> RunRecord {
     let mut record = example();
     record.lanes.clear();
@@ -72,14 +70,12 @@ pub(crate) fn waived() -> RunRecord {
     record
 }
 
-/// The example with its first stage three times as fast as its limit.
 pub(crate) fn above_its_limit() -> RunRecord {
     let mut record = example();
     record.limits[0].rate_bytes_per_s = 0.4e9;
     record
 }
 
-/// The example on a host of which other programs took nine tenths.
 pub(crate) fn disturbed() -> RunRecord {
     let mut record = example();
     (record.host_cpu.user_ns, record.host_cpu.idle_ns) = (9_000_000_000, 1_000_000_000);
@@ -87,7 +83,7 @@ pub(crate) fn disturbed() -> RunRecord {
     record
 }
 
-/// One lane, one stage of 1 MB that takes so many nanoseconds, with a limit of 10 GB/s.
+/// One lane, one stage of 1 MB that takes that number of nanoseconds, with a limit of 10 GB/s.
 pub(crate) fn record(
     engine: &str,
     workload: Workload,
@@ -112,8 +108,8 @@ pub(crate) fn record(
     record
 }
 
-/// A chain of one second that was to carry 1 MB beside a limit of 1 MB/s, and carried so many
-/// bytes.
+/// Chain of one second that was to carry 1 MB beside a limit of 1 MB/s, and carried
+/// `carried_bytes`.
 pub(crate) fn chain(carried_bytes: u64) -> RunRecord {
     let workload = Workload::new("readout").with("scenario", "gbt");
     let mut record = record("readout", workload, "run", "read-out", 1_000_000_000);

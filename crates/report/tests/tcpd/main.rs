@@ -1,5 +1,5 @@
-//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222),
-//! ours and published ways, by the paper's own F1 with a margin of 5.
+//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222), by
+//! our and published methods. The score is the paper's own F1 with a margin of 5.
 //!
 //! The series are not part of the project: `DAQMETER_TCPD` names the folder of their JSON files
 //! with `annotations.json`.
@@ -19,7 +19,6 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Distance at which a place still counts as found.
 const MARGIN: usize = 5;
 
 type Marks = BTreeMap<String, Vec<usize>>;
@@ -32,8 +31,8 @@ const METHODS: [(&str, Method); 4] = [
     ("t-test (Perfherder)", methods::t_tests),
 ];
 
-/// Our steps want positive values and look at their logarithms: here these are the values in units
-/// of ten standard deviations.
+/// Our steps need positive values and use their logarithms: here these are the values in units of
+/// ten standard deviations.
 fn ours(values: &[f64]) -> Vec<usize> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -43,7 +42,6 @@ fn ours(values: &[f64]) -> Vec<usize> {
     steps.into_iter().map(|step| step.at).collect()
 }
 
-/// Marks that have a place within the margin, none of the places used twice.
 fn hits(marks: &[usize], places: &[usize]) -> usize {
     let mut left = places.to_vec();
     let mut count = 0;
@@ -58,8 +56,8 @@ fn hits(marks: &[usize], places: &[usize]) -> usize {
     count
 }
 
-/// F1 of the paper (section 5.1.1): precision against all annotators' marks together, recall as the
-/// mean over the annotators; the beginning of the series is a mark and a place.
+/// Returns F1 of the paper (section 5.1.1): precision against all annotators' marks together,
+/// recall as the mean over the annotators. The beginning of the series is a mark and a place.
 fn f1(annotators: &Marks, places: &[usize]) -> f64 {
     let with_begin = |places: &[usize]| {
         let mut all: Vec<usize> = places.iter().copied().chain([0]).collect();
@@ -78,7 +76,6 @@ fn f1(annotators: &Marks, places: &[usize]) -> f64 {
     2.0 * precision * recall / (precision + recall)
 }
 
-/// The values of a series, a missing one as the one before.
 fn series(path: &Path) -> Vec<f64> {
     let text = std::fs::read_to_string(path).unwrap();
     let parsed: Value = serde_json::from_str(&text).unwrap();
@@ -116,7 +113,7 @@ fn the_published_ways_find_a_clear_step() {
 #[test]
 fn our_steps_score_above_published_ways_on_annotated_series() {
     let Some(folder) = std::env::var_os("DAQMETER_TCPD") else {
-        // Past the test's own capture: what was left out must be seen.
+        // Bypasses the test's output capture, so that omissions are visible.
         let line =
             "!!! LEFT OUT: DAQMETER_TCPD names no folder with the Turing Change Point Dataset";
         writeln!(std::io::stderr(), "{line}").unwrap();

@@ -1,13 +1,11 @@
-//! Published ways to find steps, written from their papers, to hold ours against. Places are the
-//! first values of new levels.
+//! Published methods to find steps, written from their papers, for comparison with ours. Places are
+//! the first values of new levels.
 
 use daqmeter_stats::Random;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Sums of |x - y| over all pairs in every range, for the divergence of Matteson and James.
 struct Distances {
     n: usize,
-    /// Of the range from row to column, the column excluded.
     sums: Vec<f64>,
 }
 
@@ -31,7 +29,7 @@ impl Distances {
         self.sums[from * (self.n + 1) + to]
     }
 
-    /// Divergence of two ranges that touch, scaled by their lengths.
+    /// Returns the divergence of two ranges that touch, scaled by their lengths.
     fn divergence(&self, from: usize, at: usize, to: usize) -> f64 {
         let (left, right) = ((at - from) as f64, (to - at) as f64);
         let (within_left, within_right) = (self.sum(from, at), self.sum(at, to));
@@ -42,8 +40,8 @@ impl Distances {
                 - left / (right - 1.0).max(1.0) * within_right)
     }
 
-    /// The split of a range with the largest divergence: where, and how large. Both sides have
-    /// `least` values.
+    /// Finds the split of a range with the largest divergence, and its size. Both sides have at
+    /// least `least` values.
     fn best(&self, from: usize, to: usize, least: usize) -> Option<(usize, f64)> {
         let splits = (from + least..=to.saturating_sub(least))
             .flat_map(|at| (at + least..=to).map(move |end| (at, self.divergence(from, at, end))));
@@ -51,7 +49,7 @@ impl Distances {
     }
 }
 
-/// Bounds of the ranges between places, 0 and n among them.
+/// Returns bounds of the ranges between places, 0 and n included.
 fn bounds(places: &[usize], n: usize) -> Vec<usize> {
     let mut bounds = vec![0, n];
     bounds.extend(places);
@@ -59,7 +57,6 @@ fn bounds(places: &[usize], n: usize) -> Vec<usize> {
     bounds
 }
 
-/// The best split of all ranges.
 fn best_of_all(values: &[f64], bounds: &[usize], least: usize) -> Option<(usize, f64)> {
     let each = bounds.windows(2).filter_map(|range| {
         let distances = Distances::of(&values[range[0]..range[1]]);
@@ -70,8 +67,8 @@ fn best_of_all(values: &[f64], bounds: &[usize], least: usize) -> Option<(usize,
 }
 
 /// E-divisive (Matteson and James 2014): divergence with exponent 1, 199 permutations inside of
-/// ranges, 5 %, ranges of 30 values, which are the defaults of their R package; shorter series a
-/// fifth of their length.
+/// ranges, 5 %, ranges of 30 values, which are the defaults of their R package. Shorter series use
+/// a fifth of their length.
 pub(crate) fn e_divisive(values: &[f64]) -> Vec<usize> {
     const PERMUTATIONS: usize = 199;
     let least = 30.min(values.len() / 5).max(2);
@@ -87,7 +84,7 @@ pub(crate) fn e_divisive(values: &[f64]) -> Vec<usize> {
             bounds.windows(2).for_each(|range| shuffle(&mut shuffled[range[0]..range[1]], random));
             best_of_all(&shuffled, &bounds, least).is_some_and(|(_, found)| found >= divergence)
         };
-        // It is not significant as soon as a twentieth of all permutations is as large.
+        // A twentieth of all permutations with as large a divergence ends the test.
         let mut larger = 0;
         for _ in 0..PERMUTATIONS {
             larger += usize::from(as_large(&mut random));
@@ -106,8 +103,8 @@ fn shuffle(values: &mut [f64], random: &mut Random) {
     }
 }
 
-/// Chance that two means differ as much by themselves: Student's t with a pooled variance; 1 where
-/// there are too few values.
+/// Returns the probability of such a difference of two means by chance: Student's t with a pooled
+/// variance; 1 with too few values.
 fn t_test(left: &[f64], right: &[f64]) -> f64 {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let squares = |values: &[f64]| values.iter().map(|x| (x - mean(values)).powi(2)).sum::<f64>();
@@ -122,7 +119,7 @@ fn t_test(left: &[f64], right: &[f64]) -> f64 {
 }
 
 /// Hunter (Fleming et al. 2023), which became Apache Otava: splits by divergence in windows of 50
-/// that overlap by half, weak points at ten times the final p, then the weakest are taken out until
+/// that overlap by half, weak points at ten times the final p. The weakest are then removed until
 /// all are below p = 0.001.
 pub(crate) fn hunter(values: &[f64]) -> Vec<usize> {
     const WINDOW: usize = 50;
@@ -153,7 +150,8 @@ pub(crate) fn hunter(values: &[f64]) -> Vec<usize> {
     }
 }
 
-/// Splits of a window, strongest first, while the t-test of a split's two ranges stays below p.
+/// Returns splits of a window, strongest first, while the t-test of a split's two ranges stays
+/// below p.
 fn split(values: &[f64], p: f64) -> Vec<usize> {
     let mut places = Vec::new();
     loop {
@@ -169,8 +167,8 @@ fn split(values: &[f64], p: f64) -> Vec<usize> {
     }
 }
 
-/// A t-test of the twelve values before and the twelve after each place, t above 7, at the largest
-/// t of each run of places: what Perfherder does by default.
+/// T-test of the twelve values before and the twelve after each place, t above 7, at the largest t
+/// of each run of places: Perfherder's default.
 pub(crate) fn t_tests(values: &[f64]) -> Vec<usize> {
     const WINDOW: usize = 12;
     const LEAST: f64 = 7.0;

@@ -5,7 +5,7 @@
 
 use super::{Occasion, Point, Random};
 
-/// How the values of one point vary from run to run on a host where nothing changed.
+/// Variation of the values of one point from run to run on a host without a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     /// 2 %, each run by itself.
@@ -23,7 +23,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Every kind that promises are held on.
     pub(crate) const ALL: [Kind; 8] = [
         Kind::Independent,
         Kind::Correlated(0.3),
@@ -35,7 +34,6 @@ impl Kind {
         Kind::Drift,
     ];
 
-    /// In words, for tables.
     pub(crate) fn name(self) -> String {
         match self {
             Kind::Independent => "independent".to_owned(),
@@ -47,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// Standard deviation of the logarithm, about.
+    /// Approximate standard deviation of the logarithm.
     fn deviation(self) -> f64 {
         match self {
             Kind::Independent | Kind::Correlated(_) | Kind::Bursts | Kind::Drift => 0.02,
@@ -56,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Mean of the logarithm of a row, about: sides are compared with it as the truth.
+    /// Approximate mean of the logarithm of a row. The sides are compared with it as the truth.
     fn mean(self) -> f64 {
         match self {
             Kind::TwoModes => 0.3 * 0.12,
@@ -86,22 +84,21 @@ pub(crate) fn null_row(kind: Kind, n: usize, random: &mut Random) -> Vec<f64> {
     }
 }
 
-/// How the occasions of a comparison lie in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// A side of one occasion each, and so many of history before them.
+    /// One occasion per side after this number of occasions of history.
     Single {
         /// Occasions of history.
         history: usize,
     },
-    /// So many occasions a side, in turn.
+    /// Number of occasions of each side, in turn.
     InTurn(usize),
-    /// So many of A, then so many of B.
+    /// Number of occasions of each side: all of A, then all of B.
     OneAfterTheOther(usize),
 }
 
 impl Layout {
-    /// The occasions in the order of time: `None` is history, else whether it is B's.
+    /// Returns the occasions in the order of time: `None` is history, `Some(true)` is B.
     fn sides(self) -> Vec<Option<bool>> {
         let of = |b: bool, n: usize| std::iter::repeat_n(Some(b), n);
         match self {
@@ -115,26 +112,22 @@ impl Layout {
     }
 }
 
-/// A host of points whose truth is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Host {
-    /// How occasions vary.
     pub(crate) kind: Kind,
-    /// Standard deviation of an occasion: 0.001 to 0.1 are hosts that exist.
+    /// Standard deviation of an occasion: existing hosts have 0.001 to 0.1.
     pub(crate) occasion: f64,
-    /// Points of a comparison.
     pub(crate) points: usize,
-    /// How occasions lie in time.
     pub(crate) layout: Layout,
-    /// Time of B over time of A at the first point; 1 where nothing changed.
+    /// Time of B over time of A at the first point; 1 without a change.
     pub(crate) slower: f64,
-    /// Correlation of an occasion's effect on a point with that on its control, which varies as
-    /// much; 0 where points have no control.
+    /// Correlation of an occasion's effect on a point with the effect on its control. The control
+    /// varies as much; 0 without a control.
     pub(crate) seen: f64,
 }
 
 impl Host {
-    /// One comparison. Noise of samples goes over four orders of magnitude from point to point; a
+    /// Draws one comparison. The noise of samples spans four orders of magnitude over the points. A
     /// third of each occasion's effect is common to all points.
     pub(crate) fn draw(&self, random: &mut Random) -> Vec<Point> {
         let sides = self.layout.sides();
@@ -150,14 +143,12 @@ impl Host {
         points.collect()
     }
 
-    /// Effects of occasions as logarithms around the truth.
     fn effects(&self, n: usize, random: &mut Random) -> Vec<f64> {
         let row = null_row(self.kind, n, random).into_iter();
         let (scale, mean) = (self.occasion / self.kind.deviation(), self.kind.mean());
         row.map(|value| (value.ln() - mean) * scale).collect()
     }
 
-    /// What controls take in occasions of these effects.
     fn controls(&self, effects: &[f64], random: &mut Random) -> Vec<Option<f64>> {
         if self.seen <= 0.0 {
             return vec![None; effects.len()];
@@ -193,7 +184,6 @@ impl Host {
     }
 }
 
-/// Five repetitions of five samples.
 fn occasion(at: usize, level: f64, noise: f64, random: &mut Random) -> Occasion {
     let mut sample = |_| level * (noise * random.normal()).exp();
     Occasion {

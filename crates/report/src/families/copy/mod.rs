@@ -1,4 +1,4 @@
-//! Copies between user and kernel: latency, bandwidth, and what a neighbour does to a program.
+//! Copies between user and kernel: latency, bandwidth, and the cost of a neighbour to a program.
 
 pub mod classic;
 mod figures;
@@ -29,8 +29,8 @@ pub(super) const FAMILY: Family = Family {
     ..Family::EMPTY
 };
 
-/// What a copy costs, and from which size an engine would pay: by a model, since few hosts have
-/// one.
+/// Answers the cost of a copy, and the size from which an engine would pay: by a model, because few
+/// hosts have an engine.
 fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let rows = copy_rows(records);
     let called = |row: &&CopyRow| {
@@ -44,7 +44,7 @@ fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let is_called = |record: &RunRecord| row(record).is_some_and(|row| called(&&row));
     let copies = of_engine(records, rows::ENGINE);
     let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
-    // Copies of the same size that differ in the path alone.
+    // Copies of equal size that differ in the path alone.
     let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
     let [plain, large] = pairs.first()?.map(row);
     let (plain, large) = (plain?, large?);
@@ -73,7 +73,6 @@ fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Fewer calls, where a call without work is a large part of a small copy.
 fn mitigations(records: &[RunRecord]) -> Option<Advice> {
     let mitigations = &records.first()?.host.mitigations;
     let active = mitigations.iter().filter(|line| line.contains("Mitigation")).count();
@@ -83,7 +82,7 @@ fn mitigations(records: &[RunRecord]) -> Option<Advice> {
     let rows = copy_rows(records);
     let small = rows.iter().filter(|row| row.block_bytes <= 4096 && row.path == "pread");
     let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
-    // Both values are of one run.
+    // Both values come from one run.
     let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
     Some(Advice {
         what: "make fewer, larger calls: crossing into the kernel is what small copies cost".into(),

@@ -1,23 +1,21 @@
-//! From which size a DMA engine would pay, by a model of one: few hosts have an engine to measure.
+//! Model of a DMA engine, for the size from which one would pay: few hosts have one.
 
 use daqmeter_record::RunRecord;
 
 use super::rows::{CopyRow, copy_rows};
 
-/// A model of an engine from stated figures: a fixed time for each copy, and a rate.
+/// Model of an engine from stated figures: a fixed time for each copy, and a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineModel {
-    /// Name and source.
     pub source: &'static str,
-    /// Time of a copy without bytes.
     pub fixed_ns: f64,
     /// Bytes per nanosecond (GB/s).
     pub bytes_per_ns: f64,
 }
 
-/// Intel DSA, memory move, one call at a time: through the two outer points of the mean times per
-/// call in the sample histogram of DTO's README (8 to 12 KiB in 1.19 us, about 1 MB in 28.42 us;
-/// the machine is not named there): 36 GB/s and 0.91 us.
+/// Intel DSA, memory move, one call at a time: 36 GB/s and 0.91 us. The line passes the outer
+/// points of the mean times per call in DTO's README (8 to 12 KiB in 1.19 us, about 1 MB in 28.42
+/// us). The README does not name the machine.
 pub const DSA: EngineModel = EngineModel {
     source: "Intel DSA by the figures in DTO's README",
     fixed_ns: 908.0,
@@ -25,14 +23,13 @@ pub const DSA: EngineModel = EngineModel {
 };
 
 impl EngineModel {
-    /// Time of one copy.
     pub fn ns(&self, bytes: u64) -> f64 {
         self.fixed_ns + bytes as f64 / self.bytes_per_ns
     }
 }
 
-/// Smallest size from which on every larger one of the rows takes the CPU longer than the other:
-/// where an engine begins to pay.
+/// Returns the smallest size from which on the CPU takes longer than the other for every row: an
+/// engine pays from there.
 pub fn pays_from(cpu: &[(u64, f64)], other: impl Fn(u64) -> Option<f64>) -> Option<u64> {
     let mut from = None;
     for (bytes, cpu_ns) in cpu {
@@ -47,8 +44,8 @@ pub fn pays_from(cpu: &[(u64, f64)], other: impl Fn(u64) -> Option<f64>) -> Opti
     from
 }
 
-/// Copies of one context and direction by one CPU or channel, without other load, through the
-/// kernel.
+/// Returns copies of one context and direction by one CPU or channel, without other load, through
+/// the kernel.
 pub fn points_of<'a>(
     rows: &'a [CopyRow],
     context: &'a str,
@@ -67,13 +64,12 @@ pub fn points_of<'a>(
     })
 }
 
-/// Size and median time of those copies.
 pub fn times(rows: &[CopyRow], context: &str, direction: &str, cold: bool) -> Vec<(u64, f64)> {
     points_of(rows, context, direction, cold).map(|row| (row.block_bytes, row.median_ns)).collect()
 }
 
-/// From which size an engine would pay here: the CPU's measured times against a model of an engine.
-/// None without CPU times.
+/// Returns the size from which an engine would pay here, by the CPU's measured times and a model of
+/// an engine. `None` without CPU times.
 pub(crate) fn modelled_crossover(
     records: &[RunRecord],
     model: EngineModel,
@@ -103,7 +99,7 @@ mod tests {
     fn the_model_gives_the_figures_it_was_made_from() {
         assert!((DSA.ns(10 << 10) / 1190.0 - 1.0).abs() < 0.01);
         assert!((DSA.ns(1_000_000) / 28_420.0 - 1.0).abs() < 0.01);
-        // Between them the same source has about 100 KB in 3.76 us.
+        // By the same source, about 100 KB take 3.76 us.
         assert!((DSA.ns(100_000) / 3760.0 - 1.0).abs() < 0.05);
     }
 }

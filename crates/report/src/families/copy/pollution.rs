@@ -1,4 +1,4 @@
-//! What copies of a neighbour cost a program: points, table, figure.
+//! Cost of a neighbour's copies to a program: points, table, figure.
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_ns, significant};
@@ -12,43 +12,35 @@ use crate::family::of_engine;
 use crate::figures::{Axis, Figure, Plot, Series};
 use crate::rate;
 
-/// Engine of these points.
 pub(super) const ENGINE: &str = "pollution";
 
-/// One victim beside one neighbour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PollutionRow {
     /// Program, e.g. `susan[s]_small`.
     pub test: String,
-    /// What the neighbour does: `ideal`, `cpu`, `dma`, `spin`, `null-call`.
+    /// Neighbour: `ideal`, `cpu`, `dma`, `spin`, `null-call`.
     pub neighbour: String,
-    /// Its operation and block, e.g. `from 224`.
+    /// Operation and block of the neighbour, e.g. `from 224`.
     pub copies: String,
-    /// Runs.
     pub n: usize,
-    /// Mean time.
     pub mean_ns: f64,
-    /// Median time.
     pub median_ns: f64,
-    /// Low percentile: the 10th; none where there are too few runs for it.
+    /// 10th percentile; `None` with too few runs for it.
     pub p10_ns: Option<f64>,
-    /// Slowest.
     pub max_ns: f64,
-    /// Cache references and misses of one run, where they were counted.
+    /// Cache references of one run, if they were counted.
     pub references: Option<f64>,
-    /// Misses of one run.
     pub misses: Option<f64>,
-    /// Misses in percent of references, as the study has it: the mean over the runs of each one's
-    /// percentage. Where only the sums of all runs were counted, the percentage of these.
+    /// Misses in percent of references, as in the study: the mean over the runs of each one's
+    /// percentage. With sums alone, the percentage of these.
     pub miss_percent: Option<f64>,
-    /// True where a model counted, not a cache.
+    /// True if a model counted, not a cache.
     pub simulated: bool,
-    /// Bytes that the neighbour copied in each second, where they were counted.
+    /// Bytes that the neighbour copied in each second, if they were counted.
     pub copied_bytes_per_s: Option<f64>,
 }
 
 impl PollutionRow {
-    /// The row of the same program and copies beside another neighbour.
     fn beside<'a>(&self, rows: &'a [PollutionRow], neighbour: &str) -> Option<&'a PollutionRow> {
         rows.iter().find(|other| {
             let is_alike = other.copies == self.copies && other.simulated == self.simulated;
@@ -57,7 +49,6 @@ impl PollutionRow {
     }
 }
 
-/// References and misses of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Counted {
     pub(super) references: f64,
@@ -69,13 +60,12 @@ pub(super) const REFERENCES: &str = "victim-cache-references";
 pub(super) const MISSES: &str = "victim-cache-misses";
 
 impl Counted {
-    /// Misses in percent of references; `None` without references.
     pub(super) fn miss_percent(self) -> Option<f64> {
         (self.references > 0.0).then(|| self.misses / self.references * 100.0)
     }
 }
 
-/// Counts of each run of a record; empty where runs were not counted one by one.
+/// Returns the counts of each run of a record; empty if runs were not counted one by one.
 pub(super) fn counted(record: &RunRecord) -> Vec<Option<Counted>> {
     let series = |name: &str| record.series.iter().find(|series| series.name == name);
     let (Some(references), Some(misses)) = (series(REFERENCES), series(MISSES)) else {
@@ -92,7 +82,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// All pollution points that were done and verified.
 pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
     let records = &*rate::done(records);
     let mut rows: Vec<PollutionRow> =
@@ -132,7 +121,6 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
     })
 }
 
-/// A row and that of the same program alone.
 type BesideAlone<'a> = (&'a PollutionRow, Option<&'a PollutionRow>);
 
 fn number(value: Option<f64>) -> String {
@@ -161,7 +149,6 @@ fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
     ]
 }
 
-/// Cost of neighbours to programs.
 pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
     let beside: Vec<BesideAlone<'_>> =

@@ -8,108 +8,90 @@ use crate::family::of_engine;
 use crate::rate::{self, Doubt};
 use crate::samples::{self, stages, times_ns};
 
-/// Engine of these points.
 pub(super) const ENGINE: &str = "copy";
 
-/// Stages of a copy record that are not copies.
 const NULL_CALL: &str = "null_call";
 
-/// One point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CopyRow {
-    /// By what: a system call, a kernel, the module, an engine.
+    /// System call, kernel, module or engine that copies.
     pub path: String,
-    /// `cpu`, `exclusive`, `shared`, `priority`.
+    /// One of `cpu`, `exclusive`, `shared`, `priority`.
     pub context: String,
-    /// `from`, `to`, `both`.
+    /// One of `from`, `to`, `both`.
     pub direction: String,
-    /// Caches were emptied before each copy.
     pub cold: bool,
-    /// `light` or `heavy`.
+    /// Load: `light` or `heavy`.
     pub load: String,
-    /// True when an emulated engine copied.
     pub emulated: bool,
-    /// Bytes of one block.
     pub block_bytes: u64,
     /// Bytes of one copy: both ways moves two blocks.
     pub bytes_per_op: u64,
-    /// Samples of each lane.
     pub n: usize,
-    /// Copies in each sample: above 1 a sample is the mean of all of them.
+    /// Copies in each sample: above 1 a sample is their mean.
     pub ops_per_sample: u64,
-    /// Fastest.
     pub min_ns: f64,
-    /// Median.
     pub median_ns: f64,
     /// 95 % interval of the median.
     pub median_interval_ns: (f64, f64),
-    /// Mean.
     pub mean_ns: f64,
     /// Sample variance (divided by n - 1), in ns squared.
     pub variance: f64,
-    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are
-    /// too few for it.
+    /// 99th percentile of one operation; `None` if a sample is the mean of several, or samples are
+    /// too few.
     pub p99_ns: Option<f64>,
-    /// Slowest.
     pub max_ns: f64,
-    /// Median of a system call without work, where the copy is one.
     pub null_ns: Option<f64>,
     /// Rate of each lane in bytes per second: all its operations over their time.
     pub lanes_bytes_per_s: Vec<f64>,
-    /// Rate of one lane with its interval, as the mean over the lanes; none where nothing was
-    /// moved.
+    /// Mean rate of one lane with its interval; `None` if no byte was moved.
     #[serde(skip)]
     pub(crate) lane: Option<Rate>,
     /// All bytes over the union of the lanes' times.
     pub union_bytes_per_s: f64,
-    /// What the lanes did at the same time; none of a single lane.
     pub together: Option<Together>,
-    /// The limit, per lane.
     pub limit_bytes_per_s: Option<f64>,
-    /// What the lanes reach of it: the mean of their sustained rates over the limit.
     pub fraction: Option<f64>,
-    /// Why the share cannot be.
     pub doubt: Option<Doubt>,
-    /// How it ended, where it was not done: `failed`.
+    /// Ending of a point that was not done: `failed`.
     pub undone: Option<&'static str>,
 }
 
 impl CopyRow {
-    /// Sum over the lanes: the document's total.
+    /// Sums the rates of the lanes: the document's total.
     pub(crate) fn total_bytes_per_s(&self) -> f64 {
         self.lanes_bytes_per_s.iter().sum()
     }
 
-    /// Sustained rate of one lane: all its bytes over all its time, as the mean over the lanes.
+    /// Returns the mean over the lanes of their sustained rates: all bytes over all time.
     pub fn bytes_per_s(&self) -> f64 {
         self.total_bytes_per_s() / self.lanes_bytes_per_s.len().max(1) as f64
     }
 
-    /// Who and how, for headings: `cpu (pread)`.
+    /// Returns the copier and path, for headings: `cpu (pread)`.
     pub fn who(&self) -> String {
         let emulated =
             if self.emulated && self.path != "engine-thread" { ", emulated" } else { "" };
         format!("{} ({}{emulated})", self.context, self.path)
     }
 
-    /// Whether the kernel cleared the user's memory and copied nothing, so that it stands for no
-    /// copy.
+    /// Tests if the kernel only cleared the user's memory, which is no copy.
     pub fn is_clearing(&self) -> bool {
         self.path == "dev-zero"
     }
 
-    /// The operation as options spell it: `from`, `to_nc`.
+    /// Returns the operation as options spell it: `from`, `to_nc`.
     pub fn operation(&self) -> String {
         format!("{}{}", self.direction, if self.cold { "_nc" } else { "" })
     }
 }
 
-/// All copy points that were done and verified, in the order of operation, size and context.
+/// Returns all copy points that were done and verified, in the order of operation, size and
+/// context.
 pub fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow> {
     all_rows(&rate::done(records))
 }
 
-/// The same with those that failed.
 pub(super) fn all_rows(records: &[RunRecord]) -> Vec<CopyRow> {
     let mut rows: Vec<CopyRow> = of_engine(records, ENGINE).filter_map(row).collect();
     let rank = |context: &str| {
@@ -132,7 +114,6 @@ pub(super) fn copied(record: &RunRecord) -> impl Iterator<Item = &Stage> {
     record.lanes.iter().filter_map(|lane| lane.stages.first())
 }
 
-/// Samples of all lanes, per operation.
 pub(super) fn samples(record: &RunRecord) -> Vec<f64> {
     copied(record).flat_map(times_ns).collect()
 }
@@ -141,7 +122,7 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
     let first = copied(record).next()?;
     let block_bytes = record.workload.int("block_bytes").ok()?;
     let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
-    // One call may move several blocks (depth); a copy is of one block, both ways if it goes both
+    // One call may move several blocks (depth); a copy is of one block, or of two if it goes both
     // ways.
     let both_ways = if text("direction") == "both" { 2 } else { 1 };
     let copy_bytes = block_bytes.saturating_mul(both_ways).max(1);
@@ -196,7 +177,6 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
     })
 }
 
-/// What the lanes of a record reach of their limit, as the mean over the lanes.
 fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
     let limit = rate::limit_of(record, first)?;
     stats::share(lane_rate(record)?, rate::limit_rate(limit))
@@ -207,11 +187,10 @@ fn lane_rate(record: &RunRecord) -> Option<Rate> {
     Rate::mean_of(&rates?)
 }
 
-/// The operations that a trace knows, as the kernel names them.
 pub const TRACED: [&str; 4] =
     ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
 
-/// Calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
+/// Returns calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
 pub fn traced_sizes(record: &RunRecord, operation: &str) -> Vec<(u64, f64)> {
     let mut sizes: Vec<(u64, f64)> = record
         .counters
@@ -264,7 +243,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_row_has_the_documents_statistics() {
-        // The document's synthesis line for 1 byte: mean and variance with n - 1.
+        // Synthesis line of the document for 1 byte: mean and variance with n - 1.
         let row = &copy_rows(&[example("cpu", "to", 64, &[96, 98, 100, 102])])[0];
         assert_eq!((row.min_ns, row.max_ns, row.mean_ns, row.median_ns), (96.0, 102.0, 99.0, 99.0));
         assert!((row.variance - 20.0 / 3.0).abs() < 1e-9);
@@ -298,7 +277,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_lanes_moved_at_the_same_time_leaves_out_what_one_did_alone() {
-        // The second lane waits: it copies at a tenth of the rate beside the first, and goes on
+        // The second lane waits: it copies at a tenth of the rate beside the first, and continues
         // alone.
         let mut record = example("shared", "from", 1000, &[100; 10]);
         let mut slow = record.lanes[0].clone();

@@ -1,4 +1,4 @@
-//! Tables of copies: latency by size, bandwidth by channel, and what must be known to believe them.
+//! Tables of copies: latency by size, bandwidth by channel, and notes on their credibility.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,6 @@ use crate::aligned::{TextColumn, numbers_from, table};
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, shown_share};
 
-/// What each operation's rows are of, in the document's words.
 fn operation_name(row: &CopyRow) -> String {
     let name = match row.direction.as_str() {
         "from" => "copy_from_user",
@@ -24,7 +23,6 @@ fn operation_name(row: &CopyRow) -> String {
     format!("{name}{cold}{load}")
 }
 
-/// Latency: one table for each operation, one line for each size, the contexts side by side.
 pub fn latency_text(records: &[RunRecord]) -> String {
     let rows = all_rows(records);
     let tables = distinct(rows.iter().map(operation_name)).into_iter().map(|operation| {
@@ -35,7 +33,6 @@ pub fn latency_text(records: &[RunRecord]) -> String {
     tables.collect::<String>() + &footnotes(records, &rows)
 }
 
-/// Texts in their order, each once.
 fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut seen = HashSet::new();
     texts.filter(|text| seen.insert(text.clone())).collect()
@@ -72,7 +69,7 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
     format!("{operation}: time of one copy, {n} repetitions{means}\n{table}")
 }
 
-/// Heading of the shares: what a clear is held against is a fill.
+/// Returns the heading of the shares: a clear is compared with a fill.
 fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow>) -> &'static str {
     let (clears, copies): (Vec<_>, Vec<_>) = rows.partition(|row| row.is_clearing());
     match (clears.is_empty(), copies.is_empty()) {
@@ -82,7 +79,6 @@ fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow>) -> &'static str {
     }
 }
 
-/// The share of the limit, or that there is none because the point failed.
 fn share_cell(row: &CopyRow) -> String {
     row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
 }
@@ -91,7 +87,7 @@ fn mib(rate: f64) -> String {
     significant(rate / 1_048_576.0, 4)
 }
 
-/// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
+/// Writes bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
 pub fn bandwidth_text(records: &[RunRecord]) -> String {
     let rows = all_rows(records);
     let columns: [TextColumn<CopyRow>; 9] = [
@@ -140,7 +136,6 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
     out
 }
 
-/// Windows of the priority policy's gate in a run.
 fn gate(record: &RunRecord) -> Option<String> {
     let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
     let (high, low) =

@@ -1,17 +1,16 @@
-//! The table of `sis8300drv_threads`: same columns, same definitions, same order, so that scripts
-//! written for it go on.
+//! Table of `sis8300drv_threads` with its columns, definitions and order, for scripts that read it.
 
 use std::fmt::Write;
 
 use daqmeter_record::{Lane, RunRecord, Stage};
 
-/// Name of the stage that the original does not time.
+/// Stage that the original does not time.
 const WAIT_STAGE: &str = "wait_trigger";
 
-/// The parameter block and the table. Rows come in the order of completion.
+/// Writes the parameter block and the table. Rows are in the order of completion.
 ///
-/// Definitions: `size` is the raw size, also for decimated output; `start` and `end` are relative
-/// to the release of all threads and cover all repetitions; `dur = (end - start) / N`; `speed`
+/// Definitions: `size` is the raw size, also for decimated output. `start` and `end` are relative
+/// to the release of all threads and cover all repetitions; `dur = (end - start) / N`. `speed`
 /// counts raw bytes. With a trigger loop there is one row per pass and stage.
 pub fn classic(record: &RunRecord) -> String {
     let mut out = parameters(record);
@@ -91,7 +90,6 @@ fn table(record: &RunRecord) -> String {
     out
 }
 
-/// One row per stage, of all its reads.
 fn whole(lane: &Lane) -> Vec<ClassicRow<'_>> {
     let stages = lane.stages.iter().filter(|stage| !stage.sample_ns.is_empty());
     let rows = stages.map(|stage| ClassicRow {
@@ -104,8 +102,8 @@ fn whole(lane: &Lane) -> Vec<ClassicRow<'_>> {
     rows.collect()
 }
 
-/// One row per pass and stage. The record keeps the duration of every step; since the steps of a
-/// pass follow one another, their start is the sum of what came before.
+/// Returns one row per pass and stage. The record has the duration of every step. Steps of a pass
+/// follow one another, so their start is a sum of durations.
 fn passes(lane: &Lane) -> Vec<ClassicRow<'_>> {
     let most = lane.stages.iter().map(|stage| stage.sample_ns.len()).max().unwrap_or(0);
     let mut rows = Vec::new();

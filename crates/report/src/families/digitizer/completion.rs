@@ -1,4 +1,4 @@
-//! Polling against interrupts: the cost of waiting.
+//! Cost of waiting: polling against interrupts.
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{plural, significant};
@@ -17,19 +17,16 @@ const COMPLETION: Plot = Plot {
     y: Axis::linear("% of a core"),
 };
 
-/// Parameters of the way to wait.
 const PARAMETERS: [&str; 2] = ["completion", "poll_interval_us"];
 
-/// Two runs that differ in the way to wait alone.
 struct CompletionPair<'a> {
     /// Polling, interrupt.
     records: [&'a RunRecord; 2],
-    /// Boards and size, and what tells it from others of that name.
     name: String,
 }
 
 impl CompletionPair<'_> {
-    /// CPU time of the whole program, in per cent of a core: polling, interrupt.
+    /// Returns CPU time of the whole program, in per cent of a core: polling, interrupt.
     fn percent(&self) -> [f64; 2] {
         self.records.map(|record| {
             record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64 * 100.0
@@ -37,7 +34,6 @@ impl CompletionPair<'_> {
     }
 }
 
-/// Pairs in the order of boards and size.
 fn compared(records: &[RunRecord]) -> Vec<CompletionPair<'_>> {
     let by =
         |way: &'static str| move |record: &RunRecord| record.workload.text("completion") == Ok(way);
@@ -79,8 +75,8 @@ pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Advice to wait by interrupt where polling costs a core and the rate is low: by the pair with the
-/// fewest boards.
+/// Advises interrupts if polling costs a core and the rate is low, by the pair with the fewest
+/// boards.
 pub(super) fn advice(records: &[RunRecord]) -> Option<Advice> {
     let mut pairs = compared(records);
     pairs.retain(|pair| is_triggered(pair.records[0]));

@@ -22,22 +22,19 @@ const FUSION: Plot = Plot {
     y: Axis::linear("MB/s raw, read out and converted"),
 };
 
-/// Runs that differ in the block in which they are fused, and in nothing else.
 struct Fusion<'a> {
     records: Vec<&'a RunRecord>,
-    /// Rate by block; the newest run of each.
     fused: BTreeMap<u64, Rate>,
-    /// Rate of one after the other.
     separate: Option<Rate>,
 }
 
-/// Bytes of the blocks in which a record is fused; 0 where it is not.
+/// Returns the bytes of the blocks of a fused record; 0 without fusion.
 fn block_bytes(record: &RunRecord) -> u64 {
     record.workload.int("block_bytes").unwrap_or(0)
 }
 
-/// Bytes of one board over the time of all its stages. Their intervals add up: what disturbs one
-/// disturbs the others.
+/// Returns bytes of one board over the time of all its stages. Their intervals are added, because a
+/// disturbance affects all stages.
 fn bytes_per_s(record: &RunRecord) -> Option<Rate> {
     let moving = |stage: &&Stage| stage.bytes_per_op > 0;
     let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(moving).collect();
@@ -52,9 +49,8 @@ fn bytes_per_s(record: &RunRecord) -> Option<Rate> {
     Some(Rate { per_s: per_s(ns), interval: interval.map(|(low, high)| (per_s(high), per_s(low))) })
 }
 
-/// Groups of records that differ in the block alone, with at least one that is fused.
 fn fusions<'a>(records: &'a [RunRecord]) -> Vec<Fusion<'a>> {
-    // Most records are of no fusion, and keys are long.
+    // Most records have no fusion, and keys are long.
     if !all(records).any(|record| block_bytes(record) > 0) {
         return Vec::new();
     }
@@ -74,7 +70,6 @@ fn fusions<'a>(records: &'a [RunRecord]) -> Vec<Fusion<'a>> {
     groups.into_iter().map(fusion).collect()
 }
 
-/// Records whose time includes a conversion: they are fused, or held against fused ones.
 pub(super) fn records(records: &[RunRecord]) -> Vec<&RunRecord> {
     let fused = all(records).filter(|record| block_bytes(record) > 0);
     fused.chain(fusions(records).into_iter().flat_map(|fusion| fusion.records)).collect()
@@ -114,8 +109,8 @@ pub(super) fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Number of boards that this host could read and convert, by CPU alone: the time that copy and
-/// cast of one board's data take.
+/// Estimates the number of boards that this host could read and convert, by CPU alone: the time of
+/// copy and cast of one board's data.
 pub(super) fn boards(records: &[RunRecord]) -> Option<PlainAnswer> {
     const RATE_HZ: f64 = 14.0;
     const BYTES: f64 = 6e6;

@@ -24,7 +24,6 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "digitizer";
 
-/// Records of boards.
 fn all(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> + Clone {
     of_engine(records, ENGINE)
 }
@@ -35,7 +34,6 @@ fn is_triggered(record: &RunRecord) -> bool {
     rate_hz > 0.0 || record.workload.int("passes").unwrap_or(0) > 0
 }
 
-/// Counts of the program on the board.
 fn counted(record: &RunRecord) -> Option<String> {
     let names = ["register-reads", "interrupts", "lost-interrupts"];
     let counts: Vec<String> =

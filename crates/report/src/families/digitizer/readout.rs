@@ -1,4 +1,4 @@
-//! Boards read in parallel: rate of each, beside the rate that it has alone.
+//! Boards read in parallel: rate of each, beside its rate alone.
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
@@ -18,10 +18,8 @@ const READOUT: Plot = Plot {
     y: Axis::linear("MB/s"),
 };
 
-/// Boards that were read at the same time.
 struct Boards<'a> {
     record: &'a RunRecord,
-    /// Device and read-out of each.
     lanes: Vec<(&'a str, &'a Stage)>,
 }
 
@@ -35,8 +33,8 @@ impl<'a> Boards<'a> {
         (!lanes.is_empty()).then_some(Boards { record, lanes })
     }
 
-    /// Run with the most boards. Triggered runs are left out, as they show how often triggers came,
-    /// and runs whose time includes a conversion.
+    /// Returns the run with the most boards, without triggered runs, whose rate is that of the
+    /// triggers, and without runs whose time includes a conversion.
     fn most(records: &'a [RunRecord]) -> Option<Boards<'a>> {
         let fusions = fusion::records(records);
         let is_fusion = |record: &RunRecord| fusions.iter().any(|own| std::ptr::eq(*own, record));
@@ -46,14 +44,14 @@ impl<'a> Boards<'a> {
             .max_by_key(|boards| boards.record.lanes.len())
     }
 
-    /// MB/s of each alone.
     fn alone(&self) -> Vec<Option<f64>> {
         let limit = |stage| Some(rate::limit_of(self.record, stage)?.rate_bytes_per_s / 1e6);
         self.lanes.iter().map(|(_, stage)| limit(stage)).collect()
     }
 
-    /// All bytes over the whole time of the run: the sum of the rates while none has finished
-    /// cannot be had from averages. Its interval is as wide, by ratio, as that of the boards' mean.
+    /// Returns all bytes over the whole time of the run, because averages do not give the joint
+    /// rate before the first board finishes. Its interval is as wide, by ratio, as that of the
+    /// boards' mean.
     fn together(&self) -> Option<Rate> {
         let bytes: f64 = self.lanes.iter().map(|(_, stage)| stage.bytes()).sum();
         let end_ns = self.lanes.iter().map(|(_, stage)| stage.end_ns).max()?;

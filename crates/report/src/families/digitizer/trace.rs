@@ -1,4 +1,4 @@
-//! Raw samples in the order in which they were taken: drift, periods and outliers are seen at once.
+//! Raw samples in the order of measurement, which shows drift, periods and outliers.
 
 use daqmeter_record::{RunRecord, Stage};
 
@@ -16,8 +16,8 @@ const TRACE: Plot = Plot {
     y: Axis::linear("ms per operation"),
 };
 
-/// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of
-/// equal parts.
+/// Points per curve that a browser draws at once; longer runs are thinned to the extremes of equal
+/// parts.
 const MAX_POINTS: usize = 2000;
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {

@@ -1,4 +1,4 @@
-//! Etherbone cycles as the study of 2018 counts them: per timestamp, by three windows.
+//! Etherbone cycles in the counts of the study of 2018: per timestamp, by three windows.
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
@@ -9,37 +9,33 @@ use crate::family::of_engine;
 use crate::rate;
 use crate::samples::{first_stage, summary};
 
-/// Engine of these points.
 pub(super) const ENGINE: &str = "etherbone";
 
-/// One point, in the study's quantities. Times and rates are those of all cycles over all time, by
-/// the host's clock.
+/// Point in the study's quantities. Times and rates are those of all cycles over all time, by the
+/// host's clock.
 pub(super) struct Cycles<'a> {
     record: &'a RunRecord,
     stage: &'a Stage,
-    /// The slave's address.
     pub(super) address: &'a str,
-    /// `convenience`, `blocking` or `pipelined`.
+    /// One of `convenience`, `blocking`, `pipelined`.
     pub(super) method: &'a str,
-    /// `timestamps`, `tlu` or `memory`.
+    /// One of `timestamps`, `tlu`, `memory`.
     pub(super) payload: &'a str,
     /// Timestamps or words per cycle.
     pub(super) count: u64,
     /// Items per cycle: one for the TLU.
     pub(super) items: f64,
-    /// Payload in bytes per second.
     pub(super) rate: Rate,
 }
 
-/// The points among the records that were done and verified, in the order of address, payload,
-/// method and count.
+/// Returns the points that were done and verified, in the order of address, payload, method and
+/// count.
 pub(super) fn cycles(records: &[RunRecord]) -> Vec<Cycles<'_>> {
     let mut points = all(records);
     points.retain(|point| rate::is_done(point.record));
     points
 }
 
-/// The same with those that failed.
 fn all(records: &[RunRecord]) -> Vec<Cycles<'_>> {
     let mut points: Vec<Cycles<'_>> = of_engine(records, ENGINE).filter_map(Cycles::of).collect();
     let rank = |method: &str| {
@@ -66,17 +62,16 @@ impl Cycles<'_> {
         })
     }
 
-    /// Number of cycles that were measured.
     fn cycles(&self) -> u64 {
         self.stage.sample_ns.len() as u64 * self.stage.ops_per_sample
     }
 
-    /// Time per item at a rate in bytes per second.
+    /// Returns the time per item in us, at a rate in bytes per second.
     pub(super) fn us(&self, bytes_per_s: f64) -> f64 {
         self.stage.bytes_per_op.max(1) as f64 / bytes_per_s * 1e6 / self.items
     }
 
-    /// Time per timestamp, or per cycle of the TLU, or per word.
+    /// Returns the time per timestamp, per cycle of the TLU, or per word.
     pub(super) fn item_us(&self) -> f64 {
         self.us(self.rate.per_s)
     }
@@ -85,27 +80,25 @@ impl Cycles<'_> {
         self.item_us() * self.items
     }
 
-    /// Cycles of a series.
     pub(super) fn series(&self) -> f64 {
         self.record.workload.int("cycles").unwrap_or(1) as f64
     }
 
-    /// Payload in Mbit/s.
     pub(super) fn mbit_per_s(&self) -> f64 {
         self.rate.per_s * 8.0 / 1e6
     }
 
-    /// Time per item at the limit of the same run.
     pub(super) fn limit_us(&self) -> Option<f64> {
         Some(self.us(rate::limit_of(self.record, self.stage)?.rate_bytes_per_s))
     }
 
-    /// Time per item in a window of the device's clock, in us.
+    /// Returns the time per item in a window of the device's clock, in us.
     fn window(&self, name: &str) -> Option<f64> {
         Some(self.record.counter(name)? / 1e3 / (self.cycles() as f64 * self.items))
     }
 
-    /// 99th percentile of the round trip; none where cycles overlap, or samples are too few for it.
+    /// Returns the 99th percentile of the round trip; `None` if cycles overlap, or samples are too
+    /// few.
     fn p99_us(&self) -> Option<f64> {
         let p99 = summary(self.stage)?.p99.filter(|_| self.stage.ops_per_sample == 1);
         p99.map(|ns| ns / 1e3)
@@ -126,9 +119,9 @@ fn number(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| significant(value, 3))
 }
 
-/// `realistic` is from a single timestamp before the series to the last of the series, one whole
-/// way there and back; `underest.` from the first to the last of the series, the stack only between
-/// cycles; the gap between two timestamps of one cycle.
+/// Windows: `realistic` is from a single timestamp before the series to the last of the series, one
+/// whole round trip. `underest.` is from the first to the last of the series, with the stack only
+/// between cycles. The third is the gap between two timestamps of one cycle.
 fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
     [
         ("slave", |point| point.address.to_owned()),
@@ -148,14 +141,13 @@ fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
     ]
 }
 
-/// The points as a table; nothing when there are none.
 pub fn cycles_text(records: &[RunRecord]) -> String {
     let points = all(records);
     if points.is_empty() { String::new() } else { table(3, &columns(), &points) }
 }
 
-/// Cycles whose times are known one by one, with the times in us: of cycles that overlap no round
-/// trip is known.
+/// Cycles whose times are known one by one, with the times in us: overlapping cycles have no known
+/// round trip.
 type RoundTrips<'a> = (Cycles<'a>, Vec<f64>);
 
 fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
@@ -172,7 +164,6 @@ fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
     ]
 }
 
-/// The distribution of round trips, for the points that time each one; nothing when there are none.
 pub fn round_trips_text(records: &[RunRecord]) -> String {
     let single = |point: &Cycles<'_>| point.method == "blocking" && point.stage.ops_per_sample == 1;
     let us = |ns: &u64| *ns as f64 / 1e3;

@@ -1,5 +1,4 @@
-//! The four figures of the study of 2018: time, rate and throughput by timestamps per cycle; time
-//! by words.
+//! Figures of the study of 2018: time, rate and throughput by timestamps per cycle; time by words.
 
 use daqmeter_record::RunRecord;
 
@@ -50,7 +49,7 @@ fn label(point: &Cycles<'_>) -> String {
     format!("{} {}", point.address, point.method)
 }
 
-/// A figure over timestamps per cycle, by the time of one, with the raw path as a limit.
+/// Draws a figure over timestamps per cycle, by the time of one, with the raw path as a limit.
 fn by_count(records: &[RunRecord], plot: Plot, value: fn(f64) -> f64) -> Option<Figure> {
     let points = timestamps(records);
     let at = |point: &Cycles<'_>, us| (point.count as f64, value(us));

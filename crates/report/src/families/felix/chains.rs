@@ -11,35 +11,30 @@ use crate::faults::faults_and_ledgers;
 use crate::rate;
 use crate::samples::first_stage;
 
-/// Engine of these records.
 pub(super) const ENGINE: &str = "readout";
 
-/// Records of chains, also of those that ended before their readers began.
+/// Returns records of chains, also of those that ended before their readers began.
 pub(super) fn chains(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> {
     records.iter().filter(|record| record.engine.name == ENGINE)
 }
 
-/// One run of a chain that counted its triggers.
 pub(super) struct ChainRun<'a> {
     pub(super) record: &'a RunRecord,
-    /// Scenario, and what the workload says instead of parts of it.
     pub(super) chain: String,
-    /// Triggers per second as issued.
     pub(super) rate_hz: f64,
-    /// Polling interval; none when the reader slept until the interrupt.
+    /// Polling interval; `None` if the reader slept until the interrupt.
     pub(super) poll_us: Option<f64>,
     ledger: &'a Ledger,
 }
 
-/// Points among the records that were done and whose accounts close, in the order of chain, polling
-/// and rate. Probes of searches are too short to draw.
+/// Returns completed points with closed accounts, in the order of chain, polling and rate. Probes
+/// of searches are too short to draw.
 pub(super) fn swept(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
     let mut runs = all_runs(records);
     runs.retain(|run| rate::is_done(run.record) && run.record.role != Role::Probe);
     runs
 }
 
-/// All of them, with those that failed.
 fn all_runs(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
     let mut runs: Vec<ChainRun<'_>> = chains(records).filter_map(ChainRun::of).collect();
     let poll_us = |run: &ChainRun<'_>| run.poll_us.unwrap_or(0.0);
@@ -54,7 +49,6 @@ pub(super) fn scenario(record: &RunRecord) -> &str {
     record.workload.text("scenario").unwrap_or("?")
 }
 
-/// Name of a chain: scenario and what differs from it.
 fn name(record: &RunRecord) -> String {
     let parameters = [
         ("payload_bytes", " B"),
@@ -85,17 +79,16 @@ impl ChainRun<'_> {
         self.record.counter(name).unwrap_or(0.0)
     }
 
-    /// Time for which triggers came.
     pub(super) fn seconds(&self) -> f64 {
         self.value("triggers") / self.rate_hz.max(1e-9)
     }
 
-    /// CPU of the readers, in cores.
+    /// Returns the CPU of the readers, in cores.
     pub(super) fn reader_cpu(&self) -> f64 {
         self.value("reader-cpu-ppm") * 1e-6
     }
 
-    /// CPU time of the readers per chunk; none when there were next to none.
+    /// Returns the CPU time of the readers per chunk; `None` for almost no chunks.
     pub(super) fn reader_ns_per_chunk(&self) -> Option<f64> {
         let chunks = self.value("chunks");
         (chunks > 1e4).then(|| self.reader_cpu() * self.seconds() * 1e9 / chunks)
@@ -109,7 +102,6 @@ impl ChainRun<'_> {
         self.record.ledgers.iter().all(Ledger::closes)
     }
 
-    /// True for a chain that lost nothing and was never BUSY.
     pub(super) fn is_clean(&self) -> bool {
         self.ledger.lost_on_the_way() == 0
             && self.ledger.stopped() == 0
@@ -158,13 +150,11 @@ fn columns<'a>() -> [TextColumn<ChainRun<'a>>; 16] {
     ]
 }
 
-/// The chains as a table; nothing when there are none.
 pub fn chains_text(records: &[RunRecord]) -> String {
     let runs = all_runs(records);
     if runs.is_empty() { String::new() } else { table(1, &columns(), &runs) }
 }
 
-/// The time with BUSY by its cause, a line.
 pub(crate) fn dead_time(record: &RunRecord) -> String {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     format!(
@@ -177,7 +167,6 @@ pub(crate) fn dead_time(record: &RunRecord) -> String {
     )
 }
 
-/// Details that do not fit a row: BUSY by cause, the ledger, faults, and what else the host did.
 pub fn details_text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in chains(records) {
@@ -207,7 +196,7 @@ pub fn details_text(records: &[RunRecord]) -> String {
         for line in faults_and_ledgers(record) {
             let _ = writeln!(out, " {line}");
         }
-        // Losses of single E-links: the sum in the ledger does not say where.
+        // Losses of single E-links: the ledger has only their sum.
         let of_elink = |counter: &&Counter| counter.name.starts_with("E-link");
         for counter in record.counters.iter().filter(of_elink) {
             let _ = writeln!(out, "  {} {}", counter.name, counter.value);

@@ -38,10 +38,9 @@ const POLLING: Plot = Plot {
     y: Axis::log("CPU of the reader [% of a core]"),
 };
 
-/// Rate below which a reader is idle.
 const IDLE_HZ: f64 = 100.0;
 
-/// A curve of each quantity for each chain and polling interval.
+/// Draws a curve of each quantity for each chain and polling interval.
 fn over_rate(
     records: &[RunRecord],
     plot: Plot,

@@ -1,5 +1,4 @@
-//! The host beside a chain: the processes that ran, the load and the mitigations, each channel's
-//! ring.
+//! Host beside a chain: processes, load, mitigations, and each channel's ring.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,15 +9,12 @@ use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
 use crate::aligned::aligned;
 
-/// Processes that are shown.
 const SHOWN: usize = 24;
 
-/// All of it, for one record.
 pub(super) fn host_text(record: &RunRecord) -> String {
     load(record) + &occupancy(record) + &processes(record)
 }
 
-/// Busy CPUs, and the mitigations of the CPU's faults that are active.
 fn load(record: &RunRecord) -> String {
     let host = &record.host_cpu;
     let cpus = |ns: u64| ns as f64 / record.wall_ns.max(1) as f64;
@@ -41,7 +37,6 @@ fn load(record: &RunRecord) -> String {
     )
 }
 
-/// The last sample of each channel's ring, a line for each device.
 fn occupancy(record: &RunRecord) -> String {
     let mut devices: BTreeMap<u32, BTreeMap<u32, f64>> = BTreeMap::new();
     for series in &record.series {
@@ -62,8 +57,8 @@ fn occupancy(record: &RunRecord) -> String {
     out
 }
 
-/// The processes as `top` shows them: threads of this program (`chain`), its other processes
-/// (`peer`), the kernel's, others; nothing where they were not looked at.
+/// Writes the processes as `top` does: threads of this program (`chain`), its other processes
+/// (`peer`), the kernel's, others. Empty without a look at them.
 fn processes(record: &RunRecord) -> String {
     let all = &record.host_cpu.processes;
     if all.is_empty() {
@@ -81,7 +76,6 @@ fn processes(record: &RunRecord) -> String {
     aligned(&headings, 2..12, rows) + &rest
 }
 
-/// Bytes as `top` shows them.
 fn short(bytes: u64) -> String {
     match bytes >> 10 {
         kib if kib < 100_000 => format!("{kib}K"),

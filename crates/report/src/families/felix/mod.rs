@@ -23,15 +23,15 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const DECODE: &str = "decode";
-/// Counter of the highest rate at which a search saw no fault, in Hz.
+/// Counter of the highest rate without a fault in a search, in Hz.
 pub const MAXIMUM_RATE: &str = "maximum rate";
-/// Counter of the lowest rate above it at which the search saw one, in Hz.
+/// Counter of the lowest rate above it with a fault, in Hz.
 pub const UNSTABLE_RATE: &str = "not stable at";
 
-/// From chains that lost nothing: how fast, and what a chunk costs.
+/// Answers the rate and the cost of a chunk, from chains without losses.
 fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let runs = swept(records);
-    // A point of a curve is short: where a search confirmed a rate, that is the answer.
+    // A rate that a search confirmed is preferred, because a point of a curve is short.
     let is_confirmed = |run: &ChainRun<'_>| run.record.counter(MAXIMUM_RATE).is_some();
     let is_searched = runs.iter().any(is_confirmed);
     let clean: Vec<_> =
@@ -59,8 +59,8 @@ fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// Cost of a chunk to the reader, with the time that finding it takes by itself. A whole that is
-/// less than its part was measured wrongly: then nothing is said of either.
+/// Returns the cost of a chunk to the reader, with the part for finding it. A whole that is less
+/// than its part was measured wrongly; then neither is reported.
 fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> String {
     let Some(whole_ns) = best.reader_ns_per_chunk() else {
         return String::new();
@@ -86,7 +86,7 @@ fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> String {
     }
 }
 
-/// Time to find a chunk of that scenario in its block, and its interval.
+/// Returns the time to find a chunk of that scenario in its block, and its interval.
 fn decode_ns(records: &[RunRecord], scenario: &str) -> Option<(f64, (f64, f64))> {
     let record = of_engine(records, DECODE).find(|record| chains::scenario(record) == scenario)?;
     let per_pass = record.counter("subchunks per pass")?;
@@ -95,8 +95,8 @@ fn decode_ns(records: &[RunRecord], scenario: &str) -> Option<(f64, (f64, f64))>
     Some((summary.median / per_pass, (low / per_pass, high / per_pass)))
 }
 
-/// The highest trigger rate of one reader's core for a number of E-links, if chunks cost what they
-/// cost in the best chain.
+/// Returns the highest trigger rate of one reader's core for a number of E-links, at the cost of a
+/// chunk in the best chain.
 fn by_links(ns: f64) -> String {
     if ns <= 0.0 {
         return String::new();
@@ -117,8 +117,8 @@ mod tests {
     use super::*;
     use crate::examples::{chain, record};
 
-    /// A chain whose reader took so many nanoseconds a chunk, and the decoding of blocks at 13 ns a
-    /// chunk.
+    /// A chain with that reader's time per chunk in nanoseconds, and the decoding of blocks at 13
+    /// ns a chunk.
     fn with_cost(reader_ns: f64) -> String {
         let mut chain = chain(1_000_000);
         let chunks = 1e6;

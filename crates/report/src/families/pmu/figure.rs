@@ -1,4 +1,4 @@
-//! Counters of the machine over time: metrics where a group has some, else the events themselves.
+//! Counters of the machine over time: the metrics of a group, else its events.
 
 use daqmeter_record::{Observations, RunRecord};
 
@@ -13,7 +13,6 @@ const COUNTERS: Plot = Plot {
     y: Axis::linear(""),
 };
 
-/// Curves of the metrics in bytes per second, in MB/s.
 fn metrics(observed: &Observations) -> Vec<Curve> {
     let in_bytes = observed.metrics.iter().filter(|metric| metric.unit == "B/s");
     let curve = |metric: &daqmeter_record::observed::ObservedMetric| {
@@ -33,7 +32,7 @@ fn events(observed: &Observations) -> Vec<Curve> {
     observed.events.iter().take(12).map(curve).collect()
 }
 
-/// The observation with the most intervals.
+/// Draws the observation with the most intervals.
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     let (record, observed) = observed.max_by_key(|(_, observed)| observed.end_ns.len())?;

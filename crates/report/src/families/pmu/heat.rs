@@ -1,42 +1,37 @@
-//! What each node of a mesh did in each interval, for heat maps in the terminal and on the page.
+//! Rates of each node of a mesh in each interval, for heat maps in the terminal and on the page.
 
 use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{Mesh, Observations};
 
 use super::{end_s, rate_at};
 
-/// Rates on one mesh over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heat {
-    /// The mesh.
     pub mesh: Mesh,
-    /// The event, without its node.
     pub event: String,
-    /// The nodes that were counted: kind and NodeID.
+    /// Counted nodes: kind and NodeID.
     pub nodes: Vec<(String, u16)>,
-    /// For each interval its end in seconds and for each node its rate per second; none where it
-    /// did not count.
+    /// End in seconds of each interval, and the rate per second of each node; `None` for a node
+    /// that did not count.
     pub frames: Vec<(f64, Vec<Option<f64>>)>,
 }
 
 impl Heat {
-    /// The largest rate of all.
     pub fn most(&self) -> f64 {
         self.frames.iter().flat_map(|(_, rates)| rates).flatten().copied().fold(0.0, f64::max)
     }
 
-    /// Number of a node among those that are counted.
     pub fn number(&self, kind: &str, node_id: u16) -> Option<usize> {
         self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)
     }
 }
 
-/// The driver counts RN-D as RN-I.
+/// Compares kinds of nodes: the driver counts RN-D as RN-I.
 fn same_kind(counted: &str, node: &str) -> bool {
     counted == node || (counted == "RN-I" && node == "RN-D")
 }
 
-/// The event without the terms that choose its node.
+/// Returns the event without the terms that select its node.
 pub(crate) fn base_name(event: &str) -> String {
     let Some((pmu, rest)) = event.split_once('/') else {
         return event.to_owned();
@@ -52,7 +47,7 @@ fn is_on(event: &ObservedEvent, mesh: &Mesh) -> bool {
         && (event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu)))
 }
 
-/// The heat of each mesh: of the first event that is counted by node there.
+/// Returns the heat of each mesh, by the first event that is counted by node there.
 pub fn frames(observed: &Observations) -> Vec<Heat> {
     let heat = |mesh: &Mesh| {
         let first = observed.events.iter().find(|event| is_on(event, mesh))?;
@@ -77,7 +72,7 @@ pub fn frames(observed: &Observations) -> Vec<Heat> {
     observed.meshes.iter().filter_map(heat).collect()
 }
 
-/// A rate in few letters: `121.7M`.
+/// Writes a rate in few letters: `121.7M`.
 pub fn short(rate: f64) -> String {
     let (value, unit) = match rate {
         rate if rate < 1e3 => (rate, ""),

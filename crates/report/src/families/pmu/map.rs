@@ -1,4 +1,4 @@
-//! A mesh as a grid for the terminal, as SVG, and as the table that documents print.
+//! Mesh as a grid for the terminal, as SVG, and as the table of documents.
 
 use std::fmt::Write;
 
@@ -9,24 +9,19 @@ use super::heat::{Heat, short};
 use crate::aligned::plain;
 use crate::svg::escaped;
 
-/// One line of a crosspoint's cell: what is at a port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortLine {
     /// Text, e.g. `HN-F 0x24`.
     pub text: String,
-    /// Number of the node among those that are counted.
     pub counted: Option<usize>,
-    /// Its rate in the frame shown.
     pub rate: Option<f64>,
 }
 
 impl PortLine {
-    /// Without a node that could be counted.
     fn plain(text: String) -> PortLine {
         PortLine { text, counted: None, rate: None }
     }
 
-    /// With the rate of the first of these kinds of nodes that is counted.
     fn counted(text: String, kinds: &[&str], id: u16, heat: Option<(&Heat, usize)>) -> PortLine {
         let found = heat.and_then(|(heat, frame)| {
             let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
@@ -37,7 +32,6 @@ impl PortLine {
     }
 }
 
-/// Lines of a crosspoint's cell: itself, then its ports.
 pub fn cell(
     mesh: &Mesh,
     number: usize,
@@ -56,7 +50,7 @@ pub fn cell(
     lines
 }
 
-/// A line for each NodeID at a port, or one where there is none.
+/// Returns a line for each NodeID at a port, or one without a NodeID.
 fn port_lines(
     xp: &Crosspoint,
     port: usize,
@@ -71,7 +65,7 @@ fn port_lines(
     if device.is_empty() {
         lines.push(PortLine::plain(format!("p{port} -")));
     } else if ids.is_empty() {
-        // No registers of its own: the NodeID follows from the place.
+        // It has no registers: the NodeID follows from its place.
         let bits = if xp.ports.len() > 2 { 1 } else { 2 };
         let id = usize::from(xp.node_id) | port << bits;
         lines.push(PortLine::plain(format!("p{port} {device} {id:#04x}")));
@@ -84,7 +78,6 @@ fn port_lines(
     lines
 }
 
-/// Part, size, place: the line above a grid.
 pub fn title(mesh: &Mesh) -> String {
     let mut out = mesh.name.clone();
     if !mesh.part.is_empty() {
@@ -97,7 +90,6 @@ pub fn title(mesh: &Mesh) -> String {
     out
 }
 
-/// The grid, the highest row first, as maps are.
 pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
     let cells: Vec<Vec<String>> = mesh
         .crosspoints
@@ -159,20 +151,15 @@ const KINDS: [(&str, &str, &str); 18] = [
     ("MTSX", "Memory tag slaves", "mtsx"),
 ];
 
-/// One row of the table of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindRow {
-    /// What they are for.
     pub purpose: String,
-    /// Kind.
     pub kind: String,
-    /// NodeIDs.
     pub node_ids: Vec<u16>,
-    /// What their events begin with.
     pub events: String,
 }
 
-/// Nodes by kind, those with a label of their own first; kinds from the fifth on that are no
+/// Groups nodes by kind, those with a label of their own first. Kinds from the fifth on that are no
 /// crosspoints, DTC or SBSX are in the order of the mesh.
 pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
     let rank = |kind: &str| KINDS.iter().take(7).position(|(known, ..)| *known == kind);
@@ -203,7 +190,7 @@ pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
     rows
 }
 
-/// The table of nodes, as the document of the N1SDP prints it.
+/// Writes the table of nodes as in the document of the N1SDP.
 pub fn node_table(mesh: &Mesh) -> String {
     let rows = kinds(mesh).into_iter().map(|row| {
         let ids: Vec<String> = row.node_ids.iter().map(|id| format!("{id:#04x}")).collect();
@@ -214,15 +201,12 @@ pub fn node_table(mesh: &Mesh) -> String {
     plain(&["purpose", "node type", "NodeIDs", "event name"], rows)
 }
 
-/// Width of a crosspoint's cell, and height of one of its lines.
 const CELL_WIDTH: usize = 168;
 const LINE: usize = 16;
-/// Between two cells.
 const GAP: usize = 24;
 const MARGIN: usize = 40;
 const TOP: usize = 12;
 
-/// Where things are in the picture of a mesh.
 struct Layout<'a> {
     mesh: &'a Mesh,
     cell_height: usize,
@@ -246,7 +230,6 @@ impl Layout<'_> {
         self.mesh.height as usize * (self.cell_height + GAP) + 56
     }
 
-    /// The middle of a cell: the highest row is above, as on maps.
     fn centre(&self, x: u32, y: u32) -> (usize, usize) {
         let row = (self.mesh.height - 1 - y) as usize;
         (
@@ -255,7 +238,6 @@ impl Layout<'_> {
         )
     }
 
-    /// Lines to the crosspoints at the right and above.
     fn links(&self, xp: &Crosspoint) -> String {
         let (cx, cy) = self.centre(xp.x, xp.y);
         let mut out = String::new();
@@ -284,7 +266,6 @@ impl Layout<'_> {
         out
     }
 
-    /// Numbers of columns below and of rows at the left.
     fn axes(&self) -> String {
         let mut out = String::new();
         let below = self.height() - 24;
@@ -306,7 +287,6 @@ impl Layout<'_> {
     }
 }
 
-/// One line of a cell, with room for a rate where its node is counted.
 fn line(left: usize, y: usize, is_first: bool, entry: &PortLine) -> String {
     let mut out = String::new();
     let base = y + 12;
@@ -331,8 +311,8 @@ fn line(left: usize, y: usize, is_first: bool, entry: &PortLine) -> String {
     out
 }
 
-/// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them.
-/// Colours come from the page where there is one, and are given here for a picture by itself.
+/// Draws the mesh as SVG; counted nodes have `data-node`, so that a page can colour them. The
+/// page's colours replace those given here.
 pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
     let layout = Layout::of(mesh);
     let (width, height, title) = (layout.width(), layout.height(), escaped(&title(mesh)));

@@ -1,5 +1,4 @@
-//! Counters and meshes: tables, pictures, a figure over time, and what was held against known
-//! loads.
+//! Counters and meshes: tables, pictures, a figure over time, and comparisons with known loads.
 
 mod figure;
 pub mod heat;
@@ -24,23 +23,22 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "pmu";
 
-/// End of an interval after the beginning of the run.
+/// Returns the end of an interval after the beginning of the run.
 fn end_s(observed: &Observations, interval: usize) -> f64 {
     observed.end_ns[interval].saturating_sub(observed.begin_ns) as f64 * 1e-9
 }
 
-/// Rate per second of an event in an interval.
+/// Returns the rate per second of an event in an interval.
 fn rate_at(observed: &Observations, event: &ObservedEvent, interval: usize) -> Option<f64> {
     Some(event.scaled(interval)? / observed.seconds_of(event, interval)?)
 }
 
-/// True for records of counters alone, which have no stages.
+/// Tests for records of counters alone, which have no stages.
 pub(crate) fn only_counted(records: &[RunRecord]) -> bool {
     let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
     !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == ENGINE)
 }
 
-/// Counters that were held against known loads; says itself what failed.
 pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     let is_verified =
         |record: &&RunRecord| record.engine.name == ENGINE && record.engine.target == "verify";
@@ -61,7 +59,7 @@ pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     })
 }
 
-/// What a counter saw of the load that stands beside it as `<counter>, payload`; none for the loads
+/// Returns a counter's share of its load, which is `<counter>, payload`; `None` for the loads
 /// themselves.
 fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
@@ -69,7 +67,7 @@ fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     Some(format!("{} saw {share:.6} of the payload (one run, without an interval)", counter.name))
 }
 
-/// Memory traffic while points were measured, where a counter of it exists.
+/// Answers the memory traffic during points, if a counter of it exists.
 fn memory_traffic(records: &[RunRecord]) -> Option<PlainAnswer> {
     let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     let rates = observed.filter_map(|(record, observed)| {
@@ -98,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Counters were read by their places (issue 15).
+    /// Regression: counters were read by their places (issue 15).
     #[test]
     fn a_counter_is_held_against_its_own_load_wherever_it_stands() {
         let engine =

@@ -1,5 +1,4 @@
-//! Observations as aligned tables. Every value has its unit, its share where it was scaled, and its
-//! error.
+//! Tables of observations. Every value has its unit, its share if it was scaled, and its error.
 
 use std::fmt::Write;
 
@@ -10,18 +9,16 @@ use daqmeter_record::units::significant;
 use super::end_s;
 use crate::aligned::numbers_from;
 
-/// The unit of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateUnit {
     /// Powers of 1000.
     Mb,
     /// Powers of 1024.
     Mib,
-    /// Both.
     Both,
 }
 
-/// The scaled count of an interval with its thousands separated, or why there is none.
+/// Writes the scaled count of an interval in groups of digits, or the reason for none.
 fn value(event: &ObservedEvent, interval: usize) -> String {
     match (&event.status, event.scaled(interval)) {
         (EventStatus::NotSupported(_), _) => "not supported".to_owned(),
@@ -31,7 +28,7 @@ fn value(event: &ObservedEvent, interval: usize) -> String {
     }
 }
 
-/// Digits in groups of three, as the document prints them: `121,713,206`.
+/// Writes digits in groups of three, as in the document: `121,713,206`.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut out = String::new();
@@ -46,18 +43,17 @@ pub fn grouped(value: f64) -> String {
 
 fn share_text(share: Option<f64>) -> String {
     match share {
-        // What ran all the time is not worth a number.
+        // A share of 100 % is not shown.
         Some(share) if share < 0.9999 => format!("{:.2} %", share * 100.0),
         _ => String::new(),
     }
 }
 
-/// Half the width of an interval.
+/// Writes half the width of an interval.
 fn half_text(half: Option<f64>) -> String {
     half.filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)))
 }
 
-/// A metric's value with its unit.
 pub fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
     let Some(value) = value else {
         return "not counted".to_owned();
@@ -74,8 +70,8 @@ pub fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
     }
 }
 
-/// One interval: its events with error, then its metrics. `error` gives half the width of the 95 %
-/// interval of a scaled count.
+/// Writes one interval: its events with error, then its metrics. `error` gives half the width of
+/// the 95 % interval of a scaled count.
 pub fn interval(
     observed: &Observations,
     at: usize,
@@ -105,7 +101,6 @@ fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
         .then(|| pairs.iter().map(|(seconds, value)| seconds * value).sum::<f64>() / seconds)
 }
 
-/// One line below the table of a measurement: what was counted meanwhile.
 pub(crate) fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
         format!(
@@ -126,7 +121,7 @@ pub(crate) fn footnote(observed: &Observations) -> String {
     format!("meanwhile ({}): {}", observed.what, parts.join(", "))
 }
 
-/// Rates of events and metrics over the run: name, unit and value, where it is known.
+/// Returns rates of events and metrics over the run: name, unit and value, if known.
 pub(crate) fn rates(observed: &Observations) -> Vec<(String, String, f64)> {
     let event = |event: &ObservedEvent| {
         let unit = if event.unit.is_empty() { "1" } else { &event.unit };
@@ -139,7 +134,6 @@ pub(crate) fn rates(observed: &Observations) -> Vec<(String, String, f64)> {
     events.chain(observed.metrics.iter().filter_map(of_metric)).collect()
 }
 
-/// Count of the whole run, share of the time that it counted, rate.
 fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
     let (count, share) = match (&event.status, event.total_scaled()) {
         (EventStatus::NotSupported(_), _) => return ["not supported", "", ""].map(str::to_owned),
@@ -152,7 +146,6 @@ fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
     [count_text, share_text(Some(share)), rate]
 }
 
-/// The whole run: totals with error and rate, then metrics with their caveats.
 pub fn summary(
     observed: &Observations,
     bytes: RateUnit,

@@ -1,11 +1,10 @@
-//! The files of the original study's daemons, field by field, so that scripts written for them go
-//! on.
+//! Files of the original study's daemons, field by field, for scripts that read them.
 //!
 //! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes,
 //! clock before, after, elapsed; and `..._synth.dat` with bytes, fastest, slowest, mean, variance,
 //! median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`. Pollution (3.5.1): `measure_X.dat`,
-//! `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC. What is not known
-//! of a single line is `n/a`: a mean of other lines, or another line's CPU, would be no raw data.
+//! `synthesis_<x>.dat`. Tabs separate fields; clocks are CLOCK_MONOTONIC. An unknown value of a
+//! line is `n/a`, because a mean of other lines would be no raw data.
 
 mod read;
 
@@ -21,18 +20,18 @@ use super::pollution::{counted, pollution_rows};
 use super::rows::{copied, copy_rows};
 use crate::rate;
 
-/// Contents by file name; contexts other than the first get a folder of their own, as the original
+/// Contents by file name; contexts other than the first get their own folder, because the original
 /// ran one at a time.
 pub type StudyFiles = BTreeMap<String, String>;
 
-/// Name of the file of an operation: the document calls both directions at once `from_to`.
+/// Returns the file's name of an operation: the document calls both directions at once `from_to`.
 fn operation(record: &RunRecord) -> String {
     let direction = record.workload.text("direction").unwrap_or("");
     let direction = if direction == "both" { "from_to" } else { direction };
     format!("{direction}{}", if record.workload.flag("cold") { "_nc" } else { "" })
 }
 
-/// Menu number of the largest block: 1 is 2 MB, 10 is 1024 MB; smaller ones count as 1.
+/// Returns the menu number of the largest block: 1 is 2 MB, 10 is 1024 MB; smaller ones count as 1.
 fn menu(largest_bytes: u64) -> u32 {
     let mib = largest_bytes.div_ceil(1 << 20).max(2);
     mib.next_power_of_two().trailing_zeros()
@@ -43,7 +42,7 @@ fn int(record: &RunRecord, name: &str) -> u64 {
 }
 
 fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
-    // The files have no place to say that a point failed.
+    // The files cannot mark a failed point.
     let is_wanted =
         |record: &&RunRecord| record.engine.name == engine && copied(record).next().is_some();
     let mut of: Vec<&RunRecord> =
@@ -52,7 +51,6 @@ fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
     of
 }
 
-/// `cpu/`, `shared/` where there are several contexts.
 fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
     let context = |record: &RunRecord| record.workload.text("context").unwrap_or("").to_owned();
     if records.iter().all(|other| context(other) == context(record)) {
@@ -61,16 +59,15 @@ fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
     format!("{}/", context(record))
 }
 
-/// Start of each sample on the absolute clock.
 fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
     let starts = stage.sample_starts_ns();
     starts.map(|start| start.saturating_add(record.origin_ns)).collect()
 }
 
-/// Series of the CPU of each sample, where the samples of one lane are of several.
+/// Series of the CPU of each sample, for a lane with samples on several.
 pub(super) const CPUS: &str = "cpu";
 
-/// The CPU of each sample: `n/a` where the lane was seen on several.
+/// Returns the CPU of each sample: `n/a` for a lane that was seen on several.
 fn cpus(record: &RunRecord, lane: &Lane, stage: &Stage) -> Vec<String> {
     let series = record.series.iter().find(|series| series.name == CPUS);
     match (series, &lane.seen_cpus[..]) {
@@ -83,7 +80,6 @@ fn cpus(record: &RunRecord, lane: &Lane, stage: &Stage) -> Vec<String> {
     }
 }
 
-/// Files of the latency benchmark.
 pub fn latency(records: &[RunRecord]) -> StudyFiles {
     let copies = of_engine(records, "copy");
     let x = menu(copies.iter().map(|record| int(record, "block_bytes")).max().unwrap_or(0));
@@ -116,8 +112,8 @@ pub fn latency(records: &[RunRecord]) -> StudyFiles {
     files
 }
 
-/// First field of each lane's line: its channel, where it has one of its own, or the CPU that
-/// copied. Where they are not known, or two lanes have the same, the lanes are counted.
+/// Returns the first field of each lane's line: its channel, else the CPU that copied. Unknown or
+/// equal ones are replaced by the number of the lane.
 fn channels(record: &RunRecord) -> Vec<u32> {
     let is_by_cpu = record.workload.text("context") == Ok("cpu");
     let own = |lane: &Lane| {
@@ -132,13 +128,12 @@ fn channels(record: &RunRecord) -> Vec<u32> {
     found.filter(is_unique).unwrap_or_else(|| (0..).take(record.lanes.len()).collect())
 }
 
-/// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time
-/// spent in the copies, rate.
+/// Returns the files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and
+/// after, time spent in the copies, rate.
 ///
-/// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In
-/// `from_to` a copy is one way, so that 300 times both ways are 600 copies. The time is `after -
-/// before` but for `_nc`, where caches are emptied in between. The total is the sum over the
-/// channels.
+/// The rate of a line is bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one
+/// way, so that 300 times both ways are 600 copies. The time is `after - before` except for `_nc`,
+/// whose caches are emptied in between. The total is the sum over the channels.
 pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
     let copies = of_engine(records, "copy");
     let mut files = StudyFiles::new();
@@ -173,12 +168,12 @@ pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
     files
 }
 
-/// Text for a value that is not known: a zero would be a result.
+/// Text for an unknown value: a zero would be a result.
 pub(super) const NOT_KNOWN: &str = "n/a";
 
-/// Files of the pollution benchmark, with a result name. References, misses and their percentage
-/// are `n/a` where nothing counts them, and in the lines of single runs where only sums were
-/// counted; so is the percentage of no references.
+/// Returns the files of the pollution benchmark, with a result name. References, misses and their
+/// percentage are `n/a` without a counter, and in the lines of single runs if only sums were
+/// counted. The percentage of no references is also `n/a`.
 pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
     let mut files = StudyFiles::new();
     for record in of_engine(records, "pollution") {
@@ -270,7 +265,7 @@ mod tests {
         assert!(line.ends_with("108743\t2694.138933\ttotal_band= 2694.138933\n"), "{line}");
     }
 
-    /// Rate of a line from its own fields: bytes of a copy, copies, time spent in them.
+    /// Returns the rate of a line from its own fields: bytes of a copy, copies, time spent in them.
     fn recomputed(line: &str) -> (f64, f64) {
         let fields: Vec<f64> =
             line.split('\t').take(7).map(|field| field.parse().unwrap()).collect();
@@ -284,7 +279,7 @@ mod tests {
             (2048, 100);
         let mut cold = example("exclusive", "from", 4096, &[700, 800]);
         cold.set_param("cold", true);
-        // Emptying caches between the samples is not in them.
+        // The time excludes the emptying of caches between the samples.
         cold.lanes[0].stages[0].end_ns = cold.lanes[0].stages[0].start_ns + 1_000_000;
         let files = bandwidth(&[both, cold]);
         for name in ["measures_from_to.dat", "measures_from_nc.dat"] {
@@ -325,8 +320,8 @@ mod tests {
         assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\t200.0000\t1.000000\n"));
     }
 
-    /// Section 3.5.1: the percentage of a synthesis is the mean of those of the runs, whatever
-    /// their references are.
+    /// Section 3.5.1: the percentage of a synthesis is the mean of those of the runs, for any
+    /// references.
     #[test]
     fn a_share_of_misses_is_the_mean_of_the_runs_shares() {
         let mut record = example("cpu", "from", 224, &[5000, 6000]);
@@ -376,7 +371,7 @@ mod tests {
         let channels = ["module, softdma channel 2", "module, softdma channel 0"];
         assert_eq!(of("exclusive", channels, one), ["2", "0"]);
         assert_eq!(of("cpu", ["module, CPU"; 2], one), ["5", "7"]);
-        // A lane without a channel of its own, or that moved from CPU to CPU, is counted.
+        // A lane without a channel of its own, or on changing CPUs, gets its number.
         assert_eq!(of("shared", ["module, softdma shared channels"; 2], one), ["0", "1"]);
         assert_eq!(of("cpu", ["pread"; 2], [&[5, 6], &[7]]), ["0", "1"]);
         assert_eq!(of("exclusive", ["emulated engine, channel 0"; 2], one), ["0", "1"]);

@@ -1,6 +1,6 @@
-//! The study's files, read: the inverse of [`super`]. One record for each point, from a template
-//! that says who copied, by which way and where. A synthesis holds no single times, from which
-//! everything else is computed: it is known by name and refused.
+//! Reader of the study's files, the inverse of [`super`]. It makes one record for each point, from
+//! a template with the copier, the path and the host. A synthesis holds no single times, from which
+//! all else is computed; it is recognised by name and refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,12 +13,10 @@ use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 use super::{CPUS, NOT_KNOWN};
 use crate::families::copy::pollution::{Counted, MISSES, REFERENCES};
 
-/// Points of one file: sizes, groups of channels, programs. The study has 26 sizes.
+/// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.
 const MAX_POINTS: usize = 10_000;
-/// Channels of one point, as many as lanes.
 const MAX_CHANNELS: usize = 1024;
 const MAX_NAME_BYTES: usize = 64;
-/// MB of the study's rates.
 const MIB: f64 = 1_048_576.0;
 
 const LATENCY: [&str; 5] = ["CPU", "bytes", "ns before", "ns after", "ns"];
@@ -27,30 +25,26 @@ const BANDWIDTH: [&str; 7] =
 const POLLUTION: [&str; 7] =
     ["program", "ns before", "ns after", "ns", "cache references", "misses", "% misses"];
 
-/// A file of the benchmarks, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyFile {
-    /// `micro-benchmark_{from,from_nc,to,to_nc}_<x>.dat`.
+    /// File name: `micro-benchmark_{from,from_nc,to,to_nc}_<x>.dat`.
     Latency(StudyCopy),
-    /// `measures_{from,to,from_to}.dat`.
+    /// File name: `measures_{from,to,from_to}.dat`.
     Bandwidth(StudyCopy),
-    /// `measure_X.dat`.
+    /// File name: `measure_X.dat`.
     Pollution,
-    /// `micro-benchmark_..._synth.dat`, `synthesis_<x>.dat`.
+    /// File names: `micro-benchmark_..._synth.dat`, `synthesis_<x>.dat`.
     Synthesis,
 }
 
-/// The operation that a file's name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyCopy {
-    /// `from`, `to`, `both`, as in records.
+    /// One of `from`, `to`, `both`, as in records.
     pub direction: &'static str,
-    /// Caches were emptied before each copy.
     pub cold: bool,
 }
 
 impl StudyFile {
-    /// Recognises a file by its name.
     pub fn of(path: &Path) -> Option<StudyFile> {
         let name = path.file_name()?.to_str()?.strip_suffix(".dat")?;
         if name.starts_with("synthesis_")
@@ -67,7 +61,6 @@ impl StudyFile {
         name.starts_with("measure_").then_some(StudyFile::Pollution)
     }
 
-    /// The verb that reads it.
     pub fn verb(self) -> Option<&'static str> {
         match self {
             StudyFile::Latency(_) => Some("latency"),
@@ -77,10 +70,10 @@ impl StudyFile {
         }
     }
 
-    /// The points of a file, each the template with what the file says.
+    /// Returns the points of a file, each the template with the values of the file.
     ///
     /// # Errors
-    /// The first wrong line with the name of its field; a file without any line.
+    /// Names the field of the first wrong line; refuses a file without any line.
     pub fn records(self, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let records = match self {
@@ -109,7 +102,7 @@ impl StudyCopy {
         }
     }
 
-    /// Blocks that one operation of a record moves.
+    /// Returns the blocks that one operation of a record moves.
     fn passes(self) -> u64 {
         if self.direction == "both" { 2 } else { 1 }
     }
@@ -123,7 +116,6 @@ impl StudyCopy {
     }
 }
 
-/// A line with something in it, split at blanks.
 struct Line<'a> {
     number: usize,
     names: &'static [&'static str],
@@ -134,7 +126,7 @@ fn lines<'a>(
     text: &'a str,
     names: &'static [&'static str],
 ) -> impl Iterator<Item = Line<'a>> + use<'a> {
-    // One field more than any file has shows that there are too many.
+    // One field beyond the maximum of all files shows an excess.
     let split = |line: &'a str| line.split_whitespace().take(10).collect::<Vec<_>>();
     let lines = text.lines().map(split).enumerate().filter(|(_, fields)| !fields.is_empty());
     lines.map(move |(at, fields)| Line { number: at + 1, names, fields })
@@ -164,12 +156,10 @@ impl Line<'_> {
         self.value(at, |count| *count > 0)
     }
 
-    /// A field that may be unknown.
     fn known<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<Option<T>, String> {
         if self.fields[at] == NOT_KNOWN { Ok(None) } else { self.value(at, fits).map(Some) }
     }
 
-    /// Clock before, clock after and time between, from a field on.
     fn span(&self, at: usize) -> Result<Span, String> {
         let before = self.value(at, |_| true)?;
         let after = self.value(at + 1, |after| *after >= before)?;
@@ -184,15 +174,14 @@ struct Span {
     ns: u64,
 }
 
-/// First and last clock.
 fn bounds<'a>(spans: impl Iterator<Item = &'a Span> + Clone) -> (u64, u64) {
     let first = spans.clone().map(|span| span.before).min();
     (first.unwrap_or(0), spans.map(|span| span.after).max().unwrap_or(0))
 }
 
-/// A point that begins and ends with these clocks. A clock that counts from 1970 dates it.
+/// Returns a point that begins and ends with these clocks. A clock that counts from 1970 dates it.
 fn record_of(template: &RunRecord, (first, last): (u64, u64)) -> RunRecord {
-    /// 2000-01-01: a clock that counts from the start of a machine is far below.
+    /// Time of 2000-01-01: a clock since the start of a machine is far below.
     const CENTURY_NS: u64 = 946_684_800_000_000_000;
     let mut record = template.clone();
     (record.origin_ns, record.wall_ns) = (first, last - first);
@@ -203,7 +192,6 @@ fn record_of(template: &RunRecord, (first, last): (u64, u64)) -> RunRecord {
     record
 }
 
-/// A stage with one sample for each time.
 fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
     let (first, last) = bounds(spans.iter());
     Stage {
@@ -261,21 +249,20 @@ fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunR
     Ok(sizes.into_iter().map(record).collect())
 }
 
-/// One channel of a point.
 struct ChannelLine {
     number: u32,
     bytes: u64,
     operations: u64,
     span: Span,
     mib_per_s: f64,
-    /// Each operation went both ways, as its rate shows.
+    /// True if each operation went both ways, by its rate.
     is_both_ways: bool,
 }
 
 fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let (mut records, mut channels) = (Vec::new(), Vec::<ChannelLine>::new());
     for mut line in lines(text, &BANDWIDTH) {
-        // The total stands behind the last channel, or on a line of its own.
+        // The total is behind the last channel, or on its own line.
         let total = line.fields.iter().position(|field| *field == "total_band=");
         let total = total.map(|at| line.fields.split_off(at));
         if total.is_none() || !line.fields.is_empty() {
@@ -307,7 +294,7 @@ fn channel_of(
     // Both ways, and read as well as written.
     let traffic = bytes.checked_mul(4).and_then(|bytes| bytes.checked_mul(operations));
     let computed = bytes as f64 * operations as f64 / span.ns.max(1) as f64 * 1e9 / MIB;
-    // Equal but for the digits of the file.
+    // Equal except for the digits of the file.
     let is_near = |rate: f64| (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate;
     let is_both_ways = !is_near(computed) && copy.direction == "both" && is_near(2.0 * computed);
     for (is_wrong, why) in [
@@ -328,7 +315,7 @@ fn channel_of(
     Ok(ChannelLine { number, bytes, operations, span, mib_per_s, is_both_ways })
 }
 
-/// `total_band= RATE`: the sum of the channels' rates, each of which was rounded.
+/// Checks `total_band= RATE`: the sum of the channels' rates, each of which was rounded.
 fn check_total(line: &Line<'_>, total: &[&str], channels: &[ChannelLine]) -> Result<(), String> {
     let sum: f64 = channels.iter().map(|channel| channel.mib_per_s).sum();
     let allowed = 2e-6 * channels.len() as f64 + 1e-6 * sum;
@@ -348,7 +335,7 @@ fn point_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> 
     let lane = |channel: &ChannelLine| {
         let mut stage = stage_of(copy.stage(), &[channel.span], origin_ns);
         let passes = copy.passes();
-        // A record's operation goes both ways; where the file counts each way, it is two of these.
+        // A record's operation goes both ways; in a file that counts each way it is two.
         (stage.bytes_per_op, stage.ops_per_sample) = if channel.is_both_ways {
             (channel.bytes * passes, channel.operations)
         } else if channel.operations.is_multiple_of(passes) {
@@ -385,7 +372,7 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
             [(REFERENCES, |run| run.references), (MISSES, |run| run.misses)];
         for (name, of) in counted {
             let values: Vec<Option<f64>> = counts.iter().map(|run| run.map(of)).collect();
-            // A sum over all runs only where all were counted.
+            // A sum over all runs needs a count of each.
             if let Some(sum) = values.iter().copied().sum::<Option<f64>>() {
                 record.counters.push(Counter { value: sum, ..Counter::count(name, 0) });
             }
@@ -400,11 +387,10 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
     Ok(tests.into_iter().map(record).collect())
 }
 
-/// References and misses of a run, where the host counted them.
 fn counted(line: &Line<'_>) -> Result<Option<Counted>, String> {
     let references = line.known(4, |count: &u64| *count <= MAX_WHOLE)?;
     let misses = line.known(5, |count: &u64| *count <= MAX_WHOLE)?;
-    // No references have no share.
+    // The share of no references is undefined.
     line.known(6, |share: &f64| share.is_finite() && *share >= 0.0)?;
     match (references, misses) {
         (Some(references), Some(misses)) => {

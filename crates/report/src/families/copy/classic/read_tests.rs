@@ -40,7 +40,7 @@ fn the_documents_sample_of_a_latency_is_a_record() {
     assert!(records[0].time_utc.is_empty(), "a clock since the start");
 }
 
-/// Section 3.4.1: the total stands on a line of its own there, and behind the last channel in our
+/// Section 3.4.1: the total is on a line of its own there, and behind the last channel in our
 /// files.
 const CHANNELS: &str = "\
 0\t1024\t300\t1384270020290328601\t1384270020290437344\t108743\t2694.138933
@@ -183,7 +183,6 @@ fn what_is_wrong_is_said_with_its_line() {
     }
 }
 
-/// A point with its samples.
 fn point() -> impl Strategy<Value = RunRecord> {
     let direction = prop::sample::select(vec!["from", "to", "both"]);
     let samples = prop::collection::vec(1..1_000_000_000_u64, 1..20);
@@ -217,7 +216,7 @@ proptest! {
     #[test]
     fn what_classic_writes_of_latencies_is_read_back(points in prop::collection::vec(point(), 1..6)) {
         let files = classic::latency(&points);
-        // Points of one size share a line's key: they become one point.
+        // Points of one size share a line's key, and merge to one point.
         let again = classic::latency(&reread(&files));
         let raw = |files: &classic::StudyFiles| -> Vec<(String, String)> {
             let raw = files.iter().filter(|(name, _)| !name.contains("_synth"));
@@ -236,8 +235,8 @@ proptest! {
         let mut lane = point.lanes[0].clone();
         lane.stages[0].ops_per_sample = operations;
         point.lanes = vec![lane; lanes];
-        // One time for all samples is all that such a file has. Rates of any size have no equal
-        // last digits.
+        // Such a file has only one time for all samples. Rates of any size differ in their last
+        // digits.
         let parts = |files: classic::StudyFiles| {
             let text: String = files.into_values().collect();
             let fields = text.split_whitespace().map(str::to_owned);
