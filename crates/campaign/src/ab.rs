@@ -1,16 +1,16 @@
 //! Measures two sides in turns, in processes of their own, until their difference is decided.
 //!
 //! Two files of records differ mostly by the minutes in which they were made. Here both sides are
-//! prepared, and work in slices of a fraction of a millisecond in the order A B B A or B A A B. A
-//! disturbance of the host meets both. A group of four with a slice that lost its CPU is left out
-//! on both sides, and counted. One value is the logarithm of B's time over A's in a group. A pair
-//! of processes gives the median over a block of groups. Each block has fresh processes, begun in
-//! random order with random shifts of stack and heap, since the layout of memory causes differences
-//! too. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be looked at
-//! after each.
+//! prepared, and work in slices of a fraction of a millisecond. Their order is A B B A or B A A B,
+//! so that a disturbance of the host meets both. A group of four with a slice that lost its CPU is
+//! left out on both sides, and counted. One value is the logarithm of B's time over A's in a group.
+//! A pair of processes gives the median over a block of groups. Each block has fresh processes,
+//! begun in random order with random shifts of stack and heap, since the layout of memory causes
+//! differences too. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be
+//! looked at after each.
 //!
 //! Begin with [`ask`]. `turns.rs` is a pair of prepared processes, `command.rs` a command that is
-//! run as a whole; `side.rs` is what runs in a side's process.
+//! run as a whole; `side.rs` runs in a side's process.
 
 mod answer;
 mod block;
@@ -60,6 +60,9 @@ pub struct Found {
 
 /// Measures until every stage is decided, the budget is over, or `stop` is set. Calls the callback
 /// with the elapsed time after each block.
+///
+/// # Errors
+/// Names the side with the error in one line.
 pub fn ask(
     question: &Question,
     stop: &StopFlag,
@@ -87,7 +90,6 @@ pub fn ask(
     Ok(asked.found(took.as_secs_f64(), stolen))
 }
 
-/// Returns the time in ns that a hypervisor took so far from the CPU of both sides.
 fn stolen_ns(question: &Question) -> Option<u64> {
     let [a, b] = &question.sides;
     let cpu = a.cpu().filter(|cpu| b.cpu() == Some(*cpu))?;
@@ -114,7 +116,6 @@ impl Asked {
         self.blocks > 0 && self.stages.iter().all(Tracked::is_decided)
     }
 
-    /// Measures one block of the undecided stages.
     fn block(
         &mut self,
         question: &Question,
@@ -155,7 +156,6 @@ impl Asked {
         wanted.max().unwrap_or(start).saturating_mul(many).clamp(min, min.max(start))
     }
 
-    /// Takes the stages from the first pair, with the operations that both sides do from now on.
     fn begin(&mut self, question: &Question, pair: &Pair<'_>) {
         let stages = pair.stages();
         let alpha = question.alpha / stages.len() as f64;

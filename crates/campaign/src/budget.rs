@@ -27,15 +27,12 @@ pub struct Budget {
     pub spend: Spend,
 }
 
-/// Time of a limit without a shared budget.
 const LIMIT_TIME: Duration = Duration::from_millis(40);
-/// Shortest and longest measurement of a limit.
 const LIMIT_TIMES: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(150));
 /// Denominator of a limit's share of the budget: 40 ms of a minute.
 const LIMIT_PART: f64 = 1500.0;
 
 impl Budget {
-    /// Time for each way to reach a limit.
     pub(crate) fn limit_time(&self) -> Duration {
         match self.shared() {
             Some(whole) => whole.div_f64(LIMIT_PART).clamp(LIMIT_TIMES.0, LIMIT_TIMES.1),
@@ -61,7 +58,6 @@ impl Budget {
 
 pub(crate) struct Clock {
     began: Instant,
-    /// Time after which no point begins.
     end: Option<Duration>,
     shares: Option<Shares>,
 }
@@ -71,7 +67,6 @@ impl Clock {
         self.end.is_some_and(|end| self.began.elapsed() > end)
     }
 
-    /// Returns the point with the time that its share of the budget allows.
     pub(crate) fn share(&self, point: &PlannedPoint) -> PlannedPoint {
         match &self.shares {
             Some(shares) => point.stretched(shares.scale(self.began.elapsed())),
@@ -99,7 +94,6 @@ struct OfEngine {
     left: f64,
     left_nominal_s: f64,
     done: f64,
-    /// Seconds of limits, preparation and verification.
     beside_s: f64,
     asked_s: f64,
     timed_s: f64,
@@ -109,7 +103,6 @@ impl OfEngine {
     /// Seconds of preparation that are assumed for an engine without a measured point.
     const GUESS_S: f64 = 0.12;
 
-    /// Seconds that the remaining points take beside their timed parts.
     fn left_beside_s(&self) -> f64 {
         let each = if self.done > 0.0 { self.beside_s / self.done } else { Self::GUESS_S };
         each * self.left
@@ -128,9 +121,7 @@ impl OfEngine {
 }
 
 impl Shares {
-    /// Share that is kept for the tables and the page.
     const KEPT: f64 = 0.06;
-    /// Least and largest factor on the time of a point.
     const SCALE: (f64, f64) = (0.02, 20.0);
 
     fn new(whole: Duration, points: &[PlannedPoint]) -> Shares {
@@ -143,7 +134,6 @@ impl Shares {
         Shares { whole_s: whole.as_secs_f64(), engines }
     }
 
-    /// Returns the factor on the times of the remaining points.
     fn scale(&self, elapsed: Duration) -> f64 {
         let beside_s: f64 = self.engines.values().map(OfEngine::left_beside_s).sum();
         let timed_s: f64 = self.engines.values().map(OfEngine::left_timed_s).sum();
@@ -196,7 +186,7 @@ mod tests {
         shares.spent(&points[0], 1.0, 5.0, 4.0);
         let left = shares.scale(Duration::from_secs(5));
         assert!((left - (4.4 - 1.0 - 0.12) / 5.0).abs() < 1e-9, "{left}");
-        // Nothing is left: a point that still begins is short.
+        // Time is over: a point that still begins is short.
         assert_eq!(shares.scale(Duration::from_secs(60)), 0.02);
     }
 

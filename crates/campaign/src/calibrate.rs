@@ -1,5 +1,6 @@
-//! Measures a profile of this host with short paths: costs of a block by kind of work, runs to
-//! which the four numbers of the prediction are fitted, and paths that are held back from both.
+//! Measures a profile of this host with short paths. It has costs of a block by kind of work, and
+//! runs to which the four numbers of the prediction are fitted. Further paths are held back from
+//! both.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +21,6 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::run::Runner;
 
-/// Sizes of blocks at which costs are measured, and the runs of each.
 const BLOCK_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const ROUNDS: u64 = 3;
 const COST_S: f64 = 0.025;
@@ -30,11 +30,9 @@ const FIT_S: f64 = 0.12;
 /// Seconds of a run. Equal runs of pinned threads of this length differ by 4 % in their rates,
 /// those of 80 ms by 8 %.
 const CHECK_S: f64 = 0.25;
-/// Runs at each load, of which the median is compared.
 const REPEATS: usize = 3;
 /// Largest number of checked paths: intervals hardly gain from more.
 const MAX_CHECKED: usize = 400;
-/// Tries of a run that other programs or the hypervisor disturb.
 const TRIES: usize = 2;
 const SEED: u64 = 2026;
 /// Source with fast bytes, for paths in which its own cost does not count.
@@ -94,7 +92,6 @@ fn path_text(block_bytes: usize, source: &str, stage: &str, sink: &str) -> Strin
     )
 }
 
-/// One path for each kind of work: source, stage, sink.
 fn kinds(file: &str) -> Vec<[String; 3]> {
     let through =
         |stage: String| [SHORT.to_owned(), format!("[[stage]]\n{stage}\n"), READ.to_owned()];
@@ -149,7 +146,6 @@ fn costs(paths: &mut ShortPaths<'_>) -> Result<Vec<WorkCost>, String> {
     Ok(found.into_iter().map(work).collect())
 }
 
-/// Returns the medians of a path's runs at a load, beside its prediction.
 fn held_back(
     paths: &mut ShortPaths<'_>,
     profile: &HostProfile,
@@ -266,7 +262,6 @@ struct DrawnPath {
     load: f64,
 }
 
-/// Draws a path of 2 to 5 elements; each second one has its threads pinned to some of these CPUs.
 fn drawn_path(random: &mut Xoshiro256PlusPlus, cpus: &[u32]) -> DrawnPath {
     // The fourfold width of a conversion to f64 is still within the calibrated sizes.
     let block_bytes = (between(random, 4096.0, 262_144.0) / 64.0).round() * 64.0;
@@ -320,7 +315,6 @@ fn below(random: &mut Xoshiro256PlusPlus, bound: usize) -> usize {
     (uniform(random) * bound as f64) as usize
 }
 
-/// Draws a number evenly on a logarithmic scale.
 fn between(random: &mut Xoshiro256PlusPlus, from: f64, to: f64) -> f64 {
     from * (to / from).powf(uniform(random))
 }

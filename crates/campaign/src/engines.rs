@@ -36,7 +36,6 @@ pub fn engine(name: &str) -> Result<&'static Engine, String> {
     })
 }
 
-/// Cards that the engines know, for the facts about a host.
 pub fn card_families() -> Vec<CardFamily> {
     let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
     digitizers.map(|family| family.cards()).chain([daqmeter_readout::card::FAMILY]).collect()
@@ -50,7 +49,6 @@ mod tests {
 
     use super::*;
 
-    /// Values that a sweep, a mistake or an attack may contain.
     fn extremes() -> Vec<Param> {
         let powers = [0, 1, 6, 16, 31, 32, 40, 57, 58, 62, 63].map(|power| 1_u64 << power);
         let around =

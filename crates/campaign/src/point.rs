@@ -12,7 +12,6 @@ pub struct PlannedPoint {
     pub engine: String,
     pub workload: Workload,
     pub steps: StepPlan,
-    /// Time that it takes of a shared budget, where its steps do not say it.
     pub takes: Option<Duration>,
     /// Parameter for the length of a point: it changes with the point's share of the budget.
     pub extent: Option<String>,
@@ -27,13 +26,10 @@ pub struct PlannedPoint {
 
 /// Least number of passes of a shortened point, unless the plan gives it fewer.
 const MIN_PASSES: u64 = 4;
-/// Least and largest factor on an extent.
 const STRETCH: (f64, f64) = (0.05, 10.0);
-/// Least time of a timed stage.
 const MIN_TIME: Duration = Duration::from_millis(1);
 
 impl PlannedPoint {
-    /// Returns the time that it takes of a shared budget, before its engine is known.
     pub(crate) fn nominal_s(&self) -> f64 {
         match (self.takes, self.steps) {
             (Some(takes), _) => takes.as_secs_f64(),

@@ -17,14 +17,12 @@ use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
 use crate::resume::left_to_measure;
 
-/// Observer of a measurement. An error ends the run.
 pub trait Watch {
     type Error;
 
     /// Called before the first point with the numbers of points to measure and of measured ones.
     fn planned(&mut self, _points: usize, _known: usize) {}
 
-    /// Called before each point; an error ends the run.
     fn begins(&mut self, _point: &PlannedPoint) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -49,7 +47,6 @@ pub struct Done {
     /// Number of points that began: fewer after a signal, or when the budget was over.
     pub begun: usize,
     pub refused: usize,
-    /// Seconds in timed steps.
     pub timed_s: f64,
     /// Seconds in points as a whole: limits, preparation, timed steps, verification.
     pub measuring_s: f64,
@@ -65,18 +62,14 @@ type NewObserver = Box<dyn Fn() -> Box<dyn Observer> + Send + Sync>;
 
 pub struct Runner {
     pub context: Context,
-    /// Ends the run after the current sample.
     pub stop: StopFlag,
     pub limits: Limits,
-    /// Receiver of the progress within long points.
     pub progress: Progress,
-    /// Receiver of the samples of a long point before it ends.
     pub unfinished: Unfinished,
     observer: Option<NewObserver>,
 }
 
 impl Runner {
-    /// Makes a runner that measures each limit right before its point.
     pub fn new(context: Context) -> Runner {
         Runner {
             context,
@@ -92,12 +85,10 @@ impl Runner {
         self.observer = Some(Box::new(new));
     }
 
-    /// Returns true if more than usual is counted around every point.
     pub fn is_observed(&self) -> bool {
         self.observer.is_some()
     }
 
-    /// Returns the settings of a point, with this runner's limits and its flag.
     pub fn settings(&self, steps: StepPlan, study: &str, pin: &[u32]) -> Settings {
         Settings {
             pin: pin.to_vec(),
@@ -165,7 +156,6 @@ impl Runner {
         Ok(done)
     }
 
-    /// Measures a point of a plan, and returns the seconds in its timed steps.
     fn planned<W: Watch>(
         &self,
         point: &PlannedPoint,
@@ -201,7 +191,6 @@ mod tests {
     use crate::Plan;
     use crate::budget::Spend;
 
-    /// Keeps its records, and sets the flag after a number of them.
     #[derive(Default)]
     struct Kept {
         planned: (usize, usize),

@@ -47,7 +47,6 @@ mod tests {
         }
     }
 
-    /// Returns study and key of each point of a survey of that host.
     fn survey(name: &str, cache_bytes: u64, memory_bytes: u64) -> Vec<String> {
         let cache = Cache { level: 3, bytes: cache_bytes, ..Cache::default() };
         let host =

@@ -10,7 +10,6 @@ use daqmeter_sys::host::Files;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-/// Host of a plan, and the user's choices that replace those of the plan.
 #[derive(Clone, Debug, Default)]
 pub struct Site {
     pub host: Host,
@@ -41,7 +40,6 @@ enum Property {
     CopyPath,
     /// Channels of an engine: the module's where it has any, else the emulated engine's.
     CopyEngine,
-    /// Two to four lanes that copy at the same time.
     CopyLanes,
 }
 

@@ -1,24 +1,20 @@
 //! Size of a plan, counted before its points are made.
 
-/// Largest number of points; more are a mistake.
 const MAX_POINTS: u64 = 100_000;
 const MAX_FILES: u64 = 64;
 /// Combinations that a sweep leaves out: each point is compared with each of them.
 const MAX_SKIPS: usize = 100;
-/// Bytes of all points with their names and values.
 const MAX_BYTES: u64 = 1 << 29;
 /// Bytes of a point's parameters and their names, without its texts.
 const POINT_BYTES: u64 = 1 << 10;
 
 pub(crate) struct SweepSize {
-    /// Combinations before any is left out.
     pub(crate) points: u64,
     pub(crate) repetitions: u64,
     pub(crate) skips: usize,
     pub(crate) text_bytes: usize,
 }
 
-/// Rest of the limits for the remaining parts of a plan.
 #[derive(Debug)]
 pub(crate) struct Room {
     files: u64,
@@ -27,7 +23,6 @@ pub(crate) struct Room {
 }
 
 impl Default for Room {
-    /// The first file is not included.
     fn default() -> Self {
         Room { files: MAX_FILES - 1, points: MAX_POINTS, bytes: MAX_BYTES }
     }
@@ -42,7 +37,6 @@ impl Room {
         Ok(())
     }
 
-    /// Takes the points of one more sweep, with their repetitions.
     pub(crate) fn sweep(&mut self, size: &SweepSize) -> Result<(), String> {
         if size.skips > MAX_SKIPS {
             return Err(format!(

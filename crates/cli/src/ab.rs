@@ -67,7 +67,6 @@ fn check(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the comparison at the first signal, and puts a switch back.
 fn stop_on_signal(setting: Option<Setting>) -> StopFlag {
     let stop = StopFlag::default();
     let asked = stop.clone();
@@ -152,7 +151,6 @@ impl Record {
     }
 }
 
-/// Gives exit code 2 if a side had an error.
 fn refuse_refused(compared: &[Compared]) -> Result<(), Failure> {
     let refused = compared.iter().filter(|one| one.outcome == Outcome::NotMeasured).count();
     if refused == 0 || interrupt::is_asked() {

@@ -21,7 +21,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// Reads a time that is not zero.
 pub(crate) fn budget(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("no time to measure in: give some, such as 20s or 1m30".to_owned()),

@@ -100,7 +100,6 @@ fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure
     )))
 }
 
-/// Returns the exit code of a gate; a line reports a gate without power.
 fn gate(found: &Compared, by: f64) -> ExitCode {
     match found.gate(by) {
         Gate::Passed => ExitCode::SUCCESS,

@@ -12,7 +12,6 @@ use clap_complete::Shell;
 
 use crate::output::{Failure, emit};
 
-/// Words for a place of the command line, beside names of files.
 struct Words {
     verbs: &'static [&'static str],
     argument: &'static str,
@@ -41,12 +40,10 @@ fn places() -> Vec<Words> {
     all
 }
 
-/// Returns the command at the end of these verbs.
 fn at<'a>(command: &'a Command, verbs: &[&str]) -> Option<&'a Command> {
     verbs.iter().try_fold(command, |command, verb| command.find_subcommand(verb))
 }
 
-/// Returns the command with the words of a place as values of its argument.
 fn with_words(command: Command, verbs: &[&str], place: &Words) -> Command {
     match verbs {
         [] => command.mut_arg(place.argument, |argument| {
@@ -114,13 +111,12 @@ pub(crate) fn man(verbs: &[String], command: Command) -> Result<ExitCode, Failur
     emit(&page(named(verbs, command)?)?)
 }
 
-/// Prints the help of the command, or of the verb at the end of `verbs`, as --help does.
 pub(crate) fn help(verbs: &[String], command: Command) -> Result<ExitCode, Failure> {
     emit(&named(verbs, command)?.render_long_help().to_string())
 }
 
 fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {
-    // It gives every verb its whole name: `daqmeter readout run`.
+    // Gives every verb its whole name: `daqmeter readout run`.
     command.build();
     let verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
     at(&command, &verbs).cloned().ok_or_else(|| {

@@ -146,7 +146,6 @@ fn faults(record: &RunRecord) -> String {
         .map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
 }
 
-/// Notes on options without effect, and on the cost of --fast.
 fn notes(request: &DigitizerRequest) -> Vec<String> {
     let functions = request.functions();
     let runs = |wanted: &[Function]| wanted.iter().any(|function| functions.contains(function));

@@ -45,7 +45,6 @@ enum Rows {
     Series,
 }
 
-/// Reads a file name whose ending names a known format.
 fn table_file(text: &str) -> Result<Replaced, String> {
     let path = Replaced::or_stdout(text)?;
     let ending = path.extension().and_then(|ending| ending.to_str());
@@ -59,7 +58,6 @@ fn table_file(text: &str) -> Result<Replaced, String> {
     }
 }
 
-/// Rows of a part of the table of samples, and of a row group.
 const PART_ROWS: usize = 1 << 17;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

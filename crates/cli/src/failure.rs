@@ -7,9 +7,7 @@ use std::process::ExitCode;
 
 use daqmeter_record::sanitise;
 
-/// Exit code of a verb that could not do its work.
 const COULD_NOT_RUN: u8 = 2;
-/// Returns the program's name, or that of the C tool that it was called by.
 pub(crate) fn program_name() -> &'static str {
     static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     NAME.get_or_init(|| tool_name().map_or("daqmeter".to_owned(), |tool| format!("eb-{tool}")))
@@ -22,9 +20,7 @@ pub(crate) fn tool_name() -> Option<String> {
     name.strip_prefix("eb-").map(str::to_owned)
 }
 
-/// Exit code after a failed measurement.
 pub(crate) const FAILED: u8 = 1;
-/// Exit code of a measurement that cannot tell.
 pub(crate) const CANNOT_TELL: u8 = 3;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -32,7 +28,6 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// Exit code after the reader of the output has closed it, as shells have it: 128 + SIGPIPE.
 const UNREAD: u8 = 141;
 
-/// Reason for an end without success: one line.
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,
@@ -40,17 +35,14 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Bad input or a missing prerequisite.
     pub(crate) fn refused(line: impl Display) -> Failure {
         Failure { line: line.to_string(), code: COULD_NOT_RUN }
     }
 
-    /// Any error of a C tool: they have one exit code.
     pub(crate) fn tool(line: impl Display) -> Failure {
         Failure { line: line.to_string(), code: FAILED }
     }
 
-    /// Ctrl-C before there is a result.
     pub(crate) fn interrupted() -> Failure {
         Failure { line: "interrupted; what was measured is kept".to_owned(), code: INTERRUPTED }
     }
@@ -86,7 +78,6 @@ impl From<daqmeter_harness::Fault> for Failure {
     }
 }
 
-/// Prints a line for people, on stderr.
 pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{}", sanitise::text(line));
 }

@@ -48,12 +48,9 @@ pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     listed(paths, Links::Followed)
 }
 
-/// Targets that links in a folder may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// Anywhere, for the user's own folder.
     Followed,
-    /// Files below the folder, for those that are served to others.
     KeptBelow,
 }
 
@@ -76,11 +73,9 @@ fn unreadable(folder: &Path, error: &std::io::Error) -> Failure {
     Failure::refused(format!("cannot read {}: {error}", folder.display()))
 }
 
-/// Files and folders seen so far.
 struct Found {
     files: Vec<PathBuf>,
     links: Links,
-    /// The named folder, without links in its path.
     root: PathBuf,
     entries: usize,
 }

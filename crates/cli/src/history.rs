@@ -70,7 +70,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(interrupt::exit_code(code.unwrap_or(ExitCode::SUCCESS)))
 }
 
-/// Returns the exit code of a gate; a line reports a gate without power.
 fn gated(found: &[Trend], by: f64) -> ExitCode {
     match gate(found, by) {
         Gate::Passed => ExitCode::SUCCESS,

@@ -25,22 +25,17 @@ use tokio::time::Instant;
 pub(crate) struct Limits {
     /// Connections at once. One more ends the oldest without a request, or else the oldest.
     connections: usize,
-    /// Bytes of request line and headers together.
     head_bytes: usize,
-    /// Time from the connection to the end of its headers.
     head_time: Duration,
-    /// Time from there until the answer is made.
     answer_time: Duration,
-    /// Time from there until it is sent.
     send_time: Duration,
-    /// Answers that are made by reading files at the same time.
     workers: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            // This is far below the 1,024 descriptors that a process has by default.
+            // A process has 1,024 descriptors by default, far more than this.
             connections: 128,
             head_bytes: 16 << 10,
             head_time: Duration::from_secs(5),
@@ -84,13 +79,10 @@ pub(crate) enum Reply {
 
 /// Answers requests and counts answers. It must not block.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Returns the reply to a GET.
     fn reply(self: Arc<Self>, request: Request) -> Reply;
-    /// Called with the status of each answer, even one without a reply.
     fn answered(&self, _code: u16) {}
 }
 
-/// Open connections, oldest first.
 #[derive(Default)]
 struct Connections {
     next: u64,
@@ -104,7 +96,6 @@ struct Connection {
 }
 
 impl Connections {
-    /// Ends connections until there is room for one more.
     fn make_room(&mut self, limit: usize) {
         while self.open.len() >= limit {
             let silent = self
@@ -138,7 +129,6 @@ pub(crate) struct Server {
     shared: Arc<Shared>,
 }
 
-/// Listens there, and answers in a thread that ends with the process.
 pub(crate) fn start(
     address: impl std::net::ToSocketAddrs,
     handler: Arc<dyn Handler>,
@@ -175,7 +165,7 @@ fn start_with(
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     /// Pause without descriptors or memory for a connection, since others may end meanwhile.
     const PAUSE: Duration = Duration::from_millis(100);
-    // It listens already and does not block, so that nothing can fail.
+    // The listener is ready and does not block, so that nothing can fail.
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -200,7 +190,6 @@ fn admit(stream: tokio::net::TcpStream, shared: &Arc<Shared>) {
     connections.open.push_back(Connection { number, has_asked, task: task.abort_handle() });
 }
 
-/// A connection's place in the table, which it leaves at any end.
 struct Open {
     shared: Arc<Shared>,
     number: u64,
@@ -212,7 +201,6 @@ impl Drop for Open {
     }
 }
 
-/// Handles one request and its answer, each within its time.
 async fn converse(stream: tokio::net::TcpStream, shared: &Arc<Shared>, has_asked: &AtomicBool) {
     let limits = shared.limits;
     let (until, deadline) = watch::channel(Instant::now() + limits.head_time);
@@ -238,7 +226,6 @@ async fn converse(stream: tokio::net::TcpStream, shared: &Arc<Shared>, has_asked
     }
 }
 
-/// Returns when the deadline has passed, even a moved one.
 async fn passed(mut deadline: watch::Receiver<Instant>) {
     loop {
         let until = *deadline.borrow_and_update();
@@ -264,14 +251,13 @@ async fn answer(shared: &Arc<Shared>, request: hyper::Request<Incoming>) -> Answ
     }
 }
 
-/// Returns the result of the work in a free thread; `None` when it failed.
 async fn made(
     workers: &Arc<Semaphore>,
     work: impl FnOnce() -> Answer + Send + 'static,
 ) -> Option<Answer> {
     let turn = workers.clone().acquire_owned().await.ok()?;
     let worker = tokio::task::spawn_blocking(move || {
-        // It is kept until the work is done, even when the client has gone.
+        // Keeps the turn until the work is done, even when the client has gone.
         let _turn = turn;
         work()
     });
@@ -312,7 +298,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
-    /// Longer than any wait here takes on a busy host.
+    /// Exceeds any wait here on a busy host.
     const PATIENCE: Duration = Duration::from_secs(20);
     const LARGE: usize = 64 << 20;
 
@@ -356,7 +342,6 @@ mod tests {
         stream
     }
 
-    /// Returns all text until the end of the connection.
     fn rest(mut stream: TcpStream) -> String {
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {

@@ -18,22 +18,16 @@ use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 const GRACE: Duration = Duration::from_millis(1900);
 /// Time while the main thread is at work on tables and a page, which take longer on a busy host.
 const GRACE_AT_WORK: Duration = Duration::from_secs(8);
-/// Longest time for writing the tables and files of the finished part.
 const GRACE_TO_KEEP: Duration = Duration::from_secs(4);
-/// Interval of looks at the main thread.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// State that the signals' thread and the verb share.
 struct State {
     is_asked: bool,
-    /// Functions that the first signal calls.
     asks: Vec<Box<dyn Fn() + Send>>,
-    /// Temporary file of an output that is being written.
     unfinished: Option<PathBuf>,
     keep: Keep,
 }
 
-/// Action that keeps the finished part of a verb that does not end in time.
 enum Keep {
     Nothing,
     Ready(Box<dyn FnOnce() + Send>),
@@ -69,8 +63,6 @@ pub(crate) fn keep_at_end(keep: impl FnOnce() + Send + 'static) {
     state().keep = Keep::Ready(Box::new(keep));
 }
 
-/// Marks that the verb begins its own end. If its finished part is being kept already, the program
-/// is about to end, and this waits for it.
 pub(crate) fn ends_by_itself() {
     let mut state = state();
     if !matches!(state.keep, Keep::Begun) {
@@ -83,7 +75,6 @@ pub(crate) fn ends_by_itself() {
     }
 }
 
-/// Keeps the finished part of the verb, within [`GRACE_TO_KEEP`].
 fn keep_what_is_finished() {
     let mut state = state();
     let Keep::Ready(keep) = std::mem::replace(&mut state.keep, Keep::Nothing) else {
@@ -97,7 +88,7 @@ fn keep_what_is_finished() {
         // The receiver is gone if this took too long.
         let _ = done.send(());
     };
-    // If the thread cannot be started, the channel is closed at once.
+    // The channel is closed at once if the thread cannot be started.
     let _ = std::thread::Builder::new().name("keep".to_owned()).spawn(work);
     let _ = wait.recv_timeout(GRACE_TO_KEEP);
 }
@@ -180,7 +171,7 @@ fn say(what: &'static str) {
 
 fn end(state: &mut State) -> ! {
     if let Some(path) = state.unfinished.take() {
-        // It may be gone already.
+        // The file may be gone already.
         let _ = std::fs::remove_file(path);
     }
     std::process::exit(i32::from(INTERRUPTED));

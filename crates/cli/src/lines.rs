@@ -15,7 +15,6 @@ use crate::named::Appended;
 pub(crate) struct Lines {
     path: PathBuf,
     file: File,
-    /// Length of the file after the last line.
     bytes: u64,
     /// Offset of the line of an unfinished point. The next line replaces it.
     unfinished_at: Option<u64>,
@@ -23,7 +22,6 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Opens or makes the file. A file that another run writes is refused.
     pub(crate) fn open(path: &Appended) -> Result<Lines, Failure> {
         let file = jsonl::append_to(path).map_err(|error| {
             let path = path.display();
@@ -94,7 +92,6 @@ impl Lines {
         ))
     }
 
-    /// Restores the lines that another program removed.
     fn follow(&mut self, before: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
         let own = self.file.metadata()?;
         if !own.is_file() {
@@ -162,7 +159,6 @@ fn made_again(path: &Path) -> io::Result<(PathBuf, File)> {
 mod tests {
     use super::*;
 
-    /// Returns the folder of a file after `spoil` changed it, and the error line at the end.
     fn after(spoil: impl Fn(&Path)) -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.jsonl");

@@ -67,13 +67,11 @@ enum What {
     Copies,
 }
 
-/// Returns its words without plans.
 pub(crate) fn nouns() -> Vec<String> {
     let names = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     names.map(|value| value.get_name().to_owned()).collect()
 }
 
-/// Word, title, and function of a table.
 type Section = (What, &'static str, fn() -> String);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

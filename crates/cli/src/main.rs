@@ -240,7 +240,6 @@ mod tests {
         all
     }
 
-    /// Files of a folder of the checkout and of its subfolders.
     fn files_below(folder: &std::path::Path, files: &mut Vec<std::path::PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -19,7 +19,6 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Serves the page from now on, if it is requested.
     pub(crate) fn served(&self) -> Result<Option<Page>, Failure> {
         let Some(address) = &self.address else {
             return Ok(None);
@@ -31,14 +30,12 @@ impl Metrics {
     }
 }
 
-/// Labels with their values, in the order of output.
 type Labels = Vec<(&'static str, String)>;
 
 type Values = BTreeMap<(&'static str, Labels), f64>;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Function that sets values at each request of the page.
 type Source = Box<dyn Fn(&Page) + Send>;
 
 #[derive(Clone, Default)]
@@ -108,7 +105,6 @@ fn labels_of(name: &str, value: &str) -> Labels {
 }
 
 impl Page {
-    /// Sets a value of the label that [`label_of`] names.
     pub(crate) fn set(&self, name: &'static str, label: &str, value: f64) {
         self.put(name, labels_of(name, label), value);
     }
@@ -138,7 +134,6 @@ impl Page {
         done.for_each(|row| self.row(row));
     }
 
-    /// Takes the rates so far of an unfinished point.
     pub(crate) fn so_far(&self, record: &daqmeter_record::RunRecord) {
         let rows = daqmeter_report::rows(std::slice::from_ref(record));
         let measured = rows.into_iter().filter(|row| row.n > 0);
@@ -185,7 +180,6 @@ impl Page {
         out
     }
 
-    /// Serves the page until the process ends.
     pub(crate) fn serve(&self, address: &str) -> Result<String, Failure> {
         let server = http::start(address, Arc::new(self.clone())).map_err(|error| {
             Failure::refused(format!("cannot serve metrics on {address}: {error}"))
@@ -198,7 +192,6 @@ impl Page {
     }
 }
 
-/// Writes labels in braces, or nothing without labels.
 fn written(labels: &Labels) -> String {
     if labels.is_empty() {
         return String::new();
@@ -211,7 +204,6 @@ fn written(labels: &Labels) -> String {
 }
 
 impl Handler for Page {
-    /// Every request gets the only page.
     fn reply(self: Arc<Self>, _: Request) -> Reply {
         Reply::Now(self.answer())
     }
@@ -344,7 +336,6 @@ mod tests {
         }
     }
 
-    /// Returns name and labels of `name{label="value",...} number`.
     fn check_sample(line: &str) -> Result<(String, Vec<(String, String)>), String> {
         let is_name = |text: &str| {
             !text.is_empty()

@@ -20,7 +20,6 @@ use crate::failure::Failure;
 #[derive(Clone, Debug)]
 pub(crate) struct Replaced(PathBuf);
 
-/// A file that lines are appended to: records.
 #[derive(Clone, Debug)]
 pub(crate) struct Appended(PathBuf);
 
@@ -88,13 +87,10 @@ fn written_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Use of a command-line value that may name a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// The verb reads it, or it names no file.
     Read,
     Replaced,
-    /// The verb replaces it by a page.
     Page,
     Appended,
 }
@@ -188,9 +184,7 @@ fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
 /// Identity of a regular file, equal for all of its names.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Device and inode of an existing file, so that links are equal to it.
     Inode(u64, u64),
-    /// Name of a missing file, in its folder without links.
     Name(PathBuf),
 }
 
@@ -286,7 +280,6 @@ fn refuse_no_page(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Refuses to append records to a page, a plan or data.
 fn refuse_other_text(path: &Path) -> Result<(), Failure> {
     match beginning(path).trim_ascii_start() {
         [] | [b'{', ..] => Ok(()),
@@ -297,9 +290,7 @@ fn refuse_other_text(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Returns the first bytes of a regular file, or nothing for other files.
 fn beginning(path: &Path) -> Vec<u8> {
-    /// Bytes that are read: the field `schema` is the first of a record.
     const LOOKED_AT: u64 = 4096;
     let mut bytes = Vec::new();
     let is_file =

@@ -29,7 +29,6 @@ pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
     emit_as_it_is(&sanitise::lines(text))
 }
 
-/// Prints our own text with its cursor movements.
 pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -56,24 +55,20 @@ pub(crate) fn progress_wanted() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Takes records: to a file, and to stdout for programs.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     file: Option<Arc<Mutex<Lines>>>,
     json: bool,
-    /// Suppresses all output but errors.
     pub(crate) quiet: bool,
     pub(crate) records: Vec<RunRecord>,
 }
 
 impl Recorder {
-    /// Appends to the file, if there is one, and prints lines if `json`.
     pub(crate) fn new(out: Option<&Appended>, json: bool) -> Result<Recorder, Failure> {
         let file = out.map(|path| Ok::<_, Failure>(Arc::new(Mutex::new(Lines::open(path)?))));
         Ok(Recorder { file: file.transpose()?, json, quiet: false, records: Vec::new() })
     }
 
-    /// Returns the writer of unfinished points, if there is a file.
     pub(crate) fn unfinished(&self) -> Option<impl Fn(&RunRecord) + Send + Sync + 'static> {
         let file = self.file.clone()?;
         Some(move |record: &RunRecord| {
@@ -82,7 +77,6 @@ impl Recorder {
         })
     }
 
-    /// Holds records that were printed and written before.
     pub(crate) fn of(records: Vec<RunRecord>, json: bool, quiet: bool) -> Recorder {
         Recorder { file: None, json, quiet, records }
     }
@@ -115,7 +109,7 @@ impl Recorder {
     ) -> Result<ExitCode, Failure> {
         if !self.json && !self.quiet {
             let stamp = daqmeter_report::table::stamp(&self.records);
-            // It comes first, since the last line of some verbs is their verdict.
+            // The stamp comes first, since the last line of some verbs is their verdict.
             emit(&(stamp + &text(&self.records)))?;
         }
         if self.quiet {
@@ -163,12 +157,10 @@ fn tell_failure(record: &RunRecord) {
     }
 }
 
-/// Writes a file whole, or leaves the old one ([`Replacement`]). Records are never replaced.
 pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
     write_with(path, |sink| sink.write_all(text.as_bytes()))
 }
 
-/// Writes a file whole, piece by piece.
 pub(crate) fn write_with<T, E: Display>(
     path: &Replaced,
     write: impl FnOnce(&mut Replacement) -> Result<T, E>,
@@ -214,7 +206,6 @@ fn read_file_parts(
     path: &Path,
     mut take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
 ) -> Result<usize, Failure> {
-    /// Number of unreadable lines that are reported one by one.
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));

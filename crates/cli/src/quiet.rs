@@ -2,9 +2,9 @@
 //! too.
 //!
 //! It waits for at most a quarter of its budget, and never longer than 15 s, the quarter of a
-//! minute. The time is taken from the budget. Bursts of cron, of a package manager or of the end of
-//! a build are over by then, and the rest is enough for all points. Other loads may last for hours.
-//! A host that is still busy is measured all the same, and the report says so.
+//! minute. The time is taken from the budget. Bursts of cron, of a package manager or of a build's
+//! end are over by then. The rest is enough for all points. Other loads may last for hours. A host
+//! that is still busy is measured all the same, and the report says so.
 
 use std::time::Duration;
 
@@ -13,21 +13,16 @@ use daqmeter_sys::cpu_time;
 
 use crate::output::tell;
 
-/// Part of the budget that may be waited for.
 const PART: u32 = 4;
 
-/// Longest wait.
 const LONGEST: Duration = Duration::from_secs(15);
 
 /// Time of one look: thirty ticks of `/proc/stat`, so that a tick is 3 % of a CPU.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Result of the last look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Waited {
-    /// Other programs took less than a result tolerates.
     Quiet,
-    /// Other programs still took this share of all CPUs.
     Busy(f64),
 }
 
@@ -56,7 +51,6 @@ pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) ->
     waited
 }
 
-/// Waits with any function of looks: each takes [`LOOK`].
 fn until_quiet(
     longest: Duration,
     mut look: impl FnMut() -> f64,
@@ -97,7 +91,6 @@ fn share(host: cpu_time::HostTimes, own_ns: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Waits for at most ten looks with these shares; returns the result and the number of looks.
     fn wait(shares: &[f64]) -> (Waited, usize) {
         let mut looks = shares.iter().copied();
         let mut told = 0;

@@ -19,7 +19,6 @@ use crate::named::Replaced;
 use crate::output::{FAILED, Failure, emit, tell, write_file};
 use crate::runner::{Common, Runner};
 
-/// Page of several studies, unless another is named.
 const PAGE: &str = "studies.html";
 
 /// Repeat the published studies, and set every row beside model and measurement.
@@ -96,7 +95,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(if runner.stop.is_set() { runner.recorder.exit_code(true) } else { code })
 }
 
-/// Refuses an option that none of the studies takes.
 fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure> {
     let given =
         [("reps", arguments.reps.is_some()), ("receiver-pin", arguments.receiver_pin.is_some())];
@@ -112,7 +110,6 @@ fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure
     Ok(())
 }
 
-/// Measures the points of the studies, each where it is planned or where `--pin` says.
 fn measure(studies: &[Study], arguments: &Arguments, runner: &mut Runner) -> Result<(), Failure> {
     let receivers = arguments.receiver_pin.as_ref();
     let receivers =

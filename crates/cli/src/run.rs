@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return emit(&points(&plan));
     }
     let mut runner = Runner::new(common, plan.points.len())?;
-    // From now on no other run writes the file.
+    // No other run writes the file from now on.
     let known = known(arguments)?;
     let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
     let options = Options { budget, known: &known };
@@ -65,7 +65,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// Returns the records of the earlier run that this one continues.
 fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
     match (&arguments.common.out, arguments.resume) {
         (Some(out), true) if out.is_file() => read_file(out),
@@ -97,7 +96,6 @@ fn unfinished(arguments: &Arguments, done: &Done) -> String {
     format!("daqmeter: {} of {} measured; {go_on}", done.begun, plural(done.points as u64, "point"))
 }
 
-/// Gives exit code 2 if points could not be measured.
 pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
     if done.refused == 0 {
         return Ok(());
@@ -134,7 +132,6 @@ pub(crate) fn points(plan: &Plan) -> String {
     )
 }
 
-/// Returns each point once with its number of repetitions.
 fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
@@ -202,7 +199,6 @@ pub(crate) fn shipped() -> String {
     table::plain(&["plan", "points", "what it is"], daqmeter_campaign::SHIPPED.iter().map(row))
 }
 
-/// Returns true for the name of a plan that is not a word of `list`.
 pub(crate) fn is_named(text: &str) -> bool {
     daqmeter_campaign::SHIPPED.iter().any(|(name, _)| *name == text)
         || text.contains('.')

@@ -47,7 +47,6 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Facts about this host and this invocation, under the name that the user gives the host.
     pub(crate) fn context(&self) -> Context {
         context_as(self.label.as_ref())
     }
@@ -58,7 +57,6 @@ impl Common {
     }
 }
 
-/// Runs points, keeps their records, and shows the progress.
 pub(crate) struct Runner {
     campaign: campaign::Runner,
     pub(crate) recorder: Recorder,
@@ -132,7 +130,6 @@ impl DerefMut for Runner {
 }
 
 impl Runner {
-    /// Gathers the context; from now on a signal lets the current sample finish.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand);
         let observed = observed.transpose()?;
@@ -152,7 +149,6 @@ impl Runner {
         Ok(Runner { campaign, recorder, progress, metrics })
     }
 
-    /// Measures one point with its limits and keeps the record. Does nothing once interrupted.
     pub(crate) fn point(
         &mut self,
         engine: &str,
@@ -170,7 +166,6 @@ impl Runner {
         self.keep(record)
     }
 
-    /// Measures the points of a plan; those that are refused are reported on stderr.
     pub(crate) fn plan(
         &mut self,
         points: Vec<PlannedPoint>,
@@ -190,7 +185,6 @@ impl Runner {
         keep(recorder, progress, metrics.as_ref(), record)
     }
 
-    /// Counts the first of these groups that this host has, unless the user chose others.
     pub(crate) fn observe_if_there(&mut self, groups: &[&str]) {
         if self.is_observed() {
             return;
@@ -209,7 +203,6 @@ impl Runner {
         self.progress.finish_and_clear();
     }
 
-    /// Ends a verb: see [`Recorder::finish`].
     pub(crate) fn conclude(
         &mut self,
         page: Option<&Replaced>,
@@ -237,7 +230,6 @@ fn begin_point(progress: &ProgressBar, name: String) {
     progress.set_message("");
 }
 
-/// Shows the progress within a long point, if there is a line for it.
 fn within_points(progress: &ProgressBar) -> Progress {
     if progress.is_hidden() {
         return Progress::default();
@@ -262,7 +254,6 @@ fn unfinished(recorder: &Recorder, metrics: Option<&Page>) -> Unfinished {
     })
 }
 
-/// Describes the current work of a point in a few words.
 fn look_text(look: &Look) -> String {
     let of = |done: usize| match look.lanes {
         1 => String::new(),
@@ -299,7 +290,6 @@ fn keep(
     recorder.take(record)
 }
 
-/// Shows the progress of a plan, and keeps its records.
 struct Screen<'a> {
     recorder: &'a mut Recorder,
     progress: &'a ProgressBar,

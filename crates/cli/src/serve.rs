@@ -58,8 +58,8 @@ pub(crate) struct Arguments {
 struct Site {
     paths: Vec<PathBuf>,
     token: Option<String>,
-    /// Restricts the Host header to names of loopback: others belong to a page of somebody else
-    /// that resolves here.
+    /// Restricts the Host header to names of loopback, since a foreign page may resolve to this
+    /// host.
     loopback: bool,
     metrics: Page,
     /// Files that were listed so far. The index of a file is its number, which stays when others
@@ -68,7 +68,6 @@ struct Site {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    /// Longest time until a signal is noticed.
     const LOOK: Duration = Duration::from_millis(100);
     let address = arguments.bind.unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
     let site = Site::understand(arguments, address)?;
@@ -125,9 +124,7 @@ impl Site {
         Ok(Site { paths, token, loopback, metrics: Page::default(), known: Mutex::default() })
     }
 
-    /// Returns the files that are served now, each with its number.
     fn files(&self) -> Result<Vec<(usize, PathBuf)>, Failure> {
-        /// Number of known files at which numbers begin anew.
         const MAX_KNOWN: usize = 1_000_000;
         let files = listed(&self.paths, Links::KeptBelow)?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +142,6 @@ impl Site {
         Ok(numbered.collect())
     }
 
-    /// Refuses a request without permission.
     fn admitted(&self, request: &Request) -> Result<(), Answer> {
         if self.loopback && !request.host.as_deref().is_none_or(names_this_host) {
             return Err(Answer::text(403, "asked for by a name that is not this host's"));
@@ -159,7 +155,6 @@ impl Site {
         }
     }
 
-    /// Answers a permitted request. Reads files.
     fn get(&self, request: &Request) -> Answer {
         let files = match self.files() {
             Ok(files) => files,
@@ -212,7 +207,6 @@ impl Request {
     }
 }
 
-/// Returns true if a Host header names this machine's loopback.
 fn names_this_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(v6) => v6.split(']').next().unwrap_or(""),
@@ -221,7 +215,6 @@ fn names_this_host(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Reason why a file has no page.
 #[derive(Debug)]
 enum Unread {
     Long(u64),
@@ -259,7 +252,7 @@ fn report(file: &Path) -> Result<Answer, Unread> {
     if bytes > MAX_FILE_BYTES {
         return Err(Unread::Long(bytes));
     }
-    // It may grow meanwhile.
+    // The file may grow meanwhile.
     let file = BufReader::with_capacity(1 << 20, file.take(MAX_FILE_BYTES));
     let records = jsonl::read_printable(file)?.records;
     page(&records).map(Answer::html).map_err(Unread::Page)
@@ -313,7 +306,6 @@ mod tests {
         (folder, Arc::new(site))
     }
 
-    /// Asks without a network.
     fn get(site: &Arc<Site>, url: &str, host: Option<&str>, authorization: Option<&str>) -> Answer {
         let (path, query) = url.split_once('?').unwrap_or((url, ""));
         let owned = |text: &str| text.to_owned();

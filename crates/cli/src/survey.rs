@@ -71,14 +71,11 @@ fn refuse_small(free_bytes: Option<u64>) -> Result<(), Failure> {
 /// Budget below which a survey has fewer points, so that each still has its time.
 const SHORT: Duration = Duration::from_secs(40);
 
-/// Share of the budget for the limits of paths; a shorter survey has no time for them.
 const LIMITS_SHARE: f64 = 0.3;
 
-/// Groups of memory traffic; the first available one is counted beside every point.
 const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
 
 impl Arguments {
-    /// Returns the points for this host, and their budget.
     fn plan(&self, host: &Host, left: Duration) -> Result<Plan, Failure> {
         let name = if self.budget < SHORT { "survey-short" } else { "survey" };
         let site = Site {
@@ -136,7 +133,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// Text of the points that the budget did not allow.
 fn cut_short(done: &Done) -> String {
     let left = plural((done.points - done.begun) as u64, "point");
     format!(
@@ -309,10 +305,8 @@ impl Written {
     }
 }
 
-/// Largest number of a survey in one folder, which bounds the search for a free name.
 const MAX_SURVEYS: u64 = 1_000_000;
 
-/// Returns the advice without the first one, which is among the answers.
 fn further_advice(records: &[RunRecord]) -> String {
     let all = advice(records);
     let mut out = String::new();

@@ -27,11 +27,9 @@ fn done(arguments: &[&str]) -> String {
     stdout(&output)
 }
 
-/// `eb snoop` at a free port; ended when dropped.
 struct Snoop {
     child: Child,
     port: u16,
-    /// Output before it served.
     said: String,
 }
 
@@ -68,7 +66,7 @@ impl Snoop {
 
 impl Drop for Snoop {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -217,7 +215,6 @@ fn the_bus_is_listed_as_eb_ls_lists_it() {
     assert_eq!(json[4]["name"], "ECA_UNIT:CONTROL");
 }
 
-/// Returns the address of a slave whose bridge at 0x100000 leads to a missing table.
 fn broken_bridge(snoop: &Snoop) -> String {
     let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let to_slave = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

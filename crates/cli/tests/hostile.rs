@@ -23,10 +23,8 @@ const MEASURED: [&str; 3] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/digitizer.jsonl"),
 ];
 
-/// Parts of a record that its writer chooses.
 #[derive(Clone, Copy, PartialEq)]
 enum Changed {
-    /// Text that does not decide on a table or a figure.
     Notes,
     All,
 }
@@ -109,7 +107,6 @@ fn is_harmless(what: &str, text: &str) {
     assert!(!text.lines().any(|line| line.trim_start().starts_with("FAKE")), "{what}: {text}");
 }
 
-/// Runs the verb; both of its outputs are harmless. Returns stdout.
 fn run(verb: &str, arguments: &[&str]) -> String {
     let output = daqmeter(verb, arguments);
     let what = format!("{verb} {arguments:?}");

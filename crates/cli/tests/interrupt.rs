@@ -14,18 +14,15 @@ use std::time::{Duration, Instant};
 use common::PROGRAM;
 use daqmeter_record::jsonl;
 
-/// Longest wait for a beginning on a busy host.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest time until the end: 2 s are promised, but a busy host needs more.
 const END: Duration = Duration::from_secs(10);
 
-/// Sign that the work has begun, so that the signal comes in its midst.
 #[derive(Clone, Copy, Debug)]
 enum Begun {
     TookOver,
     Lane,
     Record,
-    /// A line on stderr contains this.
     Says(&'static str),
     Prints,
 }
@@ -38,7 +35,6 @@ struct Running {
 }
 
 impl Running {
-    /// Starts the program. `OUT` among the arguments is the file of records.
     fn start(arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(PROGRAM)
@@ -139,7 +135,6 @@ fn has_lane(pid: u32) -> bool {
     tasks.into_iter().any(|task| name(task).starts_with("lane-"))
 }
 
-/// Returns the numbers of whole records in the file, and of other lines.
 fn records(folder: &Path) -> (usize, usize) {
     let Ok(file) = std::fs::File::open(folder.join("records.jsonl")) else {
         return (0, 0);
@@ -259,7 +254,7 @@ fn classic_files_of_finished_points_are_kept_when_the_last_one_does_not_end() {
 fn a_second_signal_is_no_crash() {
     let mut running = Running::start("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms");
     running.wait_until(Begun::Prints);
-    // Both may come before the verb has looked; the second then ends the program.
+    // Two signals may come before the verb has looked; the second then ends the program.
     running.signal("-INT");
     let _ = Command::new("kill")
         .args(["-TERM", &running.child.id().to_string()])

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use common::{PROGRAM, are_refused, daqmeter, stderr, stdout};
 
-/// A plan of a few milliseconds, two repetitions of two points.
 const PLAN: &str = "title = 'Tiny'\nabout = 'For tests.'\nrepetitions = 2\ntime = '2ms'\n[[sweep]]\nstudy = 'tiny'\nengine = 'memory'\n\
                     workload = { read_lines = 1, write_lines = 0 }\naxes = { read_bytes = ['4KiB', '16KiB'] }\n";
 
@@ -145,8 +144,8 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     let folder = Folder::new();
     let out = folder.measured("a.jsonl");
     let text = std::fs::read_to_string(&out).unwrap();
-    // There are ten invocations a side, in turn, with our own samples: the test is of the
-    // comparison, not of this host.
+    // Ten invocations a side, in turn, have our own samples: the test is of the comparison, not of
+    // this host.
     let side = |name: &str, ns: u64, parity: u64, runs: u64| {
         let mut lines = String::new();
         for run in 0..runs {

@@ -127,7 +127,6 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
     }
 }
 
-/// Writes a path that starts quickly to a file of this folder.
 fn small(folder: &std::path::Path) -> String {
     let file = folder.join("small.toml");
     let text = "title = \"small\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[sink]\nkind = \"read\"\n";
@@ -190,7 +189,7 @@ fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     let line = |change: &str| text.lines().find(|line| line.contains(change));
-    // There is one pair each, which decides nothing.
+    // One pair each decides nothing.
     let block = line("--set block=8KiB: ").unwrap_or_else(|| panic!("{text}"));
     assert!(block.contains("not decided by 1 pair"), "{text}");
     let pages = line("--set pages=huge: ").unwrap_or_else(|| panic!("{text}"));
@@ -287,7 +286,7 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
     let output = path(&["predict", "pattern", "--host", &profile, "--records", &records]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    // It takes 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
+    // A block takes 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
     for wanted in ["largest rate: 680 (680 to 680) MB/s", "limit: all CPUs together"] {
         assert!(text.contains(wanted), "{text}");
     }

@@ -288,7 +288,6 @@ fn the_exit_code_is_that_of_the_command() {
     }
 }
 
-/// Calls the function until it returns true, for a limited time.
 fn wait_until(mut is_done: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !is_done() {

@@ -179,7 +179,7 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     let scenario =
         readout(&["check", "--scenario", "felig", "--triggers", "100", "--elink", "0x7ff"]);
     assert!(scenario.status.code() == Some(1) && stdout(&scenario).contains("nothing was checked"));
-    // Every second block is lost: more messages than are shown.
+    // Loses every second block: more messages than are shown.
     let bytes = std::fs::read(&path).unwrap();
     let half: Vec<u8> = bytes.chunks(1024).step_by(2).flatten().copied().collect();
     std::fs::write(&path, half).unwrap();
@@ -226,7 +226,7 @@ fn chosen_channels_of_a_card_are_checked_and_others_are_refused() {
 fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lossy.toml").display().to_string();
-    // In 20 ms more data arrive than ring and FIFO hold, and BUSY does not stop them.
+    // Ring and FIFO hold less data than 20 ms bring, and BUSY does not stop them.
     let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nfifo = \"16KiB\"\nblocks = \"live\"\n\
                 [busy]\ninhibit = true\n[reader]\npoll = \"20ms\"\n";
     std::fs::write(&path, text).unwrap();
@@ -361,7 +361,7 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
             send(FrameKind::Account, 0, account.to_string().as_bytes());
         }
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        // It reads everything until the receiver closes.
+        // Reads everything until the receiver closes.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     (address, thread)
@@ -481,7 +481,6 @@ fn a_run_is_a_record_with_its_ledger() {
     );
 }
 
-/// Returns one record of a short run, and its other output.
 fn run_of(arguments: &[&str]) -> (serde_json::Value, String) {
     let always = ["run", "--json", "--fail-on", "loss=0"];
     let done = readout(&[&always[..], arguments].concat());

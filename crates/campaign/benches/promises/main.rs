@@ -1,5 +1,5 @@
-//! Measures the promises of `daqmeter cmp`, `daqmeter history` and `daqmeter ab`: on simulated
-//! hosts whose truth is known, and with real work on this host, alone and overcommitted five times.
+//! Measures the promises of `daqmeter cmp`, `daqmeter history` and `daqmeter ab`. It uses simulated
+//! hosts with a known truth, and real work on this host, alone and overcommitted five times.
 //!
 //! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS [FOLDER]]`; exits with 1
 //! when a promise is broken. Without a part the first three are done, in 5 to 7 minutes. PART is
@@ -39,7 +39,6 @@ use rounds::{Rounds, stored};
 use turns::Load;
 
 const SIDE: &str = "side";
-/// Comparisons of each simulated kind of host, occasion effect and layout.
 const SIMULATED: usize = 25;
 const ROWS: usize = 1000;
 const TURNS: usize = 1000;

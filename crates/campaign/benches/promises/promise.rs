@@ -6,9 +6,7 @@ use daqmeter_stats::{Asked, Comparison, FALSE_ALARM, Random, Verdict, change_poi
 
 use crate::simulated::{Host, Kind, Layout, null_row};
 
-/// Standard deviations of the occasion effects.
 const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
-/// Layouts in which the sides or the history show the variation between occasions.
 const LAYOUTS: [Layout; 4] = [
     Layout::Single { history: 30 },
     Layout::Single { history: 0 },
@@ -18,7 +16,6 @@ const LAYOUTS: [Layout; 4] = [
 const POINTS: usize = 6;
 /// Shares of an occasion's effect on a point that its control sees.
 const SEEN: [f64; 3] = [0.3, 0.8, 0.98];
-/// Coverage of 95 % intervals that is allowed over all hosts.
 const COVERAGE: (f64, f64) = (0.93, 0.97);
 /// Slowdown that has to be found, and the share of comparisons that has to find it.
 const SLOWER: f64 = 1.05;
@@ -29,16 +26,13 @@ pub(crate) struct Promise {
     pub(crate) name: String,
     /// Share of 1.
     pub(crate) found: f64,
-    /// Least and largest share that keep the promise.
     pub(crate) bounds: (f64, f64),
-    /// Number of comparisons or intervals.
     pub(crate) of: usize,
     /// Number of independent comparisons, since rounds share comparisons; `None` if all are
     /// independent.
     pub(crate) independent: Option<usize>,
 }
 
-/// Share of wrong comparisons that real work has to exclude.
 const EXCLUDED: f64 = 0.1;
 /// Factor by which a figure may look worse than its promise where few comparisons are independent.
 /// With 36 of them, a host that keeps it exceeds this about once in ten times, and CI tries again.
@@ -63,7 +57,6 @@ impl Promise {
         Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of, of) }
     }
 
-    /// Returns true if the figure is within its bounds and of enough comparisons.
     pub(crate) fn is_kept(&self) -> bool {
         self.is_within() && self.is_of_enough()
     }
@@ -100,10 +93,11 @@ impl Promise {
         (low, high)
     }
 
-    /// Fewest comparisons that can show the promise with 95 %, by the binomial distribution. The
-    /// best figure has a chance of 5 % on a host at the bound: 299 comparisons for at most 1 %, 149
-    /// for at most 2 %, 59 for at least 95 %. Between two bounds, 95 % of the figures of a host in
-    /// their middle have to be within them (normal approximation): 457 for 93 to 97 %.
+    /// Fewest comparisons that can show the promise with 95 %, by the binomial distribution. On a
+    /// host at the bound, the best figure has a chance of 5 %. This takes 299 comparisons for at
+    /// most 1 %, 149 for at most 2 %, 59 for at least 95 %. Between two bounds, 95 % of the figures
+    /// of a host in their middle have to be within them. By the normal approximation this takes 457
+    /// for 93 to 97 %.
     ///
     /// Real work has no time for that: 36 comparisons, all of them right, exclude [`EXCLUDED`].
     fn needed(&self) -> f64 {
@@ -304,8 +298,8 @@ const ROWS: [Kind; 6] = [
 const FALSE_STEPS: f64 = 0.02;
 const RUNS: usize = 60;
 
-/// Holds histories to their promises: `rows` rows of each kind without a step, and rows with a step
-/// of 5 % in noise of 1 %, five runs ago.
+/// Holds histories to their promises. `rows` rows of each kind have no step, and further rows have
+/// a step of 5 % in noise of 1 %, five runs ago.
 pub(crate) fn histories(rows: usize) -> Vec<Promise> {
     let mut random = Random::new(23);
     let mut promises: Vec<Promise> = Vec::new();

@@ -18,17 +18,15 @@ use crate::promise::Promise;
 /// Occasions a side of a comparison with real work: the fewest that count as in turn, for the most
 /// independent comparisons.
 const OCCASIONS: usize = 5;
-/// Occasions that the manual recommends; their results are printed.
 const MORE_OCCASIONS: usize = 10;
 const COMPARISONS: usize = 500;
 const PAIRS: usize = 500;
-/// Invocations that a pair has as its history.
 const HISTORY: usize = 20;
 const IGNORE: f64 = 0.02;
 
 /// Work that is 5 % slower, since it repeats every twentieth operation. Both sides go through it:
-/// an additional call on one side shifts the stack, which alone changes conversions of 270 ns by 4
-/// % on some hosts.
+/// an additional call on one side shifts the stack. On some hosts that alone changes conversions of
+/// 270 ns by 4 %.
 struct SlowedSession {
     inner: Box<dyn Session>,
     every: u64,
@@ -196,7 +194,6 @@ impl Rounds {
         (0..COMPARISONS).map(&mut compare).collect()
     }
 
-    /// Counts comparisons as independent only if they share no round.
     pub(crate) fn promises(&self, where_: &str) -> Vec<Promise> {
         let rounds = self.slowed.len();
         let mut promises = Vec::new();
@@ -275,7 +272,6 @@ fn records(path: &Path) -> Vec<RunRecord> {
     jsonl::read_printable(file).unwrap().records
 }
 
-/// Compares random pairs of stored invocations, a file each, of one program on an unchanged host.
 pub(crate) fn stored(folder: &Path) -> Vec<Promise> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

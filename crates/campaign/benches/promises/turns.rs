@@ -14,11 +14,9 @@ use crate::promise::Promise;
 use crate::simulated::{Kind, null_row};
 
 const ALPHA: f64 = 0.01;
-/// Blocks of a simulated comparison, and groups of a block.
 const BLOCKS: usize = 100;
 const GROUPS: usize = 12;
 
-/// Serves as a side over the page that is the standard input.
 pub(crate) fn side() {
     let page = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     serve(page.into()).unwrap();
@@ -42,7 +40,6 @@ const HOSTS: [Host; 8] = [
     Host { name: "AR(1) 0.7, processes 1 %", kind: Kind::Correlated(0.7), process: 0.01 },
 ];
 
-/// Makes `tests` comparisons on each simulated host, of equal sides and of 1 % more.
 pub(crate) fn simulated(tests: usize) -> Vec<Promise> {
     let of_host = |host: &Host| {
         let mut random = Random::new(17);
@@ -60,7 +57,6 @@ pub(crate) fn simulated(tests: usize) -> Vec<Promise> {
     HOSTS.iter().flat_map(of_host).collect()
 }
 
-/// Returns the outcome of one comparison, looked at after each block, and its number of blocks.
 fn compared(host: &Host, effect: f64, ignore: f64, random: &mut Random) -> (Decision, usize) {
     let slices = null_row(host.kind, BLOCKS * GROUPS * 4, random);
     let mut sequence = MedianSequence::new(ALPHA);
@@ -82,7 +78,6 @@ fn ratio(group: &[f64], random: &mut Random) -> f64 {
     if random.uniform() < 0.5 { ratio } else { -ratio }
 }
 
-/// Points of one stage that any host has, with a variant that does 1 % more.
 const POINTS: [(&str, &str); 3] = [
     ("convert function=3 samples=20000", "convert function=3 samples=20200"),
     ("convert function=2 samples=20000", "convert function=2 samples=20200"),

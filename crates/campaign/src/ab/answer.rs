@@ -5,17 +5,13 @@ use serde::Serialize;
 
 use super::block::Block;
 
-/// Fewest blocks that tell the variances.
 const MIN_KNOWN: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The sides differ by less than the ignored difference.
     Same,
-    /// B takes longer, by more than the ignored difference.
     Slower,
-    /// B takes less time, by more than the ignored difference.
     Faster,
     Undecided,
 }
@@ -34,7 +30,6 @@ pub struct Answer {
     /// Smallest difference that these blocks could have decided: 0.02 is 2 %. `None` with too few
     /// blocks.
     pub visible: Option<f64>,
-    /// Seconds that would probably decide; `None` when it is decided or unknown.
     pub missing_s: Option<f64>,
     /// True if the blocks contradict each other: the difference itself changed meanwhile.
     pub wandered: bool,
@@ -73,9 +68,8 @@ impl Tracked {
     }
 
     /// Returns the best number of groups of a block, if the start of its processes takes as long as
-    /// `start_groups` groups. It weighs the cost of a start and the variance of groups against the
-    /// variance of blocks beyond that (Kalibera and Jones, ISMM 2013, section 4). `None` with too
-    /// few blocks.
+    /// `start_groups` groups. It weighs the start and the variance of groups against the further
+    /// variance of blocks (Kalibera and Jones, ISMM 2013, section 4). `None` with too few blocks.
     pub(super) fn wanted_groups(&self, start_groups: f64) -> Option<f64> {
         let counted = || self.blocks.iter().filter(|block| block.log_ratio.is_some());
         let of_groups: Vec<f64> = counted().map(|block| block.spread).collect();

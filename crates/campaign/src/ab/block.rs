@@ -14,7 +14,6 @@ use super::turns::{Operations, Turns};
 
 /// Bound of the shifts of heaps and stacks: a page has every alignment that matters to a loop.
 const MAX_SHIFT: u64 = 4096;
-/// Time for which the sides work before they are looked at.
 const BATCH: Duration = Duration::from_millis(50);
 const MAX_GROUPS: usize = 32;
 /// Slices longer than this always count, since a scheduler with slices of 3 to 4 ms (EEVDF's base
@@ -28,17 +27,14 @@ const MIN_SHARE: usize = 8;
 pub struct Block {
     /// Logarithm of B's time over A's: the median of the groups that count. `None` without one.
     pub log_ratio: Option<f64>,
-    /// Median distance of the groups' logarithms from it.
     pub spread: f64,
     pub a_ns: f64,
     pub b_ns: f64,
     pub groups: u64,
     /// Groups that do not count, because one of their slices lost its CPU.
     pub left_out: u64,
-    /// Preempted slices of all groups.
     pub preempted: u64,
     pub migrated: u64,
-    /// Slices of which a hypervisor took a part.
     pub stolen: u64,
 }
 
@@ -55,7 +51,6 @@ pub(super) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Starts both sides in random order. Finds the operations that are not given.
     pub(super) fn start(
         question: &'a Question,
         operations: &Operations,
@@ -78,12 +73,10 @@ impl<'a> Pair<'a> {
         self.turns.as_ref().map_or([0; 2], Turns::schemas)
     }
 
-    /// Returns true if a block is one group, since each slice is a fresh process.
     fn is_one_group(&self) -> bool {
         self.turns.is_none()
     }
 
-    /// Works groups of these stages for `time`, one group of each at least, and compares bytes.
     pub(super) fn measure(
         &mut self,
         stages: &[usize],
@@ -169,7 +162,6 @@ fn shift(random: &mut Xoshiro256PlusPlus) -> usize {
     usize::try_from(random.next_u64() % MAX_SHIFT).expect("small")
 }
 
-/// Returns the number of groups that fit, given the time of some groups.
 fn fitting(groups: usize, took_s: f64, left_s: f64) -> usize {
     let fitting = groups as f64 * left_s / took_s.max(1e-6);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]

@@ -10,7 +10,6 @@ use daqmeter_sys::{affinity, process};
 use super::process::SHIFT;
 use super::question::letter;
 
-/// Interval of looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) struct Run<'a> {
@@ -72,7 +71,6 @@ impl Run<'_> {
     }
 }
 
-/// Ends a command and its descendants, unless it has ended.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -13,27 +13,22 @@ use daqmeter_sys::turns::Page;
 use super::protocol::{Reply, Request, VERSION, WRITER, has_fault, next_step, position};
 use super::question::{Side, letter};
 
-/// Interval of looks at the side.
 const LOOK: Duration = Duration::from_millis(20);
 /// Environment variable that shifts the stack by its length: the environment lies at its beginning.
 pub(super) const SHIFT: &str = "DAQMETER_SHIFT";
-/// Largest number of characters of a side's message.
 const MAX_SHOWN: usize = 200;
 
-/// Bound above the stages of any engine.
 const MAX_STAGES: usize = 64;
 
 pub(super) struct Process {
     side: usize,
     child: Child,
-    /// Reader of stderr; it keeps the last line.
     complaint: Option<JoinHandle<String>>,
     pub(super) schema: u32,
     pub(super) stages: Vec<(String, u64)>,
 }
 
 impl Process {
-    /// Starts a side on this page, and waits until it is prepared.
     pub(super) fn start(
         of: &Side,
         page: &Page,
@@ -84,7 +79,6 @@ impl Process {
         format!("side {}: {what}", letter(self.side))
     }
 
-    /// Returns the reply in the page's text; a refusal is an error.
     pub(super) fn reply(&self, page: &Page) -> Result<Reply, String> {
         let text = page.text().map_err(|error| self.wrong(error))?;
         match serde_json::from_str(&text) {
@@ -94,7 +88,6 @@ impl Process {
         }
     }
 
-    /// Fails if the process has ended.
     fn is_there(&mut self) -> Result<(), String> {
         let status = match self.child.try_wait() {
             Ok(None) => return Ok(()),
@@ -138,7 +131,7 @@ pub(super) fn wait(
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -20,7 +20,6 @@ pub(super) const VERSION: u32 = 1;
 /// Words for the turns, a cache line apart: A, B, and the writer of the steps.
 pub(super) const TURN: [usize; 3] = [0, 16, 32];
 pub(super) const WRITER: usize = TURN[2];
-/// Word with the [`Task`] of a turn.
 const TASK: usize = 48;
 const STEPS: usize = 49;
 const POSITION: usize = 50;
@@ -28,10 +27,9 @@ const POSITION: usize = 50;
 const FAULT: usize = 51;
 const FIRST_STEP: usize = 64;
 const STEP_WORDS: usize = 4;
-/// Microseconds of a slice. The kernel's timer and other disturbances every few milliseconds meet
-/// few groups of four such slices, and the median of a block's groups passes over those. Slices of
-/// 1 ms had ten times the noise (conversion of 20,000 samples, 0.13 % against 1 % from block to
-/// block).
+/// Microseconds of a slice. Disturbances every few milliseconds, as by the kernel's timer, meet few
+/// groups of four such slices. The median of a block's groups passes over those. Slices of 1 ms had
+/// ten times the noise (conversion of 20,000 samples, 0.13 % against 1 % from block to block).
 const SLICE_US: u64 = 150;
 pub(super) const MAX_STEPS: usize = (WORDS - FIRST_STEP) / STEP_WORDS;
 
@@ -40,7 +38,6 @@ pub struct Request {
     pub version: u32,
     pub workload: Workload,
     pub cpu: Option<u32>,
-    /// Approximate length of a slice.
     pub slice_us: u64,
     /// 0 for A, 1 for B.
     pub side: usize,
@@ -54,10 +51,10 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reply {
-    /// The side is prepared, and its bytes were compared.
     Ready {
         version: u32,
         schema: u32,
+        /// Stages with the operations of their slices.
         stages: Vec<(String, u64)>,
     },
     Verified,
@@ -90,13 +87,11 @@ pub(super) fn hand(page: &Page, side: usize, task: Task) {
     page.signal(TURN[side]);
 }
 
-/// Returns the task of the current turn; `None` for an invalid word.
 pub(super) fn task(page: &Page) -> Option<Task> {
     let word = page.word(TASK).load(Ordering::Acquire);
     [Task::Work, Task::Verify].into_iter().find(|task| *task as u64 == word)
 }
 
-/// Writes steps to be worked from the first one on.
 pub(super) fn write_steps(page: &Page, steps: &[Step]) {
     assert!(steps.len() <= MAX_STEPS, "{} steps", steps.len());
     for (at, step) in steps.iter().enumerate() {
@@ -121,7 +116,6 @@ pub(super) fn position(page: &Page) -> usize {
     number(page, POSITION)
 }
 
-/// Returns the next step; `None` after the last one.
 pub(super) fn next_step(page: &Page) -> Option<Step> {
     let at = position(page);
     if at >= number(page, STEPS).min(MAX_STEPS) {
@@ -135,7 +129,6 @@ pub(super) fn next_step(page: &Page) -> Option<Step> {
     })
 }
 
-/// Keeps the time of the current step, and goes to the next one.
 pub(super) fn finish_step(page: &Page, slice: Slice) {
     let at = place(position(page).min(MAX_STEPS - 1));
     let Disturbed { preempted, migrated, stolen } = slice.disturbed;
@@ -145,7 +138,6 @@ pub(super) fn finish_step(page: &Page, slice: Slice) {
     page.word(POSITION).fetch_add(1, Ordering::AcqRel);
 }
 
-/// Returns the slice of a step; `None` if its numbers make no sense.
 pub(super) fn slice_of(page: &Page, step: usize) -> Option<Slice> {
     let [ns, flags] = [2, 3].map(|word| page.word(place(step) + word).load(Ordering::Relaxed));
     let disturbed =

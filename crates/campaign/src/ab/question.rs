@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::protocol::Request;
 use super::switch::Switch;
 
-/// Time without progress after which a side counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
@@ -14,28 +13,23 @@ pub struct Question {
     pub sides: [Side; 2],
     /// Ratios up to this are ignored: 0.01 is 1 %.
     pub ignore: f64,
-    /// Chance that the answer for any stage is wrong.
     pub alpha: f64,
     pub budget: Duration,
     pub patience: Duration,
     pub seed: u64,
-    /// Setting of the host that is switched before each turn.
     pub switch: Option<Switch>,
 }
 
 #[derive(Clone, Debug)]
 pub enum Side {
-    /// Process that prepares a point, and works slices of it ([`super::serve`]).
     Point {
         program: PathBuf,
         /// Arguments that make the program a side.
         arguments: Vec<String>,
         request: Request,
     },
-    /// Command for the shell, measured as a whole.
     Command {
         line: String,
-        /// CPU of the command; `None` leaves it free.
         cpu: Option<u32>,
     },
 }

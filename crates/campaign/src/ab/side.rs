@@ -13,7 +13,6 @@ use super::protocol::{
     Reply, Request, Step, TURN, Task, VERSION, WRITER, finish_step, next_step, set_fault, task,
 };
 
-/// Interval at which a waiting side looks for its parent.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Serves one side over this page until the parent ends it or is gone.
@@ -75,7 +74,7 @@ impl Side {
                 request.version
             ));
         }
-        // It is kept until the process ends.
+        // Keeps the memory until the process ends.
         black_box(Vec::<u8>::with_capacity(request.shift_bytes.min(1 << 20))).leak();
         if let Some(cpu) = request.cpu {
             affinity::pin_to(cpu).map_err(|error| error.to_string())?;
@@ -86,7 +85,6 @@ impl Side {
         Ok(Side { number, slices, stages })
     }
 
-    /// Works the steps of this side, and hands on.
     fn turn(&mut self, page: &Page) -> Result<(), String> {
         while let Some(step) = next_step(page) {
             if step.side != self.number {
@@ -119,7 +117,6 @@ fn open(request: &Request) -> Result<Slices, String> {
     opened.map_err(|fault| fault.to_string())
 }
 
-/// Works each stage for a while, and finds the missing numbers of operations.
 fn warm(
     slices: &mut Slices,
     request: &Request,

@@ -18,7 +18,6 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Writes the value of a side, and checks that the setting has it.
     pub(super) fn set(&self, side: usize) -> Result<(), String> {
         let value = &self.values[side];
         write(&self.path, value.as_bytes())?;
@@ -78,7 +77,6 @@ impl Setting {
     }
 }
 
-/// Puts a setting back when it is dropped.
 #[derive(Debug)]
 pub struct Restored {
     setting: Setting,
@@ -146,7 +144,7 @@ impl Restored {
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // It was written before; `restore` has reported a failure.
+        // `restore` has reported an earlier failure.
         let _ = self.restore();
     }
 }
@@ -211,7 +209,6 @@ impl Note {
         ))
     }
 
-    /// Makes a note under another name; it gets its own name when it is whole and locked.
     fn made_at(path: &Path, value: &[u8]) -> io::Result<Note> {
         let mut begun = path.as_os_str().to_owned();
         begun.push(format!(".{}", std::process::id()));

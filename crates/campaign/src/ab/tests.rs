@@ -10,7 +10,6 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns a side that runs the test of that name.
 fn side(test: &str) -> Side {
     let mut request = Request::new(Workload::new("null"), None);
     request.slice_us = 20;
@@ -39,7 +38,6 @@ fn asked(question: &Question) -> Result<Found, String> {
     ask(question, &StopFlag::default(), |_| ())
 }
 
-/// Work of this program when it is started as a side.
 mod sides {
     use super::*;
 

@@ -57,7 +57,6 @@ impl Turns {
         [self.sides[0].schema, self.sides[1].schema]
     }
 
-    /// Works slices in that order, each a side and a stage.
     pub(super) fn work(&mut self, wanted: &[(usize, usize)]) -> Result<Vec<Slice>, String> {
         let mut slices = Vec::with_capacity(wanted.len());
         for wanted in wanted.chunks(MAX_STEPS) {

@@ -149,7 +149,6 @@ fn one() -> u64 {
     1
 }
 
-/// The JSON Schema of plan files, for editors.
 pub fn json_schema() -> String {
     let mut schema =
         serde_json::to_value(schemars::schema_for!(PlanFile)).expect("a schema is plain data");

@@ -40,7 +40,6 @@ impl Plan {
         Plan::load_for(name_or_path, &Site::here())
     }
 
-    /// Loads a plan for that host and the choices of its user.
     pub fn load_for(name_or_path: &str, site: &Site) -> Result<Plan, PlanError> {
         let source = Source::find(name_or_path, None).map_err(PlanError)?;
         Plan::of(&source, site)
@@ -52,7 +51,6 @@ impl Plan {
         Plan::parse_for(text, name, &Site::here())
     }
 
-    /// Parses the text of a plan for that host.
     pub fn parse_for(text: &str, name: &str, site: &Site) -> Result<Plan, PlanError> {
         let source = Source {
             toml: TomlText { name: name.to_owned(), text: text.to_owned() },
@@ -84,7 +82,6 @@ impl Plan {
     }
 }
 
-/// Returns rounds over all points, each with the points that still have repetitions.
 fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<PlannedPoint> {
     let mut points = Vec::new();
     let mut left: Vec<&(u64, PlannedPoint)> = sweeps.iter().collect();

@@ -18,9 +18,7 @@ use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
 use crate::size::{Room, SweepSize};
 
-/// Largest depth of includes.
 const MAX_DEPTH: usize = 8;
-/// Largest number of operations or passes of a point.
 const MAX_STEPS: u64 = 1 << 40;
 /// Largest number of samples of a profile per second of CPU time, as in the kernel
 /// (`kernel.perf_event_max_sample_rate`).
@@ -31,7 +29,6 @@ pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
 
 pub(super) struct Reader<'a> {
     site: &'a Site,
-    /// Rest of the limits for all files of the plan.
     room: Cell<Room>,
 }
 
@@ -47,7 +44,6 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Returns the points of this file and of its includes.
     pub(super) fn sweeps(
         &self,
         source: &Source,
@@ -104,7 +100,7 @@ impl<'a> Reader<'a> {
         let takes = takes.map(|text| source.time(&sweep.field("takes"), text));
         let takes = takes.transpose()?;
         let ranges = sweep.ranges()?;
-        // This comes before any multiplication, since the product may fit nowhere.
+        // Precedes any multiplication, since the product may fit nowhere.
         self.take(|room| room.sweep(&sweep.size(&ranges, repetitions)))
             .map_err(|problem| sweep.refuse(None, problem))?;
         let point = PlannedPoint {
@@ -124,7 +120,6 @@ impl<'a> Reader<'a> {
         Ok(workloads.map(|workload| (repetitions, planned(workload))).collect())
     }
 
-    /// Returns the CPUs of the user's choice, or those of the plan.
     fn pin(&self, of_plan: &Pin) -> Vec<u32> {
         match (&self.site.pin, of_plan) {
             (Some(pin), _) | (None, Pin::List(pin)) => pin.clone(),
@@ -148,7 +143,6 @@ impl Sweep<'_> {
         format!("sweep {}, {name}", self.at + 1)
     }
 
-    /// Makes an error for the sweep, or for one of its fields without a place of its own.
     fn refuse(&self, field: Option<&str>, problem: String) -> PlanError {
         let name = match field {
             Some(field) => self.field(field),
@@ -190,7 +184,6 @@ impl Sweep<'_> {
         }
     }
 
-    /// Returns the size of the sweep from the lengths of its lists alone.
     fn size(&self, ranges: &[Values<'_>], repetitions: u64) -> SweepSize {
         let sweep = self.sweep;
         let texts = |params: &Params| -> usize { params.values().map(text_bytes).sum() };
@@ -277,7 +270,6 @@ impl Sweep<'_> {
         engine(self.sweep.engine.as_ref()).map_err(|why| self.refuse(Some("engine"), why))
     }
 
-    /// Requires the stretched parameter, which has to be a number.
     fn check_extent(&self, workloads: &[Workload]) -> Result<(), PlanError> {
         let Some(name) = &self.sweep.extent else {
             return Ok(());
@@ -294,7 +286,6 @@ impl Sweep<'_> {
     }
 }
 
-/// Combines each workload with each of the values.
 fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> Vec<Workload> {
     let with_each = |workload: Workload| {
         let values = values.iter().cloned();
@@ -354,7 +345,6 @@ impl ParamReader<'_> {
         Ok(workload)
     }
 
-    /// Returns the common parameters of all points; `None` if the host lacks what they name.
     fn base(&self) -> Result<Option<Workload>, PlanError> {
         let mut workload = Workload::new(self.engine.name);
         for (name, value) in &self.sweep.sweep.workload {
@@ -394,7 +384,6 @@ fn text_bytes(value: &Spanned<Value>) -> usize {
     value.as_ref().as_str().map_or(0, str::len)
 }
 
-/// Reads a value of the file as a parameter: sizes and rates may have a unit.
 fn param(name: &str, value: &Value) -> Result<Param, String> {
     match value {
         Value::Boolean(flag) => Ok(Param::Flag(*flag)),

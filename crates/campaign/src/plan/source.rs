@@ -11,7 +11,6 @@ use toml::Spanned;
 use super::file::PlanFile;
 use crate::shipped::SHIPPED;
 
-/// Largest time of a point; a longer one is a mistake.
 const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Error of a plan; one line that names file, line and field.

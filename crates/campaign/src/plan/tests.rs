@@ -161,7 +161,6 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
     );
 }
 
-/// Returns a sweep of memory with axes of these lengths.
 fn product(axes: &[usize]) -> String {
     let names = ["read_bytes", "read_lines", "write_lines", "lanes"];
     let list =

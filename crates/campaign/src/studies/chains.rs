@@ -177,7 +177,6 @@ fn dead_and_cpu(record: &RunRecord) -> String {
     format!("BUSY {} %, reader {} % of a core", of("dead-time", 100.0), of("reader-cpu-ppm", 1e-4))
 }
 
-/// Returns the most and the fewest receivers that share a CPU, by their list of CPUs.
 fn shares(record: &RunRecord) -> Option<(usize, usize)> {
     let count = usize::try_from(record.workload.int("receivers").ok()?).ok()?;
     let turns: Vec<&str> = record.workload.text("peer_cpu").ok()?.split(',').collect();

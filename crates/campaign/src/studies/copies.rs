@@ -35,7 +35,6 @@ pub(super) enum CopyFinding {
 }
 
 const MIB: f64 = 1_048_576.0;
-/// Cost of a policy that is worth a word.
 const COSTS: f64 = 0.05;
 /// Smallest share of the time in which all lanes copy: the sum of rates of different times means
 /// nothing.
@@ -70,7 +69,6 @@ pub(super) fn per_copy_ns(record: &RunRecord) -> Vec<f64> {
     times
 }
 
-/// Mean, median and standard deviation of the times of one copy.
 #[derive(Clone, Copy)]
 struct Times {
     mean_ns: f64,
@@ -85,7 +83,6 @@ impl Copies<'_> {
         self.0.iter().copied().filter(move |record| record.engine.name == name)
     }
 
-    /// Returns the weakest source of the copies of these contexts.
     fn source(&self, contexts: &[&str]) -> Result<Measured, String> {
         let is_of = |record: &&RunRecord| {
             record.workload.text("context").is_ok_and(|context| contexts.contains(&context))

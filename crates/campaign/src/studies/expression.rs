@@ -41,7 +41,6 @@ pub(super) struct Select {
     lanes: Option<usize>,
     #[serde(default)]
     parameters: BTreeMap<String, Param>,
-    /// Values that a parameter does not have.
     #[serde(default)]
     without: BTreeMap<String, Vec<Param>>,
 }
@@ -51,14 +50,10 @@ pub(super) struct Select {
 pub(super) enum Statistic {
     Counter(String),
     Parameter(String),
-    /// Mean time of one operation of the first stage.
     MeanNs,
     MedianNs,
-    /// Rate of the first lane's first stage.
     RateBytesPerS,
-    /// CPU time of the process over wall time.
     CpuPercent,
-    /// CPU time of all other processes over wall time.
     OthersPercent,
     /// Share of the samples of a profile in symbols that contain one of these texts.
     HotPercent(Vec<String>),
@@ -72,7 +67,6 @@ pub(super) struct Board {
     column: Column,
     stage: usize,
     rank: Option<usize>,
-    /// Lanes that the mean leaves out, the fastest first.
     #[serde(default)]
     skip: usize,
 }
@@ -104,7 +98,6 @@ impl Number {
         Number { value, basis: self.basis.max(other.basis), is_disturbed }
     }
 
-    /// Returns the number as measured; `None` without a record.
     pub(super) fn measured(self) -> Option<Measured> {
         let basis = self.basis.filter(|_| self.value.is_finite())?;
         Some(Measured { value: self.value, basis, is_disturbed: self.is_disturbed })

@@ -14,7 +14,6 @@ use super::formula::RingInputs;
 #[serde(deny_unknown_fields)]
 pub(super) struct StudyFile {
     pub(super) study: About,
-    /// Name of the shipped plan that is measured.
     pub(super) plan: Option<String>,
     #[serde(default)]
     pub(super) options: Vec<String>,
@@ -22,7 +21,6 @@ pub(super) struct StudyFile {
     pub(super) records: BTreeMap<String, Select>,
     #[serde(default)]
     pub(super) value: BTreeMap<String, Expression>,
-    /// Published outputs of perf by name.
     #[serde(default)]
     pub(super) perf: BTreeMap<String, String>,
     pub(super) rings: Option<RingInputs>,
@@ -34,7 +32,6 @@ pub(super) struct StudyFile {
     pub(super) finding: Vec<FindingSpec>,
 }
 
-/// Rows of a template: for each item of its user, or once.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Section {
@@ -69,7 +66,6 @@ pub(super) struct LineSpec {
     pub(super) derived: Option<DerivedSpec>,
     pub(super) model: Option<Expression>,
     pub(super) measured: Option<Expression>,
-    /// True for a figure of another machine's processor.
     #[serde(default)]
     pub(super) of_host: bool,
     /// True if model and emulated device were fitted to the figure.
@@ -87,7 +83,6 @@ pub(super) struct DerivedSpec {
 }
 
 impl StudyFile {
-    /// Returns all rows with filled templates.
     pub(super) fn lines(&self) -> Vec<LineSpec> {
         let values = self.rows.iter().flat_map(|rows| self.expanded(rows));
         let read = |value: Value| {

@@ -23,14 +23,12 @@ pub(super) struct FindingSpec {
     /// Conditions that all have to hold for a confirmation.
     #[serde(default)]
     holds: Vec<Condition>,
-    /// Conditions that all have to hold for a confirmation in part.
     #[serde(default)]
     in_part: Vec<Condition>,
     /// `{name:0}` is a value with that many decimals, `{name:3s}` with three digits, `{name:ns}` a
     /// time.
     #[serde(default)]
     evidence: String,
-    /// Reason why values can be missing.
     missing: Option<String>,
     copies: Option<CopyFinding>,
     chains: Option<ChainFinding>,
@@ -45,7 +43,6 @@ enum Condition {
 }
 
 impl FindingSpec {
-    /// Returns the values that only its own expressions name.
     pub(super) fn locals(&self) -> &BTreeMap<String, Expression> {
         &self.values
     }

@@ -98,7 +98,6 @@ impl<'a> FormulaInputs<'a> {
     }
 }
 
-/// Uses blocks of 1 KiB.
 fn format() -> BlockFormat {
     BlockFormat::phase2(1).expect("1 KiB is a size of blocks")
 }
@@ -159,7 +158,6 @@ impl Formula {
     }
 }
 
-/// Returns the rate of one board of a model that works alone.
 fn own_bytes_per_s(profile: &Profile, model: &str) -> f64 {
     let board = profile.board.iter().find(|board| board.model == model);
     board.map_or(f64::INFINITY, |board| board.own_bytes_per_s)

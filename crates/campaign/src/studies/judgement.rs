@@ -2,10 +2,8 @@
 
 use daqmeter_record::study::{Grade, Measured};
 
-/// An answer of the records. A question has no grade.
 pub(super) struct Judgement {
     pub(super) grade: Option<Grade>,
-    /// Weakest source of its values.
     pub(super) source: Measured,
     pub(super) evidence: String,
 }
@@ -14,7 +12,6 @@ pub(super) fn grade(holds: bool) -> Grade {
     if holds { Grade::Confirmed } else { Grade::Refuted }
 }
 
-/// Returns the weakest source of these values, or the reason why one is missing.
 pub(super) fn weakest(
     measured: impl IntoIterator<Item = Option<Measured>>,
 ) -> Result<Measured, String> {

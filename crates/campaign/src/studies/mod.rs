@@ -1,10 +1,10 @@
 //! The published studies that daqmeter repeats: a file each in `crates/campaign/studies/`.
 //!
-//! A file holds each published figure with its place in the document, an expression over records or
-//! a formula beside it, statements with their conditions, and the name of the measured plan.
-//! `file.rs` reads it, `evaluation.rs` evaluates it; `formula.rs` has the models, `copies.rs` and
-//! `chains.rs` the findings beyond expressions. A new study needs its file and its line in
-//! [`SHIPPED_STUDIES`]. Nothing here measures or prints.
+//! A file holds each published figure with its place in the document, and an expression over
+//! records or a formula beside it. It also holds statements with their conditions, and the name of
+//! the measured plan. `file.rs` reads it, `evaluation.rs` evaluates it; `formula.rs` has the
+//! models, `copies.rs` and `chains.rs` the findings beyond expressions. A new study needs its file
+//! and its line in [`SHIPPED_STUDIES`]. Nothing here measures or prints.
 
 mod chains;
 mod copies;
@@ -23,7 +23,6 @@ use crate::{Plan, PlannedPoint};
 use evaluation::Evaluation;
 use file::StudyFile;
 
-/// Names on the command line and texts of the files, in the order of listings.
 const SHIPPED_STUDIES: [(&[&str], &str); 5] = [
     (&["digitizer"], include_str!("../../studies/digitizer.toml")),
     (&["etherbone", "eb"], include_str!("../../studies/etherbone.toml")),
@@ -45,14 +44,11 @@ pub struct Study {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StudyOptions<'a> {
-    /// `--reps`: copies of each size.
     pub reps: Option<u64>,
-    /// `--receiver-pin`: CPUs of the receivers, as a workload has them.
     pub receiver_cpus: Option<&'a str>,
 }
 
 impl Study {
-    /// Returns the names on the command line, the usual one first.
     pub fn names(&self) -> &'static [&'static str] {
         self.names
     }
@@ -65,7 +61,6 @@ impl Study {
         &self.file.study
     }
 
-    /// Returns the command-line options that change its points.
     pub fn options(&self) -> &[String] {
         &self.file.options
     }

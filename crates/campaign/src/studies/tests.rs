@@ -27,7 +27,6 @@ fn verdict(name: &str, records: &[RunRecord], text: &str) -> String {
     finding(name, records, text).verdict.to_string()
 }
 
-/// Returns a record with one lane of these samples, of one operation each.
 fn record(workload: Workload, emulated: bool, samples: &[u64]) -> RunRecord {
     let name = workload.kind.clone();
     let bytes_per_op = workload.int("block_bytes").unwrap_or(0);
@@ -256,7 +255,6 @@ fn the_plan_asks_for_every_row_what_the_document_did() {
     }
 }
 
-/// Returns a record of boards at these speeds for a second.
 fn boards(id: &str, mb_per_s: &[u64]) -> RunRecord {
     let mut record = record(Workload::new("digitizer"), true, &[]);
     record.study = format!("reproduce/digitizer/{id}").into();

@@ -10,12 +10,10 @@ use daqmeter_harness::slices;
 use super::arguments::Arguments;
 use crate::output::Failure;
 
-/// Hidden verb of a side.
 pub(crate) const SIDE: &str = "ab-side";
 
 pub(super) struct Pair {
     pub(super) point: String,
-    /// Names of A and B as typed.
     pub(super) names: [String; 2],
     pub(super) sides: [Side; 2],
     pub(super) switch: Option<Switch>,
@@ -94,7 +92,6 @@ fn point(program: PathBuf, request: Request) -> Side {
     Side::Point { program, arguments: vec![SIDE.to_owned()], request }
 }
 
-/// Returns every point of the plan once, for both binaries.
 fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
     let plan = Plan::load_for(plan, &site).map_err(Failure::refused)?;

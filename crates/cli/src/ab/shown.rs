@@ -18,9 +18,7 @@ pub(super) enum Outcome {
     Same,
     Different,
     Undecided,
-    /// The point cannot be measured in turns.
     LeftOut,
-    /// A side had an error.
     NotMeasured,
 }
 
@@ -68,7 +66,6 @@ impl Compared {
 const HEADERS: [&str; 10] =
     ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point"];
 
-/// Facts that every line has.
 fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
     serde_json::json!({
         "ab": 1,
@@ -150,7 +147,6 @@ fn notes(out: &mut String, one: &Compared) {
     }
 }
 
-/// Text of the visible difference and the missing time.
 fn undecided(answer: &Answer) -> String {
     if answer.wandered {
         return "the difference itself changed while it was measured; more time does not help"

@@ -13,7 +13,6 @@ use super::Written;
 use crate::output::{Failure, Recorder};
 use crate::runner::{Common, context};
 
-/// Name for a way of a copy that neither file nor options give.
 pub(super) const UNKNOWN: &str = "unknown";
 
 /// Options of a measurement, which files cannot have.
@@ -24,7 +23,6 @@ pub(super) const NOT_OF_FILES: [&str; 9] =
 const MAX_BYTES: u64 = 256 << 20;
 
 pub(super) struct Import<'a> {
-    /// Verb as typed: `latency`.
     pub(super) verb: &'static str,
     pub(super) from: &'a [PathBuf],
     pub(super) common: &'a Common,
@@ -59,7 +57,6 @@ impl Import<'_> {
         recorder.finish(self.written.output.as_ref(), false, text)
     }
 
-    /// Returns a named file; of a folder and its subfolders, the files of this verb.
     fn files(&self, source: &Path) -> Result<Vec<(PathBuf, StudyFile)>, Failure> {
         let names = match self.verb {
             "latency" => "micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat",

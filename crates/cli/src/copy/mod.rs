@@ -69,7 +69,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Time of each stage of a limit.
 pub(crate) const LIMIT_TIME: Duration = Duration::from_millis(4);
 
 /// The files of a run.
@@ -121,7 +120,6 @@ impl Written {
     }
 }
 
-/// A direction, with or without caches emptied before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Operation {
     direction: Direction,
@@ -148,7 +146,6 @@ fn repetitions(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Returns the path, or the reason why it cannot be used here.
 fn usable(path: CopyPath) -> Result<CopyPath, Failure> {
     match path.probe() {
         Availability::Ready => Ok(path),
@@ -194,7 +191,6 @@ impl<F: Fn(&[RunRecord]) -> StudyFiles + Clone + Send + 'static> Ending<'_, F> {
         measured.map(|()| code)
     }
 
-    /// Copies of the finished points, for the thread that ends the program.
     fn keep_at_end(&self) -> Arc<Mutex<Vec<RunRecord>>> {
         let (text, files, written) = (self.text, self.files.clone(), self.written.clone());
         let (json, quiet) = (self.common.json, self.common.quiet);

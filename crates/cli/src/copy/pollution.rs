@@ -84,7 +84,6 @@ fn placement(arguments: &Arguments, cpus: &[u32]) -> Result<(u32, u32), Failure>
     Ok((program, neighbour))
 }
 
-/// Returns every program beside every neighbour with all of its copies.
 fn points(arguments: &Arguments, neighbour_cpu: u32) -> Vec<Workload> {
     let all_tests = TESTS.map(str::to_owned);
     let tests = or_all(&arguments.tests, &all_tests);
@@ -123,7 +122,6 @@ fn of_folder(name: &str) -> Option<(Neighbour, (Direction, usize))> {
     Some((neighbour, (direction(way).ok()?, bytes)))
 }
 
-/// Reads it from the options, where the folder does not say it.
 fn told(arguments: &Arguments, file: &File) -> Result<(EngineInfo, Workload), Failure> {
     let shown = file.display();
     let refused = |why: &str| Failure::refused(format!("{shown}: {why}"));

@@ -1,5 +1,5 @@
 //! `daqmeter copy latency` and `daqmeter copy bandwidth`: one sweep over contexts, operations and
-//! block sizes, by one lane or by all CPUs or channels at once.
+//! block sizes. It uses one lane, or all CPUs or channels at once.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -165,7 +165,6 @@ impl Sweep {
         ending.measure(runner, "copy", points, &settings, self.seed)
     }
 
-    /// Returns the contexts, each with the way to copy in it.
     fn paths(&self, verb: &Verb) -> Result<Vec<(Context, CopyPath)>, Failure> {
         let asked = if self.contexts.is_empty() { verb.contexts } else { &self.contexts };
         let path = |context: &Context| {

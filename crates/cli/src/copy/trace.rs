@@ -66,7 +66,6 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
-/// Shows traces from files of the study: the output of a trace, and a record from elsewhere.
 fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let written = &arguments.written;
     let mut trace = Trace::new(written.is_classic());
@@ -110,7 +109,6 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     recorder.finish(written.output.as_ref(), false, |_| text)
 }
 
-/// Returns named files, and the study's files of named folders.
 fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -136,7 +134,6 @@ fn delay(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Text with the number of requests, beside the study's `time / delay`.
 fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
     let asked = if delay.is_zero() {
         "one after the other".to_owned()
@@ -187,10 +184,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     recorder.finish(page, stop.load(Ordering::Relaxed), |_| traced.text)
 }
 
-/// Longest sleep before a look for signals.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// Result for the record, for people and for the original's scripts.
 struct Traced {
     found: Tally,
     text: String,
@@ -209,7 +204,6 @@ impl Tracing<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Counts every copy, by the kernel module.
     fn by_module(&self, mut device: TraceDevice) -> Result<Traced, Failure> {
         let mut trace = Trace::new(self.arguments.written.is_classic());
         let symbols = KernelSymbols::of_kernel();
@@ -251,7 +245,6 @@ impl Tracing<'_> {
         })
     }
 
-    /// Sleeps until the next look, the end, or a signal.
     fn sleep(&self, began: Instant) {
         let left = self.arguments.time.saturating_sub(began.elapsed());
         let look = Instant::now() + self.arguments.delay.min(left);

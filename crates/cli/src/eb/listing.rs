@@ -33,7 +33,6 @@ pub(super) fn details(tables: &[ScannedRecord], address: Width) -> String {
     out
 }
 
-/// A line of `eb-ls -v`: name and value.
 type Field = (&'static str, String);
 
 /// Writes a record as `eb-ls -v` does; `bus` is the range of its bus.

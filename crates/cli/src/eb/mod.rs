@@ -218,7 +218,6 @@ fn place(text: &str) -> Result<(u64, Width), String> {
     Ok((number(at)?, size))
 }
 
-/// Reads `address/length`.
 fn span(text: &str) -> Result<(u64, u64), String> {
     let (at, length) = text
         .split_once('/')

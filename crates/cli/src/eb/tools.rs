@@ -92,7 +92,6 @@ impl AccessOptions {
         Ok(self.order.over(reach, wire))
     }
 
-    /// Reports an access that is not done as asked, or refuses it.
     fn check_way(
         &self,
         client: &Client,

@@ -14,10 +14,8 @@ use crate::runner::Runner;
 const RUNS: u32 = 8;
 /// Time of a measurement, which reads its memory once at least.
 const TIME: Duration = Duration::from_millis(20);
-/// Size of the read memory, in last-level caches.
 const FOOTPRINT: u64 = 2;
 
-/// The last measurement, and the number of runs that used it.
 #[derive(Default)]
 pub(super) struct Ceiling {
     bytes_per_s: Option<f64>,
@@ -25,7 +23,6 @@ pub(super) struct Ceiling {
 }
 
 impl Ceiling {
-    /// Adds the rate of memory to a run that moves bytes past the cache.
     pub(super) fn put_into(&mut self, run: &mut PathRun, runner: &Runner) {
         let threads = run.threads.len();
         let Some(memory) = &mut run.memory else {
@@ -54,7 +51,6 @@ fn measured(runner: &Runner, threads: usize) -> Option<f64> {
     record.ok().as_ref().and_then(rate)
 }
 
-/// Returns the rate of all lanes together, by the fastest way to read.
 fn rate(record: &RunRecord) -> Option<f64> {
     let ways = record.lanes.iter().map(|lane| lane.stages.len()).min()?;
     let together = |way: usize| -> f64 {

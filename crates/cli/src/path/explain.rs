@@ -71,27 +71,22 @@ pub(super) struct Chain<'a> {
     pub(super) path: Path,
     is_kept: bool,
     pub(super) ceiling: Ceiling,
-    /// Rates of CPUs and memory by topology, if they are shown.
     topology: Option<Topology>,
 }
 
-/// Ceilings by topology, and the number of runs that used them.
 struct Topology {
     ceilings: Ceilings,
     runs: u32,
 }
 
-/// Runs of the path for each measurement of the ceilings.
 const RUNS: u32 = 8;
 
 impl Topology {
-    /// Measures the ceilings; an error leaves the path explained without them.
     fn of(runner: &Runner) -> Result<Topology, Fault> {
         let ceilings = Ceilings::new(&runner.context.host)?;
         Ok(Topology { ceilings, runs: 0 })
     }
 
-    /// Measures the ceilings again, if it is time to, before a run of the path.
     fn beside(&mut self) -> Result<(), Failure> {
         if self.runs.is_multiple_of(RUNS) {
             self.ceilings.measure()?;
@@ -149,7 +144,7 @@ impl PathSystem for Chain<'_> {
         Ok(Seen::of(&run))
     }
 
-    /// Returns the watched runs, which only a whole answer has, and not a part of a survey.
+    /// Returns the number of watched runs: a part of a survey has none.
     fn watches(&self) -> usize {
         match self.is_kept && !self.path.is_live() {
             true => WATCHES,
@@ -207,12 +202,9 @@ struct Shown<'a> {
     explained: &'a Explanation,
     placed: &'a Placed,
     topology: Option<&'a Topology>,
-    /// Reason for missing ceilings.
     not_measured: Option<&'a Fault>,
     block_bytes: f64,
-    /// Blocks between two threads.
     buffers: u64,
-    /// True for a card that is read out.
     is_live: bool,
 }
 
@@ -230,7 +222,6 @@ impl Shown<'_> {
         )
     }
 
-    /// Returns MB/s for nanoseconds per block.
     fn rate(&self, block_ns: f64) -> String {
         show_mb_per_s(self.block_bytes / block_ns * 1e9)
     }

@@ -15,9 +15,7 @@ use super::max::probe_quietly;
 use crate::output::Failure;
 use crate::runner::Runner;
 
-/// Shortest run that tells anything.
 const MIN_TIME: Duration = Duration::from_millis(5);
-/// Longest run: more rounds tell more than longer runs.
 const MAX_TIME: Duration = Duration::from_millis(200);
 /// Multiple of the fewest rounds that the time of one run allows.
 const MORE_ROUNDS: usize = 2;
@@ -40,7 +38,7 @@ pub(crate) fn prove(
     let begin = Instant::now();
     // The first run computes the bytes that all others are compared with.
     probe_quietly(runner, &free)?;
-    // It measures the other time of a run: threads are made, memory is touched.
+    // The second run measures the remaining time of a run: threads are made, memory is touched.
     let second = Instant::now();
     probe_quietly(runner, &free)?;
     let beside = second.elapsed().saturating_sub(MIN_TIME);
@@ -58,7 +56,6 @@ pub(crate) fn prove(
     Ok(true)
 }
 
-/// Runs the path once more as a point; its record has the answer.
 pub(super) fn proved(
     chain: Chain<'_>,
     study: &str,
@@ -96,7 +93,6 @@ fn kept(Interval { mean, low, high }: Interval) -> PathGain {
     PathGain { mean, low, high }
 }
 
-/// Returns the use of a resource; `None` for buffers.
 pub(super) fn used(explained: &Explanation, what: &What) -> Option<PathUsed> {
     let own = explained.resources.iter().find(|used| used.what == *what)?;
     Some(PathUsed { works: kept(own.used), waits_for_cpu: own.occupied.mean - own.used.mean })

@@ -14,7 +14,6 @@ use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 use crate::output::Failure;
 use crate::runner::Runner;
 
-/// Makes one run that is not a point: a step of a search.
 pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
     let settings =
         Settings { role: Role::Probe, ..runner.settings(StepPlan::ByStage(1), "path/probe", &[]) };
@@ -75,7 +74,6 @@ impl RatedSystem for Searched<'_> {
     }
 }
 
-/// Bounds of the search: around the speed of the free path, or rates of triggers.
 fn bounds_hz(
     runner: &mut Runner,
     path: &Path,
@@ -127,7 +125,6 @@ pub(super) fn search(
 #[derive(Default)]
 pub(super) struct Searching {
     pub(super) text: String,
-    /// True if the time was over before any rate was confirmed.
     pub(super) cannot_tell: bool,
 }
 

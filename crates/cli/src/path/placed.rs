@@ -12,7 +12,7 @@ use crate::runner::Runner;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Placed {
-    /// As the path's file or `--pin` says.
+    /// CPUs of the path's file or of `--pin`.
     AsGiven,
     /// Each thread on a core of its own.
     OwnCores {

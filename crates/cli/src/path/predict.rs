@@ -20,7 +20,6 @@ use crate::named::Appended;
 use crate::output::{Failure, Recorder, emit};
 use crate::runner::context;
 
-/// Profile of this host, unless another is named.
 pub(super) const PROFILE: &str = "host-profile.json";
 /// Largest profile; a thousand held-back runs are below a megabyte.
 const MAX_PROFILE_BYTES: u64 = 16 << 20;

@@ -85,7 +85,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Puts a newline before a nonempty text.
 fn after_a_line(text: String) -> String {
     match text.is_empty() {
         true => text,
@@ -93,7 +92,6 @@ fn after_a_line(text: String) -> String {
     }
 }
 
-/// Loads a path with other values for some of its fields.
 pub(crate) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
     Path::load_with(path, with).map_err(Failure::refused)
 }
@@ -102,7 +100,6 @@ pub(super) fn request(path: &Path, time: Duration, common: &Common) -> PathReque
     PathRequest { cpus: common.pins(), ..PathRequest::new(path, time.as_secs_f64()) }
 }
 
-/// Refuses everything that the engine would refuse, before the first record.
 pub(super) fn checked(request: &PathRequest) -> Result<(), Failure> {
     let wrong = |problem: daqmeter_harness::Problem| {
         Failure::refused(format!("`{}` {}", problem.name, problem.text))

@@ -12,7 +12,6 @@ use super::max::{probe_quietly, run_of};
 use crate::output::Failure;
 use crate::runner::Runner;
 
-/// Tries every change that fits the path, all of them in about the given time.
 pub(super) fn trials(
     runner: &Runner,
     path: &Path,
@@ -70,5 +69,4 @@ fn in_turns(
     compare(run, of, SEED, || begin.elapsed() < share)
 }
 
-/// Seed of the orders within pairs.
 const SEED: u64 = 1;

@@ -49,7 +49,6 @@ pub(crate) struct Setting {
     pub(crate) pmus: Vec<Pmu>,
     pub(crate) meshes: Vec<Mesh>,
     pub(crate) is_emulated: bool,
-    /// Driver whose rules hold for events of meshes.
     pub(crate) driver: Driver,
 }
 
@@ -118,7 +117,6 @@ impl Place {
     }
 }
 
-/// Names meshes of files after the PMUs at the same address, or in the same order.
 fn name_after(meshes: &mut [Mesh], pmus: &[Pmu]) {
     let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
     for (at, mesh) in meshes.iter_mut().enumerate() {
@@ -187,7 +185,6 @@ fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(
     }
 }
 
-/// Refuses groups that can never be counted, and missing nodes, on a known mesh.
 fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<(), Failure> {
     for group in &set.groups {
         let on_mesh = group.iter().all(|event| event.on_mesh.is_some());
@@ -210,7 +207,6 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<
     Ok(())
 }
 
-/// Returns one event for each node of the event's kind.
 fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
     let bare = event.trim_end_matches('/');
     let (pmu, name) = bare.split_once('/').map_or((None, bare), |(pmu, name)| (Some(pmu), name));
@@ -252,7 +248,6 @@ fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
     Ok(texts)
 }
 
-/// Counters of `--observe`, opened around every point.
 pub(crate) struct Observed {
     chosen: Chosen,
     meshes: Vec<Mesh>,
@@ -279,7 +274,7 @@ impl Observed {
         }
         let setting = wanted.place.setting()?;
         let chosen = wanted.choose(&setting)?;
-        // It reports an error before anything is measured.
+        // Reports an error before anything is measured.
         Count::open(&chosen.set, &chosen.what, &mut KernelOpener { files: setting.files })
             .map_err(Failure::refused)?;
         Ok(Observed { chosen, meshes: setting.meshes, interval })

@@ -65,7 +65,6 @@ fn blank(label: Option<&String>) -> RunRecord {
 /// Lines, read by a thread of their own, since a pipe may be silent for long.
 struct Source {
     lines: Receiver<io::Result<Vec<u8>>>,
-    /// True if lines arrive while another program writes them.
     is_stream: bool,
 }
 
@@ -102,7 +101,6 @@ struct Import<'a> {
     shown: String,
     arguments: &'a Arguments,
     groups: Vec<MetricGroup>,
-    /// Metrics of the groups that can be computed; `None` before the first interval is whole.
     metrics: Option<Vec<Metric>>,
     reader: PerfReader,
     printed: usize,
@@ -215,7 +213,6 @@ impl Import<'_> {
         record
     }
 
-    /// Shows and records all lines that were read, even if reading failed afterwards.
     fn end(mut self, read: Result<(), Failure>) -> Result<ExitCode, Failure> {
         if let Err(failure) = read {
             let _ = self.reader.end();

@@ -123,7 +123,6 @@ fn table_of_pmus(pmus: &[&Pmu]) -> String {
     )
 }
 
-/// Counters of the kernel that need no PMU.
 fn of_system(files: &Files, pmus: &[Pmu]) -> String {
     let row = |(source, names): (&str, Vec<String>)| {
         let first = names.first().map_or("none here", String::as_str);
@@ -250,7 +249,6 @@ fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
         .collect()
 }
 
-/// Returns one line about the available counters for the doctor and the survey.
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
     let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();

@@ -28,7 +28,6 @@ impl Live {
         Ok(Live { terminal, what, most: 0.0 })
     }
 
-    /// Waits for a key; true for the key that ends the view.
     pub(super) fn wait(&mut self, time: Duration) -> Result<bool, Failure> {
         if !event::poll(time).map_err(Failure::refused)? {
             return Ok(false);
@@ -42,7 +41,7 @@ impl Live {
     }
 
     pub(super) fn show(&mut self, observed: &Observations, at: usize) -> Result<(), Failure> {
-        // Only the current frame is needed: a long run has many.
+        // A long run has many frames, of which only the current one is needed.
         let last = observed.only(at);
         let heats = frames(&last);
         let most = heats.iter().map(Heat::most).fold(self.most, f64::max);

@@ -88,7 +88,6 @@ fn intervals(observed: &Observations, arguments: &Arguments) -> String {
     (0..observed.end_ns.len()).map(at).collect()
 }
 
-/// Returns true if the reader ended it.
 fn play(observed: &Observations, speed: f64) -> Result<bool, Failure> {
     let mut live = Live::open(observed.what.clone())?;
     let began = Instant::now();

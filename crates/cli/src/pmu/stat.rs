@@ -77,7 +77,6 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    /// Returns the length of an interval, 1 s by default.
     fn length(&self) -> Duration {
         self.interval.unwrap_or(Duration::from_secs(1))
     }
@@ -214,7 +213,6 @@ impl Parts {
     }
 }
 
-/// Returns the record so far, with the intervals that are in no record yet.
 fn so_far(
     watched: &Watched,
     warnings: &[String],
@@ -237,7 +235,6 @@ fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the counters, and reports those that cannot be counted.
 fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
@@ -265,7 +262,6 @@ fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
         .with("interval_s", arguments.length().as_secs_f64())
 }
 
-/// Takes the last part of the record, and shows the whole.
 pub(super) fn finish(
     mut record: RunRecord,
     observed: &Observations,
@@ -361,7 +357,6 @@ struct Loop<'a> {
     status: Option<ExitStatus>,
 }
 
-/// Interval at which signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Sends a message for each line on stdin. The thread that reads them ends with stdin, or with the
@@ -380,7 +375,6 @@ fn steps() -> Receiver<()> {
 }
 
 impl Loop<'_> {
-    /// Counts to the end and returns the exit status of the last run of the command.
     fn run(mut self, count: &mut Count) -> Result<Option<ExitStatus>, Failure> {
         count.begin(self.watched.origin_ns());
         let mut child = self.start()?;
@@ -434,7 +428,6 @@ impl Loop<'_> {
         Ok(())
     }
 
-    /// Waits for the next line on stdin; false at its end, or after a signal.
     fn step(&self, steps: &Receiver<()>, count: &mut Count) -> bool {
         loop {
             count.keep_up();

@@ -97,7 +97,6 @@ fn name_of_channel(output: &Path, id: ChannelId) -> PathBuf {
     output.with_file_name(name)
 }
 
-/// Writes the blocks of one channel; false when it was interrupted.
 fn record_channel(
     scenario: &Scenario,
     id: ChannelId,
@@ -187,7 +186,6 @@ pub(crate) struct CheckArguments {
     metrics: Metrics,
 }
 
-/// Reads a channel: `1.3` is channel 3 of device 1.
 fn channel(text: &str) -> Result<ChannelId, String> {
     let parts = text.split_once('.');
     let parsed = parts.and_then(|(device, channel)| {
@@ -196,7 +194,6 @@ fn channel(text: &str) -> Result<ChannelId, String> {
     parsed.ok_or_else(|| format!("`{text}`: write device.channel, such as 0.3"))
 }
 
-/// Returns the wanted channels; one that the scenario lacks is refused.
 fn chosen_channels(scenario: &Scenario, wanted: &[ChannelId]) -> Result<Vec<ChannelId>, Failure> {
     let all = channel_ids(scenario);
     let text = |id: &ChannelId| format!("{}.{}", id.device, id.channel);
@@ -225,7 +222,6 @@ fn show_progress(page: &Page, name: &str, progress: Progress) {
 }
 
 impl CheckArguments {
-    /// Returns the requested threads, or one for each CPU that `others` leave free.
     fn threads(&self, others: usize) -> usize {
         let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
         let free = || allowed().saturating_sub(others).max(1);
@@ -242,7 +238,6 @@ impl CheckArguments {
         }
     }
 
-    /// Shows the results of a file, or of the channels of a card, and returns the worst judgement.
     fn show(&self, all: &[(String, String, Checked)]) -> Result<Judgement, Failure> {
         // An E-link need not be in every channel.
         let rows = || all.iter().flat_map(|(.., checked)| &checked.rows);
@@ -329,9 +324,7 @@ struct Stoppable<'a> {
     read: u64,
 }
 
-/// Interval at which the flag is looked at while nothing comes.
 const LOOK: Duration = Duration::from_millis(100);
-/// The largest block; the others divide it.
 const MAX_BLOCK_BYTES: u64 = 16 << 10;
 
 impl<'a> Stoppable<'a> {

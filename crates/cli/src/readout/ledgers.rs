@@ -11,7 +11,6 @@ pub(super) fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 * 1e-9
 }
 
-/// Counts the accounts that do not close.
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
     ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
 }

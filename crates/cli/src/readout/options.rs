@@ -20,7 +20,6 @@ use crate::named::Replaced;
 use crate::output::{Failure, tell};
 use crate::runner::on_ctrl_c;
 
-/// Loads the scenario with its replaced parts, over a transport that was built in.
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
     let scenario = chosen.load().map_err(Failure::refused)?;
     daqmeter_readout::transport::named(&scenario.publish.transport).map_err(Failure::refused)?;
@@ -38,7 +37,6 @@ pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
     })
 }
 
-/// A verb that runs until a signal, with its metrics.
 pub(super) struct Instance {
     pub(super) stop: Arc<AtomicBool>,
     pub(super) page: Page,
@@ -60,9 +58,7 @@ pub(super) fn publish(page: &Page, name: &str, values: &[(&'static str, f64)]) {
     values.iter().for_each(|(metric, value)| page.set(metric, name, *value));
 }
 
-/// Longest wait without a message.
 const SILENT: Duration = Duration::from_secs(1);
-/// Interval at which a wait is reported again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 pub(super) struct Waiting {
@@ -80,7 +76,6 @@ impl Waiting {
         self.begun.elapsed() >= self.limit
     }
 
-    /// Reports the wait, when it is time to.
     pub(super) fn say(&mut self, what: impl FnOnce() -> String) {
         let since = self.said.map_or(self.begun.elapsed(), |said| said.elapsed());
         if since >= if self.said.is_some() { AGAIN } else { SILENT } {
@@ -95,7 +90,6 @@ impl Waiting {
     }
 }
 
-/// Shows whole seconds, unless the time is short.
 fn show(time: Duration) -> String {
     let ns = if time < SILENT { time.as_nanos() as f64 } else { time.as_secs() as f64 * 1e9 };
     units::show_ns(ns)
@@ -112,11 +106,9 @@ pub(crate) struct Length {
     triggers: Option<u64>,
 }
 
-/// Time of triggers by default.
 const DEFAULT_LENGTH: Duration = Duration::from_secs(10);
 
 impl Length {
-    /// Returns a card whose triggers end after this length.
     pub(super) fn card(self, scenario: &Scenario) -> Result<(Card, Vec<Consumer>), Failure> {
         let (mut card, rings) = Card::new(scenario).map_err(Failure::refused)?;
         if let Some(triggers) = self.triggers {
@@ -143,7 +135,6 @@ pub(crate) struct Network {
     pub(super) json: bool,
 }
 
-/// Reads an E-link's number: 0x008, or decimal.
 pub(super) fn elink(text: &str) -> Result<u16, String> {
     let number =
         units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
@@ -162,8 +153,6 @@ pub(crate) struct WrittenTriggers {
 }
 
 impl WrittenTriggers {
-    /// Returns the scenario whose triggers are written, if they are. Refuses a recorded file at
-    /// full speed, which has no triggers, before any measurement.
     pub(super) fn wanted(&self, chosen: &Chosen) -> Result<Option<Scenario>, Failure> {
         if self.write_triggers.is_none() {
             return Ok(None);

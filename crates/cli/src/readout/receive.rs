@@ -99,7 +99,6 @@ impl Arguments {
         findings.verdict(&self.limits.fail_on)
     }
 
-    /// Returns publishers with the wanted tags of each.
     fn wanted(&self) -> Result<Vec<(Publish, Vec<u64>)>, Failure> {
         let tag = |device, number| Fid::of_elink(0, device, Elink::new(number)).to_u64();
         let elinks = &self.elinks;
@@ -119,7 +118,6 @@ impl Arguments {
         Ok(found.into_iter().map(|(address, tags)| (publish(address), tags)).collect())
     }
 
-    /// Connects, and waits for publishers that are not there yet.
     fn connect(&self, stop: &AtomicBool) -> Result<Receiver, Failure> {
         let mut waiting = Waiting::new(self.patience);
         let quit = || stop.load(Ordering::Relaxed);
@@ -143,7 +141,7 @@ impl Arguments {
     fn connect_meanwhile(&self, stop: &Arc<AtomicBool>) -> Result<Option<Receiver>, Failure> {
         let (ended, connected) = std::sync::mpsc::channel();
         let (arguments, asked) = (self.clone(), stop.clone());
-        // It ends with the program.
+        // The thread ends with the program.
         std::thread::spawn(move || drop(ended.send(arguments.connect(&asked))));
         loop {
             match connected.recv_timeout(Duration::from_millis(50)) {

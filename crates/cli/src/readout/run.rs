@@ -91,7 +91,6 @@ fn findings(records: &[RunRecord]) -> Findings {
     }
     let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED)).sum();
     let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
-    /// Resolution of a share of the time.
     const ALL: u64 = 1_000_000_000;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of ALL")]
     let dead = (dead.clamp(0.0, 1.0) * ALL as f64).round() as u64;

@@ -73,7 +73,6 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// The chain of a request in a search.
 struct Chain<'a> {
     runner: &'a mut Runner,
     base: &'a ReadoutRequest,
@@ -191,9 +190,9 @@ impl Arguments {
 /// Rates of the curves, as shares of the maximum, before [`preferred`].
 const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 
-/// Returns the preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6
-/// % away). The maximum is measured: rates that followed it exactly would give every run points of
-/// its own, without a comparison to other runs.
+/// Returns the preferred number nearest to a rate. ISO 3's series R20 has 20 to a decade, so that
+/// it is at most 6 % away. The maximum is measured: rates that followed it exactly would give every
+/// run its own points, which no other run has.
 fn preferred(rate_hz: f64) -> f64 {
     const R20: [f64; 21] = [
         1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3,
@@ -217,7 +216,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     searched.map(|()| code)
 }
 
-/// Finds one chain's maximum, then measures the curves around it.
 fn search(
     arguments: &Arguments,
     runner: &mut Runner,
@@ -237,7 +235,7 @@ fn search(
     let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
         return Ok(());
     };
-    // Each polling interval is combined with each rate.
+    // Combines each polling interval with each rate.
     let polls: Vec<f64> = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6).collect();
     let curves = over(vec![base], &polls, |base, poll_us| base.chosen.poll_us = Some(poll_us));
     let curves = over(curves, &rates(highest_hz), |base, rate_hz| {
@@ -250,14 +248,12 @@ fn search(
     Ok(())
 }
 
-/// Returns the run that confirmed the maximum, or the last probe if no rate was stable.
 fn last_of(records: &[RunRecord], highest_hz: Option<f64>) -> Option<&RunRecord> {
     let asked_hz = |record: &RunRecord| record.workload.float("rate_hz").ok();
     let mut last_first = records.iter().rev();
     last_first.find(|record| highest_hz.is_none() || asked_hz(record) == highest_hz)
 }
 
-/// Returns the record with the result of a search, based on the run that confirmed it.
 fn with_maximum(last: &RunRecord, found: &SearchResult) -> RunRecord {
     let mut record = last.clone();
     record.study = "readout/maximum".into();
@@ -275,7 +271,6 @@ fn with_maximum(last: &RunRecord, found: &SearchResult) -> RunRecord {
     record
 }
 
-/// Returns the rates of the curves for a measured maximum.
 fn rates(highest_hz: f64) -> Vec<f64> {
     let mut rates: Vec<f64> = SHARES.iter().map(|share| preferred(share * highest_hz)).collect();
     rates.dedup();
@@ -296,7 +291,6 @@ fn text(results: &[(Workload, SearchResult)], records: &[RunRecord]) -> String {
     out
 }
 
-/// Text of the maximum of one chain, and of the faults above it.
 fn result_text(workload: &Workload, found: &SearchResult) -> String {
     let mut name = workload.text("scenario").unwrap_or("").to_owned();
     for (parameter, unit) in

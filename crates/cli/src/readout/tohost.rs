@@ -59,7 +59,6 @@ pub(crate) struct Arguments {
     network: Network,
 }
 
-/// A channel by its place, and its port.
 type Channel = (usize, Port);
 
 struct Ready {
@@ -120,7 +119,6 @@ impl Arguments {
         Ok(channels)
     }
 
-    /// Runs each reader in a thread of its own to its end.
     fn read(&self, ready: Vec<Ready>, instance: &Instance) -> Vec<Result<ReadDone, Failure>> {
         let cpus = self.pin.as_ref().map_or(&[][..], |list| &list.0);
         let panicked =
@@ -207,7 +205,6 @@ impl Arguments {
     }
 }
 
-/// Waits for the channels of a card in another process; `None` if it is to stop.
 fn remote_channels(
     path: &Path,
     scenario: &Scenario,
@@ -245,7 +242,6 @@ fn own_channels(scenario: &mut Scenario, length: Length) -> Result<Vec<Channel>,
 }
 
 impl Ready {
-    /// Makes a reader that publishes at the nth address.
     fn new(
         scenario: &Scenario,
         (at, port): Channel,
@@ -302,7 +298,6 @@ fn announce(
     bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 
-/// Returns the number of the E-links without a subscriber, and the first of them.
 fn without_subscriber(reader: &ToHost) -> String {
     const MAX_NAMED: usize = 4;
     let missing = reader.without_subscriber();

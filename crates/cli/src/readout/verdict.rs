@@ -11,11 +11,8 @@ use crate::output::{CANNOT_TELL, FAILED, INTERRUPTED};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Measure {
-    /// Events that were issued or accepted and are missing or cut off.
     Loss,
-    /// Events and blocks that came twice, or after later ones.
     Order,
-    /// Time with BUSY.
     Dead,
     Flags,
     Connections,
@@ -38,7 +35,6 @@ impl Measure {
         NAMES[self as usize].1
     }
 
-    /// Reads a limit of a form that this measure allows.
     fn limit(self, text: &str) -> Result<Limit, String> {
         let name = self.name();
         let limit = Limit::parse(text).ok_or_else(|| {
@@ -59,7 +55,6 @@ impl Measure {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     Count(u64),
-    /// Share of all, 0 to 1.
     Share(f64),
 }
 
@@ -92,11 +87,9 @@ impl fmt::Display for Limit {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FailOn(BTreeMap<Measure, Limit>);
 
-/// Word for no limit at all.
 const NONE: &str = "none";
 
 impl FailOn {
-    /// Reads `loss=0,dead=1%` with these measures.
     fn parse(text: &str, known: &[Measure]) -> Result<FailOn, String> {
         let mut limits = BTreeMap::new();
         if text.trim() == NONE {
@@ -161,17 +154,14 @@ pub(super) struct CheckLimits {
     pub(super) fail_on: FailOn,
 }
 
-/// Faults that no limit allows, and values that are compared with the limits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     faults: Vec<String>,
     values: BTreeMap<Measure, (u64, u64)>,
-    /// Amounts by which values may be larger, with the reasons.
     doubts: BTreeMap<Measure, (u64, String)>,
 }
 
 impl Findings {
-    /// Adds a fault that no limit allows, if its count is not zero.
     pub(super) fn fault(&mut self, count: u64, what: impl fmt::Display) {
         if count > 0 {
             self.faults.push(format!("{what}: {count}"));
@@ -186,7 +176,6 @@ impl Findings {
         self.values.extend(values.iter().map(|(measure, count, of)| (*measure, (*count, *of))));
     }
 
-    /// Adds counters that fell to 0, with the events that are missing if these are losses.
     pub(super) fn fell_to_0(&mut self, falls: u64, missing: u64) {
         let times = if falls == 1 { "time" } else { "times" };
         let why =
@@ -221,7 +210,6 @@ impl Findings {
     }
 }
 
-/// Limits exceeded, possibly exceeded and kept, with the values.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub(super) struct Verdict {
     exceeded: Vec<String>,
@@ -239,7 +227,6 @@ impl Verdict {
     }
 }
 
-/// Outcome of one or several verdicts; of several, the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Judgement {
     Passed,

@@ -12,7 +12,6 @@ use crate::readout;
 
 /// Longest time until the end. Two seconds are promised; hosts of tests are slow.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Longest wait for an event.
 const EVENT_WITHIN: Duration = Duration::from_secs(60);
 
 fn start(arguments: &[&str]) -> Child {
@@ -181,7 +180,7 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     let mut child = start(
         &[&["check", "--scenario", "gbt", "--triggers", "1000000000000"][..], &metrics].concat(),
     );
-    // It has taken the signals over by then.
+    // The program has taken the signals over by then.
     until_said(&mut errors(&mut child), "metrics at");
     interrupted(child, "INT");
 }
@@ -226,7 +225,7 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
             ),
         ],
     );
-    // It subscribes to a part of the E-links, so that the publisher waits for the others.
+    // A subscription to a part of the E-links lets the publisher wait for the others.
     let mut tohost = start(&["tohost", "gbt"]);
     let mut said = errors(&mut tohost);
     let mut line = String::new();
