@@ -54,8 +54,8 @@ pub struct DigitizerRequest {
     #[arg(short = 'A', long, value_name = "F", value_parser = numbered::<FunctionChoice>, default_value = "0")]
     pub function: FunctionChoice,
     /// Access: 0 read(), 1 mmap() without a copy (at most 4 MiB)
-    #[arg(short = 'B', long, value_name = "0|1", value_parser = numbered::<Access>, default_value = "0")]
-    pub access: Access,
+    #[arg(short = 'B', long, value_name = "0|1", value_parser = numbered::<BoardAccess>, default_value = "0")]
+    pub access: BoardAccess,
     #[command(flatten)]
     #[serde(flatten)]
     #[allow(missing_docs, reason = "clap would make it the text of the verb")]
@@ -129,27 +129,27 @@ impl Default for DigitizerRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u64", into = "u64")]
 #[schemars(with = "u64")]
-pub enum Access {
+pub enum BoardAccess {
     /// 0: `read()`.
     Read,
     /// 1: `mmap()`, without a copy.
     Map,
 }
 
-impl TryFrom<u64> for Access {
+impl TryFrom<u64> for BoardAccess {
     type Error = String;
 
-    fn try_from(number: u64) -> Result<Access, String> {
+    fn try_from(number: u64) -> Result<BoardAccess, String> {
         match number {
-            0 => Ok(Access::Read),
-            1 => Ok(Access::Map),
+            0 => Ok(BoardAccess::Read),
+            1 => Ok(BoardAccess::Map),
             _ => Err(format!("{number}; 0 (read) or 1 (mmap) is wanted")),
         }
     }
 }
 
-impl From<Access> for u64 {
-    fn from(access: Access) -> u64 {
+impl From<BoardAccess> for u64 {
+    fn from(access: BoardAccess) -> u64 {
         access as u64
     }
 }
@@ -300,7 +300,7 @@ impl DigitizerRequest {
     }
 
     pub(crate) fn maps(&self) -> bool {
-        self.access == Access::Map
+        self.access == BoardAccess::Map
     }
 
     pub(crate) fn writes(&self) -> bool {

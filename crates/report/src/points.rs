@@ -9,7 +9,7 @@ use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Point {
+pub struct StagePoint {
     pub study: String,
     pub engine: String,
     /// Kind and requested parameters ([`daqmeter_record::Workload::key`]).
@@ -19,9 +19,9 @@ pub struct Point {
     pub stage: String,
 }
 
-impl fmt::Display for Point {
+impl fmt::Display for StagePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Point { study, engine, workload, lane, stage } = self;
+        let StagePoint { study, engine, workload, lane, stage } = self;
         let parameters = workload.strip_prefix(engine.as_str()).unwrap_or(workload).trim_start();
         write!(f, "{study} {engine} {parameters}")?;
         if *lane > 0 {
@@ -31,7 +31,7 @@ impl fmt::Display for Point {
     }
 }
 
-pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
+pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (StagePoint, &Stage)> {
     let workload = record.workload.key();
     let stages = record
         .lanes
@@ -41,7 +41,7 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
     stages.map(move |(lane, stage)| {
         let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
         (
-            Point {
+            StagePoint {
                 study,
                 engine,
                 workload: workload.clone(),
@@ -57,9 +57,9 @@ pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
 /// Returns all runs of each point that were done and verified, points in the order of their first
 /// appearance. Failed or waived runs are not compared.
-pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Runs<'_>)> {
-    let mut places: HashMap<Point, usize> = HashMap::new();
-    let mut points: Vec<(Point, Runs<'_>)> = Vec::new();
+pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(StagePoint, Runs<'_>)> {
+    let mut places: HashMap<StagePoint, usize> = HashMap::new();
+    let mut points: Vec<(StagePoint, Runs<'_>)> = Vec::new();
     for record in records.iter().filter(|record| is_done(record)) {
         for (point, stage) in points_of(record) {
             let at = *places.entry(point.clone()).or_insert_with(|| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use daqmeter_campaign::ab::{Answer, PATIENCE, Question, Request, Side, Verdict, ask, serve};
+use daqmeter_campaign::ab::{Answer, PATIENCE, Question, SideRequest, AbSide, AbVerdict, ask, serve};
 use daqmeter_harness::StopFlag;
 use daqmeter_stats::{Decision, MedianSequence, Random, median};
 
@@ -100,9 +100,9 @@ pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
             seed += 1;
             let slower = answer(question(point, more, IGNORED[0], seed, POINT_S));
             let same = answer(question(point, point, IGNORED[1], seed, QUICK_S));
-            *right += usize::from(slower.verdict == Verdict::Slower);
-            wrong += usize::from(matches!(slower.verdict, Verdict::Same | Verdict::Faster));
-            alarms += usize::from(matches!(same.verdict, Verdict::Slower | Verdict::Faster));
+            *right += usize::from(slower.verdict == AbVerdict::Slower);
+            wrong += usize::from(matches!(slower.verdict, AbVerdict::Same | AbVerdict::Faster));
+            alarms += usize::from(matches!(same.verdict, AbVerdict::Slower | AbVerdict::Faster));
             let apart = same.ratio.map_or(f64::INFINITY, |ratio| ratio.ln().abs());
             near += usize::from(apart <= APART);
             of += 1;
@@ -128,10 +128,10 @@ fn answer(question: Question) -> Answer {
 
 fn question(a: &str, b: &str, ignore: f64, seed: u64, seconds: f64) -> Question {
     let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap().last().copied();
-    let side = |text: &str| Side::Point {
+    let side = |text: &str| AbSide::Point {
         program: std::env::current_exe().unwrap(),
         arguments: vec![crate::SIDE.to_owned()],
-        request: Request { cpu, ..Request::parse(text).unwrap() },
+        request: SideRequest { cpu, ..SideRequest::parse(text).unwrap() },
     };
     let budget = Duration::from_secs_f64(seconds);
     Question {

@@ -9,7 +9,7 @@ const MIN_KNOWN: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum AbVerdict {
     Same,
     Slower,
     Faster,
@@ -19,7 +19,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
     pub stage: String,
-    pub verdict: Verdict,
+    pub verdict: AbVerdict,
     /// Median over all blocks of B's time over A's; `None` without a block.
     pub ratio: Option<f64>,
     /// Interval of the ratio that is valid at every look; `None` with too few blocks.
@@ -98,10 +98,10 @@ impl Tracked {
         };
         Answer {
             verdict: match self.sequence.decision(self.ignore) {
-                Decision::Slower => Verdict::Slower,
-                Decision::Faster => Verdict::Faster,
-                Decision::Same => Verdict::Same,
-                Decision::Undecided => Verdict::Undecided,
+                Decision::Slower => AbVerdict::Slower,
+                Decision::Faster => AbVerdict::Faster,
+                Decision::Same => AbVerdict::Same,
+                Decision::Undecided => AbVerdict::Undecided,
             },
             ratio: self.sequence.median().map(f64::exp),
             interval: is_interval.then(|| (low.exp(), high.exp())),
@@ -140,15 +140,15 @@ mod tests {
     #[test]
     fn each_of_the_four_answers_is_reached() {
         for (ratio, noise, blocks, wanted) in [
-            (1.0, 0.001, 40, Verdict::Same),
-            (1.05, 0.001, 40, Verdict::Slower),
-            (0.95, 0.001, 40, Verdict::Faster),
-            (1.0, 0.1, 40, Verdict::Undecided),
-            (1.05, 0.001, 10, Verdict::Undecided),
+            (1.0, 0.001, 40, AbVerdict::Same),
+            (1.05, 0.001, 40, AbVerdict::Slower),
+            (0.95, 0.001, 40, AbVerdict::Faster),
+            (1.0, 0.1, 40, AbVerdict::Undecided),
+            (1.05, 0.001, 10, AbVerdict::Undecided),
         ] {
             let found = answer(ratio, noise, blocks);
             assert_eq!(found.verdict, wanted, "{ratio} {noise} {blocks}");
-            assert_eq!(found.missing_s.is_some(), wanted == Verdict::Undecided);
+            assert_eq!(found.missing_s.is_some(), wanted == AbVerdict::Undecided);
             assert_eq!(
                 (found.sum(|block| block.groups), found.a_ns),
                 (u64::from(blocks) * 4, Some(10.0))
@@ -191,7 +191,7 @@ mod tests {
         let mut tracked = Tracked::new("copy".to_owned(), 3, 0.01, 0.01);
         tracked.add(Block { left_out: 7, ..Block::default() });
         let found = tracked.answer(1.0);
-        assert_eq!((found.ratio, found.a_ns, found.verdict), (None, None, Verdict::Undecided));
+        assert_eq!((found.ratio, found.a_ns, found.verdict), (None, None, AbVerdict::Undecided));
         assert_eq!(found.sum(|block| block.left_out), 7);
     }
 }

@@ -9,7 +9,7 @@ use rand_xoshiro::rand_core::Rng;
 use serde::Serialize;
 
 use super::command::Run;
-use super::question::{Question, Side};
+use super::question::{Question, AbSide};
 use super::turns::{Operations, Turns};
 
 /// Bound of the shifts of heaps and stacks: a page has every alignment that matters to a loop.
@@ -58,7 +58,7 @@ impl<'a> Pair<'a> {
     ) -> Result<Pair<'a>, String> {
         let shifts = [(); 4].map(|()| shift(random));
         let first = usize::from(random.next_u64() & 1 == 1);
-        let is_command = matches!(question.sides[0], Side::Command { .. });
+        let is_command = matches!(question.sides[0], AbSide::Command { .. });
         let turns = (!is_command).then(|| Turns::start(question, first, shifts, operations));
         let turns = turns.transpose()?;
         Ok(Pair { question, turns, shifts: [shifts[0], shifts[1]] })
@@ -147,11 +147,11 @@ impl<'a> Pair<'a> {
         let side = wanted.0;
         match (&mut self.turns, &self.question.sides[side]) {
             (Some(turns), _) => Ok(turns.work(&[wanted])?[0]),
-            (None, Side::Command { line, cpu }) => {
+            (None, AbSide::Command { line, cpu }) => {
                 let (shift, patience) = (self.shifts[side], self.question.patience);
                 Run { side, line, cpu: *cpu, shift, patience }.once(stop)
             }
-            (None, Side::Point { .. }) => {
+            (None, AbSide::Point { .. }) => {
                 Err("a command cannot be compared with a point".to_owned())
             }
         }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use daqmeter_sys::turns::Page;
 
-use super::protocol::{Reply, Request, VERSION, WRITER, has_fault, next_step, position};
-use super::question::{Side, letter};
+use super::protocol::{Reply, SideRequest, VERSION, WRITER, has_fault, next_step, position};
+use super::question::{AbSide, letter};
 
 const LOOK: Duration = Duration::from_millis(20);
 /// Environment variable that shifts the stack by its length: the environment lies at its beginning.
@@ -30,15 +30,15 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn start(
-        of: &Side,
+        of: &AbSide,
         page: &Page,
-        request: &Request,
+        request: &SideRequest,
         shift: usize,
         patience: Duration,
     ) -> Result<Process, String> {
         let side = request.side;
         let wrong = |what: String| format!("side {}: {what}", letter(side));
-        let Side::Point { program, arguments, .. } = of else {
+        let AbSide::Point { program, arguments, .. } = of else {
             return Err(wrong("a command takes no turns".to_owned()));
         };
         let text = serde_json::to_string(request).map_err(|error| wrong(error.to_string()))?;

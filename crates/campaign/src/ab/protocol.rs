@@ -1,7 +1,7 @@
 //! Protocol between the two ends of a side: JSON in the text of the shared page, steps and turns in
 //! its words.
 //!
-//! The parent writes a [`Request`] as the text, and the side answers with a [`Reply`]. Then the
+//! The parent writes a [`SideRequest`] as the text, and the side answers with a [`Reply`]. Then the
 //! parent writes steps to the page, each one slice of one stage by one side. The end with the turn
 //! works its steps, and hands on to the side of the next step, or at last to the parent. The other
 //! ends wait meanwhile.
@@ -34,7 +34,7 @@ const SLICE_US: u64 = 150;
 pub(super) const MAX_STEPS: usize = (WORDS - FIRST_STEP) / STEP_WORDS;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct SideRequest {
     pub version: u32,
     pub workload: Workload,
     pub cpu: Option<u32>,
@@ -153,10 +153,10 @@ pub(super) fn has_fault(page: &Page) -> bool {
     page.word(FAULT).load(Ordering::Acquire) != 0
 }
 
-impl Request {
+impl SideRequest {
     /// Parses a request such as `convert function=3 samples=3000000 isa=avx2`; `cpu=1` sets its
     /// CPU.
-    pub fn parse(text: &str) -> Result<Request, String> {
+    pub fn parse(text: &str) -> Result<SideRequest, String> {
         let mut words = text.split_whitespace();
         let kind = words.next().ok_or("a point begins with the name of an engine")?;
         let mut workload = Workload::new(kind);
@@ -171,11 +171,11 @@ impl Request {
                 workload.params.insert(name.to_owned(), param(name, value)?);
             }
         }
-        Ok(Request::new(workload, cpu))
+        Ok(SideRequest::new(workload, cpu))
     }
 
-    pub fn new(workload: Workload, cpu: Option<u32>) -> Request {
-        Request {
+    pub fn new(workload: Workload, cpu: Option<u32>) -> SideRequest {
+        SideRequest {
             version: VERSION,
             workload,
             cpu,
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn points_are_read_as_they_are_written() {
         let found =
-            Request::parse("copy block_bytes=4KiB path=pread cold=true rate=1.5 cpu=1").unwrap();
+            SideRequest::parse("copy block_bytes=4KiB path=pread cold=true rate=1.5 cpu=1").unwrap();
         assert_eq!(
             found.workload.to_string(),
             "copy block_bytes=4096 cold=true path=pread rate=1.5"
@@ -258,7 +258,7 @@ mod tests {
             ("copy block_bytes=4Kx", "block_bytes: "),
             ("copy rate=NaN", "rate=NaN is not a finite number"),
         ] {
-            assert!(Request::parse(text).unwrap_err().contains(wanted), "{text}");
+            assert!(SideRequest::parse(text).unwrap_err().contains(wanted), "{text}");
         }
     }
 }

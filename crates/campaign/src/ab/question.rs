@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::protocol::Request;
+use super::protocol::SideRequest;
 use super::switch::Switch;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct Question {
-    pub sides: [Side; 2],
+    pub sides: [AbSide; 2],
     /// Ratios up to this are ignored: 0.01 is 1 %.
     pub ignore: f64,
     pub alpha: f64,
@@ -21,12 +21,12 @@ pub struct Question {
 }
 
 #[derive(Clone, Debug)]
-pub enum Side {
+pub enum AbSide {
     Point {
         program: PathBuf,
         /// Arguments that make the program a side.
         arguments: Vec<String>,
-        request: Request,
+        request: SideRequest,
     },
     Command {
         line: String,
@@ -38,11 +38,11 @@ pub(super) fn letter(side: usize) -> &'static str {
     ["A", "B"][side & 1]
 }
 
-impl Side {
+impl AbSide {
     pub(super) fn cpu(&self) -> Option<u32> {
         match self {
-            Side::Point { request, .. } => request.cpu,
-            Side::Command { cpu, .. } => *cpu,
+            AbSide::Point { request, .. } => request.cpu,
+            AbSide::Command { cpu, .. } => *cpu,
         }
     }
 }

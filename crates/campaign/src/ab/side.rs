@@ -10,7 +10,7 @@ use daqmeter_sys::affinity;
 use daqmeter_sys::turns::Page;
 
 use super::protocol::{
-    Reply, Request, Step, TURN, Task, VERSION, WRITER, finish_step, next_step, set_fault, task,
+    Reply, SideRequest, Step, TURN, Task, VERSION, WRITER, finish_step, next_step, set_fault, task,
 };
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -67,7 +67,7 @@ struct Side {
 
 impl Side {
     fn begin(text: &str) -> Result<Side, String> {
-        let request: Request = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let request: SideRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if request.version != VERSION || request.side > 1 {
             return Err(format!(
                 "this binary speaks version {VERSION} of the protocol of sides, not {}",
@@ -109,7 +109,7 @@ impl Side {
     }
 }
 
-fn open(request: &Request) -> Result<Slices, String> {
+fn open(request: &SideRequest) -> Result<Slices, String> {
     let kind = &request.workload.kind;
     let engine = crate::engine(kind).map_err(|_| format!("no engine is named `{kind}`"))?;
     let job = engine.parse(&request.workload);
@@ -119,7 +119,7 @@ fn open(request: &Request) -> Result<Slices, String> {
 
 fn warm(
     slices: &mut Slices,
-    request: &Request,
+    request: &SideRequest,
 ) -> Result<Vec<(String, u64)>, daqmeter_harness::Fault> {
     let time = Duration::from_micros(request.slice_us);
     let mut stages = Vec::new();
@@ -156,12 +156,12 @@ mod tests {
             (Workload::new("convert").with("samples", "x"), "samples"),
             (Workload::new("digitizer").with("devices", "/dev/none0"), "none0"),
         ] {
-            let request = serde_json::to_string(&Request::new(workload, None)).unwrap();
+            let request = serde_json::to_string(&SideRequest::new(workload, None)).unwrap();
             let said = refused(&request);
             assert!(said.contains(wanted), "{said}");
         }
         refused("garbage");
-        let newer = Request { version: VERSION + 1, ..Request::new(Workload::new("null"), None) };
+        let newer = SideRequest { version: VERSION + 1, ..SideRequest::new(Workload::new("null"), None) };
         let said = refused(&serde_json::to_string(&newer).unwrap());
         assert!(said.contains("speaks version"), "{said}");
     }

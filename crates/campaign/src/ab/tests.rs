@@ -10,10 +10,10 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn side(test: &str) -> Side {
-    let mut request = Request::new(Workload::new("null"), None);
+fn side(test: &str) -> AbSide {
+    let mut request = SideRequest::new(Workload::new("null"), None);
     request.slice_us = 20;
-    Side::Point {
+    AbSide::Point {
         program: std::env::current_exe().unwrap(),
         arguments: ["--exact", &format!("ab::tests::sides::{test}"), "--ignored", "--nocapture"]
             .map(str::to_owned)
@@ -22,7 +22,7 @@ fn side(test: &str) -> Side {
     }
 }
 
-fn question(a: Side, b: Side) -> Question {
+fn question(a: AbSide, b: AbSide) -> Question {
     Question {
         sides: [a, b],
         ignore: 0.5,
@@ -126,7 +126,7 @@ mod sides {
     #[ignore = "is a side"]
     fn says_how_it_is_shifted() {
         let page = Page::of_file(page()).unwrap();
-        let request: Request = serde_json::from_str(&page.text().unwrap()).unwrap();
+        let request: SideRequest = serde_json::from_str(&page.text().unwrap()).unwrap();
         let stack = std::env::var(process::SHIFT).unwrap().len();
         set_fault(&page);
         let shifts = format!("heap {} stack {stack}", request.shift_bytes);
@@ -168,7 +168,7 @@ fn a_side_against_itself_is_decided_and_every_block_is_kept() {
     let question = Question { ignore: 9.0, ..question(side("serves"), side("serves")) };
     let found = asked(&question).unwrap();
     let [answer] = &found.answers[..] else { panic!("{found:?}") };
-    assert_eq!((answer.stage.as_str(), answer.verdict), ("null", Verdict::Same), "{answer:?}");
+    assert_eq!((answer.stage.as_str(), answer.verdict), ("null", AbVerdict::Same), "{answer:?}");
     assert!(answer.blocks.len() >= 11 && answer.sum(|block| block.groups) >= 11, "{answer:?}");
     assert!(answer.operations > 1 && answer.a_ns.is_some_and(|ns| ns > 0.0));
     assert_eq!(found.notes, [""; 0]);
@@ -205,20 +205,20 @@ fn a_side_that_hangs_is_named_and_ended() {
 
 #[test]
 fn what_is_no_side_is_named() {
-    let program = |program: &str| Side::Point {
+    let program = |program: &str| AbSide::Point {
         program: program.into(),
         arguments: Vec::new(),
-        request: Request::new(Workload::new("null"), None),
+        request: SideRequest::new(Workload::new("null"), None),
     };
     let error = |program| asked(&question(program, side("serves"))).unwrap_err();
     assert!(
         error(program("true")).contains("side A: ended before its work was done (exit status: 0)")
     );
     assert!(error(program("/nowhere/x")).contains("side A: cannot start /nowhere/x"));
-    let complains = Side::Point {
+    let complains = AbSide::Point {
         program: "sh".into(),
         arguments: ["-c", "echo unknown verb >&2; exit 2"].map(str::to_owned).into(),
-        request: Request::new(Workload::new("null"), None),
+        request: SideRequest::new(Workload::new("null"), None),
     };
     assert!(error(complains).ends_with("(exit status: 2); it said: unknown verb"));
 }
@@ -228,18 +228,18 @@ fn at_the_budget_it_is_undecided_and_says_what_is_missing() {
     let budget = Duration::from_millis(1);
     let found = asked(&Question { budget, ..question(side("serves"), side("serves")) }).unwrap();
     let [answer] = &found.answers[..] else { panic!("{found:?}") };
-    assert_eq!((answer.verdict, answer.blocks.len()), (Verdict::Undecided, 1));
+    assert_eq!((answer.verdict, answer.blocks.len()), (AbVerdict::Undecided, 1));
     assert!(answer.visible.is_none() && answer.missing_s.is_some_and(|seconds| seconds > 0.0));
 }
 
 #[test]
 fn commands_are_compared_as_a_whole() {
-    let command = |line: &str| Side::Command { line: line.to_owned(), cpu: None };
+    let command = |line: &str| AbSide::Command { line: line.to_owned(), cpu: None };
     // The other side has twenty processes, this one has none.
     let slower =
         command("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do env true; done");
     let found = asked(&question(command(":"), slower)).unwrap();
-    assert_eq!(found.answers[0].verdict, Verdict::Slower, "{found:?}");
+    assert_eq!(found.answers[0].verdict, AbVerdict::Slower, "{found:?}");
     let error = asked(&question(command(":"), command("exit 3"))).unwrap_err();
     assert!(error.contains("side B: `exit 3` failed (exit status: 3)"), "{error}");
     let mixed = asked(&question(command(":"), side("serves"))).unwrap_err();
@@ -256,9 +256,9 @@ fn a_switch_is_put_to_both_values() {
         "if [ $(cat {}) = slow ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do env true; done; fi",
         path.display()
     );
-    let command = || Side::Command { line: line.clone(), cpu: None };
+    let command = || AbSide::Command { line: line.clone(), cpu: None };
     let found = asked(&Question { switch: Some(switch), ..question(command(), command()) });
-    assert_eq!(found.unwrap().answers[0].verdict, Verdict::Faster);
+    assert_eq!(found.unwrap().answers[0].verdict, AbVerdict::Faster);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use daqmeter_harness::Slice;
 use daqmeter_sys::turns::Page;
 
 use super::process::{Process, wait};
-use super::protocol::{MAX_STEPS, Reply, Request, Step, Task, WRITER, hand, slice_of, write_steps};
-use super::question::{Question, Side, letter};
+use super::protocol::{MAX_STEPS, Reply, SideRequest, Step, Task, WRITER, hand, slice_of, write_steps};
+use super::question::{Question, AbSide, letter};
 
 pub(super) type Operations = BTreeMap<String, u64>;
 
@@ -31,11 +31,11 @@ impl Turns {
         let page = Page::create().map_err(|error| error.to_string())?;
         let start = |side: usize| {
             let of = &question.sides[side];
-            let Side::Point { request, .. } = of else {
+            let AbSide::Point { request, .. } = of else {
                 return Err(format!("side {}: a command takes no turns", letter(side)));
             };
             let (operations, shift_bytes) = (operations.clone(), shifts[side]);
-            let request = Request { side, operations, shift_bytes, ..request.clone() };
+            let request = SideRequest { side, operations, shift_bytes, ..request.clone() };
             if let Some(switch) = &question.switch {
                 switch.set(side)?;
             }

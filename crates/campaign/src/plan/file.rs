@@ -12,7 +12,7 @@ use crate::site::Range;
 /// In which order points are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum PlanOrder {
     /// Each repetition is a round over all points, and each round is shuffled by the seed: slow
     /// drift of the host does not look like an effect of a parameter, nor like a difference between
     /// repetitions.
@@ -63,7 +63,7 @@ pub(super) struct PlanFile {
     pub(super) include: Vec<Spanned<String>>,
     /// `random` shuffles each repetition by the seed, `given` keeps the order of the file.
     #[serde(default)]
-    pub(super) order: Order,
+    pub(super) order: PlanOrder,
     /// Seed of the random order.
     #[serde(default = "one")]
     pub(super) seed: u64,

@@ -18,7 +18,7 @@ use crate::budget::Budget;
 use crate::point::PlannedPoint;
 use crate::site::Site;
 
-pub use file::{Order, json_schema};
+pub use file::{PlanOrder, json_schema};
 use read::Reader;
 pub use source::PlanError;
 use source::Source;
@@ -82,7 +82,7 @@ impl Plan {
     }
 }
 
-fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<PlannedPoint> {
+fn in_order(sweeps: &[(u64, PlannedPoint)], order: PlanOrder, seed: u64) -> Vec<PlannedPoint> {
     let mut points = Vec::new();
     let mut left: Vec<&(u64, PlannedPoint)> = sweeps.iter().collect();
     for round in 0.. {
@@ -92,8 +92,8 @@ fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<Plan
         }
         let in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
         match order {
-            Order::Given => points.extend(in_round),
-            Order::Random => points.extend(
+            PlanOrder::Given => points.extend(in_round),
+            PlanOrder::Random => points.extend(
                 ordered(in_round, seed.wrapping_add(round)).into_iter().map(|(_, point)| point),
             ),
         }

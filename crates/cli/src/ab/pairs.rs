@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daqmeter_campaign::ab::{Request, Side, Switch};
+use daqmeter_campaign::ab::{SideRequest, AbSide, Switch};
 use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::request::Problem;
 use daqmeter_harness::slices;
@@ -15,7 +15,7 @@ pub(crate) const SIDE: &str = "ab-side";
 pub(super) struct Pair {
     pub(super) point: String,
     pub(super) names: [String; 2],
-    pub(super) sides: [Side; 2],
+    pub(super) sides: [AbSide; 2],
     pub(super) switch: Option<Switch>,
     /// Reason why the point of a plan cannot be measured in turns.
     pub(super) left_out: Option<String>,
@@ -38,11 +38,11 @@ pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
     };
     let own = std::env::current_exe().map_err(Failure::refused)?;
     let side = |at: usize, option: &str| {
-        let request = Request::parse(&texts[at]);
+        let request = SideRequest::parse(&texts[at]);
         let request = request.map_err(|why| Failure::refused(format!("{option}: {why}")))?;
         let cpus: Vec<u32> = request.cpu.into_iter().collect();
         check_cpus(&format!("{option}: cpu"), &cpus)?;
-        Ok::<Side, Failure>(point(own.clone(), placed(arguments, request)?))
+        Ok::<AbSide, Failure>(point(own.clone(), placed(arguments, request)?))
     };
     let (first, second) = if switch.is_some() { ("--point", "--point") } else { ("A", "B") };
     let pair = Pair {
@@ -70,7 +70,7 @@ fn shared(names: &[String; 2]) -> String {
 }
 
 fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
-    let side = |line: &String| Side::Command { line: line.clone(), cpu: arguments.pin };
+    let side = |line: &String| AbSide::Command { line: line.clone(), cpu: arguments.pin };
     Pair {
         point: "command".to_owned(),
         sides: [side(&names[0]), side(&names[1])],
@@ -82,14 +82,14 @@ fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
 
 /// Places a side on the CPU of the point, or of the option, or on the last one, since the first
 /// ones serve most interrupts.
-fn placed(arguments: &Arguments, request: Request) -> Result<Request, Failure> {
+fn placed(arguments: &Arguments, request: SideRequest) -> Result<SideRequest, Failure> {
     let allowed = daqmeter_sys::affinity::allowed_cpus().map_err(Failure::refused)?;
     let cpu = request.cpu.or(arguments.pin).or(allowed.last().copied());
-    Ok(Request { cpu, ..request })
+    Ok(SideRequest { cpu, ..request })
 }
 
-fn point(program: PathBuf, request: Request) -> Side {
-    Side::Point { program, arguments: vec![SIDE.to_owned()], request }
+fn point(program: PathBuf, request: SideRequest) -> AbSide {
+    AbSide::Point { program, arguments: vec![SIDE.to_owned()], request }
 }
 
 fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
@@ -105,7 +105,7 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
         if pairs.iter().any(|pair| pair.point == name) {
             continue;
         }
-        let request = Request::new(planned.workload.clone(), cpu);
+        let request = SideRequest::new(planned.workload.clone(), cpu);
         let request = placed(arguments, request)?;
         pairs.push(Pair {
             left_out: left_out(&planned.engine, &request),
@@ -126,7 +126,7 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
 
 /// Returns the reason why this work cannot be measured in turns. An engine that is unknown here
 /// gives none, since the binaries may know it.
-fn left_out(name: &str, request: &Request) -> Option<String> {
+fn left_out(name: &str, request: &SideRequest) -> Option<String> {
     let job = engine(name).ok()?.parse(&request.workload);
     job.and_then(|job| slices::check(&job)).err().map(|fault| fault.to_string())
 }

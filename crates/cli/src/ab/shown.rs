@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_campaign::ab::{Answer, Found, Verdict};
+use daqmeter_campaign::ab::{Answer, Found, AbVerdict};
 use daqmeter_harness::Context;
 use daqmeter_record::units::show_ns;
 use daqmeter_report::table;
@@ -37,9 +37,9 @@ pub(super) struct Compared {
 impl Compared {
     pub(super) fn of(pair: &Pair, found: Found) -> Compared {
         let any = |verdict| found.answers.iter().any(|answer| answer.verdict == verdict);
-        let outcome = if any(Verdict::Slower) || any(Verdict::Faster) {
+        let outcome = if any(AbVerdict::Slower) || any(AbVerdict::Faster) {
             Outcome::Different
-        } else if any(Verdict::Undecided) || found.answers.is_empty() {
+        } else if any(AbVerdict::Undecided) || found.answers.is_empty() {
             Outcome::Undecided
         } else {
             Outcome::Same
@@ -119,12 +119,12 @@ fn row(answer: &Answer, point: &str) -> Vec<String> {
     ]
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
+fn verdict(verdict: AbVerdict) -> &'static str {
     match verdict {
-        Verdict::Same => "same",
-        Verdict::Slower => "slower",
-        Verdict::Faster => "faster",
-        Verdict::Undecided => "undecided",
+        AbVerdict::Same => "same",
+        AbVerdict::Slower => "slower",
+        AbVerdict::Faster => "faster",
+        AbVerdict::Undecided => "undecided",
     }
 }
 
@@ -142,7 +142,7 @@ fn notes(out: &mut String, one: &Compared) {
         let _ =
             writeln!(out, "note: {point}: a hypervisor took {} of the CPU's time", percent(stolen));
     }
-    for answer in one.found.answers.iter().filter(|one| one.verdict == Verdict::Undecided) {
+    for answer in one.found.answers.iter().filter(|one| one.verdict == AbVerdict::Undecided) {
         let _ = writeln!(out, "undecided: {} of {point}: {}", answer.stage, undecided(answer));
     }
 }
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    fn answer(verdict: Verdict) -> Answer {
+    fn answer(verdict: AbVerdict) -> Answer {
         let block = Block { log_ratio: Some(0.0), groups: 12, left_out: 2, ..Block::default() };
         Answer {
             stage: "copy".to_owned(),
@@ -190,7 +190,7 @@ mod tests {
             b_ns: Some(1215.0),
             operations: 800,
             visible: Some(0.0123),
-            missing_s: (verdict == Verdict::Undecided).then_some(17.2),
+            missing_s: (verdict == AbVerdict::Undecided).then_some(17.2),
             wandered: false,
             blocks: vec![block; 20],
         }
@@ -204,23 +204,23 @@ mod tests {
 
     #[test]
     fn every_point_is_in_the_text_with_what_became_of_it() {
-        let wandered = Answer { wandered: true, interval: None, ..answer(Verdict::Undecided) };
-        let early = Answer { visible: None, interval: None, ..answer(Verdict::Undecided) };
+        let wandered = Answer { wandered: true, interval: None, ..answer(AbVerdict::Undecided) };
+        let early = Answer { visible: None, interval: None, ..answer(AbVerdict::Undecided) };
         let reason = Some("it has 2 lanes".to_owned());
-        let mut noted = compared("memory", Outcome::Same, vec![answer(Verdict::Same)]);
+        let mut noted = compared("memory", Outcome::Same, vec![answer(AbVerdict::Same)]);
         noted.found.notes.push("A writes records of schema 1".to_owned());
         noted.found.stolen = Some(0.125);
         let all = [
             compared(
                 "convert",
                 Outcome::Different,
-                vec![answer(Verdict::Slower), answer(Verdict::Faster)],
+                vec![answer(AbVerdict::Slower), answer(AbVerdict::Faster)],
             ),
             noted,
             compared(
                 "pread",
                 Outcome::Undecided,
-                vec![answer(Verdict::Undecided), wandered, early],
+                vec![answer(AbVerdict::Undecided), wandered, early],
             ),
             Compared { reason, ..compared("stream", Outcome::LeftOut, Vec::new()) },
             Compared {

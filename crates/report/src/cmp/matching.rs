@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use daqmeter_record::{Lane, RunRecord, Stage};
 
-use crate::points::{Point, Runs, runs_by_point};
+use crate::points::{StagePoint, Runs, runs_by_point};
 
 pub(crate) struct Matched<'a> {
-    pub(crate) point: Point,
+    pub(crate) point: StagePoint,
     pub(crate) a: Runs<'a>,
     pub(crate) b: Runs<'a>,
     pub(crate) history: Runs<'a>,
@@ -45,8 +45,8 @@ pub(crate) fn matched<'a>(
     history: &'a [RunRecord],
 ) -> Matching<'a> {
     let same_host = is_one_host(a.iter().chain(b));
-    let mut of_b: HashMap<Point, Runs> = runs_by_point(b).into_iter().collect();
-    let mut of_history: HashMap<Point, Runs> =
+    let mut of_b: HashMap<StagePoint, Runs> = runs_by_point(b).into_iter().collect();
+    let mut of_history: HashMap<StagePoint, Runs> =
         if same_host { runs_by_point(history).into_iter().collect() } else { HashMap::new() };
     let sides: BTreeSet<&str> = a.iter().chain(b).map(|record| record.run_id.as_str()).collect();
     let here = a.first().map(host);

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::families::level_name;
 use crate::families::pmu::tables;
-use crate::points::{Point, points_of, runs_by_point};
+use crate::points::{StagePoint, points_of, runs_by_point};
 use crate::rate::is_done;
 use facts::fact_changes;
 use matching::{Matched, matched};
@@ -105,7 +105,7 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
     let moments = moments(a.iter().chain(b).chain(history));
     let mut groups: Vec<(&str, &str, &str)> = Vec::new();
     let sides = matching.points.iter().map(|found| {
-        let Point { study, engine, workload, .. } = &found.point;
+        let StagePoint { study, engine, workload, .. } = &found.point;
         let record = (study.as_str(), engine.as_str(), workload.as_str());
         let known = groups.iter().position(|group| *group == record);
         let group = known.unwrap_or_else(|| {
@@ -196,7 +196,7 @@ fn name(matched: &Matched<'_>) -> String {
 
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
 fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
-    let known: HashSet<Point> =
+    let known: HashSet<StagePoint> =
         others.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect();
     let own = runs_by_point(records).into_iter().map(|(point, _)| point);
     own.filter(|point| !known.contains(point)).map(|point| point.to_string()).collect()
