@@ -35,7 +35,6 @@ const SPAN: usize = 16 << 20;
 const ROUNDS: usize = 40;
 /// More triggers than one reader carries: BUSY stops the rest.
 const TOO_MANY_HZ: f64 = 10e6;
-/// Rate that it carries with time to spare.
 const CARRIED_HZ: f64 = 500e3;
 
 /// Nanoseconds per block by hand: one thread copies blocks from a pattern, the other sums them.

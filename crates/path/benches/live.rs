@@ -37,7 +37,6 @@ enum Put {
 
 const PUTS: [Put; 5] = [Put::Reader, Put::Receiver, Put::OneCpu, Put::Ring, Put::Publisher];
 const PAYLOADS: [u64; 4] = [24, 200, 16, 64];
-/// Work added to a part, in nanoseconds for each block.
 const ADDED_NS: f64 = 1500.0;
 
 impl Put {

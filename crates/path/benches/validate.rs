@@ -33,7 +33,6 @@ use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
 
 /// Time for an answer: the default of `path explain`.
 const BUDGET: Duration = Duration::from_secs(30);
-/// Buffers between two threads if explain asks for no more.
 const BUFFERS: u64 = 64;
 const MAX_BUFFERS: u64 = 65_536;
 const PAIRS: usize = 8;
@@ -286,7 +285,6 @@ impl Came {
     }
 }
 
-/// CPUs that others used meanwhile, in parts.
 struct Others {
     begin: std::time::Instant,
     host: HostTimes,
@@ -312,7 +310,6 @@ impl Others {
     }
 }
 
-/// CPUs that others may use in a case that counts.
 const QUIET: f64 = 0.1;
 
 fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
@@ -449,7 +446,6 @@ fn errors(values: &[f64]) -> String {
     }
 }
 
-/// Results of earlier pieces, with those of this one behind them.
 fn joined(file: Option<&String>, new: Vec<Came>) -> Vec<Came> {
     let Some(file) = file else { return new };
     let mut options = std::fs::OpenOptions::new();
@@ -462,7 +458,6 @@ fn joined(file: Option<&String>, new: Vec<Came>) -> Vec<Came> {
 }
 
 fn main() {
-    // Cargo adds an argument of its own.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|text| text != "--bench").collect();
     let number = |at: usize, usual: f64| {

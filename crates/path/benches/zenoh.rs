@@ -163,7 +163,6 @@ fn compared(title: &str, bytes: usize, rounds: usize, sides: &[Side<'_>], agains
         for step in 0..sides.len() {
             let at = (step + round) % sides.len();
             let ns = sides[at].1();
-            // The first one warms up.
             if round > 0 {
                 samples[at].push(ns);
             }

@@ -35,7 +35,6 @@ pub(crate) struct IntoReceiver {
 const START_WITHIN_NS: u64 = 10_000_000_000;
 
 impl FromCard {
-    /// Reads until the card has finished and all was acknowledged.
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) {
         let late_ns = monotonic_ns().saturating_add(START_WITHIN_NS);
         let (card, failed, stop) = (&self.card, &self.failed, &self.stop);

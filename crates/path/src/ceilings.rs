@@ -19,7 +19,6 @@ use crate::sum::sum;
 
 /// Time of one measurement; memory is read once at least.
 const TIME_NS: u64 = 5_000_000;
-/// Arithmetic between two readings of the clock.
 const STEPS: u64 = 20_000;
 const MAX_NODES: usize = 8;
 /// Bytes that are read of a node, in last-level caches.

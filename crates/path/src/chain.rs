@@ -207,7 +207,6 @@ fn cpu(cpus: &[u32], at: usize) -> Option<u32> {
 }
 
 impl Chain {
-    /// Opens everything, starts the threads, and waits until all are ready.
     pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
         let mut sources = sources(path)?;
@@ -273,7 +272,6 @@ impl Chain {
         (chain, lives)
     }
 
-    /// Gives these workers threads, and waits until they are ready.
     pub(crate) fn spawn(&mut self, lives: Vec<Life>, stop: &StopFlag) -> Result<(), Fault> {
         let (ready, readies) = channel();
         for life in lives {
@@ -350,7 +348,6 @@ impl Chain {
 
     /// Joins the threads. Those never released did nothing, and a panic is reported in a fault.
     fn join(&mut self) {
-        // The first call decides.
         self.gate.open(false);
         self.left.open(true);
         for thread in self.threads.drain(..) {
@@ -455,7 +452,6 @@ impl Life {
         }
     }
 
-    /// Prepares in the thread that is to do the work, before it is released.
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.worker.prepare(stop)
     }

@@ -22,7 +22,6 @@ impl Block {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) bytes: usize,
-    /// Bytes that the source delivered for it.
     pub(crate) payload_bytes: u64,
     pub(crate) events: u64,
     /// Key of its known contents at the source.
@@ -45,7 +44,6 @@ pub(crate) trait Source: Send {
     /// Allocates and opens its resources, in the thread that uses it.
     fn prepare(&mut self) -> Result<(), Fault>;
 
-    /// Takes the flag that ends a long wait for a device.
     fn heed(&mut self, _stop: &StopFlag) {}
 
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault>;
@@ -53,7 +51,6 @@ pub(crate) trait Source: Send {
     /// Contents of its blocks by key, if they are known beforehand; at most [`most_keys`].
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault>;
 
-    /// Accounts of its own, such as triggers.
     fn ledger(&mut self) -> Option<Ledger> {
         None
     }
@@ -72,9 +69,7 @@ pub(crate) fn most_keys(block_bytes: usize) -> usize {
 }
 
 pub(crate) enum StageWork {
-    /// Works in place, on a block that is passed on.
     Inspect(Box<dyn Inspect>),
-    /// Works from one block into another.
     Transform(Box<dyn Transform>),
 }
 
@@ -85,7 +80,6 @@ pub(crate) enum Work {
 }
 
 pub(crate) trait Inspect: Send {
-    /// Prepares in the working thread, before the path is released.
     fn prepare(&mut self) {}
 
     fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
@@ -108,16 +102,13 @@ pub(crate) struct ConnectionStats {
     pub(crate) helpers: Vec<Helper>,
 }
 
-/// Threads of a library that do one job in turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Helper {
     pub(crate) part: String,
-    /// CPU time of all of them in the run.
     pub(crate) cpu_ns: u64,
 }
 
 pub(crate) trait BlockSender: Send {
-    /// Prepares in the thread that writes, before the path is released.
     fn prepare(&mut self) -> Result<(), Fault> {
         Ok(())
     }
@@ -191,7 +182,6 @@ pub(crate) trait Sink: Send {
     }
 }
 
-/// Report of a sink at the end of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Confirmed {
     pub(crate) verified: u64,

@@ -93,7 +93,6 @@ pub enum LimitAnswer {
     Limit(What),
     /// None of them: no element moves the whole one for one, and no resource is used up.
     NoSingle,
-    /// The measurements fit several limits, or none.
     CannotTell,
 }
 

@@ -21,7 +21,6 @@ use crate::sum::sum;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) all: Vec<u64>,
-    /// Index of the first sum of each stream.
     pub(crate) first: Vec<usize>,
 }
 
@@ -32,7 +31,6 @@ pub(crate) struct Known(Arc<Mutex<BTreeMap<String, Arc<Sums>>>>);
 const MAX_PATHS: usize = 64;
 
 impl Known {
-    /// Sums of a path, computed if they are not known yet.
     pub(crate) fn sums(&self, path: &Path, sources: &mut [Named]) -> Result<Arc<Sums>, Fault> {
         let Some(key) = key(path) else {
             return Ok(Arc::new(expected(path, sources)?));

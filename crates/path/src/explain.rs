@@ -58,7 +58,6 @@ pub enum PathLoad {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// Time per block of the whole path in nanoseconds.
     pub block_ns: f64,
     /// Needs of blocks, always of the same resources in the same order.
     pub resources: Vec<Resource>,
@@ -97,7 +96,6 @@ pub const SHARE: f64 = 0.2;
 /// Share of the free rate at which a path has time to spare. At less of it neighbours disturb one
 /// another less than at the maximum, and blocks wake threads up that are awake then.
 pub const SPARE: f64 = 0.8;
-/// Factor on the number of buffers that is tried.
 const MORE_BUFFERS: usize = 8;
 /// Factor, below the whole interval of the gain with more buffers, from which on buffers are the
 /// limit.
@@ -115,7 +113,6 @@ pub struct Explanation {
     pub slopes: Vec<Slope>,
     pub resources: Vec<Used>,
     pub answer: LimitAnswer,
-    /// Time per block of the free runs, in nanoseconds.
     pub block_ns: Interval,
     /// Time per block predicted from the runs with time to spare, in nanoseconds.
     pub predicted_ns: Interval,
@@ -260,7 +257,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         Ok(())
     }
 
-    /// Rate of a run over that of the free ones before and after it.
     fn beside(&mut self, load: PathLoad) -> Result<f64, S::Error> {
         let before_ns = self.free[self.free.len() - 1].block_ns;
         let other = self.run(load)?;
@@ -329,7 +325,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         self.free[0].resources.iter().enumerate().map(used).collect()
     }
 
-    /// Share of its time in which a resource works at full speed.
     fn used_share(&self, at: usize) -> Interval {
         each(&self.free, |seen| seen.resources[at].least_ns() / seen.block_ns)
     }
@@ -338,7 +333,6 @@ impl<S: PathSystem> Rounds<'_, S> {
         each(&self.free, |seen| seen.resources[at].least_beside_others_ns() / seen.block_ns)
     }
 
-    /// Need of a block of a resource, beside everything else that runs.
     fn least_ns(&self, at: usize) -> Interval {
         each(&self.spare, |seen| seen.resources[at].least_beside_others_ns())
     }
@@ -500,7 +494,6 @@ mod tests {
         /// Time without room for the blocks due at a rate.
         no_room_ns: f64,
         fullest: f64,
-        /// Share of the time that threads wait for one another for want of buffers.
         lockstep: f64,
         random: Random,
         runs: u32,
@@ -582,7 +575,6 @@ mod tests {
                 PathLoad::Buffers { .. } => 0.0,
                 _ => self.lockstep,
             };
-            // Threads that wait for one another take their times together.
             let together_ns = lockstep * needs.iter().sum::<f64>();
             let full_ns = (least_ns / (1.0 - self.idle)).max(together_ns);
             let block_ns = match load {

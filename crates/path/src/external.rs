@@ -20,7 +20,6 @@ use crate::cancel::Cuts;
 use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Work};
 use crate::tcp::{SendBy, TcpSender, set_congestion};
 
-/// A stream that can be ended from outside.
 trait Stream: Read + Write + Send {
     fn shut(&self, how: Shutdown);
 }
@@ -34,7 +33,6 @@ impl Stream for TcpStream {
 
 impl Stream for UnixStream {
     fn shut(&self, how: Shutdown) {
-        // The other end may have gone first.
         let _ = self.shutdown(how);
     }
 }
@@ -90,7 +88,6 @@ impl BlockSender for TcpSender {
     }
 }
 
-/// TCP on loopback, by this congestion control or the host's own.
 pub(crate) fn tcp(congestion: Option<&str>, by: SendBy, cuts: &Cuts) -> Result<Work, Fault> {
     let refused = |error: std::io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;

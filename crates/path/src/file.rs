@@ -13,7 +13,6 @@ use toml::{Spanned, Value};
 #[serde(deny_unknown_fields)]
 pub(crate) struct PathFile {
     pub(crate) title: String,
-    /// Purpose of the path, and the meaning of its result.
     #[serde(default)]
     pub(crate) about: String,
     pub(crate) block: Spanned<String>,

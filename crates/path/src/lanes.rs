@@ -28,11 +28,8 @@ pub(crate) struct ReadOut {
 
 #[derive(Default)]
 struct State {
-    /// Chain, until all have ended.
     chain: Option<Chain>,
-    /// Receivers, until they have threads.
     receivers: Vec<Life>,
-    /// Results, once all have ended.
     came: Came,
     /// Scheduler setting, if another was asked for: put back at the end.
     migration_cost: Option<MigrationCost>,
@@ -64,7 +61,6 @@ impl ReadOut {
 }
 
 impl Drop for ReadOut {
-    /// Ends receivers that no lane waits for any more.
     fn drop(&mut self) {
         self.live.fail();
     }
@@ -72,7 +68,6 @@ impl Drop for ReadOut {
 
 struct Lane {
     at: usize,
-    /// Reader, until it has worked.
     reader: Option<Life>,
     read_out: Arc<ReadOut>,
     says: Arc<Says>,

@@ -85,7 +85,6 @@ fn uplink(profile: &str, bytes_per_block: f64) -> Option<PathLink> {
     })
 }
 
-/// Link of the device that a node is, or that a file is on.
 fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Option<PathLink> {
     let link = below(files, &device(node)?)?;
     Some(PathLink {

@@ -44,7 +44,6 @@ pub(crate) struct Came {
     pub(crate) readers: Vec<Option<ReaderDone>>,
     pub(crate) received: Vec<(Report, CpuLoad)>,
     pub(crate) fault: Option<Fault>,
-    /// CPU time that the hypervisor took meanwhile, by CPU.
     pub(crate) stolen_ns: BTreeMap<u32, u64>,
 }
 
@@ -148,7 +147,6 @@ impl Live {
         if !self.scenario.fault.is_empty() {
             return Ok(());
         }
-        // A recorded file may hold what no emulator makes.
         let foreign = self.played().map_or(0, |played| played.wrong);
         check_bytes(&came.received, foreign).map_err(Fault::new)
     }

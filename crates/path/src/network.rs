@@ -34,7 +34,6 @@ impl Leaves {
         format!("sys/class/net/{}", self.device)
     }
 
-    /// Link of the device in the path, if its speed is known.
     pub(crate) fn link(&self, path: &Path) -> Option<PathLink> {
         let last = path.stages.last();
         let bytes = last.map_or(path.source.out_bytes, |stage| stage.out_bytes);
@@ -103,7 +102,6 @@ mod tests {
                 .unwrap()
                 .starts_with("the speed of eth0, by which blocks leave for 10.10.3.7:5010")
         );
-        // Within this host no device is crossed.
         assert_eq!(Leaves::of(&path("127.0.0.1"), &files), None);
     }
 }

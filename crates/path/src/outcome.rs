@@ -33,7 +33,6 @@ pub(crate) struct Ended {
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
     pub(crate) notes: Vec<String>,
-    /// The sink until its blocks are compared.
     pub(crate) sink: Option<Box<dyn Sink>>,
     pub(crate) expected: Arc<Sums>,
 }

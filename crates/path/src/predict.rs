@@ -73,7 +73,6 @@ impl ClosedForm {
         1e9 / self.period_ns.max(f64::MIN_POSITIVE)
     }
 
-    /// CPUs of each thread of the rows at the path's rate.
     pub fn cpus(&self, shape: &PathShape) -> Vec<f64> {
         let hz = shape.total_hz().map_or(self.largest_hz(), |hz| hz.min(self.largest_hz()));
         let rows = self.cpu_ns.iter().zip(&shape.rows);
@@ -81,7 +80,6 @@ impl ClosedForm {
     }
 }
 
-/// Predicts a path on a host. Fails for a part that was not calibrated.
 pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, ProfileProblem> {
     let form = ClosedForm::of(shape, profile)?;
     let free = profile.like(false, shape.is_pinned());

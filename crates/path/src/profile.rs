@@ -1,6 +1,6 @@
-//! A host as `path calibrate` measured it: costs of a block by kind of work and size, the four
-//! fitted numbers of the prediction, and its errors for paths that were held back. A JSON file
-//! whose names carry the units.
+//! A host as `path calibrate` measured it. It has costs of a block by kind of work and size, the
+//! four fitted numbers of the prediction, and its errors for held-back paths. A JSON file whose
+//! names carry the units.
 
 use daqmeter_record::{Host, Tool};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,6 @@ pub struct HostProfile {
     pub fitted: Fitted,
     /// Median error of the rates that were fitted, as a logarithm of a ratio.
     pub fit_error: f64,
-    /// Paths that went into neither costs nor fit.
     pub held_back: Vec<HeldBackPath>,
 }
 
@@ -72,7 +71,6 @@ pub struct HeldBackPath {
     pub rate: PredictedAndMeasured,
     pub p50_ns: PredictedAndMeasured,
     pub p99_ns: PredictedAndMeasured,
-    /// CPUs of each thread, by row.
     pub cpu: Vec<PredictedAndMeasured>,
 }
 

@@ -50,7 +50,6 @@ pub fn observation(record: &RunRecord) -> Observation {
     observed(record, event_bytes, ledger.map_or(0, lost_or_stopped))
 }
 
-/// Path of a request, whose options become its file's fields.
 fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
     let text = text(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
     Path::parse(&text, "readout").map_err(|error| Fault::new(error.to_string()))

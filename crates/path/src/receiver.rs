@@ -83,7 +83,6 @@ pub fn serve(
                 Err(error) => break Err(error),
             }
         };
-        // Senders that are still active end, too.
         stop.set();
         drop(done);
         ended.iter().for_each(|(peer, came)| each(peer, came));

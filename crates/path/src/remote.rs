@@ -21,7 +21,6 @@ pub(crate) enum Over {
     Udp(UdpWay),
 }
 
-/// Reason for which blocks with unknown contents are not delivered.
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
 pub(crate) struct Remote {

@@ -21,7 +21,6 @@ pub(crate) struct Closed;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<T> {
     Block(T),
-    /// Nothing now.
     Nothing,
     /// The end of the ring.
     Closed,

@@ -33,11 +33,11 @@ use crate::transport::{PageInlet, PageTransport, Subscription, TransportError};
 pub use report::{Report, StreamReport};
 
 const ACKNOWLEDGE_EACH: u64 = 8;
-/// Data flows when some came within this time.
+/// Time since the last data within which data flows.
 const FLOWS_NS: u64 = 1_000_000;
 /// Sleep of a receiver that has nothing to do while data flows. Each further one in a row is twice
-/// as long as the one before, up to a time in which 1 GB/s brings less than a socket's buffer holds
-/// at first (128 KiB).
+/// as long as the one before. In the longest one 1 GB/s brings less than the initial buffer of a
+/// socket (128 KiB).
 const NAP_NS: u64 = 15_000;
 const MAX_NAP_NS: u64 = 60_000;
 /// Time after which a lost publisher is asked again.
@@ -147,7 +147,6 @@ impl Receiver {
         Report { streams, span_ns, ..self.report.clone() }
     }
 
-    /// Falls of the counters, each judged by the E-links of its publisher.
     fn judged_falls(&self) -> Vec<Judged> {
         let Streams { all, places, .. } = &self.streams;
         let mut judged = vec![Judged::default(); all.len()];

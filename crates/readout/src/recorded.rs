@@ -22,7 +22,6 @@ use crate::check::{CheckError, Checked, Checker, Options, places};
 use crate::fragment::FragmentCheck;
 use crate::repeats::Repeats;
 
-/// Longest chunk that a page holds.
 pub(crate) const MAX_CHUNK_BYTES: usize = 1 << 20;
 /// Longest file: it is held in memory.
 const MAX_FILE_BYTES: u64 = 16 << 30;
@@ -34,7 +33,6 @@ pub(crate) struct Playback {
     pub(crate) file: Arc<Recorded>,
     /// True if blocks come at the trigger rate; else as fast as the chain takes them.
     pub(crate) is_paced: bool,
-    /// True if it is played again until the time is over.
     pub(crate) loops: bool,
 }
 
@@ -114,7 +112,6 @@ impl Recorded {
         })
     }
 
-    /// Block with the header that it has after this number of turns.
     pub(crate) fn block(&self, at: usize, turns: u64) -> ([u8; HEADER_BYTES], &[u8]) {
         let size = self.format.block_bytes;
         let block = &self.bytes[at * size..(at + 1) * size];
@@ -210,7 +207,6 @@ fn make_filler(byte: &mut u8) {
 struct Walked {
     blocks: Vec<RecordedBlock>,
     elinks: Vec<Walk>,
-    /// Last bytes of the trailers of incomplete chunks.
     cut: Vec<usize>,
 }
 
@@ -242,7 +238,6 @@ impl Walked {
     }
 }
 
-/// Walks of the E-links that good starts name, in the order of their numbers.
 fn walks(format: BlockFormat, bytes: &[u8]) -> Vec<Walk> {
     let mut are_there = vec![false; usize::from(Elink::MOST) + 1];
     for block in bytes.chunks_exact(format.block_bytes) {
@@ -267,12 +262,10 @@ struct Walk {
     /// True after the first start of a chunk: data before it belongs to a chunk from before the
     /// file.
     has_begun: bool,
-    /// Last bytes of the trailers of the chunk at hand.
     loose: Vec<usize>,
     /// Number of the first readable block, and the count of unreadable ones before it.
     first: Option<u8>,
     before_first: u64,
-    /// The number after that of the last block.
     next: u64,
 }
 

@@ -46,7 +46,6 @@ struct Answer {
 /// Interval at which the card looks at its clock while triggers come.
 const STEP_NS: u64 = 20_000;
 
-/// Interval at which readers are listened to.
 const LISTEN_NS: u64 = 5_000_000;
 /// Clients that have connected and not asked yet; for a further one the oldest is dropped.
 const MAX_ASKING: usize = 32;
@@ -71,7 +70,6 @@ enum Heard {
 }
 
 impl Asking {
-    /// Reads the bytes that have come, and does not wait.
     fn hear(&mut self, now_ns: u64) -> Heard {
         let mut room = [0; 4096];
         while self.heard.len() <= MAX_REQUEST_BYTES {
@@ -93,7 +91,6 @@ impl Asking {
     }
 }
 
-/// Device and inode of a socket's file, which show that it is still ours.
 type Identity = (u64, u64);
 
 fn identity(path: &Path) -> Option<Identity> {

@@ -17,7 +17,6 @@ pub struct Observation {
     pub dead_share: f64,
     /// Bytes that no subscriber has acknowledged over time, in seconds: in ring, pages and network.
     pub backlog: Vec<(f64, f64)>,
-    /// Bytes at which BUSY comes.
     pub busy_at_bytes: f64,
     /// Input in bytes per second and ring.
     pub input_bytes_per_s: f64,
@@ -127,13 +126,11 @@ pub struct SearchResult {
     pub unstable_hz: Option<f64>,
     pub probes: Vec<Probe>,
     pub confirmed_s: f64,
-    /// Runs with a fault at that rate, before the one that confirmed it.
     pub failed: usize,
     /// Faults are rarer than one in this time, in seconds, with 95 % confidence:
     /// [`SearchPlan::confirm`].
     pub rarer_than_s: f64,
     pub lowered: u32,
-    /// True if the time was over before the search came to its end.
     pub is_cut: bool,
 }
 
@@ -163,7 +160,6 @@ struct Search<'a, S: RatedSystem> {
     system: &'a mut S,
     plan: SearchPlan,
     probes: Vec<Probe>,
-    /// Rates that were to be confirmed so far.
     tried: u32,
     lowered: u32,
     confirmed_s: f64,
@@ -500,8 +496,8 @@ mod tests {
         }
     }
 
-    /// Issue 18: with three confirmations, each of which could be repeated once, 22 of 100 such
-    /// searches confirmed the first rate, and nearly all of them one below.
+    /// Issue 18: three confirmations could each be repeated once. Of 100 such searches 22 confirmed
+    /// the first rate, and nearly all of them one below.
     #[test]
     fn a_fault_in_each_confirmation_s_time_is_confirmed_in_5_of_100_searches_at_most() {
         let confirmed = (0..1000).filter(|seed| {

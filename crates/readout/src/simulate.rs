@@ -24,7 +24,6 @@ pub struct Ring {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Occupancy {
-    /// Filling of each ring at each sample, in bytes.
     pub samples: Vec<Vec<f64>>,
     pub dead_share: f64,
     pub first_busy_s: Option<f64>,
@@ -43,7 +42,6 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Runs for this time, with samples at equal distance.
     pub fn run(&mut self, seconds: f64, samples: usize) -> Occupancy {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;

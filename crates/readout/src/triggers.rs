@@ -60,7 +60,6 @@ impl Listed {
         Ok(Listed { times_ns, first })
     }
 
-    /// Mean distance of the triggers, from the start on.
     pub(crate) fn period_ns(&self) -> f64 {
         let last = self.times_ns.last().copied().unwrap_or(0).max(1);
         last as f64 / self.times_ns.len() as f64

@@ -29,7 +29,6 @@ use crate::zenoh::{WhenFull, ZenohWay, check};
 /// Time for each block of a stage that does not exist yet.
 const STAND_IN: RangeInclusive<Duration> = Duration::from_nanos(1)..=Duration::from_secs(1);
 pub(super) const MAX_THREADS: usize = 64;
-/// Bytes of a pattern and of a sink's file.
 const SPAN_BYTES: RangeInclusive<u64> = 64..=16 << 30;
 const USUAL_SPAN_BYTES: u64 = 16 << 20;
 const USUAL_FILE_BYTES: u64 = 256 << 20;
@@ -183,7 +182,6 @@ struct CardFields {
     chosen: Chosen,
 }
 
-/// Output of the elements so far to the next.
 pub(super) struct Flow {
     pub(super) bytes: usize,
     pub(super) unit: Unit,
@@ -233,7 +231,6 @@ pub(super) fn memory(reading: &Reading<'_>, block_bytes: usize) -> Result<Source
 pub(super) fn replay(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {
     let FileFields { path, cached } = reading.fields()?;
     let request = BlockRequest { path: path.clone(), block_bytes, cached };
-    // The parameter is this file's block.
     request
         .check()
         .map_err(|Problem { text, .. }| reading.error("kind", format!("block {text}")))?;

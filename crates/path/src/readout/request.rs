@@ -57,7 +57,7 @@ fn listed_cpus(text: &str) -> Result<String, String> {
 }
 
 impl Receivers {
-    /// CPUs of the receivers; `None` leaves them free.
+    /// CPUs of the receivers; empty leaves them free.
     pub fn cpus(&self) -> Vec<u32> {
         self.peer_cpu.as_deref().map_or(Vec::new(), parse_cpu_list)
     }

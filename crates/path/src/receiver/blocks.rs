@@ -112,7 +112,6 @@ mod tests {
     use super::*;
     use crate::sum::sum;
 
-    /// Bytes of a block as it is sent over TCP.
     fn sent(stream: u64, block: &[u8]) -> Vec<u8> {
         let head =
             BlockHead { bytes: block.len() as u64, stream, events: 1, sum: Some(sum(block)) };

@@ -6,7 +6,6 @@ use daqmeter_record::units::show_bytes;
 use crate::sum::sum;
 
 pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
-/// Longest block of a path, here of a peer that is not trusted.
 pub const MAX_BLOCK_BYTES: usize = 256 << 20;
 /// Most threads of a source, each of which is a stream.
 pub const MAX_STREAMS: usize = 64;
@@ -273,7 +272,6 @@ mod tests {
         fn a_head_that_is_taken_is_within_bounds_and_sent_again_the_same(
             bytes in proptest::collection::vec(any::<u8>(), 0..48), small: [u8; 3],
         ) {
-            // Numbers as they come, and small ones.
             let mut near = bytes.clone();
             for (field, low) in near.chunks_mut(8).zip(small) {
                 field.fill(0);

@@ -75,9 +75,9 @@ impl PartWatch {
         done
     }
 
-    /// Number of blocks in bytes of pages, bounded by the bytes of blocks, as a chunk's head in a
-    /// page exceeds its trailer in a block. Data read and not yet sent is missing: early in a run
-    /// the count is too high.
+    /// Number of blocks in bytes of pages, bounded by the bytes of blocks: a chunk's head in a page
+    /// exceeds its trailer in a block. Data read and not yet sent is missing: early in a run the
+    /// count is too high.
     fn blocks_of_pages(&self, bytes: u32) -> f64 {
         let [read, sent] = [0, 1].map(|at| self.bytes[at].load(Ordering::Relaxed) as f64);
         f64::from(bytes) * (read / sent.max(1.0)).min(1.0) / self.block_bytes

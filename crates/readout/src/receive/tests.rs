@@ -198,7 +198,6 @@ fn pages(events: u32, counter: impl Fn(u16, u32) -> Option<u32>) -> Vec<Vec<u8>>
     (0..events).map(page).collect()
 }
 
-/// Account in which this many events of each E-link were delivered and dropped.
 fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     let issued = delivered[0] + dropped[0];
     let readers = delivered.iter().zip(dropped).map(|(delivered, dropped)| ReaderElink {
@@ -270,7 +269,6 @@ fn what_is_missing_is_what_the_account_says_and_not_what_a_wrapping_counter_says
         let way = Scripted { pages: came(), account: Some(account) };
         assert_eq!(received(way, &LINKS), [missing, 0, 0, 0, 0]);
     }
-    // From one E-link nothing came.
     let way = Scripted {
         pages: pages(50, |elink, event| (elink == 8).then_some(event)),
         account: Some(account([50, 0], [0, 50])),

@@ -74,7 +74,6 @@ impl Scenario {
         self.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
     }
 
-    /// Reason for which the card's blocks cannot be made once and replayed.
     pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
         match self {
             _ if self.trigger.source == TriggerKind::Times => {

@@ -30,7 +30,6 @@ pub(crate) fn read_text(path: &Path, max_bytes: u64) -> std::io::Result<String> 
 }
 
 impl Scenario {
-    /// Loads a scenario by the name of a shipped one, or from a file.
     pub fn load(name: &str) -> Result<Scenario, ScenarioError> {
         if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
             return Scenario::parse(text, name);

@@ -45,7 +45,6 @@ impl Origin {
     }
 }
 
-/// Line of the file, its text, and the error in it.
 pub(super) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().replace('\n', " ");
     match error.span() {
@@ -54,7 +53,6 @@ pub(super) fn one_line(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// Line of a position, by its number and its text.
 fn line_at(text: &str, position: usize) -> String {
     let before = text.get(..position.min(text.len())).unwrap_or("");
     let number = before.matches('\n').count();

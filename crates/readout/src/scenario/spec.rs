@@ -152,7 +152,6 @@ pub enum Generation {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockSource {
-    /// Replayed if the scenario allows it, else live.
     #[default]
     Auto,
     Live,

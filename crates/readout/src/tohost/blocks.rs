@@ -235,7 +235,6 @@ fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool
 struct Held {
     whole: ByStatus,
     tail: Option<ByStatus>,
-    /// True if a chunk began in it and goes on.
     opens: bool,
 }
 

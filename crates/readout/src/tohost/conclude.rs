@@ -134,7 +134,6 @@ impl Patience<'_> {
         Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
     }
 
-    /// Extends the wait, unless the reader was asked to stop.
     fn renew(&mut self, end_ns: u64) {
         if !self.is_hurried {
             self.end_ns = end_ns;

@@ -238,7 +238,6 @@ impl Dest {
         self.pending.front().map(|page| page.position).or_else(queued)
     }
 
-    /// Earliest byte of the ring that it still needs.
     pub(super) fn needs_from(&self) -> Option<u64> {
         let pages = self.queue.iter().chain([&self.page]);
         pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()

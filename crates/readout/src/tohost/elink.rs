@@ -23,7 +23,6 @@ pub(super) struct ElinkState {
 pub(super) struct Subscriber {
     pub(super) place: usize,
     pub(super) missed: Missed,
-    /// Blocks in a row that it did not get.
     pub(super) skipped: u64,
     pub(super) takes: bool,
 }
@@ -37,7 +36,6 @@ impl Subscriber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
     Nothing,
-    /// It subscribed after the chunk had begun.
     Before,
     Dropped,
 }

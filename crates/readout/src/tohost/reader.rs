@@ -23,7 +23,6 @@ pub struct Stats {
     pub polls: u64,
     pub busy_polls: u64,
     pub bad_blocks: u64,
-    /// Blocks of E-links that the scenario does not have.
     pub unknown_blocks: u64,
     pub duplicates: u64,
     pub missing_blocks: u64,
@@ -51,13 +50,11 @@ pub struct ToHost {
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
     pub(super) dests: Vec<Option<Dest>>,
-    /// Lost connections by receiver, until it comes back or the end.
     pub(super) departed: BTreeMap<u64, Departed>,
     /// Accounts of subscriptions that have ended, by receiver and place of the E-link.
     pub(super) ended: BTreeMap<(u64, usize), SubscriptionAccount>,
     pub(super) room: Vec<Subchunk>,
     pub(super) sizes: Sizes,
-    /// Bytes of the ring read, and given back, since the start.
     pub(super) read: u64,
     pub(super) released: u64,
     pub(super) serviced_ns: u64,

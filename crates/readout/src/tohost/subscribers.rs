@@ -132,7 +132,6 @@ impl ToHost {
                 "there are {there} subscribers already (publish.max_subscribers)"
             ));
         }
-        // Pages of the others may not have been touched yet.
         let needed = self.subscriber_bytes.saturating_mul(there as u64 + 1);
         let free = daqmeter_sys::available::memory_bytes().filter(|free| *free < needed)?;
         Some(format!(
@@ -229,7 +228,6 @@ impl ToHost {
         }
     }
 
-    /// Parts from subscribers that still owe acknowledgements. False when there is none.
     pub(super) fn give_up(&mut self) -> bool {
         let left: Vec<usize> = self
             .dests

@@ -139,7 +139,6 @@ pub trait PageTransport: Send + Sync {
     ) -> Result<Box<dyn PageInlet>, TransportError>;
 }
 
-/// Transport of that name, if it was built in.
 pub fn named(name: &str) -> Result<Box<dyn PageTransport>, TransportError> {
     match name {
         "tcp" => Ok(Box::new(tcp::TcpTransport)),

@@ -225,7 +225,6 @@ impl TcpOutlet {
     }
 }
 
-/// Parts of a body that are handed to one system call.
 const MAX_PARTS: usize = 64;
 
 impl Connection {
@@ -434,7 +433,6 @@ impl TcpInlet {
         Ok((self.end - self.begin >= bytes).then_some(frame))
     }
 
-    /// Makes room for the frame that has begun, at the beginning of the buffer.
     fn make_room(&mut self) -> Result<(), TransportError> {
         let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
             Some(head) => {

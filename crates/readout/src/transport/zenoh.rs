@@ -32,7 +32,6 @@ use crate::scenario::Publish;
 #[derive(Clone, Copy, Debug)]
 pub struct ZenohTransport;
 
-/// Pages that may wait in a receiver.
 const RECEIVE_PAGES: usize = 64;
 
 fn other(what: &str, error: impl std::fmt::Display) -> TransportError {
@@ -307,7 +306,6 @@ struct ZenohInlet {
     acknowledge: Publisher<'static>,
     /// Last page of each tag that is not acknowledged.
     had: BTreeMap<u64, u64>,
-    /// Last page, until the next is asked for.
     sample: Option<Sample>,
     body: Vec<u8>,
     _subscribers: Vec<Subscriber<()>>,

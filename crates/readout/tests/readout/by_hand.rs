@@ -31,7 +31,6 @@ impl Done {
         self.readers.first().map_or(0, |reader| reader.account.card.issued)
     }
 
-    /// Issued per second, over the time that triggers came.
     pub(crate) fn trigger_rate_hz(&self) -> f64 {
         let ns = self.readers.first().map_or(0, |reader| reader.card_ns);
         self.issued() as f64 / (ns.max(1) as f64 * 1e-9)

@@ -95,7 +95,6 @@ fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Reading) {
 #[test]
 fn live_and_replayed_blocks_carry_the_same_fragments() {
     for blocks in ["live", "replay"] {
-        // Several turns of the ring, and an end in the middle of one.
         let text = format!(
             "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
         );

@@ -31,7 +31,6 @@ fn turn_until(reader: &mut ToHost, mut holds: impl FnMut(&mut ToHost) -> bool) {
     }
 }
 
-/// A reader that publishes and whose card is not started.
 fn publisher(text: &str) -> (ToHost, Publish) {
     let scenario = Scenario::parse(text, "test").unwrap();
     let chain = Chain::open(&scenario, 1, Duration::MAX, None, None).unwrap();
@@ -56,7 +55,6 @@ fn subscribe_raw(publish: &Publish, receiver: u64) -> TcpStream {
     stream
 }
 
-/// Reads all bytes of the other side until it closes.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut bytes = Vec::new();
@@ -191,7 +189,6 @@ fn page_of(tag: u64) -> Vec<u8> {
     [&frame.emit()[..], &page].concat()
 }
 
-/// Report of a receiver of a chunk and this account, and its notes.
 fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
     let (publish, thread) = fake_publisher_of(tags.to_vec(), vec![page_of(tags[0])], account);
     let mut receiver =
@@ -206,7 +203,6 @@ fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
     (report, notes.join("\n"))
 }
 
-/// An account with every field that one may have, for these tags.
 fn account_of(tags: &[u64]) -> FinalAccount {
     let mut account = FinalAccount::default();
     for tag in tags {

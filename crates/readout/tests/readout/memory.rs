@@ -17,7 +17,6 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 #[derive(Clone)]
 pub(crate) struct Memory {
     hello: PublisherHello,
-    /// Pages that lie between the reader and a receiver at most.
     room: usize,
     lanes: Arc<(Mutex<Vec<Lane>>, Condvar)>,
 }

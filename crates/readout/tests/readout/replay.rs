@@ -82,7 +82,6 @@ fn what_a_file_lacks_is_no_loss_of_the_chain() {
         let fault = format!("[[fault]]\nkind = \"{kind}\"\nelink = 8\nevery = 7\n");
         let chosen =
             Chosen { rate_hz: Some(100e3), replay_loop: true, ..chosen(&file, &made(&fault, 700)) };
-        // Three turns and a part.
         let done = run(&chosen, Some(2345));
         let (whole, turns) = (done.ledger(), 3);
         assert_eq!(done.lost(), 0, "{kind}: {whole}");

@@ -53,7 +53,6 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             slow_us.iter().map(|slow_us| scope.spawn(|| receive(*slow_us))).collect();
-        // All are there before the first trigger.
         let deadline = Instant::now() + Duration::from_secs(30);
         while reader.stats().subscribers < slow_us.len() as u64 {
             assert!(Instant::now() < deadline, "the receivers did not subscribe");
