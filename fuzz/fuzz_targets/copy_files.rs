@@ -1,11 +1,10 @@
-//! Reads any bytes as files of the study's benchmarks, without a panic. Faults have a place within
-//! the text. Parsed files can be written and read again with an equal result.
+//! Reads any bytes as files of the study's benchmarks, without a panic. Parsed files can be written and read again with an equal result.
 #![no_main]
 
 use std::path::Path;
 
 use daqmeter_record::{EngineInfo, RunRecord, Workload};
-use daqmeter_report::copy_imported::File;
+use daqmeter_report::copy_classic::StudyFile;
 use daqmeter_report::{copy, copy_classic};
 use libfuzzer_sys::fuzz_target;
 
@@ -16,18 +15,14 @@ fn template(engine: &str) -> RunRecord {
 }
 
 fn read(name: &str, engine: &str, text: &str) -> Option<Vec<RunRecord>> {
-    let file = File::of(Path::new(name)).expect("a name of the study");
+    let file = StudyFile::of(Path::new(name)).expect("a name of the study");
     match file.records(text, &template(engine)) {
         Ok(records) => {
             assert!(!records.is_empty());
             Some(records)
         }
         Err(problem) => {
-            if let Some((line, column)) = problem.place {
-                let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-                let found = text.lines().nth(line - 1).expect("a line of the text");
-                assert!((1..=found.chars().count() + 1).contains(&column));
-            }
+            assert!(!problem.is_empty());
             None
         }
     }

@@ -31,10 +31,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use serde::Serialize;
 
-pub use answer::{Answer, AbVerdict};
+pub use answer::{AbVerdict, Answer};
 pub use block::Block;
 pub use protocol::SideRequest;
-pub use question::{PATIENCE, Question, AbSide};
+pub use question::{AbSide, PATIENCE, Question};
 pub use side::serve;
 pub use switch::{Restored, Setting, Switch};
 

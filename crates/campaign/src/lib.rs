@@ -18,7 +18,7 @@ pub mod studies;
 
 pub use budget::{Budget, Spend};
 pub use engines::{ENGINES, card_families, engine};
-pub use plan::{PlanOrder, Plan, PlanError, json_schema};
+pub use plan::{Plan, PlanError, PlanOrder, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};
 pub use shipped::SHIPPED;

@@ -9,7 +9,7 @@ use daqmeter_campaign::studies::{Study, StudyOptions, studies};
 use daqmeter_harness::Settings;
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::figures;
-use daqmeter_report::html::page_of_studies;
+use daqmeter_report::page_of;
 use daqmeter_report::studies::{ReproducedStudy, full, text};
 use daqmeter_report::table::{self, stamp};
 
@@ -140,7 +140,7 @@ fn show(
     let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
     let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
     if let Some(path) = &arguments.output.clone().or(several) {
-        let page = page_of_studies(records, figures(records), &shown).map_err(Failure::refused)?;
+        let page = page_of(records, figures(records), &shown).map_err(Failure::refused)?;
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }

@@ -74,7 +74,7 @@ impl Context {
         let host = host_facts(&Files::default(), isa);
         let cost = clock::measure();
         let clock = Clock {
-            source: format!("CLOCK_MONOTONIC ({})", host.clocksource).into(),
+            source: format!("CLOCK_MONOTONIC ({})", host.clocksource),
             resolution_ns: cost.resolution_ns,
             overhead_ns: cost.overhead_ns,
             tool_ns_per_op: tool_ns_per_op(),

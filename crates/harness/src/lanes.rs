@@ -269,7 +269,7 @@ impl<'a> LaneRunner<'a> {
         LaneRunner {
             index,
             session,
-            lane: Lane { device: device.into(), emulated, requested_cpu, ..Lane::default() },
+            lane: Lane { device, emulated, requested_cpu, ..Lane::default() },
             running,
         }
     }

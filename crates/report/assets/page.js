@@ -397,6 +397,5 @@
     const figures = hosts().map(dataOf);
     document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
   };
-  document.addEventListener("parts", refresh);
   refresh();
 })();

@@ -1,5 +1,4 @@
-//! Self-contained HTML page without external requests. For a file that is being written, the page
-//! of `serve` asks its server for the changed parts ([`live_page`]).
+//! Self-contained HTML page without external requests.
 
 use std::sync::Arc;
 
@@ -17,7 +16,6 @@ use crate::families::{figures, pmu};
 use crate::family::Advice;
 use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
-use crate::parts::Parts;
 use crate::predicted::{self, predictions};
 use crate::rate::warnings;
 use crate::rows::{StageRow, rows};
@@ -28,7 +26,6 @@ const TEMPLATE: &str = include_str!("../assets/page.html");
 const PARTS: &str = include_str!("../assets/parts.html");
 const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
-const LIVE_SCRIPT: &str = include_str!("../assets/live.js");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
 
@@ -68,49 +65,12 @@ struct DataTable {
     lines: Vec<Vec<String>>,
 }
 
-/// Makes the page.
+/// Makes the page of records.
 ///
 /// # Errors
 /// Fails if the template does, which its test rules out.
 pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
-    let (figures, texts) = std::thread::scope(|scope| {
-        let figures = scope.spawn(|| figures(records));
-        let texts = Texts::of(records);
-        (figures.join().expect("figures do not panic"), texts)
-    });
-    render(records, texts, figures, &Beside::default())
-}
-
-#[derive(Clone, Debug)]
-pub struct LivePage {
-    pub html: String,
-    pub parts: Parts,
-}
-
-/// Returns the page of a file that is being written. It requests `events`, with its state in the
-/// parameter `from`. The answer is a stream of server-sent events (HTML standard, 9.2): `parts`,
-/// with the keys of all parts in `order` and the new ones in `changed`, and `end`.
-pub fn live_page(records: &[RunRecord], events: &str) -> Result<LivePage, PageError> {
-    let body = body(records, Texts::of(records), figures(records), &Beside::default())?;
-    let parts = Parts::of(&body);
-    let mark = if events.contains('?') { '&' } else { '?' };
-    let live = Live { events: format!("{events}{mark}from={}", parts.state) };
-    let html = whole(&body, Some(&live))?;
-    Ok(LivePage { html, parts })
-}
-
-#[derive(Serialize)]
-struct Live {
-    events: String,
-}
-
-#[derive(Default)]
-struct Beside<'a> {
-    studies: &'a [ReproducedStudy],
-}
-
-pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, PageError> {
-    page_of_studies(records, figures, &[])
+    page_of(records, figures(records), &[])
 }
 
 #[derive(Serialize)]
@@ -119,13 +79,25 @@ struct StudyView<'a> {
     summary: String,
 }
 
-pub fn page_of_studies(
+/// Makes the page of records with these figures and studies.
+///
+/// # Errors
+/// As [`page`].
+pub fn page_of(
     records: &[RunRecord],
     figures: Vec<Figure>,
     studies: &[ReproducedStudy],
 ) -> Result<String, PageError> {
-    let beside = Beside { studies, ..Beside::default() };
-    render(records, Texts::of(records), figures, &beside)
+    let body = body(records, Texts::of(records), figures, studies)?;
+    let mut environment = environment();
+    environment.add_template("page.html", TEMPLATE)?;
+    Ok(environment.get_template("page.html")?.render(context! {
+        style => STYLE,
+        script => SCRIPT,
+        uplot_script => UPLOT_SCRIPT,
+        uplot_style => UPLOT_STYLE,
+        body => body,
+    })?)
 }
 
 struct Texts<'a> {
@@ -155,37 +127,14 @@ impl<'a> Texts<'a> {
     }
 }
 
-fn render(
-    records: &[RunRecord],
-    texts: Texts<'_>,
-    figures: Vec<Figure>,
-    beside: &Beside<'_>,
-) -> Result<String, PageError> {
-    whole(&body(records, texts, figures, beside)?, None)
-}
-
-fn whole(body: &str, live: Option<&Live>) -> Result<String, PageError> {
-    let mut environment = environment();
-    environment.add_template("page.html", TEMPLATE)?;
-    Ok(environment.get_template("page.html")?.render(context! {
-        style => STYLE,
-        script => SCRIPT,
-        live_script => LIVE_SCRIPT,
-        uplot_script => UPLOT_SCRIPT,
-        uplot_style => UPLOT_STYLE,
-        body => body,
-        live => serde(&live),
-    })?)
-}
-
 fn body(
     records: &[RunRecord],
     texts: Texts<'_>,
     figures: Vec<Figure>,
-    beside: &Beside<'_>,
+    studies: &[ReproducedStudy],
 ) -> Result<String, PageError> {
     let views: Vec<StudyView<'_>> =
-        beside.studies.iter().map(|study| StudyView { study, summary: study.summary() }).collect();
+        studies.iter().map(|study| StudyView { study, summary: study.summary() }).collect();
     let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
     let meshes = mesh_views(records);
     let first = records.first();
@@ -566,21 +515,6 @@ mod tests {
         distinct.sort_unstable();
         distinct.dedup();
         assert!(keys.len() > 6 && distinct.len() == keys.len(), "{keys:?}");
-    }
-
-    #[test]
-    fn only_a_live_page_asks_its_own_server() {
-        let live = live_page(&[example()], "/report/0/events?token=a").unwrap();
-        let events = format!(
-            "data-events=\"&#x2f;report&#x2f;0&#x2f;events?token=a&amp;from={}\"",
-            live.parts.state
-        );
-        for wanted in [&*events, "connect-src 'self'", "new EventSource("] {
-            assert!(live.html.contains(wanted), "{wanted}");
-            assert!(!page(&[example()]).unwrap().contains(wanted), "{wanted}");
-        }
-        let other = live_page(&[above_its_limit()], "/").unwrap();
-        assert_ne!(other.parts.state, live.parts.state);
     }
 
     #[test]

@@ -26,7 +26,6 @@ pub mod html;
 mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod parts;
 pub mod points;
 mod predicted;
 pub mod rate;
@@ -43,8 +42,7 @@ pub use families::copy::classic as copy_classic;
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
-pub use html::{LivePage, live_page, page, page_of};
-pub use parts::Parts;
+pub use html::{page, page_of};
 pub use predicted::text as predictions_text;
 pub use rows::{StageRow, rows};
 

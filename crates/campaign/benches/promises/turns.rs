@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use daqmeter_campaign::ab::{Answer, PATIENCE, Question, SideRequest, AbSide, AbVerdict, ask, serve};
+use daqmeter_campaign::ab::{
+    AbSide, AbVerdict, Answer, PATIENCE, Question, SideRequest, ask, serve,
+};
 use daqmeter_harness::StopFlag;
 use daqmeter_stats::{Decision, MedianSequence, Random, median};
 

@@ -9,7 +9,7 @@ use rand_xoshiro::rand_core::Rng;
 use serde::Serialize;
 
 use super::command::Run;
-use super::question::{Question, AbSide};
+use super::question::{AbSide, Question};
 use super::turns::{Operations, Turns};
 
 /// Bound of the shifts of heaps and stacks: a page has every alignment that matters to a loop.

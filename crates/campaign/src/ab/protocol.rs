@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn points_are_read_as_they_are_written() {
-        let found =
-            SideRequest::parse("copy block_bytes=4KiB path=pread cold=true rate=1.5 cpu=1").unwrap();
+        let found = SideRequest::parse("copy block_bytes=4KiB path=pread cold=true rate=1.5 cpu=1")
+            .unwrap();
         assert_eq!(
             found.workload.to_string(),
             "copy block_bytes=4096 cold=true path=pread rate=1.5"

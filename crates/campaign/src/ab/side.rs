@@ -161,7 +161,8 @@ mod tests {
             assert!(said.contains(wanted), "{said}");
         }
         refused("garbage");
-        let newer = SideRequest { version: VERSION + 1, ..SideRequest::new(Workload::new("null"), None) };
+        let newer =
+            SideRequest { version: VERSION + 1, ..SideRequest::new(Workload::new("null"), None) };
         let said = refused(&serde_json::to_string(&newer).unwrap());
         assert!(said.contains("speaks version"), "{said}");
     }

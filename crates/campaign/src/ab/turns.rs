@@ -8,8 +8,10 @@ use daqmeter_harness::Slice;
 use daqmeter_sys::turns::Page;
 
 use super::process::{Process, wait};
-use super::protocol::{MAX_STEPS, Reply, SideRequest, Step, Task, WRITER, hand, slice_of, write_steps};
-use super::question::{Question, AbSide, letter};
+use super::protocol::{
+    MAX_STEPS, Reply, SideRequest, Step, Task, WRITER, hand, slice_of, write_steps,
+};
+use super::question::{AbSide, Question, letter};
 
 pub(super) type Operations = BTreeMap<String, u64>;
 

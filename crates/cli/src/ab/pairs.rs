@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daqmeter_campaign::ab::{SideRequest, AbSide, Switch};
+use daqmeter_campaign::ab::{AbSide, SideRequest, Switch};
 use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::request::Problem;
 use daqmeter_harness::slices;

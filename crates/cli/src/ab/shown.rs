@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_campaign::ab::{Answer, Found, AbVerdict};
+use daqmeter_campaign::ab::{AbVerdict, Answer, Found};
 use daqmeter_harness::Context;
 use daqmeter_record::units::show_ns;
 use daqmeter_report::table;

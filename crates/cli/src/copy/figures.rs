@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ));
     }
     let count = figures.len();
-    write_file(&arguments.output, &page_of(&records, figures).map_err(Failure::refused)?)?;
+    write_file(&arguments.output, &page_of(&records, figures, &[]).map_err(Failure::refused)?)?;
     tell(&format!("wrote {} with {count} of 50 figures", arguments.output.display()));
     Ok(ExitCode::SUCCESS)
 }

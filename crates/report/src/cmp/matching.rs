@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use daqmeter_record::{Lane, RunRecord, Stage};
 
-use crate::points::{StagePoint, Runs, runs_by_point};
+use crate::points::{Runs, StagePoint, runs_by_point};
 
 pub(crate) struct Matched<'a> {
     pub(crate) point: StagePoint,

@@ -40,12 +40,11 @@ const POLLING: Plot = Plot {
 
 const IDLE_HZ: f64 = 100.0;
 
+/// Value of a quantity in a run.
+type Quantity = fn(&ChainRun<'_>) -> f64;
+
 /// Draws a curve of each quantity for each chain and polling interval.
-fn over_rate(
-    records: &[RunRecord],
-    plot: Plot,
-    quantities: &[(&str, fn(&ChainRun<'_>) -> f64)],
-) -> Option<Figure> {
+fn over_rate(records: &[RunRecord], plot: Plot, quantities: &[(&str, Quantity)]) -> Option<Figure> {
     let runs = swept(records);
     let busy = runs.iter().filter(|run| run.rate_hz > IDLE_HZ);
     let points = busy.flat_map(|run| {

@@ -206,7 +206,7 @@ fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
 }
 
 fn lane_of(device: String, stage: Stage) -> Lane {
-    Lane { device: device.into(), stages: vec![stage], ..Lane::default() }
+    Lane { device, stages: vec![stage], ..Lane::default() }
 }
 
 fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries {
@@ -368,9 +368,8 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
         let mut record = record_of(template, bounds(spans.iter()));
         let stage = stage_of(test, &spans, record.origin_ns);
         record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];
-        let counted: [(_, fn(Counted) -> f64); 2] =
-            [(REFERENCES, |run| run.references), (MISSES, |run| run.misses)];
-        for (name, of) in counted {
+        for name in [REFERENCES, MISSES] {
+            let of = |run: Counted| if name == MISSES { run.misses } else { run.references };
             let values: Vec<Option<f64>> = counts.iter().map(|run| run.map(of)).collect();
             // A sum over all runs needs a count of each.
             if let Some(sum) = values.iter().copied().sum::<Option<f64>>() {
