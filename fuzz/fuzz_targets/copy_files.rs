@@ -1,4 +1,5 @@
-//! Reads any bytes as files of the study's benchmarks, without a panic. Parsed files can be written and read again with an equal result.
+//! Reads any bytes as files of the study's benchmarks, without a panic. Parsed files can be written
+//! and read again with an equal result.
 #![no_main]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-// Draws the figures, each from the JSON in its section. No request, no storage; redraws on resize and change of theme, and what is new
-// when the sections that changed were put in place (live.js).
+// Draws the figures, each from the JSON in its section. No request, no storage; redraws on resize and
+// change of theme.
 "use strict";
 (() => {
   // For the test in a browser: what went wrong is counted, as are requests that the policy stopped.

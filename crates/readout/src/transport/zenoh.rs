@@ -324,7 +324,7 @@ impl PageInlet for ZenohInlet {
         &self.hello
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Option<(Frame, &[u8])>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         // Memory that the publisher maps, too, is free again.
         self.sample = None;
         let Some(sample) = self.pages.next(wait) else {
