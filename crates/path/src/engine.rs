@@ -233,8 +233,8 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
     }
     let elements = path.stages.len() as u64 + 2;
     let slower = request.slower.iter().map(|(at, _)| ("slower", *at));
-    let slowed = slower.chain(request.slow_element.map(|at| ("slow_element", at)));
-    for (name, _) in slowed.filter(|(_, at)| *at >= elements) {
+    let mut slowed = slower.chain(request.slow_element.map(|at| ("slow_element", at)));
+    if let Some((name, _)) = slowed.find(|(_, at)| *at >= elements) {
         let problem = format!("is beyond the last, {}", elements - 1);
         return Err(request.workload().error(name, problem).into());
     }
@@ -425,7 +425,7 @@ fn asked_hz(live: &Live) -> Option<f64> {
 fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
     let elink =
         elink_of(tag).map_or(format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()));
-    ledger.unit = format!("triggers of E-link {elink}").into();
+    ledger.unit = format!("triggers of E-link {elink}");
     let left = u64::try_from(ledger.gap()).unwrap_or(0);
     if came.fault.is_some() && left > 0 {
         ledger.lose("in the path when it failed", left);

@@ -339,12 +339,7 @@ fn counters(check: &CounterCheck) -> Vec<Counter> {
         return Vec::new();
     };
     let name = format!("{}: {}", check.load, check.counter);
-    let bytes = |name: String, value: f64| Counter {
-        name: name.into(),
-        value,
-        unit: "B".into(),
-        share: 1.0,
-    };
+    let bytes = |name: String, value: f64| Counter { name, value, unit: "B".into(), share: 1.0 };
     vec![bytes(format!("{name}, payload"), check.payload as f64), bytes(name, counted)]
 }
 

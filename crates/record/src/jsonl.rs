@@ -336,7 +336,7 @@ mod tests {
             "\u{2028}",
         ] {
             let mut before = plain.clone();
-            before.study = format!("a{hostile}b").into();
+            before.study = format!("a{hostile}b");
             let workload = Workload::clone(&before.workload);
             before.workload = Arc::new(workload.with(&before.study, hostile));
             let line = to_line(&before);

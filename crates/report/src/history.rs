@@ -199,7 +199,7 @@ mod tests {
         let run = |at: u64| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
-            record.run_id = format!("run-{at}").into();
+            record.run_id = format!("run-{at}");
             record.tool.git_revision = if at < 6 { "aaaa" } else { "bbbb" }.into();
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
                 let slower = if at >= 6 && stage.name == "func_readout" { 110 } else { 100 };
@@ -232,7 +232,7 @@ mod tests {
         let run = |(at, scatter): (usize, &f64)| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T{:02}:00:00.000Z", at / 24 + 1, at % 24);
-            record.run_id = format!("run-{at}").into();
+            record.run_id = format!("run-{at}");
             let factor = scatter * slower(at);
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
                 let times = stage.sample_ns.iter_mut();

@@ -106,7 +106,7 @@ pub fn mean_interval(samples: &[f64]) -> Option<(f64, f64)> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     pub fraction: f64,
-    /// True if the rate exceeds the limit by more than both intervals and [`APART`] allow, or by
+    /// True if the rate exceeds the limit by more than both intervals and `APART` allow, or by
     /// more than a tenth. One of the two was then measured wrongly, and the share is meaningless.
     pub is_above: bool,
 }

@@ -115,7 +115,7 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
         let mut record = record.unwrap();
         assert!(record.outcome.is_ok(), "{:?}", record.outcome);
         record.order = Some(point.place);
-        record.run_id = format!("occasion {number:06}").into();
+        record.run_id = format!("occasion {number:06}");
         record.time_utc = record.run_id.to_string();
         record
     };

@@ -30,7 +30,7 @@ fn verdict(name: &str, records: &[RunRecord], text: &str) -> String {
 fn record(workload: Workload, emulated: bool, samples: &[u64]) -> RunRecord {
     let name = workload.kind.clone();
     let bytes_per_op = workload.int("block_bytes").unwrap_or(0);
-    let engine = EngineInfo { name: name.into(), target: "here".into(), emulated };
+    let engine = EngineInfo { name, target: "here".into(), emulated };
     let mut record = RunRecord::new(engine, workload);
     let end_ns = 100 + samples.iter().sum::<u64>();
     let sample_ns = samples.to_vec();
@@ -79,7 +79,7 @@ fn the_records_of_every_expression_are_planned() {
             .into_iter()
             .map(|point| {
                 let mut record = record(point.workload, true, &[]);
-                record.study = point.study.into();
+                record.study = point.study;
                 record
             })
             .collect();
@@ -194,7 +194,7 @@ fn all_68_rows_satisfy_the_documents_own_definitions() {
     let study = study("digitizer");
     let (mut rows, mut means) = (0, 0);
     for table in study.file.rows.iter().filter(|rows| rows.template.as_deref() != Some("cpu")) {
-        let samples = table.with.get("samples").map_or(3e6, |samples| float(samples));
+        let samples = table.with.get("samples").map_or(3e6, float);
         for row in &table.each {
             rows += 1;
             let of = |name: &str| float(&row[name]);
@@ -257,7 +257,7 @@ fn the_plan_asks_for_every_row_what_the_document_did() {
 
 fn boards(id: &str, mb_per_s: &[u64]) -> RunRecord {
     let mut record = record(Workload::new("digitizer"), true, &[]);
-    record.study = format!("reproduce/digitizer/{id}").into();
+    record.study = format!("reproduce/digitizer/{id}");
     let lane = |speed: &u64| {
         let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);
         let sample_ns = vec![1];

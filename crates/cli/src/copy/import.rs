@@ -112,7 +112,7 @@ pub(super) fn elsewhere(blank: RunRecord, source: &Path, file: &Path, verb: &str
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).display();
     let mut record = blank;
-    record.study = format!("copy/{verb}").into();
+    record.study = format!("copy/{verb}");
     record.time_utc.clear();
     record.host =
         Arc::new(Host { cpu_model: format!("unknown (files of {folder})"), ..Host::default() });

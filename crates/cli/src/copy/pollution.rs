@@ -148,7 +148,7 @@ fn told(arguments: &Arguments, file: &File) -> Result<(EngineInfo, Workload), Fa
     let request =
         PollutionRequest { neighbour, direction, block_bytes, ..arguments.request.clone() };
     let engine =
-        EngineInfo { name: "pollution".into(), target: shown.to_string().into(), emulated: false };
+        EngineInfo { name: "pollution".into(), target: shown.to_string(), emulated: false };
     Ok((engine, request.workload().with("path", UNKNOWN)))
 }
 

@@ -241,7 +241,7 @@ impl Sweep {
         }
         let engine = EngineInfo {
             name: "copy".into(),
-            target: file.display().to_string().into(),
+            target: file.display().to_string(),
             emulated: path == Some(CopyPath::EngineThread),
         };
         Ok((engine, workload))

@@ -93,7 +93,7 @@ fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let wall_ns = last_ns.saturating_sub(first_ns);
     let time = Duration::from_nanos(wall_ns);
-    let target = files[0].display().to_string().into();
+    let target = files[0].display().to_string();
     let info = EngineInfo { name: "trace".into(), target, emulated: false };
     let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
     let blank = context_as(arguments.label.as_ref()).blank_record(info, workload);

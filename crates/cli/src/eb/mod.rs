@@ -66,7 +66,7 @@ enum Tool {
     /// Proxy for tunnel/ addresses
     Tunnel(serve::TunnelArguments),
     /// Measure reads: convenience, blocking, pipelined
-    Perf(perf::Arguments),
+    Perf(Box<perf::Arguments>),
 }
 
 /// Options that all C tools share.

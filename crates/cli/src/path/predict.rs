@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         out.push_str(&text);
         let engine = EngineInfo {
             name: PathRequest::KIND.into(),
-            target: path.line().into(),
+            target: path.line(),
             emulated: path.is_emulated(),
         };
         let mut record = RunRecord::new(engine, PathRequest::new(&path, RUN_S).workload());

@@ -253,7 +253,7 @@ fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
     let mut pmus: Vec<&str> = chosen.set.events().map(|event| event.pmu.as_str()).collect();
     pmus.sort_unstable();
     pmus.dedup();
-    EngineInfo { name: "pmu".into(), target: pmus.join(", ").into(), emulated: setting.is_emulated }
+    EngineInfo { name: "pmu".into(), target: pmus.join(", "), emulated: setting.is_emulated }
 }
 
 fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {

@@ -76,7 +76,7 @@ impl Slave {
         if litex::recognise(request) == Some(true) {
             let (record, rest) = litex::split(request)?;
             let layout = EbLayout::L32;
-            if !rest.is_empty() || !(self.address.has(layout.address) && self.data.has(layout.data))
+            if !(rest.is_empty() && self.address.has(layout.address) && self.data.has(layout.data))
             {
                 return Err(WireError::Overflow);
             }

@@ -299,7 +299,7 @@ mod tests {
         let run = |at: u32| {
             let mut record = example();
             let minute = 2 * at + parity;
-            record.run_id = format!("run {minute}").into();
+            record.run_id = format!("run {minute}");
             record.time_utc = format!("2026-11-21T03:{minute:02}:00.000Z");
             let factor = factor * (1.0 + f64::from(at * 3 % 5) * 1e-3);
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
@@ -339,7 +339,7 @@ mod tests {
     fn repetitions_of_one_invocation_are_one_occasion() {
         let once = |parity: u32, factor: f64| {
             let mut records = runs(factor, parity);
-            records.iter_mut().for_each(|record| record.run_id = format!("run {parity}").into());
+            records.iter_mut().for_each(|record| record.run_id = format!("run {parity}"));
             records
         };
         let found = plain(&once(0, 1.0), &once(1, 1.05));
@@ -405,7 +405,7 @@ mod tests {
         let chains = |carried: u64, parity: u64| -> Vec<RunRecord> {
             let run = |at: u64| {
                 let mut record = chain(carried + at * 100);
-                record.run_id = format!("{}", 2 * at + parity).into();
+                record.run_id = format!("{}", 2 * at + parity);
                 record.time_utc = format!("2026-11-21T03:{:02}", 2 * at + parity);
                 record
             };
