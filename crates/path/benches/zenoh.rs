@@ -113,7 +113,7 @@ fn pages(bytes: usize, time: Duration) -> f64 {
     let receiver = std::thread::spawn(move || {
         let zenoh = transport::named("zenoh").unwrap();
         let subscription = Subscription::default();
-        let inlet = zenoh.subscribe(&settings, &subscription, &|_| 0, &|| false);
+        let inlet = zenoh.subscribe(&settings, &subscription, &|| false);
         let (mut inlet, mut had) = (inlet.unwrap(), 0);
         while !ended.load(Ordering::Acquire) || had < all.load(Ordering::Acquire) {
             if let Some((frame, body)) = inlet.receive(Duration::from_millis(5)).unwrap() {
