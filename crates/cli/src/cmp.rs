@@ -15,7 +15,7 @@ use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
 
 /// Compare two sets of records, point by point.
 ///
-/// Points with the same study, engine, parameters, stage and CPUs are held against each other. What
+/// Points with the same study, engine, parameters and stage are held against each other. What
 /// one invocation measured shares its minute: it counts as one run, however many repetitions it
 /// has. So record both sides in turn, several times each, appending to two files; a single run a
 /// side can show large differences only, unless --history says how much runs of this host differ.
@@ -82,11 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure> {
-    if !found.points.is_empty()
-        || !found.broken.is_empty()
-        || !found.apart.is_empty()
-        || !found.counters.is_empty()
-    {
+    if !found.points.is_empty() || !found.broken.is_empty() {
         return Ok(());
     }
     let left_out = match found.left_out {
@@ -105,7 +101,7 @@ fn gate(found: &Compared, by: f64) -> ExitCode {
         Gate::Passed => ExitCode::SUCCESS,
         Gate::Failed => ExitCode::from(FAILED),
         Gate::NoPower(points) => {
-            let all = found.points.len() + found.apart.len();
+            let all = found.points.len();
             tell(&format!(
                 "daqmeter: --fail-on had no power: at {points} of {all} points a slowdown of {} % could have been missed. Record \
                  both sides in turn, ten times each, or give --history",

@@ -121,19 +121,6 @@ pub(crate) fn footnote(observed: &Observations) -> String {
     format!("meanwhile ({}): {}", observed.what, parts.join(", "))
 }
 
-/// Returns rates of events and metrics over the run: name, unit and value, if known.
-pub(crate) fn rates(observed: &Observations) -> Vec<(String, String, f64)> {
-    let event = |event: &ObservedEvent| {
-        let unit = if event.unit.is_empty() { "1" } else { &event.unit };
-        Some((event.name.clone(), format!("{unit}/s"), observed.rate_of(event)?))
-    };
-    let of_metric = |metric: &ObservedMetric| {
-        Some((metric.name.clone(), metric.unit.clone(), mean(metric, observed)?))
-    };
-    let events = observed.events.iter().filter_map(event);
-    events.chain(observed.metrics.iter().filter_map(of_metric)).collect()
-}
-
 fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
     let (count, share) = match (&event.status, event.total_scaled()) {
         (EventStatus::NotSupported(_), _) => return ["not supported", "", ""].map(str::to_owned),
