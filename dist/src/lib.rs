@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{StepDone, line, program, root, target, there};
+use daqmeter_vm::shell::{StepDone, line, program, root, target, there};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{line, need, root, started, target};
+use daqmeter_vm::shell::{line, need, root, started, target};
 
 use super::{VERSION, licences, renew};
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{Line, StepDone, line, started, target};
+use daqmeter_vm::shell::{Line, StepDone, line, started, target};
 
 use super::package::libraries;
 use super::{VERSION, renew};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use shell::{Line, StepDone, install, line, need, ran, root, started, target};
+use daqmeter_vm::shell::{Line, StepDone, install, line, need, ran, root, started, target};
 
 pub fn venv(program: &str) -> PathBuf {
     root().join("target/ci/venv/bin").join(program)

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::shell::{Line, line};
 use anyhow::{Context, Result, ensure};
-use shell::{Line, line};
 
 use crate::files::{below, folder};
 

@@ -5,16 +5,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::shell::line;
 use anyhow::{Context, Result};
-use shell::line;
 
 /// Folder of packages, kernels, modules and consoles of the copying machines.
 pub(crate) fn folder() -> PathBuf {
-    shell::target().join("copy-vm")
+    crate::shell::target().join("copy-vm")
 }
 
 pub(crate) fn mesh_folder() -> PathBuf {
-    shell::target().join("pmu-vm")
+    crate::shell::target().join("pmu-vm")
 }
 
 pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {

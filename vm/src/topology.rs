@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::shell::{line, need};
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_record::RunRecord;
-use shell::{line, need};
 
 use crate::copy::boot::{ARM, Boot, Machine};
-use crate::copy::{Profile, programs};
+use crate::copy::programs;
 use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{GuestFile, folder, tail, timed};
 use crate::mesh;
@@ -115,12 +115,8 @@ echo THREADS $?; tail -n 3 /tmp/out\n\
 echo \"RECORD $(head -n 1 /tmp/survey.jsonl)\"\n\
 cat /tmp/threads.jsonl /tmp/survey.jsonl | grep -n -o '\"requested_cpu\":[0-9]*' | sed 's/^/PIN /'\n";
 
-pub(crate) fn missing() -> Option<String> {
-    mesh::missing()
-}
-
 pub(crate) fn fetch() -> Result<()> {
-    if let Some(why) = missing() {
+    if let Some(why) = mesh::missing() {
         bail!(why);
     }
     ["qemu-system-aarch64", "qemu-system-x86_64", "busybox", "cpio", "xz"]
@@ -137,7 +133,7 @@ pub(crate) fn fetch() -> Result<()> {
 pub(crate) fn prepare() -> Result<()> {
     fetch()?;
     timed("static aarch64 build of the tool", mesh::build)?;
-    timed("the tool for the PC", || programs::build(Profile::Dev))
+    timed("the tool for the PC", || programs::build())
 }
 
 /// Boots the machines with `only` in their name, after [`prepare`].
@@ -162,7 +158,7 @@ impl Case {
         let (machine, architecture, files) = match self.kind {
             Kind::Pc => {
                 let machine = Machine::Threads { cpus: self.cpus };
-                (machine, "amd64", programs::files(Profile::Dev)?)
+                (machine, "amd64", programs::files()?)
             }
             Kind::Arm | Kind::Hybrid(_) => {
                 let machine =

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use daqmeter_dist::venv;
-use shell::{Line, StepDone, line, root, started, target, there};
+use daqmeter_vm::shell::{Line, StepDone, line, root, started, target, there};
 
 /// Version of mdBook; if not installed, it is built once, unoptimised, into `target/tools`.
 const MDBOOK: &str = "0.5.4";

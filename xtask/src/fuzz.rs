@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use shell::{line, need, root, started, target};
+use daqmeter_vm::shell::{line, need, root, started, target};
 
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;

@@ -10,7 +10,6 @@
 mod book;
 mod ci;
 mod fuzz;
-mod machines;
 mod miri;
 mod published;
 mod schema;
@@ -19,7 +18,7 @@ mod tidy;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use shell::line;
+use daqmeter_vm::shell::line;
 
 const USAGE: &str = "\
 cargo xtask ci [PART]       fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, VMs, page, fuzz, survey, reproduce
@@ -31,12 +30,12 @@ cargo xtask peers           other makers' Etherbone against ours, in network nam
 cargo xtask published-run   all channels of the published 50 s of read-out data; ci makes two of them
 cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask paths           a path that ends on another host, in network namespaces
-cargo xtask copy-vm [--dev] [NAME]  the kernel modules under Debian's kernels in QEMU; machines with NAME in their name
+cargo xtask copy-vm [NAME]  the kernel modules under Debian's kernels in QEMU; machines with NAME in their name
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask figures         all 50 figures of the study of copies: this host, the tracer and the cache model in QEMU
 cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
-cargo xtask pmu-vm --record [NAME]  the same; writes the events that the driver shows into the source
+cargo xtask pmu-vm --record  the same; writes the events that the driver shows into the source
 cargo xtask topology-vm [NAME]  a short survey on machines of several sockets, threads and NUMA nodes, in QEMU
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
@@ -54,9 +53,9 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] if rest.len() <= 2 => fuzz(rest),
         ["published-run"] => build().and_then(|()| published::all_channels()),
         ["copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout" | "paths", ..] => {
-            machines::run(&arguments)
+            daqmeter_vm::run(&arguments)
         }
-        ["figures"] => machines::run(&["copy-vm", "--figures"]),
+        ["figures"] => daqmeter_vm::run(&["copy-vm", "--figures"]),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

@@ -2,7 +2,7 @@
 //! tests that Miri can run are chosen.
 
 use anyhow::Result;
-use shell::{StepDone, line};
+use daqmeter_vm::shell::{StepDone, line};
 
 /// Crates and their chosen tests. Left out are those over all codes or all lengths, system calls
 /// that Miri does not know, and instruction sets: Miri runs the portable kernels.

@@ -1,8 +1,8 @@
 //! Data of the published 50 s of read-out, made and checked: their counts are the published ones.
 
 use anyhow::{Context, Result, ensure};
+use daqmeter_vm::shell::{StepDone, daqmeter};
 use serde_json::Value;
-use shell::{StepDone, daqmeter};
 
 /// Triggers in the published run, and each E-link's chunks by its link.
 const TRIGGERS: u64 = 49_748_082;

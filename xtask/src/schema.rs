@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use shell::root;
+use daqmeter_vm::shell::root;
 
 fn all() -> [(&'static str, String); 2] {
     [

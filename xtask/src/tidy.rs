@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use shell::{line, root};
+use daqmeter_vm::shell::{line, root};
 
 const UNSAFE_CRATES: [&str; 2] = ["crates/kernels", "crates/sys"];
 

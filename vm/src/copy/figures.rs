@@ -4,13 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::shell::daqmeter;
 use anyhow::{Result, ensure};
-use shell::{started, target};
 
 use super::boot::{Boot, Machine, Pc};
 use super::modules;
 use super::pollution::{RECORDS, keep, pollution, records_of};
-use super::programs::{self, Profile};
+use super::programs;
 use crate::debian::Kernel;
 use crate::files::{folder, tail, timed};
 
@@ -23,28 +23,24 @@ const HERE: [&str; 5] = [
     "copy pollution --neighbours ideal,cpu,dma --reps 3",
 ];
 
-pub(crate) fn figures(profile: Profile) -> Result<()> {
-    let mut records = vec![timed("times and rates of this host", || here(profile))?];
-    records.push(timed("calls by size: the tracer", || traced(profile))?);
-    pollution(profile, true)?;
+pub(crate) fn figures() -> Result<()> {
+    let mut records = vec![timed("times and rates of this host", || here())?];
+    records.push(timed("calls by size: the tracer", || traced())?);
+    pollution(true)?;
     records.push(folder().join(RECORDS));
-    draw(profile, &records)
+    draw(&records)
 }
 
-fn here(profile: Profile) -> Result<PathBuf> {
+fn here() -> Result<PathBuf> {
     let place = folder().join("host.jsonl");
     if place.exists() {
         std::fs::remove_file(&place)?;
     }
     for words in HERE {
-        let run = started(&program(profile)).words(words).arg("--out");
+        let run = daqmeter(words).arg("--out");
         run.arg(&place).output()?;
     }
     Ok(place)
-}
-
-fn program(profile: Profile) -> PathBuf {
-    target().join(profile.folder()).join("daqmeter")
 }
 
 /// Traces copies beside reads of files of several sizes and of directories.
@@ -56,7 +52,7 @@ kill $busy
 sed 's/^/RECORD /' /tmp/records
 ";
 
-fn traced(profile: Profile) -> Result<PathBuf> {
+fn traced() -> Result<PathBuf> {
     let kernel = Kernel::fetch("6.1", "amd64")?;
     let boot = Boot {
         name: "trace",
@@ -66,16 +62,16 @@ fn traced(profile: Profile) -> Result<PathBuf> {
         command_line: "",
         limit_s: 480,
     };
-    let mut files = programs::files(profile)?;
+    let mut files = programs::files()?;
     files.extend(modules::files(&modules::built(&kernel)?)?);
     let printed = boot.run(files)?;
     ensure!(!printed.contains("GUEST failed"), "last lines:\n{}", tail(&printed));
     keep(&records_of(&printed)?, "trace.jsonl")
 }
 
-fn draw(profile: Profile, records: &[PathBuf]) -> Result<()> {
+fn draw(records: &[PathBuf]) -> Result<()> {
     let page = folder().join("figures.html");
-    let drawing = started(&program(profile)).words("copy figures");
+    let drawing = daqmeter("copy figures");
     let printed = drawing.args(records).arg("-o").arg(&page).output()?;
     print!("{printed}");
     judge(&printed, &page)

@@ -12,8 +12,8 @@ pub(crate) mod programs;
 use std::fs;
 use std::path::Path;
 
+use crate::shell::{line, need, there};
 use anyhow::{Result, bail, ensure};
-use shell::{line, need, there};
 
 use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{GuestFile, folder, timed};
@@ -23,7 +23,6 @@ use programs::ARM_TARGET;
 pub(crate) use figures::figures;
 pub(crate) use patched::static_policies;
 pub(crate) use pollution::pollution;
-pub(crate) use programs::Profile;
 
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
@@ -136,11 +135,11 @@ fn needs_arm(only: &str) -> bool {
 
 /// Prepares the machines with `only` in their name: fetches, checks layout and style of the C
 /// sources, builds modules and programs.
-pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
+pub(crate) fn prepare(only: &str) -> Result<()> {
     fetch(only)?;
     let source = modules::source()?;
     timed("layout of the border, C against Rust", modules::layout)?;
-    timed("the guest's programs", || programs::build(profile))?;
+    timed("the guest's programs", || programs::build())?;
     timed("checkpatch", || modules::style(&source))?;
     for series in series_of(only) {
         let kernel = Kernel::fetch(series, "amd64")?;
@@ -148,29 +147,29 @@ pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
     }
     pollution::plugin()?;
     if needs_arm(only) {
-        timed("6.1 arm64: modules, program", || prepare_versal(&source, profile))?;
+        timed("6.1 arm64: modules, program", || prepare_versal(&source))?;
     }
     Ok(())
 }
 
 /// Boots every machine after [`prepare`], or those with `only` in their name.
-pub(crate) fn boot(profile: Profile, only: &str) -> Result<()> {
+pub(crate) fn boot(only: &str) -> Result<()> {
     let names = BENCHES.iter().map(|bench| bench.name).chain([VERSAL, CACHE]);
     let names: Vec<&str> = names.collect();
     let chosen: Vec<&&str> = names.iter().filter(|name| name.contains(only)).collect();
     ensure!(!chosen.is_empty(), "no machine has `{only}` in its name: {}", names.join(" "));
     for name in chosen {
         timed(name, || match BENCHES.iter().find(|bench| bench.name == *name) {
-            Some(bench) => bench.run(profile),
-            None if *name == VERSAL => versal(profile),
-            None => pollution(profile, false),
+            Some(bench) => bench.run(),
+            None if *name == VERSAL => versal(),
+            None => pollution(false),
         })?;
     }
     Ok(())
 }
 
 impl Bench {
-    fn run(&self, profile: Profile) -> Result<()> {
+    fn run(&self) -> Result<()> {
         let kernel = Kernel::fetch(self.series, "amd64")?;
         let boot = Boot {
             name: self.name,
@@ -180,7 +179,7 @@ impl Bench {
             command_line: self.command_line,
             limit_s: 480,
         };
-        let mut files = programs::files(profile)?;
+        let mut files = programs::files()?;
         files.extend(modules::files(&modules::built(&kernel)?)?);
         let client = kernel.module("async_tx")?;
         files.extend(client.map(|bytes| GuestFile::data("async_tx.ko", bytes)));
@@ -198,13 +197,13 @@ fn without_arm() -> Option<String> {
     added.is_err().then(|| format!("rustup cannot add the target {ARM_TARGET}"))
 }
 
-fn prepare_versal(source: &modules::Source, profile: Profile) -> Result<()> {
+fn prepare_versal(source: &modules::Source) -> Result<()> {
     modules::build(&Kernel::fetch("6.1", "arm64")?, source)?;
-    programs::build_foreign_guest(profile)
+    programs::build_foreign_guest()
 }
 
 /// Runs the client on a driver of mainline; QEMU emulates its hardware.
-fn versal(profile: Profile) -> Result<()> {
+fn versal() -> Result<()> {
     if let Some(why) = without_arm() {
         println!("!!! NOT RUN: the emulated engine of mainline: {why}");
         return Ok(());
@@ -221,7 +220,7 @@ fn versal(profile: Profile) -> Result<()> {
         limit_s: 480,
     };
     let files = vec![
-        GuestFile::program("kmod_guest", &programs::foreign_guest(profile))?,
+        GuestFile::program("kmod_guest", &programs::foreign_guest())?,
         GuestFile::program("daqmeter_copy.ko", &modules.copy)?,
         GuestFile::program("zynqmp_dma.ko", &modules.zynqmp)?,
         GuestFile::program("dmatest.ko", &modules.dmatest)?,

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::shell::{line, need, root, started};
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_sys::uapi;
-use shell::{line, need, root, started};
 
 use crate::debian::{self, Kernel};
 use crate::files::{GuestFile, folder};

@@ -5,12 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::shell::{line, need, root};
 use anyhow::{Result, ensure};
-use shell::{line, need, root};
 
 use super::boot::{self, Boot, Machine, Pc, Run};
 use super::modules::{self, Source};
-use super::programs::{self, Profile};
+use super::programs;
 use super::tools;
 use crate::debian;
 use crate::files::{folder, timed};
@@ -23,30 +23,30 @@ CROSS_MEMORY_ATTACH IO_URING ADVISE_SYSCALLS FILE_LOCKING MODULES PREEMPT DMADEV
 MEMBARRIER RSEQ VM_EVENT_COUNTERS COMPACTION TRANSPARENT_HUGEPAGE DEBUG_KERNEL SLUB KASAN KASAN_GENERIC KASAN_INLINE SLUB_DEBUG \
 X86_TSC_DEADLINE_TIMER HPET_TIMER EARLY_PRINTK";
 
-pub(crate) fn static_policies(profile: Profile) -> Result<()> {
+pub(crate) fn static_policies() -> Result<()> {
     tools()?;
     for program in ["flex", "bison", "bc"] {
         need(program)?;
     }
     if !Path::new("/usr/include/libelf.h").exists() {
-        shell::install("libelf-dev")?;
+        crate::shell::install("libelf-dev")?;
     }
     fs::create_dir_all(folder())?;
     debian::update()?;
     let source = timed("files of Debian's linux-source", modules::source)?;
-    timed("the guest's programs", || programs::build(profile))?;
+    timed("the guest's programs", || programs::build())?;
     let tree = timed("the whole source, patched", || patched(&source))?;
     for policy in ["EXCLUSIVE", "SHARED"] {
         timed(&format!("{policy}: kernel"), || build(&tree, policy))?;
         timed(&format!("{policy}: boot, integrity"), || {
-            boot(&tree, profile, "", 4)?;
-            boot(&tree, profile, "softdma.terminating=0", 1)
+            boot(&tree, "", 4)?;
+            boot(&tree, "softdma.terminating=0", 1)
         })?;
     }
     Ok(())
 }
 
-fn boot(tree: &Path, profile: Profile, option: &str, cases: usize) -> Result<()> {
+fn boot(tree: &Path, option: &str, cases: usize) -> Result<()> {
     let boot = Boot {
         name: "static",
         machine: Machine::Pc(Pc { cpus: 2, run: Run::InTurn }),
@@ -55,7 +55,7 @@ fn boot(tree: &Path, profile: Profile, option: &str, cases: usize) -> Result<()>
         command_line: &format!("kasan.fault=panic {option}"),
         limit_s: 480,
     };
-    boot::judge(&boot.run(programs::files(profile)?)?, cases)
+    boot::judge(&boot.run(programs::files()?)?, cases)
 }
 
 /// Returns the source with the patch and softdma, unpacked again when one of them changed.

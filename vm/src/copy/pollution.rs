@@ -6,13 +6,13 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::shell::{line, measured};
 use anyhow::{Context, Result, ensure};
 use daqmeter_record::{Counter, RunRecord, jsonl};
-use shell::{line, measured};
 
 use super::boot::{Boot, Machine, Pc, Run};
 use super::modules;
-use super::programs::{self, Profile};
+use super::programs;
 use crate::debian::Kernel;
 use crate::files::{GuestFile, folder, tail, timed};
 
@@ -33,11 +33,11 @@ pub(super) fn plugin() -> Result<()> {
 /// Runs every program and pair of the study (`full`), or one program beside copies of a megabyte.
 /// Shares of misses are statistical: a machine with shares that contradict the study is booted
 /// again. Other failures are final.
-pub(crate) fn pollution(profile: Profile, full: bool) -> Result<()> {
-    measured(|| simulated(profile, full), |records| judge(records))
+pub(crate) fn pollution(full: bool) -> Result<()> {
+    measured(|| simulated(full), |records| judge(records))
 }
 
-fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
+fn simulated(full: bool) -> Result<Vec<RunRecord>> {
     let kernel = Kernel::fetch("6.1", "amd64")?;
     let modules = modules::built(&kernel)?;
     let segments = folder().join("segments.txt");
@@ -51,7 +51,7 @@ fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
         command_line: "",
         limit_s: if full { 3600 } else { 480 },
     };
-    let mut files = programs::files(profile)?;
+    let mut files = programs::files()?;
     files.push(GuestFile::program("daqmeter_copy.ko", &modules.copy)?);
     files.push(GuestFile::program("softdma.ko", &modules.softdma)?);
     let printed = timed("pollution under the cache model", || boot.run(files))?;

@@ -2,41 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::shell::{line, program, target};
 use anyhow::{Context, Result};
-use shell::{Line, line, target};
 
 use crate::files::GuestFile;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
-    Release,
-    /// The profile of `cargo test`: quick to build, slower in the guest.
-    Dev,
-}
-
-impl Profile {
-    pub(super) fn folder(self) -> &'static str {
-        if self == Profile::Release { "release" } else { "debug" }
-    }
-
-    fn build(self) -> Line {
-        let build = line("cargo build --quiet");
-        if self == Profile::Release { build.arg("--release") } else { build }
-    }
-}
 
 /// Packages of the guest's test program, with the tool beside it. Its libraries then have the
 /// tool's features, and are compiled once.
 const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --example kmod_guest";
 
-pub(crate) fn build(profile: Profile) -> Result<()> {
-    profile.build().words("-p daqmeter-cli").run()?;
-    profile.build().words(GUEST).run()
+pub(crate) fn build() -> Result<()> {
+    line("cargo build --release --quiet -p daqmeter-cli").run()?;
+    line("cargo build --release --quiet").words(GUEST).run()
 }
 
-pub(crate) fn files(profile: Profile) -> Result<Vec<GuestFile>> {
-    let daqmeter = target().join(profile.folder()).join("daqmeter");
-    let guest = target().join(profile.folder()).join("examples/kmod_guest");
+pub(crate) fn files() -> Result<Vec<GuestFile>> {
+    let daqmeter = program();
+    let guest = target().join("release/examples/kmod_guest");
     let mut files =
         vec![GuestFile::program("daqmeter", &daqmeter)?, GuestFile::program("kmod_guest", &guest)?];
     let mut libraries = [libraries_of(&daqmeter)?, libraries_of(&guest)?].concat();
@@ -62,9 +44,8 @@ fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
 /// Architecture of the Versal; its test program is one file without libraries.
 pub(crate) const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
-pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
-    profile
-        .build()
+pub(crate) fn build_foreign_guest() -> Result<()> {
+    line("cargo build --release --quiet")
         .words(GUEST)
         .arg("--target")
         .arg(ARM_TARGET)
@@ -73,6 +54,6 @@ pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
         .run()
 }
 
-pub(crate) fn foreign_guest(profile: Profile) -> PathBuf {
-    target().join(ARM_TARGET).join(profile.folder()).join("examples/kmod_guest")
+pub(crate) fn foreign_guest() -> PathBuf {
+    target().join(ARM_TARGET).join("release/examples/kmod_guest")
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::shell::{line, need, root};
 use anyhow::{Context, Result};
-use shell::{line, need, root};
 
 /// Namespaces on a bridge, which is in the first of them; removed when dropped. The bridge's port
 /// to the n-th other is `to<n>`.

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use crate::shell::{line, need, program, root, started, tried};
 use anyhow::{Result, ensure};
-use shell::{line, need, program, root, started, tried};
 
 use super::namespaces::{Background, Hosts, until};
 
@@ -27,7 +27,7 @@ fn install() -> Result<(String, String)> {
     if !litex.join("bin/litex_server").is_file() {
         need("python3")?;
         let venv = || line("python3 -m venv").arg(&litex).run();
-        venv().or_else(|_| shell::install("python3-venv").and_then(|()| venv()))?;
+        venv().or_else(|_| crate::shell::install("python3-venv").and_then(|()| venv()))?;
         started(&python).words("-m pip install --quiet").arg(LITEX).run()?;
     }
     let tools = root().join("target/ci/tools");

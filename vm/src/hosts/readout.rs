@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::shell::{line, need, program, root, tried};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shell::{line, need, program, root, tried};
 
 use super::namespaces::{Background, Hosts, until};
 

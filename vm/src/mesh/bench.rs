@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use crate::shell::{measured, root};
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_pmu::emulated::{Happening, catalogue};
 use daqmeter_pmu::event::EventResolver;
@@ -10,7 +11,6 @@ use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
 use serde_json::Value;
-use shell::{measured, root};
 
 use super::machine::Machine;
 

@@ -8,12 +8,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use crate::shell::{Line, line};
 use anyhow::{Context, Result, ensure};
 use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory, Wrap};
 use daqmeter_pmu::mesh::registers::MeshRegisters;
 use daqmeter_record::Mesh;
 use serde_json::json;
-use shell::{Line, line};
 
 use super::perf::Perf;
 use super::qmp::{Qmp, Qtest};

@@ -13,8 +13,8 @@ mod qmp;
 use std::fs;
 use std::path::PathBuf;
 
+use crate::shell::{line, need, there};
 use anyhow::{Result, bail, ensure};
-use shell::{line, need, there};
 
 use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{mesh_folder, timed};
@@ -52,7 +52,7 @@ pub(crate) fn build() -> Result<()> {
 }
 
 pub(crate) fn daqmeter() -> PathBuf {
-    shell::target().join(TARGET).join("debug/daqmeter")
+    crate::shell::target().join(TARGET).join("debug/daqmeter")
 }
 
 pub(crate) fn fetch() -> Result<()> {

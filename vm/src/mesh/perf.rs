@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use shell::line;
+use crate::shell::line;
 
 use crate::debian;
 use crate::files::mesh_folder;

@@ -1,7 +1,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use shell::{Line, StepDone, line, need, ran, root, there};
+use daqmeter_vm::shell::{Line, StepDone, line, need, ran, root, there};
 
 /// File below `target/ci` with the paths of test programs.
 pub(super) const FUSE_TESTS: &str = "fuse.programs";

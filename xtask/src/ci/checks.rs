@@ -9,7 +9,7 @@ use daqmeter_campaign::studies::studies;
 use daqmeter_dist::venv;
 use daqmeter_record::study::StudyLine;
 use daqmeter_record::{RunRecord, jsonl};
-use shell::{StepDone, daqmeter, line, need, ran, started, target, tried};
+use daqmeter_vm::shell::{StepDone, daqmeter, line, need, ran, started, target, tried};
 
 use super::builds::{FUSE_TESTS, NEON_TESTS, PROMISES, built_tests};
 use super::page::page;

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use daqmeter_vm::shell::StepDone;
 pub(crate) use page::page;
 use schedule::{Load, Order, State};
-use shell::StepDone;
 use step::{Step, place};
 
 /// Exit code of a step that could not be run here; its reason is in a file beside its log.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use shell::{Line, line, need, root};
+use daqmeter_vm::shell::{Line, line, need, root};
 
 /// Starts Chromium without a network. Parallel instances have profiles of their own.
 fn chromium(profile: &str) -> Line {

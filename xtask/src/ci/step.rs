@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use shell::{StepDone, root};
+use daqmeter_vm::shell::{StepDone, root};
 
 use super::schedule::{Load, Order};
 

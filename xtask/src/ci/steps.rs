@@ -1,16 +1,16 @@
 //! The table of CI's steps, with their loads and prerequisites.
 
-use shell::{line, need_all, ran, tried};
+use daqmeter_vm as vm;
+use vm::shell::{line, need_all, ran, tried};
 
 use super::schedule::Load::{Alone, Build, OneCpu, Waits};
 use super::step::{Step, step};
 use super::{builds, checks};
-use crate::{book, fuzz, machines, miri, published, schema, tidy};
+use crate::{book, fuzz, miri, published, schema, tidy};
 
 /// Name of the release build of the tool, which most steps run.
 const PROGRAM: &str = "program";
 const PACKAGES: &str = "Debian packages";
-const MACHINES: &str = "machines: program";
 const MESH_FETCH: &str = "mesh guests: kernels";
 const FETCH: &str = "guests: kernels";
 const PYTHON: &str = "Python: tools";
@@ -30,12 +30,11 @@ pub(super) const STEPS: &[Step] = &[
     step(PACKAGES, Waits, &[], need_all),
     step(PYTHON, Waits, &[PACKAGES], || ran(daqmeter_dist::python_tools())),
     // Both keep Debian's lists in one place.
-    step(MESH_FETCH, Waits, &[PACKAGES, MACHINES], || machines::fetch("pmu-vm")),
-    step(FETCH, Waits, &[MESH_FETCH], || machines::fetch("copy-vm")),
-    step(MACHINES, Build, &[], machines::program),
+    step(MESH_FETCH, Waits, &[PACKAGES], || vm::fetch("pmu-vm")),
+    step(FETCH, Waits, &[MESH_FETCH], || vm::fetch("copy-vm")),
     step(PROGRAM, Build, &[], || ran(line("cargo build --release --quiet").run())),
-    step(MESH_GUESTS, Build, &[MESH_FETCH], || machines::prepare("pmu-vm")),
-    step(GUESTS, Build, &[PROGRAM, FETCH], || machines::prepare("copy-vm")),
+    step(MESH_GUESTS, Build, &[MESH_FETCH], || vm::prepare("pmu-vm")),
+    step(GUESTS, Build, &[PROGRAM, FETCH], || vm::prepare("copy-vm")),
     step(FUZZ_BUILD, Build, &[], || ran(fuzz::build())),
     step(FUSE_BUILD, Build, &[], builds::fuse),
     step("clippy", Build, &[], || {
@@ -48,7 +47,7 @@ pub(super) const STEPS: &[Step] = &[
     }),
     step(BENCHES, Build, &[PROGRAM], builds::benches),
     step(WHEEL, Build, &[PROGRAM, PYTHON], daqmeter_dist::wheel),
-    step(PEERS_BUILD, Build, &[], || machines::prepare("peers")),
+    step(PEERS_BUILD, Build, &[PROGRAM], || vm::prepare("peers")),
     step("documentation site and its links", Build, &[], book::book),
     step(NEON_BUILD, Build, &[PACKAGES], builds::neon),
     step("format", OneCpu, &[], builds::format),
@@ -57,21 +56,21 @@ pub(super) const STEPS: &[Step] = &[
     step("kernels on AArch64 (NEON) under qemu", OneCpu, &[NEON_BUILD], checks::neon),
     step("real-device path against FUSE files", OneCpu, &[FUSE_BUILD], checks::fuse),
     step("counters: the mesh's PMU without silicon, in QEMU, 6.1", OneCpu, &[MESH_GUESTS], || {
-        machines::boot("pmu-vm", "6.1, ")
+        vm::boot("pmu-vm", "6.1, ")
     }),
     step("counters: the mesh's PMU without silicon, in QEMU, 6.12", OneCpu, &[MESH_GUESTS], || {
-        machines::boot("pmu-vm", "6.12, ")
+        vm::boot("pmu-vm", "6.12, ")
     }),
     step(
         "topologies: a survey on two sockets of two cores of two threads",
         OneCpu,
         &[MESH_GUESTS],
-        || machines::boot("topology-vm", "2-sockets"),
+        || vm::boot("topology-vm", "2-sockets"),
     ),
     step("topologies: a survey on fast and slow cores", OneCpu, &[MESH_GUESTS], || {
-        machines::boot("topology-vm", "hybrid")
+        vm::boot("topology-vm", "hybrid")
     }),
-    step(COPY_MACHINES, OneCpu, &[GUESTS], || machines::boot("copy-vm", "")),
+    step(COPY_MACHINES, OneCpu, &[GUESTS], || vm::boot("copy-vm", "")),
     step("read-out: the published run's 384 E-links", OneCpu, &[PROGRAM], published::two_channels),
     step("Miri: record, stats, wire, portable kernels, rings", Build, &[], miri::run),
     step(
@@ -87,9 +86,9 @@ pub(super) const STEPS: &[Step] = &[
     step("fuzz", OneCpu, &[FUZZ_BUILD], || ran(fuzz::run_all(fuzz::CI_SECONDS, None))),
     step("survey, and its page in a browser", Alone, &[PROGRAM], || ran(tried(checks::survey))),
     step("Python: rate", Alone, &[WHEEL], checks::python_rate),
-    step("other makers' Etherbone", Waits, &[PROGRAM, PEERS_BUILD], || machines::alone("peers")),
-    step("read-out between hosts", Alone, &[PROGRAM], || machines::alone("readout")),
-    step("paths between hosts", Alone, &[PROGRAM], || machines::alone("paths")),
+    step("other makers' Etherbone", Waits, &[PROGRAM, PEERS_BUILD], || vm::boot("peers", "")),
+    step("read-out between hosts", Alone, &[PROGRAM], || vm::boot("readout", "")),
+    step("paths between hosts", Alone, &[PROGRAM], || vm::boot("paths", "")),
     step("the document's tables on emulated boards", Alone, &[PROGRAM], || {
         ran(checks::digitizers())
     }),
