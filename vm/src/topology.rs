@@ -133,7 +133,7 @@ pub(crate) fn fetch() -> Result<()> {
 pub(crate) fn prepare() -> Result<()> {
     fetch()?;
     timed("static aarch64 build of the tool", mesh::build)?;
-    timed("the tool for the PC", || programs::build())
+    timed("the tool for the PC", programs::build)
 }
 
 /// Boots the machines with `only` in their name, after [`prepare`].

@@ -24,8 +24,8 @@ const HERE: [&str; 5] = [
 ];
 
 pub(crate) fn figures() -> Result<()> {
-    let mut records = vec![timed("times and rates of this host", || here())?];
-    records.push(timed("calls by size: the tracer", || traced())?);
+    let mut records = vec![timed("times and rates of this host", here)?];
+    records.push(timed("calls by size: the tracer", traced)?);
     pollution(true)?;
     records.push(folder().join(RECORDS));
     draw(&records)

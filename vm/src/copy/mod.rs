@@ -139,7 +139,7 @@ pub(crate) fn prepare(only: &str) -> Result<()> {
     fetch(only)?;
     let source = modules::source()?;
     timed("layout of the border, C against Rust", modules::layout)?;
-    timed("the guest's programs", || programs::build())?;
+    timed("the guest's programs", programs::build)?;
     timed("checkpatch", || modules::style(&source))?;
     for series in series_of(only) {
         let kernel = Kernel::fetch(series, "amd64")?;

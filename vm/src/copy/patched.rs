@@ -34,7 +34,7 @@ pub(crate) fn static_policies() -> Result<()> {
     fs::create_dir_all(folder())?;
     debian::update()?;
     let source = timed("files of Debian's linux-source", modules::source)?;
-    timed("the guest's programs", || programs::build())?;
+    timed("the guest's programs", programs::build)?;
     let tree = timed("the whole source, patched", || patched(&source))?;
     for policy in ["EXCLUSIVE", "SHARED"] {
         timed(&format!("{policy}: kernel"), || build(&tree, policy))?;
