@@ -106,7 +106,7 @@ def test_a_plan_runs_and_its_file_holds_what_it_measured(tmp_path):
     records = daqmeter.run_plan(plan, out=out)
     assert len(records) == 6 == len(daqmeter.load(out))
     assert len(records.to_pandas()) > 6
-    with pytest.raises(ValueError, match="plans that ship with daqmeter"):
+    with pytest.raises(ValueError, match="shipped with daqmeter"):
         daqmeter.run_plan("nonsense.toml")
 
 

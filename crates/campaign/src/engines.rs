@@ -123,7 +123,7 @@ mod tests {
                 );
             }
         }
-        for (name, _) in crate::SHIPPED {
+        for name in crate::SHIPPED_PLANS.names() {
             for point in crate::Plan::load(name).unwrap().points {
                 let key = point.workload.key();
                 let words = key.split(' ').filter_map(|word| Some(word.split_once('=')?.0));

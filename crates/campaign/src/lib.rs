@@ -11,15 +11,13 @@ mod plan;
 mod point;
 mod resume;
 mod run;
-mod shipped;
 mod site;
 mod size;
 pub mod studies;
 
 pub use budget::{Budget, Spend};
 pub use engines::{ENGINES, card_families, engine};
-pub use plan::{Plan, PlanError, PlanOrder, json_schema};
+pub use plan::{Plan, PlanOrder, SHIPPED_PLANS, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};
-pub use shipped::SHIPPED;
 pub use site::Site;

@@ -19,7 +19,7 @@ struct Words {
 }
 
 fn places() -> Vec<Words> {
-    let plans = || daqmeter_campaign::SHIPPED.iter().map(|(name, _)| *name);
+    let plans = || daqmeter_campaign::SHIPPED_PLANS.names().into_iter();
     let scenarios: Vec<&str> =
         daqmeter_readout::scenario::SHIPPED.iter().map(|(name, _)| *name).collect();
     // Values need the lifetime of the program for clap.

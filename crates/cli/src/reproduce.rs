@@ -62,18 +62,14 @@ fn json_help(option: clap::Arg) -> clap::Arg {
 }
 
 fn names() -> PossibleValuesParser {
-    let value = |study: Study| {
-        let (first, others) = study.names().split_first().expect("a study has a name");
-        PossibleValue::new(first).aliases(others).help(study.about().title.clone())
-    };
+    let value = |study: Study| PossibleValue::new(study.name).help(study.about().title.clone());
     PossibleValuesParser::new(studies().into_iter().map(value))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut chosen = studies();
     if !arguments.studies.is_empty() {
-        let is_wanted = |name: &str| arguments.studies.iter().any(|wanted| wanted == name);
-        chosen.retain(|study| study.names().iter().any(|name| is_wanted(name)));
+        chosen.retain(|study| arguments.studies.iter().any(|wanted| wanted == study.name));
     }
     if arguments.list {
         return emit(&listed(&chosen));
@@ -100,7 +96,7 @@ fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure
         [("reps", arguments.reps.is_some()), ("receiver-pin", arguments.receiver_pin.is_some())];
     for (option, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
         if !studies.iter().flat_map(Study::options).any(|known| known == option) {
-            let names: Vec<&str> = studies.iter().map(Study::name).collect();
+            let names: Vec<&str> = studies.iter().map(|study| study.name).collect();
             return Err(Failure::refused(format!(
                 "--{option} changes nothing in {}: leave it out, or see `daqmeter reproduce --list`",
                 names.join(", ")
@@ -135,7 +131,7 @@ fn show(
 ) -> Result<ExitCode, Failure> {
     let judged = |study: &Study| {
         let (lines, findings) = study.judge(records);
-        ReproducedStudy::new(study.name(), study.about(), &lines, findings)
+        ReproducedStudy::new(study.name, study.about(), &lines, findings)
     };
     let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
     let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
@@ -160,7 +156,7 @@ fn listed(studies: &[Study]) -> String {
     let row = |study: &Study| {
         let options = study.options().iter().map(|name| format!("--{name}"));
         vec![
-            study.name().to_owned(),
+            study.name.to_owned(),
             study.points(&StudyOptions::default()).len().to_string(),
             options.collect::<Vec<_>>().join(" "),
             study.about().title.clone(),

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Site, Spend, engine};
+use daqmeter_campaign::{
+    Budget, Done, Options, Plan, PlannedPoint, SHIPPED_PLANS, Site, Spend, engine,
+};
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
@@ -192,15 +194,13 @@ fn steps(steps: StepPlan) -> String {
 }
 
 pub(crate) fn shipped() -> String {
-    let row = |(name, _): &(&str, &str)| {
+    let row = |name: &str| {
         let plan = Plan::load(name).expect("shipped plans are tested");
-        vec![(*name).to_owned(), plan.points.len().to_string(), plan.title]
+        vec![name.to_owned(), plan.points.len().to_string(), plan.title]
     };
-    table::plain(&["plan", "points", "what it is"], daqmeter_campaign::SHIPPED.iter().map(row))
+    table::plain(&["plan", "points", "what it is"], SHIPPED_PLANS.names().into_iter().map(row))
 }
 
 pub(crate) fn is_named(text: &str) -> bool {
-    daqmeter_campaign::SHIPPED.iter().any(|(name, _)| *name == text)
-        || text.contains('.')
-        || PathBuf::from(text).is_file()
+    SHIPPED_PLANS.names().contains(&text) || text.contains('.') || PathBuf::from(text).is_file()
 }

@@ -411,8 +411,14 @@ fn help_for_people() {
 fn several_studies_are_totals_and_a_page() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("all.html");
-    let output =
-        daqmeter(&["reproduce", "eb", "pmu", "--no-measurement", "-o", page.to_str().unwrap()]);
+    let output = daqmeter(&[
+        "reproduce",
+        "etherbone",
+        "pmu",
+        "--no-measurement",
+        "-o",
+        page.to_str().unwrap(),
+    ]);
     let text = stdout(&output);
     assert!(text.contains("\n  27 rows: ") && text.contains("\n  18 rows: "), "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
@@ -423,7 +429,7 @@ fn several_studies_are_totals_and_a_page() {
 #[test]
 fn an_option_that_none_of_the_studies_takes_is_refused() {
     for arguments in
-        [["reproduce", "eb", "--reps", "3"], ["reproduce", "pmu", "--receiver-pin", "0"]]
+        [["reproduce", "etherbone", "--reps", "3"], ["reproduce", "pmu", "--receiver-pin", "0"]]
     {
         let output = daqmeter(&arguments);
         assert_eq!(output.status.code(), Some(2));

@@ -128,7 +128,7 @@ fn each_row_once(
 }
 
 fn compared(study: &str, records: &[RunRecord]) -> Result<Vec<StudyLine>> {
-    let found = studies().into_iter().find(|one| one.name() == study);
+    let found = studies().into_iter().find(|one| one.name == study);
     Ok(found.with_context(|| format!("no study is named {study}"))?.judge(records).0)
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use daqmeter_campaign::{Plan, PlannedPoint, Site, engine};
 use daqmeter_harness::{
-    Context, DeviceTime, Fault, Job, Session, Settings, StageSpec, Tally, measure, observe,
+    Context, DeviceTime, Fault, Job, Session, Settings, StageSpec, Tally, TomlText, measure,
+    observe,
 };
 use daqmeter_record::{Host, RunRecord, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, cmp};
@@ -104,7 +105,7 @@ fn occasion(context: &Context, number: u64, is_slower: bool) -> Vec<RunRecord> {
         pin: Some(pin.into_iter().collect()),
         seed: Some(number * 100),
     };
-    let plan = Plan::parse_for(POINTS, "promises", &site).unwrap();
+    let plan = Plan::of(&TomlText::new("promises", POINTS), &site).unwrap();
     // Engines of limits are left out, since they take most of the time and the records have
     // controls.
     let measured = |point: PlannedPoint| {

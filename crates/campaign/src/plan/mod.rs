@@ -1,27 +1,42 @@
 //! Plans: TOML in, points out. The format is described in `docs/book/src/formats/plans.md`.
 //!
-//! `file.rs` defines the content of a file, `source.rs` names its lines, `read.rs` makes points of
-//! it. This file puts them in order.
+//! `file.rs` defines the content of a file, `read.rs` makes points of it. This file puts them in
+//! order.
 
 mod file;
 mod read;
-mod source;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeSet;
 
-use daqmeter_harness::{TomlText, ordered};
+use daqmeter_harness::{Shipped, TomlText, ordered};
 use daqmeter_record::Order as Place;
 
 use crate::budget::Budget;
 use crate::point::PlannedPoint;
 use crate::site::Site;
 
+use file::PlanFile;
 pub use file::{PlanOrder, json_schema};
-use read::Reader;
-pub use source::PlanError;
-use source::Source;
+use read::{Reader, duration};
+
+/// Plans that ship: one file in `plans/`, one line here.
+pub const SHIPPED_PLANS: Shipped = Shipped {
+    kind: "plan",
+    files: &[
+        ("memory", include_str!("../../../../plans/memory.toml")),
+        ("quick", include_str!("../../../../plans/quick.toml")),
+        ("conversion", include_str!("../../../../plans/conversion.toml")),
+        ("digitizer-2017", include_str!("../../../../plans/digitizer-2017.toml")),
+        ("etherbone-2018", include_str!("../../../../plans/etherbone-2018.toml")),
+        ("felix-2019", include_str!("../../../../plans/felix-2019.toml")),
+        ("felix-hour", include_str!("../../../../plans/felix-hour.toml")),
+        ("felix-placement", include_str!("../../../../plans/felix-placement.toml")),
+        ("ioat-2013", include_str!("../../../../plans/ioat-2013.toml")),
+        ("copies", include_str!("../../../../plans/copies.toml")),
+        ("survey", include_str!("../../../../plans/survey.toml")),
+        ("survey-short", include_str!("../../../../plans/survey-short.toml")),
+    ],
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -36,41 +51,32 @@ impl Plan {
     ///
     /// # Errors
     /// An error is one line with file, line and field.
-    pub fn load(name_or_path: &str) -> Result<Plan, PlanError> {
+    pub fn load(name_or_path: &str) -> Result<Plan, String> {
         Plan::load_for(name_or_path, &Site::here())
     }
 
-    pub fn load_for(name_or_path: &str, site: &Site) -> Result<Plan, PlanError> {
-        let source = Source::find(name_or_path, None).map_err(PlanError)?;
-        Plan::of(&source, site)
+    pub fn load_for(name_or_path: &str, site: &Site) -> Result<Plan, String> {
+        Plan::of(&SHIPPED_PLANS.get(name_or_path)?, site)
     }
 
-    /// Parses the text of a plan for this host; messages use `name`. Includes are sought beside the
-    /// working directory.
-    pub fn parse(text: &str, name: &str) -> Result<Plan, PlanError> {
-        Plan::parse_for(text, name, &Site::here())
+    /// Parses a text for this host; messages use `name`.
+    pub fn parse(text: &str, name: &str) -> Result<Plan, String> {
+        Plan::of(&TomlText::new(name, text), &Site::here())
     }
 
-    pub fn parse_for(text: &str, name: &str, site: &Site) -> Result<Plan, PlanError> {
-        let source = Source {
-            toml: TomlText { name: name.to_owned(), text: text.to_owned() },
-            folder: None,
-        };
-        Plan::of(&source, site)
-    }
-
-    fn of(source: &Source, site: &Site) -> Result<Plan, PlanError> {
+    /// Parses a text for a host. Includes are sought beside the file of its name.
+    pub fn of(source: &TomlText, site: &Site) -> Result<Plan, String> {
         let reader = Reader::new(site);
-        let file = source.file()?;
-        let mut above = BTreeSet::from([source.toml.name.clone()]);
+        let file: PlanFile = source.parse()?;
+        let mut above = BTreeSet::from([source.name.clone()]);
         let sweeps = reader.sweeps(source, &file, &mut above)?;
         let budget = file.budget.as_ref();
-        let time = budget.map(|text| source.duration("budget", text)).transpose()?;
+        let time = budget.map(|text| duration(source, "budget", text)).transpose()?;
         if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
-            return Err(PlanError(format!(
+            return Err(format!(
                 "{}: no point is left: give it a [[sweep]] or an include",
-                source.toml.name
-            )));
+                source.name
+            ));
         }
         let points = in_order(&sweeps, file.order, site.seed.unwrap_or(file.seed));
         Ok(Plan {
@@ -104,3 +110,6 @@ fn in_order(sweeps: &[(u64, PlannedPoint)], order: PlanOrder, seed: u64) -> Vec<
     }
     points
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,19 +6,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{Engine, StepPlan, placement};
-use daqmeter_record::units::{parse_bytes, parse_rate_hz};
+use daqmeter_harness::{Engine, StepPlan, TomlText, placement};
+use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
 use daqmeter_record::{Order, Param, Workload};
 use toml::{Spanned, Value};
 
+use super::SHIPPED_PLANS;
 use super::file::{Allowed, Params, Pin, PlanFile, SweepFile};
-use super::source::{PlanError, Source};
 use crate::engines::engine;
 use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
 use crate::size::{Room, SweepSize};
 
 const MAX_DEPTH: usize = 8;
+const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 const MAX_STEPS: u64 = 1 << 40;
 /// Largest number of samples of a profile per second of CPU time, as in the kernel
 /// (`kernel.perf_event_max_sample_rate`).
@@ -46,10 +47,10 @@ impl<'a> Reader<'a> {
 
     pub(super) fn sweeps(
         &self,
-        source: &Source,
+        source: &TomlText,
         file: &PlanFile,
         above: &mut BTreeSet<String>,
-    ) -> Result<Repeated, PlanError> {
+    ) -> Result<Repeated, String> {
         let mut points = Vec::new();
         for include in &file.include {
             points.extend(self.included(source, include, above)?);
@@ -62,31 +63,36 @@ impl<'a> Reader<'a> {
 
     fn included(
         &self,
-        source: &Source,
+        source: &TomlText,
         include: &Spanned<String>,
         above: &mut BTreeSet<String>,
-    ) -> Result<Repeated, PlanError> {
+    ) -> Result<Repeated, String> {
         let refuse = |problem: String| source.error(include.span(), "include", problem);
         self.take(Room::include).map_err(refuse)?;
-        // A plan without a file includes from the working directory.
-        let beside = source.folder.as_deref().unwrap_or(Path::new(""));
-        let other = Source::find(include.as_ref(), Some(beside)).map_err(refuse)?;
-        if above.len() >= MAX_DEPTH || !above.insert(other.toml.name.clone()) {
-            let problem = format!("{} is included by itself, or too deep", other.toml.name);
+        let name = include.as_ref();
+        let other = match SHIPPED_PLANS.shipped(name) {
+            Some(shipped) => shipped,
+            None => {
+                let path = Path::new(&source.name).with_file_name(name);
+                SHIPPED_PLANS.get_regular(&path.to_string_lossy()).map_err(refuse)?
+            }
+        };
+        if above.len() >= MAX_DEPTH || !above.insert(other.name.clone()) {
+            let problem = format!("{} is included by itself, or too deep", other.name);
             return Err(refuse(problem));
         }
-        let points = self.sweeps(&other, &other.file()?, above)?;
-        above.remove(&other.toml.name);
+        let points = self.sweeps(&other, &other.parse()?, above)?;
+        above.remove(&other.name);
         Ok(points)
     }
 
     fn sweep(
         &self,
-        source: &Source,
+        source: &TomlText,
         file: &PlanFile,
         sweep: &SweepFile,
         at: usize,
-    ) -> Result<Repeated, PlanError> {
+    ) -> Result<Repeated, String> {
         let repetitions = sweep.repetitions.unwrap_or(file.repetitions);
         let sweep = Sweep {
             source,
@@ -97,7 +103,7 @@ impl<'a> Reader<'a> {
         };
         let steps = sweep.steps(file)?;
         let takes = sweep.sweep.takes.as_ref();
-        let takes = takes.map(|text| source.time(&sweep.field("takes"), text));
+        let takes = takes.map(|text| point_time(source, &sweep.field("takes"), text));
         let takes = takes.transpose()?;
         let ranges = sweep.ranges()?;
         // Precedes any multiplication, since the product may fit nowhere.
@@ -131,7 +137,7 @@ impl<'a> Reader<'a> {
 type Values<'a> = (&'a Spanned<String>, Vec<u64>);
 
 struct Sweep<'a> {
-    source: &'a Source,
+    source: &'a TomlText,
     sweep: &'a SweepFile,
     at: usize,
     site: &'a Site,
@@ -143,7 +149,7 @@ impl Sweep<'_> {
         format!("sweep {}, {name}", self.at + 1)
     }
 
-    fn refuse(&self, field: Option<&str>, problem: String) -> PlanError {
+    fn refuse(&self, field: Option<&str>, problem: String) -> String {
         let name = match field {
             Some(field) => self.field(field),
             None => format!("sweep {}", self.at + 1),
@@ -153,10 +159,10 @@ impl Sweep<'_> {
 
     fn place(&self) -> Arc<str> {
         let line = self.source.line(self.sweep.engine.span());
-        format!("{}:{line}: sweep {}", self.source.toml.name, self.at + 1).into()
+        format!("{}:{line}: sweep {}", self.source.name, self.at + 1).into()
     }
 
-    fn steps(&self, file: &PlanFile) -> Result<StepPlan, PlanError> {
+    fn steps(&self, file: &PlanFile) -> Result<StepPlan, String> {
         let sweep = self.sweep;
         for (name, value, max) in [
             ("reads", sweep.reads, MAX_STEPS),
@@ -172,10 +178,12 @@ impl Sweep<'_> {
             (None, Some(reads), None, _) => Ok(StepPlan::ByStage(reads)),
             (None, None, Some(passes), _) => Ok(StepPlan::ByPass(passes)),
             (Some(time), None, None, _) => {
-                let time = self.source.time(&self.field("time"), time)?;
+                let time = point_time(self.source, &self.field("time"), time)?;
                 Ok(StepPlan::Timed(time))
             }
-            (None, None, None, Some(time)) => Ok(StepPlan::Timed(self.source.time("time", time)?)),
+            (None, None, None, Some(time)) => {
+                Ok(StepPlan::Timed(point_time(self.source, "time", time)?))
+            }
             (None, None, None, None) => Ok(StepPlan::Timed(USUAL_TIME)),
             _ => {
                 let problem = "one of time, reads and passes is wanted".to_owned();
@@ -208,7 +216,7 @@ impl Sweep<'_> {
         }
     }
 
-    fn ranges(&self) -> Result<Vec<Values<'_>>, PlanError> {
+    fn ranges(&self) -> Result<Vec<Values<'_>>, String> {
         let of_host = |(name, range): (_, &Spanned<crate::site::Range>)| {
             let values = range.as_ref().values(&self.site.host);
             let values = values
@@ -220,7 +228,7 @@ impl Sweep<'_> {
 
     /// Returns all combinations but the excluded ones; `None` if the host lacks the object of the
     /// sweep.
-    fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, PlanError> {
+    fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, String> {
         let params = ParamReader { sweep: self, engine: self.engine()? };
         let Some(base) = params.base()? else {
             return Ok(Vec::new());
@@ -266,11 +274,11 @@ impl Sweep<'_> {
         canonical
     }
 
-    fn engine(&self) -> Result<&'static Engine, PlanError> {
+    fn engine(&self) -> Result<&'static Engine, String> {
         engine(self.sweep.engine.as_ref()).map_err(|why| self.refuse(Some("engine"), why))
     }
 
-    fn check_extent(&self, workloads: &[Workload]) -> Result<(), PlanError> {
+    fn check_extent(&self, workloads: &[Workload]) -> Result<(), String> {
         let Some(name) = &self.sweep.extent else {
             return Ok(());
         };
@@ -300,7 +308,7 @@ struct ParamReader<'a> {
 }
 
 impl ParamReader<'_> {
-    fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), PlanError> {
+    fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), String> {
         let parameters = self.engine.parameters();
         if parameters.iter().any(|parameter| parameter.name == *name.as_ref()) {
             return Ok(());
@@ -315,7 +323,7 @@ impl ParamReader<'_> {
         Err(self.error(name.span(), table, problem))
     }
 
-    fn error(&self, span: std::ops::Range<usize>, field: &str, problem: String) -> PlanError {
+    fn error(&self, span: std::ops::Range<usize>, field: &str, problem: String) -> String {
         let field = self.sweep.field(field);
         self.sweep.source.error(span, &field, problem)
     }
@@ -325,7 +333,7 @@ impl ParamReader<'_> {
         name: &Spanned<String>,
         value: &Spanned<Value>,
         table: &str,
-    ) -> Result<Param, PlanError> {
+    ) -> Result<Param, String> {
         self.check_name(name, table)?;
         param(name.as_ref(), value.as_ref()).map_err(|problem| {
             self.error(value.span(), &format!("{table}.{}", name.as_ref()), problem)
@@ -337,7 +345,7 @@ impl ParamReader<'_> {
         mut workload: Workload,
         params: &Params,
         table: &str,
-    ) -> Result<Workload, PlanError> {
+    ) -> Result<Workload, String> {
         for (name, value) in params {
             let value = self.param(name, value, table)?;
             workload.params.insert(name.as_ref().clone(), value);
@@ -345,7 +353,7 @@ impl ParamReader<'_> {
         Ok(workload)
     }
 
-    fn base(&self) -> Result<Option<Workload>, PlanError> {
+    fn base(&self) -> Result<Option<Workload>, String> {
         let mut workload = Workload::new(self.engine.name);
         for (name, value) in &self.sweep.sweep.workload {
             let Value::Table(table) = value.as_ref() else {
@@ -370,13 +378,36 @@ impl ParamReader<'_> {
         &self,
         name: &Spanned<String>,
         values: &[Spanned<Value>],
-    ) -> Result<Vec<Param>, PlanError> {
+    ) -> Result<Vec<Param>, String> {
         if values.is_empty() {
             let problem = format!("`{}` has no value", name.as_ref());
             return Err(self.error(name.span(), "axes", problem));
         }
         let values = values.iter();
         values.map(|value| self.param(name, value, "axes")).collect()
+    }
+}
+
+pub(super) fn duration(
+    source: &TomlText,
+    field: &str,
+    text: &Spanned<String>,
+) -> Result<Duration, String> {
+    match parse_duration(text.as_ref()) {
+        Err(error) => Err(source.error(text.span(), field, error)),
+        Ok(time) if time.is_zero() => {
+            Err(source.error(text.span(), field, "a time above zero is wanted"))
+        }
+        Ok(time) => Ok(time),
+    }
+}
+
+fn point_time(source: &TomlText, field: &str, text: &Spanned<String>) -> Result<Duration, String> {
+    let time = duration(source, field, text)?;
+    if time > MAX_TIME {
+        Err(source.error(text.span(), field, "a point takes at most 24h"))
+    } else {
+        Ok(time)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use daqmeter_harness::StepPlan;
+use daqmeter_harness::{Availability, StepPlan};
+use daqmeter_record::Host;
+use daqmeter_record::host::Cache;
 
 use super::*;
 
@@ -101,15 +103,14 @@ fn includes_bring_their_sweeps_and_no_circle_is_entered() {
     assert_eq!(plan.points.iter().filter(|point| point.study == "b").count(), 1);
     assert!(plan.points.len() > 13);
     write("b.toml", "title = 'b'\ninclude = ['a.toml']\n");
-    let error = Plan::load(&a).unwrap_err().to_string();
+    let error = Plan::load(&a).unwrap_err();
     assert!(error.contains("b.toml:2: include") && error.contains("by itself"), "{error}");
 }
 
 #[test]
 fn what_is_wrong_is_named_with_file_line_and_field() {
-    let refused = |from: &str, to: &str| {
-        Plan::parse(&PLAN.replacen(from, to, 1), "p.toml").unwrap_err().to_string()
-    };
+    let refused =
+        |from: &str, to: &str| Plan::parse(&PLAN.replacen(from, to, 1), "p.toml").unwrap_err();
     for (from, to, wanted) in [
         (
             "engine = \"memory\"",
@@ -146,14 +147,9 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         let error = refused(from, to);
         assert!(error.contains(wanted) && !error.contains('\n'), "{to}: {error}");
     }
-    let error = Plan::load("/nonexistent.toml").unwrap_err().to_string();
+    let error = Plan::load("/nonexistent.toml").unwrap_err();
     assert!(error.contains("No such file") && error.contains("memory"), "{error}");
-    assert!(
-        Plan::parse("title = 'empty'", "p.toml")
-            .unwrap_err()
-            .to_string()
-            .contains("no point is left")
-    );
+    assert!(Plan::parse("title = 'empty'", "p.toml").unwrap_err().contains("no point is left"));
     let endless = refused("repetitions = 2", "repetitions = 9000000000000000000");
     assert!(
         endless.contains("p.toml:11: sweep 1: ") && endless.contains("at most 100000 points"),
@@ -176,7 +172,7 @@ fn product(axes: &[usize]) -> String {
 /// Regression: each of these took all memory or all time before it was refused.
 #[test]
 fn points_are_counted_before_they_are_made() {
-    let refused = |text: &str| Plan::parse(text, "p.toml").unwrap_err().to_string();
+    let refused = |text: &str| Plan::parse(text, "p.toml").unwrap_err();
     let huge = refused(&format!("title = 't'\n{}", product(&[46, 46, 46, 1000])));
     assert!(huge.contains("p.toml:4: sweep 1: ") && huge.contains("97336000 points"), "{huge}");
     let many = refused(&format!("title = 't'\n{}", product(&[300, 300]).repeat(200)));
@@ -196,8 +192,7 @@ fn points_are_counted_before_they_are_made() {
 fn points_and_files_are_counted_over_includes() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    let load =
-        || Plan::load(&folder.path().join("a.toml").display().to_string()).unwrap_err().to_string();
+    let load = || Plan::load(&folder.path().join("a.toml").display().to_string()).unwrap_err();
     let includes =
         |name: &str, times: usize| format!("include = [{}]\n", format!("'{name}',").repeat(times));
     write("a.toml", &format!("title = 'a'\n{}", includes("b.toml", 20)));
@@ -216,9 +211,7 @@ fn points_and_files_are_counted_over_includes() {
 #[test]
 fn includes_that_are_no_texts_of_a_sane_size_are_refused() {
     let include = |name: &str| {
-        Plan::parse(&format!("title = 't'\ninclude = ['{name}']\n"), "p.toml")
-            .unwrap_err()
-            .to_string()
+        Plan::parse(&format!("title = 't'\ninclude = ['{name}']\n"), "p.toml").unwrap_err()
     };
     for name in ["/dev/zero", "/proc", "/dev/null"] {
         let error = include(name);
@@ -232,4 +225,77 @@ fn includes_that_are_no_texts_of_a_sane_size_are_refused() {
     std::fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
     let error = include(&long.display().to_string());
     assert!(error.contains("longer than 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn every_shipped_plan_is_understood_and_its_points_open() {
+    for name in SHIPPED_PLANS.names() {
+        let plan = Plan::load(name).unwrap();
+        assert!(!plan.points.is_empty() && !plan.about.is_empty(), "{name}");
+        // Repetitions are one point.
+        let mut seen = BTreeSet::new();
+        for point in plan.points {
+            if !seen.insert((point.engine.clone(), point.workload.key())) {
+                continue;
+            }
+            let job = crate::engine(&point.engine).unwrap().parse(&point.workload).unwrap();
+            // Sixteen rings are not allocated here.
+            let is_small = job.memory_bytes.is_none_or(|bytes| bytes < 1 << 30);
+            if is_small && job.availability == Availability::Ready {
+                job.open().map(drop).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+            }
+        }
+    }
+}
+
+fn survey(name: &str, cache_bytes: u64, memory_bytes: u64) -> Vec<String> {
+    let cache = Cache { level: 3, bytes: cache_bytes, ..Cache::default() };
+    let host =
+        Host { caches: vec![cache], memory_bytes, allowed_cpus: vec![0, 1], ..Host::default() };
+    let site = Site { host, ..Site::default() };
+    let plan = Plan::load_for(name, &site).unwrap();
+    let key = |point: PlannedPoint| format!("{} {}", point.study, point.workload.key());
+    plan.points.into_iter().map(key).collect()
+}
+
+#[test]
+fn a_short_surveys_points_are_among_a_long_ones() {
+    for (cache_bytes, memory_bytes) in [(0, 8 << 30), (105 << 20, 64 << 30)] {
+        let short = survey("survey-short", cache_bytes, memory_bytes);
+        let long = survey("survey", cache_bytes, memory_bytes);
+        assert!(short.len() < long.len());
+        assert!(short.iter().all(|key| long.contains(key)), "{short:#?}");
+        let different: BTreeSet<&String> = long.iter().collect();
+        assert_eq!(different.len(), long.len(), "each point is measured once");
+    }
+}
+
+#[test]
+fn a_surveys_footprints_reach_beyond_the_caches_of_the_host() {
+    let largest = |cache_bytes| {
+        let bytes = |key: &String| {
+            let value = key.split("read_bytes=").nth(1)?.split(' ').next()?;
+            value.parse::<u64>().ok()
+        };
+        let keys = survey("survey", cache_bytes, 64 << 30);
+        keys.iter().filter_map(bytes).max()
+    };
+    assert_eq!(largest(0), Some(64 << 20));
+    assert_eq!(largest(105 << 20), Some(256 << 20));
+}
+
+#[test]
+fn threads_of_a_survey_are_pinned_to_the_last_cpus_first() {
+    let site = Site {
+        host: Host { allowed_cpus: vec![0, 2, 5], memory_bytes: 8 << 30, ..Host::default() },
+        ..Site::default()
+    };
+    let pins = |site: &Site| Plan::load_for("survey", site).unwrap().points[0].pin.clone();
+    assert_eq!(pins(&site), [5, 2, 0]);
+    // Two threads of one core are not busy together while another core is free.
+    let siblings =
+        Site { host: Host { siblings: vec![vec![2, 5]], ..site.host.clone() }, ..Site::default() };
+    assert_eq!(pins(&siblings), [5, 0, 2]);
+    let site = Site { pin: Some(vec![2]), ..site };
+    assert_eq!(pins(&site), [2]);
 }

@@ -15,7 +15,7 @@ mod finding;
 mod formula;
 mod judgement;
 
-use daqmeter_harness::StepPlan;
+use daqmeter_harness::{Shipped, StepPlan, TomlText};
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, StudyFinding, StudyLine};
 
@@ -23,13 +23,16 @@ use crate::{Plan, PlannedPoint};
 use evaluation::Evaluation;
 use file::StudyFile;
 
-const SHIPPED_STUDIES: [(&[&str], &str); 5] = [
-    (&["digitizer"], include_str!("../../studies/digitizer.toml")),
-    (&["etherbone", "eb"], include_str!("../../studies/etherbone.toml")),
-    (&["readout"], include_str!("../../studies/readout.toml")),
-    (&["copy"], include_str!("../../studies/copy.toml")),
-    (&["pmu"], include_str!("../../studies/pmu.toml")),
-];
+const SHIPPED_STUDIES: Shipped = Shipped {
+    kind: "study",
+    files: &[
+        ("digitizer", include_str!("../../studies/digitizer.toml")),
+        ("etherbone", include_str!("../../studies/etherbone.toml")),
+        ("readout", include_str!("../../studies/readout.toml")),
+        ("copy", include_str!("../../studies/copy.toml")),
+        ("pmu", include_str!("../../studies/pmu.toml")),
+    ],
+};
 
 const REPS: &str = "reps";
 const RECEIVER_PIN: &str = "receiver-pin";
@@ -38,7 +41,7 @@ const USUAL_REPS: u64 = 300;
 
 #[derive(Debug)]
 pub struct Study {
-    names: &'static [&'static str],
+    pub name: &'static str,
     file: StudyFile,
 }
 
@@ -49,14 +52,6 @@ pub struct StudyOptions<'a> {
 }
 
 impl Study {
-    pub fn names(&self) -> &'static [&'static str] {
-        self.names
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.names[0]
-    }
-
     pub fn about(&self) -> &About {
         &self.file.study
     }
@@ -98,11 +93,11 @@ impl Study {
 }
 
 pub fn studies() -> Vec<Study> {
-    let read = |(names, text)| Study {
-        names,
-        file: toml::from_str(text).expect("ships with the binary and is tested"),
+    let read = |(name, text): &(&'static str, &str)| Study {
+        name,
+        file: TomlText::new(name, text).parse().expect("ships with the binary and is tested"),
     };
-    SHIPPED_STUDIES.into_iter().map(read).collect()
+    SHIPPED_STUDIES.files.iter().map(read).collect()
 }
 
 #[cfg(test)]

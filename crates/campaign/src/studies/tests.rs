@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::{Counter, EngineInfo, Lane, Ledger, Outcome, Stage, Workload};
 use toml::Value;
@@ -7,7 +5,7 @@ use toml::Value;
 use super::*;
 
 fn study(name: &str) -> Study {
-    studies().into_iter().find(|study| study.name() == name).unwrap()
+    studies().into_iter().find(|study| study.name == name).unwrap()
 }
 
 fn points(study: &Study) -> Vec<PlannedPoint> {
@@ -47,19 +45,12 @@ fn record(workload: Workload, emulated: bool, samples: &[u64]) -> RunRecord {
 }
 
 #[test]
-fn names_are_unique() {
-    let all = studies();
-    let names: Vec<&&str> = all.iter().flat_map(Study::names).collect();
-    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
-}
-
-#[test]
 fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
     for study in studies() {
         for point in points(&study) {
-            let name = format!("{}: {}", study.name(), point.workload);
+            let name = format!("{}: {}", study.name, point.workload);
             let words: Vec<&str> = point.study.split('/').collect();
-            assert!(words.contains(&"reproduce") && words.contains(&study.name()), "{name}");
+            assert!(words.contains(&"reproduce") && words.contains(&study.name), "{name}");
             let job = crate::engine(&point.engine).and_then(|engine| {
                 engine.parse(&point.workload).map_err(|fault| fault.to_string())
             });
@@ -84,7 +75,7 @@ fn the_records_of_every_expression_are_planned() {
             })
             .collect();
         for (name, select) in &study.file.records {
-            assert!(measured.iter().any(|record| select.takes(record)), "{}: {name}", study.name());
+            assert!(measured.iter().any(|record| select.takes(record)), "{}: {name}", study.name);
         }
     }
 }
@@ -109,7 +100,7 @@ fn every_option_of_a_study_changes_its_points() {
     let chosen = StudyOptions { reps: Some(7), receiver_cpus: Some("1") };
     for study in studies() {
         let is_changed = points(&study) != study.points(&chosen);
-        assert_eq!(is_changed, !study.options().is_empty(), "{}", study.name());
+        assert_eq!(is_changed, !study.options().is_empty(), "{}", study.name);
     }
 }
 

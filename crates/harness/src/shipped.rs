@@ -1,0 +1,153 @@
+//! Files by the name under which daqmeter ships them, or by their path; messages name file, line
+//! and field.
+
+use std::fmt::Display;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::{did_you_mean, text_file, text_input};
+
+/// Files of one kind that ship with daqmeter.
+#[derive(Clone, Copy, Debug)]
+pub struct Shipped {
+    /// Word of messages: `plan`.
+    pub kind: &'static str,
+    /// Name and text of each.
+    pub files: &'static [(&'static str, &'static str)],
+}
+
+impl Shipped {
+    pub fn names(&self) -> Vec<&'static str> {
+        self.files.iter().map(|(name, _)| *name).collect()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = TomlText> {
+        self.files.iter().map(|(name, text)| TomlText::new(name, text))
+    }
+
+    pub fn shipped(&self, name: &str) -> Option<TomlText> {
+        self.all().find(|file| file.name == name)
+    }
+
+    /// Returns the file of a name or path of the command line, which may be a pipe; at most 1 MiB.
+    ///
+    /// # Errors
+    /// Gives one line with the name, the problem, all names, and the nearest name.
+    pub fn get(&self, name_or_path: &str) -> Result<TomlText, String> {
+        self.read(name_or_path, text_input)
+    }
+
+    /// Returns the file of a name or path that another file gives: a regular file.
+    pub fn get_regular(&self, name_or_path: &str) -> Result<TomlText, String> {
+        self.read(name_or_path, text_file)
+    }
+
+    fn read(
+        &self,
+        name_or_path: &str,
+        read: fn(&Path) -> io::Result<String>,
+    ) -> Result<TomlText, String> {
+        if let Some(file) = self.shipped(name_or_path) {
+            return Ok(file);
+        }
+        let text = read(Path::new(name_or_path)).map_err(|error| {
+            let names = self.names();
+            let (kind, hint) = (self.kind, did_you_mean(name_or_path, &names));
+            let names = names.join(", ");
+            format!("{kind} {name_or_path}: {error}; shipped with daqmeter: {names}{hint}")
+        })?;
+        Ok(TomlText { name: name_or_path.to_owned(), text })
+    }
+}
+
+/// Text of a TOML file.
+#[derive(Clone, Debug)]
+pub struct TomlText {
+    /// Its name, or path, in messages.
+    pub name: String,
+    pub text: String,
+}
+
+impl TomlText {
+    pub fn new(name: &str, text: &str) -> TomlText {
+        TomlText { name: name.to_owned(), text: text.to_owned() }
+    }
+
+    /// Returns the line of a place in the text, from 1.
+    pub fn line(&self, span: Range<usize>) -> usize {
+        self.text[..span.start.min(self.text.len())].matches('\n').count() + 1
+    }
+
+    pub fn error(&self, span: Range<usize>, field: &str, problem: impl Display) -> String {
+        format!("{}:{}: {field}: {problem}", self.name, self.line(span))
+    }
+
+    /// Reads the whole text.
+    ///
+    /// # Errors
+    /// Gives one line with file, line and problem, and the nearest name for an unknown one.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, String> {
+        toml::from_str(&self.text).map_err(|error| {
+            let line = self.line(error.span().unwrap_or(0..0));
+            let message = error.message().replace('\n', " ");
+            let hint = nearest_of(&message);
+            format!("{}:{line}: {message}{hint}", self.name)
+        })
+    }
+}
+
+/// Finds the nearest name: serde quotes the unknown name and then the expected ones in backticks.
+pub fn nearest_of(message: &str) -> String {
+    let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match names.split_first() {
+        Some((wrong, expected)) if message.starts_with("unknown ") => did_you_mean(wrong, expected),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        title: String,
+    }
+
+    const TITLES: Shipped =
+        Shipped { kind: "title", files: &[("first", "title = '1'"), ("second", "title = '2'")] };
+
+    #[test]
+    fn a_file_is_found_by_name_or_path_and_errors_name_the_known_and_the_nearest() {
+        assert_eq!(TITLES.get("second").unwrap().parse::<File>().unwrap().title, "2");
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&path, "title = '3'").unwrap();
+        let path = path.path().display().to_string();
+        for file in [TITLES.get(&path).unwrap(), TITLES.get_regular(&path).unwrap()] {
+            assert_eq!((file.name.as_str(), file.text.as_str()), (&*path, "title = '3'"));
+        }
+        let error = TITLES.get("secnd").unwrap_err();
+        assert!(error.starts_with("title secnd: No such file"), "{error}");
+        let end = "; shipped with daqmeter: first, second; did you mean `second`?";
+        assert!(error.ends_with(end), "{error}");
+        let error = TITLES.get_regular("/dev/null").unwrap_err();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn an_error_names_line_and_nearest_field() {
+        let text = TomlText::new("a.toml", "# a comment\ntitel = \"x\"\n");
+        let error = text.parse::<File>().unwrap_err();
+        assert_eq!(
+            error,
+            "a.toml:2: unknown field `titel`, expected `title`; did you mean `title`?"
+        );
+        assert_eq!(text.error(12..13, "titel", "no"), "a.toml:2: titel: no");
+    }
+}
