@@ -292,7 +292,7 @@ fn faults_that_a_scenario_asks_for_fail_the_file_and_not_the_run_unless_nothing_
 }
 
 #[test]
-fn a_counter_that_falls_to_0_ends_the_check_with_3_where_no_other_e_link_tells() {
+fn a_counter_that_falls_to_0_ends_the_check_with_3() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("felig.dat").display().to_string();
     let block = |counters: std::ops::Range<u8>| -> Vec<u8> {

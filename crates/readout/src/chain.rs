@@ -229,12 +229,12 @@ impl Receiving {
     ) -> Result<(Report, CpuLoad), ChainError> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
         let connected = transport::named(&self.transport)
-            .and_then(|transport| Receiver::connect(transport, &self.publishers, &give_up));
+            .and_then(|way| Receiver::connect(way.as_ref(), &self.publishers, &give_up));
         let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         receiver.slowed.clone_from(&self.slowed);
         let stop = AtomicBool::new(false);
         Ok(loaded(|| {
-            receiver.run(&stop, Duration::from_secs(2), |_| {
+            receiver.run(&stop, |_| {
                 if quit() {
                     stop.store(true, Ordering::Relaxed);
                 }

@@ -19,7 +19,6 @@ use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 use daqmeter_wire::felix::decoder::{ElinkCounts, most_subchunks, parts};
 use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk};
 
-use crate::falls::judge;
 use crate::fragment::FragmentFinding;
 use crate::similar::SimilarByStride;
 use elink::{Looked, Place};
@@ -256,7 +255,6 @@ impl Checker {
             elink.reassembler.counts.blocks += 1;
             return;
         }
-        elink.falls.at(self.position);
         let was_open = elink.reassembler.is_open();
         let place = elink.place(header, block);
         if place == Place::Again {
@@ -377,11 +375,8 @@ impl Checker {
 
     fn checked(mut self) -> Checked {
         let elinks = self.elinks.sorted();
-        let falls: Vec<_> = elinks.iter().map(|(_, elink)| &elink.falls).collect();
-        let judged = judge(&falls, self.options.elinks.is_empty());
-        let elinks = elinks.into_iter().zip(judged);
         let rows: Vec<ElinkRow> =
-            elinks.map(|((number, elink), falls)| elink.row(number, falls)).collect();
+            elinks.into_iter().map(|(number, elink)| elink.row(number)).collect();
         let sum = |of: fn(&ElinkRow) -> u64| rows.iter().map(of).sum::<u64>();
         let counted = [
             (fault::MISSING, sum(|row| row.missing_events)),

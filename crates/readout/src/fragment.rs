@@ -5,8 +5,6 @@ use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
 
-use crate::falls::Judged;
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FragmentFaults {
     /// Events missing by the counters: a lower bound, as the emulator's counter wraps after 256.
@@ -35,16 +33,6 @@ impl FragmentFaults {
         self.jumps += other.jumps;
         self.payload += other.payload;
         self.wrong_elink += other.wrong_elink;
-    }
-
-    pub(crate) fn judged(self, falls: Judged) -> FragmentFaults {
-        FragmentFaults {
-            missing: self.missing + falls.missing,
-            resets: self.resets + falls.resets,
-            falls: falls.undecided,
-            falls_missing: falls.undecided_events,
-            ..self
-        }
     }
 }
 
@@ -279,6 +267,8 @@ impl FragmentCheck {
             SequenceStep::Again => (&mut faults.duplicates, FragmentFinding::Duplicate),
             SequenceStep::Restarted => {
                 faults.jumps += 1;
+                faults.falls += 1;
+                faults.falls_missing += u64::from(to_wrap);
                 return Some(FragmentFinding::Fell(to_wrap));
             }
         };

@@ -17,7 +17,6 @@ pub mod card;
 pub mod chain;
 pub mod check;
 pub mod decode;
-mod falls;
 pub mod fragment;
 pub mod live;
 mod memory;

@@ -30,20 +30,19 @@ fn without_names(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Subscription;
+    use crate::accounts::SubscriptionAccount;
 
-    /// A last page of all ones overflowed the number of the publisher's next page.
     #[test]
     fn names_have_64_bits_and_counts_do_not() {
-        let read = |last_page: u64| {
+        let read = |offered: u64| {
             let text = format!(
-                r#"{{"receiver": {0}, "tags": [{0}], "last_page": {last_page}}}"#,
+                r#"{{"receiver": {0}, "tag": {0}, "offered": {offered}, "unsubscribed": 0, "dropped": 0, "network_lost": 0, "delivered": 0, "delivered_truncated": 0, "delivered_flagged": 0}}"#,
                 u64::MAX
             );
-            from_peer::<Subscription>(text.as_bytes())
+            from_peer::<SubscriptionAccount>(text.as_bytes())
         };
-        assert_eq!(read(3).unwrap().tags, [u64::MAX]);
+        assert_eq!(read(3).unwrap().tag, u64::MAX);
         let refused = read(u64::MAX).unwrap_err();
-        assert!(refused.starts_with("last_page is 1844"), "{refused}");
+        assert!(refused.starts_with("offered is 1844"), "{refused}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use daqmeter_readout::receive::elink_of;
+pub(super) use daqmeter_readout::receive::elink_name;
 use daqmeter_record::Ledger;
 use daqmeter_sys::cpu_time;
 
@@ -13,10 +13,6 @@ pub(super) fn cpu_seconds() -> f64 {
 
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
     ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
-}
-
-pub(super) fn elink_name(tag: u64) -> String {
-    elink_of(tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
 }
 
 pub(super) fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {

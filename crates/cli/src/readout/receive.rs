@@ -8,7 +8,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_readout::receive::{Receiver, Report, StreamReport};
+use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::{Publish, check_congestion};
 use daqmeter_readout::transport::bus;
 use daqmeter_readout::{chain, transport};
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
         requires = "elinks"
     )]
     devices: Vec<u16>,
-    /// Wait so long for publishers that are not there (yet, or any more)
+    /// Wait so long for publishers that are not there yet
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     patience: Duration,
     /// Wait so long for the first data
@@ -65,10 +65,6 @@ pub(crate) struct Arguments {
     network: Network,
 }
 
-fn sum(report: &Report, of: fn(&StreamReport) -> u64) -> u64 {
-    report.streams.iter().map(of).sum()
-}
-
 impl Arguments {
     fn verdict(&self, report: &Report) -> Verdict {
         let mut findings = Findings::default();
@@ -87,12 +83,12 @@ impl Arguments {
         ] {
             findings.fault(count, what);
         }
-        let cut = sum(report, |stream| stream.truncated);
+        let cut = report.sum(|stream| stream.truncated);
         findings.values(&[
             (Measure::Loss, faults.missing + cut, chunks + faults.missing),
             (Measure::Order, faults.duplicates + faults.out_of_order, chunks),
             (Measure::Connections, report.lost, 0),
-            (Measure::Flags, sum(report, |stream| stream.flagged), chunks),
+            (Measure::Flags, report.sum(|stream| stream.flagged), chunks),
             (Measure::Resets, faults.resets, chunks),
         ]);
         findings.fell_to_0(faults.falls, faults.falls_missing);
@@ -124,7 +120,7 @@ impl Arguments {
         loop {
             let tried = self.wanted().and_then(|wanted| {
                 let way = transport::named(&self.transport).map_err(Failure::refused)?;
-                Receiver::connect(way, &wanted, &quit).map_err(Failure::refused)
+                Receiver::connect(way.as_ref(), &wanted, &quit).map_err(Failure::refused)
             });
             match tried {
                 Err(failure) if !waiting.is_over() && !quit() => {
@@ -168,9 +164,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(Judgement::Passed.exit(true));
     };
     receiver.delay = arguments.slow;
-    if let Some(directory) = arguments.network.bus_dir.clone() {
-        receiver.look_up = Some(Arc::new(move |tags: &[u64]| bus::holder(&directory, tags)));
-    }
     let name = format!("receiver {}", std::process::id());
     let report = received(&mut receiver, arguments, &name, &instance)?;
     for why in &report.refused {
@@ -191,7 +184,7 @@ fn received(
 ) -> Result<Report, Failure> {
     let (mut waiting, ended) = (Waiting::new(arguments.wait), AtomicBool::new(false));
     const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
-    let report = receiver.run(&ended, arguments.patience, |receiver| {
+    let report = receiver.run(&ended, |receiver| {
         let is_waiting = !receiver.has_data();
         if is_waiting {
             waiting.say(|| format!("data: {BEGINS}"));
@@ -279,8 +272,8 @@ fn report_text(name: &str, report: &Report, verdict: &Verdict) -> String {
         ("fallen to 0", faults.falls),
         ("wrong payloads", faults.payload),
         ("of another E-link", faults.wrong_elink),
-        ("cut off", sum(report, |stream| stream.truncated)),
-        ("flagged", sum(report, |stream| stream.flagged)),
+        ("cut off", report.sum(|stream| stream.truncated)),
+        ("flagged", report.sum(|stream| stream.flagged)),
         ("bad pages", report.bad_pages),
         ("connections lost", report.lost),
     ];

@@ -135,8 +135,7 @@ pub(super) struct ReceiveLimits {
     /// loss: events missing or cut off, by the publisher's account, or by their counters without
     /// one. order: events that came twice or after later ones. connections: those that were lost.
     /// flags: other events with an error or CRC flag. resets: of event counters. A name alone means
-    /// 0. Exit with 3 if a counter fell to 0, and neither an account nor the other E-links show a
-    /// reset or a loss.
+    /// 0. Exit with 3 if a counter fell to 0, and no account shows a reset or a loss.
     #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0,connections=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Order, Connections, Flags, Resets]))]
     pub(super) fail_on: FailOn,
 }
@@ -149,7 +148,7 @@ pub(super) struct CheckLimits {
     /// loss: events missing or cut off; below level 3, blocks missing and events cut off. order:
     /// blocks or events that came twice or after later ones. flags: other events with an error or
     /// CRC flag. resets: of event counters. A name alone means 0. Bytes that are wrong fail always.
-    /// Exit with 3 if a counter fell to 0, and the other E-links do not show a reset or a loss.
+    /// Exit with 3 if a counter fell to 0: a reset, or a loss.
     #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Order, Flags, Resets]))]
     pub(super) fail_on: FailOn,
 }

@@ -7,7 +7,7 @@ use daqmeter_stats::LogHistogram;
 use super::{CpuLoad, ReaderDone, joined};
 use crate::accounts::{EXTERNAL, own_losses};
 use crate::card::{Played, channel_ids};
-use crate::receive::{Report, elink_of};
+use crate::receive::{Report, elink_name};
 use crate::scenario::Scenario;
 use crate::search::Observation;
 
@@ -205,13 +205,10 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
     losing.sort_by_key(|(lost, tag, _)| (std::cmp::Reverse(*lost), **tag));
     let told = losing.len().min(MAX_LOSING_ELINKS);
     let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
-    let name = |tag: u64| {
-        elink_of(tag).map_or(format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
-    };
     let mut counters: Vec<Counter> = losing[..told]
         .iter()
         .flat_map(|(_, tag, ledger)| {
-            let elink = name(**tag);
+            let elink = elink_name(**tag);
             own_losses(ledger)
                 .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
         })

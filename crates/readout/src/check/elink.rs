@@ -6,7 +6,6 @@ use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
 
 use super::tables::ElinkRow;
-use crate::falls::{Falls, Judged, Span};
 use crate::fragment::{FragmentCheck, FragmentFinding};
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
@@ -29,8 +28,6 @@ pub(super) struct ElinkCheck {
     duplicate_blocks: u64,
     late_blocks: u64,
     fragments: FragmentCheck,
-    pub(super) falls: Falls,
-    began: Span,
     partial: Vec<u8>,
     open_bytes: usize,
     smallest: usize,
@@ -93,8 +90,6 @@ impl ElinkCheck {
             duplicate_blocks: 0,
             late_blocks: 0,
             fragments: FragmentCheck::of_blocks(elink),
-            falls: Falls::default(),
-            began: Span::default(),
             partial: Vec::new(),
             open_bytes: 0,
             smallest: usize::MAX,
@@ -219,7 +214,6 @@ impl ElinkCheck {
             let begin = left.begin();
             let payload = &looked.block[begin..begin + left.length()];
             if let Some(finding) = self.fragments.check(payload) {
-                self.falls.keep(finding, self.falls.span());
                 looked.findings.push((begin, finding));
             }
             let usual = self.alike(left, looked);
@@ -266,7 +260,6 @@ impl ElinkCheck {
         let payload = &block[part.begin..part.begin + part.length];
         let is_whole = part.begins && part.ends;
         if part.begins {
-            self.began = self.falls.span();
             self.partial.clear();
         }
         // A chunk of several blocks is checked when its last part is there.
@@ -281,14 +274,13 @@ impl ElinkCheck {
                 self.fragments.check(chunk)
             }
         {
-            self.falls.keep(finding, self.began);
             findings.push((part.begin, finding));
         }
     }
 
-    pub(super) fn row(&self, elink: u16, falls: Judged) -> ElinkRow {
+    pub(super) fn row(&self, elink: u16) -> ElinkRow {
         let counts = &self.reassembler.counts;
-        let faults = self.fragments.faults.judged(falls);
+        let faults = self.fragments.faults;
         let is_ttc = elink == Elink::TTC.number();
         ElinkRow {
             elink,

@@ -168,7 +168,7 @@ impl Checked {
         if falls > 0 {
             let _ = writeln!(
                 out,
-                " event counters fell to 0 {falls} times more: resets, or {missing} events missing; the other E-links do not tell"
+                " event counters fell to 0 {falls} times: resets, or {missing} events missing"
             );
         }
         out

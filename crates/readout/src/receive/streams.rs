@@ -9,10 +9,8 @@ use daqmeter_wire::felix::page::{FrameKind, Messages, Status};
 use daqmeter_wire::felix::payload::Fid;
 use daqmeter_wire::felix::{BlockFormat, FelixHeader, Reassembler, Subchunk, subchunks};
 
-use super::elink_of;
-use super::report::StreamReport;
+use super::{StreamReport, elink_of};
 use crate::accounts::{FinalAccount, not_received};
-use crate::falls::{Falls, Judged, Span};
 use crate::fragment::{FragmentCheck, FragmentFaults};
 use crate::scenario::MAX_PAYLOAD_BYTES;
 use crate::similar::{MAX_ALIKE_BYTES, MIN_ALIKE, SimilarByStride};
@@ -26,24 +24,12 @@ const MAX_ALIKE: usize = 256;
 pub(super) struct Stream {
     pub(super) tag: u64,
     check: FragmentCheck,
-    pub(super) falls: Falls,
-    /// Span in which the current chunk began, in pages of blocks.
-    began: Span,
     chunks: u64,
     bytes: u64,
     truncated: u64,
     flagged: u64,
-    before: Before,
     reassembler: Reassembler,
     partial: Vec<u8>,
-}
-
-/// Counts of one E-link from earlier lives of its publisher, which its account does not know.
-#[derive(Clone, Copy, Debug, Default)]
-struct Before {
-    clean: u64,
-    truncated: u64,
-    faults: FragmentFaults,
 }
 
 /// E-links that came, and those that may come: a publisher may only send tags that it offers.
@@ -52,32 +38,23 @@ pub(super) struct Streams {
     pub(super) all: Vec<Stream>,
     pub(super) places: HashMap<u64, usize>,
     offered: HashSet<u64>,
-    page: u64,
     room: Vec<Subchunk>,
     strides: SimilarByStride,
 }
 
 impl Streams {
-    /// Takes a publisher's offer: data sent while it was away is missing.
-    pub(super) fn offer(&mut self, tags: &[u64], is_new: bool) {
-        for tag in tags {
-            self.offered.insert(*tag);
-            if let Some(at) = self.places.get(tag) {
-                self.all[*at].reconnected(is_new);
-            }
-        }
+    pub(super) fn offer(&mut self, tags: &[u64]) {
+        self.offered.extend(tags);
     }
 
     /// Takes a page; returns true if it was good to its end, and held only offered tags.
     pub(super) fn page(
         &mut self,
-        number: u64,
         kind: FrameKind,
         body: &[u8],
         format: Option<BlockFormat>,
         tags: &[u64],
     ) -> bool {
-        self.page = number;
         match (kind, format) {
             (FrameKind::Messages, _) => self.messages(body),
             // Headers of blocks name no device: it is that of the tags.
@@ -103,7 +80,7 @@ impl Streams {
                 continue;
             };
             let stream = &mut self.all[place];
-            stream.take(message.payload, message.status, stream.falls.span());
+            stream.take(message.payload, message.status);
             if message.status.is_clean() {
                 let length = message.payload.len();
                 let most = (MAX_ALIKE_BYTES / (length + MESSAGE_WORD)).saturating_sub(1);
@@ -124,8 +101,8 @@ impl Streams {
                 continue;
             };
             let tag = Fid::of_elink(0, connector, header.elink).to_u64();
-            match self.of(tag) {
-                Some(stream) => good &= stream.block(header, found, block),
+            match self.place_of(tag) {
+                Some(at) => good &= self.all[at].block(header, found, block),
                 None => good = false,
             }
         }
@@ -133,19 +110,9 @@ impl Streams {
         good
     }
 
-    /// Stream of a tag in the current page. `None` for a tag that was not offered.
-    fn of(&mut self, tag: u64) -> Option<&mut Stream> {
-        let at = self.place_of(tag)?;
-        Some(&mut self.all[at])
-    }
-
+    /// Place of a tag's stream. `None` for a tag that was not offered.
     fn place_of(&mut self, tag: u64) -> Option<usize> {
-        let at = match self.places.get(&tag) {
-            Some(at) => *at,
-            None => self.begin(tag)?,
-        };
-        self.all[at].falls.at(self.page);
-        Some(at)
+        self.places.get(&tag).copied().or_else(|| self.begin(tag))
     }
 
     fn begin(&mut self, tag: u64) -> Option<usize> {
@@ -155,37 +122,31 @@ impl Streams {
         self.all.push(Stream {
             tag,
             check: FragmentCheck::new(elink_of(tag)),
-            falls: Falls::default(),
-            began: Span::default(),
             chunks: 0,
             bytes: 0,
             truncated: 0,
             flagged: 0,
-            before: Before::default(),
             reassembler: Reassembler::new(),
             partial: Vec::new(),
         });
         self.places.insert(tag, self.all.len() - 1);
         Some(self.all.len() - 1)
     }
-}
 
-pub(super) fn own_ledgers(
-    account: &FinalAccount,
-    receiver: u64,
-    tags: &[u64],
-    streams: &Streams,
-) -> Vec<(u64, Ledger)> {
-    let mut ledgers = Vec::new();
-    for tag in tags {
-        let Some(mut ledger) = account.ledger_for(receiver, *tag) else {
-            continue;
+    /// Ledgers of an account for this receiver, with its own counts of what came.
+    pub(super) fn own_ledgers(
+        &self,
+        account: &FinalAccount,
+        receiver: u64,
+        tags: &[u64],
+    ) -> Vec<(u64, Ledger)> {
+        let own = |tag: &u64| {
+            let mut ledger = account.ledger_for(receiver, *tag)?;
+            ledger.delivered = self.places.get(tag).map_or(0, |at| self.all[*at].clean());
+            Some((*tag, ledger))
         };
-        let had = |at: &usize| streams.all[*at].clean() - streams.all[*at].before.clean;
-        ledger.delivered = streams.places.get(tag).map_or(0, had);
-        ledgers.push((*tag, ledger));
+        tags.iter().filter_map(own).collect()
     }
-    ledgers
 }
 
 /// Refuses ledgers whose sums no run reaches: all sums of them have 64 bits.
@@ -210,37 +171,17 @@ impl Stream {
 
     /// Faults of the stream. An account that closes states what did not come, and that nothing came
     /// twice. Without a loss, a counter that fell was reset by the source.
-    fn faults(&self, falls: Judged, ledger: Option<&Ledger>) -> FragmentFaults {
-        let counted = self.check.faults.judged(falls);
+    fn faults(&self, ledger: Option<&Ledger>) -> FragmentFaults {
+        let counted = self.check.faults;
         let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {
             return counted;
         };
-        let before = self.before;
         let lost = not_received(ledger);
-        let missing = lost.saturating_sub(self.truncated - before.truncated);
-        let known = FragmentFaults { missing: before.faults.missing + missing, ..counted };
-        if before.clean > 0 {
-            // The account does not cover falls in an earlier life.
-            return known;
-        }
-        let known = FragmentFaults { falls: 0, falls_missing: 0, ..known };
+        let missing = lost.saturating_sub(self.truncated);
+        let known = FragmentFaults { missing, falls: 0, falls_missing: 0, ..counted };
         match lost {
             0 => FragmentFaults { resets: counted.resets + counted.falls, ..known },
             _ => FragmentFaults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
-        }
-    }
-
-    fn reconnected(&mut self, is_new: bool) {
-        self.reassembler = Reassembler::new();
-        if is_new {
-            self.before = Before {
-                clean: self.clean(),
-                truncated: self.truncated,
-                faults: self.check.faults,
-            };
-            self.check.restart();
-        } else {
-            self.check.gap();
         }
     }
 
@@ -268,7 +209,7 @@ impl Stream {
             let begins = (at..=count).map(|nth| nth * stride);
             at += self.check.usual(bytes, begins, length);
             if at <= count {
-                self.check(&bytes[at * stride..][..length], self.falls.span());
+                self.check.check(&bytes[at * stride..][..length]);
                 at += 1;
             }
         }
@@ -284,11 +225,10 @@ impl Stream {
             let bytes = &block[part.begin..part.begin + part.length];
             let status = Status::of_flags(part.flags);
             if part.begins {
-                self.began = self.falls.span();
                 partial.clear();
             }
             if part.begins && part.ends {
-                return self.take(bytes, status, self.began);
+                return self.take(bytes, status);
             }
             // No card makes longer ones: a chunk without end is not kept.
             if partial.len() + bytes.len() > MAX_PAYLOAD_BYTES {
@@ -297,7 +237,7 @@ impl Stream {
             }
             partial.extend_from_slice(bytes);
             if part.ends {
-                self.take(&partial, status, self.began);
+                self.take(&partial, status);
             }
         });
         (self.reassembler, self.partial) = (reassembler, partial);
@@ -305,45 +245,30 @@ impl Stream {
     }
 
     /// Report of the stream. An account that closes gives the number of missing chunks.
-    pub(super) fn report(&self, falls: Judged, ledger: Option<&Ledger>) -> StreamReport {
+    pub(super) fn report(&self, ledger: Option<&Ledger>) -> StreamReport {
         StreamReport {
             tag: self.tag,
             chunks: self.chunks,
             bytes: self.bytes,
             truncated: self.truncated,
             flagged: self.flagged,
-            faults: self.faults(falls, ledger),
+            faults: self.faults(ledger),
         }
     }
 
     #[inline]
-    fn take(&mut self, payload: &[u8], status: Status, span: Span) {
+    fn take(&mut self, payload: &[u8], status: Status) {
         self.chunks += 1;
         self.bytes += payload.len() as u64;
         if status.is_clean() {
-            self.check(payload, span);
-        } else {
-            self.take_flagged(payload, status, span);
-        }
-    }
-
-    #[inline]
-    fn check(&mut self, payload: &[u8], span: Span) {
-        if let Some(finding) = self.check.check(payload) {
-            self.falls.keep(finding, span);
-        }
-    }
-
-    fn take_flagged(&mut self, payload: &[u8], status: Status, span: Span) {
-        if status.0 & Status::CARD_TRUNCATED != 0 {
+            self.check.check(payload);
+        } else if status.0 & Status::CARD_TRUNCATED != 0 {
             self.truncated += 1;
             // Its bytes are those that were left: only the counter is compared.
-            if let Some(finding) = self.check.cut(payload) {
-                self.falls.keep(finding, span);
-            }
+            self.check.cut(payload);
         } else {
             self.flagged += 1;
-            self.check(payload, span);
+            self.check.check(payload);
         }
     }
 }

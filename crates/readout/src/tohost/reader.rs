@@ -1,12 +1,12 @@
 //! The reader's state, and its reports.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 use serde::{Deserialize, Serialize};
 
-use super::dest::{Dest, Pending};
+use super::dest::Dest;
 use super::elink::ElinkState;
 use super::sizes::{Sizes, spare_pages, subscriber_bytes};
 use crate::accounts::{CardAccount, SubscriptionAccount};
@@ -50,7 +50,6 @@ pub struct ToHost {
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
     pub(super) dests: Vec<Option<Dest>>,
-    pub(super) departed: BTreeMap<u64, Departed>,
     /// Accounts of subscriptions that have ended, by receiver and place of the E-link.
     pub(super) ended: BTreeMap<(u64, usize), SubscriptionAccount>,
     pub(super) room: Vec<Subchunk>,
@@ -61,12 +60,6 @@ pub struct ToHost {
     pub(super) events: Vec<OutletEvent>,
     pub(super) notes: Vec<String>,
     pub(super) stats: Stats,
-}
-
-#[derive(Default)]
-pub(super) struct Departed {
-    pub(super) pending: VecDeque<Pending>,
-    pub(super) accounts: Vec<SubscriptionAccount>,
 }
 
 const NOWHERE: u16 = u16::MAX;
@@ -106,7 +99,6 @@ impl ToHost {
             places,
             elinks: elinks.iter().map(state).collect(),
             dests: Vec::new(),
-            departed: BTreeMap::new(),
             ended: BTreeMap::new(),
             room: vec![Subchunk::default(); most_subchunks(format)],
             sizes: Sizes::new(format, &settings, longest),

@@ -7,15 +7,11 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::dest::{Dest, MAX_PENDING, Page};
 use super::elink::{ElinkState, Missed, Subscriber, deliver, lose};
-use super::reader::{Departed, ToHost};
+use super::reader::ToHost;
 use super::sizes::spare_pages;
 use crate::accounts::SubscriptionAccount;
 use crate::scenario::ReaderMode;
 use crate::transport::{OutletEvent, Subscription};
-
-/// Lost connections whose receivers may come back. A further one closes the account of the oldest
-/// number.
-const MAX_DEPARTED: usize = 256;
 
 /// Accounts of ended subscriptions that are kept apart: those of further receivers are added up.
 const MAX_ENDED: usize = 4096;
@@ -64,10 +60,6 @@ impl ToHost {
     }
 
     fn subscribe(&mut self, number: usize, subscription: &Subscription, now_ns: u64) {
-        self.replace(subscription.receiver);
-        if let Some(departed) = self.departed.remove(&subscription.receiver) {
-            self.settle(subscription.receiver, departed, subscription.last_page);
-        }
         let wanted = |tag: u64| subscription.tags.is_empty() || subscription.tags.contains(&tag);
         if let Some(why) = self.unknown(subscription).or_else(|| self.no_room()) {
             return self.refuse(number, &why);
@@ -165,8 +157,7 @@ impl ToHost {
         }
     }
 
-    /// Ends a lost connection. Its unacknowledged pages are kept: the receiver may come back and
-    /// acknowledge them.
+    /// Ends a lost connection. Its unacknowledged pages are booked to the network.
     pub(super) fn depart(&mut self, number: usize, why: String) {
         let Some(at) = self.place(number) else { return };
         let Some(mut dest) = self.dests[at].take() else {
@@ -179,43 +170,12 @@ impl ToHost {
         if !dest.page.is_empty() {
             dest.queue.push_back(dest.page);
         }
-        // The first of them may have gone in part; none has arrived whole.
-        for page in dest.queue {
-            lose(&mut self.elinks, &mut dest.accounts, &page.booked);
+        // The first of the queue may have gone in part; none has arrived whole.
+        let pending = dest.pending.into_iter().map(|page| page.booked);
+        for booked in pending.chain(dest.queue.into_iter().map(|page| page.booked)) {
+            lose(&mut self.elinks, &mut dest.accounts, &booked);
         }
-        let departed = Departed { pending: dest.pending, accounts: dest.accounts };
-        if let Some(before) = self.departed.insert(dest.receiver, departed) {
-            self.settle(dest.receiver, before, 0);
-        }
-        if self.departed.len() > MAX_DEPARTED
-            && let Some((receiver, first)) = self.departed.pop_first()
-        {
-            self.settle(receiver, first, 0);
-        }
-    }
-
-    /// Handles a receiver that comes back before the loss of its connection was noticed.
-    fn replace(&mut self, receiver: u64) {
-        let same = |dest: &&Dest| dest.receiver == receiver;
-        let old: Vec<usize> =
-            self.dests.iter().flatten().filter(same).map(|dest| dest.number).collect();
-        for number in old {
-            self.outlet.close(number);
-            self.depart(number, "its receiver came back by another connection".to_owned());
-        }
-    }
-
-    /// Settles the pages of a lost connection, of which the receiver had those up to a number.
-    fn settle(&mut self, receiver: u64, departed: Departed, last_page: u64) {
-        let Departed { pending, mut accounts } = departed;
-        for page in pending {
-            if page.sequence <= last_page {
-                deliver(&mut self.elinks, &mut accounts, &page.booked);
-            } else {
-                lose(&mut self.elinks, &mut accounts, &page.booked);
-            }
-        }
-        self.end(receiver, &accounts);
+        self.end(dest.receiver, &dest.accounts);
     }
 
     fn end(&mut self, receiver: u64, accounts: &[SubscriptionAccount]) {
@@ -243,9 +203,6 @@ impl ToHost {
     }
 
     pub(super) fn close_subscriptions(&mut self) -> Vec<SubscriptionAccount> {
-        for (receiver, departed) in std::mem::take(&mut self.departed) {
-            self.settle(receiver, departed, 0);
-        }
         let dests = std::mem::take(&mut self.dests);
         dests.iter().flatten().for_each(|dest| self.end(dest.receiver, &dest.accounts));
         self.dests = dests;

@@ -105,12 +105,6 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Tran
     Ok(Announcement { path })
 }
 
-pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
-    let has_all = |entry: &BusEntry| tags.iter().all(|tag| entry.tags.contains(tag));
-    let entries = entries(directory).ok()?.into_iter().map(|(_, entry)| entry);
-    entries.filter(has_all).find(is_alive).map(|entry| entry.address)
-}
-
 pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, TransportError> {
     let entries = entries(directory)?;
     if let Some(missing) =
@@ -162,7 +156,6 @@ mod tests {
         let entry = BusEntry { address: address.clone(), stream: 1, tags: vec![5, 6] };
         let kept = announce(path, &entry).unwrap();
         assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
-        assert_eq!((holder(path, &[5, 6]), holder(path, &[5, 7])), (Some(address.clone()), None));
         assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
         let second = BusEntry { stream: 2, ..entry.clone() };
         assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));

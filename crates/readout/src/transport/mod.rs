@@ -4,9 +4,7 @@
 //! Guarantees to subscribers:
 //! - late: data from the subscription on; what came before is booked as not subscribed;
 //! - slow: the publisher waits (and BUSY follows) or drops whole pages, as the scenario says;
-//! - killed: what it has not acknowledged is booked to the network, and the publisher goes on;
-//! - returning: it says which page it had last, so that the account of the old connection becomes
-//!   exact.
+//! - gone: what it has not acknowledged is booked to the network, and the publisher goes on.
 
 pub mod bus;
 pub mod tcp;
@@ -54,19 +52,12 @@ pub struct PublisherHello {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscription {
     pub receiver: u64,
-    /// Stream of the last page; a transport says nothing of the page to another one.
-    #[serde(skip)]
-    pub stream: u64,
-    pub last_page: u64,
     /// Tags; all that are offered if it is empty.
     pub tags: Vec<u64>,
-}
-
-impl Subscription {
-    fn to(&self, stream: u64) -> Subscription {
-        let last_page = if stream == self.stream { self.last_page } else { 0 };
-        Subscription { last_page, ..self.clone() }
-    }
+    /// Last page that an earlier subscriber had, over a transport that does not know one from the
+    /// other.
+    #[serde(skip)]
+    pub last_page: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -95,8 +95,7 @@ impl PageTransport for TcpTransport {
             hello: PublisherHello::default(),
         };
         inlet.hello = inlet.greeted(quit)?;
-        let subscription = subscription.to(inlet.hello.stream);
-        let body = serde_json::to_vec(&subscription).expect("plain data");
+        let body = serde_json::to_vec(subscription).expect("plain data");
         let frame = FelixFrame::control(
             FrameKind::Subscribe,
             u32::try_from(body.len()).unwrap_or(u32::MAX),

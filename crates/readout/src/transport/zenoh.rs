@@ -256,7 +256,6 @@ impl PageOutlet for ZenohOutlet {
                         receiver: lane.tag,
                         last_page: lane.acknowledged,
                         tags: vec![lane.tag],
-                        ..Subscription::default()
                     };
                     OutletEvent::Subscribed { dest, subscription }
                 } else {

@@ -139,7 +139,7 @@ fn publisher(text: &str, triggers: u64) -> Publisher {
 
 fn receiver(publish: &Publish, tags: &[u64]) -> Receiver {
     Receiver::connect(
-        transport::named("tcp").unwrap(),
+        transport::named("tcp").unwrap().as_ref(),
         &[(publish.clone(), tags.to_vec())],
         &|| false,
     )
@@ -152,12 +152,12 @@ fn a_killed_receiver_s_pages_are_booked_to_the_network_and_the_next_one_goes_on(
         publisher("[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n", 20_000);
     let mut first = receiver(&publisher.publish, &[]);
     let enough = AtomicBool::new(false);
-    first.run(&enough, Duration::from_secs(5), |receiver| {
+    first.run(&enough, |receiver| {
         enough.store(receiver.report().chunks() > 1000, Ordering::Relaxed);
     });
     drop(first);
     let mut second = receiver(&publisher.publish, &[]);
-    let report = second.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
+    let report = second.run(&AtomicBool::new(false), |_| {});
     assert!(report.chunks() > 0);
     let (account, notes) = publisher.thread.join().unwrap();
     for (tag, ledger) in account.ledgers() {
@@ -174,8 +174,7 @@ fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
     let scenario = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
     let tags: Vec<u64> = scenario.elinks(0, 0).iter().map(|elink| elink.tag).collect();
     let mut stranger = receiver(&publisher.publish, &[5]);
-    // It does not ask again: the publisher is there, and the wanted tags are not.
-    let refused = stranger.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {}).refused;
+    let refused = stranger.run(&AtomicBool::new(false), |_| {}).refused;
     assert!(
         refused.len() == 1 && refused[0].contains("no E-link 0x5 is published here"),
         "{refused:?}"
@@ -183,10 +182,8 @@ fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
     let mut halves: Vec<Receiver> =
         tags.chunks(8).map(|half| receiver(&publisher.publish, half)).collect();
     let mut other = halves.pop().unwrap();
-    let thread = std::thread::spawn(move || {
-        other.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {})
-    });
-    let one = halves[0].run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
+    let thread = std::thread::spawn(move || other.run(&AtomicBool::new(false), |_| {}));
+    let one = halves[0].run(&AtomicBool::new(false), |_| {});
     let two = thread.join().unwrap();
     assert_eq!(
         (one.streams.len(), two.streams.len(), one.chunks(), two.chunks()),
@@ -204,7 +201,7 @@ fn a_slow_receiver_s_pages_are_dropped_where_the_scenario_says_so() {
     let publisher = publisher(text, 10_000);
     let mut slow = receiver(&publisher.publish, &[]);
     slow.delay = Duration::from_millis(2);
-    let report = slow.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
+    let report = slow.run(&AtomicBool::new(false), |_| {});
     let (account, _) = publisher.thread.join().unwrap();
     let (_, ledger) = &account.ledgers()[0];
     assert!(ledger.closes(), "{ledger}");
@@ -229,10 +226,12 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     });
     let publish = Publish { address, ..Publish::default() };
     let error =
-        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
-            .err()
-            .unwrap()
-            .to_string();
+        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
+            false
+        })
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("does not begin a frame"), "{error}");
     answers.join().unwrap();
     let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };
@@ -249,7 +248,7 @@ fn a_reader_that_is_told_to_stop_ends_its_card_and_the_accounts_close() {
         publisher("[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n", u64::MAX);
     let stop = publisher.stop.clone();
     let mut receiver = receiver(&publisher.publish, &[]);
-    let report = receiver.run(&AtomicBool::new(false), Duration::from_secs(5), |receiver| {
+    let report = receiver.run(&AtomicBool::new(false), |receiver| {
         stop.store(receiver.report().chunks() > 10_000, Ordering::Relaxed);
     });
     let (account, _) = publisher.thread.join().unwrap();

@@ -3,8 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use daqmeter_readout::accounts::{CardElink, FinalAccount, ReaderElink, SubscriptionAccount};
@@ -168,9 +168,11 @@ fn tags_that_were_not_offered_are_not_kept() {
     };
     let (publish, thread) = fake_publisher(5, vec![[&frame.emit()[..], &page].concat()]);
     let mut receiver =
-        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
-            .unwrap();
-    let report = receiver.run(&AtomicBool::new(false), DEADLINE, |_| {});
+        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
+            false
+        })
+        .unwrap();
+    let report = receiver.run(&AtomicBool::new(false), |_| {});
     let tags: Vec<u64> = report.streams.iter().map(|stream| stream.tag).collect();
     assert_eq!((tags, report.chunks(), report.bad_pages), (vec![5], 1, 1));
     thread.join().unwrap();
@@ -192,10 +194,12 @@ fn page_of(tag: u64) -> Vec<u8> {
 fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
     let (publish, thread) = fake_publisher_of(tags.to_vec(), vec![page_of(tags[0])], account);
     let mut receiver =
-        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
-            .unwrap();
+        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
+            false
+        })
+        .unwrap();
     let mut notes = Vec::new();
-    let report = receiver.run(&AtomicBool::new(false), DEADLINE, |receiver| {
+    let report = receiver.run(&AtomicBool::new(false), |receiver| {
         notes.extend(receiver.take_notes());
     });
     drop(receiver);
@@ -311,37 +315,10 @@ fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     });
     let begin = Instant::now();
     let quit = || drips.load(Ordering::Relaxed);
-    let tried = Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &quit);
+    let tried =
+        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &quit);
     assert!(matches!(tried, Err(TransportError::Other(_))) && begin.elapsed() < DEADLINE);
     thread.join().unwrap();
-}
-
-/// Issue 14: a receiver asked for its publisher at the old port for ever.
-#[test]
-fn a_publisher_that_comes_back_at_another_port_is_found() {
-    let (mut reader, publish) = publisher(SMALL);
-    let place = Arc::new(Mutex::new(publish.address.clone()));
-    let connecting = {
-        let publish = publish.clone();
-        std::thread::spawn(move || {
-            Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])], &|| false)
-                .unwrap()
-        })
-    };
-    turn_until(&mut reader, |reader| reader.is_subscribed());
-    let mut receiver = connecting.join().unwrap();
-    drop(reader);
-    let asked = place.clone();
-    receiver.look_up = Some(Arc::new(move |_| Some(asked.lock().unwrap().clone())));
-    let (mut again, elsewhere) = publisher(SMALL);
-    assert_ne!(publish.address, elsewhere.address);
-    place.lock().unwrap().clone_from(&elsewhere.address);
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    let running = std::thread::spawn(move || receiver.run(&asked, DEADLINE, |_| {}));
-    turn_until(&mut again, |reader| reader.is_subscribed());
-    stop.store(true, Ordering::Relaxed);
-    assert_eq!(running.join().unwrap().lost, 1);
 }
 
 /// The longest chunks with the fewest and smallest pages: a block must always find room, or the

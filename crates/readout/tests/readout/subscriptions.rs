@@ -43,12 +43,9 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let mut reader = ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks);
     let receive = |slow_us: u64| {
         let mut receiver =
-            Receiver::connect(Box::new(way.clone()), &[(Publish::default(), Vec::new())], &|| {
-                false
-            })
-            .unwrap();
+            Receiver::connect(&way, &[(Publish::default(), Vec::new())], &|| false).unwrap();
         receiver.delay = Duration::from_micros(slow_us);
-        receiver.run(&AtomicBool::new(false), Duration::from_secs(10), |_| {})
+        receiver.run(&AtomicBool::new(false), |_| {})
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> =

@@ -40,9 +40,12 @@ fn a_receiver_of_nobody_says_so() {
         address: "127.0.0.1:9".to_owned(),
         ..Publish::default()
     };
-    let error =
-        Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])], &|| false)
-            .err()
-            .unwrap();
+    let error = Receiver::connect(
+        transport::named("zenoh").unwrap().as_ref(),
+        &[(publish, vec![])],
+        &|| false,
+    )
+    .err()
+    .unwrap();
     assert!(error.to_string().starts_with("zenoh: "), "{error}");
 }
