@@ -148,7 +148,7 @@ impl Page {
         self.put("daqmeter_stage_operations", labels.clone(), operations);
         self.put("daqmeter_median_seconds", labels.clone(), row.median_ns * 1e-9);
         self.put("daqmeter_rate_bytes_per_second", labels.clone(), rate);
-        if let Some(fraction) = row.fraction.filter(|_| row.doubt.is_none()) {
+        if let Some(fraction) = row.fraction.filter(|_| !row.is_above_limit) {
             self.put("daqmeter_limit_fraction", labels, fraction);
         }
     }

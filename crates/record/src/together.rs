@@ -42,3 +42,31 @@ fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
     };
     samples.map(part).sum::<f64>() * stage.bytes_per_sample()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lanes_moved_at_the_same_time_leaves_out_what_one_did_alone() {
+        let stage = |sample_ns: &[u64], start_ns: u64| Stage {
+            ops_per_sample: 1,
+            bytes_per_op: 1000,
+            start_ns,
+            end_ns: start_ns + sample_ns.iter().sum::<u64>(),
+            sample_ns: sample_ns.to_vec(),
+            ..Stage::default()
+        };
+        // The second lane copies at a tenth of the rate beside the first, and continues alone.
+        let (fast, slow) = (stage(&[100; 10], 100), stage(&[1000, 1000, 100, 100], 100));
+        let found = together(&[&fast, &slow]).unwrap();
+        assert!((found.share - 1000.0 / 2200.0).abs() < 1e-9);
+        assert!((found.moved_bytes_per_s / (11_000.0 / 1000.0 * 1e9) - 1.0).abs() < 1e-9);
+        let sum = 10_000.0 / 1000.0 * 1e9 + 4000.0 / 2200.0 * 1e9;
+        assert!((found.sum_bytes_per_s / sum - 1.0).abs() < 1e-9);
+        let later = stage(&[100], 5000);
+        let found = together(&[&fast, &later]).unwrap();
+        assert_eq!((found.share, found.moved_bytes_per_s), (0.0, 0.0));
+        assert_eq!(together(&[&fast]), None);
+    }
+}

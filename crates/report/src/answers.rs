@@ -26,10 +26,13 @@ pub fn answers(all: &[RunRecord]) -> Vec<PlainAnswer> {
 }
 
 fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<PlainAnswer> {
-    let of_families = FAMILIES.iter().flat_map(|family| family.answers);
+    let of_families = FAMILIES.iter().flat_map(|family| family.questions).map(|own| {
+        let answer = (own.answer)(usable)?;
+        Some(PlainAnswer { question: own.question, answer, figure: own.figure })
+    });
     let conditions = Conditions::of(all);
     let found = std::iter::once(first_change(usable))
-        .chain(of_families.map(|answer| answer(usable)))
+        .chain(of_families)
         .chain([verified(all), left_out(all)])
         .flatten()
         .collect();

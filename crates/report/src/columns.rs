@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use daqmeter_record::units::{plural, show_ns, significant};
 
-use crate::rate::{Doubt, shown_interval, shown_share};
+use crate::rate::{shown_interval, shown_share};
 use crate::rows::StageRow;
 
 /// Value of a table. A missing number has its type, so that the type of a column does not depend on
@@ -130,9 +130,9 @@ pub(crate) const COLUMNS: [StageColumn; 28] = [
     column("limit_low_bytes_per_s", "", BytesPerS, |row| low(row.limit_interval_bytes_per_s)),
     column("limit_high_bytes_per_s", "", BytesPerS, |row| high(row.limit_interval_bytes_per_s)),
     column("fraction", "", Fraction, |row| row.fraction.into()),
-    column("", "of limit", Plain, |row| shown_share(row.fraction, row.doubt).into()),
+    column("", "of limit", Plain, |row| shown_share(row.share()).into()),
     column("cpu_fraction", "CPU [%]", Fraction, |row| row.cpu_fraction.into()),
-    column("doubt", "", Plain, |row| row.doubt.map_or("", Doubt::name).into()),
+    column("doubt", "", Plain, |row| if row.is_above_limit { "above-limit" } else { "" }.into()),
     column("disturbed", "", Plain, |row| row.disturbed.as_str().into()),
     column("", "note", Plain, |row| note(row).into()),
 ];
@@ -152,7 +152,7 @@ impl StageColumn {
 
 fn note(row: &StageRow) -> String {
     let undone = row.undone().map(|(how, _)| how.to_uppercase());
-    let doubt = row.doubt.map(|_| "ABOVE ITS LIMIT".to_owned());
+    let doubt = row.is_above_limit.then(|| "ABOVE ITS LIMIT".to_owned());
     let disturbed = (!row.disturbed.is_empty()).then(|| format!("UNSOUND: {}", row.disturbed));
     let emulated = row.emulated.then(|| "emulated".to_owned());
     let means = (row.ops_per_sample > 1).then(|| format!("means of {}", row.ops_per_sample));

@@ -4,30 +4,41 @@
 use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
-use crate::figures::Figure;
-
-pub(crate) type Maker<T> = fn(&[RunRecord]) -> Option<T>;
+use crate::figures::Plot;
 
 /// Family of measurements. Its functions select their records by engine and workload, and return
 /// nothing without any.
 pub(crate) struct Family {
     pub(crate) engines: &'static [(&'static str, Work)],
     /// Figures, in the order of the page, from records that were done and verified.
-    pub(crate) figures: &'static [Maker<Figure>],
-    /// Answers, in the order of the page, from usable records, as for advice.
-    pub(crate) answers: &'static [Maker<PlainAnswer>],
-    pub(crate) advice: &'static [Maker<Advice>],
+    pub(crate) plots: &'static [Plot],
+    /// Questions, in the order of the page, for usable records, as for advice.
+    pub(crate) questions: &'static [Question],
+    pub(crate) advice: &'static [Counsel],
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
     pub(crate) in_label: &'static [&'static str],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
+}
+
+pub(crate) type Maker = fn(&[RunRecord]) -> Option<String>;
+
+pub(crate) struct Question {
+    pub(crate) question: &'static str,
+    pub(crate) figure: Option<&'static str>,
+    pub(crate) answer: Maker,
+}
+
+pub(crate) struct Counsel {
+    pub(crate) what: &'static str,
+    pub(crate) evidence: Maker,
 }
 
 impl Family {
     /// Family without contributions: the default of a new one.
     pub(crate) const EMPTY: Family = Family {
         engines: &[],
-        figures: &[],
-        answers: &[],
+        plots: &[],
+        questions: &[],
         advice: &[],
         label: |_, stage| stage.name.to_string(),
         in_label: &[],
@@ -53,7 +64,7 @@ pub struct PlainAnswer {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    pub what: String,
+    pub what: &'static str,
     pub evidence: String,
 }
 

@@ -290,7 +290,7 @@ fn data_table(figure: Figure) -> DataTable {
 
 /// Returns for each point a fault, and its share of the limit in per cent, for the width of a bar.
 fn mark(row: &StageRow) -> (bool, String) {
-    let is_fault = row.undone().is_some() || row.doubt.is_some() || !row.disturbed.is_empty();
+    let is_fault = row.undone().is_some() || row.is_above_limit || !row.disturbed.is_empty();
     (is_fault, format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0))
 }
 

@@ -72,17 +72,20 @@ pub(crate) fn words(parameters: &Parameters<'_>, but: &[&str]) -> String {
     wanted.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the names of records, with the parameters that distinguish equal names except the given
-/// ones. So two points with one name cannot hide each other.
-pub(crate) fn distinguished(records: &[&RunRecord], names: &[String], but: &[&str]) -> Vec<String> {
-    let places: HashMap<*const RunRecord, &String> =
-        records.iter().map(|record| std::ptr::from_ref(*record)).zip(names).collect();
-    let all = differing(records, |record| places.get(&std::ptr::from_ref(record)));
-    let label = |(name, parameters): (&String, &Parameters<'_>)| match words(parameters, but) {
-        distinction if distinction.is_empty() => name.clone(),
-        distinction => format!("{name}, {distinction}"),
+/// Returns records with their names, and with the parameters that distinguish equal names except
+/// the given ones. So two points with one name cannot hide each other.
+pub(crate) fn labelled<'a>(
+    records: Vec<&'a RunRecord>,
+    name: impl Fn(&RunRecord) -> String,
+    but: &[&str],
+) -> Vec<(&'a RunRecord, String)> {
+    let all = differing(&records, |record| name(record));
+    let label = |(record, parameters): (&&'a RunRecord, &Parameters<'_>)| {
+        let words = words(parameters, but);
+        let comma = if words.is_empty() { "" } else { ", " };
+        (*record, format!("{}{comma}{words}", name(record)))
     };
-    names.iter().zip(&all).map(label).collect()
+    records.iter().zip(&all).map(label).collect()
 }
 
 pub(crate) fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
@@ -166,9 +169,9 @@ mod tests {
             RunRecord::new(Default::default(), workload.with("store", store))
         };
         let (a, b) = (with("cached", 1), with("non-temporal", 2));
-        let named = |names: [&str; 2]| {
-            let names = names.map(str::to_owned);
-            distinguished(&[&a, &b], &names, &["samples"])
+        let named = |names: [&'static str; 2]| -> Vec<String> {
+            let name = |record: &RunRecord| names[usize::from(std::ptr::eq(record, &b))].to_owned();
+            labelled(vec![&a, &b], name, &["samples"]).into_iter().map(|of| of.1).collect()
         };
         assert_eq!(named(["cast", "cast"]), ["cast, store cached", "cast, store non-temporal"]);
         assert_eq!(named(["cast", "scale"]), ["cast", "scale"]);

@@ -9,34 +9,6 @@ use std::collections::BTreeSet;
 use daqmeter_record::units::significant;
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats::{Rate, Share, share, sustained};
-use serde::Serialize;
-
-/// Reason to show a number without using it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Doubt {
-    /// The rate exceeds its limit by more than both intervals allow: one of the two was measured
-    /// wrongly.
-    AboveLimit,
-}
-
-impl Doubt {
-    pub fn name(self) -> &'static str {
-        match self {
-            Doubt::AboveLimit => "above-limit",
-        }
-    }
-
-    pub fn of(share: Share) -> Option<Doubt> {
-        share.is_above.then_some(Doubt::AboveLimit)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
-    pub limit: Rate,
-    pub share: Share,
-}
 
 pub fn of(stage: &Stage) -> Option<Rate> {
     sustained(stage.bytes_per_sample(), &stage.sample_ns)
@@ -54,11 +26,8 @@ pub(crate) fn limit_rate(limit: &Limit) -> Rate {
     }
 }
 
-pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
-    let limit = limit_of(record, stage)?;
-    let rate = of(stage)?;
-    let limit = limit_rate(limit);
-    Some(Held { limit, share: share(rate, limit)? })
+pub(crate) fn held(record: &RunRecord, stage: &Stage) -> Option<Share> {
+    share(of(stage)?, limit_rate(limit_of(record, stage)?))
 }
 
 /// Tests if a stage exceeds its limit. If even its fastest sample does not, the intervals are not
@@ -69,7 +38,7 @@ fn is_above(record: &RunRecord, stage: &Stage) -> bool {
     };
     let fastest_ns = stage.sample_ns.iter().copied().min().unwrap_or(0);
     let fastest = stage.bytes_per_sample() / fastest_ns as f64 * 1e9;
-    fastest > limit.rate_bytes_per_s && held(record, stage).is_some_and(|held| held.share.is_above)
+    fastest > limit.rate_bytes_per_s && held(record, stage).is_some_and(|share| share.is_above)
 }
 
 pub fn is_done(record: &RunRecord) -> bool {
@@ -91,8 +60,7 @@ pub(crate) fn undone_word(record: &RunRecord) -> Option<&'static str> {
 }
 
 pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
-    let share = held(record, stage).map(|held| held.share);
-    let shown = || shown_share(share.map(|share| share.fraction), share.and_then(Doubt::of));
+    let shown = || shown_share(held(record, stage));
     undone_word(record).map_or_else(shown, str::to_uppercase)
 }
 
@@ -116,18 +84,18 @@ pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
 /// Returns the records for answers, advice and figures: done and verified, with no rate above its
 /// limit.
 pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
-    let is_usable = |record: &RunRecord| is_done(record) && !is_doubtful(record);
-    if records.iter().all(is_usable) {
-        return Cow::Borrowed(records);
-    }
-    Cow::Owned(records.iter().filter(|record| is_usable(record)).cloned().collect())
+    only(records, |record| is_done(record) && !is_doubtful(record))
 }
 
 pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
-    if records.iter().all(is_done) {
-        return Cow::Borrowed(records);
+    only(records, is_done)
+}
+
+fn only(records: &[RunRecord], is_wanted: fn(&RunRecord) -> bool) -> Cow<'_, [RunRecord]> {
+    match records.iter().all(is_wanted) {
+        true => Cow::Borrowed(records),
+        false => records.iter().filter(|record| is_wanted(record)).cloned().collect(),
     }
-    Cow::Owned(records.iter().filter(|record| is_done(record)).cloned().collect())
 }
 
 pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
@@ -135,12 +103,14 @@ pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
 }
 
 /// Writes a share of a limit for a table, with a mark if it is impossible.
-pub(crate) fn shown_share(fraction: Option<f64>, doubt: Option<Doubt>) -> String {
-    let mark = if doubt.is_some() { "!" } else { "" };
-    let digits = |fraction: f64| {
-        if fraction < 0.095 { significant(fraction, 2) } else { format!("{fraction:.2}") }
-    };
-    fraction.map_or("-".to_owned(), |fraction| format!("{}{mark}", digits(fraction)))
+pub(crate) fn shown_share(share: Option<Share>) -> String {
+    share.map_or("-".to_owned(), |Share { fraction, is_above, .. }| {
+        let mark = if is_above { "!" } else { "" };
+        match fraction {
+            ..0.095 => format!("{}{mark}", significant(fraction, 2)),
+            _ => format!("{fraction:.2}{mark}"),
+        }
+    })
 }
 
 /// Writes a rate in a sentence, with its interval: `1196 MB/s (1180 - 1210)`.
@@ -201,7 +171,7 @@ mod tests {
         let stage = stage.clone();
         let sustained = 6e6 / 4.06e-3;
         record.limits[0] = Limit::given("link", 2.0 * sustained, "profile");
-        assert!((held(&record, &stage).unwrap().share.fraction - 0.5).abs() < 1e-9);
+        assert!((held(&record, &stage).unwrap().fraction - 0.5).abs() < 1e-9);
         assert!((mean_ns(&stage).unwrap() - 4.06e6).abs() < 1.0);
     }
 

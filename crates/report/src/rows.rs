@@ -2,14 +2,15 @@
 //! stored.
 
 use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
-use serde::Serialize;
+
+use daqmeter_stats::Share;
 
 use crate::families;
 use crate::parameters::{Parameters, by_values, differing, words};
-use crate::rate::{self, Doubt, undone};
+use crate::rate::{self, undone};
 use crate::samples::{cpu_fraction, summary};
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageRow {
     pub study: String,
     pub engine: String,
@@ -44,8 +45,9 @@ pub struct StageRow {
     pub limit_bytes_per_s: Option<f64>,
     pub limit_interval_bytes_per_s: Option<(f64, f64)>,
     pub fraction: Option<f64>,
-    /// Reason to show the numbers without using them.
-    pub doubt: Option<Doubt>,
+    /// True if the rate exceeds its limit by more than both intervals allow: one of the two was
+    /// measured wrongly, and the numbers are shown without being used.
+    pub is_above_limit: bool,
     /// Load of the host that makes the numbers unsound, in a word or two; empty without any.
     pub disturbed: String,
     pub cpu_fraction: f64,
@@ -57,6 +59,10 @@ impl StageRow {
     /// Returns ending and reason of work that was not done: `("failed", "bytes differ")`.
     pub fn undone(&self) -> Option<(&'static str, &str)> {
         undone(&self.outcome)
+    }
+
+    pub(crate) fn share(&self) -> Option<Share> {
+        Some(Share { fraction: self.fraction?, is_above: self.is_above_limit })
     }
 
     pub(crate) fn empty(record: &RunRecord, device: &str, outcome: Outcome) -> StageRow {
@@ -148,7 +154,7 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> StageRow {
     let summary = summary(stage).unwrap_or_default();
     let rate = rate::of(stage).unwrap_or_default();
     let limit = rate::limit_of(record, stage).map(rate::limit_rate);
-    let share = rate::held(record, stage).map(|held| held.share).filter(|_| outcome.is_ok());
+    let share = rate::held(record, stage).filter(|_| outcome.is_ok());
     StageRow {
         stage: stage.name.to_string(),
         label: families::label(record, stage),
@@ -166,7 +172,7 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> StageRow {
         limit_bytes_per_s: limit.map(|limit| limit.per_s),
         limit_interval_bytes_per_s: limit.and_then(|limit| limit.interval),
         fraction: share.map(|share| share.fraction),
-        doubt: share.and_then(Doubt::of),
+        is_above_limit: share.is_some_and(|share| share.is_above),
         cpu_fraction: cpu_fraction(stage),
         ..StageRow::empty(record, "", Outcome::Ok)
     }
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn a_rate_above_its_limit_is_doubted() {
         let found = rows_of(&above_its_limit());
-        assert_eq!((found[0].doubt, found[1].doubt), (Some(Doubt::AboveLimit), None));
+        assert_eq!((found[0].is_above_limit, found[1].is_above_limit), (true, false));
         assert!((found[0].fraction.unwrap() - 3.0).abs() < 1e-9);
     }
 

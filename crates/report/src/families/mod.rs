@@ -7,10 +7,9 @@ pub(crate) mod digitizer;
 pub mod etherbone;
 pub mod felix;
 mod functions;
-mod hostio;
-mod memory;
 pub mod path;
 pub mod pmu;
+mod sweeps;
 pub(crate) mod tool;
 
 use daqmeter_record::{RunRecord, Stage};
@@ -23,8 +22,8 @@ use crate::several;
 pub(crate) const FAMILIES: &[Family] = &[
     digitizer::FAMILY,
     conversion::FAMILY,
-    memory::FAMILY,
-    hostio::FAMILY,
+    sweeps::MEMORY,
+    sweeps::HOSTIO,
     path::FAMILY,
     etherbone::FAMILY,
     felix::FAMILY,
@@ -44,8 +43,9 @@ pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     let mut number = 0;
     several::each(&crate::rate::done(records), |host, records| {
-        let makers = FAMILIES.iter().flat_map(|family| family.figures);
-        let mut figures: Vec<Figure> = makers.filter_map(|figure| figure(records)).collect();
+        let plots = FAMILIES.iter().flat_map(|family| family.plots);
+        let mut figures: Vec<Figure> = plots.filter_map(|plot| plot.draw(records)).collect();
+        figures.extend(pmu::over_time(records));
         number += 1;
         for figure in &mut figures {
             if let Some(host) = host {

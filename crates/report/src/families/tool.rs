@@ -4,13 +4,23 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 
-use crate::family::{Advice, Family, PlainAnswer, Work};
-use crate::samples::{median_ns, stages, times_ns};
+use crate::family::{Counsel, Family, Question, Work};
+use crate::samples::{median_ns, stages};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Cpu)],
-    answers: &[trust],
-    advice: &[stolen, noise],
+    questions: &[Question {
+        question: "How far can these numbers be trusted?",
+        figure: None,
+        answer: trust,
+    }],
+    advice: &[
+        Counsel { what: "reserve CPUs for this guest", evidence: stolen },
+        Counsel {
+            what: "pin measuring and read-out threads, and move interrupts to other CPUs",
+            evidence: noise,
+        },
+    ],
     ..Family::EMPTY
 };
 
@@ -25,49 +35,30 @@ pub(crate) fn cost_ns(records: &[RunRecord]) -> Option<f64> {
     measured.or_else(|| known.find(|&ns| ns > 0.0))
 }
 
-/// Records whose spread is used: a few thousand represent all.
-const SPREAD_RECORDS: usize = 4000;
-
-fn trust(records: &[RunRecord]) -> Option<PlainAnswer> {
+fn trust(records: &[RunRecord]) -> Option<String> {
     let first = records.first()?;
-    let stages = records.iter().take(SPREAD_RECORDS).flat_map(stages);
-    let spreads = stages.map(|stage| daqmeter_stats::relative_spread(&times_ns(stage)));
-    let widest = spreads.filter(|spread| spread.is_finite()).fold(0.0, f64::max);
-    let percent = |fraction: f64| significant(fraction * 100.0, 2);
-    Some(PlainAnswer {
-        question: "How far can these numbers be trusted?",
-        answer: format!(
-            "the tool itself costs {} ns per operation and {} ns per sample; equal work varies by {} % here, the widest \
-             stage by {} %",
-            significant(cost_ns(records)?, 2),
-            significant(first.clock.overhead_ns, 2),
-            percent(first.noise.relative_mad),
-            percent(widest)
-        ),
-        figure: None,
-    })
+    Some(format!(
+        "the tool itself costs {} ns per operation and {} ns per sample; equal work varies by {} % here",
+        significant(cost_ns(records)?, 2),
+        significant(first.clock.overhead_ns, 2),
+        significant(first.noise.relative_mad * 100.0, 2)
+    ))
 }
 
-fn stolen(records: &[RunRecord]) -> Option<Advice> {
+fn stolen(records: &[RunRecord]) -> Option<String> {
     let all = |of: fn(&RunRecord) -> u64| sum(records.iter().map(of)) as f64;
     let steal = all(|record| record.host_cpu.steal_ns);
     let busy =
         steal + all(|record| record.host_cpu.user_ns) + all(|record| record.host_cpu.system_ns);
     let percent = steal / busy * 100.0;
-    (steal > 0.01 * busy).then(|| Advice {
-        what: "reserve CPUs for this guest".to_owned(),
-        evidence: format!("{percent:.1} % of the busy time was stolen by the hypervisor"),
-    })
+    (steal > 0.01 * busy)
+        .then(|| format!("{percent:.1} % of the busy time was stolen by the hypervisor"))
 }
 
-fn noise(records: &[RunRecord]) -> Option<Advice> {
+fn noise(records: &[RunRecord]) -> Option<String> {
     let noise = &records.first()?.noise;
     let longer = noise.relative_worst * 100.0;
-    (longer > 5.0).then(|| Advice {
-        what: "pin measuring and read-out threads, and move interrupts to other CPUs".to_owned(),
-        evidence: format!(
-            "of {} equal pieces of arithmetic the slowest took {longer:.0} % longer",
-            noise.n
-        ),
+    (longer > 5.0).then(|| {
+        format!("of {} equal pieces of arithmetic the slowest took {longer:.0} % longer", noise.n)
     })
 }

@@ -1,32 +1,37 @@
-//! Figures 2.1 to 2.50 of the study of copies (reference 1.9), drawn from any records: a table of
-//! kinds, each for several parameters.
+//! Figures 2.1 to 2.50 of the study of copies (reference 1.9), drawn from any records.
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, ChartKind, Curve, Figure, Series, add_point, bars, join};
-use crate::copy::{CopyRow, PollutionRow, copy_rows, pollution_rows, traced_sizes};
+use super::{Axis, ChartKind, Figure, Mark, drawn};
+use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, pollution_rows, traced_sizes};
 
-/// Figure of the study, `2.1` to `2.50`.
-struct StudyFigure {
-    number: usize,
-    load: &'static str,
-    what: What,
-}
-
-enum What {
+#[derive(Clone, Copy)]
+enum Content {
     /// Mean latency against block size, by context.
-    Latency { direction: &'static str, cold: bool },
+    Latency { cold: bool },
     /// Sum of the channels' rates against block size, by context.
-    Total { direction: &'static str },
+    Total,
     /// Rate of each channel under the priority policy.
-    Channels { direction: &'static str },
+    Channels,
     /// Calls in 100 s by block size.
-    Calls { operations: &'static [&'static str] },
+    Calls(&'static [&'static str]),
     /// Mean cache-miss percentage or mean execution time of each program, by neighbour.
-    Programs { copies: &'static str, small: bool, misses: bool },
+    Programs { small: bool, misses: bool },
 }
 
-const LOADS: [&str; 2] = ["light", "heavy"];
+/// Figure of the study without its number.
+#[derive(Clone, Copy)]
+struct StudyFigure {
+    content: Content,
+    /// Direction, or the neighbour's copies.
+    copies: &'static str,
+    load: &'static str,
+}
+
+/// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text
+/// fits its place. The "huge" images, whose figures the study does not name, are with the large
+/// ones.
+const COPIES: [&str; 6] = ["both 16", "from 224", "from 1124", "from 16064", "to 1448", "to 4096"];
 const OPERATIONS: [&[&str]; 6] = [
     &["copy_from_user"],
     &["copy_to_user"],
@@ -35,59 +40,46 @@ const OPERATIONS: [&[&str]; 6] = [
     &["copy_from_user", "__copy_from_user"],
     &["copy_to_user", "__copy_to_user"],
 ];
-/// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text
-/// fits its place. The "huge" images, whose figures the study does not name, are with the large
-/// ones.
-const COPIES: [&str; 6] = ["both 16", "from 224", "from 1124", "from 16064", "to 1448", "to 4096"];
-/// Megabyte of the study's bandwidth: 2^20 bytes.
-const MIB: f64 = 1_048_576.0;
 /// Time over which the study counted calls.
 const CALLS_SECONDS: f64 = 100.0;
-const CONTEXTS: [(&str, &str); 4] =
-    [("cpu", "CPU"), ("exclusive", "DMA Excl"), ("shared", "DMA Sh"), ("priority", "DMA Prio")];
-const NEIGHBOURS: [(&str, &str); 5] = [
-    ("ideal", "Ideal"),
+const NAMES: [(&str, &str); 9] = [
     ("cpu", "CPU"),
+    ("exclusive", "DMA Excl"),
+    ("shared", "DMA Sh"),
+    ("priority", "DMA Prio"),
+    ("ideal", "Ideal"),
     ("dma", "DMA"),
     ("spin", "spin (control)"),
     ("null-call", "null call (control)"),
+    ("both", "copy_from_user + copy_to_user"),
 ];
+
+fn shown(name: &str) -> &str {
+    NAMES.iter().find(|(known, _)| *known == name).map_or(name, |(_, shown)| *shown)
+}
 
 /// Returns all 50 figures, in the order of their numbers.
 fn figures() -> Vec<StudyFigure> {
-    let mut all = Vec::new();
-    let mut add = |load, what| {
-        let number = all.len() + 1;
-        all.push(StudyFigure { number, load, what });
+    use Content::{Calls, Channels, Latency, Programs, Total};
+    let loads = ["light", "heavy"];
+    let of = |load: &'static str, directions: &[&'static str], content| {
+        let figure = |copies: &&'static str| StudyFigure { content, copies, load };
+        directions.iter().map(figure).collect::<Vec<_>>()
     };
-    for load in LOADS {
-        for cold in [false, true] {
-            for direction in ["from", "to"] {
-                add(load, What::Latency { direction, cold });
-            }
-        }
-    }
-    for load in LOADS {
-        for direction in ["from", "to", "both"] {
-            add(load, What::Total { direction });
-        }
-    }
-    for load in LOADS {
-        for direction in ["from", "to", "both"] {
-            add(load, What::Channels { direction });
-        }
-    }
-    for operations in OPERATIONS {
-        add("", What::Calls { operations });
-    }
-    for misses in [true, false] {
-        for copies in COPIES {
-            for small in [true, false] {
-                add("", What::Programs { copies, small, misses });
-            }
-        }
-    }
-    all
+    let colds = [false, true];
+    let latencies = loads.iter().flat_map(|load| {
+        colds.into_iter().flat_map(|cold| of(load, &["from", "to"], Latency { cold }))
+    });
+    let directions = ["from", "to", "both"];
+    let totals = loads.iter().flat_map(|load| of(load, &directions, Total));
+    let channels = loads.iter().flat_map(|load| of(load, &directions, Channels));
+    let calls = OPERATIONS.iter().flat_map(|names| of("", &[""], Calls(names)));
+    let programs = [true, false].into_iter().flat_map(|misses| {
+        let pair = move |copies| [true, false].map(|small| (copies, Programs { small, misses }));
+        COPIES.into_iter().flat_map(pair)
+    });
+    let programs = programs.flat_map(|(copies, content)| of("", &[copies], content));
+    latencies.chain(totals).chain(channels).chain(calls).chain(programs).collect()
 }
 
 pub struct Drawn {
@@ -98,139 +90,132 @@ pub struct Drawn {
 
 /// Returns all 50 figures, in order.
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
-    let (mut copies, pollution) = (copy_rows(records), pollution_rows(records));
+    let (mut copies, programs) = (copy_rows(records), pollution_rows(records));
     copies.retain(|row| !row.is_clearing());
-    figures().iter().map(|figure| figure.draw(records, &copies, &pollution)).collect()
+    let all = figures().into_iter().enumerate();
+    all.map(|(at, figure)| figure.draw(at + 1, records, &copies, &programs)).collect()
+}
+
+/// Values of a figure: series, block or program, value.
+type Points = Vec<(String, f64, String, f64)>;
+
+struct Values {
+    points: Points,
+    y: &'static str,
+    caption: String,
+    emulated: bool,
 }
 
 impl StudyFigure {
-    fn title(&self) -> String {
-        let load = self.load;
-        let of = |direction: &str| match direction {
-            "both" => "copy_from_user + copy_to_user".to_owned(),
+    /// Returns title and command.
+    fn words(&self) -> (String, String) {
+        let StudyFigure { copies, load, .. } = self;
+        let heavy = if *load == "heavy" { " --load heavy" } else { "" };
+        let operation = match *copies {
+            "both" => shown("both").to_owned(),
             direction => format!("copy_{direction}_user"),
         };
-        let text = match self.what {
-            What::Latency { direction, cold } => {
-                let cold = if cold { ", no cache" } else { "" };
-                format!("{}{cold}: mean latency, {load} load", of(direction))
+        match self.content {
+            Content::Latency { cold } => {
+                let (name, suffix) = if cold { (", no cache", "_nc") } else { ("", "") };
+                (
+                    format!("{operation}{name}: mean latency, {load} load"),
+                    format!("latency --operations {copies}{suffix}{heavy}"),
+                )
             }
-            What::Total { direction } => {
-                format!("{}: total bandwidth, {load} load", of(direction))
-            }
-            What::Channels { direction } => {
-                format!("{}: bandwidth by channel, priority policy, {load} load", of(direction))
-            }
-            What::Calls { operations } => {
-                format!("{}: calls in 100 s by size", operations.join(" + "))
-            }
-            What::Programs { copies, small, misses } => {
+            Content::Total => (
+                format!("{operation}: total bandwidth, {load} load"),
+                format!("bandwidth --operations {copies}{heavy}"),
+            ),
+            Content::Channels => (
+                format!("{operation}: bandwidth by channel, priority policy, {load} load"),
+                format!("bandwidth --contexts priority --operations {copies}{heavy}"),
+            ),
+            Content::Calls(names) => (
+                format!("{}: calls in 100 s by size", names.join(" + ")),
+                "trace --time 100s".to_owned(),
+            ),
+            Content::Programs { small, misses } => {
                 let programs = if small { "small" } else { "large and huge" };
                 let quantity = if misses { "cache misses" } else { "execution time" };
-                format!("{programs} programs: {quantity} beside {copies} B copies")
+                (
+                    format!("{programs} programs: {quantity} beside {copies} B copies"),
+                    format!("pollution --copies {}", copies.replace(' ', ":")),
+                )
             }
-        };
-        format!("2.{} {text}", self.number)
-    }
-
-    fn command(&self) -> String {
-        let heavy = if self.load == "heavy" { " --load heavy" } else { "" };
-        let command = match self.what {
-            What::Latency { direction, cold } => {
-                let suffix = if cold { "_nc" } else { "" };
-                format!("latency --operations {direction}{suffix}{heavy}")
-            }
-            What::Total { direction } => format!("bandwidth --operations {direction}{heavy}"),
-            What::Channels { direction } => {
-                format!("bandwidth --contexts priority --operations {direction}{heavy}")
-            }
-            What::Calls { .. } => "trace --time 100s".to_owned(),
-            What::Programs { copies, .. } => {
-                format!("pollution --copies {}", copies.replace(' ', ":"))
-            }
-        };
-        format!("daqmeter copy {command}")
-    }
-
-    fn draw(&self, records: &[RunRecord], copies: &[CopyRow], pollution: &[PollutionRow]) -> Drawn {
-        let figure = match self.what {
-            What::Latency { .. } | What::Total { .. } | What::Channels { .. } => {
-                self.copies(copies)
-            }
-            What::Calls { operations } => self.calls(records, operations),
-            What::Programs { copies, small, misses } => {
-                self.programs(pollution, copies, small, misses)
-            }
-        };
-        let command = self.command();
-        let figure = figure.map(|figure| Figure { command: command.clone(), ..figure });
-        Drawn { title: self.title(), figure, command }
-    }
-
-    fn lines(
-        &self,
-        curves: Vec<Curve>,
-        y: &'static str,
-        caption: String,
-        emulated: bool,
-    ) -> Option<Figure> {
-        if curves.is_empty() {
-            return None;
         }
-        let (xs, series) = join(curves);
-        Some(Figure {
-            id: self.id(),
-            title: self.title(),
-            caption,
-            kind: if xs.len() > 1 { ChartKind::Lines } else { ChartKind::Points },
-            x: Axis::log_bytes("block"),
-            y: Axis::log(y),
-            xs,
-            categories: Vec::new(),
-            series,
-            command: String::new(),
-            emulated,
-        })
     }
 
-    fn copies(&self, rows: &[CopyRow]) -> Option<Figure> {
+    fn draw(
+        &self,
+        number: usize,
+        records: &[RunRecord],
+        copies: &[CopyRow],
+        programs: &[PollutionRow],
+    ) -> Drawn {
+        let (title, command) = self.words();
+        let (title, command) = (format!("2.{number} {title}"), format!("daqmeter copy {command}"));
+        let values = match self.content {
+            Content::Calls(names) => calls(records, names),
+            Content::Programs { small, misses } => Some(self.programs(programs, small, misses)),
+            _ => Some(self.copies(copies)),
+        };
+        let values = values.filter(|values| !values.points.is_empty());
+        let figure = values.map(|Values { points, y, caption, emulated }| {
+            let is_program = matches!(self.content, Content::Programs { .. });
+            let mut places: Vec<f64> = points.iter().map(|point| point.1).collect();
+            places.dedup();
+            let kind = match self.content {
+                Content::Programs { .. } => ChartKind::Bars,
+                Content::Calls(_) => ChartKind::Points,
+                _ if places.len() < 2 => ChartKind::Points,
+                _ => ChartKind::Lines,
+            };
+            let blank = Figure {
+                id: format!("fig-2-{number}"),
+                title: title.clone(),
+                caption,
+                kind,
+                x: if is_program { Axis::NONE } else { Axis::log_bytes("block") },
+                y: if is_program { Axis::linear(y) } else { Axis::log(y) },
+                xs: Vec::new(),
+                categories: Vec::new(),
+                series: Vec::new(),
+                command: String::new(),
+                emulated,
+            };
+            let mark = |(series, x, category, value)| Mark {
+                category,
+                ..Mark::at(&records[0], series, x, value)
+            };
+            let figure = drawn(blank, points.into_iter().map(mark).collect());
+            Figure { command: command.clone(), emulated, ..figure }
+        });
+        Drawn { title, figure, command }
+    }
+
+    fn copies(&self, rows: &[CopyRow]) -> Values {
         let is_of = |row: &&CopyRow| {
             let lanes = row.lanes_bytes_per_s.len();
-            let (direction, is_of) = match self.what {
-                What::Latency { direction, cold } => {
-                    (direction, row.cold == cold && lanes == 1 && row.context != "priority")
+            let is_of = match self.content {
+                Content::Latency { cold } => {
+                    row.cold == cold && lanes == 1 && row.context != "priority"
                 }
-                What::Total { direction } => (direction, !row.cold && lanes > 1),
-                What::Channels { direction } => (direction, !row.cold && row.context == "priority"),
-                _ => return false,
+                Content::Total => !row.cold && lanes > 1,
+                _ => !row.cold && row.context == "priority",
             };
-            is_of && row.direction == direction && row.load == self.load
+            is_of && row.direction == self.copies && row.load == self.load
         };
         let rows: Vec<&CopyRow> = rows.iter().filter(is_of).collect();
         // A sample may be of several copies.
         let copies = |row: &&CopyRow| (row.n as u64).saturating_mul(row.ops_per_sample);
         let n = rows.iter().map(copies).max().unwrap_or(0);
-        let mut curves = Vec::new();
-        for row in &rows {
-            let x = row.block_bytes as f64;
-            match self.what {
-                What::Latency { .. } => add_point(&mut curves, &series(row), (x, row.mean_ns)),
-                What::Total { .. } => {
-                    add_point(&mut curves, &series(row), (x, row.total_bytes_per_s() / MIB));
-                }
-                _ => {
-                    for (channel, rate) in row.lanes_bytes_per_s.iter().enumerate() {
-                        add_point(&mut curves, &format!("channel {channel}"), (x, rate / MIB));
-                    }
-                }
-            }
-        }
         let lanes = rows.first().map_or(0, |row| row.lanes_bytes_per_s.len());
-        let (y, text) = match self.what {
-            What::Latency { .. } => {
+        let (y, text) = match self.content {
+            Content::Latency { .. } => {
                 ("mean latency [ns]", format!("Mean of {n} copies of each size, one at a time."))
             }
-            What::Total { .. } => (
+            Content::Total => (
                 "total bandwidth [MB/s]",
                 format!(
                     "Sum of the rates of {lanes} CPUs or channels that copy at once, {n} copies of each size each; MB of 2^20 bytes."
@@ -243,96 +228,83 @@ impl StudyFigure {
                 ),
             ),
         };
+        let values = |row: &&CopyRow| -> Vec<(String, f64)> {
+            let series = format!("{} ({})", shown(&row.context), row.path);
+            match self.content {
+                Content::Latency { .. } => vec![(series, row.mean_ns)],
+                Content::Total => vec![(series, row.total_bytes_per_s() / MIB)],
+                _ => {
+                    let rates = row.lanes_bytes_per_s.iter().enumerate();
+                    rates.map(|(at, rate)| (format!("channel {at}"), rate / MIB)).collect()
+                }
+            }
+        };
+        let point = |row: &&CopyRow| {
+            let x = row.block_bytes as f64;
+            let values = values(row).into_iter();
+            values.map(move |(series, y)| (series, x, String::new(), y)).collect::<Vec<_>>()
+        };
         let emulated = rows.iter().any(|row| row.emulated);
         let emulation = if emulated { " The DMA engine is EMULATED by a CPU." } else { "" };
         let caption = format!("System load: {}. {text}{emulation}", self.load);
-        self.lines(curves, y, caption, emulated)
+        Values { points: rows.iter().flat_map(point).collect(), y, caption, emulated }
     }
 
-    fn calls(&self, records: &[RunRecord], operations: &[&str]) -> Option<Figure> {
-        let is_trace = |record: &&RunRecord| record.engine.name == "trace" && record.wall_ns > 0;
-        let record = records.iter().rev().find(is_trace)?;
-        let seconds = record.wall_ns as f64 / 1e9;
-        // Both forms of a direction are one curve: their calls of a size are summed.
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for (bytes, calls) in operations.iter().flat_map(|name| traced_sizes(record, name)) {
-            let point = (bytes.max(1) as f64, calls / seconds * CALLS_SECONDS);
-            match points.iter_mut().find(|known| known.0 == point.0) {
-                Some(known) => known.1 += point.1,
-                None => points.push(point),
-            }
-        }
-        if points.is_empty() {
-            return None;
-        }
-        let scaled = if (seconds - CALLS_SECONDS).abs() > 1.0 {
-            format!(", scaled from {seconds:.0} s")
-        } else {
-            String::new()
-        };
-        let caption =
-            format!("Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace.");
-        let curve = Curve::new(operations.join(" + "), points);
-        let figure = self.lines(vec![curve], "calls in 100 s", caption, false)?;
-        Some(Figure { kind: ChartKind::Points, ..figure })
-    }
-
-    fn programs(
-        &self,
-        rows: &[PollutionRow],
-        copies: &str,
-        small: bool,
-        misses: bool,
-    ) -> Option<Figure> {
-        // Times of an emulator are no results, and misses of a cache and of a model are separate
-        // series. One program may have records of a host without a miss counter and of the model.
-        let value = |row: &PollutionRow| {
-            if misses { row.miss_percent } else { Some(row.mean_ns / 1e3) }
-        };
+    fn programs(&self, rows: &[PollutionRow], small: bool, misses: bool) -> Values {
+        // Times of an emulator are no results.
         let is_of = |row: &&PollutionRow| {
-            row.copies == copies
+            row.copies == self.copies
                 && row.test.ends_with("small") == small
                 && (misses || !row.simulated)
-                && value(row).is_some()
         };
-        let rows: Vec<&PollutionRow> = rows.iter().filter(is_of).collect();
-        let mut tests: Vec<String> = rows.iter().map(|row| row.test.clone()).collect();
-        tests.dedup();
-        if tests.is_empty() {
-            return None;
-        }
-        let series = NEIGHBOURS.iter().map(|(neighbour, label)| {
-            let of = |test: &String| {
-                let mut rows = rows.iter();
-                rows.find(|row| row.test == *test && row.neighbour == *neighbour)
-                    .and_then(|row| value(row))
-            };
-            Series::new(*label, tests.iter().map(of).collect())
-        });
-        let series = series.filter(|series| series.ys.iter().any(Option::is_some)).collect();
-        let n = rows.iter().map(|row| row.n).max().unwrap_or(0);
-        let simulated = rows.iter().any(|row| row.simulated);
-        let model = if misses && simulated {
+        let value =
+            |row: &PollutionRow| if misses { row.miss_percent } else { Some(row.mean_ns / 1e3) };
+        let rows = rows.iter().filter(is_of).filter_map(|row| Some((row, value(row)?)));
+        let rows: Vec<(&PollutionRow, f64)> = rows.collect();
+        let n = rows.iter().map(|(row, _)| row.n).max().unwrap_or(0);
+        let simulated = rows.iter().any(|(row, _)| row.simulated);
+        let model = if simulated {
             " SIMULATED: counted by a cache model in an emulator (L1 32 KiB, shared L2 4 MiB)."
         } else {
             ""
         };
-        let caption = format!(
-            "Mean of {n} runs of each program on one CPU while another copies {copies} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain."
-        );
-        let y = if misses { "cache misses [%]" } else { "execution time [us]" };
-        let figure = bars("", &self.title(), &caption, y, tests, series);
-        Some(Figure { id: self.id(), emulated: simulated, ..figure })
-    }
-
-    fn id(&self) -> String {
-        format!("fig-2-{}", self.number)
+        let point = |(row, value): (&PollutionRow, f64)| {
+            (shown(&row.neighbour).to_owned(), 0.0, row.test.clone(), value)
+        };
+        Values {
+            points: rows.into_iter().map(point).collect(),
+            y: if misses { "cache misses [%]" } else { "execution time [us]" },
+            caption: format!(
+                "Mean of {n} runs of each program on one CPU while another copies {} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain.",
+                self.copies
+            ),
+            emulated: simulated,
+        }
     }
 }
 
-fn series(row: &CopyRow) -> String {
-    let known = CONTEXTS.iter().find(|(context, _)| *context == row.context);
-    format!("{} ({})", known.map_or("DMA Prio", |(_, name)| name), row.path)
+fn calls(records: &[RunRecord], operations: &[&str]) -> Option<Values> {
+    let is_trace = |record: &&RunRecord| record.engine.name == "trace" && record.wall_ns > 0;
+    let record = records.iter().rev().find(is_trace)?;
+    let seconds = record.wall_ns as f64 / 1e9;
+    // Both forms of a direction are one curve: their calls of a size are summed.
+    let mut sizes = std::collections::BTreeMap::<u64, f64>::new();
+    for (bytes, calls) in operations.iter().flat_map(|name| traced_sizes(record, name)) {
+        *sizes.entry(bytes.max(1)).or_default() += calls / seconds * CALLS_SECONDS;
+    }
+    let scaled = match (seconds - CALLS_SECONDS).abs() {
+        ..=1.0 => String::new(),
+        _ => format!(", scaled from {seconds:.0} s"),
+    };
+    let point = |(bytes, calls)| (operations.join(" + "), bytes as f64, String::new(), calls);
+    Some(Values {
+        points: sizes.into_iter().map(point).collect(),
+        y: "calls in 100 s",
+        caption: format!(
+            "Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace."
+        ),
+        emulated: false,
+    })
 }
 
 #[cfg(test)]
@@ -342,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_table_is_the_references() {
-        let titles: Vec<String> = figures().iter().map(StudyFigure::title).collect();
+        let titles: Vec<String> = study(&[]).into_iter().map(|drawn| drawn.title).collect();
         assert_eq!(titles.len(), 50);
         assert_eq!(titles[7], "2.8 copy_to_user, no cache: mean latency, heavy load");
         assert_eq!(
@@ -404,7 +376,8 @@ mod tests {
         };
         let rows = [row(None), row(Some(4.0))];
         let of = |number: usize| {
-            let drawn = figures()[number - 1].draw(&[], &[], &rows);
+            let records = [example("cpu", "from", 64, &[100])];
+            let drawn = figures()[number - 1].draw(number, &records, &[], &rows);
             drawn.figure.unwrap().series[0].ys.clone()
         };
         assert_eq!(of(27), [Some(4.0)]);

@@ -1,95 +1,115 @@
 //! Copies between user and kernel: latency, bandwidth, and the cost of a neighbour to a program.
 
 pub mod classic;
-mod figures;
-pub mod model;
 mod pollution;
 mod rows;
 mod tables;
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::units::{show_bytes, show_ns};
 
 pub use pollution::{PollutionRow, pollution_rows, pollution_text};
-use rows::row;
-#[cfg(test)]
-pub(crate) use rows::tests;
 pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
-use crate::family::{Advice, Family, PlainAnswer, Work, of_engine};
+use crate::family::{Counsel, Family, Question, Work, of_engine};
+use crate::figures::{Axis, ChartKind, Mark, Plot};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(rows::ENGINE, Work::Path), (pollution::ENGINE, Work::Path)],
-    figures: &[figures::latency, figures::bandwidth, pollution::figure],
-    answers: &[answer],
-    advice: &[mitigations],
+    plots: &[
+        Plot {
+            id: "copy-latency",
+            title: "Copies: time by size",
+            caption: "Median time of one copy between user and kernel. Flat on the left: the cost of asking; rising on the right: the bytes. \
+                      An engine pays from the size at which its line falls below the CPU's.",
+            kind: ChartKind::Lines,
+            x: Axis::log_bytes("block"),
+            y: Axis::log("median [ns]"),
+            marks: |records| by_size(records, |lanes| lanes == 1, |row| row.median_ns),
+        },
+        Plot {
+            id: "copy-bandwidth",
+            title: "Copies: all CPUs or channels at once",
+            caption: "Sum of the rates of all CPUs or channels that copy at once; MB of 2^20 bytes.",
+            kind: ChartKind::Lines,
+            x: Axis::log_bytes("block"),
+            y: Axis::log("total [MB/s]"),
+            marks: |records| {
+                by_size(records, |lanes| lanes > 1, |row| row.total_bytes_per_s() / MIB)
+            },
+        },
+    ],
+    questions: &[Question {
+        question: "What does a copy out of the kernel cost?",
+        figure: Some("copy-latency"),
+        answer,
+    }],
+    advice: &[Counsel {
+        what: "make fewer, larger calls: crossing into the kernel is what small copies cost",
+        evidence: calls,
+    }],
     ..Family::EMPTY
 };
 
-/// Answers the cost of a copy, and the size from which an engine would pay: by a model, because few
-/// hosts have an engine.
-fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
-    let rows = copy_rows(records);
-    let called = |row: &&CopyRow| {
-        row.direction == "to"
-            && row.context == "cpu"
-            && row.null_ns.is_some()
-            && !row.cold
-            && !row.is_clearing()
+/// Megabyte of the study's bandwidth: 2^20 bytes.
+pub(crate) const MIB: f64 = 1_048_576.0;
+
+fn by_size(
+    records: &[RunRecord],
+    keep: fn(usize) -> bool,
+    value: fn(&CopyRow) -> f64,
+) -> Vec<Mark<'_>> {
+    let rows = of_engine(records, rows::ENGINE).filter_map(|it| Some((it, rows::row(it)?)));
+    let light = rows.filter(|(_, row)| row.load == "light" && keep(row.lanes_bytes_per_s.len()));
+    let marks = light.map(|(record, row)| {
+        let series = format!("{} {}", row.operation(), row.who());
+        Mark::at(record, series, row.block_bytes as f64, value(&row))
+    });
+    marks.collect()
+}
+
+fn answer(records: &[RunRecord]) -> Option<String> {
+    let called = |row: &CopyRow| {
+        let is_plain = row.direction == "to" && row.context == "cpu" && !row.cold;
+        is_plain && row.null_ns.is_some() && !row.is_clearing()
     };
     let is_plain = |record: &RunRecord| record.workload.text("path") == Ok("memcpy");
-    let is_called = |record: &RunRecord| row(record).is_some_and(|row| called(&&row));
+    let is_called = |record: &RunRecord| rows::row(record).is_some_and(|row| called(&row));
     let copies = of_engine(records, rows::ENGINE);
     let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
     // Copies of equal size that differ in the path alone.
     let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
-    let [plain, large] = pairs.first()?.map(row);
+    let [plain, large] = pairs.first()?.map(rows::row);
     let (plain, large) = (plain?, large?);
-    let mut ones = rows.iter().filter(called);
+    let mut ones = copy_rows(records).into_iter().filter(called);
     let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
-    let model = model::DSA;
-    let pays = match model::modelled_crossover(records, model, "to", false)? {
-        Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
-        None => "would pay at no size measured".to_owned(),
-    };
-    Some(PlainAnswer {
-        question: "What does a copy out of the kernel cost, and would a DMA engine pay?",
-        answer: format!(
-            "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",
-            show_ns(one.median_ns),
-            show_ns(one.median_interval_ns.0),
-            show_ns(one.median_interval_ns.1),
-            one.null_ns.map_or("-".to_owned(), show_ns),
-            spoken_number(ratio(large.lane?, plain.lane?), 2),
-            show_bytes(large.block_bytes),
-            model.source,
-            significant(model.fixed_ns, 3),
-            significant(model.bytes_per_ns, 3)
-        ),
-        figure: Some("copy-latency"),
-    })
+    Some(format!(
+        "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}",
+        show_ns(one.median_ns),
+        show_ns(one.median_interval_ns.0),
+        show_ns(one.median_interval_ns.1),
+        one.null_ns.map_or("-".to_owned(), show_ns),
+        spoken_number(ratio(large.lane?, plain.lane?), 2),
+        show_bytes(large.block_bytes)
+    ))
 }
 
-fn mitigations(records: &[RunRecord]) -> Option<Advice> {
+fn calls(records: &[RunRecord]) -> Option<String> {
     let mitigations = &records.first()?.host.mitigations;
     let active = mitigations.iter().filter(|line| line.contains("Mitigation")).count();
-    if active == 0 {
-        return None;
-    }
     let rows = copy_rows(records);
     let small = rows.iter().filter(|row| row.block_bytes <= 4096 && row.path == "pread");
     let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
     // Both values come from one run.
     let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some(Advice {
-        what: "make fewer, larger calls: crossing into the kernel is what small copies cost".into(),
-        evidence: format!(
-            "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",
-            show_ns(null_ns),
-            null_ns / copy_ns * 100.0
-        ),
+    let (null, percent) = (show_ns(null_ns), null_ns / copy_ns * 100.0);
+    (active > 0).then(|| {
+        format!("a call without work takes {null}, {percent:.0} % of the cheapest copy ({active} mitigations are active)")
     })
 }
+
+#[cfg(test)]
+pub(crate) use rows::tests;

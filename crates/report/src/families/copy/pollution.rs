@@ -3,18 +3,16 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_ns, significant};
 use daqmeter_stats as stats;
-use serde::Serialize;
 
 use super::rows::samples;
 use super::tables::footnotes;
 use crate::aligned::{TextColumn, table};
 use crate::family::of_engine;
-use crate::figures::{Axis, Figure, Plot, Series};
 use crate::rate;
 
 pub(super) const ENGINE: &str = "pollution";
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PollutionRow {
     /// Program, e.g. `susan[s]_small`.
     pub test: String,
@@ -158,30 +156,4 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
         out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
     }
     out + &footnotes(records, &[])
-}
-
-const POLLUTION: Plot = Plot {
-    id: "copy-pollution",
-    title: "What a copying neighbour costs a program",
-    caption: "Time of a program beside a neighbour over its time alone (10th percentiles). spin and null-call touch no memory: only what \
-              exceeds them is the copies' doing.",
-    x: Axis::linear(""),
-    y: Axis::linear("time, alone = 1"),
-};
-
-pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let mut rows = pollution_rows(records);
-    rows.retain(|row| !row.simulated);
-    let mut places: Vec<&PollutionRow> = rows.iter().collect();
-    places.dedup_by(|a, b| a.test == b.test && a.copies == b.copies);
-    let series = ["cpu", "dma", "spin", "null-call"].into_iter().map(|neighbour| {
-        let p10_ns = |place: &PollutionRow, neighbour| place.beside(&rows, neighbour)?.p10_ns;
-        let ratio =
-            |place: &&PollutionRow| Some(p10_ns(place, neighbour)? / p10_ns(place, "ideal")?);
-        Series::new(neighbour, places.iter().map(ratio).collect())
-    });
-    let series: Vec<Series> =
-        series.filter(|series| series.ys.iter().any(Option::is_some)).collect();
-    let names = places.iter().map(|row| format!("{}, {} B", row.test, row.copies)).collect();
-    (!series.is_empty()).then(|| POLLUTION.bars(names, series, of_engine(records, ENGINE)))?
 }

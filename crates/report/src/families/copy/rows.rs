@@ -1,18 +1,17 @@
 //! Points of copies between user and kernel.
 
-use daqmeter_record::{RunRecord, Stage, Together, together};
+use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{self as stats, Rate, Share};
-use serde::Serialize;
 
 use crate::family::of_engine;
-use crate::rate::{self, Doubt};
+use crate::rate;
 use crate::samples::{self, stages, times_ns};
 
 pub(super) const ENGINE: &str = "copy";
 
 const NULL_CALL: &str = "null_call";
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CopyRow {
     /// System call, kernel, module or engine that copies.
     pub path: String,
@@ -25,8 +24,6 @@ pub struct CopyRow {
     pub load: String,
     pub emulated: bool,
     pub block_bytes: u64,
-    /// Bytes of one copy: both ways moves two blocks.
-    pub bytes_per_op: u64,
     pub n: usize,
     /// Copies in each sample: above 1 a sample is their mean.
     pub ops_per_sample: u64,
@@ -45,14 +42,10 @@ pub struct CopyRow {
     /// Rate of each lane in bytes per second: all its operations over their time.
     pub lanes_bytes_per_s: Vec<f64>,
     /// Mean rate of one lane with its interval; `None` if no byte was moved.
-    #[serde(skip)]
     pub(crate) lane: Option<Rate>,
     /// All bytes over the union of the lanes' times.
     pub union_bytes_per_s: f64,
-    pub together: Option<Together>,
-    pub limit_bytes_per_s: Option<f64>,
-    pub fraction: Option<f64>,
-    pub doubt: Option<Doubt>,
+    pub(crate) share: Option<Share>,
     /// Ending of a point that was not done: `failed`.
     pub undone: Option<&'static str>,
 }
@@ -61,11 +54,6 @@ impl CopyRow {
     /// Sums the rates of the lanes: the document's total.
     pub(crate) fn total_bytes_per_s(&self) -> f64 {
         self.lanes_bytes_per_s.iter().sum()
-    }
-
-    /// Returns the mean over the lanes of their sustained rates: all bytes over all time.
-    pub fn bytes_per_s(&self) -> f64 {
-        self.total_bytes_per_s() / self.lanes_bytes_per_s.len().max(1) as f64
     }
 
     /// Returns the copier and path, for headings: `cpu (pread)`.
@@ -140,7 +128,8 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
         .saturating_mul(copies_per_op);
     let has_p99 = ops_per_sample <= 1 && stats::supports(samples.len(), 0.99);
     let undone = rate::undone_word(record);
-    let share = share(record, first).filter(|_| undone.is_none());
+    let lane = lane_rate(record);
+    let limit = rate::limit_of(record, first).map(rate::limit_rate).filter(|_| undone.is_none());
     let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
     let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
     let null = stages(record).find(|stage| stage.name == NULL_CALL);
@@ -155,7 +144,6 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
         load: record.workload.text("load").unwrap_or("light").to_owned(),
         emulated: record.engine.emulated,
         block_bytes,
-        bytes_per_op: first.bytes_per_op / copies_per_op,
         n: first.sample_ns.len(),
         ops_per_sample,
         min_ns,
@@ -166,20 +154,12 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow> {
         p99_ns: has_p99.then_some(p99_ns),
         max_ns,
         null_ns: null.and_then(samples::median_ns),
-        lane: lane_rate(record),
+        lane,
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
-        together: together(&copied(record).collect::<Vec<_>>()),
-        limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
-        fraction: share.map(|share| share.fraction),
-        doubt: share.and_then(Doubt::of),
+        share: lane.zip(limit).and_then(|(lane, limit)| stats::share(lane, limit)),
         undone,
     })
-}
-
-fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
-    let limit = rate::limit_of(record, first)?;
-    stats::share(lane_rate(record)?, rate::limit_rate(limit))
 }
 
 fn lane_rate(record: &RunRecord) -> Option<Rate> {
@@ -256,7 +236,7 @@ pub(crate) mod tests {
         record.lanes[0].stages[0].bytes_per_op = 4 * 2 * 64;
         let row = &copy_rows(&[record])[0];
         assert_eq!((row.min_ns, row.max_ns, row.mean_ns), (2000.0, 2100.0, 2050.0));
-        assert_eq!((row.ops_per_sample, row.bytes_per_op), (4, 128));
+        assert_eq!(row.ops_per_sample, 4);
         assert_eq!(row.p99_ns, None, "means of four");
         let rate = 2.0 * 512.0 / 16_400.0 * 1e9;
         assert!((row.total_bytes_per_s() / rate - 1.0).abs() < 1e-9);
@@ -273,35 +253,5 @@ pub(crate) mod tests {
         let one = (1 << 20) as f64 / 1e-6;
         assert!((row.total_bytes_per_s() / (2.0 * one) - 1.0).abs() < 1e-9);
         assert!((row.union_bytes_per_s / (4.0 / 3.0 * one) - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn what_lanes_moved_at_the_same_time_leaves_out_what_one_did_alone() {
-        // The second lane waits: it copies at a tenth of the rate beside the first, and continues
-        // alone.
-        let mut record = example("shared", "from", 1000, &[100; 10]);
-        let mut slow = record.lanes[0].clone();
-        slow.stages[0].sample_ns = vec![1000, 1000, 100, 100];
-        slow.stages[0].end_ns = slow.stages[0].start_ns + 2200;
-        record.lanes.push(slow);
-        let together = copy_rows(&[record])[0].together.unwrap();
-        assert!((together.share - 1000.0 / 2200.0).abs() < 1e-9);
-        let per_s = |bytes: f64, ns: f64| bytes / ns * 1e9;
-        let moved = per_s(10_000.0 + 1000.0, 1000.0);
-        assert!((together.moved_bytes_per_s / moved - 1.0).abs() < 1e-9);
-        let sum = per_s(10_000.0, 1000.0) + per_s(4000.0, 2200.0);
-        assert!((together.sum_bytes_per_s / sum - 1.0).abs() < 1e-9);
-        assert_eq!(copy_rows(&[example("cpu", "to", 64, &[9])])[0].together, None);
-    }
-
-    #[test]
-    fn lanes_one_after_the_other_have_no_common_time() {
-        let mut record = example("shared", "from", 1000, &[100]);
-        let mut later = record.lanes[0].clone();
-        later.stages[0].start_ns += 500;
-        later.stages[0].end_ns += 500;
-        record.lanes.push(later);
-        let together = copy_rows(&[record])[0].together.unwrap();
-        assert_eq!((together.share, together.moved_bytes_per_s), (0.0, 0.0));
     }
 }

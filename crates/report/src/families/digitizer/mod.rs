@@ -2,21 +2,88 @@
 //! every sample, the original's table.
 
 pub mod classic;
-mod completion;
-mod fusion;
-mod readout;
-mod trace;
 
-use daqmeter_record::RunRecord;
+use daqmeter_record::units::{plural, show_bytes, significant};
+use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Counsel, Family, Question, Work, of_engine};
+use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::parameters::{grouped, labelled, pairs};
+use crate::rate::{self, ratio, spoken_number};
+use crate::samples::{mean_ns, stages};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
-    figures: &[readout::figure, fusion::figure, completion::figure, trace::figure],
-    answers: &[readout::answer, fusion::answer, completion::answer, fusion::boards],
-    advice: &[completion::advice],
+    plots: &[
+        Plot {
+            id: "readout",
+            title: "Boards read in parallel",
+            caption: "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board \
+                      moves alone. What is missing is the uplink that they share.",
+            kind: ChartKind::Bars,
+            x: Axis::NONE,
+            y: Axis::linear("MB/s"),
+            marks: readout,
+        },
+        Plot {
+            id: "fusion",
+            title: "Read-out and conversion, fused",
+            caption: "Read-out and conversion by one thread, over all the time. In blocks that stay in a near cache the converter finds its \
+                      samples there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing.",
+            kind: ChartKind::Lines,
+            x: Axis::log_bytes("block"),
+            y: Axis::linear("MB/s raw, read out and converted"),
+            marks: fusion,
+        },
+        Plot {
+            id: "completion",
+            title: "Waiting for the DAQ: polling or interrupt",
+            caption: "CPU time of the whole program, in per cent of one core, one read per trigger. Polling pays for every look at the \
+                      status register; the interrupt leaves only the copy.",
+            kind: ChartKind::Bars,
+            x: Axis::NONE,
+            y: Axis::linear("% of a core"),
+            marks: completion,
+        },
+        Plot {
+            id: "trace",
+            title: "Every sample",
+            caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
+                      somebody else's timer.",
+            kind: ChartKind::Points,
+            x: Axis::linear("operation"),
+            y: Axis::linear("ms per operation"),
+            marks: trace,
+        },
+    ],
+    questions: &[
+        Question {
+            question: "How fast is read-out?",
+            figure: Some("readout"),
+            answer: readout_answer,
+        },
+        Question {
+            question: "What does fusing read-out and conversion gain?",
+            figure: Some("fusion"),
+            answer: fusion_answer,
+        },
+        Question {
+            question: "Polling or interrupt?",
+            figure: Some("completion"),
+            answer: |records| compared(records).first().map(completion_answer),
+        },
+        Question {
+            question: "How many digitizers can this host serve?",
+            figure: Some("fusion"),
+            answer: boards,
+        },
+    ],
+    advice: &[Counsel {
+        what: "wait for triggers by interrupt, not by polling",
+        evidence: completion_advice,
+    }],
     label: functions::label,
     in_label: functions::IN_LABEL,
     footnote: counted,
@@ -28,7 +95,7 @@ fn all(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> + Clone {
     of_engine(records, ENGINE)
 }
 
-/// True for reads that wait for triggers, which then set the rate.
+/// Tests for reads that wait for triggers, which then set the rate.
 fn is_triggered(record: &RunRecord) -> bool {
     let rate_hz = record.workload.float("trigger_rate_hz").unwrap_or(0.0);
     rate_hz > 0.0 || record.workload.int("passes").unwrap_or(0) > 0
@@ -39,4 +106,249 @@ fn counted(record: &RunRecord) -> Option<String> {
     let counts: Vec<String> =
         names.iter().filter_map(|name| Some(format!("{name} {}", record.counter(name)?))).collect();
     (!counts.is_empty()).then(|| format!("counted: {}", counts.join(", ")))
+}
+
+fn read_outs(record: &RunRecord) -> impl Iterator<Item = (&str, &Stage)> {
+    record.lanes.iter().filter_map(|lane| {
+        let stage = lane.stages.iter().find(|stage| stage.name == "func_readout")?;
+        Some((lane.device.as_str(), stage))
+    })
+}
+
+/// Returns the run with the most boards, without triggered runs, whose rate is that of the
+/// triggers, and without runs whose time includes a conversion.
+fn most_boards(records: &[RunRecord]) -> Option<&RunRecord> {
+    let fusions = fusions(records);
+    let is_fusion = |record: &RunRecord| {
+        let mut all = fusions.iter().flatten();
+        block_bytes(record) > 0 || all.any(|own| std::ptr::eq(*own, record))
+    };
+    all(records)
+        .filter(|record| !is_triggered(record) && !is_fusion(record))
+        .filter(|record| read_outs(record).next().is_some())
+        .max_by_key(|record| record.lanes.len())
+}
+
+fn readout(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let Some(record) = most_boards(records) else { return Vec::new() };
+    let marks = read_outs(record).flat_map(|(device, stage)| {
+        let alone = rate::limit_of(record, stage).map(|limit| {
+            Mark::bar(record, "alone", device, limit.rate_bytes_per_s / 1e6).into_limit()
+        });
+        let rate = stage.rate_bytes_per_s() / 1e6;
+        std::iter::once(Mark::bar(record, "together", device, rate)).chain(alone)
+    });
+    marks.collect()
+}
+
+/// Answers with all bytes over the whole time of the run, because averages do not give the joint
+/// rate before the first board finishes. Its interval is as wide, by ratio, as that of the boards'
+/// mean.
+fn readout_answer(records: &[RunRecord]) -> Option<String> {
+    let record = most_boards(records)?;
+    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
+    let end_ns = stages.iter().map(|stage| stage.end_ns).max().filter(|end_ns| *end_ns > 0)?;
+    let per_s = stages.iter().map(|stage| stage.bytes()).sum::<f64>() / (end_ns as f64 * 1e-9);
+    let of_each: Option<Vec<Rate>> = stages.iter().map(|stage| rate::of(stage)).collect();
+    let mean = Rate::mean_of(&of_each.unwrap_or_default());
+    let interval = mean.and_then(|mean| mean.times(per_s / mean.per_s).interval);
+    let total = rate::spoken(Rate { per_s, interval });
+    let emulated = record.lanes.iter().filter(|lane| lane.is_emulated(record)).count();
+    let boards = match (stages.len(), emulated) {
+        (count, 0) => plural(count as u64, "board"),
+        (count, all) if all >= count => plural(count as u64, "emulated board"),
+        (count, some) => format!("{count} boards ({some} emulated)"),
+    };
+    if stages.len() == 1 {
+        return Some(format!("{boards} moves {total}"));
+    }
+    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
+    let alone: f64 = alone.map(|limit| limit.rate_bytes_per_s / 1e6).sum();
+    let alone = significant(alone, 4);
+    Some(format!("{boards} move {total} together; alone they would move {alone} MB/s in all"))
+}
+
+/// Returns the bytes of the blocks of a fused record; 0 without fusion.
+fn block_bytes(record: &RunRecord) -> u64 {
+    record.workload.int("block_bytes").unwrap_or(0)
+}
+
+/// Returns bytes of one board over the time of all its stages.
+fn fused_rate(record: &RunRecord) -> Option<Rate> {
+    let stages = record.lanes[0].stages.iter().filter(|stage| stage.bytes_per_op > 0);
+    let ns: Option<f64> = stages.clone().map(mean_ns).sum();
+    // The widest interval of the stages, by ratio.
+    let width = |rate: &Rate| rate.interval.map_or(0.0, |(low, high)| (high - low) / rate.per_s);
+    let rates = stages.clone().filter_map(rate::of);
+    let widest = rates.max_by(|a, b| width(a).total_cmp(&width(b)));
+    let per_s = stages.clone().next()?.bytes_per_op as f64 / ns.filter(|&ns| ns > 0.0)? * 1e9;
+    let interval = widest.and_then(|rate| rate.times(per_s / rate.per_s).interval);
+    Some(Rate { per_s, interval })
+}
+
+/// Returns records that differ only in their blocks, by request.
+fn fusions(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
+    // Most records have no fusion, and keys are long.
+    if all(records).all(|record| block_bytes(record) == 0) {
+        return Vec::new();
+    }
+    let mut groups = grouped(all(records), |asked| asked.key_without(&["block_bytes"]));
+    groups.retain(|group| group.iter().any(|record| block_bytes(record) != block_bytes(group[0])));
+    groups
+}
+
+fn fusion(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let drawn = fusions(records).concat();
+    let (separate, fused): (Vec<&RunRecord>, Vec<&RunRecord>) =
+        drawn.into_iter().partition(|record| block_bytes(record) == 0);
+    let blocks: Vec<u64> = fused.iter().map(|record| block_bytes(record)).collect();
+    let named = |records, name: &str| labelled(records, |_| name.to_owned(), &["block_bytes"]);
+    let mut marks = Vec::new();
+    for (record, label) in named(fused, "fused") {
+        let rate = fused_rate(record).map(|rate| rate.per_s / 1e6);
+        let block = block_bytes(record) as f64;
+        marks.extend(rate.map(|rate| Mark::at(record, label, block, rate)));
+    }
+    for (record, label) in named(separate, "one after the other") {
+        let Some(rate) = fused_rate(record).map(|rate| rate.per_s / 1e6) else { continue };
+        let limit = |block: &u64| Mark::at(record, &*label, *block as f64, rate).into_limit();
+        marks.extend(blocks.iter().map(limit));
+    }
+    marks
+}
+
+fn fusion_answer(records: &[RunRecord]) -> Option<String> {
+    let gain = |group: Vec<&RunRecord>| {
+        let separate = group.iter().rev().find(|record| block_bytes(record) == 0)?;
+        let fused = group.iter().filter(|record| block_bytes(record) > 0);
+        let fused = fused.filter_map(|record| Some((block_bytes(record), fused_rate(record)?)));
+        let (block, rate) = fused.max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
+        let gain = spoken_number(ratio(rate, fused_rate(separate)?), 3);
+        Some(format!("{gain} times, in blocks of {}", show_bytes(block)))
+    };
+    fusions(records).into_iter().find_map(gain)
+}
+
+/// Estimates the number of boards that this host could read and convert, by CPU alone: the time of
+/// copy and cast of one board's data.
+fn boards(records: &[RunRecord]) -> Option<String> {
+    const RATE_HZ: f64 = 14.0;
+    const BYTES: f64 = 6e6;
+    let rates = fusions(records).into_iter().flatten().filter_map(fused_rate);
+    let best = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
+    let percent = |rate: f64| BYTES * RATE_HZ * 100.0 / rate;
+    let interval = best.interval.map(|(low, high)| (percent(high), percent(low)));
+    let cost = Rate { per_s: percent(best.per_s), interval };
+    let cpus = records.first()?.host.allowed_cpus.len() as f64;
+    let boards = |rate_hz: f64| (cpus * best.per_s / (BYTES * rate_hz)).floor();
+    Some(format!(
+        "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board (the fastest way); by CPU the {cpus} CPUs would do for {} boards at \
+         14 Hz, {} at 100 Hz, {} at 1 kHz; uplinks are full long before (from memory rates; no PCIe was measured)",
+        spoken_number(cost, 3),
+        boards(RATE_HZ),
+        boards(100.0),
+        boards(1000.0),
+    ))
+}
+
+const WAITING: [&str; 2] = ["completion", "poll_interval_us"];
+
+/// Runs that differ in waiting alone: polling, interrupt.
+type Waits<'a> = ([&'a RunRecord; 2], String);
+
+fn compared(records: &[RunRecord]) -> Vec<Waits<'_>> {
+    let by =
+        |way: &'static str| move |record: &RunRecord| record.workload.text("completion") == Ok(way);
+    let pairs = pairs(all(records), &WAITING, [&by("poll"), &by("interrupt")]);
+    let name = |record: &RunRecord| {
+        let megabytes = record.workload.int("samples").unwrap_or(0) as f64 * 2e-6;
+        format!("{}, {megabytes:.1} MB", plural(record.lanes.len() as u64, "board"))
+    };
+    let names = labelled(pairs.iter().map(|pair| pair[0]).collect(), name, &WAITING);
+    let mut all: Vec<_> =
+        pairs.into_iter().zip(names).map(|(pair, (_, name))| (pair, name)).collect();
+    all.sort_by(|a, b| a.1.cmp(&b.1));
+    all
+}
+
+/// Returns CPU time of the whole program, in per cent of a core.
+fn cpu_percent(record: &RunRecord) -> f64 {
+    record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64 * 100.0
+}
+
+fn completion(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let marks = compared(records).into_iter().flat_map(|(pair, name)| {
+        let ways = pair.into_iter().zip(["polling", "interrupt"]);
+        let mark = |(record, way)| Mark::bar(record, way, name.as_str(), cpu_percent(record));
+        ways.map(mark).collect::<Vec<_>>()
+    });
+    marks.collect()
+}
+
+fn completion_answer((pair, name): &Waits<'_>) -> String {
+    let [polling, interrupt] = pair.map(|record| significant(cpu_percent(record), 3));
+    format!(
+        "with {name} polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)"
+    )
+}
+
+/// Advises interrupts if polling costs a core and the rate is low, by the pair with the fewest
+/// boards.
+fn completion_advice(records: &[RunRecord]) -> Option<String> {
+    let pairs = compared(records);
+    let triggered = pairs.iter().filter(|(pair, _)| is_triggered(pair[0]));
+    let waits = triggered.min_by_key(|(pair, _)| pair[0].lanes.len())?;
+    let [polling, interrupt] = waits.0.map(cpu_percent);
+    (polling > 2.0 * interrupt && polling > 5.0).then(|| completion_answer(waits))
+}
+
+/// Points per curve that a browser draws at once; longer runs are thinned to the extremes of equal
+/// parts.
+const MAX_POINTS: usize = 2000;
+
+fn trace(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let samples =
+        |record: &RunRecord| -> usize { stages(record).map(|stage| stage.sample_ns.len()).sum() };
+    let longest = all(records).max_by_key(|record| (record.lanes.len(), samples(record)));
+    let mut marks = Vec::new();
+    for (record, lane) in longest.iter().flat_map(|it| it.lanes.iter().map(move |lane| (*it, lane)))
+    {
+        let is_drawn = |stage: &&Stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1;
+        for stage in lane.stages.iter().filter(is_drawn) {
+            let label = format!("{} {}", lane.device, functions::short(&stage.name));
+            let points = thinned(stage).into_iter();
+            marks.extend(points.map(|(at, ms)| Mark::at(record, label.as_str(), at, ms)));
+        }
+    }
+    marks
+}
+
+fn thinned(stage: &Stage) -> Vec<(f64, f64)> {
+    let part = stage.sample_ns.len().div_ceil(MAX_POINTS / 2).max(1);
+    let samples: Vec<(usize, u64)> = stage.sample_ns.iter().copied().enumerate().collect();
+    let extremes = samples.chunks(part).flat_map(|samples| {
+        let by_time = |sample: &&(usize, u64)| sample.1;
+        let [low, high] = [samples.iter().min_by_key(by_time), samples.iter().max_by_key(by_time)];
+        let mut pair: Vec<_> = low.into_iter().chain(high).copied().collect();
+        pair.sort_unstable();
+        pair.dedup();
+        pair
+    });
+    let ms = |ns: u64| ns as f64 / stage.ops_per_sample.max(1) as f64 * 1e-6;
+    extremes.map(|(at, ns)| (at as f64, ms(ns))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_keeps_the_extremes() {
+        let mut sample_ns = vec![1_000_000; 50_000];
+        sample_ns[31_234] = 9_000_000;
+        let stage = Stage { sample_ns, ops_per_sample: 1, ..Stage::default() };
+        let points = thinned(&stage);
+        assert!(points.len() <= MAX_POINTS + 2);
+        assert!(points.contains(&(31_234.0, 9.0)));
+    }
 }

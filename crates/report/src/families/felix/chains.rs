@@ -14,7 +14,7 @@ use crate::samples::first_stage;
 pub(super) const ENGINE: &str = "readout";
 
 /// Returns records of chains, also of those that ended before their readers began.
-pub(super) fn chains(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> {
+fn chains(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> {
     records.iter().filter(|record| record.engine.name == ENGINE)
 }
 

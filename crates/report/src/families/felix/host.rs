@@ -7,7 +7,7 @@ use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
-use crate::aligned::aligned;
+use crate::aligned::{TextColumn, table};
 
 const SHOWN: usize = 24;
 
@@ -60,54 +60,46 @@ fn occupancy(record: &RunRecord) -> String {
 /// Writes the processes as `top` does: threads of this program (`chain`), its other processes
 /// (`peer`), the kernel's, others. Empty without a look at them.
 fn processes(record: &RunRecord) -> String {
-    let all = &record.host_cpu.processes;
-    if all.is_empty() {
-        return String::new();
+    fn short(bytes: u64) -> String {
+        if bytes >> 10 < 100_000 {
+            format!("{}K", bytes >> 10)
+        } else {
+            format!("{}M", bytes >> 20)
+        }
     }
-    let headings = [
-        "PID", "of", "USER", "PRI", "NI", "VIRT", "RES", "SHR", "S", "CPU%", "MEM%", "TIME+",
-        "name",
+    fn part(part: ProcessPart) -> &'static str {
+        match part {
+            ProcessPart::Own => "chain",
+            ProcessPart::Chain => "peer",
+            ProcessPart::Kernel => "kernel",
+            ProcessPart::Other => "other",
+        }
+    }
+    fn percent(part: u64, whole: u64) -> String {
+        format!("{:.1}", part as f64 / whole.max(1) as f64 * 100.0)
+    }
+    type Process<'a> = (&'a ProcessUse, &'a RunRecord);
+    let columns: [TextColumn<Process<'_>>; 13] = [
+        ("PID", |(process, _)| process.pid.to_string()),
+        ("of", |(process, _)| part(process.part).to_owned()),
+        ("name", |(process, _)| process.name.clone()),
+        ("USER", |(process, _)| process.user.to_string()),
+        ("PRI", |(process, _)| process.priority.to_string()),
+        ("NI", |(process, _)| process.nice.to_string()),
+        ("VIRT", |(process, _)| short(process.virtual_bytes)),
+        ("RES", |(process, _)| short(process.resident_bytes)),
+        ("SHR", |(process, _)| short(process.shared_bytes)),
+        ("S", |(process, _)| process.state.to_string()),
+        ("CPU%", |(process, record)| percent(process.cpu_ns, record.wall_ns)),
+        ("MEM%", |(process, record)| percent(process.resident_bytes, record.host.memory_bytes)),
+        ("TIME+", |(process, _)| {
+            let seconds = process.total_cpu_ns as f64 * 1e-9;
+            format!("{}:{:05.2}", (seconds / 60.0) as u64, seconds % 60.0)
+        }),
     ];
-    let rows = all.iter().take(SHOWN).map(|process| cells(process, record));
-    let rest = match all.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} that used less\n"),
-    };
-    aligned(&headings, 2..12, rows) + &rest
-}
-
-fn short(bytes: u64) -> String {
-    match bytes >> 10 {
-        kib if kib < 100_000 => format!("{kib}K"),
-        kib => format!("{}M", kib >> 10),
-    }
-}
-
-fn cells(process: &ProcessUse, record: &RunRecord) -> Vec<String> {
-    let part = match process.part {
-        ProcessPart::Own => "chain",
-        ProcessPart::Chain => "peer",
-        ProcessPart::Kernel => "kernel",
-        ProcessPart::Other => "other",
-    };
-    let percent =
-        |part: u64, whole: u64| format!("{:.1}", part as f64 / whole.max(1) as f64 * 100.0);
-    let seconds = process.total_cpu_ns as f64 * 1e-9;
-    vec![
-        process.pid.to_string(),
-        part.to_owned(),
-        process.user.to_string(),
-        process.priority.to_string(),
-        process.nice.to_string(),
-        short(process.virtual_bytes),
-        short(process.resident_bytes),
-        short(process.shared_bytes),
-        process.state.to_string(),
-        percent(process.cpu_ns, record.wall_ns),
-        percent(process.resident_bytes, record.host.memory_bytes),
-        format!("{}:{:05.2}", (seconds / 60.0) as u64, seconds % 60.0),
-        process.name.clone(),
-    ]
+    let all = record.host_cpu.processes.iter().take(SHOWN).map(|process| (process, record));
+    let all: Vec<Process<'_>> = all.collect();
+    if all.is_empty() { String::new() } else { table(3, &columns, &all) }
 }
 
 #[cfg(test)]

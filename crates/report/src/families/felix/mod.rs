@@ -1,7 +1,6 @@
-//! FELIX-class read-out: chains, and the decoding of blocks by itself.
+//! FELIX-class read-out: chains, their figures, and the decoding of blocks by itself.
 
 mod chains;
-mod figures;
 mod host;
 
 use daqmeter_record::RunRecord;
@@ -11,14 +10,59 @@ pub(crate) use chains::dead_time;
 use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 
-use crate::family::{Family, PlainAnswer, Work, of_engine};
+use crate::family::{Family, Question, Work, of_engine};
+use crate::figures::{Axis, ChartKind, Mark, Plot};
 use crate::rate;
 use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(chains::ENGINE, Work::Path), (DECODE, Work::Cpu)],
-    figures: &[figures::cpu, figures::ring, figures::dead_time, figures::polling],
-    answers: &[answer],
+    plots: &[
+        plot(
+            "felix-cpu",
+            "Read-out: CPU against trigger rate",
+            "CPU of the reader by polling interval. Where a line ends at 100 %, the core is full and the ring fills; an emulated \
+             card's own work, little for replayed blocks, is in it.",
+            Axis::linear("CPU of the reader [% of a core]"),
+            |records| over_rate(records, &[("", |run| run.reader_cpu() * 100.0)]),
+        ),
+        plot(
+            "felix-ring",
+            "Read-out: ring occupancy against trigger rate",
+            "What a look at the ring found on average, and the highest filling. Far below the limit the ring holds what comes in a \
+             polling interval; a few percent beyond it, it is full.",
+            Axis::log("MB in the ring"),
+            |records| {
+                let mean: Quantity = |run| run.value("ring found").max(1.0) / 1e6;
+                over_rate(
+                    records,
+                    &[("mean, ", mean), ("peak, ", |run| run.value("ring peak").max(1.0) / 1e6)],
+                )
+            },
+        ),
+        plot(
+            "felix-dead",
+            "Read-out: dead time against trigger rate",
+            "Share of the time with BUSY, measured at the trigger source. Beyond the maximum rate it is what the chain cannot carry.",
+            Axis::linear("time with BUSY [%]"),
+            |records| over_rate(records, &[("", |run| run.value("dead-time") * 100.0)]),
+        ),
+        Plot {
+            x: Axis::log("polling interval [us]"),
+            ..plot(
+                "felix-poll",
+                "Read-out: CPU of an idle reader against its polling interval",
+                "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
+                Axis::log("CPU of the reader [% of a core]"),
+                idle,
+            )
+        },
+    ],
+    questions: &[Question {
+        question: "What trigger rate can this host read out?",
+        figure: Some("felix-cpu"),
+        answer,
+    }],
     ..Family::EMPTY
 };
 
@@ -28,8 +72,46 @@ pub const MAXIMUM_RATE: &str = "maximum rate";
 /// Counter of the lowest rate above it with a fault, in Hz.
 pub const UNSTABLE_RATE: &str = "not stable at";
 
+const IDLE_HZ: f64 = 100.0;
+
+const fn plot(
+    id: &'static str,
+    title: &'static str,
+    caption: &'static str,
+    y: Axis,
+    marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
+) -> Plot {
+    let (x, kind) = (Axis::linear("trigger rate [kHz]"), ChartKind::Lines);
+    Plot { id, title, caption, kind, x, y, marks }
+}
+
+/// Value of a run.
+type Quantity = fn(&ChainRun<'_>) -> f64;
+
+/// Draws a curve of each quantity for each chain and polling interval.
+fn over_rate<'a>(records: &'a [RunRecord], quantities: &[(&str, Quantity)]) -> Vec<Mark<'a>> {
+    let busy = swept(records).into_iter().filter(|run| run.rate_hz > IDLE_HZ);
+    let marks = busy.flat_map(|run| {
+        let poll = run.poll_us.map_or("interrupt".to_owned(), |us| format!("{us} us"));
+        let mark = |(prefix, value): &(&str, Quantity)| {
+            let series = format!("{prefix}{}, {poll}", run.chain);
+            Mark::at(run.record, series, run.rate_hz / 1e3, value(&run))
+        };
+        quantities.iter().map(mark).collect::<Vec<_>>()
+    });
+    marks.collect()
+}
+
+fn idle(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let idle = swept(records).into_iter().filter(|run| run.rate_hz <= IDLE_HZ);
+    let marks = idle.filter_map(|run| {
+        Some(Mark::at(run.record, run.chain.as_str(), run.poll_us?, run.reader_cpu() * 100.0))
+    });
+    marks.collect()
+}
+
 /// Answers the rate and the cost of a chunk, from chains without losses.
-fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
+fn answer(records: &[RunRecord]) -> Option<String> {
     let runs = swept(records);
     // A rate that a search confirmed is preferred, because a point of a curve is short.
     let is_confirmed = |run: &ChainRun<'_>| run.record.counter(MAXIMUM_RATE).is_some();
@@ -37,53 +119,49 @@ fn answer(records: &[RunRecord]) -> Option<PlainAnswer> {
     let clean: Vec<_> =
         runs.iter().filter(|run| run.is_clean() && is_confirmed(run) == is_searched).collect();
     let best = clean.iter().max_by(|a, b| a.mchunks_per_s().total_cmp(&b.mchunks_per_s()))?;
-    // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
-    let lost_at_most = 3.0 / best.value("triggers").max(1.0);
-    Some(PlainAnswer {
-        question: "What trigger rate can this host read out?",
-        answer: format!(
-            "{} was carried at {} kHz for {} s without a loss{} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){}",
-            best.chain,
-            significant(best.rate_hz / 1e3, 4),
-            significant(best.seconds(), 2),
-            if is_searched {
-                ", the maximum that the search confirmed".to_owned()
-            } else {
-                rate::of_several("fastest", clean.len())
-            },
-            significant(lost_at_most, 2),
-            significant(best.mchunks_per_s(), 3),
-            cost(best, decode_ns(records, chains::scenario(best.record)))
-        ),
-        figure: Some("felix-cpu").filter(|_| runs.len() > 1),
-    })
+    let which = match is_searched {
+        true => ", the maximum that the search confirmed".to_owned(),
+        false => rate::of_several("fastest", clean.len()),
+    };
+    Some(format!(
+        "{} was carried at {} kHz for {} s without a loss{which} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){}",
+        best.chain,
+        significant(best.rate_hz / 1e3, 4),
+        significant(best.seconds(), 2),
+        // No loss in n triggers: below 3 in n (the rule of three).
+        significant(3.0 / best.value("triggers").max(1.0), 2),
+        significant(best.mchunks_per_s(), 3),
+        cost(best, decode_ns(records, chains::scenario(best.record))).unwrap_or_default()
+    ))
 }
 
-/// Returns the cost of a chunk to the reader, with the part for finding it. A whole that is less
+/// Writes the cost of a chunk to the reader, with the part for finding it. A whole that is less
 /// than its part was measured wrongly; then neither is reported.
-fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> String {
-    let Some(whole_ns) = best.reader_ns_per_chunk() else {
-        return String::new();
+fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> Option<String> {
+    let whole_ns = best.reader_ns_per_chunk().filter(|ns| *ns > 0.0)?;
+    let whole = significant(whole_ns, 3);
+    let finding = match finding_ns {
+        Some((_, (low, _))) if low > whole_ns => {
+            return Some(format!(
+                "; what a chunk costs the reader cannot be told: its CPU account says {whole} ns, less than the {} ns that finding a \
+                 chunk takes alone",
+                significant(low, 3)
+            ));
+        }
+        Some((ns, (low, high))) => {
+            let [ns, low, high] = [ns, low, high].map(|ns| significant(ns, 3));
+            format!(", of which finding it in its block takes {ns} ({low} - {high})")
+        }
+        None => String::new(),
     };
-    let whole = format!(
-        "; a chunk takes {} ns of a reader's core (one run, without an interval)",
-        significant(whole_ns, 3)
-    );
-    match finding_ns {
-        Some((_, (low, _))) if low > whole_ns => format!(
-            "; what a chunk costs the reader cannot be told: its CPU account says {} ns, less than the {} ns that finding a chunk takes alone",
-            significant(whole_ns, 3),
-            significant(low, 3)
-        ),
-        Some((ns, (low, high))) => format!(
-            "{whole}, of which finding it in its block takes {} ({} - {}){}",
-            significant(ns, 3),
-            significant(low, 3),
-            significant(high, 3),
-            by_links(whole_ns)
-        ),
-        None => whole + &by_links(whole_ns),
-    }
+    let khz = |links: f64| significant(1e6 / (links * whole_ns), 2);
+    Some(format!(
+        "; a chunk takes {whole} ns of a reader's core (one run, without an interval){finding}; by its CPU a reader's core would do for \
+         24 E-links up to {} kHz, 96 up to {}, 384 up to {}",
+        khz(24.0),
+        khz(96.0),
+        khz(384.0)
+    ))
 }
 
 /// Returns the time to find a chunk of that scenario in its block, and its interval.
@@ -95,25 +173,11 @@ fn decode_ns(records: &[RunRecord], scenario: &str) -> Option<(f64, (f64, f64))>
     Some((summary.median / per_pass, (low / per_pass, high / per_pass)))
 }
 
-/// Returns the highest trigger rate of one reader's core for a number of E-links, at the cost of a
-/// chunk in the best chain.
-fn by_links(ns: f64) -> String {
-    if ns <= 0.0 {
-        return String::new();
-    }
-    let khz = |links: f64| significant(1e6 / (links * ns), 2);
-    format!(
-        "; by its CPU a reader's core would do for 24 E-links up to {} kHz, 96 up to {}, 384 up to {}",
-        khz(24.0),
-        khz(96.0),
-        khz(384.0)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use daqmeter_record::{Counter, Workload};
 
+    use super::chains::tests::example;
     use super::*;
     use crate::examples::{chain, record};
 
@@ -129,7 +193,7 @@ mod tests {
         let mut decode = record(DECODE, workload, "survey/decode", "decode", 13_000);
         decode.counters.push(value("subchunks per pass", 1000.0));
         let records = [chain, decode];
-        answer(&records).unwrap().answer
+        answer(&records).unwrap()
     }
 
     #[test]
@@ -142,6 +206,7 @@ mod tests {
         );
         assert!(!impossible.contains("E-links up to"), "{impossible}");
         let possible = with_cost(20.0);
+        assert!(possible.contains("fewer than 0.003 of the triggers are lost"), "{possible}");
         assert!(
             possible.contains("takes 20 ns of a reader's core")
                 && possible.contains("of which finding it in its block takes 13"),
@@ -162,7 +227,7 @@ mod tests {
             let counter = Counter::count("chunks", 0);
             record.counters.push(Counter { value: chunks, ..counter });
         }
-        let of = |records: &[RunRecord]| answer(records).unwrap().answer;
+        let of = |records: &[RunRecord]| answer(records).unwrap();
         let by_search = of(&[confirmed.clone(), beyond.clone()]);
         assert!(by_search.contains("the maximum that the search confirmed"), "{by_search}");
         let by_points = of(&[beyond]);
@@ -172,7 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn no_loss_is_said_with_what_it_proves() {
-        assert!(with_cost(20.0).contains("fewer than 0.003 of the triggers are lost"));
+    fn a_sweep_gives_all_four_figures_without_the_probes_of_a_search() {
+        let points = [10.0, 100.0].into_iter().flat_map(|poll_us| {
+            [(1.0, 0.0), (1e6, 0.0), (2e6, 0.1)]
+                .map(|(rate_hz, dead)| example(poll_us, rate_hz, dead))
+        });
+        let mut records: Vec<RunRecord> = points.collect();
+        let figures: Vec<_> = FAMILY.plots.iter().filter_map(|plot| plot.draw(&records)).collect();
+        assert!(figures[..3].iter().all(|figure| figure.xs == [1000.0, 2000.0]));
+        assert_eq!((figures[1].series.len(), &figures[3].xs[..]), (4, &[10.0, 100.0][..]));
+        records.iter_mut().for_each(|record| record.role = daqmeter_record::Role::Probe);
+        assert!(FAMILY.plots.iter().all(|plot| plot.draw(&records).is_none()));
     }
 }

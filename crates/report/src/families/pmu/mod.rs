@@ -9,14 +9,18 @@ use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Observations, RunRecord};
 
+pub(crate) use figure::over_time;
 pub use heat::{Heat, frames};
 
-use crate::family::{Family, PlainAnswer, Work};
+use crate::family::{Family, PlainAnswer, Question, Work};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
-    figures: &[figure::figure],
-    answers: &[memory_traffic],
+    questions: &[Question {
+        question: "What is the highest memory traffic that the counters saw?",
+        figure: Some("counters"),
+        answer: memory_traffic,
+    }],
     footnote: |record| record.observed.as_deref().map(tables::footnote),
     ..Family::EMPTY
 };
@@ -68,7 +72,7 @@ fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
 }
 
 /// Answers the memory traffic during points, if a counter of it exists.
-fn memory_traffic(records: &[RunRecord]) -> Option<PlainAnswer> {
+fn memory_traffic(records: &[RunRecord]) -> Option<String> {
     let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
     let rates = observed.filter_map(|(record, observed)| {
         let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
@@ -78,16 +82,12 @@ fn memory_traffic(records: &[RunRecord]) -> Option<PlainAnswer> {
     let (record, metric, highest) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
     let is_emulated = record.engine.emulated && record.engine.name == ENGINE;
     let mesh = if is_emulated { ", counted on an emulated mesh" } else { "" };
-    Some(PlainAnswer {
-        question: "What is the highest memory traffic that the counters saw?",
-        answer: format!(
-            "{} MB/s of `{}` in one interval of {}{mesh} (a highest value has no interval of confidence)",
-            significant(highest / 1e6, 4),
-            metric.name,
-            record.study,
-        ),
-        figure: Some("counters"),
-    })
+    Some(format!(
+        "{} MB/s of `{}` in one interval of {}{mesh} (a highest value has no interval of confidence)",
+        significant(highest / 1e6, 4),
+        metric.name,
+        record.study,
+    ))
 }
 
 #[cfg(test)]

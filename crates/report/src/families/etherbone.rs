@@ -1,42 +1,153 @@
-//! Etherbone cycles in the counts of the study of 2018: per timestamp, by three windows.
+//! Etherbone: cycles in the counts of the study of 2018, per timestamp and by three windows; its
+//! figures; the cost of reading a register.
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, sorted, supported_quantile};
 
 use crate::aligned::{TextColumn, table};
-use crate::family::of_engine;
-use crate::rate;
+use crate::family::{Family, Question, Work, of_engine};
+use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::rate::{self, interval_or_none, of_several};
 use crate::samples::{first_stage, summary};
 
-pub(super) const ENGINE: &str = "etherbone";
+pub(super) const FAMILY: Family = Family {
+    engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
+    plots: &[
+        plot(
+            "eb-time",
+            "Etherbone: time to read 8 bytes",
+            "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
+             functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
+             what the emulated bus or line allows.",
+            PER_CYCLE,
+            "us per timestamp",
+            |records| by_count(records, |us| us),
+        ),
+        plot(
+            "eb-rate",
+            "Etherbone: rate of reading 8 bytes",
+            "How often a 64-bit timestamp can be read: all of them over all the time.",
+            PER_CYCLE,
+            "kHz",
+            |records| by_count(records, |us| 1e3 / us),
+        ),
+        plot(
+            "eb-throughput",
+            "Etherbone: throughput of reading 8 bytes",
+            "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
+            PER_CYCLE,
+            "Mbit/s",
+            |records| by_count(records, |us| 64.0 / us),
+        ),
+        plot(
+            "eb-words",
+            "Etherbone: time to read words",
+            "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
+             words, latency is all there is.",
+            "32-bit words",
+            "ms",
+            by_words,
+        ),
+    ],
+    questions: &[Question {
+        question: "What does reading registers over Etherbone cost?",
+        figure: Some("eb-time"),
+        answer,
+    }],
+    ..Family::EMPTY
+};
 
-/// Point in the study's quantities. Times and rates are those of all cycles over all time, by the
-/// host's clock.
-pub(super) struct Cycles<'a> {
-    record: &'a RunRecord,
-    stage: &'a Stage,
-    pub(super) address: &'a str,
-    /// One of `convenience`, `blocking`, `pipelined`.
-    pub(super) method: &'a str,
-    /// One of `timestamps`, `tlu`, `memory`.
-    pub(super) payload: &'a str,
-    /// Timestamps or words per cycle.
-    pub(super) count: u64,
-    /// Items per cycle: one for the TLU.
-    pub(super) items: f64,
-    pub(super) rate: Rate,
+const ENGINE: &str = "etherbone";
+const PER_CYCLE: &str = "64-bit timestamps per cycle";
+
+const fn plot(
+    id: &'static str,
+    title: &'static str,
+    caption: &'static str,
+    x: &'static str,
+    y: &'static str,
+    marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
+) -> Plot {
+    let (x, y, kind) = (Axis::linear(x), Axis::log(y), ChartKind::Lines);
+    Plot { id, title, caption, kind, x, y, marks }
 }
 
-/// Returns the points that were done and verified, in the order of address, payload, method and
-/// count.
-pub(super) fn cycles(records: &[RunRecord]) -> Vec<Cycles<'_>> {
-    let mut points = all(records);
-    points.retain(|point| rate::is_done(point.record));
+fn timestamps(records: &[RunRecord]) -> Vec<Cycles<'_>> {
+    let mut points = cycles(records);
+    points.retain(|point| rate::is_done(point.record) && point.payload == "timestamps");
     points
 }
 
-fn all(records: &[RunRecord]) -> Vec<Cycles<'_>> {
+fn label(point: &Cycles<'_>) -> String {
+    format!("{} {}", point.address, point.method)
+}
+
+/// Draws a value of the time of one timestamp, with the raw path as a limit.
+fn by_count(records: &[RunRecord], value: fn(f64) -> f64) -> Vec<Mark<'_>> {
+    let marks = timestamps(records).into_iter().flat_map(|point| {
+        let count = point.count as f64;
+        let is_loop = point.address.starts_with("loop/");
+        let limit = point.limit_us().filter(|_| point.method == "blocking").map(|us| {
+            let name = if is_loop { "raw ping-pong" } else { "bus or line" };
+            let series = format!("{} {name}", point.address);
+            Mark::at(point.record, series, count, value(us)).into_limit()
+        });
+        let mark = Mark::at(point.record, label(&point), count, value(point.item_us()));
+        std::iter::once(mark).chain(limit)
+    });
+    marks.collect()
+}
+
+fn by_words(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let marks = timestamps(records).into_iter().map(|point| {
+        let series = point.record.workload.int("cycles").unwrap_or(1) as f64;
+        let (words, ms) = (2.0 * point.count as f64 * series, point.cycle_us() * series / 1e3);
+        Mark::at(point.record, label(&point), words, ms)
+    });
+    marks.collect()
+}
+
+fn answer(records: &[RunRecord]) -> Option<String> {
+    let mut all = timestamps(records);
+    all.retain(|point| point.address == "loop/udp");
+    let by = |method: &'static str| all.iter().filter(move |point| point.method == method);
+    let blocking = by("blocking").min_by_key(|point| point.count)?;
+    let best = by("pipelined").max_by(|a, b| b.item_us().total_cmp(&a.item_us()))?;
+    let limit = blocking.limit_us().map(|us| format!(" (a raw ping-pong {})", significant(us, 3)));
+    let time = |point: &Cycles<'_>| {
+        let interval = point.rate.interval.map(|(low, high)| (point.us(high), point.us(low)));
+        format!("{} us ({})", significant(point.item_us(), 3), interval_or_none(interval, 3))
+    };
+    Some(format!(
+        "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",
+        time(blocking),
+        limit.unwrap_or_default(),
+        best.count,
+        time(best),
+        of_several("fastest", by("pipelined").count())
+    ))
+}
+
+/// Point in the study's quantities. Times and rates are those of all cycles over all time, by the
+/// host's clock.
+struct Cycles<'a> {
+    record: &'a RunRecord,
+    stage: &'a Stage,
+    address: &'a str,
+    /// One of `convenience`, `blocking`, `pipelined`.
+    method: &'a str,
+    /// One of `timestamps`, `tlu`, `memory`.
+    payload: &'a str,
+    /// Timestamps or words per cycle.
+    count: u64,
+    /// Items per cycle: one for the TLU.
+    items: f64,
+    rate: Rate,
+}
+
+/// Returns the points in the order of address, payload, method and count.
+fn cycles(records: &[RunRecord]) -> Vec<Cycles<'_>> {
     let mut points: Vec<Cycles<'_>> = of_engine(records, ENGINE).filter_map(Cycles::of).collect();
     let rank = |method: &str| {
         ["convenience", "blocking", "pipelined"].iter().position(|known| *known == method)
@@ -67,28 +178,20 @@ impl Cycles<'_> {
     }
 
     /// Returns the time per item in us, at a rate in bytes per second.
-    pub(super) fn us(&self, bytes_per_s: f64) -> f64 {
+    fn us(&self, bytes_per_s: f64) -> f64 {
         self.stage.bytes_per_op.max(1) as f64 / bytes_per_s * 1e6 / self.items
     }
 
     /// Returns the time per timestamp, per cycle of the TLU, or per word.
-    pub(super) fn item_us(&self) -> f64 {
+    fn item_us(&self) -> f64 {
         self.us(self.rate.per_s)
     }
 
-    pub(super) fn cycle_us(&self) -> f64 {
+    fn cycle_us(&self) -> f64 {
         self.item_us() * self.items
     }
 
-    pub(super) fn series(&self) -> f64 {
-        self.record.workload.int("cycles").unwrap_or(1) as f64
-    }
-
-    pub(super) fn mbit_per_s(&self) -> f64 {
-        self.rate.per_s * 8.0 / 1e6
-    }
-
-    pub(super) fn limit_us(&self) -> Option<f64> {
+    fn limit_us(&self) -> Option<f64> {
         Some(self.us(rate::limit_of(self.record, self.stage)?.rate_bytes_per_s))
     }
 
@@ -135,14 +238,14 @@ fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
         ("underest.", |point| number(point.window("eca-window-underestimated"))),
         ("gap [ns]", |point| number(point.record.counter("eca-in-cycle-gap"))),
         ("kHz", |point| significant(1e3 / point.item_us(), 4)),
-        ("Mbit/s", |point| significant(point.mbit_per_s(), 3)),
+        ("Mbit/s", |point| significant(point.rate.per_s * 8e-6, 3)),
         ("limit us", |point| number(point.limit_us())),
         ("of limit", |point| rate::shown_share_of(point.record, point.stage)),
     ]
 }
 
 pub fn cycles_text(records: &[RunRecord]) -> String {
-    let points = all(records);
+    let points = cycles(records);
     if points.is_empty() { String::new() } else { table(3, &columns(), &points) }
 }
 
@@ -165,7 +268,10 @@ fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
 }
 
 pub fn round_trips_text(records: &[RunRecord]) -> String {
-    let single = |point: &Cycles<'_>| point.method == "blocking" && point.stage.ops_per_sample == 1;
+    let single = |point: &Cycles<'_>| {
+        let is_single = point.method == "blocking" && point.stage.ops_per_sample == 1;
+        is_single && rate::is_done(point.record)
+    };
     let us = |ns: &u64| *ns as f64 / 1e3;
     let trips = cycles(records).into_iter().filter(single).map(|point| {
         let us: Vec<f64> = point.stage.sample_ns.iter().map(us).collect();
@@ -176,13 +282,13 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use daqmeter_record::{Counter, EngineInfo, Lane, Limit, Workload};
 
     use super::*;
 
     /// Ten blocking cycles of two timestamps, 10 us each, beside a ping-pong of 8 us.
-    pub(crate) fn example(method: &str, count: u64) -> RunRecord {
+    fn example(method: &str, count: u64) -> RunRecord {
         let workload = Workload::new("etherbone")
             .with("address", "loop/udp")
             .with("method", method)
@@ -226,7 +332,7 @@ pub(crate) mod tests {
         assert_eq!((point.cycles(), point.cycle_us(), point.item_us()), (10, 10.0, 5.0));
         let windows = ["eca-window-realistic", "eca-window-underestimated"];
         assert_eq!(windows.map(|name| point.window(name)), [Some(5.5), Some(4.5)]);
-        assert_eq!((point.limit_us(), point.mbit_per_s()), (Some(4.0), 12.8));
+        assert_eq!((point.limit_us(), point.rate.per_s), (Some(4.0), 1.6e6));
         assert!(cycles_text(&records).contains("0.80"));
     }
 
@@ -237,13 +343,13 @@ pub(crate) mod tests {
         let records = [slow.clone()];
         let point = &cycles(&records)[0];
         assert_eq!(
-            (point.cycle_us(), point.item_us(), point.mbit_per_s()),
-            (100.0, 100.0, 0.64),
+            (point.cycle_us(), point.item_us()),
+            (100.0, 100.0),
             "all of one statistic: all cycles over all time"
         );
         assert!(cycles_text(&records).contains("  0.08"));
         slow.outcome = daqmeter_record::Outcome::Failed("an answer is missing".into());
-        assert!(cycles(std::slice::from_ref(&slow)).is_empty());
+        assert!(timestamps(std::slice::from_ref(&slow)).is_empty());
         assert!(cycles_text(&[slow]).contains("FAILED"));
     }
 
@@ -251,5 +357,17 @@ pub(crate) mod tests {
     fn the_table_for_people() {
         let records = [example("pipelined", 8), example("blocking", 1)];
         insta::assert_snapshot!(cycles_text(&records) + "\n" + &round_trips_text(&records));
+    }
+
+    #[test]
+    fn the_four_figures_of_the_study() {
+        let points = [("blocking", 1), ("blocking", 2), ("pipelined", 1), ("pipelined", 2)];
+        let records = points.map(|(method, count)| example(method, count));
+        for (plot, limits) in FAMILY.plots.iter().zip([1, 1, 1, 0]) {
+            let figure = plot.draw(&records).unwrap();
+            let found = figure.series.iter().filter(|series| series.limit).count();
+            assert_eq!((figure.xs.len(), found, figure.series.len()), (2, limits, 2 + limits));
+            assert!(plot.draw(&records[..1]).is_none());
+        }
     }
 }

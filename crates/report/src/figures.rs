@@ -1,0 +1,232 @@
+//! Figures as data: content of the page's charts, made of marks. `families` lists the figures.
+
+pub mod copy_study;
+
+use std::collections::{HashMap, HashSet};
+
+use daqmeter_record::RunRecord;
+use daqmeter_stats::Rate;
+use serde::Serialize;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    pub id: String,
+    pub title: String,
+    pub caption: String,
+    pub kind: ChartKind,
+    pub x: Axis,
+    pub y: Axis,
+    /// Horizontal values, or for bars the categories' numbers.
+    pub xs: Vec<f64>,
+    pub categories: Vec<String>,
+    pub series: Vec<Series>,
+    pub command: String,
+    pub emulated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChartKind {
+    Lines,
+    Bars,
+    Points,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Axis {
+    pub label: &'static str,
+    pub log: bool,
+    /// Unit of the marks: `bytes` shows powers of 1024.
+    pub unit: &'static str,
+}
+
+impl Axis {
+    pub(crate) const NONE: Axis = Axis::linear("");
+
+    pub(crate) const fn linear(label: &'static str) -> Axis {
+        Axis { label, log: false, unit: "" }
+    }
+
+    pub(crate) const fn log(label: &'static str) -> Axis {
+        Axis { label, log: true, unit: "" }
+    }
+
+    pub(crate) const fn log_bytes(label: &'static str) -> Axis {
+        Axis { label, log: true, unit: "bytes" }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Series {
+    pub label: String,
+    pub ys: Vec<Option<f64>>,
+    /// True for limits, which are drawn as marks instead of bars and as dashed lines.
+    pub limit: bool,
+    /// 95 % intervals of known values, drawn as a band, or as whiskers on bars. Equal in number to
+    /// the values, or empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub band: Vec<Option<(f64, f64)>>,
+}
+
+/// Description of a figure: its words, its axes, and the function that finds its values.
+pub(crate) struct Plot {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) caption: &'static str,
+    pub(crate) kind: ChartKind,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
+}
+
+/// One value of a figure.
+pub(crate) struct Mark<'a> {
+    pub(crate) record: &'a RunRecord,
+    pub(crate) series: String,
+    pub(crate) x: f64,
+    /// Category of a bar, in place of `x`.
+    pub(crate) category: String,
+    pub(crate) y: f64,
+    pub(crate) band: Option<(f64, f64)>,
+    pub(crate) is_limit: bool,
+}
+
+impl<'a> Mark<'a> {
+    pub(crate) fn at(record: &'a RunRecord, series: impl Into<String>, x: f64, y: f64) -> Mark<'a> {
+        let (series, category) = (series.into(), String::new());
+        Mark { record, series, x, category, y, band: None, is_limit: false }
+    }
+
+    pub(crate) fn bar(
+        record: &'a RunRecord,
+        series: &str,
+        category: impl Into<String>,
+        y: f64,
+    ) -> Mark<'a> {
+        Mark { category: category.into(), ..Mark::at(record, series, 0.0, y) }
+    }
+
+    /// Adds the interval of a rate, in MB/s.
+    pub(crate) fn rate(record: &'a RunRecord, series: &str, x: f64, rate: Rate) -> Mark<'a> {
+        let mb = rate.times(1e-6);
+        Mark { band: mb.interval, ..Mark::at(record, series, x, mb.per_s) }
+    }
+
+    pub(crate) fn into_limit(self) -> Mark<'a> {
+        Mark { is_limit: true, ..self }
+    }
+}
+
+impl Plot {
+    /// Draws the figure; `None` without values, or if all values of curves are at one place.
+    pub(crate) fn draw(&self, records: &[RunRecord]) -> Option<Figure> {
+        let blank = Figure {
+            id: self.id.to_owned(),
+            title: self.title.to_owned(),
+            caption: self.caption.to_owned(),
+            kind: self.kind,
+            x: self.x.clone(),
+            y: self.y.clone(),
+            xs: Vec::new(),
+            categories: Vec::new(),
+            series: Vec::new(),
+            command: String::new(),
+            emulated: false,
+        };
+        let figure = drawn(blank, (self.marks)(records));
+        Some(figure).filter(|figure| figure.xs.len() > usize::from(self.kind != ChartKind::Bars))
+    }
+}
+
+/// Fills a figure: sorted union of the places, holes for missing values. Of several values at one
+/// place the last is drawn: records are in the order of measurement.
+pub(crate) fn drawn(blank: Figure, mut marks: Vec<Mark<'_>>) -> Figure {
+    let mut categories: Vec<String> = Vec::new();
+    for mark in marks.iter_mut().filter(|_| blank.kind == ChartKind::Bars) {
+        let known = categories.iter().position(|name| *name == mark.category);
+        mark.x = known.unwrap_or(categories.len()) as f64;
+        if known.is_none() {
+            categories.push(mark.category.clone());
+        }
+    }
+    let mut xs: Vec<f64> = marks.iter().map(|mark| mark.x).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let places: HashMap<u64, usize> =
+        xs.iter().enumerate().map(|(at, x)| (x.to_bits(), at)).collect();
+    let mut series: Vec<Series> = Vec::new();
+    for mark in &marks {
+        let known = series.iter().position(|series| series.label == mark.series);
+        let at = known.unwrap_or_else(|| {
+            let (label, holes) = (mark.series.clone(), vec![None; xs.len()]);
+            let band = vec![None; xs.len()];
+            series.push(Series { label, ys: holes, limit: mark.is_limit, band });
+            series.len() - 1
+        });
+        let place = places[&mark.x.to_bits()];
+        series[at].ys[place] = Some(mark.y);
+        series[at].band[place] = mark.band;
+    }
+    for series in series.iter_mut().filter(|series| series.band.iter().all(Option::is_none)) {
+        series.band.clear();
+    }
+    let emulated = blank.emulated || marks.iter().any(|mark| mark.record.engine.emulated);
+    let command = commands(marks.iter().map(|mark| mark.record)).join("; ");
+    Figure { xs, categories, series, emulated, command, ..blank }
+}
+
+pub(crate) fn commands<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> Vec<&'a str> {
+    let mut seen = HashSet::new();
+    records
+        .into_iter()
+        .map(|record| record.command.as_str())
+        .filter(|command| !command.is_empty() && seen.insert(*command))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(kind: ChartKind, marks: fn(&[RunRecord]) -> Vec<Mark<'_>>) -> Plot {
+        let (x, y) = (Axis::NONE, Axis::NONE);
+        Plot { id: "", title: "", caption: "", kind, x, y, marks }
+    }
+
+    #[test]
+    fn curves_get_holes_the_newest_value_of_a_place_and_each_command_once() {
+        let record = |command: &str| {
+            let mut record = crate::examples::example();
+            record.command = command.into();
+            record
+        };
+        let records = [record("daqmeter a"), record("daqmeter b"), record("daqmeter a")];
+        let curves = plot(ChartKind::Lines, |records| {
+            let points = [("a", 1.0, 10.0), ("a", 3.0, 30.0), ("b", 2.0, 20.0), ("a", 1.0, 11.0)];
+            let mark = |(at, (label, x, y)): (usize, (&str, f64, f64))| {
+                Mark::at(&records[at % 3], label, x, y)
+            };
+            points.into_iter().enumerate().map(mark).collect()
+        });
+        let figure = curves.draw(&records).unwrap();
+        assert_eq!(figure.xs, [1.0, 2.0, 3.0]);
+        assert_eq!(figure.series[0].ys, [Some(11.0), None, Some(30.0)]);
+        assert_eq!(figure.series[1].ys, [None, Some(20.0), None]);
+        assert_eq!(figure.command, "daqmeter a; daqmeter b");
+    }
+
+    #[test]
+    fn bars_stand_in_the_order_of_their_names_and_one_place_is_no_curve() {
+        let bars = plot(ChartKind::Bars, |records| {
+            let bar = |(name, y)| Mark::bar(&records[0], "s", name, y);
+            [("z", 1.0), ("a", 2.0)].map(bar).into()
+        });
+        let figure = bars.draw(&[crate::examples::example()]).unwrap();
+        assert_eq!(
+            (&figure.categories[..], &figure.series[0].ys[..]),
+            (&["z".to_owned(), "a".to_owned()][..], &[Some(1.0), Some(2.0)][..])
+        );
+        let one = plot(ChartKind::Lines, |records| vec![Mark::at(&records[0], "s", 1.0, 1.0)]);
+        assert!(one.draw(&[crate::examples::example()]).is_none());
+    }
+}
