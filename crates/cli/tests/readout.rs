@@ -28,10 +28,6 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     let port = listener.local_addr().unwrap().to_string();
     std::fs::write(&taken, format!("[publish]\naddress = \"{port}\"\n")).unwrap();
     let none = place("none");
-    let gap = place("gap.txt");
-    std::fs::write(&gap, "1us 1\n2us 3\n").unwrap();
-    let good = place("good.txt");
-    std::fs::write(&good, "1us 1\n2us 2\n").unwrap();
     are_refused(
         "readout",
         &[
@@ -47,10 +43,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "--replay", &none], "No such file"),
             (&["run", "--loop"], "--replay"),
             (&["record", "--replay", &foreign, "-o", &none], "the file has its blocks already"),
-            (&["run", "--trigger-file", &gap], "gap.txt:2: trigger 3 follows 1: 1 are missing"),
-            (&["run", "--busy-pattern", &gap], "gap.txt:1: `1` where `on` is wanted"),
             (&["run", "--busy-pattern", "5ms/0%"], "such as 10ms/5%"),
-            (&["sweep", "--trigger-file", &good], "`rate_hz` does not go with a trigger file"),
             (&["check", &none], "No such file"),
             (&["check", "--scenario", "nothing"], "cannot read the scenario"),
             (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
@@ -522,14 +515,8 @@ fn a_recorded_file_is_replayed_and_what_it_lacks_is_said_of_the_file() {
 }
 
 #[test]
-fn triggers_are_written_and_repeat_a_run_and_busy_from_outside_is_told_apart() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("triggers.txt").display().to_string();
-    let (record, said) = run_of(&["--rate", "10kHz", "--time", "100ms", "--write-triggers", &path]);
-    let triggers = counter(&record, "triggers");
-    assert!(said.contains(&format!("{triggers} triggers")), "{said}");
-    let (again, _) = run_of(&["--trigger-file", &path, "--busy-pattern", "10ms/50%"]);
-    assert_eq!(counter(&again, "triggers"), triggers);
+fn busy_from_outside_is_told_apart() {
+    let (again, _) = run_of(&["--rate", "10kHz", "--time", "100ms", "--busy-pattern", "10ms/50%"]);
     let stopped = counter(&again, "stopped by external BUSY");
     assert!((400.0..600.0).contains(&stopped), "{stopped}");
     assert_eq!(counter(&again, "dead-time"), 0.0);

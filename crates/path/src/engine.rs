@@ -417,7 +417,7 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
 /// Trigger rate of a card that does not run as fast as it can.
 fn asked_hz(live: &Live) -> Option<f64> {
     let scenario = &live.scenario;
-    let hz = Some(scenario.trigger.rate.0).filter(|_| scenario.has_rate());
+    let hz = Some(scenario.trigger.rate.0).filter(|_| !scenario.is_flat_out());
     hz.filter(|hz| *hz < TOO_MANY_HZ)
 }
 

@@ -27,7 +27,7 @@ pub(crate) use resync::places;
 use resync::{MAX_LOOK_AHEAD, Next, Recognised, next_start, recognise};
 use share::Share;
 pub use share::{MAX_THREADS, check, check_watched};
-use tables::fault;
+pub(crate) use tables::fault;
 pub use tables::{Checked, ElinkRow};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

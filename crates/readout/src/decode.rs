@@ -1,5 +1,7 @@
 //! Engine `decode`: blocks into descriptors of their subchunks, nothing else.
 
+use std::sync::atomic::AtomicBool;
+
 use daqmeter_harness::{Fault, Job, LimitSpec, Request, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::memory::buffer_bytes;
@@ -91,7 +93,8 @@ pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Faul
     )]
     let triggers = triggers as u64;
     let ids = [ChannelId { device: 0, channel: 0 }];
-    let made = recording::record_channels(scenario, &ids, triggers, |_, part| {
+    let never = AtomicBool::new(false);
+    let made = recording::record_until(scenario, &ids, triggers, &never, |_, part| {
         let room = bytes - blocks.len();
         blocks.extend_from_slice(&part[..part.len().min(room)]);
         Ok(())

@@ -36,7 +36,6 @@ pub mod simulate;
 pub mod source;
 pub mod tohost;
 pub mod transport;
-pub mod triggers;
 
 pub use card::Card;
 pub use receive::Receiver;

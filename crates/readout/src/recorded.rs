@@ -2,11 +2,11 @@
 //! real card.
 //!
 //! The checker checks the file, and it is walked as the reader will walk it. Its own faults and
-//! gaps are thus known and are no loss of the chain. The file holds no times: the n-th chunk of
-//! each E-link counts as that of the n-th trigger. A block is complete with the last trigger whose
-//! chunk ends in it or before it.
+//! gaps are thus known and are no loss of the chain; blocks that cannot be read or come twice are
+//! left out. The file holds no times: the n-th chunk of each E-link counts as that of the n-th
+//! trigger. A block is complete with the last trigger whose chunk ends in it or before it.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;
-use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
-use daqmeter_wire::felix::decoder::{ChunkPart, most_subchunks};
+use daqmeter_wire::felix::block::FelixHeader;
+use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Elink, Reassembler, Subchunk, SubchunkKind, subchunks};
 
-use crate::check::{CheckError, Checked, Checker, Options, places};
-use crate::fragment::FragmentCheck;
+use crate::card::tape::{Tape, TapeBlock, TapeElink, header};
+use crate::card::words::MAX_ELINKS;
+use crate::check::{Checker, Options, fault, places};
 use crate::repeats::Repeats;
 
 pub(crate) const MAX_CHUNK_BYTES: usize = 1 << 20;
@@ -30,132 +31,71 @@ const CHECK_BYTES: usize = 512 << 10;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Playback {
-    pub(crate) file: Arc<Recorded>,
+    pub(crate) name: String,
+    pub(crate) tape: Arc<Tape>,
+    /// What the file itself lacks or has wrong.
+    pub(crate) notes: Vec<String>,
+    /// True if all chunks are those of emulators.
+    pub(crate) is_emulated: bool,
     /// True if blocks come at the trigger rate; else as fast as the chain takes them.
     pub(crate) is_paced: bool,
     pub(crate) loops: bool,
 }
 
-#[derive(PartialEq)]
-pub(crate) struct Recorded {
-    pub(crate) name: String,
-    pub(crate) checked: Checked,
-    /// Pieces of chunks that begin before the file or end after it: they are made filler.
-    pub(crate) cut_pieces: u64,
-    pub(crate) format: BlockFormat,
-    bytes: Vec<u8>,
-    pub(crate) blocks: Vec<RecordedBlock>,
-    pub(crate) elinks: Vec<RecordedElink>,
-    /// Triggers of one turn: chunks of the E-link that has most.
-    pub(crate) triggers: u64,
-}
-
-impl fmt::Debug for Recorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({} blocks)", self.name, self.blocks.len())
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordedBlock {
-    pub(crate) due: u64,
-    /// Place of its E-link; `None` if its header names no E-link of the file.
-    pub(crate) elink: Option<u16>,
-    pub(crate) chunks: u32,
-    pub(crate) wrong: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordedElink {
-    pub(crate) elink: Elink,
-    pub(crate) longest: usize,
-    pub(crate) chunks: u64,
-    shift: u64,
-}
-
-impl Recorded {
+impl Playback {
     /// Reads and checks a file; blocks that do not state their size (0xABCE) have that of
     /// `abce_kib`. Fails if it is not a regular file, does not fit into memory, or holds no chunk.
-    pub(crate) fn read(path: &str, abce_kib: u8) -> Result<Recorded, String> {
+    pub(crate) fn read(path: &str, abce_kib: u8) -> Result<Playback, String> {
         let bytes = whole(Path::new(path)).map_err(|error| error.to_string())?;
-        Recorded::of(path, bytes, abce_kib)
+        Playback::of(path, bytes, abce_kib)
     }
 
-    fn of(name: &str, mut bytes: Vec<u8>, abce_kib: u8) -> Result<Recorded, String> {
-        let checked = checked(&bytes, abce_kib).map_err(|error| error.to_string())?;
+    fn of(name: &str, mut bytes: Vec<u8>, abce_kib: u8) -> Result<Playback, String> {
+        let mut checker = Checker::new(Options { max_messages: 0, abce_kib, ..Options::default() });
+        let mut parts = bytes.chunks(CHECK_BYTES);
+        let checked = parts.try_for_each(|part| checker.take(part)).and_then(|()| checker.finish());
+        let faults = checked.map_err(|error| error.to_string())?.faults;
         let (format, places) = places(&bytes, abce_kib).ok_or("there are no FELIX blocks in it")?;
-        close_ranks(&mut bytes, &places, format.block_bytes);
-        let mut cut_pieces = 0;
-        let found = loop {
-            let found = Walked::over(format, &bytes);
-            if found.cut.is_empty() {
-                break found;
-            }
-            // A block that seemed to be a repetition may be none without them: it is walked again.
-            cut_pieces += found.cut.len() as u64;
-            found.cut.iter().for_each(|at| make_filler(&mut bytes[*at]));
-        };
-        let triggers = found.blocks.last().map_or(0, |block| block.due);
-        let elinks: Vec<RecordedElink> = found.elinks.iter().map(Walk::elink).collect();
-        if elinks.iter().all(|elink| elink.chunks == 0) {
-            return Err("there is no whole chunk in it".to_owned());
-        }
-        Ok(Recorded {
-            name: name.to_owned(),
-            checked,
-            cut_pieces,
-            format,
-            bytes,
-            blocks: found.blocks,
-            elinks,
-            triggers,
-        })
-    }
-
-    pub(crate) fn block(&self, at: usize, turns: u64) -> ([u8; HEADER_BYTES], &[u8]) {
-        let size = self.format.block_bytes;
-        let block = &self.bytes[at * size..(at + 1) * size];
-        let head = header(block);
-        match self.blocks[at].elink {
-            // A bad start stays as it is.
-            Some(place) if head.magic == self.format.magic => {
-                let turned =
-                    u64::from(head.sequence) + turns * self.elinks[usize::from(place)].shift;
-                let sequence = u8::try_from(turned & 0x1F).expect("five bits");
-                (FelixHeader { sequence, ..head }.emit(), block)
-            }
-            _ => (head.emit(), block),
-        }
-    }
-
-    pub(crate) fn event_bytes(&self) -> f64 {
-        self.bytes.len() as f64 / self.triggers.max(1) as f64
-    }
-
-    pub(crate) fn notes(&self) -> Vec<String> {
-        let name = &self.name;
+        let elinks = keep_good_blocks(format, &mut bytes, &places);
         let mut notes = Vec::new();
-        if !self.checked.faults.is_empty() {
-            let each = self.checked.faults.iter();
-            let each: Vec<String> = each.map(|(what, count)| format!("{what} {count}")).collect();
+        if !faults.is_empty() {
+            let each: Vec<String> =
+                faults.iter().map(|(what, count)| format!("{what} {count}")).collect();
             notes.push(format!(
                 "{name}: the file itself has {}; `daqmeter readout check` says where; no loss of the chain",
                 each.join(", ")
             ));
         }
-        if self.cut_pieces > 0 {
+        let mut cut_pieces = 0;
+        let tape = loop {
+            let (found, cut) = walked(format, &bytes, &elinks);
+            if cut.is_empty() {
+                break Tape { bytes, ..found };
+            }
+            // Without them another chunk may be open at the end.
+            cut_pieces += cut.len();
+            cut.iter().for_each(|at| make_filler(&mut bytes[*at]));
+        };
+        if cut_pieces > 0 {
             notes.push(format!(
-                "{name}: pieces of chunks that begin before the file or end after it, {}, are left out",
-                self.cut_pieces
+                "{name}: pieces of chunks that end after the file, {cut_pieces}, are left out"
             ));
         }
-        notes
+        let (count, longest) = (elinks.len(), tape.elinks.iter().map(|one| one.longest).max());
+        match longest {
+            Some(1..=MAX_CHUNK_BYTES) if count <= MAX_ELINKS && tape.triggers > 0 => {}
+            None | Some(0) => return Err("there is no whole chunk in it".to_owned()),
+            Some(bytes) => {
+                return Err(format!(
+                    "{count} E-links with chunks of up to {bytes} bytes; {MAX_ELINKS} and {MAX_CHUNK_BYTES} at the most"
+                ));
+            }
+        }
+        let is_emulated =
+            ![fault::PAYLOAD, fault::ELINK].iter().any(|one| faults.contains_key(one));
+        let (tape, name) = (Arc::new(tape), name.to_owned());
+        Ok(Playback { name, tape, notes, is_emulated, is_paced: false, loops: false })
     }
-}
-
-fn header(block: &[u8]) -> FelixHeader {
-    let head = block.first_chunk::<HEADER_BYTES>();
-    FelixHeader::parse(*head.expect("a block has a header"))
 }
 
 fn whole(path: &Path) -> io::Result<Vec<u8>> {
@@ -180,22 +120,26 @@ fn whole(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn checked(bytes: &[u8], abce_kib: u8) -> Result<Checked, CheckError> {
-    let mut checker = Checker::new(Options { max_messages: 0, abce_kib, ..Options::default() });
-    for part in bytes.chunks(CHECK_BYTES) {
-        checker.take(part)?;
-    }
-    checker.finish()
-}
-
-/// Moves blocks together over bytes that belong to none.
-fn close_ranks(bytes: &mut Vec<u8>, places: &[usize], size: usize) {
-    for (nth, at) in places.iter().enumerate() {
-        if *at != nth * size {
-            bytes.copy_within(*at..*at + size, nth * size);
+/// Moves the blocks together that can be read and are no repetition; returns their E-links.
+fn keep_good_blocks(format: BlockFormat, bytes: &mut Vec<u8>, places: &[usize]) -> Vec<Elink> {
+    let mut room = vec![Subchunk::default(); most_subchunks(format)];
+    let mut elinks: BTreeMap<Elink, (Reassembler, Repeats)> = BTreeMap::new();
+    let (size, mut kept) = (format.block_bytes, 0);
+    for at in places {
+        let block = &bytes[*at..at + size];
+        let Ok((header, _)) = subchunks(format, block, &mut room) else {
+            continue;
+        };
+        let (reassembler, repeats) =
+            elinks.entry(header.elink).or_insert_with(|| (Reassembler::new(), Repeats::new()));
+        if !repeats.is_repeated(reassembler, header, block) {
+            reassembler.begin(header);
+            bytes.copy_within(*at..at + size, kept);
+            kept += size;
         }
     }
-    bytes.truncate(places.len() * size);
+    bytes.truncate(kept);
+    elinks.into_keys().collect()
 }
 
 /// Turns a trailer's last byte into that of a timeout that cut nothing off, whose bytes are
@@ -204,174 +148,73 @@ fn make_filler(byte: &mut u8) {
     *byte = *byte & 0x0F | (SubchunkKind::Timeout as u8) << 5;
 }
 
-struct Walked {
-    blocks: Vec<RecordedBlock>,
-    elinks: Vec<Walk>,
-    cut: Vec<usize>,
-}
-
-impl Walked {
-    fn over(format: BlockFormat, bytes: &[u8]) -> Walked {
-        let mut elinks = walks(format, bytes);
-        let mut room = vec![Subchunk::default(); most_subchunks(format)];
-        let (mut cut, mut due) = (Vec::new(), 1);
-        let mut blocks = Vec::with_capacity(bytes.len() / format.block_bytes);
-        for (nth, block) in bytes.chunks_exact(format.block_bytes).enumerate() {
-            let elink = header(block).elink;
-            let place = elinks.binary_search_by_key(&elink, |walk| walk.elink).ok();
-            let begin = nth * format.block_bytes;
-            let (chunks, wrong) = place.map_or((0, 0), |place| {
-                let found = elinks[place].block(format, block, begin, &mut room, &mut cut);
-                due = due.max(elinks[place].chunks);
-                found
-            });
-            blocks.push(RecordedBlock {
-                due,
-                elink: place.and_then(|place| u16::try_from(place).ok()),
-                chunks,
-                wrong,
-            });
-        }
-        let open = elinks.iter().filter(|walk| walk.reassembler.is_open());
-        cut.extend(open.flat_map(|walk| walk.loose.iter().copied()));
-        Walked { blocks, elinks, cut }
-    }
-}
-
-fn walks(format: BlockFormat, bytes: &[u8]) -> Vec<Walk> {
-    let mut are_there = vec![false; usize::from(Elink::MOST) + 1];
-    for block in bytes.chunks_exact(format.block_bytes) {
-        let head = header(block);
-        are_there[usize::from(head.elink.number())] |= head.magic == format.magic;
-    }
-    (0..=Elink::MOST)
-        .filter(|number| are_there[usize::from(*number)])
-        .map(|number| Walk::new(Elink::new(number)))
-        .collect()
-}
-
+#[derive(Default)]
 struct Walk {
-    elink: Elink,
     reassembler: Reassembler,
-    repeats: Repeats,
-    check: FragmentCheck,
-    partial: Vec<u8>,
     length: usize,
     longest: usize,
-    chunks: u64,
-    /// True after the first start of a chunk: data before it belongs to a chunk from before the
-    /// file.
-    has_begun: bool,
-    loose: Vec<usize>,
-    /// Number of the first readable block, and the count of unreadable ones before it.
+    /// Ends of the pieces of the open chunk.
+    open: Vec<usize>,
     first: Option<u8>,
-    before_first: u64,
-    next: u64,
+    last: u8,
+}
+
+/// Describes readable blocks, without their bytes, and finds the ends of the pieces of chunks that
+/// are open at the end.
+fn walked(format: BlockFormat, bytes: &[u8], elinks: &[Elink]) -> (Tape, Vec<usize>) {
+    let mut walks: Vec<Walk> = elinks.iter().map(|_| Walk::default()).collect();
+    let mut room = vec![Subchunk::default(); most_subchunks(format)];
+    let mut triggers = 0;
+    let mut blocks = Vec::with_capacity(bytes.len() / format.block_bytes);
+    for (nth, block) in bytes.chunks_exact(format.block_bytes).enumerate() {
+        let header = header(block);
+        let place = elinks.binary_search(&header.elink).expect("each block's E-link is known");
+        let (_, found) = subchunks(format, block, &mut room).expect("the block was read before");
+        let chunks = walks[place].block(format, nth * format.block_bytes, header, found);
+        triggers = walks[place].reassembler.counts.ended().max(triggers);
+        let (elink, due) = (u16::try_from(place).unwrap_or(u16::MAX), triggers.max(1));
+        blocks.push(TapeBlock { header, elink, first: due, due, chunks });
+    }
+    let cut = walks.iter().filter(|walk| walk.reassembler.is_open());
+    let cut = cut.flat_map(|walk| walk.open.iter().copied()).collect();
+    let elinks = elinks.iter().zip(&walks).map(|(elink, walk)| TapeElink {
+        elink: *elink,
+        longest: walk.longest,
+        chunks: walk.reassembler.counts.ended(),
+        blocks: u64::from(walk.last.wrapping_sub(walk.first.unwrap_or(0)).wrapping_add(1) & 0x1F),
+    });
+    (Tape { format, bytes: Vec::new(), blocks, elinks: elinks.collect(), triggers }, cut)
 }
 
 impl Walk {
-    fn new(elink: Elink) -> Walk {
-        Walk {
-            elink,
-            reassembler: Reassembler::new(),
-            repeats: Repeats::new(),
-            check: FragmentCheck::new(Some(elink)),
-            partial: Vec::new(),
-            length: 0,
-            longest: 0,
-            chunks: 0,
-            has_begun: false,
-            loose: Vec::new(),
-            first: None,
-            before_first: 0,
-            next: 0,
-        }
-    }
-
-    /// Takes the block at `begin`; returns the chunks that end in it, and those with wrong bytes.
+    /// Takes the block at `begin`; returns the number of chunks that end in it.
     fn block(
         &mut self,
         format: BlockFormat,
-        block: &[u8],
         begin: usize,
-        room: &mut [Subchunk],
-        cut: &mut Vec<usize>,
-    ) -> (u32, u32) {
-        let Ok((header, found)) = subchunks(format, block, room) else {
-            self.unreadable();
-            return (0, 0);
-        };
-        if self.repeats.is_repeated(&self.reassembler, header, block) {
-            return (0, 0);
-        }
+        header: FelixHeader,
+        found: &[Subchunk],
+    ) -> u32 {
         self.first.get_or_insert(header.sequence);
-        self.next = u64::from(header.sequence) + 1;
-        let before = (self.chunks, self.check.faults.payload);
+        self.last = header.sequence;
+        let before = self.reassembler.counts.ended();
         self.reassembler.begin(header);
         for (index, subchunk) in found.iter().enumerate() {
-            let trailer = subchunk.trailer();
-            let end = begin
-                + subchunk.range().start
-                + format.padded(usize::from(trailer.length))
-                + format.trailer.bytes();
-            match self.reassembler.part(subchunk, index == 0) {
-                Some(part) => {
-                    self.part(part, &block[part.begin..part.begin + part.length]);
-                    if !part.ends {
-                        self.loose.push(end - 1);
-                    }
-                }
-                None if !self.has_begun && trailer.carries_data() => cut.push(end - 1),
-                None => {}
+            let Some(part) = self.reassembler.part(subchunk, index == 0) else {
+                continue;
+            };
+            if part.begins {
+                self.length = 0;
+                self.open.clear();
+            }
+            self.length += part.length;
+            let padded = format.padded(usize::from(subchunk.trailer().length));
+            self.open.push(begin + part.begin + padded + format.trailer.bytes() - 1);
+            if part.ends {
+                self.longest = self.longest.max(self.length);
             }
         }
-        let since = |now: u64, before: u64| u32::try_from(now - before).unwrap_or(u32::MAX);
-        (since(self.chunks, before.0), since(self.check.faults.payload, before.1))
-    }
-
-    fn unreadable(&mut self) {
-        self.reassembler.bad_block();
-        match self.first {
-            Some(_) => self.next += 1,
-            None => self.before_first += 1,
-        }
-    }
-
-    fn part(&mut self, part: ChunkPart, payload: &[u8]) {
-        if part.begins {
-            self.has_begun = true;
-            self.length = 0;
-            self.partial.clear();
-            self.loose.clear();
-        }
-        self.length += payload.len();
-        let is_whole = part.begins && part.ends;
-        if !is_whole && self.partial.len() <= MAX_CHUNK_BYTES {
-            self.partial.extend_from_slice(payload);
-        }
-        if !part.ends {
-            return;
-        }
-        self.chunks += 1;
-        self.longest = self.longest.max(self.length);
-        self.loose.clear();
-        let chunk = if is_whole { payload } else { &self.partial[..] };
-        if part.flags.truncated {
-            self.check.cut(chunk);
-        } else {
-            self.check.check(chunk);
-        }
-    }
-
-    fn elink(&self) -> RecordedElink {
-        let first = u64::from(self.first.unwrap_or(0));
-        RecordedElink {
-            elink: self.elink,
-            longest: self.longest,
-            chunks: self.chunks,
-            // Sequence numbers have five bits.
-            shift: (self.next + self.before_first + 32 - first) & 0x1F,
-        }
+        u32::try_from(self.reassembler.counts.ended() - before).unwrap_or(u32::MAX)
     }
 }
 
@@ -381,6 +224,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::card::tape::shown;
 
     const FORMAT: BlockFormat = BlockFormat::phase2(1).expect("1 KiB is a size");
 
@@ -401,30 +245,21 @@ mod tests {
     }
 
     /// Counts the chunks of each E-link that a reader finds in `turns` turns, by the plainest code.
-    fn found(recorded: &Recorded, turns: u64) -> Vec<u64> {
+    fn found(tape: &Arc<Tape>, turns: u64) -> Vec<u64> {
         let mut room = vec![Subchunk::default(); most_subchunks(FORMAT)];
-        let mut readers: Vec<_> =
-            recorded.elinks.iter().map(|_| (Reassembler::new(), Repeats::new())).collect();
-        for turn in 0..turns {
-            for at in 0..recorded.blocks.len() {
-                let (head, rest) = recorded.block(at, turn);
-                let block = [&head[..], &rest[HEADER_BYTES..]].concat();
-                let elink = header(&block).elink;
-                let Some(place) = recorded.elinks.iter().position(|one| one.elink == elink) else {
-                    continue;
-                };
-                let (reassembler, repeats) = &mut readers[place];
-                match subchunks(FORMAT, &block, &mut room) {
-                    Ok((header, found)) => {
-                        if !repeats.is_repeated(reassembler, header, &block) {
-                            reassembler.block(header, found, |_| {});
-                        }
-                    }
-                    Err(_) => reassembler.bad_block(),
-                }
+        let mut readers: BTreeMap<Elink, (Reassembler, Repeats)> = tape
+            .elinks
+            .iter()
+            .map(|one| (one.elink, (Reassembler::new(), Repeats::new())))
+            .collect();
+        for block in shown(tape, turns) {
+            let (header, found) = subchunks(FORMAT, &block, &mut room).unwrap();
+            let (reassembler, repeats) = readers.get_mut(&header.elink).unwrap();
+            if !repeats.is_repeated(reassembler, header, &block) {
+                reassembler.block(header, found, |_| {});
             }
         }
-        readers.iter().map(|(reassembler, _)| reassembler.counts.ended()).collect()
+        readers.values().map(|(reassembler, _)| reassembler.counts.ended()).collect()
     }
 
     #[derive(Clone, Debug)]
@@ -468,19 +303,20 @@ mod tests {
             let bytes = harmed(blocks(&lengths), &harms).concat();
             prop_assume!(bytes.len() > 16 << 10);
             let bytes = bytes[cut.0..bytes.len() - cut.1].to_vec();
-            let Ok(recorded) = Recorded::of("test", bytes, 1) else {
+            let Ok(playback) = Playback::of("test", bytes, 1) else {
                 return Ok(());
             };
-            let counted: Vec<u64> = recorded.elinks.iter().map(|elink| elink.chunks).collect();
+            let tape = playback.tape;
+            let counted: Vec<u64> = tape.elinks.iter().map(|elink| elink.chunks).collect();
             for turns in [1, 2, 5] {
                 let expected: Vec<u64> = counted.iter().map(|chunks| chunks * turns).collect();
-                prop_assert_eq!(found(&recorded, turns), expected);
+                prop_assert_eq!(found(&tape, turns), expected);
             }
-            let by_block: u64 = recorded.blocks.iter().map(|block| u64::from(block.chunks)).sum();
+            let by_block: u64 = tape.blocks.iter().map(|block| u64::from(block.chunks)).sum();
             prop_assert_eq!(by_block, counted.iter().sum::<u64>());
-            let dues: Vec<u64> = recorded.blocks.iter().map(|block| block.due).collect();
+            let dues: Vec<u64> = tape.blocks.iter().map(|block| block.due).collect();
             prop_assert!(dues.is_sorted() && dues[0] >= 1);
-            prop_assert_eq!(counted.iter().max(), Some(&recorded.triggers));
+            prop_assert_eq!(counted.iter().max(), Some(&tape.triggers));
         }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::card::{Card, CardState, ChannelId, channel_ids};
 use crate::scenario::{Scenario, ScenarioError};
-use crate::source::{NEVER, TriggerSource};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -15,59 +14,23 @@ pub enum RecordError {
     Io(#[from] io::Error),
 }
 
-/// Writes the first triggers of a scenario's source: times and numbers, as [`crate::triggers`]
-/// reads them. Returns the number of triggers, and the bytes.
-pub fn write_triggers(
-    scenario: &Scenario,
-    triggers: u64,
-    mut out: impl io::Write,
-) -> Result<(u64, u64), RecordError> {
-    let mut source = TriggerSource::new(&scenario.trigger)?;
-    source.end_after(triggers);
-    let mut bytes = 0;
-    let mut write = |line: String| {
-        bytes += line.len() as u64;
-        out.write_all(line.as_bytes())
-    };
-    write("# ns since the start, number of the trigger\n".to_owned())?;
-    loop {
-        let at_ns = source.ahead(1);
-        if at_ns == NEVER {
-            break;
-        }
-        let before = source.issued();
-        source.issue(1);
-        let number = source.number().unwrap_or(before);
-        write(format!("{at_ns} {number}\n"))?;
-    }
-    out.flush()?;
-    Ok((source.issued(), bytes))
-}
-
 const SMALL_RING_BYTES: usize = 1 << 20;
 
-/// Carries a card through `triggers` triggers, in simulated time, and hands over the bytes of its
-/// rings: the channel's place, then whole blocks. BUSY stops nothing, because the rings are emptied
-/// in time.
+/// Carries a card through `triggers` triggers as [`record_until`] does, to the end.
 pub fn record(
     scenario: &Scenario,
     triggers: u64,
     out: impl FnMut(usize, &[u8]) -> io::Result<()>,
 ) -> Result<(), RecordError> {
-    record_channels(scenario, &channel_ids(scenario), triggers, out)
-}
-
-pub(crate) fn record_channels(
-    scenario: &Scenario,
-    ids: &[ChannelId],
-    triggers: u64,
-    out: impl FnMut(usize, &[u8]) -> io::Result<()>,
-) -> Result<(), RecordError> {
-    record_until(scenario, ids, triggers, &AtomicBool::new(false), out).map(|_| ())
+    let never = AtomicBool::new(false);
+    record_until(scenario, &channel_ids(scenario), triggers, &never, out).map(|_| ())
 }
 
 const MAX_STEP_BYTES: usize = 4 << 20;
 
+/// Carries some channels of a card through `triggers` triggers, in simulated time, and hands over
+/// the bytes of their rings: the place of the channel, then whole blocks. BUSY stops nothing,
+/// because the rings are emptied in time. Returns false if it was stopped.
 pub fn record_until(
     scenario: &Scenario,
     ids: &[ChannelId],

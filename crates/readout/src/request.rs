@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::decode;
 use crate::scenario::{
-    ByteSize, Hertz, Nanos, ReaderCompletion, ReaderMode, Scenario, ScenarioError, TriggerKind,
+    ByteSize, Hertz, Nanos, ReaderCompletion, ReaderMode, Scenario, ScenarioError,
 };
-use crate::source::TriggerSource;
 
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -61,11 +60,7 @@ pub struct Chosen {
     #[arg(skip)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<u16>,
-    /// Triggers by their times and numbers, instead of at a rate
-    #[arg(long, value_name = "FILE", conflicts_with = "rate_hz", help_heading = REPLACED)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trigger_file: Option<String>,
-    /// BUSY from outside: 10ms/5%, or a file of times with on and off
+    /// BUSY from outside, such as 10ms/5%
     #[arg(long, value_name = "PATTERN", help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_pattern: Option<String>,
@@ -91,14 +86,8 @@ impl Chosen {
     /// Loads the scenario with all replaced parts. Fails if they do not go together.
     pub fn load(&self) -> Result<Scenario, ScenarioError> {
         let mut scenario = self.outline()?;
-        scenario.external_busy()?;
-        if scenario.trigger.source == TriggerKind::Times {
-            let period_ns = TriggerSource::new(&scenario.trigger)?.period_ns();
-            scenario.trigger.rate = Hertz(1e9 / period_ns);
-        }
         if let Some(path) = &self.replay {
-            let is_paced = self.rate_hz.is_some() || self.trigger_file.is_some();
-            scenario.replay(path, is_paced, self.replay_loop)?;
+            scenario.replay(path, self.rate_hz.is_some(), self.replay_loop)?;
         }
         scenario.check()?;
         Ok(scenario)
@@ -129,18 +118,8 @@ impl Chosen {
         if let Some(transport) = &self.transport {
             scenario.publish.transport.clone_from(transport);
         }
-        if let Some(path) = &self.trigger_file {
-            scenario.trigger.source = TriggerKind::Times;
-            scenario.trigger.file = Some(path.clone());
-        }
         if let Some(pattern) = &self.busy_pattern {
             scenario.trigger.external_busy = Some(pattern.clone());
-        }
-        if scenario.trigger.source == TriggerKind::Times && self.rate_hz.is_some() {
-            return Err(ScenarioError(
-                "`rate_hz` does not go with a trigger file, which says when triggers come"
-                    .to_owned(),
-            ));
         }
         if self.replay.is_some() {
             (scenario.card.devices, scenario.card.channels) = (1, 1);

@@ -4,7 +4,7 @@
 //!
 //! ```toml
 //! [trigger]
-//! source = "fixed"            # fixed, poisson, times
+//! source = "fixed"            # fixed, poisson
 //! rate = "1MHz"
 //! [card]
 //! mode = "gbt"                # gbt, full
@@ -22,50 +22,73 @@
 
 mod check;
 mod derived;
-mod load;
-mod place;
-mod replay;
 mod spec;
+
+use std::path::Path;
+
+use daqmeter_harness::text_file;
 
 pub(crate) use self::check::MAX_PAYLOAD_BYTES;
 pub use self::check::check_congestion;
-pub use self::load::SHIPPED;
-pub(crate) use self::load::read_text;
-pub(crate) use self::place::Wrong;
+pub use self::derived::{ElinkSpec, PartCounts};
 pub use self::spec::{
-    BlockSource, BusySettings, ByteSize, CardSettings, ElinkSpec, FaultKind, FaultSpec, Generation,
-    Hertz, LinkSettings, Mode, Nanos, OnSlow, PartCounts, Publish, ReaderCompletion, ReaderMode,
-    ReaderSettings, Scenario, ScenarioError, TriggerKind, TriggerSettings,
+    BlockSource, BusySettings, ByteSize, CardSettings, FaultKind, FaultSpec, Generation, Hertz,
+    LinkSettings, Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderMode, ReaderSettings,
+    Scenario, TriggerKind, TriggerSettings,
 };
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Error in one line that names the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ScenarioError(pub String);
 
-    #[test]
-    fn what_ships_is_valid_and_an_empty_file_too() {
-        for (name, text) in SHIPPED {
-            assert_eq!(Scenario::parse(text, name).unwrap().name, *name);
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("gbt", include_str!("../scenarios/gbt.toml")),
+    ("full", include_str!("../scenarios/full.toml")),
+    ("felig", include_str!("../scenarios/felig.toml")),
+    ("nikhef", include_str!("../scenarios/nikhef.toml")),
+];
+
+impl Scenario {
+    /// Loads a scenario that ships, or that of a file.
+    pub fn load(name: &str) -> Result<Scenario, ScenarioError> {
+        if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
+            return Scenario::parse(text, name);
         }
-        let scenario = Scenario::parse("", "empty").unwrap();
-        let elinks = scenario.elinks(0, 0);
-        let numbers: Vec<u16> = elinks.iter().map(|elink| elink.elink.number()).collect();
-        assert_eq!(
-            (numbers.len(), numbers[0], numbers[7], numbers[8], numbers[23]),
-            (24, 0x008, 0x024, 0x048, 0x0a4)
-        );
+        let path = Path::new(name);
+        let text = text_file(path).map_err(|error| {
+            let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+            ScenarioError(format!(
+                "cannot read the scenario {name}: {error}; shipped ones are {}",
+                names.join(", ")
+            ))
+        })?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        Scenario::parse(&text, &stem).map_err(|error| ScenarioError(format!("{name}: {error}")))
     }
 
-    #[test]
-    fn thresholds_follow_the_ring_as_in_the_published_set_up() {
-        let scenario = Scenario::parse("[card]\nring = \"1GiB\"\n", "").unwrap();
-        assert_eq!(scenario.dma_thresholds(), (224 << 20, 256 << 20));
-    }
-
-    #[test]
-    fn events_weigh_what_the_published_packings_say() {
-        // 24 bytes: 3 blocks for 109 chunks.
-        let bytes = Scenario::load("gbt").unwrap().event_bytes();
-        assert!((bytes - 24.0 * 1024.0 * 3.0 / 109.0).abs() < 0.01);
+    /// Parses a text; the name is for tables. The error names the field, and the line of a text
+    /// that is no scenario.
+    pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
+        let mut scenario: Scenario =
+            toml::from_str(text).map_err(|error| ScenarioError(one_line(text, &error)))?;
+        if scenario.name.is_empty() {
+            name.clone_into(&mut scenario.name);
+        }
+        scenario.check()?;
+        Ok(scenario)
     }
 }
+
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().replace('\n', " ");
+    let before = error.span().and_then(|span| text.get(..span.start));
+    before.map_or(message.clone(), |before| {
+        let number = before.matches('\n').count();
+        let line = text.lines().nth(number).unwrap_or("").trim();
+        format!("line {} (`{line}`): {message}", number + 1)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,56 +5,36 @@ use std::collections::VecDeque;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::scenario::{ScenarioError, TriggerKind, TriggerSettings};
-use crate::triggers::Listed;
+use crate::scenario::{TriggerKind, TriggerSettings};
 
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Triggers in the order of time. Times are ns since the source's start.
 #[derive(Debug)]
 pub struct TriggerSource {
-    gaps: Gaps,
+    period_ns: f64,
+    /// Random numbers of a Poisson source, which is stepped.
+    random: Option<Xoshiro256PlusPlus>,
     issued: u64,
     end_ns: u64,
     most: u64,
-    /// Times of sources that must be stepped which were computed already.
+    /// Times of a Poisson source that were computed already.
     ahead: VecDeque<u64>,
     last_ns: f64,
 }
 
-#[derive(Debug)]
-enum Gaps {
-    Fixed {
-        period_ns: f64,
-    },
-    Poisson {
-        period_ns: f64,
-        random: Xoshiro256PlusPlus,
-    },
-    /// Times of a file, and their number.
-    Times(Listed),
-}
-
 impl TriggerSource {
-    pub fn new(trigger: &TriggerSettings) -> Result<TriggerSource, ScenarioError> {
-        let period_ns = 1e9 / trigger.rate.0;
-        let gaps = match trigger.source {
-            TriggerKind::Fixed => Gaps::Fixed { period_ns },
-            TriggerKind::Poisson => {
-                Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) }
-            }
-            TriggerKind::Times => {
-                let path = trigger.file.as_deref().unwrap_or("");
-                let read = Listed::read(path);
-                Gaps::Times(read.map_err(|what| ScenarioError(format!("trigger.file: {what}")))?)
-            }
-        };
-        let most = match &gaps {
-            Gaps::Times(listed) => listed.times_ns.len() as u64,
-            _ => u64::MAX,
-        };
-        let ahead = VecDeque::with_capacity(1024);
-        Ok(TriggerSource { gaps, issued: 0, end_ns: NEVER, most, ahead, last_ns: 0.0 })
+    pub fn new(trigger: &TriggerSettings) -> TriggerSource {
+        let is_random = trigger.source == TriggerKind::Poisson;
+        TriggerSource {
+            period_ns: 1e9 / trigger.rate.0,
+            random: is_random.then(|| Xoshiro256PlusPlus::seed_from_u64(trigger.seed)),
+            issued: 0,
+            end_ns: NEVER,
+            most: u64::MAX,
+            ahead: VecDeque::with_capacity(1024),
+            last_ns: 0.0,
+        }
     }
 
     pub fn end_at(&mut self, ns: u64) {
@@ -62,7 +42,7 @@ impl TriggerSource {
     }
 
     pub fn end_after(&mut self, triggers: u64) {
-        self.most = self.most.min(triggers);
+        self.most = triggers;
     }
 
     pub fn end_ns(&self) -> u64 {
@@ -73,23 +53,12 @@ impl TriggerSource {
         self.issued
     }
 
-    /// Number of the last issued trigger, if the triggers of the file have numbers of their own.
-    pub(crate) fn number(&self) -> Option<u64> {
-        match &self.gaps {
-            Gaps::Times(listed) => Some((listed.first + self.issued).saturating_sub(1)),
-            _ => None,
-        }
-    }
-
     pub(crate) fn left(&self) -> u64 {
         self.most.saturating_sub(self.issued)
     }
 
     pub fn period_ns(&self) -> f64 {
-        match &self.gaps {
-            Gaps::Fixed { period_ns } | Gaps::Poisson { period_ns, .. } => *period_ns,
-            Gaps::Times(listed) => listed.period_ns(),
-        }
+        self.period_ns
     }
 
     /// Time of the n-th trigger from now, from 1; `NEVER` when the source ends before.
@@ -102,16 +71,13 @@ impl TriggerSource {
         if self.issued.saturating_add(n) > self.most {
             return NEVER;
         }
-        let at_ns = match &self.gaps {
-            Gaps::Fixed { period_ns } => ((self.issued + n) as f64 * period_ns) as u64,
-            Gaps::Times(listed) => {
-                // The list holds as many triggers as `most`.
-                let place = usize::try_from(self.issued + n - 1).expect("a place in the file");
-                listed.times_ns[place]
-            }
-            _ => {
+        let at_ns = match &mut self.random {
+            None => ((self.issued + n) as f64 * self.period_ns) as u64,
+            Some(random) => {
                 while (self.ahead.len() as u64) < n {
-                    self.last_ns += self.gap();
+                    // 53 random bits, never zero.
+                    let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+                    self.last_ns -= uniform.ln() * self.period_ns;
                     self.ahead.push_back(self.last_ns as u64);
                 }
                 self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
@@ -138,7 +104,8 @@ impl TriggerSource {
     )]
     pub fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
-        if let Gaps::Fixed { period_ns } = &self.gaps {
+        if self.random.is_none() {
+            let period_ns = self.period_ns;
             let mut total = (now_ns as f64 / period_ns) as u64;
             // The division's rounding must agree with the product's.
             while ((total + 1) as f64 * period_ns) as u64 <= now_ns {
@@ -155,18 +122,6 @@ impl TriggerSource {
         }
         n
     }
-
-    fn gap(&mut self) -> f64 {
-        match &mut self.gaps {
-            Gaps::Fixed { period_ns } => *period_ns,
-            Gaps::Times(listed) => listed.period_ns(),
-            Gaps::Poisson { period_ns, random } => {
-                // 53 random bits, never zero.
-                let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-                -uniform.ln() * *period_ns
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -175,12 +130,8 @@ mod tests {
     use crate::scenario::Hertz;
 
     fn source(kind: TriggerKind) -> TriggerSource {
-        TriggerSource::new(&TriggerSettings {
-            source: kind,
-            rate: Hertz(1e6),
-            ..TriggerSettings::default()
-        })
-        .unwrap()
+        let settings = TriggerSettings::default();
+        TriggerSource::new(&TriggerSettings { source: kind, rate: Hertz(1e6), ..settings })
     }
 
     fn times(source: &mut TriggerSource, n: usize) -> Vec<u64> {
@@ -211,8 +162,7 @@ mod tests {
         let mut source = TriggerSource::new(&TriggerSettings {
             rate: Hertz(1.05e6 / 3.7),
             ..TriggerSettings::default()
-        })
-        .unwrap();
+        });
         for step in 1..2000_u64 {
             let due = source.due(step * 777);
             assert!(due == 0 || source.ahead(due) <= step * 777);
@@ -233,29 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn times_of_a_file_are_kept_and_its_end_is_the_end() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "10 7\n10 8\n500ns 9\n").unwrap();
-        let trigger = TriggerSettings {
-            source: TriggerKind::Times,
-            file: Some(file.path().to_str().unwrap().to_owned()),
-            ..TriggerSettings::default()
-        };
-        let mut source = TriggerSource::new(&trigger).unwrap();
-        source.end_after(1000);
-        assert_eq!((source.due(9), source.due(10), source.due(NEVER)), (0, 2, 3));
-        assert_eq!(times(&mut source, 2), [10, 10]);
-        assert_eq!((source.number(), source.is_over(400)), (Some(8), false));
-        assert_eq!(times(&mut source, 1), [500]);
-        assert_eq!((source.number(), source.ahead(1)), (Some(9), NEVER));
-        assert!(source.is_over(500));
-    }
-
-    #[test]
     fn it_ends_by_count_and_by_time() {
         let mut idle =
-            TriggerSource::new(&TriggerSettings { rate: Hertz(0.1), ..TriggerSettings::default() })
-                .unwrap();
+            TriggerSource::new(&TriggerSettings { rate: Hertz(0.1), ..TriggerSettings::default() });
         idle.end_at(1_000_000_000);
         assert_eq!(
             (idle.due(NEVER), idle.is_over(999_999_999), idle.is_over(1_000_000_000)),

@@ -18,7 +18,7 @@ use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
-use super::options::{Instance, WrittenTriggers, elink, load, publish};
+use super::options::{Instance, elink, load, publish};
 use super::verdict::{CheckLimits, Findings, Judgement, Measure, Verdict};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
@@ -41,8 +41,6 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
     triggers: u64,
     #[command(flatten)]
-    written: WrittenTriggers,
-    #[command(flatten)]
     metrics: Metrics,
 }
 
@@ -62,9 +60,6 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         if !record_channel(&scenario, *id, ids.len(), arguments, &instance)? {
             break;
         }
-    }
-    if !instance.is_stopped() {
-        arguments.written.write(&scenario, arguments.triggers)?;
     }
     Ok(Judgement::Passed.exit(instance.is_stopped()))
 }

@@ -1,7 +1,5 @@
 //! Options that several verbs share, the instance of a verb, and its waits.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +7,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_readout::card::Card;
-use daqmeter_readout::triggers::MAX_TRIGGERS_BYTES;
-use daqmeter_readout::{Chosen, Scenario, recording};
+use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
 use daqmeter_sys::ring::Consumer;
 
 use crate::arguments::{count, duration};
 use crate::metrics::{Metrics, Page};
-use crate::named::Replaced;
 use crate::output::{Failure, tell};
 use crate::runner::on_ctrl_c;
 
@@ -27,11 +23,11 @@ pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
 }
 
 /// Completes a request for records: it states rate and polling interval, even the scenario's.
-/// Triggers of a file have none, nor has a recorded file that is replayed at full speed.
+/// A recorded file that is replayed at full speed has none.
 pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
     let scenario = load(chosen)?;
     Ok(Chosen {
-        rate_hz: scenario.has_rate().then_some(scenario.trigger.rate.0),
+        rate_hz: (!scenario.is_flat_out()).then_some(scenario.trigger.rate.0),
         poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
         ..chosen.clone()
     })
@@ -142,44 +138,4 @@ pub(super) fn elink(text: &str) -> Result<u16, String> {
         .ok()
         .filter(|number| *number <= 0x7FF)
         .ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
-}
-
-/// Where the triggers of a run are written to.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct WrittenTriggers {
-    /// File for the times and numbers of the triggers, which --trigger-file reads
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    write_triggers: Option<Replaced>,
-}
-
-impl WrittenTriggers {
-    pub(super) fn wanted(&self, chosen: &Chosen) -> Result<Option<Scenario>, Failure> {
-        if self.write_triggers.is_none() {
-            return Ok(None);
-        }
-        let scenario = load(chosen)?;
-        if scenario.is_flat_out() {
-            return Err(Failure::refused(
-                "--write-triggers: without --rate the file of --replay comes as fast as it is taken, by no triggers; give a --rate",
-            ));
-        }
-        Ok(Some(scenario))
-    }
-
-    pub(super) fn write(&self, scenario: &Scenario, triggers: u64) -> Result<(), Failure> {
-        let Some(path) = &self.write_triggers else {
-            return Ok(());
-        };
-        let shown = path.display();
-        let file = File::create(&**path)
-            .map_err(|error| Failure::refused(format!("cannot write {shown}: {error}")))?;
-        let (written, bytes) = recording::write_triggers(scenario, triggers, BufWriter::new(file))
-            .map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
-        tell(&format!("wrote {shown}: {written} triggers"));
-        if bytes > MAX_TRIGGERS_BYTES {
-            let most = units::show_bytes(MAX_TRIGGERS_BYTES);
-            tell(&format!("{shown}: longer than {most}, which --trigger-file does not read"));
-        }
-        Ok(())
-    }
 }

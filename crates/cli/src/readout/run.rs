@@ -11,7 +11,7 @@ use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::paths;
 
 use super::emulate::show_progress;
-use super::options::{WrittenTriggers, completed};
+use super::options::completed;
 use super::verdict::{ChainLimits, Findings, Judgement, Measure};
 use crate::named::Replaced;
 use crate::output::{Failure, tell};
@@ -26,8 +26,6 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<Replaced>,
     #[command(flatten)]
-    triggers: WrittenTriggers,
-    #[command(flatten)]
     limits: ChainLimits,
     #[command(flatten)]
     common: Common,
@@ -38,7 +36,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         chosen: completed(&arguments.request.chosen)?,
         ..arguments.request.clone()
     };
-    let written = arguments.triggers.wanted(&request.chosen)?;
     let mut runner = Runner::new(&arguments.common, 1)?;
     if let Some(page) = runner.metrics() {
         page.ask(|page| {
@@ -58,21 +55,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let threads = paths::threads_text(records);
         format!("{chains}{details}{threads} {verdict}\n")
     })?;
-    if let Some(scenario) = &written {
-        let triggers = issued(&runner.recorder.records);
-        arguments.triggers.write(scenario, triggers)?;
-    }
     match verdict.judgement() {
         Judgement::Passed => Ok(code),
         _ if runner.stop.is_set() => Ok(code),
         judgement => Ok(judgement.exit(false)),
     }
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
-fn issued(records: &[RunRecord]) -> u64 {
-    let counted = records.iter().filter_map(|record| record.counter("triggers"));
-    counted.fold(0.0, f64::max) as u64
 }
 
 fn findings(records: &[RunRecord]) -> Findings {

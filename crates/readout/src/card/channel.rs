@@ -1,63 +1,22 @@
-//! One DMA channel: output FIFO, endless DMA, ring.
+//! One DMA channel: what fills it, output FIFO, endless DMA, ring.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use daqmeter_sys::ring::Producer;
-use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
+use daqmeter_sys::memory::Pages;
+use daqmeter_sys::ring::{self, Consumer, Producer, Shape};
+use daqmeter_wire::felix::block::HEADER_BYTES;
 
-use super::generator::Emulator;
-use super::lap::Lap;
-use super::player::Player;
+use super::ChannelId;
+use super::generator::{Emulator, emulators};
+use super::tape::{Player, Tape};
+use crate::accounts::CardElink;
+use crate::scenario::{Scenario, ScenarioError};
 
 #[derive(Debug)]
-pub(crate) enum Filler {
+pub(super) enum Filler {
     Live(Vec<Emulator>),
-    /// A lap of blocks that are in the ring already.
-    Replay(Replay),
-    Recorded(Player),
-}
-
-#[derive(Debug)]
-pub(crate) struct Replay {
-    pub(crate) lap: Lap,
-    pub(crate) accepted: u64,
-    /// Next block of the lap to be completed, and the number of laps done.
-    next: usize,
-    laps: u64,
-    pub(crate) fifo_lost: u64,
-    /// True once the open blocks at the end were handed over.
-    pub(crate) closed: bool,
-}
-
-impl Replay {
-    pub(crate) fn new(lap: Lap) -> Replay {
-        Replay { lap, accepted: 0, next: 0, laps: 0, fifo_lost: 0, closed: false }
-    }
-
-    /// The accepted trigger, counted from 1, that completes the next block.
-    pub(crate) fn next_completion(&self) -> u64 {
-        self.laps * self.lap.triggers + self.lap.blocks[self.next].complete_at
-    }
-
-    /// Next block as it looks in this lap, and the number of triggers that it spans.
-    fn take(&mut self) -> (FelixHeader, u64) {
-        let block = &self.lap.blocks[self.next];
-        let turned = self.laps * (self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
-        let sequence =
-            u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
-        let header = FelixHeader { sequence, ..block.header };
-        let spans = block.complete_at - block.first_trigger;
-        self.next += 1;
-        if self.next == self.lap.blocks.len() {
-            self.next = 0;
-            self.laps += 1;
-        }
-        (header, spans)
-    }
-
-    pub(crate) fn position(&self) -> (u64, u64) {
-        (self.accepted / self.lap.triggers, self.accepted % self.lap.triggers)
-    }
+    Tape(Player),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,15 +29,15 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Stored(usize),
-    InRing(FelixHeader, bool),
+    InRing(Option<[u8; HEADER_BYTES]>),
 }
 
 /// The DMA writes multiples of this, the usual payload of a PCIe packet.
 const TLP_BYTES: usize = 512;
 
 #[derive(Debug)]
-pub(crate) struct Dma {
-    pub(crate) producer: Producer,
+pub(super) struct Dma {
+    pub(super) producer: Producer,
     block_bytes: usize,
     ns_per_byte: Option<f64>,
     busy_until_ns: f64,
@@ -91,12 +50,7 @@ pub(crate) struct Dma {
 }
 
 impl Dma {
-    pub(crate) fn new(
-        producer: Producer,
-        block_bytes: usize,
-        rate: Option<usize>,
-        fifo: usize,
-    ) -> Dma {
+    fn new(producer: Producer, block_bytes: usize, rate: Option<usize>, fifo: usize) -> Dma {
         let most_blocks = fifo / block_bytes;
         Dma {
             producer,
@@ -111,37 +65,50 @@ impl Dma {
         }
     }
 
-    pub(crate) fn fifo_bytes(&self) -> usize {
+    pub(super) fn fifo_bytes(&self) -> usize {
         self.waiting.len() * self.block_bytes - self.moved
     }
 
-    pub(crate) fn fifo_room(&self) -> usize {
+    pub(super) fn fifo_room(&self) -> usize {
         self.most_blocks.saturating_sub(self.waiting.len())
     }
 
-    /// Takes a block from a block former, which has made sure that there is room.
-    pub(crate) fn push(&mut self, now_ns: u64, birth_ns: u64, block: &[u8]) {
-        self.put(now_ns, birth_ns, None, block);
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
-    pub(super) fn push_as(&mut self, now_ns: u64, head: [u8; HEADER_BYTES], block: &[u8]) {
-        self.put(now_ns, now_ns, Some(head), block);
-    }
-
+    /// Takes a block, with another header if there is one; without bytes the ring has it already.
+    /// The caller has made sure that there is room.
     #[inline]
-    fn put(&mut self, now_ns: u64, birth_ns: u64, head: Option<[u8; HEADER_BYTES]>, block: &[u8]) {
+    fn push(
+        &mut self,
+        now_ns: u64,
+        birth_ns: u64,
+        head: Option<[u8; HEADER_BYTES]>,
+        block: Option<&[u8]>,
+    ) {
         if self.waiting.is_empty()
             && self.ns_per_byte.is_none()
             && self.producer.free() >= self.block_bytes
         {
             self.producer.set_timestamp(0, birth_ns);
-            self.producer.write(0, block);
+            if let Some(block) = block {
+                self.producer.write(0, block);
+            }
             if let Some(head) = head {
                 self.producer.write(0, &head);
             }
             self.producer.advance(self.block_bytes);
             return;
         }
+        let what = match block {
+            Some(block) => What::Stored(self.store(head, block)),
+            None => What::InRing(head),
+        };
+        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what });
+    }
+
+    fn store(&mut self, head: Option<[u8; HEADER_BYTES]>, block: &[u8]) -> usize {
         if self.store.is_empty() {
             // More than may wait: closing blocks at the end of a run may push past a full FIFO by a
             // few.
@@ -153,27 +120,11 @@ impl Dma {
             self.store[place..place + HEADER_BYTES].copy_from_slice(&head);
         }
         self.store_next = (place + self.block_bytes) % self.store.len();
-        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::Stored(place) });
-    }
-
-    pub(crate) fn push_replayed(&mut self, now_ns: u64, replay: &mut Replay, period_ns: f64) {
-        let in_first_lap = replay.laps == 0;
-        let (header, spans) = replay.take();
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a time span within a run"
-        )]
-        let birth_ns = now_ns.saturating_sub((spans as f64 * period_ns) as u64);
-        self.waiting.push_back(Waiting {
-            ready_ns: now_ns,
-            birth_ns,
-            what: What::InRing(header, !in_first_lap),
-        });
+        place
     }
 
     /// Moves bytes up to now, in units of TLPs, as far as the host's releases and the bus allow.
-    pub(crate) fn drain(&mut self, now_ns: u64) {
+    pub(super) fn drain(&mut self, now_ns: u64) {
         while let Some(front) = self.waiting.front() {
             let left = self.block_bytes - self.moved;
             let mut bytes = left.min(self.producer.free());
@@ -202,11 +153,8 @@ impl Dma {
                     let from = place + self.moved;
                     self.producer.write(0, &self.store[from..from + bytes]);
                 }
-                What::InRing(header, true) if self.moved == 0 => {
-                    debug_assert!(bytes >= HEADER_BYTES);
-                    self.producer.write(0, &header.emit());
-                }
-                What::InRing(..) => {}
+                What::InRing(Some(head)) if self.moved == 0 => self.producer.write(0, &head),
+                What::InRing(_) => {}
             }
             self.producer.advance(bytes);
             self.moved += bytes;
@@ -218,17 +166,137 @@ impl Dma {
             self.waiting.pop_front();
         }
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
 }
 
 #[derive(Debug)]
-pub(crate) struct Channel {
-    pub(crate) id: super::ChannelId,
-    pub(crate) dma: Dma,
-    pub(crate) filler: Filler,
-    pub(crate) busy: [bool; 2],
-    pub(crate) peak_bytes: usize,
+pub(super) struct Channel {
+    id: ChannelId,
+    pub(super) dma: Dma,
+    filler: Filler,
+    pub(super) busy: [bool; 2],
+    pub(super) peak_bytes: usize,
+}
+
+impl Channel {
+    /// Makes a channel. The ring of a made turn is a little smaller than wanted: the scenario gets
+    /// its size, from which other values follow.
+    pub(super) fn new(
+        scenario: &mut Scenario,
+        id: ChannelId,
+    ) -> Result<(Channel, Consumer), ScenarioError> {
+        let block_bytes = scenario.card.block.0;
+        let mut made = match scenario.replays() {
+            true => Some(Tape::made(scenario, id)?),
+            false => None,
+        };
+        let whole = scenario.card.ring.0 / block_bytes * block_bytes;
+        scenario.card.ring.0 = made.as_ref().map_or(whole, |tape| tape.bytes.len());
+        let card = &scenario.card;
+        let shape = Shape {
+            ring_bytes: card.ring.0,
+            unit_bytes: block_bytes,
+            gap_bytes: scenario.pointer_gap(),
+            pages: if card.huge_pages { Pages::HugeTlb } else { Pages::Base },
+            numa_node: None,
+        };
+        let (mut producer, consumer) =
+            ring::ring(&shape).map_err(|error| ScenarioError(format!("card.ring: {error}")))?;
+        if let Some(tape) = &mut made {
+            producer.write(0, &tape.bytes);
+            tape.bytes = Vec::new();
+        }
+        let filler = match (made, &scenario.recorded) {
+            (Some(tape), _) => Filler::Tape(Player::new(Arc::new(tape), true, true)),
+            (None, Some(one)) => Filler::Tape(Player::new(one.tape.clone(), false, one.loops)),
+            (None, None) => Filler::Live(emulators(scenario, id)),
+        };
+        let dma = Dma::new(producer, block_bytes, card.dma_rate.map(|rate| rate.0), card.fifo.0);
+        Ok((Channel { id, dma, filler, busy: [false; 2], peak_bytes: 0 }, consumer))
+    }
+
+    pub(super) fn player(&self) -> Option<&Player> {
+        match &self.filler {
+            Filler::Tape(player) => Some(player),
+            Filler::Live(_) => None,
+        }
+    }
+
+    pub(super) fn player_mut(&mut self) -> Option<&mut Player> {
+        match &mut self.filler {
+            Filler::Tape(player) => Some(player),
+            Filler::Live(_) => None,
+        }
+    }
+
+    pub(super) fn next_completion(&self) -> Option<u64> {
+        self.player()?.next_completion()
+    }
+
+    /// Gives the blocks that the accepted triggers completed, as far as the FIFO takes them, until
+    /// the ring holds `most_bytes`.
+    pub(super) fn play(&mut self, now_ns: u64, period_ns: f64, most_bytes: usize) {
+        let Channel { dma, filler: Filler::Tape(player), .. } = self else {
+            return;
+        };
+        while dma.fifo_room() > 0 && dma.producer.filled() < most_bytes && player.is_due() {
+            let given = player.take();
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a time span within a run"
+            )]
+            let birth_ns = now_ns.saturating_sub((given.spans as f64 * period_ns) as u64);
+            dma.push(now_ns, birth_ns, given.head, given.block);
+        }
+    }
+
+    pub(super) fn make(&mut self, now_ns: u64, number: u64) {
+        let Channel { dma, filler: Filler::Live(emulators), .. } = self else {
+            return;
+        };
+        for emulator in emulators {
+            emulator.trigger(now_ns, number, dma.fifo_room(), &mut |block, birth_ns| {
+                dma.push(now_ns, birth_ns, None, Some(block));
+            });
+        }
+    }
+
+    /// Closes open blocks whose first chunk came up to `before_ns`, as far as the FIFO takes them.
+    pub(super) fn close(&mut self, now_ns: u64, before_ns: u64) {
+        let Channel { dma, filler: Filler::Live(emulators), .. } = self else {
+            return;
+        };
+        for emulator in emulators.iter_mut().filter(|emulator| emulator.is_open_since(before_ns)) {
+            dma.drain(now_ns);
+            if dma.fifo_room() > 0 {
+                emulator
+                    .close(&mut |block, birth_ns| dma.push(now_ns, birth_ns, None, Some(block)));
+            }
+        }
+    }
+
+    /// Gives all that is left when no further trigger comes, as far as the FIFO takes it; true if
+    /// nothing is.
+    pub(super) fn finish(&mut self, scenario: &Scenario, now_ns: u64) -> bool {
+        self.close(now_ns, u64::MAX);
+        self.play(now_ns, 0.0, usize::MAX);
+        let Channel { id, dma, filler, .. } = self;
+        if let Filler::Tape(player) = filler
+            && !player.is_due()
+            && dma.fifo_room() >= player.tape.elinks.len()
+        {
+            player.close(scenario, *id, |block| dma.push(now_ns, now_ns, None, Some(block)));
+        }
+        dma.drain(now_ns);
+        self.dma.is_empty() && !self.player().is_some_and(Player::is_due)
+    }
+
+    pub(super) fn accounts(&self, scenario: &Scenario) -> Vec<CardElink> {
+        match &self.filler {
+            Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
+            Filler::Tape(player) => {
+                player.accounts(&scenario.elinks(self.id.device, self.id.channel))
+            }
+        }
+    }
 }

@@ -3,20 +3,15 @@
 use daqmeter_wire::felix::block::{ChunkFlags, SubchunkKind, Trailer};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
-use daqmeter_wire::felix::{BlockFormat, Encoder, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, Elink, Encoder, Subchunk, subchunks};
 
+use super::ChannelId;
 use crate::accounts::CardElink;
-use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario, TriggerKind};
+use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario};
 
 /// LHC: bunch crossings in an orbit, and their distance.
 const BUNCHES_PER_ORBIT: u64 = 3564;
 const BUNCH_NS: f64 = 24.95;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Made<'a> {
-    pub(crate) block: &'a [u8],
-    pub(crate) birth_ns: u64,
-}
 
 #[derive(Debug)]
 pub(crate) struct Emulator {
@@ -25,21 +20,21 @@ pub(crate) struct Emulator {
     encoder: Encoder<Box<[u8]>>,
     payload: Vec<u8>,
     fragments: u64,
-    /// True if the event counter counts triggers instead of fragments.
-    counts_triggers: bool,
     deficit: f64,
+    /// Time of the first chunk of the open block.
     opened_ns: Option<u64>,
     faults: Option<Box<Faults>>,
     pub(crate) account: CardElink,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    pub(crate) blocks: usize,
+pub(crate) fn emulators(scenario: &Scenario, id: ChannelId) -> Vec<Emulator> {
+    let elinks = scenario.elinks(id.device, id.channel).into_iter();
+    elinks.map(|spec| Emulator::new(spec, scenario)).collect()
 }
 
 impl Emulator {
-    fn new(spec: ElinkSpec, format: BlockFormat, scenario: &Scenario) -> Emulator {
+    fn new(spec: ElinkSpec, scenario: &Scenario) -> Emulator {
+        let format = scenario.format().expect("the scenario was checked");
         let block = vec![0; format.block_bytes].into_boxed_slice();
         let encoder =
             Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
@@ -52,35 +47,30 @@ impl Emulator {
         let length = spec.payload_bytes as u16;
         EmulatorHeader { length, event: 0, elink_index: spec.elink.index(), width }
             .fill(&mut payload);
-        let own: Vec<FaultSpec> = scenario
-            .fault
-            .iter()
-            .filter(|fault| fault.elink.is_none_or(|elink| elink == spec.elink.number()))
-            .copied()
-            .collect();
-        let faults = (!own.is_empty()).then(|| Box::new(Faults::new(format, own)));
-        let account =
-            CardElink { tag: spec.tag, elink: spec.elink.number(), ..CardElink::default() };
+        let number = spec.elink.number();
+        let is_own = |fault: &&FaultSpec| fault.elink.is_none_or(|elink| elink == number);
+        let own: Vec<FaultSpec> = scenario.fault.iter().filter(is_own).copied().collect();
         Emulator {
             spec,
             format,
             encoder,
             payload,
             fragments: 0,
-            counts_triggers: scenario.trigger.source == TriggerKind::Times,
             deficit: 0.0,
             opened_ns: None,
-            faults,
-            account,
+            faults: (!own.is_empty()).then(|| Box::new(Faults::new(format, own))),
+            account: CardElink { tag: spec.tag, elink: number, ..CardElink::default() },
         }
     }
 
+    /// Makes the fragment of a trigger. `room` is that of the FIFO in blocks; `out` gets each block
+    /// that is full, and the time of its first chunk.
     pub(crate) fn trigger(
         &mut self,
         now_ns: u64,
         l0id: u64,
-        room: Room,
-        out: &mut impl FnMut(Made<'_>),
+        room: usize,
+        out: &mut impl FnMut(&[u8], u64),
     ) {
         self.deficit += self.spec.deficit;
         if self.deficit >= 1.0 {
@@ -88,9 +78,9 @@ impl Emulator {
             self.account.deficit += 1;
             return;
         }
-        let event = if self.counts_triggers { l0id } else { self.fragments };
+        let event = self.fragments;
         self.fragments += 1;
-        if self.spec.is_ttc {
+        if self.spec.elink == Elink::TTC {
             self.payload.copy_from_slice(&ttc(now_ns, l0id).emit());
         } else if let Some(place) = self.payload.get_mut(3) {
             *place = event.to_le_bytes()[0];
@@ -111,55 +101,43 @@ impl Emulator {
         let flags = ChunkFlags { truncated: truncated || flags.truncated, ..flags };
         let mut birth_ns = *self.opened_ns.get_or_insert(now_ns);
         let (faults, account) = (&mut self.faults, &mut self.account);
-        let mut made = 0;
         self.encoder.chunk(&self.payload[..length], flags, &mut |block| {
-            pass(faults, account, Made { block, birth_ns }, out);
+            pass(faults, account, block, birth_ns, out);
             birth_ns = now_ns;
-            made += 1;
         });
-        if self.encoder.is_empty() {
-            self.opened_ns = None;
-        } else if made > 0 {
-            self.opened_ns = Some(now_ns);
-        }
+        self.opened_ns = (!self.encoder.is_empty()).then_some(birth_ns);
     }
 
     /// Bytes of the payload for which there is room; `None` without room.
-    fn fits(&self, room: Room) -> Option<usize> {
+    fn fits(&self, room: usize) -> Option<usize> {
         let (trailer, body) = (self.format.trailer.bytes(), self.format.body_bytes());
         let length = self.payload.len();
         // The usual case needs no division.
         if self.format.padded(length) + trailer < self.encoder.room()
-            || room.blocks > length / (body - trailer) + 1
+            || room > length / (body - trailer) + 1
         {
             return Some(length);
         }
         // Each block that the chunk begins in or goes through costs a trailer; it must not fill the
         // last one.
-        let most =
-            (self.encoder.room() + room.blocks * body).checked_sub((room.blocks + 2) * trailer)?;
+        let most = (self.encoder.room() + room * body).checked_sub((room + 2) * trailer)?;
         let kept = length.min(most / trailer * trailer);
         (kept >= 8.min(length)).then_some(kept)
     }
 
-    /// Closes a block that is older than the timeout.
-    pub(crate) fn timeout(&mut self, opened_before_ns: u64, out: &mut impl FnMut(Made<'_>)) {
-        if self.opened_ns.is_some_and(|opened_ns| opened_ns <= opened_before_ns) {
-            self.close(out);
-        }
+    /// True if a block is open whose first chunk came up to this time.
+    pub(crate) fn is_open_since(&self, before_ns: u64) -> bool {
+        !self.encoder.is_empty() && self.opened_ns.unwrap_or(0) <= before_ns
     }
 
-    pub(crate) fn close(&mut self, out: &mut impl FnMut(Made<'_>)) {
+    pub(crate) fn close(&mut self, out: &mut impl FnMut(&[u8], u64)) {
         let birth_ns = self.opened_ns.take().unwrap_or(0);
         let (faults, account) = (&mut self.faults, &mut self.account);
-        self.encoder.timeout(&mut |block| pass(faults, account, Made { block, birth_ns }, out));
-        if let Some(faults) = faults {
-            faults.finish(out);
+        self.encoder.timeout(&mut |block| pass(faults, account, block, birth_ns, out));
+        // A block that waits for another that never comes.
+        if let Some((block, birth_ns, _)) = faults.as_mut().and_then(|faults| faults.held.take()) {
+            out(&block, birth_ns);
         }
-    }
-
-    pub(crate) fn has_open_block(&self) -> bool {
-        !self.encoder.is_empty()
     }
 }
 
@@ -183,25 +161,21 @@ fn ttc(now_ns: u64, l0id: u64) -> Ttc {
     }
 }
 
-pub(crate) fn emulators(scenario: &Scenario, device: u16, channel: u16) -> Vec<Emulator> {
-    let format = scenario.format().expect("the scenario was checked");
-    let of = |spec| Emulator::new(spec, format, scenario);
-    scenario.elinks(device, channel).into_iter().map(of).collect()
-}
-
 /// Passes a block to the ring, through the faults if there are any.
 fn pass(
     faults: &mut Option<Box<Faults>>,
     account: &mut CardElink,
-    made: Made<'_>,
-    out: &mut impl FnMut(Made<'_>),
+    block: &[u8],
+    birth_ns: u64,
+    out: &mut impl FnMut(&[u8], u64),
 ) {
     match faults {
-        None => out(made),
-        Some(faults) => faults.block(account, made, out),
+        None => out(block, birth_ns),
+        Some(faults) => faults.block(account, block, birth_ns, out),
     }
 }
 
+/// Chunks of a block, by their numbers on the E-link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     first: u64,
@@ -238,36 +212,26 @@ impl Faults {
         }
     }
 
-    fn due(&self, count: u64, of_block: bool) -> impl Iterator<Item = FaultKind> {
-        let due = move |spec: &&FaultSpec| {
-            spec.kind.is_of_block() == of_block && count.is_multiple_of(spec.every)
-        };
-        self.specs.iter().filter(due).map(|spec| spec.kind)
-    }
-
     /// Flags of the next chunk; markers go before it.
     fn chunk(
         &mut self,
         encoder: &mut Encoder<Box<[u8]>>,
-        out: &mut impl FnMut(Made<'_>),
+        out: &mut impl FnMut(&[u8], u64),
     ) -> ChunkFlags {
         self.chunks += 1;
         let mut flags = ChunkFlags::default();
-        let mut markers = 0;
-        for kind in self.due(self.chunks, false) {
-            match kind {
+        for spec in self.specs.iter().filter(|spec| self.chunks.is_multiple_of(spec.every)) {
+            match spec.kind {
                 FaultKind::Truncated => flags.truncated = true,
                 FaultKind::Error => flags.error = true,
                 FaultKind::Crc => flags.crc = true,
                 FaultKind::Busy => flags.busy = true,
-                _ => markers += 1,
-            }
-        }
-        for _ in 0..markers {
-            // A marker that would fill the block would have to pass the faults of blocks: it is
-            // left out.
-            if encoder.room() > 2 * self.format.trailer.bytes() {
-                encoder.out_of_band(&mut |block| out(Made { block, birth_ns: 0 }));
+                // A marker that would fill the block would have to pass the faults of blocks: it is
+                // left out.
+                FaultKind::OutOfBand if encoder.room() > 2 * self.format.trailer.bytes() => {
+                    encoder.out_of_band(&mut |block| out(block, 0));
+                }
+                _ => {}
             }
         }
         flags
@@ -277,16 +241,15 @@ impl Faults {
         let (_, found) =
             subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
         let kinds = found.iter().map(|subchunk| subchunk.trailer());
-        let ended = kinds
-            .clone()
-            .filter(|trailer| matches!(trailer.kind, SubchunkKind::Both | SubchunkKind::Last))
-            .count() as u64;
-        let mut data = kinds.filter(Trailer::carries_data);
-        let ends_inside = data.next_back().map_or(self.last.ends_inside, |last| {
-            matches!(last.kind, SubchunkKind::First | SubchunkKind::Middle)
-        });
+        let is_end =
+            |trailer: &Trailer| matches!(trailer.kind, SubchunkKind::Both | SubchunkKind::Last);
+        let ended = kinds.clone().filter(is_end).count() as u64;
+        let ends_inside =
+            kinds.filter(Trailer::carries_data).next_back().map_or(self.last.ends_inside, |last| {
+                matches!(last.kind, SubchunkKind::First | SubchunkKind::Middle)
+            });
         let begins_inside = self.last.ends_inside;
-        let first = if begins_inside { self.last.end - 1 } else { self.last.end };
+        let first = self.last.end - u64::from(begins_inside);
         self.last =
             Span { first, end: first + ended + u64::from(ends_inside), begins_inside, ends_inside };
         self.last
@@ -301,54 +264,59 @@ impl Faults {
         }
     }
 
-    fn block(&mut self, account: &mut CardElink, made: Made<'_>, out: &mut impl FnMut(Made<'_>)) {
-        let span = self.span(made.block);
+    fn block(
+        &mut self,
+        account: &mut CardElink,
+        block: &[u8],
+        birth_ns: u64,
+        out: &mut impl FnMut(&[u8], u64),
+    ) {
+        use FaultKind::{
+            CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
+        };
+        let span = self.span(block);
         self.blocks += 1;
-        let kind = self.due(self.blocks, true).next();
-        if let Some((held, birth_ns, before)) = self.held.take() {
+        if let Some((held, held_ns, before)) = self.held.take() {
             // The two change places, and every chunk that is in more than one of the blocks around
             // them is torn.
-            if before.begins_inside {
-                self.lose(account, before.first, before.first + 1);
+            let torn = [
+                (before.begins_inside, before.first),
+                (before.ends_inside, before.end.wrapping_sub(1)),
+                (span.ends_inside, span.end.wrapping_sub(1)),
+            ];
+            for (_, chunk) in torn.into_iter().filter(|(is_torn, _)| *is_torn) {
+                self.lose(account, chunk, chunk + 1);
             }
-            if before.ends_inside {
-                self.lose(account, before.end - 1, before.end);
-            }
-            if span.ends_inside {
-                self.lose(account, span.end - 1, span.end);
-            }
-            out(made);
-            out(Made { block: &held, birth_ns });
+            out(block, birth_ns);
+            out(&held, held_ns);
             return;
         }
+        let due = self.specs.iter().filter(|spec| self.blocks.is_multiple_of(spec.every));
+        let kind = due.map(|spec| spec.kind).find(|kind| {
+            let of_blocks =
+                [LostBlock, DuplicatedBlock, SwappedBlocks, CorruptedTrailer, CorruptedMagic];
+            of_blocks.contains(kind)
+        });
+        let Some(kind) = kind else {
+            return out(block, birth_ns);
+        };
+        if matches!(kind, LostBlock | CorruptedMagic | CorruptedTrailer) {
+            self.lose(account, span.first, span.end);
+        }
+        let mut other = block.to_vec();
         match kind {
-            Some(FaultKind::LostBlock) => self.lose(account, span.first, span.end),
-            Some(FaultKind::DuplicatedBlock) => {
-                out(made);
-                out(made);
+            LostBlock => return,
+            SwappedBlocks => {
+                self.held = Some((other, birth_ns, span));
+                return;
             }
-            Some(FaultKind::SwappedBlocks) => {
-                self.held = Some((made.block.to_vec(), made.birth_ns, span))
+            DuplicatedBlock => out(block, birth_ns),
+            CorruptedMagic => other[2] ^= 0x55,
+            _ => {
+                let last = other.len() - 1;
+                other[last] = other[last] & 0x1F | (SubchunkKind::Undefined as u8) << 5;
             }
-            Some(kind @ (FaultKind::CorruptedMagic | FaultKind::CorruptedTrailer)) => {
-                self.lose(account, span.first, span.end);
-                let mut block = made.block.to_vec();
-                if kind == FaultKind::CorruptedMagic {
-                    block[2] ^= 0x55;
-                } else {
-                    let last = block.len() - 1;
-                    block[last] = block[last] & 0x1F | (SubchunkKind::Undefined as u8) << 5;
-                }
-                out(Made { block: &block, ..made });
-            }
-            _ => out(made),
         }
-    }
-
-    /// Passes on a block that waited for another that never came.
-    fn finish(&mut self, out: &mut impl FnMut(Made<'_>)) {
-        if let Some((block, birth_ns, _)) = self.held.take() {
-            out(Made { block: &block, birth_ns });
-        }
+        out(&other, birth_ns);
     }
 }

@@ -11,26 +11,21 @@
 
 mod channel;
 mod generator;
-mod lap;
-mod player;
+pub(crate) mod tape;
 pub(crate) mod words;
 
 use daqmeter_harness::CardFamily;
-use daqmeter_sys::memory::Pages;
-use daqmeter_sys::ring::{self, Consumer, Shape};
+use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
-pub use player::Played;
+pub use tape::Played;
 pub use words::{CardState, CardView};
 
-use crate::accounts::{CardAccount, CardElink};
+use crate::accounts::CardAccount;
 use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
 use crate::pattern::Pattern;
 use crate::scenario::{PartCounts, Scenario, ScenarioError};
 use crate::source::{NEVER, TriggerSource};
-use channel::{Channel, Dma, Filler, Replay};
-use generator::{Room, emulators};
-use lap::Lap;
-use player::Player;
+use channel::Channel;
 
 pub const FAMILY: CardFamily = CardFamily {
     kind: "readout",
@@ -45,7 +40,7 @@ pub struct Card {
     source: TriggerSource,
     channels: Vec<Channel>,
     line: BusyLine,
-    pattern: Pattern,
+    pattern: Option<Pattern>,
     marks: [Hysteresis; 2],
     state: CardState,
     start_ns: u64,
@@ -82,38 +77,31 @@ impl Card {
     ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
         scenario.check_memory(PartCounts { channels: ids.len(), ..PartCounts::default() })?;
-        let source = TriggerSource::new(&scenario.trigger)?;
-        let pattern = scenario.external_busy()?;
         let mut scenario = scenario.clone();
         // Channel 0 of a device has the trigger system's E-link; without it there is none.
         scenario.card.ttc &= ids.iter().any(|id| id.channel == 0);
-        let mut channels = Vec::new();
-        let mut consumers = Vec::new();
+        let (mut channels, mut consumers) = (Vec::new(), Vec::new());
         let wanted_ring = scenario.card.ring;
         for &id in ids {
             scenario.card.ring = wanted_ring;
-            let (channel, consumer) = Card::channel(&mut scenario, id)?;
+            let (channel, consumer) = Channel::new(&mut scenario, id)?;
             channels.push(channel);
             consumers.push(consumer);
         }
         let ring_bytes = scenario.card.ring.0;
         let (assert, release) = scenario.dma_thresholds();
         let (low, high) = scenario.fifo_thresholds();
-        let marks = [
-            Hysteresis {
-                high: ring_bytes.saturating_sub(assert),
-                low: ring_bytes.saturating_sub(release),
-            },
-            Hysteresis { high, low },
-        ];
-        let line = BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit);
+        let of_ring = Hysteresis {
+            high: ring_bytes.saturating_sub(assert),
+            low: ring_bytes.saturating_sub(release),
+        };
         let mut card = Card {
-            scenario,
-            source,
+            source: TriggerSource::new(&scenario.trigger),
             channels,
-            line,
-            pattern,
-            marks,
+            line: BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit),
+            pattern: scenario.external_busy()?,
+            marks: [of_ring, Hysteresis { high, low }],
+            scenario,
             state: CardState::Idle,
             start_ns: 0,
             now_ns: 0,
@@ -129,51 +117,7 @@ impl Card {
         let of = |spec: &crate::scenario::ElinkSpec| 4 * (spec.payload_bytes + card.block.0);
         let enough: usize = scenario.elinks(0, 0).iter().map(of).sum();
         ring_bytes > enough + 2 * card.fifo.0.min(1 << 16)
-            && (!scenario.replays() || Lap::fits(scenario, ring_bytes / 2))
-    }
-
-    fn channel(
-        scenario: &mut Scenario,
-        id: ChannelId,
-    ) -> Result<(Channel, Consumer), ScenarioError> {
-        let card = scenario.card.clone();
-        let lap = if scenario.replays() {
-            Some(Lap::make(scenario, id.device, id.channel)?)
-        } else {
-            None
-        };
-        let ring_bytes = match &lap {
-            Some(lap) => lap.bytes.len(),
-            None => card.ring.0 / card.block.0 * card.block.0,
-        };
-        // The values that depend on the ring follow from the ring that was allocated.
-        scenario.card.ring.0 = ring_bytes;
-        let shape = Shape {
-            ring_bytes,
-            unit_bytes: card.block.0,
-            gap_bytes: scenario.pointer_gap(),
-            pages: scenario.ring_pages(),
-            numa_node: None,
-        };
-        let (mut producer, consumer) = ring::ring(&shape).map_err(|error| {
-            ScenarioError(format!(
-                "card.ring: {error}; the scenario has {} of them",
-                channel_ids(scenario).len()
-            ))
-        })?;
-        let filler = match (lap, &scenario.recorded) {
-            (_, Some(playback)) => Filler::Recorded(Player::new(playback)),
-            (Some(mut lap), None) => {
-                producer.write(0, &lap.bytes);
-                lap.bytes = Vec::new();
-                Filler::Replay(Replay::new(lap))
-            }
-            (None, None) => Filler::Live(emulators(scenario, id.device, id.channel)),
-        };
-        let rate = card.dma_rate.map(|rate| rate.0);
-        let dma = Dma::new(producer, card.block.0, rate, card.fifo.0);
-        let channel = Channel { id, dma, filler, busy: [false; 2], peak_bytes: 0 };
-        Ok((channel, consumer))
+            && (!scenario.replays() || tape::fits(scenario, ring_bytes / 2))
     }
 
     pub fn scenario(&self) -> &Scenario {
@@ -198,10 +142,6 @@ impl Card {
         self.channels[channel].dma.producer.forget_reader();
         // The next reader begins its account with the counts of the card until now.
         self.publish();
-    }
-
-    pub fn pages(&self) -> Pages {
-        self.channels[0].dma.producer.pages()
     }
 
     pub(crate) fn may_go(&self) -> bool {
@@ -233,18 +173,39 @@ impl Card {
         self.start_ns
     }
 
+    pub fn peak_bytes(&self) -> Vec<usize> {
+        self.channels.iter().map(|channel| channel.peak_bytes).collect()
+    }
+
+    pub fn filled_bytes(&self) -> Vec<usize> {
+        self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
+    }
+
+    pub fn line(&self) -> &BusyLine {
+        &self.line
+    }
+
+    /// Blocks of a recorded file that were given.
+    pub fn played(&self) -> Option<Played> {
+        let is_emulated = self.scenario.recorded.as_ref()?.is_emulated;
+        Some(self.channels[0].player()?.played(is_emulated))
+    }
+
     /// Carries the card to a time since its start. The host's pointers count as moved just after
     /// the time before.
     pub fn advance(&mut self, now_ns: u64) {
         if self.state != CardState::Running || now_ns < self.now_ns {
             return;
         }
-        while let Some((edge_ns, on)) = self.pattern.next_edge(now_ns) {
+        while let Some((edge_ns, on)) =
+            self.pattern.as_mut().and_then(|pattern| pattern.next_edge(now_ns))
+        {
             self.carry(edge_ns);
             self.line.set_external(edge_ns, on);
         }
         self.carry(now_ns);
-        if self.source.is_over(now_ns) || self.is_played() {
+        let is_played = self.played().is_some() && self.next_completion().is_none();
+        if self.source.is_over(now_ns) || is_played {
             self.finish();
         } else if now_ns >= self.next_publish_ns {
             self.next_publish_ns = now_ns + PUBLISH_NS;
@@ -255,17 +216,19 @@ impl Card {
     /// Carries the card to a time before which nothing changes from outside.
     fn carry(&mut self, now_ns: u64) {
         self.settle(self.now_ns);
-        match &self.scenario.recorded {
-            Some(playback) if !playback.is_paced => self.advance_flat_out(now_ns),
-            None if !self.scenario.replays() => self.advance_live(now_ns),
-            _ => self.advance_replay(now_ns),
+        if self.scenario.is_flat_out() {
+            self.advance_flat_out(now_ns);
+        } else if self.channels[0].player().is_some() {
+            self.advance_tape(now_ns);
+        } else {
+            self.advance_live(now_ns);
         }
         self.settle(now_ns);
         self.now_ns = now_ns;
     }
 
     /// Time at which the next data may be there: that of the next trigger, or of the next whole
-    /// block of a replay.
+    /// block of a tape.
     pub(crate) fn next_event_ns(&mut self) -> u64 {
         if self.scenario.is_flat_out() {
             return self.now_ns;
@@ -324,8 +287,8 @@ impl Card {
         Some(true)
     }
 
-    /// Advances blocks that are there already, of a lap or a recorded file, at the trigger rate.
-    fn advance_replay(&mut self, now_ns: u64) {
+    /// Advances blocks that are there already, at the trigger rate.
+    fn advance_tape(&mut self, now_ns: u64) {
         let period_ns = self.source.period_ns();
         while let Some(next) = self.next_completion() {
             match self.stopped_by_busy(now_ns) {
@@ -348,16 +311,39 @@ impl Card {
             if self.channels.iter().any(is_full) {
                 // A full FIFO and no BUSY: the event finds no room anywhere.
                 self.accept(wanted - 1);
-                self.channels.iter_mut().for_each(Channel::lose_event);
+                for player in self.channels.iter_mut().filter_map(Channel::player_mut) {
+                    player.fifo_lost += 1;
+                }
                 self.settle(at_ns);
                 continue;
             }
             self.accept(wanted);
             for channel in &mut self.channels {
-                channel.complete(at_ns, next, period_ns);
+                channel.play(at_ns, period_ns, usize::MAX);
                 channel.dma.drain(at_ns);
             }
             self.update_busy(at_ns);
+        }
+    }
+
+    /// Plays a file as fast as the host releases. The ring is kept half full, below the mark of
+    /// BUSY.
+    fn advance_flat_out(&mut self, now_ns: u64) {
+        let half = self.channels[0].dma.producer.ring_bytes() / 2;
+        let below_mark = self.marks[0].high.saturating_sub(self.scenario.card.block.0);
+        let most = half.min(below_mark).max(1);
+        while let Some(next) = self.next_completion() {
+            let dma = &self.channels[0].dma;
+            let is_full = !dma.is_empty() || dma.producer.filled() >= most;
+            let wanted = next.saturating_sub(self.accepted).min(self.source.left());
+            let is_over = self.source.is_over(now_ns);
+            if is_full || is_over || self.line.asserted().is_some() {
+                return;
+            }
+            self.source.issue(wanted);
+            self.accept(wanted);
+            self.channels[0].play(now_ns, 0.0, most);
+            self.channels[0].dma.drain(now_ns);
         }
     }
 
@@ -367,12 +353,8 @@ impl Card {
 
     fn accept(&mut self, triggers: u64) {
         self.accepted += triggers;
-        for channel in &mut self.channels {
-            match &mut channel.filler {
-                Filler::Replay(replay) => replay.accepted += triggers,
-                Filler::Recorded(player) => player.accepted += triggers,
-                Filler::Live(_) => {}
-            }
+        for player in self.channels.iter_mut().filter_map(Channel::player_mut) {
+            player.accepted += triggers;
         }
     }
 
@@ -388,22 +370,21 @@ impl Card {
                 self.line.veto(cause, 1);
                 continue;
             }
-            let number = self.source.number().unwrap_or(self.accepted);
+            let number = self.accepted;
             self.accepted += 1;
-            let card = &self.scenario.card;
-            let before_ns = card.timeout.map(|timeout| at_ns.checked_sub(timeout.0));
+            self.time_out(at_ns);
             for channel in &mut self.channels {
-                if let Some(Some(before_ns)) = before_ns {
-                    channel.time_out(at_ns, before_ns);
-                }
                 channel.make(at_ns, number);
             }
         }
-        if let Some(before_ns) =
-            self.scenario.card.timeout.and_then(|timeout| now_ns.checked_sub(timeout.0))
-        {
+        self.time_out(now_ns);
+    }
+
+    fn time_out(&mut self, now_ns: u64) {
+        let timeout = self.scenario.card.timeout;
+        if let Some(before_ns) = timeout.and_then(|timeout| now_ns.checked_sub(timeout.0)) {
             for channel in &mut self.channels {
-                channel.time_out(now_ns, before_ns);
+                channel.close(now_ns, before_ns);
             }
         }
     }
@@ -411,13 +392,12 @@ impl Card {
     /// Closes open blocks once the source has ended. The state changes when the ring has all of
     /// them.
     fn finish(&mut self) {
-        let now_ns = self.now_ns;
+        let (now_ns, scenario) = (self.now_ns, &self.scenario);
+        let mut is_done = true;
         for channel in &mut self.channels {
-            channel.close(&self.scenario, now_ns);
-            channel.dma.drain(now_ns);
+            is_done &= channel.finish(scenario, now_ns);
         }
-        let is_done = |channel: &Channel| channel.dma.is_empty() && !channel.owes_blocks();
-        if self.channels.iter().all(is_done) {
+        if is_done {
             self.update_busy(now_ns);
             self.state = CardState::Finished;
             self.publish();
@@ -436,161 +416,27 @@ impl Card {
         }
     }
 
-    pub fn peak_bytes(&self) -> Vec<usize> {
-        self.channels.iter().map(|channel| channel.peak_bytes).collect()
-    }
-
-    pub fn filled_bytes(&self) -> Vec<usize> {
-        self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
-    }
-
-    pub fn line(&self) -> &BusyLine {
-        &self.line
-    }
-
     fn publish(&mut self) {
-        let dead = [
-            self.line.dead(Cause::Dma, self.now_ns).into(),
-            self.line.dead(Cause::Fifo, self.now_ns).into(),
-            self.line.all(self.now_ns).into(),
-            self.line.dead(Cause::External, self.now_ns).into(),
-        ];
-        let bit = |on: bool, at: u32| u64::from(on) << at;
         let line = &self.line;
-        let flags = bit(line.is_live(Cause::Dma), 0)
-            | bit(line.is_live(Cause::Fifo), 1)
-            | bit(line.is_latched(Cause::Dma), 2)
-            | bit(line.is_latched(Cause::Fifo), 3)
-            | bit(self.scenario.recorded.is_some(), words::RECORDED_BIT)
-            | bit(line.is_live(Cause::External), 6);
+        let [dma, fifo, external] =
+            [Cause::Dma, Cause::Fifo, Cause::External].map(|cause| line.dead(cause, self.now_ns));
         for channel in &self.channels {
             let view = CardView {
                 state: self.state,
                 account: CardAccount {
                     issued: self.source.issued(),
-                    vetoed_dma: line.dead(Cause::Dma, 0).vetoed,
-                    vetoed_fifo: line.dead(Cause::Fifo, 0).vetoed,
-                    vetoed_external: line.dead(Cause::External, 0).vetoed,
+                    vetoed_dma: dma.vetoed,
+                    vetoed_fifo: fifo.vetoed,
+                    vetoed_external: external.vetoed,
                     recorded: self.scenario.recorded.is_some(),
                     elinks: channel.accounts(&self.scenario),
                 },
-                dead,
-                flags,
+                dead: [dma, fifo, line.all(self.now_ns), external].map(Into::into),
                 fifo_bytes: channel.dma.fifo_bytes() as u64,
                 now_ns: self.now_ns,
                 start_ns: self.start_ns,
             };
             words::publish(&channel.dma.producer, &view);
-        }
-    }
-}
-
-impl Channel {
-    fn next_completion(&self) -> Option<u64> {
-        match &self.filler {
-            Filler::Replay(replay) => Some(replay.next_completion()),
-            Filler::Recorded(player) => player.next_completion(),
-            Filler::Live(_) => None,
-        }
-    }
-
-    fn complete(&mut self, now_ns: u64, accepted: u64, period_ns: f64) {
-        match &mut self.filler {
-            Filler::Replay(replay) => {
-                while replay.next_completion() == accepted {
-                    self.dma.push_replayed(now_ns, replay, period_ns);
-                }
-            }
-            Filler::Recorded(_) => self.play(now_ns, usize::MAX),
-            Filler::Live(_) => {}
-        }
-    }
-
-    fn lose_event(&mut self) {
-        match &mut self.filler {
-            Filler::Replay(replay) => replay.fifo_lost += 1,
-            Filler::Recorded(player) => player.fifo_lost += 1,
-            Filler::Live(_) => {}
-        }
-    }
-
-    fn make(&mut self, now_ns: u64, number: u64) {
-        let Filler::Live(emulators) = &mut self.filler else {
-            return;
-        };
-        for emulator in emulators {
-            let room = Room { blocks: self.dma.fifo_room() };
-            emulator.trigger(now_ns, number, room, &mut |made| {
-                self.dma.push(now_ns, made.birth_ns, made.block)
-            });
-        }
-    }
-
-    fn time_out(&mut self, now_ns: u64, before_ns: u64) {
-        let Filler::Live(emulators) = &mut self.filler else {
-            return;
-        };
-        for emulator in emulators {
-            if self.dma.fifo_room() > 0 {
-                emulator.timeout(before_ns, &mut |made| {
-                    self.dma.push(now_ns, made.birth_ns, made.block)
-                });
-            }
-        }
-    }
-
-    /// Closes open blocks, as far as the FIFO takes them.
-    fn close(&mut self, scenario: &Scenario, now_ns: u64) {
-        let id = self.id;
-        match &mut self.filler {
-            Filler::Live(emulators) => {
-                for emulator in emulators.iter_mut().filter(|emulator| emulator.has_open_block()) {
-                    self.dma.drain(now_ns);
-                    if self.dma.fifo_room() > 0 {
-                        emulator
-                            .close(&mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
-                    }
-                }
-            }
-            Filler::Recorded(_) => self.play(now_ns, usize::MAX),
-            Filler::Replay(replay) => {
-                let (laps, triggers) = replay.position();
-                if replay.closed || self.dma.fifo_room() < replay.lap.blocks_of.len() {
-                    return;
-                }
-                replay.closed = true;
-                let (blocks_of, dma) = (&replay.lap.blocks_of, &mut self.dma);
-                Lap::open_blocks(scenario, id.device, id.channel, triggers, |at, header, block| {
-                    let sequence =
-                        u8::try_from((laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F);
-                    let header = daqmeter_wire::felix::FelixHeader {
-                        sequence: sequence.expect("five bits"),
-                        ..header
-                    };
-                    let mut block = block.to_vec();
-                    block[..4].copy_from_slice(&header.emit());
-                    dma.push(now_ns, now_ns, &block);
-                });
-            }
-        }
-    }
-
-    fn accounts(&self, scenario: &Scenario) -> Vec<CardElink> {
-        let id = self.id;
-        match &self.filler {
-            Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
-            Filler::Recorded(player) => player.accounts(&scenario.elinks(id.device, id.channel)),
-            Filler::Replay(replay) => scenario
-                .elinks(id.device, id.channel)
-                .iter()
-                .map(|spec| CardElink {
-                    tag: spec.tag,
-                    elink: spec.elink.number(),
-                    fifo_lost: replay.fifo_lost,
-                    chunks: replay.accepted,
-                    ..CardElink::default()
-                })
-                .collect(),
         }
     }
 }

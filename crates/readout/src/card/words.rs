@@ -12,7 +12,8 @@ const START_NS: usize = 1;
 const ISSUED: usize = 2;
 const VETOED: usize = 3;
 const NOW_NS: usize = 5;
-const FLAGS: usize = 6;
+/// 1 for the blocks of a recorded file.
+const RECORDED: usize = 6;
 const FIFO_BYTES: usize = 7;
 /// Four times four words.
 const DEAD: usize = 8;
@@ -23,7 +24,6 @@ const ARMED: usize = 26;
 const VETOED_EXTERNAL: usize = 27;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 9;
-pub(crate) const RECORDED_BIT: u32 = 5;
 pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,6 @@ pub struct CardView {
     pub account: CardAccount,
     /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap; external BUSY.
     pub dead: [Dead; 4],
-    /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), blocks of a recorded
-    /// file (bit 5), live external BUSY (bit 6).
-    pub flags: u64,
     pub fifo_bytes: u64,
     /// Time since the start up to which all counts hold.
     pub now_ns: u64,
@@ -79,23 +76,27 @@ impl Words for Consumer {
 
 /// Writes the card's counts, the state last: a reader that sees the end sees all counts.
 pub(crate) fn publish(ring: &impl Words, view: &CardView) {
-    ring.set(START_NS, view.start_ns);
-    ring.set(ISSUED, view.account.issued);
-    ring.set(VETOED, view.account.vetoed_dma);
-    ring.set(VETOED + 1, view.account.vetoed_fifo);
-    ring.set(VETOED_EXTERNAL, view.account.vetoed_external);
-    ring.set(NOW_NS, view.now_ns);
-    ring.set(FLAGS, view.flags);
-    ring.set(FIFO_BYTES, view.fifo_bytes);
-    for (at, dead) in view.dead.iter().enumerate() {
-        for (field, value) in
-            [dead.ns, dead.count, dead.longest_ns, dead.vetoed].into_iter().enumerate()
-        {
-            ring.set(DEAD + 4 * at + field, value);
-        }
+    let account = &view.account;
+    for (at, value) in [
+        (START_NS, view.start_ns),
+        (ISSUED, account.issued),
+        (VETOED, account.vetoed_dma),
+        (VETOED + 1, account.vetoed_fifo),
+        (VETOED_EXTERNAL, account.vetoed_external),
+        (NOW_NS, view.now_ns),
+        (RECORDED, u64::from(account.recorded)),
+        (FIFO_BYTES, view.fifo_bytes),
+        (ELINKS, account.elinks.len() as u64),
+    ] {
+        ring.set(at, value);
     }
-    ring.set(ELINKS, view.account.elinks.len() as u64);
-    for (at, elink) in view.account.elinks.iter().enumerate() {
+    let set = |from: usize, values: &[u64]| {
+        values.iter().zip(from..).for_each(|(value, at)| ring.set(at, *value));
+    };
+    for (at, dead) in view.dead.iter().enumerate() {
+        set(DEAD + 4 * at, &[dead.ns, dead.count, dead.longest_ns, dead.vetoed]);
+    }
+    for (at, elink) in account.elinks.iter().enumerate() {
         let values = [
             elink.tag,
             u64::from(elink.elink),
@@ -107,9 +108,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
             elink.chunks,
             elink.fault_flagged,
         ];
-        for (field, value) in values.into_iter().enumerate() {
-            ring.set(FIRST_ELINK + WORDS_PER_ELINK * at + field, value);
-        }
+        set(FIRST_ELINK + WORDS_PER_ELINK * at, &values);
     }
     // Release: pairs with the acquire in `view`.
     ring.word(STATE).store(view.state as u64, Ordering::Release);
@@ -121,23 +120,26 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
     let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
     let elink = |at: usize| {
         let word = FIRST_ELINK + WORDS_PER_ELINK * at;
-        let field = |field: usize| ring.count(word + field);
+        let [elink, deficit, sender_lost, fifo_lost, truncated, fault_lost, chunks, fault_flagged] =
+            std::array::from_fn(|field| ring.count(word + 1 + field));
+        let (tag, elink) = (ring.get(word), u16::try_from(elink).unwrap_or(u16::MAX));
         CardElink {
-            tag: ring.get(word),
-            elink: u16::try_from(field(1)).unwrap_or(u16::MAX),
-            deficit: field(2),
-            sender_lost: field(3),
-            fifo_lost: field(4),
-            truncated: field(5),
-            fault_lost: field(6),
-            chunks: field(7),
-            fault_flagged: field(8),
+            tag,
+            elink,
+            deficit,
+            sender_lost,
+            fifo_lost,
+            truncated,
+            fault_lost,
+            fault_flagged,
+            chunks,
         }
     };
-    let dead = |at: usize| {
-        let field = |field: usize| ring.count(DEAD + 4 * at + field);
-        Dead { ns: field(0), count: field(1), longest_ns: field(2), vetoed: field(3) }
-    };
+    let dead = std::array::from_fn(|at| {
+        let [ns, count, longest_ns, vetoed] =
+            std::array::from_fn(|field| ring.count(DEAD + 4 * at + field));
+        Dead { ns, count, longest_ns, vetoed }
+    });
     CardView {
         state,
         account: CardAccount {
@@ -145,14 +147,13 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
             vetoed_dma: ring.count(VETOED),
             vetoed_fifo: ring.count(VETOED + 1),
             vetoed_external: ring.count(VETOED_EXTERNAL),
-            recorded: ring.get(FLAGS) >> RECORDED_BIT & 1 == 1,
+            recorded: ring.get(RECORDED) == 1,
             elinks: (0..count).map(elink).collect(),
         },
-        dead: [dead(0), dead(1), dead(2), dead(3)],
-        flags: ring.get(FLAGS),
+        dead,
         fifo_bytes: ring.count(FIFO_BYTES),
         now_ns: ring.count(NOW_NS),
-        start_ns: ring.count(START_NS),
+        start_ns: start_ns(ring),
     }
 }
 

@@ -161,11 +161,11 @@ pub fn notes_of_file(scenario: &Scenario, played: Option<Played>) -> Vec<String>
     let Some((playback, played)) = scenario.recorded.as_ref().zip(played) else {
         return Vec::new();
     };
-    let mut notes = playback.file.notes();
+    let mut notes = playback.notes.clone();
     if !playback.loops && played.blocks < played.of {
         notes.push(format!(
             "{}: the time was over after {} of {} blocks; a longer --time replays the rest",
-            playback.file.name, played.blocks, played.of
+            playback.name, played.blocks, played.of
         ));
     }
     notes

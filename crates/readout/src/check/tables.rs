@@ -5,26 +5,26 @@ use std::fmt::Write as _;
 
 use daqmeter_wire::felix::{Elink, SubchunkKind};
 
-pub(super) mod fault {
-    pub(in crate::check) const BAD_START: &str = "bad block start";
-    pub(in crate::check) const NO_BLOCK: &str = "bytes of no block";
-    pub(in crate::check) const CUT_OFF: &str = "cut off";
-    pub(in crate::check) const UNDEFINED: &str = "undefined type";
-    pub(in crate::check) const LENGTH: &str = "length mismatch";
-    pub(in crate::check) const SEQUENCE: &str = "sequence mismatch";
-    pub(in crate::check) const DUPLICATE_BLOCK: &str = "duplicate block";
-    pub(in crate::check) const LATE_BLOCK: &str = "block out of order";
-    pub(in crate::check) const NOT_ENDED: &str = "chunk not ended";
-    pub(in crate::check) const ORPHAN: &str = "MIDDLE or LAST without FIRST";
-    pub(in crate::check) const MISSING: &str = "missing events";
-    pub(in crate::check) const DUPLICATE: &str = "duplicate event";
-    pub(in crate::check) const LATE: &str = "event out of order";
-    pub(in crate::check) const PAYLOAD: &str = "wrong payload";
-    pub(in crate::check) const ELINK: &str = "wrong E-link";
+pub(crate) mod fault {
+    pub(crate) const BAD_START: &str = "bad block start";
+    pub(crate) const NO_BLOCK: &str = "bytes of no block";
+    pub(crate) const CUT_OFF: &str = "cut off";
+    pub(crate) const UNDEFINED: &str = "undefined type";
+    pub(crate) const LENGTH: &str = "length mismatch";
+    pub(crate) const SEQUENCE: &str = "sequence mismatch";
+    pub(crate) const DUPLICATE_BLOCK: &str = "duplicate block";
+    pub(crate) const LATE_BLOCK: &str = "block out of order";
+    pub(crate) const NOT_ENDED: &str = "chunk not ended";
+    pub(crate) const ORPHAN: &str = "MIDDLE or LAST without FIRST";
+    pub(crate) const MISSING: &str = "missing events";
+    pub(crate) const DUPLICATE: &str = "duplicate event";
+    pub(crate) const LATE: &str = "event out of order";
+    pub(crate) const PAYLOAD: &str = "wrong payload";
+    pub(crate) const ELINK: &str = "wrong E-link";
     /// A reset or a loss.
-    pub(in crate::check) const FELL: &str = "counter fell to 0";
+    pub(crate) const FELL: &str = "counter fell to 0";
     /// Not a fault: the trigger system announces it.
-    pub(in crate::check) const RESET: &str = "counter reset";
+    pub(crate) const RESET: &str = "counter reset";
 }
 
 /// Faults that show that data is missing, may be missing, or came in another order.

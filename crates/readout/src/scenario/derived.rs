@@ -1,19 +1,34 @@
 //! Values that follow from a scenario's fields.
 
-use daqmeter_sys::memory::Pages;
 use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
 use daqmeter_wire::felix::{BlockFormat, Elink};
 
-use super::spec::{BlockSource, ElinkSpec, Generation, Mode, Scenario, ScenarioError, TriggerKind};
+use super::ScenarioError;
+use super::spec::{BlockSource, ByteSize, Generation, Mode, Scenario};
 use crate::pattern::Pattern;
-use crate::recorded::RecordedElink;
+use crate::recorded::Playback;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ElinkSpec {
+    pub elink: Elink,
+    pub link: u8,
+    pub payload_bytes: usize,
+    pub deficit: f64,
+    pub tag: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartCounts {
+    pub channels: usize,
+    pub subscribers: usize,
+    pub receptions: usize,
+}
 
 impl Scenario {
     pub fn format(&self) -> Option<BlockFormat> {
-        let kib = u8::try_from(self.card.block.0 / 1024)
-            .ok()
-            .filter(|_| self.card.block.0.is_multiple_of(1024))?;
+        let block = self.card.block.0;
+        let kib = u8::try_from(block / 1024).ok().filter(|_| block.is_multiple_of(1024))?;
         match self.card.format {
             Generation::Phase2 => BlockFormat::phase2(kib),
             Generation::Phase1Wide => BlockFormat::phase1_wide(kib),
@@ -30,31 +45,32 @@ impl Scenario {
     }
 
     pub fn elinks(&self, device: u16, channel: u16) -> Vec<ElinkSpec> {
-        if let Some(playback) = &self.recorded {
-            let elinks = playback.file.elinks.iter();
-            return elinks.map(|elink| recorded_elink(device, elink)).collect();
-        }
-        let of = |elink, link, payload_bytes, deficit, is_ttc| ElinkSpec {
+        let of = |elink: Elink, link, payload_bytes, deficit| ElinkSpec {
             elink,
             link,
             payload_bytes,
             deficit,
-            is_ttc,
             tag: Fid::of_elink(0, device, elink).to_u64(),
         };
-        let mut elinks = Vec::new();
-        for link in 0..self.card.links {
-            let own = self.link.iter().find(|own| own.link == link);
-            let payload = own.and_then(|own| own.payload).unwrap_or(self.card.payload).0;
-            let number = u8::try_from(u16::from(link) + channel * u16::from(self.card.links))
-                .unwrap_or(u8::MAX);
-            let deficit = own.map_or(0.0, |own| own.deficit);
-            for index in self.link_elinks() {
-                elinks.push(of(Elink::of_link(number, index), link, payload, deficit, false));
-            }
+        if let Some(playback) = &self.recorded {
+            let elinks = playback.tape.elinks.iter();
+            let recorded =
+                elinks.map(|one| of(one.elink, one.elink.link(), one.longest.max(1), 0.0));
+            return recorded.collect();
         }
-        if self.card.ttc && channel == 0 {
-            elinks.push(of(Elink::TTC, self.card.links, TTC_BYTES, 0.0, true));
+        let card = &self.card;
+        let mut elinks = Vec::new();
+        for link in 0..card.links {
+            let own = self.link.iter().find(|own| own.link == link);
+            let deficit = own.map_or(0.0, |own| own.deficit);
+            let number = u16::from(link) + channel * u16::from(card.links);
+            let number = u8::try_from(number).unwrap_or(u8::MAX);
+            let indices = self.link_elinks().into_iter();
+            let elink = |index| of(Elink::of_link(number, index), link, card.payload.0, deficit);
+            elinks.extend(indices.map(elink));
+        }
+        if card.ttc && channel == 0 {
+            elinks.push(of(Elink::TTC, card.links, TTC_BYTES, 0.0));
         }
         elinks
     }
@@ -63,7 +79,7 @@ impl Scenario {
     pub fn event_bytes(&self) -> f64 {
         const MANY: u64 = 1 << 20;
         if let Some(playback) = &self.recorded {
-            return playback.file.event_bytes();
+            return playback.tape.event_bytes();
         }
         let Some(format) = self.format() else {
             return 0.0;
@@ -74,36 +90,24 @@ impl Scenario {
         self.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
     }
 
-    pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
-        match self {
-            _ if self.trigger.source == TriggerKind::Times => {
-                Some("triggers whose numbers the chunks carry")
-            }
-            _ if self.card.ttc => Some("the trigger system's E-link, whose numbers grow,"),
-            _ if !self.fault.is_empty() => Some("faults"),
-            _ if self.link.iter().any(|link| link.deficit > 0.0) => Some("a link with a deficit"),
-            _ if self.card.timeout.is_some() => Some("blocks closed by a timeout"),
-            _ => None,
-        }
-    }
-
+    /// True if blocks made once are shown again. Not with what differs from turn to turn: the
+    /// trigger system's numbers, faults, deficits, and blocks closed by a timeout.
     pub fn replays(&self) -> bool {
+        let card = &self.card;
         self.recorded.is_none()
-            && self.card.blocks != BlockSource::Live
-            && self.why_not_replayed().is_none()
+            && card.blocks == BlockSource::Auto
+            && !card.ttc
+            && self.fault.is_empty()
+            && self.link.iter().all(|link| link.deficit == 0.0)
+            && card.timeout.is_none()
     }
 
     pub fn is_flat_out(&self) -> bool {
         self.recorded.as_ref().is_some_and(|playback| !playback.is_paced)
     }
 
-    pub fn has_rate(&self) -> bool {
-        !self.is_flat_out() && self.trigger.source != TriggerKind::Times
-    }
-
-    pub(crate) fn external_busy(&self) -> Result<Pattern, ScenarioError> {
-        let text = self.trigger.external_busy.as_deref();
-        let pattern = text.map_or(Ok(Pattern::default()), Pattern::read);
+    pub(crate) fn external_busy(&self) -> Result<Option<Pattern>, ScenarioError> {
+        let pattern = self.trigger.external_busy.as_deref().map(Pattern::parse).transpose();
         pattern.map_err(|what| ScenarioError(format!("trigger.external_busy: {what}")))
     }
 
@@ -126,19 +130,34 @@ impl Scenario {
         (fifo / 2, fifo / 4 * 3)
     }
 
-    pub(crate) fn ring_pages(&self) -> Pages {
-        if self.card.huge_pages != Some(false) { Pages::HugeTlb } else { Pages::Base }
-    }
-}
-
-fn recorded_elink(device: u16, recorded: &RecordedElink) -> ElinkSpec {
-    let elink = recorded.elink;
-    ElinkSpec {
-        elink,
-        link: elink.link(),
-        payload_bytes: recorded.longest.max(1),
-        deficit: 0.0,
-        is_ttc: elink == Elink::TTC,
-        tag: Fid::of_elink(0, device, elink).to_u64(),
+    /// Makes a card of one channel that gives the blocks of a file. The scenario's links, trigger
+    /// E-link and timeouts describe the making of blocks, and are not used. Fails if the file holds
+    /// no blocks, or the scenario wants faults in them.
+    pub(crate) fn replay(
+        &mut self,
+        path: &str,
+        is_paced: bool,
+        loops: bool,
+    ) -> Result<(), ScenarioError> {
+        let wrong = |what: String| ScenarioError(format!("replay: {path}: {what}"));
+        if !self.fault.is_empty() {
+            let what = "recorded blocks get no faults: take a scenario without [[fault]]";
+            return Err(wrong(what.to_owned()));
+        }
+        let kib = u8::try_from(self.card.block.0 / 1024).unwrap_or(1);
+        let playback = Playback::read(path, kib.clamp(1, 16)).map_err(wrong)?;
+        let format = playback.tape.format;
+        self.link.clear();
+        let card = &mut self.card;
+        (card.devices, card.channels, card.links) = (1, 1, 1);
+        (card.ttc, card.timeout) = (false, None);
+        card.block = ByteSize(format.block_bytes);
+        card.format = match format.magic {
+            0xABCD => Generation::Phase1,
+            0xABCE => Generation::Phase1Wide,
+            _ => Generation::Phase2,
+        };
+        self.recorded = Some(Playback { is_paced, loops, ..playback });
+        Ok(())
     }
 }

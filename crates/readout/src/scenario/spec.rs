@@ -1,28 +1,24 @@
 //! The fields of a scenario, with their defaults.
 
-use daqmeter_record::units;
-use daqmeter_wire::felix::Elink;
+use daqmeter_record::units::{self, UnitError};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 
-use super::place::Origin;
 use crate::recorded::Playback;
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-/// Error in one line that names the place.
-pub struct ScenarioError(pub String);
-
 /// A size, written `64MiB` or as a number of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
 pub struct ByteSize(pub usize);
 
 /// A time, written `100us`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
 pub struct Nanos(pub u64);
 
 /// A rate, written `1MHz` or as a number of hertz.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(try_from = "Written")]
 pub struct Hertz(pub f64);
 
 #[derive(Deserialize)]
@@ -37,39 +33,39 @@ enum Written {
 }
 
 impl Written {
-    fn text(self) -> String {
-        match self {
+    fn read<T>(self, parse: fn(&str) -> Result<T, UnitError>) -> Result<T, String> {
+        let text = match self {
             Written::Text(text) => text,
             Written::Int(int) => int.to_string(),
             Written::Float(float) => float.to_string(),
-        }
+        };
+        parse(&text).map_err(|error| error.to_string())
     }
 }
 
-fn written<'de, D: Deserializer<'de>, T, E: std::fmt::Display>(
-    deserializer: D,
-    read: impl Fn(&str) -> Result<T, E>,
-) -> Result<T, D::Error> {
-    read(&Written::deserialize(deserializer)?.text()).map_err(de::Error::custom)
-}
+impl TryFrom<Written> for ByteSize {
+    type Error = String;
 
-impl<'de> Deserialize<'de> for ByteSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = written(deserializer, units::parse_bytes)?;
-        usize::try_from(bytes).map(ByteSize).map_err(de::Error::custom)
+    fn try_from(written: Written) -> Result<Self, String> {
+        let bytes = usize::try_from(written.read(units::parse_bytes)?);
+        bytes.map(ByteSize).map_err(|error| error.to_string())
     }
 }
 
-impl<'de> Deserialize<'de> for Nanos {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let time = written(deserializer, units::parse_duration)?;
-        u64::try_from(time.as_nanos()).map(Nanos).map_err(de::Error::custom)
+impl TryFrom<Written> for Nanos {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let ns = u64::try_from(written.read(units::parse_duration)?.as_nanos());
+        ns.map(Nanos).map_err(|error| error.to_string())
     }
 }
 
-impl<'de> Deserialize<'de> for Hertz {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        written(deserializer, units::parse_rate_hz).map(Hertz)
+impl TryFrom<Written> for Hertz {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        written.read(units::parse_rate_hz).map(Hertz)
     }
 }
 
@@ -88,8 +84,6 @@ pub struct Scenario {
     /// A recorded file whose blocks the card gives instead of its own.
     #[serde(skip)]
     pub(crate) recorded: Option<Playback>,
-    #[serde(skip)]
-    pub(crate) origin: Origin,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -98,8 +92,6 @@ pub enum TriggerKind {
     #[default]
     Fixed,
     Poisson,
-    /// Times from a file, and the triggers' numbers (`triggers`), once.
-    Times,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -108,22 +100,14 @@ pub struct TriggerSettings {
     pub source: TriggerKind,
     pub rate: Hertz,
     pub seed: u64,
-    /// Text file of times and numbers for `times`, which also gives the rate.
-    pub file: Option<String>,
-    /// BUSY from outside: `10ms/5%`, or a file of times with on and off (`pattern`).
+    /// BUSY from outside, such as `10ms/5%` ([`crate::pattern`]).
     pub external_busy: Option<String>,
 }
 
 impl Default for TriggerSettings {
     fn default() -> Self {
         let rate = Hertz(100e3);
-        TriggerSettings {
-            source: TriggerKind::Fixed,
-            rate,
-            seed: 1,
-            file: None,
-            external_busy: None,
-        }
+        TriggerSettings { source: TriggerKind::Fixed, rate, seed: 1, external_busy: None }
     }
 }
 
@@ -152,11 +136,11 @@ pub enum Generation {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockSource {
+    /// Made once, to fill the ring, if all turns are alike ([`Scenario::replays`]). The card then
+    /// only moves its pointer and numbers the blocks.
     #[default]
     Auto,
     Live,
-    /// Made once, to fill the ring. The card then only moves its pointer and numbers the blocks.
-    Replay,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -177,9 +161,8 @@ pub struct CardSettings {
     pub blocks: BlockSource,
     /// Bytes of the ring; replayed ones hold whole turns and are a little smaller.
     pub ring: ByteSize,
-    /// Reserved huge pages: true takes no others, false takes none. Without a value they are taken
-    /// if the pool has enough.
-    pub huge_pages: Option<bool>,
+    /// True if reserved huge pages are taken where the pool has enough.
+    pub huge_pages: bool,
     /// PC_PTR_GAP of the card; an eighth of the ring by default.
     pub pointer_gap: Option<ByteSize>,
     pub fifo: ByteSize,
@@ -203,7 +186,7 @@ impl Default for CardSettings {
             ttc: false,
             blocks: BlockSource::Auto,
             ring: ByteSize(64 << 20),
-            huge_pages: None,
+            huge_pages: true,
             pointer_gap: None,
             fifo: ByteSize(1 << 20),
             dma_rate: None,
@@ -244,7 +227,6 @@ pub struct LinkSettings {
     pub link: u8,
     #[serde(default)]
     pub deficit: f64,
-    pub payload: Option<ByteSize>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -260,18 +242,6 @@ pub enum FaultKind {
     Crc,
     Busy,
     OutOfBand,
-}
-
-impl FaultKind {
-    pub(crate) fn is_of_block(self) -> bool {
-        use FaultKind::{
-            CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
-        };
-        matches!(
-            self,
-            LostBlock | DuplicatedBlock | SwappedBlocks | CorruptedTrailer | CorruptedMagic
-        )
-    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -363,21 +333,4 @@ impl Default for Publish {
             max_subscribers: 32,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ElinkSpec {
-    pub elink: Elink,
-    pub link: u8,
-    pub payload_bytes: usize,
-    pub deficit: f64,
-    pub is_ttc: bool,
-    pub tag: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PartCounts {
-    pub channels: usize,
-    pub subscribers: usize,
-    pub receptions: usize,
 }

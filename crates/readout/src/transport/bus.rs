@@ -9,12 +9,12 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daqmeter_harness::text_file_up_to;
 use daqmeter_record::file::replace;
 use serde::{Deserialize, Serialize};
 
 use super::TransportError;
 use crate::peer::from_peer;
-use crate::scenario::read_text;
 
 /// Longest file of a publisher: every E-link of a device with 20 digits is below 45 KB.
 const MAX_ENTRY_BYTES: u64 = 64 << 10;
@@ -59,7 +59,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportEr
                 "bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones"
             )));
         }
-        let text = match read_text(&file, MAX_ENTRY_BYTES) {
+        let text = match text_file_up_to(&file, MAX_ENTRY_BYTES) {
             Ok(text) => text,
             // A file that went away meanwhile is no entry.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
@@ -168,7 +168,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", path.join("endless.bus")).unwrap();
         assert!(entries(path).unwrap().is_empty(), "only files are entries");
         fs::write(path.join("long.bus"), vec![b' '; 1 << 20]).unwrap();
-        assert!(entries(path).unwrap_err().to_string().contains("longer than 64 KiB"));
+        assert!(entries(path).unwrap_err().to_string().contains("longer than 65536 bytes"));
         fs::remove_file(path.join("long.bus")).unwrap();
         fs::write(path.join("x.bus"), "{").unwrap();
         assert!(entries(path).unwrap_err().to_string().contains("not an entry"));
