@@ -20,8 +20,7 @@ struct Words {
 
 fn places() -> Vec<Words> {
     let plans = || daqmeter_campaign::SHIPPED_PLANS.names().into_iter();
-    let scenarios: Vec<&str> =
-        daqmeter_readout::scenario::SHIPPED.iter().map(|(name, _)| *name).collect();
+    let scenarios: Vec<&str> = daqmeter_readout::scenario::SHIPPED.names();
     // Values need the lifetime of the program for clap.
     let nouns = crate::list::nouns().into_iter().map(|noun| &*noun.leak());
     let mut all = vec![
@@ -153,7 +152,7 @@ mod tests {
             for word in ["survey-short", "kernels", "process-vm"] {
                 assert!(text.contains(word), "{shell}: {word}");
             }
-            let (scenario, _) = daqmeter_readout::scenario::SHIPPED[0];
+            let (scenario, _) = daqmeter_readout::scenario::SHIPPED.files[0];
             assert!(text.contains(scenario), "{shell}: {scenario}");
         }
         let zsh = script(Shell::Zsh, Cli::command());

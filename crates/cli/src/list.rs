@@ -179,7 +179,7 @@ fn scenarios() -> String {
         ]
     };
     let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];
-    plain(&headings, daqmeter_readout::scenario::SHIPPED.iter().map(row))
+    plain(&headings, daqmeter_readout::scenario::SHIPPED.files.iter().map(row))
 }
 
 fn copies() -> String {

@@ -31,8 +31,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "readout",
         &[
-            (&["run", "nothing"][..], "shipped ones are gbt, full, felig, nikhef"),
-            (&["run", &wrong], "line 3 (`colour = \"red\"`)"),
+            (&["run", "nothing"][..], "shipped with daqmeter: gbt, full, felig, nikhef"),
+            (&["run", &wrong], "wrong.toml:3: unknown field `colour`"),
             (&["run", &taken, "--time", "10ms"], "cannot listen on"),
             (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
             (&["run", "gbt", "--receiver-pin", "1000"], "`peer_cpu` is 1000: there is no such CPU"),
@@ -45,7 +45,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["record", "--replay", &foreign, "-o", &none], "the file has its blocks already"),
             (&["run", "--busy-pattern", "5ms/0%"], "such as 10ms/5%"),
             (&["check", &none], "No such file"),
-            (&["check", "--scenario", "nothing"], "cannot read the scenario"),
+            (&["check", "--scenario", "nothing"], "scenario nothing: No such file"),
             (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
             (&["tohost", "gbt", "--card", &none, "--patience", "0s"], "is a card emulated there?"),
             (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),

@@ -26,7 +26,7 @@ mod spec;
 
 use std::path::Path;
 
-use daqmeter_harness::text_file;
+use daqmeter_harness::{Shipped, TomlText};
 
 pub(crate) use self::check::MAX_PAYLOAD_BYTES;
 pub use self::check::check_congestion;
@@ -42,52 +42,36 @@ pub use self::spec::{
 #[error("{0}")]
 pub struct ScenarioError(pub String);
 
-pub const SHIPPED: &[(&str, &str)] = &[
-    ("gbt", include_str!("../scenarios/gbt.toml")),
-    ("full", include_str!("../scenarios/full.toml")),
-    ("felig", include_str!("../scenarios/felig.toml")),
-    ("nikhef", include_str!("../scenarios/nikhef.toml")),
-];
+pub const SHIPPED: Shipped = Shipped {
+    kind: "scenario",
+    files: &[
+        ("gbt", include_str!("../scenarios/gbt.toml")),
+        ("full", include_str!("../scenarios/full.toml")),
+        ("felig", include_str!("../scenarios/felig.toml")),
+        ("nikhef", include_str!("../scenarios/nikhef.toml")),
+    ],
+};
 
 impl Scenario {
     /// Loads a scenario that ships, or that of a file.
     pub fn load(name: &str) -> Result<Scenario, ScenarioError> {
-        if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
-            return Scenario::parse(text, name);
-        }
-        let path = Path::new(name);
-        let text = text_file(path).map_err(|error| {
-            let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-            ScenarioError(format!(
-                "cannot read the scenario {name}: {error}; shipped ones are {}",
-                names.join(", ")
-            ))
-        })?;
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        Scenario::parse(&text, &stem).map_err(|error| ScenarioError(format!("{name}: {error}")))
+        Scenario::of(&SHIPPED.get(name).map_err(ScenarioError)?)
     }
 
-    /// Parses a text; the name is for tables. The error names the field, and the line of a text
-    /// that is no scenario.
+    /// Parses a text; the name is for tables.
     pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
-        let mut scenario: Scenario =
-            toml::from_str(text).map_err(|error| ScenarioError(one_line(text, &error)))?;
+        Scenario::of(&TomlText::new(name, text))
+    }
+
+    fn of(file: &TomlText) -> Result<Scenario, ScenarioError> {
+        let mut scenario: Scenario = file.parse().map_err(ScenarioError)?;
         if scenario.name.is_empty() {
-            name.clone_into(&mut scenario.name);
+            let stem = Path::new(&file.name).file_stem().unwrap_or_default();
+            scenario.name = stem.to_string_lossy().into_owned();
         }
-        scenario.check()?;
+        scenario.check().map_err(|error| ScenarioError(format!("{}: {error}", file.name)))?;
         Ok(scenario)
     }
-}
-
-fn one_line(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().replace('\n', " ");
-    let before = error.span().and_then(|span| text.get(..span.start));
-    before.map_or(message.clone(), |before| {
-        let number = before.matches('\n').count();
-        let line = text.lines().nth(number).unwrap_or("").trim();
-        format!("line {} (`{line}`): {message}", number + 1)
-    })
 }
 
 #[cfg(test)]

@@ -320,7 +320,7 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
         ("daqmeter_ring_bytes", reader.filled_bytes() as f64),
         ("daqmeter_ring_size_bytes", reader.ring_bytes() as f64),
         ("daqmeter_fifo_bytes", view.fifo_bytes as f64),
-        ("daqmeter_busy", (view.flags & 3) as f64),
+        ("daqmeter_busy", view.busy as f64),
         ("daqmeter_triggers_total", view.account.issued as f64),
         ("daqmeter_vetoed_triggers_total", dead.vetoed as f64),
         ("daqmeter_dead_seconds_total", dead.ns as f64 * 1e-9),

@@ -420,6 +420,7 @@ impl Card {
         let line = &self.line;
         let [dma, fifo, external] =
             [Cause::Dma, Cause::Fifo, Cause::External].map(|cause| line.dead(cause, self.now_ns));
+        let is_live = CAUSES.map(|cause| u64::from(line.is_live(cause)) << cause as usize);
         for channel in &self.channels {
             let view = CardView {
                 state: self.state,
@@ -432,6 +433,7 @@ impl Card {
                     elinks: channel.accounts(&self.scenario),
                 },
                 dead: [dma, fifo, line.all(self.now_ns), external].map(Into::into),
+                busy: is_live.iter().sum(),
                 fifo_bytes: channel.dma.fifo_bytes() as u64,
                 now_ns: self.now_ns,
                 start_ns: self.start_ns,

@@ -22,6 +22,7 @@ const GO: usize = 25;
 /// Flag that the reader waits for an interrupt.
 const ARMED: usize = 26;
 const VETOED_EXTERNAL: usize = 27;
+const BUSY: usize = 28;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 9;
 pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
@@ -39,6 +40,8 @@ pub struct CardView {
     pub account: CardAccount,
     /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap; external BUSY.
     pub dead: [Dead; 4],
+    /// BUSY now: 1 by DMA, 2 by FIFO, 3 by both.
+    pub busy: u64,
     pub fifo_bytes: u64,
     /// Time since the start up to which all counts hold.
     pub now_ns: u64,
@@ -85,6 +88,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
         (VETOED_EXTERNAL, account.vetoed_external),
         (NOW_NS, view.now_ns),
         (RECORDED, u64::from(account.recorded)),
+        (BUSY, view.busy),
         (FIFO_BYTES, view.fifo_bytes),
         (ELINKS, account.elinks.len() as u64),
     ] {
@@ -151,6 +155,7 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
             elinks: (0..count).map(elink).collect(),
         },
         dead,
+        busy: ring.get(BUSY) & 3,
         fifo_bytes: ring.count(FIFO_BYTES),
         now_ns: ring.count(NOW_NS),
         start_ns: start_ns(ring),
