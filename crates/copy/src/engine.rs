@@ -1,9 +1,11 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
+use daqmeter_harness::request::workload_of;
 use daqmeter_harness::{
-    Availability, Control, DeviceTime, Fault, Job, LimitSpec, Session, StageSpec, StopFlag, Tally,
+    Availability, Control, DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec,
+    StopFlag, Tally,
 };
-use daqmeter_record::Ledger;
+use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::copies::null_call;
 
 use crate::load::HeavyLoad;
@@ -31,13 +33,41 @@ struct CopySession {
     stop: StopFlag,
 }
 
-pub(crate) fn job(request: &CopyRequest) -> Job {
-    Job {
-        is_emulated: is_emulated(request),
-        memory_bytes: Some(request.memory_bytes()),
-        availability: request.path.probe(),
-        load: (request.load == CopyLoad::Heavy).then_some(|| Box::new(HeavyLoad::default())),
-        ..Job::new(request, target(request), open)
+impl Request for CopyRequest {
+    const KIND: &'static str = "copy";
+    const DESCRIPTION: &'static str = "copies between user and kernel memory, by CPU or by the channels of an engine, under a policy";
+
+    fn example() -> CopyRequest {
+        CopyRequest { lanes: 2, ..CopyRequest::new(CopyPath::Pread, Direction::Both, 4096) }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(Job {
+            is_emulated: is_emulated(self),
+            memory_bytes: Some(self.memory_bytes()),
+            availability: self.path.probe(),
+            load: (self.load == CopyLoad::Heavy).then_some(|| Box::new(HeavyLoad::default())),
+            ..Job::new(self, target(self), open)
+        })
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        self.check_options()
+    }
+
+    /// Leaves out fields without effect in its context, so that equal points have equal workloads.
+    fn workload(&self) -> Workload {
+        let mut workload = workload_of(self);
+        if self.context == CopyContext::Cpu {
+            workload.params.remove("channels");
+            workload.params.remove("completion");
+        }
+        if self.context != CopyContext::Priority {
+            workload.params.remove("quantum_ns");
+            workload.params.remove("window_ns");
+            workload.params.remove("high_channels");
+        }
+        workload
     }
 }
 
@@ -291,9 +321,7 @@ impl Session for CopySession {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
-    use daqmeter_harness::{
-        Context as Facts, Engine, Limits, Request as _, Settings, StepPlan, measure,
-    };
+    use daqmeter_harness::{Context as Facts, Engine, Limits, Settings, StepPlan, measure};
     use daqmeter_record::LimitBasis;
 
     use super::*;
@@ -301,7 +329,7 @@ mod tests {
 
     #[test]
     fn copies_conform() {
-        daqmeter_harness::conformance::run(&job(&CopyRequest::example()));
+        daqmeter_harness::conformance::run(&CopyRequest::example().job().unwrap());
     }
 
     #[test]
@@ -309,7 +337,7 @@ mod tests {
         let limits = Limits::shared(std::time::Duration::from_micros(200));
         let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
         let record = measure(
-            &job(&CopyRequest::example()),
+            &CopyRequest::example().job().unwrap(),
             &settings,
             &Facts::default(),
             &[Engine::of::<PlainRequest>()],
@@ -330,7 +358,7 @@ mod tests {
     #[test]
     fn a_point_says_how_much_memory_it_takes() {
         const MIB: u64 = 1 << 20;
-        let bytes = |request: &CopyRequest| job(request).memory_bytes;
+        let bytes = |request: &CopyRequest| request.job().unwrap().memory_bytes;
         let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
         assert_eq!(bytes(&request), Some(3 * (4 + 4 + 12) * MIB));

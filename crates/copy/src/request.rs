@@ -2,15 +2,11 @@
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use daqmeter_harness::request::workload_of;
-use daqmeter_harness::{Fault, Job, Problem, check_lanes, is_default, is_one, one};
-use daqmeter_record::Workload;
+use daqmeter_harness::{Problem, check_lanes, is_default, is_one, one};
 use daqmeter_record::units::{parse_count, parse_duration};
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::engine;
 
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
 #[derive(
@@ -249,6 +245,18 @@ impl CopyRequest {
         }
     }
 
+    /// # Errors
+    /// The parameter, its value and its range.
+    pub(crate) fn check_options(&self) -> Result<(), Problem> {
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        check_lanes("lanes", self.lanes)?;
+        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
+        Problem::unless_within("depth", self.depth, 1..=MAX_DEPTH)?;
+        // A longer window would starve the low channels.
+        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
+        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
+    }
+
     pub(crate) fn window(&self) -> Window {
         Window {
             quantum_ns: self.quantum_ns,
@@ -270,44 +278,6 @@ impl CopyRequest {
         let lane =
             buffer_bytes(bytes).saturating_mul(sides).saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
-    }
-}
-
-impl daqmeter_harness::Request for CopyRequest {
-    const KIND: &'static str = "copy";
-    const DESCRIPTION: &'static str = "copies between user and kernel memory, by CPU or by the channels of an engine, under a policy";
-
-    fn example() -> CopyRequest {
-        CopyRequest { lanes: 2, ..CopyRequest::new(CopyPath::Pread, Direction::Both, 4096) }
-    }
-
-    fn job(&self) -> Result<Job, Fault> {
-        Ok(engine::job(self))
-    }
-
-    fn check(&self) -> Result<(), Problem> {
-        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
-        check_lanes("lanes", self.lanes)?;
-        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
-        Problem::unless_within("depth", self.depth, 1..=MAX_DEPTH)?;
-        // A longer window would starve the low channels.
-        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
-        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
-    }
-
-    /// Leaves out fields without effect in its context, so that equal points have equal workloads.
-    fn workload(&self) -> Workload {
-        let mut workload = workload_of(self);
-        if self.context == CopyContext::Cpu {
-            workload.params.remove("channels");
-            workload.params.remove("completion");
-        }
-        if self.context != CopyContext::Priority {
-            workload.params.remove("quantum_ns");
-            workload.params.remove("window_ns");
-            workload.params.remove("high_channels");
-        }
-        workload
     }
 }
 

@@ -1,24 +1,45 @@
 //! Read-out and conversion of boards, one thread each, as an engine of the harness.
 
 use daqmeter_harness::facts::last_level_cache_bytes;
-use daqmeter_harness::{Fault, Job, Session};
+use daqmeter_harness::{Fault, Job, Problem, Request, Session};
 
 use crate::devices::{self, board::Emulation};
+use crate::function::FunctionChoice;
 use crate::names;
 use crate::request::DigitizerRequest;
 use crate::session::BoardSession;
 
-/// Makes the work of a request. Opening refuses a missing real board by name.
-pub(crate) fn job(request: &DigitizerRequest) -> Job {
-    Job {
-        availability: request.conversion.availability(),
-        is_emulated: request.is_emulated(),
-        owns_device: !request.is_emulated(),
-        memory_bytes: request.memory_bytes(),
-        ..Job::new(request, names::join(&request.devices), open)
+impl Request for DigitizerRequest {
+    const KIND: &'static str = "digitizer";
+    const DESCRIPTION: &'static str =
+        "reads digitizer boards in parallel and converts their samples";
+
+    fn example() -> DigitizerRequest {
+        DigitizerRequest {
+            devices: vec!["emu:l0".to_owned(), "emu:ku0".to_owned()],
+            samples: 3200,
+            function: FunctionChoice::All,
+            unpaced: true,
+            ..DigitizerRequest::default()
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        Ok(Job {
+            availability: self.conversion.availability(),
+            is_emulated: self.is_emulated(),
+            owns_device: !self.is_emulated(),
+            memory_bytes: self.memory_bytes(),
+            ..Job::new(self, names::join(&self.devices), open)
+        })
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        self.check_options()
     }
 }
 
+/// Refuses a missing real board by name.
 fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     request.conversion.check_available()?;
     let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
@@ -33,7 +54,7 @@ fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{Availability, Engine, Request};
+    use daqmeter_harness::{Availability, Engine};
     use daqmeter_record::{Param, Workload};
 
     use super::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
-use daqmeter_harness::{Fault, Job, MAX_LANES, Problem, Request};
+use daqmeter_harness::{MAX_LANES, Problem};
 use daqmeter_record::units::{UnitError, parse_bytes, parse_count, parse_duration, parse_rate_hz};
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
@@ -15,7 +15,6 @@ use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, board::EMULATED_PREFIX};
-use crate::engine;
 use crate::function::{Function, FunctionChoice};
 
 /// Multiple to which the original rounds samples up: its library reads 32 bytes.
@@ -196,38 +195,6 @@ fn is_emulated(device: &str) -> bool {
     device.starts_with(EMULATED_PREFIX)
 }
 
-impl Request for DigitizerRequest {
-    const KIND: &'static str = "digitizer";
-    const DESCRIPTION: &'static str =
-        "reads digitizer boards in parallel and converts their samples";
-
-    fn example() -> DigitizerRequest {
-        DigitizerRequest {
-            devices: vec!["emu:l0".to_owned(), "emu:ku0".to_owned()],
-            samples: 3200,
-            function: FunctionChoice::All,
-            unpaced: true,
-            ..DigitizerRequest::default()
-        }
-    }
-
-    fn job(&self) -> Result<Job, Fault> {
-        Ok(engine::job(self))
-    }
-
-    fn check(&self) -> Result<(), Problem> {
-        self.check_devices()?;
-        Problem::unless_within("samples", self.samples, 1..=MAX_SAMPLES)?;
-        self.check_access()?;
-        self.conversion.check(self.samples_per_read())?;
-        if let Some(rate) = self.trigger_rate() {
-            check_trigger_rate(rate)
-                .map_err(|fault| Problem::new("trigger_rate_hz", format!("is wrong: {fault}")))?;
-        }
-        Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)
-    }
-}
-
 impl DigitizerRequest {
     /// Returns the request of a command line, which uses `-i` and `--rate` only with `-l`. Emulated
     /// boards are triggered at the document's 14 Hz unless another rate is given. Beside a real
@@ -240,6 +207,20 @@ impl DigitizerRequest {
             self.trigger_rate_hz = self.trigger_rate_hz.or(Some(14.0));
         }
         self
+    }
+
+    /// # Errors
+    /// The parameter, its value and its range.
+    pub(crate) fn check_options(&self) -> Result<(), Problem> {
+        self.check_devices()?;
+        Problem::unless_within("samples", self.samples, 1..=MAX_SAMPLES)?;
+        self.check_access()?;
+        self.conversion.check(self.samples_per_read())?;
+        if let Some(rate) = self.trigger_rate() {
+            check_trigger_rate(rate)
+                .map_err(|fault| Problem::new("trigger_rate_hz", format!("is wrong: {fault}")))?;
+        }
+        Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)
     }
 
     pub fn is_emulated(&self) -> bool {
@@ -392,6 +373,7 @@ pub(crate) fn to_usize(value: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use clap::{Command, FromArgMatches};
+    use daqmeter_harness::Request as _;
 
     use super::*;
 
