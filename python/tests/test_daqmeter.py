@@ -59,7 +59,7 @@ def test_records_become_the_frames_of_three_libraries():
 
 
 def test_exported_parquet_and_csv_are_read_by_others(tmp_path):
-    """What `daqmeter export` wrote, if CI made it beforehand."""
+    """What `daqmeter report` wrote, if CI made it beforehand."""
     import duckdb
 
     parquet = Path(__file__).parents[2] / "target" / "ci" / "export.parquet"

@@ -13,9 +13,10 @@ use daqmeter_harness::StopFlag;
 
 use crate::interrupt;
 use crate::lines::Lines;
+use crate::measure::context;
 use crate::named::Appended;
 use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
-use crate::runner::{context, progress_bar};
+use crate::recorder::progress_bar;
 
 pub(crate) use arguments::Arguments;
 pub(crate) use pairs::SIDE;
@@ -68,15 +69,12 @@ fn check(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn stop_on_signal(setting: Option<Setting>) -> StopFlag {
-    let stop = StopFlag::default();
-    let asked = stop.clone();
     interrupt::on_signal(move || {
-        asked.set();
         if let Some(Err(why)) = setting.as_ref().map(Setting::restore) {
             tell(&format!("daqmeter: {why}"));
         }
     });
-    stop
+    interrupt::stop_flag()
 }
 
 fn compare(
@@ -138,15 +136,15 @@ impl Record {
 
     fn keep(&mut self, line: &str) -> Result<(), Failure> {
         if let Some(file) = &mut self.file {
-            file.write(line.as_bytes(), || self.written.clone())?;
+            file.write(line.as_bytes())?;
             self.written.extend(line.as_bytes());
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), Failure> {
+    fn finish(&self) -> Result<(), Failure> {
         let written = &self.written;
-        let file = self.file.as_mut();
+        let file = self.file.as_ref();
         file.map_or(Ok(()), |file| file.finish(|| written.clone()))
     }
 }

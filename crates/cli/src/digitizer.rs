@@ -9,22 +9,24 @@ use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
 use daqmeter_digitizer::request::TriggerCompletion;
 use daqmeter_digitizer::{DigitizerRequest, Function};
-use daqmeter_harness::{Request, Settings, StepPlan};
+use daqmeter_harness::{Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
 use daqmeter_record::RunRecord;
 use daqmeter_report::{classic, rate, table};
 
 use crate::arguments::rate;
 use crate::interrupt;
+use crate::measure::{Bench, Common};
 use crate::metrics::Metrics;
 use crate::output::{Failure, tell};
-use crate::runner::{Common, Runner};
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
+    // -o is the offset of the decimation, as in sis8300drv_threads.
+    mut_arg("output", |option| option.short(None)),
     after_help = "-A: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, 6 signed f64,\n    \
                   7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory)",
     after_long_help = EXAMPLE
@@ -113,19 +115,19 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if request.reads == 0 {
         return Err(Failure::refused("-N 0 reads nothing; 1 or more is wanted"));
     }
-    let mut runner = Runner::new(&arguments.common, 1)?;
+    let mut bench = Bench::new(&arguments.common, 1)?;
     let plan = match request.passes {
         0 => StepPlan::ByStage(request.reads),
         passes => StepPlan::ByPass(passes),
     };
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),
-        ..runner.settings(plan, "digitizer", &arguments.common.pins())
+        ..bench.runner.settings(plan, "digitizer", &arguments.common.pins())
     };
-    runner.point("digitizer", &request.workload(), &settings, None)?;
-    runner.finish();
+    bench.measure(&request, &settings, None)?;
+    bench.recorder.progress.finish_and_clear();
     notes(&arguments.request).iter().for_each(|note| tell(&format!("daqmeter: {note}")));
-    runner.conclude(None, |records| printed(arguments.format, records))
+    bench.recorder.finish(|records| printed(arguments.format, records))
 }
 
 /// Prime, so that the samples do not coincide with other periods.

@@ -9,12 +9,6 @@ use crate::output::{Failure, read_parts, tell};
 
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let files = files_of(paths)?;
-    if files.is_empty() {
-        return Err(Failure::refused(format!(
-            "{}: no .jsonl file in this folder or below",
-            shown(paths)
-        )));
-    }
     let mut records = Vec::new();
     for file in &files {
         // A named file must hold something; one of a folder may be of a run without a point yet.
@@ -29,10 +23,9 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
         })?;
     }
     if records.is_empty() {
+        let (shown, files) = (shown(paths), files.len());
         return Err(Failure::refused(format!(
-            "{}: none of {} files holds a record that this daqmeter can read",
-            shown(paths),
-            files.len()
+            "{shown}: none of {files} .jsonl files holds a record that this daqmeter can read"
         )));
     }
     Ok(records)
@@ -43,80 +36,49 @@ pub(crate) fn shown(paths: &[PathBuf]) -> String {
     names.join(", ")
 }
 
-/// Returns named files, and the .jsonl files of named folders in order of their names.
+/// Returns named files, and the regular .jsonl files of named folders in order of their names.
 pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    listed(paths, Links::Followed)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Links {
-    Followed,
-    KeptBelow,
-}
-
-/// [`files_of`] with a choice of links. Only regular files of folders count, since a pipe would
-/// block.
-pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
-    let mut found = Found { files: Vec::new(), links, root: PathBuf::new(), entries: 0 };
+    let mut found = Vec::new();
     for path in paths {
-        if path.is_dir() {
-            found.root = path.canonicalize().map_err(|error| unreadable(path, &error))?;
-            found.collect(path, 0)?;
-        } else {
-            found.files.push(path.clone());
+        match path.is_dir() {
+            true => collect(path, 0, &mut found, &mut 0)?,
+            false => found.push(path.clone()),
         }
     }
-    Ok(found.files)
+    Ok(found)
 }
 
-fn unreadable(folder: &Path, error: &std::io::Error) -> Failure {
-    Failure::refused(format!("cannot read {}: {error}", folder.display()))
-}
-
-struct Found {
-    files: Vec<PathBuf>,
-    links: Links,
-    root: PathBuf,
-    entries: usize,
-}
-
-impl Found {
-    fn collect(&mut self, folder: &Path, depth: usize) -> Result<(), Failure> {
-        /// Largest depth of folders; a deeper one is a link that leads back.
-        const MAX_DEPTH: usize = 8;
-        /// Largest number of entries: a folder of records has some thousands, / has millions.
-        const MAX_ENTRIES: usize = 100_000;
-        let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
-        let mut entries: Vec<PathBuf> =
-            entries.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
-        self.entries += entries.len();
-        if self.entries > MAX_ENTRIES {
-            let shown = self.root.display();
-            return Err(Failure::refused(format!(
-                "{shown}: more than {MAX_ENTRIES} entries in this folder and below; name a folder of records"
-            )));
+fn collect(
+    folder: &Path,
+    depth: usize,
+    found: &mut Vec<PathBuf>,
+    entries: &mut usize,
+) -> Result<(), Failure> {
+    /// Largest depth of folders; a deeper one is a link that leads back.
+    const MAX_DEPTH: usize = 8;
+    /// Largest number of entries: a folder of records has some thousands, / has millions.
+    const MAX_ENTRIES: usize = 100_000;
+    let listed = std::fs::read_dir(folder).map_err(|error| {
+        Failure::refused(format!("cannot read {}: {error}", folder.display()))
+    })?;
+    let mut listed: Vec<PathBuf> =
+        listed.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
+    *entries += listed.len();
+    if *entries > MAX_ENTRIES {
+        let shown = folder.display();
+        return Err(Failure::refused(format!(
+            "{shown}: more than {MAX_ENTRIES} entries here, above and below; name a folder of records"
+        )));
+    }
+    listed.sort();
+    for entry in listed {
+        if entry.is_dir() && depth < MAX_DEPTH {
+            collect(&entry, depth + 1, found, entries)?;
+        } else if entry.extension().is_some_and(|ending| ending == "jsonl") && entry.is_file() {
+            found.push(entry);
         }
-        entries.sort();
-        for entry in entries {
-            if self.is_folder(&entry) && depth < MAX_DEPTH {
-                self.collect(&entry, depth + 1)?;
-            } else if entry.extension().is_some_and(|extension| extension == "jsonl")
-                && self.is_wanted(&entry)
-            {
-                self.files.push(entry);
-            }
-        }
-        Ok(())
     }
-
-    fn is_folder(&self, entry: &Path) -> bool {
-        entry.is_dir() && (self.links == Links::Followed || !entry.is_symlink())
-    }
-
-    fn is_wanted(&self, entry: &Path) -> bool {
-        let stays = || entry.canonicalize().is_ok_and(|target| target.starts_with(&self.root));
-        entry.is_file() && (self.links == Links::Followed || stays())
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -134,7 +96,7 @@ mod tests {
         let line = |failure: Failure| failure.line().to_owned();
         let record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
         let none = read_all(&[folder.path().to_owned()]).map_err(line);
-        assert!(none.unwrap_err().contains("none of 1 files holds a record"));
+        assert!(none.unwrap_err().contains("none of 1 .jsonl files holds a record"));
         std::fs::write(&full, daqmeter_record::jsonl::to_line(&record)).unwrap();
         let found = read_all(&[folder.path().to_owned()]).map_err(line);
         assert_eq!(found.unwrap().len(), 1);
@@ -143,30 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_stays_below_its_folder_and_is_a_regular_file() {
-        let (outside, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fn regular_files_of_a_folder_and_below_are_found_in_order() {
+        let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         std::fs::create_dir(place("sub")).unwrap();
-        for file in [place("a.jsonl"), place("sub/b.jsonl"), outside.path().join("secret.jsonl")] {
-            std::fs::write(file, "").unwrap();
+        for name in ["sub/b.jsonl", "a.jsonl", "c.txt"] {
+            std::fs::write(place(name), "").unwrap();
         }
-        let link =
-            |target: &Path, name: &str| std::os::unix::fs::symlink(target, place(name)).unwrap();
-        link(Path::new("/dev/zero"), "zero.jsonl");
-        link(&outside.path().join("secret.jsonl"), "link.jsonl");
-        link(outside.path(), "folder");
-        link(&place("a.jsonl"), "same.jsonl");
+        std::os::unix::fs::symlink("/dev/zero", place("zero.jsonl")).unwrap();
+        std::os::unix::fs::symlink(folder.path(), place("sub/back")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(place("socket.jsonl")).unwrap();
-        let names = |links| -> Vec<String> {
-            let found = listed(&[folder.path().to_owned()], links)
-                .map_err(|failure| failure.line().to_owned());
-            let name =
-                |path: &PathBuf| path.strip_prefix(folder.path()).unwrap().display().to_string();
-            found.unwrap().iter().map(name).collect()
-        };
-        assert_eq!(names(Links::KeptBelow), ["a.jsonl", "same.jsonl", "sub/b.jsonl"]);
-        let followed =
-            ["a.jsonl", "folder/secret.jsonl", "link.jsonl", "same.jsonl", "sub/b.jsonl"];
-        assert_eq!(names(Links::Followed), followed);
+        let found = files_of(&[folder.path().to_owned()]).map_err(|failure| failure.line().to_owned());
+        let found = found.unwrap();
+        assert_eq!(found[..1], [place("a.jsonl")]);
+        assert!(found.iter().all(|file| file.ends_with("a.jsonl") || file.ends_with("b.jsonl")));
     }
 }

@@ -2,40 +2,31 @@
 //!
 //! The first signal asks. A verb that measures or serves has registered a reaction ([`on_signal`]):
 //! it stops, keeps and reports its results. A verb that only reads and prints has nothing to keep
-//! and ends at once. A verb that does not end in time is ended, after its finished part was kept
-//! ([`keep_at_end`]). The second signal ends the program at once. After a signal the exit code is
-//! 130.
+//! and ends at once. A verb that does not end in time is ended. The second signal ends the program
+//! at once. After a signal the exit code is 130.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use daqmeter_harness::StopFlag;
 
 use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 
-/// Time for an asked verb to end by itself: a little less than the 2 s that are promised.
-const GRACE: Duration = Duration::from_millis(1900);
-/// Time while the main thread is at work on tables and a page, which take longer on a busy host.
-const GRACE_AT_WORK: Duration = Duration::from_secs(8);
-const GRACE_TO_KEEP: Duration = Duration::from_secs(4);
-const LOOK: Duration = Duration::from_millis(100);
+/// Time for an asked verb to end by itself: the page of a long survey takes some seconds.
+const GRACE: Duration = Duration::from_secs(8);
 
 struct State {
     is_asked: bool,
     asks: Vec<Box<dyn Fn() + Send>>,
     unfinished: Option<PathBuf>,
-    keep: Keep,
-}
-
-enum Keep {
-    Nothing,
-    Ready(Box<dyn FnOnce() + Send>),
-    Begun,
 }
 
 static STATE: Mutex<State> =
-    Mutex::new(State { is_asked: false, asks: Vec::new(), unfinished: None, keep: Keep::Nothing });
+    Mutex::new(State { is_asked: false, asks: Vec::new(), unfinished: None });
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,40 +48,20 @@ pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
     state.asks.push(Box::new(ask));
 }
 
-/// Sets the action that another thread takes if the verb does not end in time after a signal and
-/// has not begun its own end.
-pub(crate) fn keep_at_end(keep: impl FnOnce() + Send + 'static) {
-    state().keep = Keep::Ready(Box::new(keep));
+/// Returns a flag that the first signal sets.
+pub(crate) fn flag() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let asked = flag.clone();
+    on_signal(move || asked.store(true, Ordering::Relaxed));
+    flag
 }
 
-pub(crate) fn ends_by_itself() {
-    let mut state = state();
-    if !matches!(state.keep, Keep::Begun) {
-        state.keep = Keep::Nothing;
-        return;
-    }
-    drop(state);
-    loop {
-        std::thread::park();
-    }
-}
-
-fn keep_what_is_finished() {
-    let mut state = state();
-    let Keep::Ready(keep) = std::mem::replace(&mut state.keep, Keep::Nothing) else {
-        return;
-    };
-    state.keep = Keep::Begun;
-    drop(state);
-    let (done, wait) = channel();
-    let work = move || {
-        keep();
-        // The receiver is gone if this took too long.
-        let _ = done.send(());
-    };
-    // The channel is closed at once if the thread cannot be started.
-    let _ = std::thread::Builder::new().name("keep".to_owned()).spawn(work);
-    let _ = wait.recv_timeout(GRACE_TO_KEEP);
+/// Returns a flag for the harness that the first signal sets.
+pub(crate) fn stop_flag() -> StopFlag {
+    let flag = StopFlag::default();
+    let asked = flag.clone();
+    on_signal(move || asked.set());
+    flag
 }
 
 pub(crate) fn is_asked() -> bool {
@@ -130,43 +101,23 @@ fn asked() {
 }
 
 fn end_after_grace() {
-    let (began, mut at_work, mut before) = (Instant::now(), Instant::now(), main_thread_ns());
-    while began.elapsed() < GRACE
-        || (at_work.elapsed() < 3 * LOOK && began.elapsed() < GRACE_AT_WORK)
-    {
-        std::thread::sleep(LOOK);
-        let now = main_thread_ns();
-        if now.saturating_sub(before) > LOOK.as_nanos() / 2 {
-            at_work = Instant::now();
-        }
-        before = now;
-    }
-    keep_what_is_finished();
-    say(
-        "interrupted; what was in progress did not end in time and is lost, what was finished before it is complete",
-    );
+    std::thread::sleep(GRACE);
+    say("interrupted; what did not end in time is lost, what was finished before it is complete");
     end(&mut state());
 }
 
-/// Returns the time for which the main thread ran, or waited for a CPU: the first two fields of its
-/// schedstat (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes,
-/// or for a reader of its output.
-fn main_thread_ns() -> u128 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()
-}
-
 /// Prints a line on stderr, and gives up if its reader blocks.
-fn say(what: &'static str) {
+fn say(line: &'static str) {
+    const PATIENCE: Duration = Duration::from_millis(100);
     let (said, wait) = channel();
-    let line = move || {
-        tell(&format!("{}: {what}", program_name()));
+    let print = move || {
+        tell(&format!("{}: {line}", program_name()));
         // The receiver is gone after a timeout.
         let _ = said.send(());
     };
     // The channel is closed at once if there is no thread for it.
-    let _ = std::thread::Builder::new().name("last-word".to_owned()).spawn(line);
-    let _ = wait.recv_timeout(LOOK);
+    let _ = std::thread::Builder::new().name("last-word".to_owned()).spawn(print);
+    let _ = wait.recv_timeout(PATIENCE);
 }
 
 fn end(state: &mut State) -> ! {

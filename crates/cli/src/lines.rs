@@ -1,14 +1,14 @@
 //! A file that lines are appended to during a run. Another program may remove, replace or shorten
-//! it meanwhile. This is detected after each line, and no measured line is lost.
+//! it meanwhile. This is detected at the end, and no measured line is lost.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use daqmeter_record::jsonl;
 
-use crate::failure::{Failure, tell};
+use crate::failure::Failure;
 use crate::named::Appended;
 
 #[derive(Debug)]
@@ -18,7 +18,6 @@ pub(crate) struct Lines {
     bytes: u64,
     /// Offset of the line of an unfinished point. The next line replaces it.
     unfinished_at: Option<u64>,
-    trouble: Option<String>,
 }
 
 impl Lines {
@@ -33,19 +32,16 @@ impl Lines {
             })
         })?;
         let bytes = file.metadata().map_or(0, |known| known.len());
-        Ok(Lines { path: path.to_path_buf(), file, bytes, unfinished_at: None, trouble: None })
+        Ok(Lines { path: path.to_path_buf(), file, bytes, unfinished_at: None })
     }
 
-    /// Appends a line, which is on its way to the disk when this returns. `before` are the earlier
-    /// lines of this run.
-    pub(crate) fn write(
-        &mut self,
-        line: &[u8],
-        before: impl FnOnce() -> Vec<u8>,
-    ) -> Result<(), Failure> {
-        self.take_back().and_then(|()| self.follow(before)).map_err(|error| self.refused(error))?;
-        let written = self.file.write_all(line).and_then(|()| self.file.flush());
-        written.map_err(|error| self.refused(error))?;
+    /// Appends a line, which is on its way to the disk when this returns.
+    pub(crate) fn write(&mut self, line: &[u8]) -> Result<(), Failure> {
+        let written = self.take_back().and_then(|()| self.file.write_all(line));
+        written.map_err(|error| {
+            let path = self.path.display();
+            Failure::refused(format!("cannot write {path}: {error}; the lines before are complete"))
+        })?;
         self.bytes += line.len() as u64;
         Ok(())
     }
@@ -75,130 +71,77 @@ impl Lines {
         Ok(())
     }
 
-    /// Fails if another program removed, replaced or shortened the file. The error line names the
-    /// place of the run's lines.
-    pub(crate) fn finish(&mut self, before: impl FnOnce() -> Vec<u8>) -> Result<(), Failure> {
-        self.follow(before).map_err(|error| self.refused(error))?;
-        match &self.trouble {
-            None => Ok(()),
-            Some(trouble) => Err(Failure::refused(trouble)),
-        }
-    }
-
-    fn refused(&self, error: io::Error) -> Failure {
-        Failure::refused(format!(
-            "cannot write {}: {error}; the lines before are complete",
-            self.path.display()
-        ))
-    }
-
-    fn follow(&mut self, before: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
-        let own = self.file.metadata()?;
-        if !own.is_file() {
+    /// Fails if another program removed, replaced or shortened the file. `lines` are all of this
+    /// run, and go to a new file then, which the error names.
+    pub(crate) fn finish(&self, lines: impl FnOnce() -> Vec<u8>) -> Result<(), Failure> {
+        const TRIES: usize = 100;
+        let path = self.path.display();
+        let refused = |error| Failure::refused(format!("cannot write {path}: {error}"));
+        let own = self.file.metadata().map_err(refused)?;
+        let is_same =
+            |named: std::fs::Metadata| (named.dev(), named.ino()) == (own.dev(), own.ino());
+        if !own.is_file() || (self.path.metadata().is_ok_and(is_same) && own.len() >= self.bytes) {
             return Ok(());
         }
-        let named = self.path.metadata();
-        let is_there =
-            named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
-        let path = self.path.display();
-        if !is_there {
-            let (place, mut file) = made_again(&self.path)?;
-            self.file.seek(SeekFrom::Start(0))?;
-            io::copy(&mut self.file, &mut file)?;
-            let trouble = format!(
-                "{path} was removed or replaced while it was written: all of its lines are in {}",
-                place.display()
-            );
-            (self.path, self.file) = (place, file);
-            self.troubled(trouble);
-        } else if own.len() < self.bytes {
-            let trouble = format!(
-                "{path} was shortened while it was written: the lines of this run are written to it again"
-            );
-            self.file.write_all(&before())?;
-            self.troubled(trouble);
-        }
-        self.bytes = self.file.metadata()?.len();
-        Ok(())
+        let numbered = (0..TRIES).map(|number| match number {
+            0 => self.path.clone(),
+            number => PathBuf::from(format!("{path}.{number}")),
+        });
+        let create = |place: &PathBuf| OpenOptions::new().write(true).create_new(true).open(place);
+        let made = numbered.filter_map(|place| Some((create(&place).ok()?, place))).next();
+        let (mut file, place) = made.ok_or_else(|| refused(io::ErrorKind::AlreadyExists.into()))?;
+        file.write_all(&lines()).map_err(refused)?;
+        Err(Failure::refused(format!(
+            "{path} was removed, replaced or shortened while it was written: all lines of this run are in {}",
+            place.display()
+        )))
     }
-
-    fn troubled(&mut self, trouble: String) {
-        tell(&format!("daqmeter: {trouble}"));
-        self.trouble = Some(trouble);
-    }
-}
-
-/// Makes a new file with that name. If it cannot be made, a number is appended to the name, or the
-/// folder for temporary files is used.
-fn made_again(path: &Path) -> io::Result<(PathBuf, File)> {
-    const TRIES: usize = 100;
-    let name = path.file_name().unwrap_or_default();
-    let places = [path.to_owned(), std::env::temp_dir().join(name)];
-    let numbered = places.iter().flat_map(|place| {
-        (0..TRIES).map(move |number| match number {
-            0 => place.clone(),
-            number => {
-                let mut numbered = place.clone().into_os_string();
-                numbered.push(format!(".{number}"));
-                PathBuf::from(numbered)
-            }
-        })
-    });
-    let mut refused = io::Error::from(io::ErrorKind::NotFound);
-    for place in numbered {
-        let made = OpenOptions::new().write(true).create_new(true).open(&place);
-        match made {
-            Ok(_) => return Ok((place.clone(), jsonl::append_to(&place)?)),
-            Err(error) => refused = error,
-        }
-    }
-    Err(refused)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    fn after(spoil: impl Fn(&Path)) -> (tempfile::TempDir, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.jsonl");
-        std::fs::write(&path, "old\n").unwrap();
-        let named: Appended = path.to_str().unwrap().parse().unwrap();
-        let mut lines = Lines::open(&named).unwrap();
-        lines.write(b"1\n", Vec::new).unwrap();
-        spoil(&path);
-        lines.write(b"2\n", || b"1\n".to_vec()).unwrap();
-        let said = lines.finish(Vec::new).unwrap_err();
-        (folder, said.line().to_owned())
+    #[test]
+    fn lines_of_a_file_that_is_taken_away_go_to_another_and_it_is_said() {
+        type Spoil = fn(&Path);
+        let cases: [(Spoil, &str, Option<&str>); 4] = [
+            (|_| (), "r.jsonl", None),
+            (|path| std::fs::remove_file(path).unwrap(), "r.jsonl", Some("r.jsonl")),
+            (
+                |path| {
+                    std::fs::write(path.with_extension("new"), "another's\n").unwrap();
+                    std::fs::rename(path.with_extension("new"), path).unwrap();
+                },
+                "r.jsonl.1",
+                Some("r.jsonl.1"),
+            ),
+            (|path| std::fs::write(path, "").unwrap(), "r.jsonl.1", Some("r.jsonl.1")),
+        ];
+        for (spoil, place, said) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("r.jsonl");
+            std::fs::write(&path, "").unwrap();
+            let mut lines = Lines::open(&Appended::at(&path)).unwrap();
+            lines.write(b"1\n").unwrap();
+            spoil(&path);
+            lines.write(b"2\n").unwrap();
+            let ended = lines.finish(|| b"1\n2\n".to_vec());
+            assert_eq!(std::fs::read_to_string(folder.path().join(place)).unwrap(), "1\n2\n");
+            match said {
+                None => assert!(ended.is_ok()),
+                Some(said) => assert!(ended.unwrap_err().line().ends_with(said)),
+            }
+        }
     }
 
     #[test]
-    fn a_file_that_is_taken_away_is_made_again_and_it_is_said() {
-        let read = |folder: &tempfile::TempDir, name: &str| {
-            std::fs::read_to_string(folder.path().join(name)).unwrap()
-        };
-        let (folder, said) = after(|path| std::fs::remove_file(path).unwrap());
-        assert_eq!(read(&folder, "r.jsonl"), "old\n1\n2\n");
-        assert!(said.contains("was removed or replaced"), "{said}");
-        let (folder, said) = after(|path| {
-            std::fs::write(path.with_extension("new"), "another's\n").unwrap();
-            std::fs::rename(path.with_extension("new"), path).unwrap();
-        });
-        assert_eq!(read(&folder, "r.jsonl"), "another's\n");
-        assert_eq!(read(&folder, "r.jsonl.1"), "old\n1\n2\n");
-        assert!(said.ends_with("r.jsonl.1"), "{said}");
-        let (folder, said) = after(|path| std::fs::write(path, "").unwrap());
-        assert_eq!(read(&folder, "r.jsonl"), "1\n2\n");
-        assert!(said.contains("was shortened"), "{said}");
-    }
-
-    #[test]
-    fn a_file_that_is_left_alone_ends_without_a_word() {
+    fn a_file_of_another_run_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let named: Appended = folder.path().join("r").to_str().unwrap().parse().unwrap();
-        let mut lines = Lines::open(&named).unwrap();
-        lines.write(b"1\n", Vec::new).unwrap();
-        assert!(lines.finish(Vec::new).is_ok());
+        let named = Appended::at(folder.path().join("r"));
+        let _first = Lines::open(&named).unwrap();
         assert!(Lines::open(&named).unwrap_err().line().contains("another run"));
     }
 }

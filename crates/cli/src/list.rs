@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// or a plan or a path, by name or file
     #[arg(value_name = "WHAT", value_parser = asked)]
     what: Option<Asked>,
+    /// Print the file of a path, to begin one of your own
+    #[arg(long, requires = "what")]
+    toml: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -77,10 +80,13 @@ type Section = (What, &'static str, fn() -> String);
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let only = match &arguments.what {
         Some(Asked::Plan(name)) => {
-            return emit(&crate::run::points(&Plan::load(name).map_err(Failure::refused)?));
+            let plan = Plan::load(name).map_err(Failure::refused)?;
+            return emit(&crate::run::points(&plan));
         }
         Some(Asked::Path(name)) => {
-            return crate::path::draw(&daqmeter_path::Path::load(name).map_err(Failure::refused)?);
+            let path = daqmeter_path::Path::load(name).map_err(Failure::refused)?;
+            let text = if arguments.toml { path.text } else { path.picture() + "\n" };
+            return emit(&text);
         }
         Some(Asked::Section(what)) => Some(*what),
         None => None,
@@ -89,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (What::Devices, "Devices", devices),
         (What::Engines, "Engines", engine_list),
         (What::Plans, "Plans (run ...)", crate::run::shipped),
-        (What::Paths, "Paths (path ...)", crate::path::shipped),
+        (What::Paths, "Paths (path ...)", paths),
         (What::Functions, "Functions (digitizer -A)", functions),
         (What::Kernels, "Kernels", kernels),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),
@@ -123,6 +129,14 @@ fn engine_list() -> String {
         vec![engine.name.to_owned(), state, engine.description.to_owned()]
     };
     plain(&["engine", "state", "what it does"], ENGINES.iter().map(row))
+}
+
+fn paths() -> String {
+    let row = |(name, text): &(&str, &str)| {
+        let path = daqmeter_path::Path::parse(text, name).expect("ships and is tested");
+        vec![path.name, path.title]
+    };
+    plain(&["path", "what it is"], SHIPPED.iter().map(row))
 }
 
 fn functions() -> String {

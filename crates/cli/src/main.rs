@@ -9,7 +9,6 @@ mod copy;
 mod digitizer;
 mod doctor;
 mod eb;
-mod export;
 mod failure;
 mod files;
 mod history;
@@ -17,6 +16,7 @@ mod http;
 mod interrupt;
 mod lines;
 mod list;
+mod measure;
 mod metrics;
 mod named;
 mod output;
@@ -24,12 +24,11 @@ mod path;
 mod pmu;
 mod quiet;
 mod readout;
+mod recorder;
 mod report;
 mod reproduce;
 mod run;
-mod runner;
 mod serve;
-mod show;
 mod survey;
 
 use std::borrow::Cow;
@@ -80,9 +79,7 @@ enum Verb {
     Run(run::Arguments),
     /// Repeat the published studies: every row beside model and measurement
     Reproduce(reproduce::Arguments),
-    /// Print the tables of recorded runs
-    Show(show::Arguments),
-    /// Make a page or a table from recorded runs
+    /// Make a page, a table or data for other tools from recorded runs
     Report(report::Arguments),
     /// Compare two sets of records: what became slower, with what confidence
     Cmp(cmp::Arguments),
@@ -93,8 +90,6 @@ enum Verb {
     AbSide,
     /// Show how points changed from run to run, and where they took a step
     History(history::Arguments),
-    /// Write records as CSV or Parquet
-    Export(export::Arguments),
     /// Show records in the browser
     Serve(serve::Arguments),
     /// List devices, engines, plans, kernels and more, or the points of a plan
@@ -204,13 +199,11 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Path(arguments) => path::run(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
-        Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Ab(arguments) => ab::run(&arguments),
         Verb::AbSide => ab::side(),
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
-        Verb::Export(arguments) => export::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
@@ -308,11 +301,9 @@ mod tests {
             "path",
             "run",
             "reproduce",
-            "show",
             "report",
             "cmp",
             "history",
-            "export",
             "serve",
             "list",
             "doctor",

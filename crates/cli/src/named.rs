@@ -4,7 +4,7 @@
 //! its input, its other output, or records.
 
 use std::any::TypeId;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
@@ -16,34 +16,30 @@ use daqmeter_record::file::is_descriptor;
 
 use crate::failure::Failure;
 
+#[derive(Clone, Debug)]
+pub(crate) struct Named<const GROWS: bool>(PathBuf);
+
 /// A file that is replaced whole: a page, a table, a profile. It never replaces records.
-#[derive(Clone, Debug)]
-pub(crate) struct Replaced(PathBuf);
+pub(crate) type Replaced = Named<false>;
 
-#[derive(Clone, Debug)]
-pub(crate) struct Appended(PathBuf);
+/// A file of records, which grows by lines.
+pub(crate) type Appended = Named<true>;
 
-impl Replaced {
-    pub(crate) fn at(path: impl Into<PathBuf>) -> Replaced {
-        Replaced(path.into())
+impl<const GROWS: bool> Named<GROWS> {
+    pub(crate) fn at(path: impl Into<PathBuf>) -> Self {
+        Named(path.into())
     }
 
     /// Reads an option whose value may be `-`, standard output.
-    pub(crate) fn or_stdout(text: &str) -> Result<Replaced, String> {
+    pub(crate) fn or_stdout(text: &str) -> Result<Self, String> {
         match text {
-            "-" => Ok(Replaced::at("-")),
+            "-" => Ok(Named::at("-")),
             name => name.parse(),
         }
     }
 }
 
-impl Appended {
-    pub(crate) fn at(path: impl Into<PathBuf>) -> Appended {
-        Appended(path.into())
-    }
-}
-
-impl Deref for Replaced {
+impl<const GROWS: bool> Deref for Named<GROWS> {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -51,39 +47,18 @@ impl Deref for Replaced {
     }
 }
 
-impl Deref for Appended {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl FromStr for Replaced {
+impl<const GROWS: bool> FromStr for Named<GROWS> {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Replaced, String> {
-        written_file(text).map(Replaced)
-    }
-}
-
-impl FromStr for Appended {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Appended, String> {
-        written_file(text).map(Appended)
-    }
-}
-
-/// Reads the name of a written file. Standard output is for text, and for records with --json.
-fn written_file(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "" => Err("a file is wanted".to_owned()),
-        "-" => Err(
-            "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)"
-                .to_owned(),
-        ),
-        name => Ok(PathBuf::from(name)),
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("a file is wanted".to_owned()),
+            "-" => Err(
+                "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)"
+                    .to_owned(),
+            ),
+            name => Ok(Named::at(name)),
+        }
     }
 }
 
@@ -91,28 +66,10 @@ fn written_file(text: &str) -> Result<PathBuf, String> {
 enum Use {
     Read,
     Replaced,
-    Page,
     Appended,
 }
 
-impl Use {
-    fn of(option: &Arg) -> Use {
-        let value = option.get_value_parser().type_id();
-        let names = option.get_value_names().unwrap_or_default();
-        let is_page = names.iter().any(|name| name.ends_with(".html"));
-        if value == TypeId::of::<Replaced>() && is_page {
-            Use::Page
-        } else if value == TypeId::of::<Replaced>() {
-            Use::Replaced
-        } else if value == TypeId::of::<Appended>() {
-            Use::Appended
-        } else {
-            Use::Read
-        }
-    }
-}
-
-struct Named {
+struct Mentioned {
     option: String,
     path: PathBuf,
     place: Option<Place>,
@@ -122,12 +79,10 @@ struct Named {
 /// Refuses a command line that would write over a file that it names twice, or over records. Also
 /// refuses one that would append records to a file without records.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
-    let mut named = Vec::new();
+    let mut mentioned = Vec::new();
     let (mut command, mut matches) = (command, matches);
     loop {
-        for option in command.get_arguments() {
-            collect(option, matches, &mut named);
-        }
+        command.get_arguments().for_each(|option| collect(option, matches, &mut mentioned));
         let Some((verb, below)) = matches.subcommand() else {
             break;
         };
@@ -136,48 +91,48 @@ pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failu
         };
         (command, matches) = (verb, below);
     }
-    refuse_same(&named)?;
-    for file in &named {
+    refuse_same(&mentioned)?;
+    for file in &mentioned {
         match file.use_ {
             Use::Read => {}
             Use::Replaced => refuse_records(&file.path)?,
-            Use::Page => refuse_records(&file.path).and_then(|()| refuse_no_page(&file.path))?,
             Use::Appended => refuse_other_text(&file.path)?,
         }
     }
     Ok(())
 }
 
-fn collect(option: &Arg, matches: &ArgMatches, named: &mut Vec<Named>) {
+fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
+    let names = option.get_value_names().unwrap_or_default();
     // A command to run has options of its own; free text names no file.
-    let is_text =
-        option.get_value_names().is_some_and(|names| names.iter().any(|name| name == "TEXT"));
+    let is_text = names.iter().any(|name| name == "TEXT");
     if !option.get_action().takes_values() || option.is_last_set() || is_text {
         return;
     }
     let Ok(Some(values)) = matches.try_get_raw(option.get_id().as_str()) else {
         return;
     };
-    let name = match (option.get_long(), option.get_value_names()) {
-        (Some(long), _) => format!("--{long}"),
-        (None, Some([name, ..])) => name.to_string(),
-        (None, _) => option.get_id().to_string(),
+    let value_type = option.get_value_parser().type_id();
+    let use_ = if value_type == TypeId::of::<Replaced>() {
+        Use::Replaced
+    } else if value_type == TypeId::of::<Appended>() {
+        Use::Appended
+    } else {
+        Use::Read
     };
-    let use_ = Use::of(option);
+    let name = match (option.get_long(), names) {
+        (Some(long), _) => format!("--{long}"),
+        (None, [name, ..]) => name.to_string(),
+        (None, []) => option.get_id().to_string(),
+    };
     for value in values {
-        let path = Path::new(value);
-        let mut paths = vec![path];
         // An example is `--set source.file=data.bin`.
         let assigned = value.to_str().and_then(|text| text.split_once('='));
-        if let (Use::Read, Some((_, assigned))) = (use_, assigned) {
-            paths.push(Path::new(assigned));
+        let assigned = assigned.filter(|_| use_ == Use::Read).map(|(_, file)| Path::new(file));
+        for path in [Some(Path::new(value)), assigned].into_iter().flatten() {
+            let (option, path, place) = (name.clone(), path.to_owned(), Place::of(path));
+            mentioned.push(Mentioned { option, path, place, use_ });
         }
-        named.extend(paths.into_iter().map(|path| Named {
-            option: name.clone(),
-            path: path.to_owned(),
-            place: Place::of(path),
-            use_,
-        }));
     }
 }
 
@@ -196,21 +151,15 @@ impl Place {
         }
         match path.metadata() {
             Ok(known) => known.is_file().then(|| Place::Inode(known.dev(), known.ino())),
-            Err(_) => Some(Place::Name(name_of(path.to_owned()))),
+            Err(_) => Some(Place::Name(name_of(path))),
         }
     }
 }
 
-/// Returns the name of the created file. Links to missing files are followed.
-fn name_of(mut path: PathBuf) -> PathBuf {
-    /// Number of links that the kernel follows (path_resolution(7)).
-    const MAX_LINKS: usize = 40;
-    for _ in 0..MAX_LINKS {
-        let Ok(target) = path.read_link() else {
-            break;
-        };
-        path = path.parent().unwrap_or(Path::new("")).join(target);
-    }
+/// Returns the name of the file that will be made. A link to a missing file is followed.
+fn name_of(path: &Path) -> PathBuf {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let path = path.read_link().map_or(path.to_owned(), |target| folder.join(target));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match (folder.unwrap_or(Path::new(".")).canonicalize(), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
@@ -219,17 +168,17 @@ fn name_of(mut path: PathBuf) -> PathBuf {
 }
 
 /// Refuses a written file that is named twice, since only the last output would remain.
-fn refuse_same(named: &[Named]) -> Result<(), Failure> {
-    for (at, file) in named.iter().enumerate() {
-        let is_written = |other: &&Named| file.use_ != Use::Read || other.use_ != Use::Read;
-        let mut before = named[..at].iter().filter(is_written);
-        let same = before.find(|other| file.place.is_some() && other.place == file.place);
+fn refuse_same(mentioned: &[Mentioned]) -> Result<(), Failure> {
+    for (at, file) in mentioned.iter().enumerate() {
+        let same = mentioned[..at].iter().find(|other| {
+            let is_written = file.use_ != Use::Read || other.use_ != Use::Read;
+            is_written && file.place.is_some() && other.place == file.place
+        });
         if let Some(other) = same {
+            let path = other.path.display();
             return Err(Failure::refused(format!(
-                "{} and {} name the same file, {}: name two",
-                other.option,
-                file.option,
-                other.path.display()
+                "{} and {} name the same file, {path}: name two",
+                other.option, file.option
             )));
         }
     }
@@ -237,44 +186,28 @@ fn refuse_same(named: &[Named]) -> Result<(), Failure> {
 }
 
 /// Refuses two equal files of one verb, where one has a name by default.
-pub(crate) fn refuse_same_files(files: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
-    let named = files.iter().filter_map(|(option, path)| {
-        path.map(|path| Named {
-            option: (*option).to_owned(),
-            path: path.to_owned(),
-            place: Place::of(path),
-            use_: Use::Replaced,
-        })
+pub(crate) fn refuse_same_files(files: [(&str, &Path); 2]) -> Result<(), Failure> {
+    let mentioned = files.map(|(option, path)| Mentioned {
+        option: option.to_owned(),
+        path: path.to_owned(),
+        place: Place::of(path),
+        use_: Use::Replaced,
     });
-    refuse_same(&named.collect::<Vec<_>>())
+    refuse_same(&mentioned)
 }
-
-const SCHEMA: &[u8] = b"\"schema\"";
 
 /// Refuses to replace a file of records, even if its first record is damaged.
 pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
+    const SCHEMA: &[u8] = b"\"schema\"";
     // These are lines of runs, and those of `ab`.
     let is_record = |line: &[u8]| {
         let mut words = line.windows(SCHEMA.len());
         line.starts_with(b"{\"ab\"") || (line.starts_with(b"{") && words.any(|word| word == SCHEMA))
     };
-    if beginning(path).split(|byte| *byte == b'\n').any(is_record) {
-        return Err(Failure::refused(format!(
+    match beginning(path).split(|byte| *byte == b'\n').any(is_record) {
+        false => Ok(()),
+        true => Err(Failure::refused(format!(
             "{} holds records, which would be lost: name another file, or remove it first",
-            path.display()
-        )));
-    }
-    Ok(())
-}
-
-/// Refuses to put a page over a file of another kind, for example data of a path or a plan.
-fn refuse_no_page(path: &Path) -> Result<(), Failure> {
-    let begin = beginning(path);
-    let is_page = begin.starts_with(b"<") || begin.starts_with(b"daqmeter survey is under way");
-    match begin.is_empty() || is_page {
-        true => Ok(()),
-        false => Err(Failure::refused(format!(
-            "{} is no page and would be lost: name another file, or remove it first",
             path.display()
         ))),
     }
@@ -293,15 +226,13 @@ fn refuse_other_text(path: &Path) -> Result<(), Failure> {
 fn beginning(path: &Path) -> Vec<u8> {
     const LOOKED_AT: u64 = 4096;
     let mut bytes = Vec::new();
-    let is_file =
-        !is_descriptor(path) && path.metadata().is_ok_and(|known: Metadata| known.is_file());
+    let is_file = !is_descriptor(path) && path.is_file();
     if let (true, Ok(file)) = (is_file, File::open(path)) {
         // The code that writes an unreadable file refuses it later.
         let _ = file.take(LOOKED_AT).read_to_end(&mut bytes);
     }
     // Editors write a byte order mark.
-    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-    text.to_vec()
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).to_vec()
 }
 
 #[cfg(test)]
@@ -312,12 +243,8 @@ mod tests {
     fn a_file_is_known_by_every_name_that_it_has() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
-        let refused =
-            |a: &Path, b: &Path| refuse_same_files(&[("-o", Some(a)), ("-r", Some(b))]).is_err();
-        let link = |target: &str, name: &str| {
-            std::os::unix::fs::symlink(place(target), place(name)).unwrap();
-        };
-        link("same", "early");
+        let refused = |a: &Path, b: &Path| refuse_same_files([("-o", a), ("-r", b)]).is_err();
+        std::os::unix::fs::symlink(place("same"), place("early")).unwrap();
         assert!(refused(&place("same"), &place("./same")), "not there yet");
         assert!(refused(&place("same"), &place("early")), "not there yet");
         assert!(!refused(&place("same"), &place("another")));

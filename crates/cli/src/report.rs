@@ -1,30 +1,43 @@
-//! `daqmeter report`: a page or a table from recorded runs.
+//! `daqmeter report`: a page, a table or data for other tools from recorded runs.
 
+use std::cell::Cell;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::{export, page, table};
+use daqmeter_report::export::{DataFrame, counters, parquet, sample_parts, series, stages};
+use daqmeter_report::figures::copy_study::study;
+use daqmeter_report::{answers_text, page, page_of, table};
 
-use crate::files::read_all;
+use crate::files::{read_all, shown};
 use crate::named::Replaced;
-use crate::output::{Failure, emit, tell, write_file};
+use crate::output::{Failure, emit, tell, write_file, write_with};
 
-/// Make a page or a table from recorded runs.
+/// Make a page, a table or data for other tools from recorded runs.
+///
+/// In CSV and Parquet a row is a stage with its summary, or with --rows a sample, a counter or a
+/// value of a time series. Parameters of the workloads are columns of their own, named param.NAME.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter report records.jsonl -o report.html\n  $ daqmeter report records.jsonl --format md >> ticket.md"
+    after_long_help = "Example:\n\n  $ daqmeter report records.jsonl                                 report.html\n  $ daqmeter report records.jsonl --format text --study conversion\n  $ daqmeter report records.jsonl --format md >> ticket.md\n  $ daqmeter report bench/record --rows samples -o samples.parquet\n  $ duckdb -c \"select stage, median(ns) from 'samples.parquet' group by stage\""
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them; - is standard input
     #[arg(required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// What to make
-    #[arg(long, value_enum, default_value = "html")]
-    format: Format,
-    /// Where to; html goes to report.html by default, the others to standard output
+    /// Only studies whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    study: Option<String>,
+    /// What to make [default: by the ending of --output, else html]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// What a row of csv and parquet is
+    #[arg(long, value_enum, default_value = "stages")]
+    rows: Rows,
+    /// Where to; pages go to report.html by default, the others to standard output
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
 }
@@ -33,44 +46,153 @@ pub(crate) struct Arguments {
 enum Format {
     /// One self-contained page
     Html,
+    /// Answers and tables for a terminal
+    #[value(alias = "txt")]
+    Text,
     /// Markdown table
     Md,
     /// Comma-separated values
     Csv,
+    /// Table for DuckDB, pandas and Polars
+    Parquet,
     /// Records as they are, those that could be read
+    #[value(alias = "jsonl")]
     Json,
+    /// Page with the 50 figures of the copy study; the commands that fill missing ones
+    CopyFigures,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Rows {
+    /// A stage of a lane, summarised
+    Stages,
+    /// A sample
+    Samples,
+    /// A counter
+    Counters,
+    /// A value of a time series
+    Series,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let records = read_all(&arguments.files)?;
-    let text = render(arguments.format, &records)?;
-    let count = records.len();
-    // The process ends soon, and to free a hundred thousand records would take longer than to draw
-    // them.
-    std::mem::forget(records);
-    let by_default = (arguments.format == Format::Html).then(|| Replaced::at("report.html"));
-    match arguments.output.clone().or(by_default) {
-        Some(path) if path.as_os_str() != "-" => {
-            write_file(&path, &text)?;
-            tell(&format!(
-                "daqmeter: wrote {} ({})",
-                path.display(),
-                plural(count as u64, "record")
-            ));
-            Ok(ExitCode::SUCCESS)
-        }
-        _ => emit(&text),
+    let mut records = read_all(&arguments.files)?;
+    if let Some(wanted) = &arguments.study {
+        keep_study(&mut records, wanted)?;
     }
-}
-
-fn render(format: Format, records: &[RunRecord]) -> Result<String, Failure> {
-    Ok(match format {
-        Format::Html => page(records).map_err(Failure::refused)?,
-        Format::Md => table::markdown(records),
-        Format::Csv => export::stages(records).csv(true),
+    let format = arguments.format()?;
+    let is_page = matches!(format, Format::Html | Format::CopyFigures);
+    let by_default = is_page.then(|| Replaced::at("report.html"));
+    let named = arguments.output.clone().or(by_default);
+    let output = named.as_ref().filter(|path| path.as_os_str() != "-");
+    let text = match format {
+        Format::Csv | Format::Parquet => return data(arguments, format, output, &records),
+        Format::Html => page(&records).map_err(Failure::refused)?,
+        Format::CopyFigures => copy_figures(&records)?,
+        Format::Md => table::markdown(&records),
+        Format::Text => text(&records),
         Format::Json => records
             .iter()
             .map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned())
             .collect(),
-    })
+    };
+    let Some(path) = output else {
+        return emit(&text);
+    };
+    write_file(path, &text)?;
+    let count = plural(records.len() as u64, "record");
+    // The process ends soon, and to free a hundred thousand records would take longer than to draw
+    // them.
+    std::mem::forget(records);
+    tell(&format!("daqmeter: wrote {} ({count})", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Arguments {
+    fn format(&self) -> Result<Format, Failure> {
+        let ending = self.output.as_ref().and_then(|path| path.extension()?.to_str());
+        match (self.format, ending) {
+            (Some(format), _) => Ok(format),
+            (None, None) => Ok(Format::Html),
+            (None, Some(ending)) => Format::from_str(ending, true).map_err(|_| {
+                Failure::refused(format!(
+                    "`.{ending}` says no format: name a file that ends in .html, .txt, .md, .csv, .parquet or .jsonl, or give --format"
+                ))
+            }),
+        }
+    }
+}
+
+fn keep_study(records: &mut Vec<RunRecord>, wanted: &str) -> Result<(), Failure> {
+    let mut studies: Vec<String> = records.iter().map(|record| record.study.to_string()).collect();
+    records.retain(|record| record.study.contains(wanted));
+    if records.is_empty() {
+        studies.dedup();
+        let studies = studies.join(", ");
+        let why = format!("no study contains `{wanted}`; there are: {studies}");
+        return Err(Failure::refused(why));
+    }
+    Ok(())
+}
+
+fn text(records: &[RunRecord]) -> String {
+    let answers = answers_text(records);
+    let between = if answers.is_empty() { "" } else { "\n" };
+    answers + between + &table::text(records) + &table::stamp(records)
+}
+
+fn data(
+    arguments: &Arguments,
+    format: Format,
+    output: Option<&Replaced>,
+    records: &[RunRecord],
+) -> Result<ExitCode, Failure> {
+    const PART_ROWS: usize = 1 << 17;
+    let mut frames: Box<dyn Iterator<Item = DataFrame>> = match arguments.rows {
+        Rows::Stages => Box::new(std::iter::once(stages(records))),
+        Rows::Counters => Box::new(std::iter::once(counters(records))),
+        Rows::Series => Box::new(std::iter::once(series(records))),
+        Rows::Samples => Box::new(sample_parts(records, PART_ROWS)),
+    };
+    let Some(first) = frames.next().filter(|frame| !frame.is_empty()) else {
+        let files = shown(&arguments.files);
+        let (records, rows) = (records.len(), arguments.rows);
+        let why = format!("{files}: {records} record(s) without any row of {rows:?}");
+        return Err(Failure::refused(why));
+    };
+    let (rows, columns) = (Cell::new(0), first.columns.len());
+    let counted = |frame: &DataFrame| rows.set(rows.get() + frame.len());
+    let frames = std::iter::once(first).chain(frames).inspect(counted);
+    let text = |frame: DataFrame| frame.csv(rows.get() == frame.len());
+    match (output, format) {
+        (None, Format::Csv) => {
+            return frames.map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part));
+        }
+        (None, _) => return Err(Failure::refused("parquet goes to a file: name it with --output")),
+        (Some(path), Format::Parquet) => write_with(path, |sink| parquet(frames, sink))?,
+        (Some(path), _) => write_with(path, |sink| {
+            frames.map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
+        })?,
+    }
+    if let Some(path) = output {
+        let (rows, columns) = (plural(rows.get() as u64, "row"), plural(columns as u64, "column"));
+        tell(&format!("daqmeter: wrote {} ({rows}, {columns})", path.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn copy_figures(records: &[RunRecord]) -> Result<String, Failure> {
+    let drawn = study(records);
+    let rows = drawn.iter().map(|one| {
+        let missing = || format!("no records; {}", one.command);
+        let state = one.figure.as_ref().map_or_else(missing, |_| "drawn".to_owned());
+        vec![one.title.clone(), state]
+    });
+    emit(&table::plain(&["figure", "state"], rows))?;
+    let figures: Vec<_> = drawn.into_iter().filter_map(|drawn| drawn.figure).collect();
+    if figures.is_empty() {
+        return Err(Failure::refused(
+            "the records fill none of the figures; see the commands above",
+        ));
+    }
+    page_of(records, figures, &[]).map_err(Failure::refused)
 }

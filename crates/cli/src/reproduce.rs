@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use daqmeter_campaign::studies::{Study, StudyOptions, studies};
-use daqmeter_harness::Settings;
+use daqmeter_campaign::{Options, PlannedPoint};
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::figures;
 use daqmeter_report::page_of;
@@ -15,9 +15,12 @@ use daqmeter_report::table::{self, stamp};
 
 use crate::arguments::{CpuList, count, cpu_list};
 use crate::files::read_all;
+use crate::interrupt;
+use crate::measure::{Bench, Common};
 use crate::named::Replaced;
 use crate::output::{FAILED, Failure, emit, tell, write_file};
-use crate::runner::{Common, Runner};
+use crate::recorder::Recording;
+use crate::run::refuse_refused;
 
 const PAGE: &str = "studies.html";
 
@@ -47,9 +50,6 @@ pub(crate) struct Arguments {
     /// Copies of each size, in the study `copy` [default: 300]
     #[arg(long, value_name = "N", value_parser = count)]
     reps: Option<u64>,
-    /// Page to write; studies.html where several studies are repeated
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<Replaced>,
     /// CPUs of the receivers, in turn, in the study `readout`
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     receiver_pin: Option<CpuList>,
@@ -82,13 +82,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return show(&chosen, &[], arguments);
     }
     // The verb prints studies instead of records.
-    let common = Common { json: false, ..arguments.common.clone() };
-    let mut runner = Runner::new(&common, 0)?;
-    measure(&chosen, arguments, &mut runner)?;
-    runner.finish();
-    let code = show(&chosen, &runner.recorder.records, arguments)?;
-    runner.recorder.check_file()?;
-    Ok(if runner.stop.is_set() { runner.recorder.exit_code(true) } else { code })
+    let recording = Recording { json: false, ..arguments.common.recording.clone() };
+    let mut bench = Bench::new(&Common { recording, ..arguments.common.clone() }, 0)?;
+    let options = Options::default();
+    let done = bench.runner.run(points(&chosen, arguments), options, &mut bench.recorder)?;
+    bench.recorder.progress.finish_and_clear();
+    let code = show(&chosen, &bench.recorder.records, arguments)?;
+    bench.recorder.check_file()?;
+    refuse_refused(&done)?;
+    Ok(interrupt::exit_code(code))
 }
 
 fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure> {
@@ -106,20 +108,16 @@ fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure
     Ok(())
 }
 
-fn measure(studies: &[Study], arguments: &Arguments, runner: &mut Runner) -> Result<(), Failure> {
+fn points(studies: &[Study], arguments: &Arguments) -> Vec<PlannedPoint> {
     let receivers = arguments.receiver_pin.as_ref();
     let receivers =
         receivers.map(|list| list.0.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
     let options = StudyOptions { reps: arguments.reps, receiver_cpus: receivers.as_deref() };
-    let points: Vec<_> = studies.iter().flat_map(|study| study.points(&options)).collect();
-    runner.expect(points.len());
-    for point in points {
-        let pin = arguments.common.pin.as_ref().map_or(&point.pin, |pin| &pin.0);
-        let settings = runner.settings(point.steps, &point.study, pin);
-        let settings = Settings { profile_hz: point.profile_hz, ..settings };
-        runner.point(&point.engine, &point.workload, &settings, Some(point.place))?;
+    let mut points: Vec<_> = studies.iter().flat_map(|study| study.points(&options)).collect();
+    if let Some(pin) = &arguments.common.pin {
+        points.iter_mut().for_each(|point| point.pin.clone_from(&pin.0));
     }
-    Ok(())
+    points
 }
 
 /// Prints the records' verdict on the studies, and writes the page. Ends with 1 after a failed
@@ -135,15 +133,15 @@ fn show(
     };
     let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
     let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
-    if let Some(path) = &arguments.output.clone().or(several) {
+    if let Some(path) = &arguments.common.recording.output.clone().or(several) {
         let page = page_of(records, figures(records), &shown).map_err(Failure::refused)?;
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }
-    if !arguments.common.quiet {
+    if !arguments.common.recording.quiet {
         let json = |study| serde_json::to_string(study).expect("texts alone") + "\n";
         emit(&match shown.as_slice() {
-            all if arguments.common.json => all.iter().map(json).collect(),
+            all if arguments.common.recording.json => all.iter().map(json).collect(),
             [one] => full(one) + &stamp(records),
             all => text(all) + &stamp(records),
         })?;

@@ -17,8 +17,8 @@ use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
 use crate::arguments::budget;
+use crate::measure::{Bench, Common};
 use crate::output::{Failure, emit, read_file, tell};
-use crate::runner::{Common, Runner};
 
 /// Measure the points of a plan.
 ///
@@ -53,13 +53,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.list {
         return emit(&points(&plan));
     }
-    let mut runner = Runner::new(common, plan.points.len())?;
+    let mut bench = Bench::new(common, plan.points.len())?;
     // No other run writes the file from now on.
     let known = known(arguments)?;
     let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
     let options = Options { budget, known: &known };
-    let done = runner.plan(plan.points, options)?;
-    let code = runner.conclude(None, text)?;
+    let done = bench.runner.run(plan.points, options, &mut bench.recorder)?;
+    let code = bench.recorder.finish(text)?;
     if !done.is_complete() {
         tell(&unfinished(arguments, &done));
     }
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
-    match (&arguments.common.out, arguments.resume) {
+    match (&arguments.common.recording.records, arguments.resume) {
         (Some(out), true) if out.is_file() => read_file(out),
         (None, true) => Err(Failure::refused(
             "--resume looks for measured points in a file: name it with --records",
@@ -89,7 +89,7 @@ fn text(records: &[RunRecord]) -> String {
 }
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
-    let go_on = match &arguments.common.out {
+    let go_on = match &arguments.common.recording.records {
         Some(out) => {
             format!("daqmeter run {} --records {} --resume goes on", arguments.plan, out.display())
         }

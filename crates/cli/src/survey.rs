@@ -5,8 +5,6 @@
 use std::fmt::Write;
 use std::path::Path as FilePath;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -19,11 +17,13 @@ use daqmeter_report::table::wrapped;
 use daqmeter_report::{answers_text, paths, table};
 
 use crate::arguments::budget;
+use crate::interrupt;
+use crate::measure::{Bench, Common};
 use crate::named::{Appended, Replaced, refuse_same_files};
 use crate::output::{Failure, tell, write_file};
+use crate::pmu::chosen::Observed;
 use crate::quiet::wait_for_quiet;
 use crate::run::refuse_refused;
-use crate::runner::{Common, Runner, on_ctrl_c};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next
 /// free report-2.html and records-2.jsonl.
@@ -35,9 +35,6 @@ pub(crate) struct Arguments {
     /// Time for all of it
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
     budget: Duration,
-    /// Page to write, a new file [default: report.html, or report-2.html where that is there]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<Replaced>,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
@@ -100,33 +97,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     refuse_small(daqmeter_sys::available::memory_bytes())?;
     let Written { page, records: out } = Written::of(arguments)?;
     let mut common = arguments.common.clone();
-    common.out = Some(out.clone());
-    refuse_same_files(&[("--output", Some(&page)), ("--records", Some(&out))])?;
+    (common.recording.records, common.recording.output) = (Some(out.clone()), Some(page.clone()));
+    refuse_same_files([("--output", &page), ("--records", &out)])?;
     // The page is announced at the end, but an unwritable one fails here.
     write_file(&page, "daqmeter survey is under way\n")?;
-    let mut runner = Runner::new(&common, 0)?;
-    runner.observe_if_there(&OBSERVED);
+    let mut bench = Bench::new(&common, 0)?;
+    if common.observe.is_none()
+        && let Some(observed) = OBSERVED.iter().find_map(|group| Observed::understand(group).ok())
+    {
+        bench.runner.observe(move || observed.observer());
+    }
     if !arguments.no_wait {
-        wait_for_quiet(arguments.budget, || runner.stop.is_set());
+        wait_for_quiet(arguments.budget, || bench.runner.stop.is_set());
     }
     let left = arguments.budget.saturating_sub(began.elapsed());
     let for_limits = match arguments.budget < SHORT {
         true => Duration::ZERO,
         false => left.mul_f64(LIMITS_SHARE),
     };
-    let plan = arguments.plan(&runner.context.host, left.saturating_sub(for_limits))?;
+    let plan = arguments.plan(&bench.runner.context.host, left.saturating_sub(for_limits))?;
     let budget = plan.budget;
     let options = Options { budget, known: &[] };
-    let mut done = runner.plan(plan.points, options)?;
-    done.measuring_s += limits(&mut runner, for_limits)?;
-    done.measuring_s += counters(&mut runner, budget)?;
-    let code = runner.conclude(Some(&page), |records| {
-        summary(records, began.elapsed(), &done, arguments.tables)
-    })?;
-    if !common.json && !common.quiet {
+    let mut done = bench.runner.run(plan.points, options, &mut bench.recorder)?;
+    done.measuring_s += limits(&mut bench, for_limits)?;
+    done.measuring_s += counters(&mut bench, budget)?;
+    let code = bench
+        .recorder
+        .finish(|records| summary(records, began.elapsed(), &done, arguments.tables))?;
+    if !common.recording.json && !common.recording.quiet {
         tell(&format!("wrote {}", out.display()));
     }
-    if !done.is_complete() && !runner.stop.is_set() {
+    if !done.is_complete() && !bench.runner.stop.is_set() {
         tell(&cut_short(&done));
     }
     refuse_refused(&done)?;
@@ -143,10 +144,10 @@ fn cut_short(done: &Done) -> String {
 
 /// Finds the limit of each path that was run, all of them within that time. A path that fails then
 /// is reported, and costs only itself. Returns the seconds that it took.
-fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
+fn limits(bench: &mut Bench, within: Duration) -> Result<f64, Failure> {
     let begin = Instant::now();
     let mut names: Vec<String> = Vec::new();
-    for record in &runner.recorder.records {
+    for record in &bench.recorder.records {
         if let (Some(_), Ok(name)) = (&record.path, record.workload.text("path")) {
             names.push(name.to_owned());
         }
@@ -158,12 +159,12 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     names.retain(|name| !Path::load(name).is_ok_and(|path| path.is_live()));
     for (at, name) in names.iter().enumerate() {
         let left = within.saturating_sub(begin.elapsed());
-        if runner.stop.is_set() || left.is_zero() {
+        if bench.runner.stop.is_set() || left.is_zero() {
             break;
         }
         let each = left / u32::try_from(names.len() - at).unwrap_or(u32::MAX);
-        match crate::path::prove(runner, name, each, "survey/limits") {
-            Err(_) if runner.stop.is_set() => break,
+        match crate::path::prove(bench, name, each, "survey/limits") {
+            Err(_) if bench.runner.stop.is_set() => break,
             Err(failure) => tell(&format!("daqmeter: what limits {name}: {}", failure.line())),
             Ok(true) => {}
             Ok(false) => tell(&format!(
@@ -176,17 +177,16 @@ fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
 
 /// Holds the counters of this host against known loads, each for a fiftieth of the budget. Returns
 /// the seconds that it took.
-fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    if runner.stop.is_set() {
+fn counters(bench: &mut Bench, budget: Budget) -> Result<f64, Failure> {
+    let stop = interrupt::flag();
+    if bench.runner.stop.is_set() {
         return Ok(0.0);
     }
     let begin = Instant::now();
     let each = budget.time.unwrap_or(SHORT).div_f64(50.0);
-    let record = crate::pmu::survey(each.min(Duration::from_secs(2)), &runner.context, &stop);
+    let record = crate::pmu::survey(each.min(Duration::from_secs(2)), &bench.runner.context, &stop);
     if let Some(record) = record {
-        runner.recorder.take(record)?;
+        bench.recorder.take(record)?;
     }
     Ok(begin.elapsed().as_secs_f64())
 }
@@ -264,9 +264,11 @@ impl Written {
     /// Returns the files as they were named, else with the first number that is free for both.
     /// Records may be appended to an existing file, but a page would be written over it.
     fn of(arguments: &Arguments) -> Result<Written, Failure> {
-        Written::beside(&arguments.output, &arguments.common.out, |file| {
-            file.is_file() || file.is_dir()
-        })
+        Written::beside(
+            &arguments.common.recording.output,
+            &arguments.common.recording.records,
+            |file| file.is_file() || file.is_dir(),
+        )
     }
 
     fn beside(

@@ -104,7 +104,7 @@ fn a_full_disk_is_told_and_what_was_printed_stays() {
     if !std::path::Path::new("/dev/full").exists() {
         return;
     }
-    let output = quick(&["--out", "/dev/full", "--json"]);
+    let output = quick(&["--records", "/dev/full", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("/dev/full"), "{}", stderr(&output));
     assert_eq!(stdout(&output).lines().count(), 1, "the record is printed though the disk is full");
@@ -256,7 +256,7 @@ fn recorded() -> (tempfile::TempDir, PathBuf) {
     let path = dir.path().join("records.jsonl");
     let out = path.to_str().unwrap().to_owned();
     for function in ["0", "4"] {
-        assert_eq!(quick(&["-N", "5", "-A", function, "--out", &out]).status.code(), Some(0));
+        assert_eq!(quick(&["-N", "5", "-A", function, "--records", &out]).status.code(), Some(0));
     }
     (dir, path)
 }
@@ -265,7 +265,7 @@ fn recorded() -> (tempfile::TempDir, PathBuf) {
 fn records_can_be_shown_and_reported_in_every_format() {
     let (dir, path) = recorded();
     let path = path.to_str().unwrap();
-    assert!(stdout(&daqmeter(&["show", path])).contains("read-out"));
+    assert!(stdout(&daqmeter(&["report", path, "--format", "text"])).contains("read-out"));
     assert!(stdout(&daqmeter(&["report", path, "--format", "md"])).starts_with("| device |"));
     assert!(
         stdout(&daqmeter(&["report", path, "--format", "csv"]))
@@ -283,7 +283,7 @@ fn a_cut_file_gives_what_is_whole_and_names_the_rest() {
     let (_dir, path) = recorded();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
-    let output = daqmeter(&["show", path.to_str().unwrap()]);
+    let output = daqmeter(&["report", path.to_str().unwrap(), "--format", "text"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(stderr(&output).contains("line 2: cut off"), "{}", stderr(&output));
 }
@@ -293,7 +293,7 @@ fn files_without_records_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("foreign.txt");
     std::fs::write(&path, "hello\n").unwrap();
-    let output = daqmeter(&["show", path.to_str().unwrap()]);
+    let output = daqmeter(&["report", path.to_str().unwrap(), "--format", "text"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("holds no record"));
     assert_eq!(daqmeter(&["report", "/nonexistent.jsonl"]).status.code(), Some(2));
@@ -348,7 +348,7 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
             "--rate",
             "50Hz",
             "--unpaced",
-            "--out",
+            "--records",
         ])
         .arg(&path)
         .stdout(std::process::Stdio::piped())
@@ -390,11 +390,9 @@ fn help_for_people() {
         "digitizer",
         "run",
         "reproduce",
-        "show",
         "report",
         "cmp",
         "history",
-        "export",
         "serve",
         "list",
         "doctor",

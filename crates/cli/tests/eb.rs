@@ -412,7 +412,7 @@ fn perf_measures_and_its_record_can_be_shown() {
         "10",
         "-l",
         "2",
-        "--out",
+        "--records",
         out.to_str().unwrap(),
         "-o",
         page.to_str().unwrap(),
@@ -423,7 +423,10 @@ fn perf_measures_and_its_record_can_be_shown() {
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
         assert!(html.contains(figure), "{figure}");
     }
-    let shown = Command::new(PROGRAM).args(["show", out.to_str().unwrap()]).output().unwrap();
+    let shown = Command::new(PROGRAM)
+        .args(["report", out.to_str().unwrap(), "--format", "text"])
+        .output()
+        .unwrap();
     assert!(stdout(&shown).contains("pipelined"));
     let from = ["reproduce", "etherbone", "--from", out.to_str().unwrap()];
     let compared = Command::new(PROGRAM).args(from).output().unwrap();

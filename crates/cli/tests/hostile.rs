@@ -133,7 +133,7 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         let folder = folder();
         let file = folder.path("a.jsonl");
         write_hostile(Path::new(&file), changed);
-        assert!(run("show", &[&file]).contains(r"\u001b[2J"));
+        assert!(run("report", &[&file, "--format", "text"]).contains(r"\u001b[2J"));
         let table = run("report", &[&file, "--format", "md", "-o", "-"]);
         let pipes = |line: &str| line.replace("\\\\", "").replace("\\|", "").matches('|').count();
         // The table comes first, and below it a list of errors.
@@ -144,9 +144,9 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         assert!(!table.contains("|<script>") && !table.contains(" <script>"), "{table}");
         for arguments in [
             &["report", &file, "--format", "csv", "-o", "-"][..],
-            &["export", &file],
-            &["export", &file, "--what", "samples"],
-            &["export", &file, "--what", "counters"],
+            &["report", &file, "--format", "csv"],
+            &["report", &file, "--format", "csv", "--rows", "samples"],
+            &["report", &file, "--format", "csv", "--rows", "counters"],
         ] {
             let csv = run(arguments[0], &arguments[1..]);
             assert!(csv.lines().count() > 1, "{arguments:?}");
@@ -172,7 +172,7 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
         run("history", &[&file, &other]);
         run("history", &[&file, &other, "--json"]);
-        run("show", &[&file, "--study", "no such study"]);
+        run("report", &[&file, "--study", "no such study"]);
     }
 }
 
@@ -182,11 +182,11 @@ fn hostile_names_of_files_and_lines_that_are_no_records_are_only_text() {
     let name = format!("{}.jsonl", HOSTILE.replace(['\0', '/'], ""));
     std::fs::write(folder.path(&name), format!("{{\"schema\":1,\"{}\":3}}\n", "\u{9b}\u{202e}"))
         .unwrap();
-    run("show", &[&folder.path(&name)]);
-    run("show", &[&folder.path("none"), &format!("--{name}")]);
+    run("report", &[&folder.path(&name), "-o", "-"]);
+    run("report", &[&folder.path("none"), &format!("--{name}")]);
     run("report", &[&folder.path(&name)]);
     run("history", &[&folder.path("")]);
-    run("export", &[&folder.path(&name)]);
+    run("report", &[&folder.path(&name), "--format", "csv"]);
     run("cmp", &[&folder.path(&name), &folder.path(&name)]);
 }
 

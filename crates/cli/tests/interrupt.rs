@@ -144,32 +144,35 @@ fn records(folder: &Path) -> (usize, usize) {
 }
 
 /// Each verb with a long job: the moment of the signal, and the presence of a record afterwards.
-const CASES: [(&str, Begun, bool); 21] = [
-    ("digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT", Begun::Lane, true),
-    ("digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT", Begun::Lane, true),
-    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 --out OUT", Begun::Lane, true),
-    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 -i --out OUT", Begun::Lane, true),
-    ("copy latency --sizes 64,4KiB,64KiB,1MiB --reps 20000 --out OUT", Begun::Record, true),
+const CASES: [(&str, Begun, bool); 20] = [
+    ("digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --records OUT", Begun::Lane, true),
+    ("digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --records OUT", Begun::Lane, true),
+    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 --records OUT", Begun::Lane, true),
+    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 -i --records OUT", Begun::Lane, true),
+    ("copy latency --sizes 64,4KiB,64KiB,1MiB --reps 20000 --records OUT", Begun::Record, true),
     (
-        "copy bandwidth --sizes 64,4KiB,64KiB,1MiB --lanes 2 --reps 20000 --out OUT",
+        "copy bandwidth --sizes 64,4KiB,64KiB,1MiB --lanes 2 --reps 20000 --records OUT",
         Begun::Record,
         true,
     ),
-    ("reproduce copy --reps 20000 --out OUT", Begun::Record, true),
+    ("reproduce copy --reps 20000 --records OUT", Begun::Record, true),
     ("copy verify --times 1000000", Begun::TookOver, false),
-    ("copy trace --time 1h --delay 10m --out OUT", Begun::TookOver, false),
-    ("survey --budget 1h --no-wait --out OUT", Begun::Record, true),
-    ("run conversion --out OUT", Begun::Record, true),
-    ("reproduce etherbone --out OUT", Begun::Record, true),
-    ("eb perf loop/udp --out OUT", Begun::Record, true),
+    ("copy trace --time 1h --delay 10m --records OUT", Begun::TookOver, false),
+    ("survey --budget 1h --no-wait --records OUT", Begun::Record, true),
+    ("run conversion --records OUT", Begun::Record, true),
+    ("reproduce etherbone --records OUT", Begun::Record, true),
+    ("eb perf loop/udp --records OUT", Begun::Record, true),
     ("eb tunnel 0", Begun::Says("tunnel on TCP port"), false),
     ("eb snoop 0 0x1000-0x1fff", Begun::Says("serving on port"), false),
-    ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --out OUT", Begun::Prints, true),
+    (
+        "pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --records OUT",
+        Begun::Prints,
+        true,
+    ),
     ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ --step", Begun::TookOver, false),
     ("pmu verify net --time 1h", Begun::TookOver, false),
-    ("show -", Begun::TookOver, false),
     ("history -", Begun::TookOver, false),
-    ("export -", Begun::TookOver, false),
+    ("report -", Begun::TookOver, false),
 ];
 
 #[test]
@@ -199,7 +202,7 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
 /// Regression: a trigger loop of an hour left nothing when it was killed.
 #[test]
 fn a_digitizer_that_is_killed_leaves_what_it_had_measured() {
-    let mut running = Running::start("digitizer emu:l0 -S 320 -l 60000 --rate 100Hz --out OUT");
+    let mut running = Running::start("digitizer emu:l0 -S 320 -l 60000 --rate 100Hz --records OUT");
     running.wait_until(Begun::Record);
     running.signal("-KILL");
     running.end();
@@ -213,41 +216,11 @@ fn a_digitizer_that_is_killed_leaves_what_it_had_measured() {
 
 #[test]
 fn an_interrupted_survey_still_writes_its_page() {
-    let mut running = Running::start("survey --budget 1h --no-wait --out OUT");
+    let mut running = Running::start("survey --budget 1h --no-wait --records OUT");
     running.wait_until(Begun::Record);
     running.signal("-INT");
     assert_eq!(running.end().code(), Some(130));
     assert!(running.folder.path().join("report.html").is_file(), "{:?}", running.said());
-}
-
-/// A program that does not end in time, because its reader does not read, keeps its finished
-/// points.
-#[test]
-fn classic_files_of_finished_points_are_kept_when_the_last_one_does_not_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let sizes: Vec<String> = (1..=60).map(|size| size.to_string()).collect();
-    let arguments = "copy latency --contexts cpu --path pread --operations to --reps 300 --json \
-        --format classic --out-dir classic --sizes";
-    let mut child = Command::new(PROGRAM)
-        .args(arguments.split_whitespace().chain([&*sizes.join(",")]))
-        .current_dir(folder.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let waits = format!("/proc/{}/wchan", child.id());
-    let deadline = Instant::now() + PATIENCE;
-    while !std::fs::read_to_string(&waits).is_ok_and(|waits| waits.contains("pipe_write")) {
-        assert!(child.try_wait().unwrap().is_none(), "ended before the pipe was full");
-        assert!(Instant::now() < deadline, "the pipe is never full");
-        std::thread::yield_now();
-    }
-    let signal = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(signal.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    let synthesis = folder.path().join("classic/micro-benchmark_to_1_synth.dat");
-    let lines = std::fs::read_to_string(synthesis).unwrap().lines().count();
-    assert!((1..60).contains(&lines), "{lines} sizes");
 }
 
 #[test]

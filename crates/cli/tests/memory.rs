@@ -34,7 +34,7 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("plan.toml"), PLAN).unwrap();
     // The shell sets RLIMIT_AS, in KiB, before it becomes the program.
-    let limited = r#"ulimit -v 1048576 && exec "$0" run plan.toml --out records.jsonl"#;
+    let limited = r#"ulimit -v 1048576 && exec "$0" run plan.toml --records records.jsonl"#;
     let output = Command::new("sh")
         .args(["-c", limited, PROGRAM])
         .current_dir(folder.path())

@@ -40,7 +40,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
     let (records, none) = ("holds records", "does not hold records");
     for (line, says) in [
         ("survey --budget 1s -o a --records a", same),
-        ("survey --budget 1s -o ./a --out a", same),
         ("survey --budget 1s -o early --records not-yet", same),
         ("survey --budget 1s -o records.jsonl", same),
         ("survey --budget 1s -o r.jsonl", records),
@@ -66,8 +65,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("copy latency --sizes 64 -o a --records a", same),
         ("copy bandwidth --sizes 64 -o a --records a", same),
         ("copy pollution -o a --records a", same),
-        ("copy latency --from data -o data", same),
-        ("copy figures r.jsonl -o r.jsonl", same),
+        ("copy latency --records data", none),
         ("copy trace --records data", none),
         ("pmu stat --records a -o a", same),
         ("pmu stat --from data -o data", same),
@@ -77,8 +75,8 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("report r.jsonl --format csv -o link", same),
         ("report r.jsonl --format json -o hard.csv", same),
         ("report - -o r.jsonl", records),
-        ("export r.jsonl -o hard.csv", same),
-        ("export . -o hard.csv", records),
+        ("report r.jsonl -o hard.parquet", same),
+        ("report . -o hard.csv", records),
         ("ab x y --point null --switch data --records data", same),
         ("ab null null --records page.html", none),
     ] {
@@ -186,7 +184,7 @@ fn help_is_a_verb_and_folders_are_read_by_every_verb_of_records() {
         let out = within(&folder, line);
         (out.status.code(), stdout(&out))
     };
-    assert_eq!(shown("show day"), shown("show day/r.jsonl"));
+    assert_eq!(shown("report day --format text"), shown("report day/r.jsonl --format text"));
     let file = "report day/r.jsonl --format csv";
     assert_eq!(shown("report day --format csv"), shown(file));
     let (code, text) = shown("cmp day/r.jsonl day/r.jsonl --all");
@@ -201,12 +199,11 @@ fn standard_output_is_no_file_of_a_measurement() {
     for arguments in [
         "survey -o -",
         "survey --records -",
-        "survey --out -",
         "run quick --records -",
         "digitizer emu:l0 --records -",
         "readout run gbt -o -",
         "copy latency -o -",
-        "eb perf loop/udp --out -",
+        "eb perf loop/udp --records -",
         "pmu stat --records -",
     ] {
         let out = within(&folder, arguments);
@@ -221,13 +218,7 @@ fn standard_output_is_no_file_of_a_measurement() {
 fn what_cannot_be_done_is_refused_in_a_line() {
     are_refused("survey", &[(&["--budget", "0s"], "no time to measure in")]);
     are_refused("run", &[(&["quick", "--budget", "0"], "no time to measure in")]);
-    are_refused(
-        "export",
-        &[
-            (&["records.jsonl", "-o", "x.xlsx"], "`.xlsx` cannot be written"),
-            (&["records.jsonl", "-o", "x"], "which format is wanted"),
-        ],
-    );
+    are_refused("report", &[(&["r.jsonl", "-o", "x.xlsx"], "`.xlsx` says no format")]);
     are_refused("serve", &[(&["nosuchdir"], "nosuchdir: no such file or folder")]);
     are_refused("man", &[(&["readout", "nothing"], "there is no verb `readout nothing`")]);
 }
@@ -241,11 +232,11 @@ engine = 'null'
 ";
 
 #[test]
-fn records_have_one_option_and_its_older_name_and_quiet_prints_nothing() {
+fn records_are_appended_and_quiet_prints_nothing() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("p.toml"), PLAN).unwrap();
-    for (option, lines) in [("--records", 1), ("--out", 2)] {
-        let out = within(&folder, &format!("run p.toml {option} r.jsonl"));
+    for lines in 1..=2 {
+        let out = within(&folder, &"run p.toml --records r.jsonl");
         assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
         assert!(stdout(&out).contains("null"), "{}", stdout(&out));
         let records = std::fs::read_to_string(folder.path().join("r.jsonl")).unwrap();

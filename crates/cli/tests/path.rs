@@ -16,7 +16,7 @@ fn path(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "explain", "show", "serve", "calibrate", "predict"] {
+    for verb in ["", "run", "explain", "serve", "calibrate", "predict"] {
         let mut settings = insta::Settings::clone_current();
         let name = if verb.is_empty() { "path" } else { verb };
         settings.set_snapshot_suffix(name);
@@ -27,8 +27,7 @@ fn help_for_people() {
 
 #[test]
 fn paths_are_drawn_before_anything_runs() {
-    insta::assert_snapshot!("show", stdout(&path(&["show", "felix-card"])));
-    let toml = stdout(&path(&["show", "felix-card", "--toml"]));
+    let toml = stdout(&daqmeter("list", &["felix-card", "--toml"]));
     assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");
 }
 
@@ -37,7 +36,7 @@ fn a_run_is_a_record_with_its_threads() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.jsonl");
     let out = file.to_str().unwrap();
-    let output = path(&["run", "pattern", "--time", "20ms", "--out", out]);
+    let output = path(&["run", "pattern", "--time", "20ms", "--records", out]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(text.contains("MB/s sustained") && text.contains("memory -> copy"), "{text}");
@@ -172,8 +171,10 @@ fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert_eq!(last["study"], "path/explain");
     assert!(last["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
-    let shown =
-        stdout(&daqmeter("show", &[folder.path().join("explained.jsonl").to_str().unwrap()]));
+    let shown = stdout(&daqmeter(
+        "report",
+        &[folder.path().join("explained.jsonl").to_str().unwrap(), "--format", "text"],
+    ));
     let limit = shown.lines().find(|line| line.starts_with("  limit "));
     assert!(limit.is_some_and(|line| line.contains(" runs")), "{shown}");
 }
@@ -197,7 +198,7 @@ fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named
     let kept = std::fs::read_to_string(records).unwrap();
     let last: serde_json::Value = serde_json::from_str(kept.lines().last().unwrap()).unwrap();
     assert!(last["path"]["trials"].as_array().unwrap().len() >= 3, "{last}");
-    let shown = stdout(&daqmeter("show", &[records]));
+    let shown = stdout(&daqmeter("report", &[records, "--format", "text"]));
     assert!(shown.contains("  tried "), "{shown}");
 }
 
@@ -211,14 +212,12 @@ fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
     let output = path(&[&run[..], &["--records", records]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("8 KiB -> memory"), "{}", stdout(&output));
-    let shown = stdout(&daqmeter("show", &[records]));
+    let shown = stdout(&daqmeter("report", &[records, "--format", "text"]));
     assert!(shown.contains("small.toml --set block=8KiB --set pages=base"), "{shown}");
 }
 
 #[test]
 fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named() {
-    let drawn = stdout(&path(&["show", "felix-card"]));
-    assert_eq!(stdout(&daqmeter("list", &["felix-card"])), drawn);
     let folder = tempfile::tempdir().unwrap();
     let file = small(folder.path());
     let listed = stdout(&daqmeter("list", &[&file]));
@@ -240,7 +239,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         "path",
         &[
             (&["run", bad][..], "bad.toml:4: source: kind: there is no `memroy`"),
-            (&["show", "patern"], "did you mean `pattern`?"),
+            (&["run", "patern"], "did you mean `pattern`?"),
             (&["run", "pattern", "--rate", "much"], "--rate:"),
             (&["run", "pattern", "--rate", "1Hz", "--max"], "cannot be used with"),
             (&["run", "pattern", "--lossy"], "loses nothing without a rate"),

@@ -177,7 +177,7 @@ fn an_emulated_mesh_is_counted_recorded_and_replayed() {
         "5ms",
         "--count",
         "3",
-        "--out",
+        "--records",
         &out,
         "-o",
         &page,
@@ -198,7 +198,7 @@ fn an_emulated_mesh_is_counted_recorded_and_replayed() {
         "5ms",
         "--count",
         "2",
-        "--out",
+        "--records",
         &out,
     ]);
     assert!(said(&["replay", "--totals", &out, "--bytes", "both"]).contains("MiB/s"));
@@ -330,12 +330,12 @@ fn a_recording_is_exported_and_shown() {
             .unwrap();
         said(&["stat", "--from", &perf, "--records", path]);
     }
-    let table = stdout(&daqmeter("export", &[&a, "--what", "series"]));
+    let table = stdout(&daqmeter("report", &[&a, "--format", "csv", "--rows", "series"]));
     assert!(table.lines().next().unwrap().contains(",series,time_ns,value,"), "{table}");
     assert!(table.contains(",page-faults,1000000000,4000,"), "{table}");
-    let counters = stdout(&daqmeter("export", &[&a, "--what", "counters"]));
+    let counters = stdout(&daqmeter("report", &[&a, "--format", "csv", "--rows", "counters"]));
     assert!(counters.contains(",page-faults,4000,"), "{counters}");
-    let shown = stdout(&daqmeter("show", &[&a, &b]));
+    let shown = stdout(&daqmeter("report", &[&a, &b, "--format", "text"]));
     assert!(shown.contains("page-faults 4,000") && shown.contains("page-faults 5,000"), "{shown}");
 }
 
@@ -467,7 +467,7 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
         "cpu",
         "--observe",
         "vmstat.pgfault@1ms",
-        "--out",
+        "--records",
         &out,
     ];
     let output = daqmeter("copy", &arguments);

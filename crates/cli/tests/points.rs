@@ -13,7 +13,7 @@ fn records(verb: &str, arguments: &str) -> Vec<RunRecord> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("records.jsonl");
     let place = file.display().to_string();
-    let all: Vec<&str> = arguments.split(' ').chain(["--out", place.as_str()]).collect();
+    let all: Vec<&str> = arguments.split(' ').chain(["--records", place.as_str()]).collect();
     let output = daqmeter(verb, &all);
     assert!(output.status.success(), "{verb} {arguments}: {}", stderr(&output));
     let contents =

@@ -139,7 +139,7 @@ fn body(
     let meshes = mesh_views(records);
     let first = records.first();
     let commands = &texts.commands;
-    // A browser lays out a few thousand rows at once; `daqmeter export` has the others.
+    // A browser lays out a few thousand rows at once; `daqmeter report` has the others.
     let in_table = &records[..records.len().min(MAX_ROWS)];
     let (rows, rows_left) = (rows(in_table), records.len() - in_table.len());
     let mut environment = environment();

@@ -50,7 +50,7 @@ for case in refusals both failing flipping losing late busy owned killed priorit
 (ulimit -l 64; /kmod_guest locked-memory)
 
 # Latency and bandwidth run to their end on the module; no time of theirs is looked at.
-if /daqmeter copy latency --sizes 1,4KiB,1MiB --reps 5 --engine module --format classic --out-dir /tmp/classic > /tmp/latency 2>&1 &&
+if /daqmeter copy latency --sizes 1,4KiB,1MiB --reps 5 --engine module --classic /tmp/classic > /tmp/latency 2>&1 &&
    grep -q "softdma\|module" /tmp/latency && [ "$(ls /tmp/classic/cpu | wc -l)" = 8 ]; then ok "latency: $(ls /tmp/classic | tr '\n' ' ')"; else failed "latency: $(tail -3 /tmp/latency)"; fi
 if /daqmeter copy bandwidth --sizes 64KiB --reps 5 --engine module --interrupt > /tmp/bandwidth 2>&1; then ok "bandwidth"; else failed "bandwidth: $(tail -3 /tmp/bandwidth)"; fi
 

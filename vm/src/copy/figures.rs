@@ -37,7 +37,7 @@ fn here() -> Result<PathBuf> {
         std::fs::remove_file(&place)?;
     }
     for words in HERE {
-        let run = daqmeter(words).arg("--out");
+        let run = daqmeter(words).arg("--records");
         run.arg(&place).output()?;
     }
     Ok(place)
@@ -47,7 +47,7 @@ fn here() -> Result<PathBuf> {
 const SCRIPT: &str = "\
 insmod /daqmeter_trace.ko
 (while :; do cat /proc/stat /proc/meminfo > /dev/null; ls -lR /sys/class > /dev/null; dd if=/dev/zero of=/tmp/f bs=4096 count=16 2> /dev/null; done) & busy=$!
-/daqmeter copy trace --time 10s --out /tmp/records > /tmp/said 2>&1 || echo GUEST failed \"$(tail -3 /tmp/said)\"
+/daqmeter copy trace --time 10s --records /tmp/records > /tmp/said 2>&1 || echo GUEST failed \"$(tail -3 /tmp/said)\"
 kill $busy
 sed 's/^/RECORD /' /tmp/records
 ";
@@ -71,7 +71,7 @@ fn traced() -> Result<PathBuf> {
 
 fn draw(records: &[PathBuf]) -> Result<()> {
     let page = folder().join("figures.html");
-    let drawing = daqmeter("copy figures");
+    let drawing = daqmeter("report --format copy-figures");
     let printed = drawing.args(records).arg("-o").arg(&page).output()?;
     print!("{printed}");
     judge(&printed, &page)

@@ -1,6 +1,6 @@
 //! Cache misses without counters: the pollution study under QEMU with the cache model of
 //! `vm/qemu/cache.c`.
-//! The resulting records are marked `simulated`, for `daqmeter copy figures` and `reproduce copy
+//! The resulting records are marked `simulated`, for `daqmeter report --format copy-figures` and `reproduce copy
 //! --from`. Their times are those of an emulator.
 
 use std::fs;
@@ -65,7 +65,7 @@ fn script(full: bool) -> String {
     let what = if full { "--reps 2" } else { "--reps 4 --tests qsort_small --copies from:1MiB" };
     format!(
         "insmod /softdma.ko channels=1 cpu={ENGINE_CPU}\ninsmod /daqmeter_copy.ko region_mb=8\n\
-         /daqmeter copy pollution {what} --path module --neighbours ideal,cpu,dma --pin 1,0 --simulated --out /tmp/records > /tmp/said 2>&1 \
+         /daqmeter copy pollution {what} --path module --neighbours ideal,cpu,dma --pin 1,0 --simulated --records /tmp/records > /tmp/said 2>&1 \
          || echo GUEST failed \"$(tail -3 /tmp/said)\"\nsed 's/^/RECORD /' /tmp/records\n"
     )
 }

@@ -67,7 +67,7 @@ fn none_failed(records: &[RunRecord], fails: fn(&RunRecord) -> bool) -> Result<(
 
 pub(super) fn survey() -> Result<()> {
     let (out, html) = (scratch("survey.jsonl")?, scratch("survey.html")?);
-    daqmeter("survey --budget 20s --out").arg(&out).arg("-o").arg(&html).run()?;
+    daqmeter("survey --budget 20s --records").arg(&out).arg("-o").arg(&html).run()?;
     exported(&out)?;
     let records = records(&out)?;
     none_failed(&records, |record| matches!(record.outcome, daqmeter_record::Outcome::Failed(_)))?;
@@ -77,7 +77,7 @@ pub(super) fn survey() -> Result<()> {
 
 fn exported(records: &str) -> Result<()> {
     for name in ["export.parquet", "export.csv"] {
-        daqmeter("export").arg(records).arg("-o").arg(scratch(name)?).run()?;
+        daqmeter("report").arg(records).arg("-o").arg(scratch(name)?).run()?;
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ pub(super) fn etherbone() -> Result<()> {
     each_row_once(6, || {
         let out = scratch("etherbone.jsonl")?;
         let software_us = cycle_without_delay_us()?;
-        daqmeter("reproduce etherbone --out").arg(&out).arg("-o").arg(&html).run()?;
+        daqmeter("reproduce etherbone --records").arg(&out).arg("-o").arg(&html).run()?;
         let lines = compared("etherbone", &records(&out)?)?;
         ensure!(lines.len() > 25, "{} lines only", lines.len());
         rows_off_the_model(&lines, software_us)
@@ -141,7 +141,7 @@ fn cycle_without_delay_us() -> Result<f64> {
     fs::write(&file, BRIDGE)?;
     daqmeter("eb perf")
         .arg(format!("emu/{file}"))
-        .words("--payload tlu --method blocking -m 1 --out")
+        .words("--payload tlu --method blocking -m 1 --records")
         .arg(&out)
         .output()?;
     let records = records(&out)?;
@@ -216,7 +216,7 @@ fn told(cannot_tell: &str, mut once: impl FnMut() -> Result<Option<i32>>) -> Res
 pub(super) fn digitizers() -> Result<()> {
     each_row_once(4, || {
         let out = scratch("reproduce.jsonl")?;
-        daqmeter("reproduce digitizer --out").arg(&out).run()?;
+        daqmeter("reproduce digitizer --records").arg(&out).run()?;
         let records = records(&out)?;
         records
             .iter()
@@ -266,7 +266,7 @@ fn below_the_uplink(record: &RunRecord) -> Result<()> {
 /// contradicts the document.
 pub(super) fn read_out() -> Result<()> {
     let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
-    daqmeter("readout sweep gbt --probe 200ms --resolution 0.05 --out")
+    daqmeter("readout sweep gbt --probe 200ms --resolution 0.05 --records")
         .arg(&out)
         .arg("-o")
         .arg(&html)
@@ -291,11 +291,16 @@ pub(super) fn copies() -> Result<()> {
         "pollution --reps 20 --tests qsort_small,susan[e]_small --copies from:16064".to_owned(),
         "trace --time 1s".to_owned(),
     ] {
-        daqmeter("copy").words(&measurement).arg("--out").arg(&out).run()?;
+        daqmeter("copy").words(&measurement).arg("--records").arg(&out).run()?;
     }
     let simulated = target().join("copy-vm/pollution.jsonl");
     let simulated = simulated.exists().then_some(simulated);
-    daqmeter("copy figures").arg(&out).args(simulated).arg("-o").arg(&html).run()?;
+    daqmeter("report --format copy-figures")
+        .arg(&out)
+        .args(simulated)
+        .arg("-o")
+        .arg(&html)
+        .run()?;
     page(html.as_ref())?;
     none_failed(&records(&out)?, |record| !record.outcome.is_ok())?;
     daqmeter("copy verify").run()?;

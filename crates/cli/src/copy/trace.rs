@@ -3,14 +3,11 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_copy::trace::{
-    FILES, ProcessIo, Trace, TraceFile, TraceRow, operation_of, proc_counters, sampled,
-};
+use daqmeter_copy::trace::{ProcessIo, Trace, TraceRow, proc_counters, sampled};
 use daqmeter_harness::Tally;
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{Counter, EngineInfo, Workload};
@@ -18,13 +15,12 @@ use daqmeter_report::table::numbers_from;
 use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
-use super::Written;
-use super::import::{elsewhere, text_of};
+use super::write_files;
 use crate::arguments::duration;
+use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::named::Appended;
-use crate::output::{Failure, Recorder, emit, emit_as_it_is, tell};
-use crate::runner::{context_as, on_ctrl_c};
+use crate::output::{Failure, emit, emit_as_it_is, tell};
+use crate::recorder::{Recorder, Recording};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///
@@ -32,7 +28,7 @@ use crate::runner::{context_as, on_ctrl_c};
 /// each process' reads and writes is shown instead: calls and bytes, no single copies.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter copy trace --time 100s --format classic --out-dir results\n\nThe classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and __mem_trace_to.dat with the nine\nfields of the study. This program's own copies are left out."
+    after_long_help = "Example:\n\n  $ daqmeter copy trace --time 100s --classic results\n\nThe classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and __mem_trace_to.dat with the nine\nfields of the study. This program's own copies are left out."
 )]
 pub(super) struct Arguments {
     /// How long
@@ -41,89 +37,19 @@ pub(super) struct Arguments {
     /// Between two requests for what was traced; 0 does not wait
     #[arg(long, value_name = "TIME", value_parser = delay, default_value = "100ms")]
     delay: Duration,
-    /// Read the study's files instead (mem_trace_from.dat and its like), or the folders that hold
-    /// them
-    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["live", "time", "delay", "metrics"])]
-    from: Vec<PathBuf>,
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
     top: usize,
     /// Show the tables once a second while it goes on
     #[arg(long)]
     live: bool,
+    /// Write the original study's files into this directory, too
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    classic: Option<PathBuf>,
     #[command(flatten)]
-    written: Written,
-    /// Append the record to this file (JSON lines)
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
-    out: Option<Appended>,
-    /// Name of this host in the records [default: its node name]
-    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
-    label: Option<String>,
-    /// Print the record (a JSON line) instead of tables
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+    recording: Recording,
     #[command(flatten)]
     metrics: Metrics,
-}
-
-fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let written = &arguments.written;
-    let mut trace = Trace::new(written.is_classic());
-    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
-    let mut warnings = Vec::new();
-    let files = classic_files(&arguments.from)?;
-    for path in &files {
-        let shown = path.display();
-        let file = match operation_of(path) {
-            None => Err("the name says which operation it is of: mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat or __mem_trace_to.dat".to_owned()),
-            Some(operation) => text_of(path).and_then(|text| TraceFile::parse(operation, &text)),
-        };
-        let TraceFile { records, long_addresses } =
-            file.map_err(|why| Failure::refused(format!("{shown}: {why}")))?;
-        for record in &records {
-            first_ns = first_ns.min(record.before_ns);
-            last_ns = last_ns.max(record.after_ns);
-        }
-        trace.add(&records);
-        if long_addresses > 0 {
-            warnings.push(format!(
-                "{shown}: addresses of more than 16 digits: {long_addresses}; their last 16 are used"
-            ));
-        }
-    }
-    let wall_ns = last_ns.saturating_sub(first_ns);
-    let time = Duration::from_nanos(wall_ns);
-    let target = files[0].display().to_string();
-    let info = EngineInfo { name: "trace".into(), target, emulated: false };
-    let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
-    let blank = context_as(arguments.label.as_ref()).blank_record(info, workload);
-    let mut record = elsewhere(blank, &arguments.from[0], &files[0], "trace");
-    (record.origin_ns, record.wall_ns) = (first_ns.min(last_ns), wall_ns);
-    record.counters = trace.calls_by_size();
-    record.warnings.extend(warnings.iter().cloned());
-    // The addresses are of the traced kernel, not of this one.
-    let text = tables(&trace, &KernelSymbols::default(), arguments.top, time) + &lines(&warnings);
-    let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
-    recorder.take(record)?;
-    written.write(&trace.classic())?;
-    recorder.finish(written.output.as_ref(), false, |_| text)
-}
-
-fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = Vec::new();
-    for path in paths {
-        let before = files.len();
-        if path.is_dir() {
-            files.extend(FILES.iter().map(|name| path.join(name)).filter(|file| file.is_file()));
-        } else {
-            files.push(path.clone());
-        }
-        if files.len() == before {
-            let (shown, names) = (path.display(), FILES.join(", "));
-            return Err(Failure::refused(format!("{shown}: holds none of {names}")));
-        }
-    }
-    Ok(files)
 }
 
 /// Reads a time; 0 needs no unit.
@@ -145,12 +71,8 @@ fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if !arguments.from.is_empty() {
-        return show(arguments);
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
+    let stop = interrupt::flag();
+    let mut recorder = Recorder::new(&arguments.recording)?;
     let tracing = Tracing {
         arguments,
         stop: &stop,
@@ -173,15 +95,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let info = EngineInfo { name: engine.into(), target: TRACE_DEVICE.into(), emulated: false };
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
-    let watched = context_as(arguments.label.as_ref()).watch("copy/trace", info, workload);
+    let watched = arguments.recording.context().watch("copy/trace", info, workload);
     let traced = match device {
         Some(device) => tracing.by_module(device)?,
         None => tracing.by_proc()?,
     };
     recorder.take(watched.end(traced.found, None, Vec::new()))?;
-    arguments.written.write(&traced.files)?;
-    let page = arguments.written.output.as_ref();
-    recorder.finish(page, stop.load(Ordering::Relaxed), |_| traced.text)
+    if let Some(folder) = &arguments.classic {
+        write_files(folder, &traced.files)?;
+    }
+    recorder.finish(|_| traced.text)
 }
 
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
@@ -205,7 +128,7 @@ impl Tracing<'_> {
     }
 
     fn by_module(&self, mut device: TraceDevice) -> Result<Traced, Failure> {
-        let mut trace = Trace::new(self.arguments.written.is_classic());
+        let mut trace = Trace::new(self.arguments.classic.is_some());
         let symbols = KernelSymbols::of_kernel();
         device.start().map_err(Failure::refused)?;
         let (began, mut shown) = (Instant::now(), Instant::now());

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_copy::CopyPath;
 use daqmeter_copy::verify::{Case, CaseOutcome, VerifyPlan, all};
-use daqmeter_harness::StopFlag;
 use daqmeter_report::table::numbers_from;
 
 use super::usable;
@@ -36,9 +35,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.path.map(usable).transpose()?;
     let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
     let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
-    let stop = StopFlag::default();
-    let asked = stop.clone();
-    interrupt::on_signal(move || asked.set());
+    let stop = interrupt::stop_flag();
     let cases = all(&plan, &stop);
     if arguments.json {
         let lines: Result<Vec<String>, _> = cases.iter().map(serde_json::to_string).collect();

@@ -5,14 +5,13 @@ use std::process::ExitCode;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
-use daqmeter_harness::{Request, StepPlan, ordered};
-use daqmeter_record::{RunRecord, Workload};
+use daqmeter_harness::{StepPlan, ordered};
+use daqmeter_record::RunRecord;
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
 
-use crate::named::Replaced;
+use crate::measure::{Bench, Common};
 use crate::output::{Failure, tell};
-use crate::runner::{Common, Runner};
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]
@@ -29,9 +28,6 @@ pub(crate) struct Arguments {
     method: Methods,
     #[command(flatten)]
     request: EtherboneRequest,
-    /// Page to write, with the study's four figures
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<Replaced>,
     #[command(flatten)]
     common: Common,
 }
@@ -94,7 +90,7 @@ impl ValueEnum for Methods {
 }
 
 /// Returns the points: every method at every count; of the TLU one count.
-fn workloads(arguments: &Arguments) -> Vec<Workload> {
+fn workloads(arguments: &Arguments) -> Vec<EtherboneRequest> {
     let counts = match arguments.request.payload {
         Payload::Tlu => &[1][..],
         Payload::Timestamps | Payload::Memory => &arguments.per_cycle.0,
@@ -107,7 +103,6 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
     counts
         .iter()
         .flat_map(|&count| methods.iter().map(move |&method| point(count, method)))
-        .map(|request| request.workload())
         .collect()
 }
 
@@ -118,18 +113,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let points = workloads(arguments);
     let reached = || reach(&arguments.request).map_err(|fault| fault.0);
     reached().map_err(Failure::refused)?;
-    let mut runner = Runner::new(&arguments.common, points.len())?;
+    let mut bench = Bench::new(&arguments.common, points.len())?;
     let pin = arguments.common.pins();
-    for (order, workload) in ordered(points, 1) {
+    for (order, request) in ordered(points, 1) {
         let left = order.of - order.position - 1;
-        let settings = runner.settings(
+        let settings = bench.runner.settings(
             StepPlan::ByStage(arguments.request.cycles * arguments.series),
             "eb/perf",
             &pin,
         );
-        runner.point("etherbone", &workload, &settings, Some(order))?;
+        bench.measure(&request, &settings, Some(order))?;
         let is_done = |record: &RunRecord| record.outcome.is_ok();
-        if runner.recorder.records.last().is_some_and(is_done) || runner.stop.is_set() {
+        if bench.recorder.records.last().is_some_and(is_done) || bench.runner.stop.is_set() {
             continue;
         }
         if left > 0
@@ -139,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             break;
         }
     }
-    runner.conclude(arguments.output.as_ref(), text)
+    bench.recorder.finish(text)
 }
 
 /// Writes the table, and once the common facts of all points.

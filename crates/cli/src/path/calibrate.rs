@@ -12,9 +12,9 @@ use daqmeter_record::units::significant;
 use super::predict::PROFILE;
 use crate::arguments::budget;
 use crate::interrupt;
+use crate::measure::context;
 use crate::named::Replaced;
 use crate::output::{Failure, emit, tell};
-use crate::runner::context;
 
 /// Measure what predictions need on this host, by running short paths, and write it to a file.
 #[derive(Debug, Args)]
@@ -31,9 +31,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let runner = Runner::new(context());
-    let asked = runner.stop.clone();
-    interrupt::on_signal(move || asked.set());
+    let mut runner = Runner::new(context());
+    runner.stop = interrupt::stop_flag();
     let profile = calibrate(&runner, arguments.budget, &mut |step| tell(&format!("{step} ...")));
     if runner.stop.is_set() {
         return Err(Failure::interrupted());

@@ -7,7 +7,7 @@ use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_record::{Outcome, PathRun, RunRecord};
 
-use crate::runner::Runner;
+use crate::measure::Bench;
 
 /// Runs of the path for each measurement of memory: its first touch of memory takes longer than a
 /// run.
@@ -23,7 +23,7 @@ pub(super) struct Ceiling {
 }
 
 impl Ceiling {
-    pub(super) fn put_into(&mut self, run: &mut PathRun, runner: &Runner) {
+    pub(super) fn put_into(&mut self, run: &mut PathRun, bench: &Bench) {
         let threads = run.threads.len();
         let Some(memory) = &mut run.memory else {
             return;
@@ -32,7 +32,7 @@ impl Ceiling {
             return;
         }
         if self.runs.is_multiple_of(RUNS) {
-            self.bytes_per_s = measured(runner, threads);
+            self.bytes_per_s = measured(bench, threads);
         }
         self.runs += 1;
         memory.ceiling_bytes_per_s = self.bytes_per_s;
@@ -41,13 +41,13 @@ impl Ceiling {
 
 /// Returns `None` for a failed measurement, such as for lack of memory: the path is then explained
 /// without it.
-fn measured(runner: &Runner, threads: usize) -> Option<f64> {
-    let host = &runner.context.host;
+fn measured(bench: &Bench, threads: usize) -> Option<f64> {
+    let host = &bench.runner.context.host;
     let lanes = threads.min(host.allowed_cpus.len()).max(1);
     let read_bytes = FOOTPRINT * host.last_level_cache_bytes() / lanes as u64;
     let request = MemoryRequest { lanes, ..MemoryRequest::new(read_bytes, 1, 0) };
-    let settings = runner.settings(StepPlan::Timed(TIME), "path/memory", &[]);
-    let record = runner.quietly(MemoryRequest::KIND, &request.workload(), &settings);
+    let settings = bench.runner.settings(StepPlan::Timed(TIME), "path/memory", &[]);
+    let record = bench.runner.quietly(MemoryRequest::KIND, &request.workload(), &settings);
     record.ok().as_ref().and_then(rate)
 }
 

@@ -23,8 +23,8 @@ use super::placed::Placed;
 use super::run::{checked, loaded, request};
 use super::trying;
 use crate::arguments::{budget, duration};
+use crate::measure::{Bench, Common};
 use crate::output::Failure;
-use crate::runner::{Common, Runner};
 
 /// Name the resource that limits a path, confirm it by slowing each part, and say what removing it
 /// gains.
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) struct Chain<'a> {
-    pub(super) runner: &'a mut Runner,
+    pub(super) bench: &'a mut Bench,
     pub(super) request: PathRequest,
     pub(super) path: Path,
     is_kept: bool,
@@ -82,8 +82,8 @@ struct Topology {
 const RUNS: u32 = 8;
 
 impl Topology {
-    fn of(runner: &Runner) -> Result<Topology, Fault> {
-        let ceilings = Ceilings::new(&runner.context.host)?;
+    fn of(bench: &Bench) -> Result<Topology, Fault> {
+        let ceilings = Ceilings::new(&bench.runner.context.host)?;
         Ok(Topology { ceilings, runs: 0 })
     }
 
@@ -98,13 +98,13 @@ impl Topology {
 
 impl Chain<'_> {
     pub(super) fn new<'a>(
-        runner: &'a mut Runner,
+        bench: &'a mut Bench,
         path: &Path,
         request: PathRequest,
         is_kept: bool,
     ) -> Chain<'a> {
         Chain {
-            runner,
+            bench,
             request,
             path: path.clone(),
             is_kept,
@@ -136,11 +136,11 @@ impl PathSystem for Chain<'_> {
             }
         };
         let record = match self.is_kept {
-            true => probe(self.runner, &request)?,
-            false => probe_quietly(self.runner, &request)?,
+            true => probe(self.bench, &request)?,
+            false => probe_quietly(self.bench, &request)?,
         };
         let mut run = run_of(&record)?.clone();
-        self.ceiling.put_into(&mut run, self.runner);
+        self.ceiling.put_into(&mut run, self.bench);
         Ok(Seen::of(&run))
     }
 
@@ -158,17 +158,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut request =
         PathRequest { unpaced: true, ..request(&path, arguments.time, &arguments.common) };
     checked(&request)?;
-    let mut runner = Runner::new(&arguments.common, 0)?;
+    let mut bench = Bench::new(&arguments.common, 0)?;
     // The scheduler places the threads of changes: one change is a choice of CPUs, others change
     // the number of threads.
     let free = request.clone();
-    let placed = Placed::choose(&runner, &path, &mut request)?;
+    let placed = Placed::choose(&bench, &path, &mut request)?;
     let begin = Instant::now();
-    let (topology, not_measured) = match Topology::of(&runner) {
+    let (topology, not_measured) = match Topology::of(&bench) {
         Ok(topology) => (Some(topology), None),
         Err(fault) => (None, Some(fault)),
     };
-    let mut chain = Chain::new(&mut runner, &path, request, true);
+    let mut chain = Chain::new(&mut bench, &path, request, true);
     chain.topology = topology;
     let explained = explain(&mut chain, &path.parts(), |_| begin.elapsed() < arguments.budget)?;
     let topology = chain.topology.take();
@@ -178,11 +178,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             LimitAnswer::Limit(what) => Some(what),
             LimitAnswer::NoSingle | LimitAnswer::CannotTell => None,
         };
-        let seen = probe_quietly(&runner, &free)?;
-        run.trials = trying::trials(&runner, &path, &free, run_of(&seen)?, limit, within)?;
+        let seen = probe_quietly(&bench, &free)?;
+        run.trials = trying::trials(&bench, &path, &free, run_of(&seen)?, limit, within)?;
     }
-    runner.keep(record)?;
-    runner.conclude(None, |records| {
+    bench.recorder.take(record)?;
+    bench.recorder.finish(|records| {
         let last = records.iter().rev().find_map(|record| record.path.as_deref());
         let line = last.map_or_else(String::new, |run| format!("{}\n", sanitise::text(&run.line)));
         let shown = Shown {

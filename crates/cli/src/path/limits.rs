@@ -12,8 +12,8 @@ use daqmeter_record::resources::What;
 
 use super::explain::Chain;
 use super::max::probe_quietly;
+use crate::measure::Bench;
 use crate::output::Failure;
-use crate::runner::Runner;
 
 const MIN_TIME: Duration = Duration::from_millis(5);
 const MAX_TIME: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ const MORE_ROUNDS: usize = 2;
 /// Finds the limit of a path in about the given time, and keeps one run of it with the answer.
 /// Returns false if the time is too short for the fewest runs.
 pub(crate) fn prove(
-    runner: &mut Runner,
+    bench: &mut Bench,
     name: &str,
     within: Duration,
     study: &str,
@@ -37,10 +37,10 @@ pub(crate) fn prove(
     let free = request(MIN_TIME);
     let begin = Instant::now();
     // The first run computes the bytes that all others are compared with.
-    probe_quietly(runner, &free)?;
+    probe_quietly(bench, &free)?;
     // The second run measures the remaining time of a run: threads are made, memory is touched.
     let second = Instant::now();
-    probe_quietly(runner, &free)?;
+    probe_quietly(bench, &free)?;
     let beside = second.elapsed().saturating_sub(MIN_TIME);
     let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 3);
     let left = within.saturating_sub(begin.elapsed());
@@ -49,10 +49,10 @@ pub(crate) fn prove(
         return Ok(false);
     }
     let request = request(each.min(MAX_TIME));
-    let mut chain = Chain::new(runner, &path, request, false);
+    let mut chain = Chain::new(bench, &path, request, false);
     let explained = explain(&mut chain, &parts, |_| begin.elapsed() < within)?;
     let record = proved(chain, study, &explained)?;
-    runner.keep(record)?;
+    bench.recorder.take(record)?;
     Ok(true)
 }
 
@@ -61,11 +61,11 @@ pub(super) fn proved(
     study: &str,
     explained: &Explanation,
 ) -> Result<RunRecord, Failure> {
-    let Chain { runner, request, path, mut ceiling, .. } = chain;
-    let settings = runner.settings(StepPlan::ByStage(1), study, &[]);
-    let mut record = runner.measured("path", &request.workload(), &settings)?;
+    let Chain { bench, request, path, mut ceiling, .. } = chain;
+    let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
+    let mut record = bench.runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
-        ceiling.put_into(run, runner);
+        ceiling.put_into(run, bench);
         run.limit = Some(limit(explained, &path));
     }
     Ok(record)

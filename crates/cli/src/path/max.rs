@@ -11,25 +11,27 @@ use daqmeter_readout::search::{
 use daqmeter_record::units::{show_mb_per_s, significant};
 use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 
+use crate::measure::Bench;
 use crate::output::Failure;
-use crate::runner::Runner;
 
-pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let settings =
-        Settings { role: Role::Probe, ..runner.settings(StepPlan::ByStage(1), "path/probe", &[]) };
-    runner.point("path", &request.workload(), &settings, None)?;
-    if runner.stop.is_set() {
+pub(super) fn probe(bench: &mut Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
+    let settings = Settings {
+        role: Role::Probe,
+        ..bench.runner.settings(StepPlan::ByStage(1), "path/probe", &[])
+    };
+    bench.measure(request, &settings, None)?;
+    if bench.runner.stop.is_set() {
         return Err(Failure::interrupted());
     }
-    let record = runner.recorder.records.last();
+    let record = bench.recorder.records.last();
     done(record.ok_or_else(|| Failure::refused("nothing was measured"))?.clone())
 }
 
 /// Makes a run without a record in the file, for searches that keep only their result.
-pub(super) fn probe_quietly(runner: &Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let settings = runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
-    let record = runner.quietly("path", &request.workload(), &settings)?;
-    if runner.stop.is_set() {
+pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
+    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
+    let record = bench.runner.quietly("path", &request.workload(), &settings)?;
+    if bench.runner.stop.is_set() {
         return Err(Failure::interrupted());
     }
     done(record)
@@ -48,7 +50,7 @@ pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
 }
 
 struct Searched<'a> {
-    runner: &'a mut Runner,
+    bench: &'a mut Bench,
     path: &'a Path,
     request: PathRequest,
     begin: Instant,
@@ -65,7 +67,7 @@ impl RatedSystem for Searched<'_> {
             seconds: duration.as_secs_f64(),
             ..self.request.clone()
         };
-        let record = probe(self.runner, &request)?;
+        let record = probe(self.bench, &request)?;
         Ok(engine::observation(self.path, &record, duration))
     }
 
@@ -74,11 +76,7 @@ impl RatedSystem for Searched<'_> {
     }
 }
 
-fn bounds_hz(
-    runner: &mut Runner,
-    path: &Path,
-    request: &PathRequest,
-) -> Result<(f64, f64), Failure> {
+fn bounds_hz(bench: &mut Bench, path: &Path, request: &PathRequest) -> Result<(f64, f64), Failure> {
     if path.is_live() {
         return Ok((FROM_HZ, *TRIGGER_RATES_HZ.end()));
     }
@@ -88,7 +86,7 @@ fn bounds_hz(
         lossy: path.may_lose(),
         ..request.clone()
     };
-    let record = probe(runner, &free)?;
+    let record = probe(bench, &free)?;
     let run = run_of(&record)?;
     let free_hz = run.blocks as f64 / (run.wall_ns as f64 * 1e-9) / path.streams() as f64;
     Ok((free_hz / 2.0, free_hz * 2.0))
@@ -99,14 +97,14 @@ const FROM_HZ: f64 = 100e3;
 
 /// Searches for the largest rate for about the time `budget`, and sets the request to it.
 pub(super) fn search(
-    runner: &mut Runner,
+    bench: &mut Bench,
     path: &Path,
     request: &mut PathRequest,
     budget: Duration,
 ) -> Result<Searching, Failure> {
     let begin = Instant::now();
     let confirm = Duration::from_secs_f64(request.seconds);
-    let (from_hz, to_hz) = bounds_hz(runner, path, request)?;
+    let (from_hz, to_hz) = bounds_hz(bench, path, request)?;
     let plan = SearchPlan {
         from_hz,
         to_hz,
@@ -115,7 +113,7 @@ pub(super) fn search(
         confirm,
         allowed: AllowedLoss { lost: 0, dead_share: 0.0 },
     };
-    let mut searched = Searched { runner, path, request: request.clone(), begin, budget };
+    let mut searched = Searched { bench, path, request: request.clone(), begin, budget };
     let found = highest_rate(&mut searched, &plan)?;
     request.rate_hz = found.rate_hz;
     request.lossy = !path.is_live();

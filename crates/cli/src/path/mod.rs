@@ -9,7 +9,6 @@ mod placed;
 mod predict;
 pub(crate) mod run;
 mod serve;
-mod show;
 mod trying;
 
 use std::process::ExitCode;
@@ -19,7 +18,6 @@ use clap::{Args, Subcommand};
 use crate::output::Failure;
 
 pub(crate) use limits::prove;
-pub(crate) use show::{draw, shipped};
 
 /// Run a path of data that a file describes: source, stages and sink, a thread each.
 #[derive(Debug, Args)]
@@ -34,11 +32,11 @@ A path is a TOML file, or one that ships: see daqmeter list.
 
 Example:
 
-  $ daqmeter path show felix-card                 what will run, before anything runs
+  $ daqmeter list felix-card                      what will run, before anything runs
   $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
   $ daqmeter path run felix-card --max            the largest rate without loss
   $ daqmeter path explain felix-card --try        what limits it, and which changes make it faster
-  $ daqmeter path show felix-card --toml > my.toml
+  $ daqmeter list felix-card --toml > my.toml
   $ daqmeter path calibrate                       what predictions need of this host, in a minute
   $ daqmeter path predict pattern                 largest rate, limit, latency, with intervals";
 
@@ -48,8 +46,6 @@ enum Verb {
     Run(run::Arguments),
     /// Name the resource that limits a path, and confirm it by slowing each part
     Explain(explain::Arguments),
-    /// Draw a path, or print its file
-    Show(show::Arguments),
     /// Receive the blocks of paths that end on this host
     Serve(serve::Arguments),
     /// Measure what predictions need on this host
@@ -62,7 +58,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Explain(arguments) => explain::run(arguments),
-        Verb::Show(arguments) => show::run(arguments),
         Verb::Serve(arguments) => serve::run(arguments),
         Verb::Calibrate(arguments) => calibrate::run(arguments),
         Verb::Predict(arguments) => predict::run(arguments),

@@ -7,8 +7,8 @@ use daqmeter_record::{Host, sanitise};
 use daqmeter_sys::host::Files;
 
 use super::max::{probe_quietly, run_of};
+use crate::measure::Bench;
 use crate::output::Failure;
-use crate::runner::Runner;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Placed {
@@ -28,13 +28,13 @@ impl Placed {
     /// Chooses CPUs by their shared resources, if the user chose none and each thread can have a
     /// core; the request then has those CPUs.
     pub(super) fn choose(
-        runner: &Runner,
+        bench: &Bench,
         path: &Path,
         request: &mut PathRequest,
     ) -> Result<Placed, Failure> {
-        let record = probe_quietly(runner, request)?;
+        let record = probe_quietly(bench, request)?;
         let near = device_node(path, &Files::default());
-        let placed = Placed::of(&runner.context.host, near, &run_of(&record)?.threads);
+        let placed = Placed::of(&bench.runner.context.host, near, &run_of(&record)?.threads);
         if let Placed::OwnCores { threads, .. } = &placed {
             request.cpus = threads.iter().map(|(_, cpu)| *cpu).collect();
         }

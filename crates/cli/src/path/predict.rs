@@ -16,9 +16,10 @@ use daqmeter_record::{EngineInfo, Role, RunRecord, sanitise};
 use daqmeter_report::table::{numbers_from, wrapped};
 
 use super::run::loaded;
+use crate::measure::context;
 use crate::named::Appended;
-use crate::output::{Failure, Recorder, emit};
-use crate::runner::context;
+use crate::output::{Failure, emit};
+use crate::recorder::{Recorder, Recording};
 
 pub(super) const PROFILE: &str = "host-profile.json";
 /// Largest profile; a thousand held-back runs are below a megabyte.
@@ -53,7 +54,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (profile, note) = profile(arguments.host.as_deref())?;
     let context = context();
-    let mut recorder = Recorder::new(arguments.records.as_ref(), false)?;
+    let mut recorder =
+        Recorder::new(&Recording { records: arguments.records.clone(), ..Recording::default() })?;
     let mut out = String::new();
     for name in &arguments.paths {
         let path = loaded(name, &arguments.set)?;

@@ -11,9 +11,8 @@ use daqmeter_report::{paths, predictions_text};
 
 use super::max::{self, Searching};
 use crate::arguments::{budget, duration};
-use crate::named::Replaced;
+use crate::measure::{Bench, Common};
 use crate::output::{CANNOT_TELL, Failure, tell};
-use crate::runner::{Common, Runner};
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
@@ -45,9 +44,6 @@ pub(crate) struct Arguments {
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
-    /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<Replaced>,
     #[command(flatten)]
     common: Common,
 }
@@ -63,20 +59,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Some(hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?);
     }
     checked(&request)?;
-    let mut runner = Runner::new(&arguments.common, 1)?;
+    let mut bench = Bench::new(&arguments.common, 1)?;
     let mut searched = Searching::default();
     if arguments.max {
-        if !arguments.common.json && !arguments.common.quiet {
+        if !arguments.common.recording.json && !arguments.common.recording.quiet {
             let budget = show_ns(arguments.budget.as_secs_f64() * 1e9);
             tell(&format!("searching for the largest rate, for {budget} at most (--budget)"));
         }
-        searched = max::search(&mut runner, &path, &mut request, arguments.budget)?;
+        searched = max::search(&mut bench, &path, &mut request, arguments.budget)?;
     }
-    let settings = runner.settings(StepPlan::ByStage(1), "path/run", &[]);
+    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/run", &[]);
     if !arguments.max || request.rate_hz.is_some() {
-        runner.point("path", &request.workload(), &settings, None)?;
+        bench.measure(&request, &settings, None)?;
     }
-    let code = runner.conclude(arguments.output.as_ref(), |records| {
+    let code = bench.recorder.finish(|records| {
         searched.text + &paths::text(records) + &after_a_line(predictions_text(records))
     })?;
     Ok(match searched.cannot_tell && code == ExitCode::SUCCESS {

@@ -4,7 +4,6 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_harness::StopFlag;
 use daqmeter_path::receiver;
 use daqmeter_record::sanitise;
 
@@ -35,9 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })?;
     let address = listener.local_addr().map_err(wrong)?;
     emit(&format!("listening on {address}\n"))?;
-    let stop = StopFlag::default();
-    let asked = stop.clone();
-    interrupt::on_signal(move || asked.set());
+    let stop = interrupt::stop_flag();
     let (mut senders, mut printed) = (0, Ok(ExitCode::SUCCESS));
     let served = receiver::serve(&listener, &stop, |peer, came| {
         let came = came.map_or_else(|why| sanitise::text(&why).into_owned(), |came| came.text());

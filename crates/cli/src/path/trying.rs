@@ -9,18 +9,18 @@ use daqmeter_record::resources::What;
 use daqmeter_sys::host::Files;
 
 use super::max::{probe_quietly, run_of};
+use crate::measure::Bench;
 use crate::output::Failure;
-use crate::runner::Runner;
 
 pub(super) fn trials(
-    runner: &Runner,
+    bench: &Bench,
     path: &Path,
     request: &PathRequest,
     run: &PathRun,
     limit: Option<&What>,
     within: Duration,
 ) -> Result<Vec<Trial>, Failure> {
-    let all = changes(path, run, limit, &runner.context.host, &Files::default());
+    let all = changes(path, run, limit, &bench.runner.context.host, &Files::default());
     let (begin, mut trials) = (Instant::now(), Vec::new());
     let tried = all.iter().filter(|change| change.obstacle.is_none()).count();
     let mut waiting = tried;
@@ -31,9 +31,9 @@ pub(super) fn trials(
                 let left = within.saturating_sub(begin.elapsed());
                 let share = left / u32::try_from(waiting).unwrap_or(u32::MAX);
                 waiting -= 1;
-                match in_turns(runner, request, &change, tried, share) {
+                match in_turns(bench, request, &change, tried, share) {
                     Ok(found) => Tried::InTurns(found),
-                    Err(failure) if runner.stop.is_set() => return Err(failure),
+                    Err(failure) if bench.runner.stop.is_set() => return Err(failure),
                     Err(failure) => Tried::Not(failure.line().to_owned()),
                 }
             }
@@ -49,7 +49,7 @@ pub(super) fn trials(
 }
 
 fn in_turns(
-    runner: &Runner,
+    bench: &Bench,
     request: &PathRequest,
     change: &PathChange,
     of: usize,
@@ -62,7 +62,7 @@ fn in_turns(
     let begin = Instant::now();
     let run = |is_changed: bool| {
         let request = if is_changed { &changed } else { request };
-        let record = probe_quietly(runner, request)?;
+        let record = probe_quietly(bench, request)?;
         let run = run_of(&record)?;
         Ok(run.wall_ns as f64 / run.payload_bytes as f64)
     };

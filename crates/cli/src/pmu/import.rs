@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -21,8 +20,9 @@ use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::tables;
 
 use super::stat::{Arguments, Parts, finish};
-use crate::output::{Failure, Recorder, emit, tell};
-use crate::runner::{context_as, on_ctrl_c};
+use crate::interrupt;
+use crate::output::{Failure, emit, tell};
+use crate::recorder::{Recorder, Recording};
 
 /// Time without a line after which the current interval counts as whole: perf prints all rows of
 /// one at once.
@@ -36,9 +36,8 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failur
         groups.push(MetricGroup::find(name).map_err(Failure::refused)?);
     }
     let source = Source::open(path)?;
-    let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
+    let mut recorder = Recorder::new(&arguments.written.recording)?;
+    let stop = interrupt::flag();
     let mut import = Import {
         shown: path.display().to_string(),
         arguments,
@@ -47,17 +46,17 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failur
         reader: PerfReader::new(arguments.interval),
         printed: 0,
         parts: Parts::new(),
-        blank: blank(arguments.written.label.as_ref()),
+        blank: blank(&arguments.written.recording),
         recorder: &mut recorder,
     };
     let read = import.read(&source, &stop);
     import.end(read)
 }
 
-fn blank(label: Option<&String>) -> RunRecord {
+fn blank(recording: &Recording) -> RunRecord {
     let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
     let mut record =
-        context_as(label).blank_record(info, Workload::new("pmu").with("what", "perf stat"));
+        recording.context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
     record.study = "pmu/perf".into();
     record
 }
@@ -184,7 +183,7 @@ impl Import<'_> {
         let observed = self.reader.observed();
         for at in self.printed..to {
             let text = match written.perf_format() {
-                _ if written.json => String::new(),
+                _ if written.recording.json => String::new(),
                 Some(format) => perf_format::emit_interval(observed, at, format),
                 None => tables::interval(observed, at, written.bytes.into(), error_of),
             };

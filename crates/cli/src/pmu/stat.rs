@@ -4,7 +4,6 @@ use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -23,10 +22,10 @@ use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
 use super::import;
 use super::live::Live;
 use crate::arguments::{budget, duration};
+use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::named::{Appended, Replaced};
-use crate::output::{Failure, Recorder, emit, tell};
-use crate::runner::{context_as, on_ctrl_c};
+use crate::output::{Failure, emit, tell};
+use crate::recorder::{Recorder, Recording};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///
@@ -93,18 +92,8 @@ pub(super) struct Written {
     /// Unit of bytes
     #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
     pub(super) bytes: ByteUnit,
-    /// Append the record to this file (JSON lines), in parts while it counts
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
-    pub(super) out: Option<Appended>,
-    /// Name of this host in the records [default: its node name]
-    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
-    pub(super) label: Option<String>,
-    /// Print the record (JSON lines) instead of tables
-    #[arg(long, help_heading = "Output")]
-    pub(super) json: bool,
-    /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<Replaced>,
+    #[command(flatten)]
+    pub(super) recording: Recording,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -137,13 +126,12 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     }
     let setting = arguments.wanted.place.setting()?;
     let chosen = arguments.wanted.choose(&setting)?;
-    let mut recorder = Recorder::new(arguments.written.out.as_ref(), arguments.written.json)?;
+    let mut recorder = Recorder::new(&arguments.written.recording)?;
     let mut count = opened(&chosen, &setting)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
+    let stop = interrupt::flag();
     let metrics = arguments.metrics.served()?;
     let shown = shown(arguments, quiet, &count, &setting)?;
-    let watched = context_as(arguments.written.label.as_ref()).watch(
+    let watched = arguments.written.recording.context().watch(
         "pmu/stat",
         info(&chosen, &setting),
         workload(arguments, &chosen),
@@ -226,7 +214,7 @@ fn so_far(
 }
 
 fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
-    if quiet && arguments.written.out.is_none() {
+    if quiet && arguments.written.recording.records.is_none() {
         return Err(Failure::refused("record needs --records FILE.jsonl, into which it records"));
     }
     if arguments.length().is_zero() {
@@ -276,7 +264,7 @@ pub(super) fn finish(
     let written = &arguments.written;
     recorder.take(record)?;
     // Ctrl-C is the usual end of a count.
-    recorder.finish(written.output.as_ref(), false, |records| {
+    recorder.finish(|records| {
         let observed = records.iter().filter_map(|record| record.observed.as_deref());
         let summary = |observed| {
             let text = tables::summary(observed, written.bytes.into(), total_error_of);
@@ -326,7 +314,7 @@ fn shown(
     count: &Count,
     setting: &Setting,
 ) -> Result<Shown, Failure> {
-    if quiet || arguments.written.json {
+    if quiet || arguments.written.recording.json {
         return Ok(Shown::Nowhere);
     }
     if let Some(format) = arguments.written.perf_format() {

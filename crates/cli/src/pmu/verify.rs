@@ -1,7 +1,6 @@
 //! `daqmeter pmu verify`: counters against loads whose bytes are known.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::table::numbers_from;
 
 use super::chosen::Place;
-use crate::named::Appended;
-use crate::output::{Failure, Recorder};
-use crate::runner::{context_as, on_ctrl_c};
+use crate::interrupt;
+use crate::output::Failure;
+use crate::recorder::{Recorder, Recording};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
 ///
@@ -30,15 +29,8 @@ use crate::runner::{context_as, on_ctrl_c};
 pub(crate) struct Arguments {
     #[command(flatten)]
     request: VerifyRequest,
-    /// Append the record to this file (JSON lines)
-    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", help_heading = "Output")]
-    out: Option<Appended>,
-    /// Name of this host in the records [default: its node name]
-    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
-    label: Option<String>,
-    /// Print the record instead of a table
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+    #[command(flatten)]
+    recording: Recording,
     #[command(flatten)]
     place: Place,
 }
@@ -55,13 +47,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let request = VerifyRequest { loads: arguments.loads()?, ..arguments.request.clone() };
     let setting = arguments.place.setting()?;
     let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
-    let mut recorder = Recorder::new(arguments.out.as_ref(), arguments.json)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let (checks, record) = checked(&request, &host, &context_as(arguments.label.as_ref()), &stop)
+    let mut recorder = Recorder::new(&arguments.recording)?;
+    let stop = interrupt::flag();
+    let (checks, record) = checked(&request, &host, &arguments.recording.context(), &stop)
         .map_err(Failure::refused)?;
     recorder.take(record)?;
-    recorder.finish(None, false, |_| text(&checks))
+    recorder.finish(|_| text(&checks))
 }
 
 impl Arguments {

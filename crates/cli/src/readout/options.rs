@@ -12,9 +12,9 @@ use daqmeter_record::units;
 use daqmeter_sys::ring::Consumer;
 
 use crate::arguments::{count, duration};
+use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, tell};
-use crate::runner::on_ctrl_c;
 
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
     let scenario = chosen.load().map_err(Failure::refused)?;
@@ -40,9 +40,7 @@ pub(super) struct Instance {
 
 impl Instance {
     pub(super) fn begin(metrics: &Metrics) -> Result<Instance, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        on_ctrl_c(&stop)?;
-        Ok(Instance { stop, page: metrics.served()?.unwrap_or_default() })
+        Ok(Instance { stop: interrupt::flag(), page: metrics.served()?.unwrap_or_default() })
     }
 
     pub(super) fn is_stopped(&self) -> bool {

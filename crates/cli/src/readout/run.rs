@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan};
+use daqmeter_harness::StepPlan;
 use daqmeter_path::ReadoutRequest;
 use daqmeter_readout::{accounts, live};
 use daqmeter_record::{Ledger, Outcome, RunRecord};
@@ -13,18 +13,14 @@ use daqmeter_report::paths;
 use super::emulate::show_progress;
 use super::options::completed;
 use super::verdict::{ChainLimits, Findings, Judgement, Measure};
-use crate::named::Replaced;
+use crate::measure::{Bench, Common};
 use crate::output::{Failure, tell};
-use crate::runner::{Common, Runner};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     request: ReadoutRequest,
-    /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<Replaced>,
     #[command(flatten)]
     limits: ChainLimits,
     #[command(flatten)]
@@ -36,28 +32,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         chosen: completed(&arguments.request.chosen)?,
         ..arguments.request.clone()
     };
-    let mut runner = Runner::new(&arguments.common, 1)?;
-    if let Some(page) = runner.metrics() {
+    let mut bench = Bench::new(&arguments.common, 1)?;
+    if let Some(page) = &bench.recorder.metrics {
         page.ask(|page| {
             live::each_card(|name, card| show_progress(card, &format!("card {name}"), page))
         });
     }
-    let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &arguments.common.pins());
-    runner.point("readout", &request.workload(), &settings, None)?;
-    runner.finish();
-    let verdict = findings(&runner.recorder.records).verdict(&arguments.limits.fail_on);
-    if arguments.common.json {
+    let pins = arguments.common.pins();
+    let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/run", &pins);
+    bench.measure(&request, &settings, None)?;
+    let verdict = findings(&bench.recorder.records).verdict(&arguments.limits.fail_on);
+    if arguments.common.recording.json {
         // Stdout is for records.
         tell(&verdict.to_string());
     }
-    let code = runner.conclude(arguments.output.as_ref(), |records| {
+    let code = bench.recorder.finish(|records| {
         let (chains, details) = (chains_text(records), details_text(records));
         let threads = paths::threads_text(records);
         format!("{chains}{details}{threads} {verdict}\n")
     })?;
     match verdict.judgement() {
         Judgement::Passed => Ok(code),
-        _ if runner.stop.is_set() => Ok(code),
+        _ if bench.runner.stop.is_set() => Ok(code),
         judgement => Ok(judgement.exit(false)),
     }
 }

@@ -19,9 +19,8 @@ use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 
 use super::options::completed;
 use crate::arguments::{bytes, count, duration, rate};
-use crate::named::Replaced;
+use crate::measure::{Bench, Common};
 use crate::output::Failure;
-use crate::runner::{Common, Runner};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
@@ -66,15 +65,12 @@ pub(crate) struct Arguments {
     no_curves: bool,
     #[command(flatten)]
     receivers: Receivers,
-    /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
-    output: Option<Replaced>,
     #[command(flatten)]
     common: Common,
 }
 
 struct Chain<'a> {
-    runner: &'a mut Runner,
+    bench: &'a mut Bench,
     base: &'a ReadoutRequest,
     pin: &'a [u32],
 }
@@ -83,14 +79,14 @@ impl RatedSystem for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = self.runner.settings(StepPlan::ByStage(1), "readout/search", self.pin);
+        let settings = self.bench.runner.settings(StepPlan::ByStage(1), "readout/search", self.pin);
         let settings = Settings { role: Role::Probe, ..settings };
-        let workload = probe(self.base, rate_hz, duration).workload();
-        self.runner.point("readout", &workload, &settings, None)?;
-        if self.runner.stop.is_set() {
+        let request = probe(self.base, rate_hz, duration);
+        self.bench.measure(&request, &settings, None)?;
+        if self.bench.runner.stop.is_set() {
             return Err(Failure::interrupted());
         }
-        let record = self.runner.recorder.records.last();
+        let record = self.bench.recorder.records.last();
         let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
         match &record.outcome {
             Outcome::Ok => Ok(observation(record)),
@@ -208,28 +204,28 @@ fn preferred(rate_hz: f64) -> f64 {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
-    let mut runner = Runner::new(&arguments.common, 0)?;
+    let mut bench = Bench::new(&arguments.common, 0)?;
     let mut results = Vec::new();
     let searched =
-        bases.into_iter().try_for_each(|base| search(arguments, &mut runner, base, &mut results));
-    let code = runner.conclude(arguments.output.as_ref(), |records| text(&results, records))?;
+        bases.into_iter().try_for_each(|base| search(arguments, &mut bench, base, &mut results));
+    let code = bench.recorder.finish(|records| text(&results, records))?;
     searched.map(|()| code)
 }
 
 fn search(
     arguments: &Arguments,
-    runner: &mut Runner,
+    bench: &mut Bench,
     base: ReadoutRequest,
     results: &mut Vec<(Workload, SearchResult)>,
 ) -> Result<(), Failure> {
     let is_free = base.placement == Some(Placement::Free);
     let pin = if is_free { Vec::new() } else { arguments.common.pins() };
-    let before = runner.recorder.records.len();
-    let found = highest_rate(&mut Chain { runner, base: &base, pin: &pin }, &arguments.plan())?;
+    let before = bench.recorder.records.len();
+    let found = highest_rate(&mut Chain { bench, base: &base, pin: &pin }, &arguments.plan())?;
     let highest_hz = found.rate_hz;
-    let last = last_of(&runner.recorder.records[before..], highest_hz);
+    let last = last_of(&bench.recorder.records[before..], highest_hz);
     if let Some(record) = last.map(|last| with_maximum(last, &found)) {
-        runner.keep(record)?;
+        bench.recorder.take(record)?;
     }
     results.push((base.workload(), found));
     let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
@@ -242,8 +238,8 @@ fn search(
         *base = probe(base, rate_hz, arguments.probe);
     });
     for (order, request) in ordered(curves, 1) {
-        let settings = runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
-        runner.point("readout", &request.workload(), &settings, Some(order))?;
+        let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
+        bench.measure(&request, &settings, Some(order))?;
     }
     Ok(())
 }

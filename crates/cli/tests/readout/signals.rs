@@ -193,7 +193,8 @@ fn a_run_and_a_search_end_with_their_records() {
         &["sweep", "gbt", "--probe", "1h", "--from", "10kHz"],
     ] {
         let records = directory.path().join(arguments[0]).display().to_string();
-        let child = start(&[arguments, &["--out", &records, "--metrics", "127.0.0.1:0"]].concat());
+        let child =
+            start(&[arguments, &["--records", &records, "--metrics", "127.0.0.1:0"]].concat());
         // The receiver's thread exists once the chain runs.
         let tasks = format!("/proc/{}/task", child.id());
         let names = || {

@@ -1,0 +1,190 @@
+//! Aligned tables of text, and text that fits the reader's window.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use daqmeter_record::sanitise;
+
+/// Columns of the window that all tables and sentences are shown in; 0 where there is none: in a file or a pipe nothing is broken.
+static WINDOW: AtomicUsize = AtomicUsize::new(0);
+
+/// Says how many columns the reader's window has. From then on tables that are broader are written row by row, and sentences are
+/// broken at words.
+pub fn set_window(columns: usize) {
+    WINDOW.store(columns, Ordering::Relaxed);
+}
+
+/// Columns of the window, if there is one.
+fn window() -> Option<usize> {
+    Some(WINDOW.load(Ordering::Relaxed)).filter(|columns| *columns > 0)
+}
+
+/// A table whose columns of these places are at the right: numbers.
+pub(crate) fn aligned(
+    headings: &[&str],
+    numbers: std::ops::Range<usize>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        // Each cell on one line.
+        .map(|row| row.iter().map(|cell| sanitise::text(cell).into_owned()).collect())
+        .collect();
+    let table = in_columns(headings, numbers.clone(), &rows);
+    match window() {
+        Some(columns) if table.lines().any(|line| line.chars().count() > columns) => {
+            row_by_row(headings, numbers.start, &rows, columns)
+        }
+        _ => table,
+    }
+}
+
+fn in_columns(headings: &[&str], numbers: std::ops::Range<usize>, rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(headings.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    trimmed(&table.to_string())
+}
+
+/// A small aligned table of any text, for the verbs that list things.
+pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    numbers_from(headings.len(), headings, rows)
+}
+
+/// An aligned table whose columns from that one on are numbers, at the right of their column.
+pub fn numbers_from(
+    first: usize,
+    headings: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    aligned(headings, first..headings.len(), rows)
+}
+
+/// Heading and value of a column of text.
+pub(crate) type TextColumn<T> = (&'static str, fn(&T) -> String);
+
+/// A table whose columns from that one on are numbers.
+pub(crate) fn table<T>(first_number: usize, columns: &[TextColumn<T>], rows: &[T]) -> String {
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let line = |row| columns.iter().map(|(_, value)| value(row)).collect();
+    numbers_from(first_number, &headings, rows.iter().map(line))
+}
+
+/// A table that is too broad for the window: each row is a line of what it is of, and below it every number with its heading. Numbers
+/// are never broken.
+fn row_by_row(headings: &[&str], first: usize, rows: &[Vec<String>], columns: usize) -> String {
+    let mut out = String::new();
+    for row in rows {
+        let is_said = |cell: &&String| !cell.is_empty() && *cell != "-";
+        let names = row.iter().take(first).filter(is_said);
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        let pairs = headings.iter().zip(row).skip(first);
+        let pairs: Vec<String> = pairs
+            .filter(|(_, cell)| is_said(cell))
+            .map(|(heading, cell)| format!("{heading} {cell}").replace(' ', "\u{a0}"))
+            .collect();
+        if !names.is_empty() {
+            out.push_str(&folded(&names.join("  "), columns, 2));
+            out.push('\n');
+        }
+        // Parted by semicolons, so that it is seen where a number ends.
+        let numbers = folded(&format!("  {}", pairs.join("; ")), columns, 2);
+        out.push_str(&numbers.replace('\u{a0}', " "));
+        out.push('\n');
+    }
+    out
+}
+
+/// Text for the window: broken at words, all lines but the first indented by so many columns. As it is where there is no window.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    match window() {
+        Some(columns) => {
+            text.lines().map(|line| folded(line, columns, indent)).collect::<Vec<_>>().join("\n")
+        }
+        None => text.to_owned(),
+    }
+}
+
+/// One line broken at blanks so that no part is broader than that, unless a single word is.
+fn folded(line: &str, columns: usize, indent: usize) -> String {
+    let lead = line.len() - line.trim_start_matches(' ').len();
+    let mut out = " ".repeat(lead);
+    let mut used = lead;
+    let mut is_first = true;
+    for word in line[lead..].split(' ') {
+        let length = word.chars().count();
+        if !is_first && used + 1 + length > columns {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            used = indent;
+        } else if !is_first {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+        is_first = false;
+    }
+    out
+}
+
+/// Without trailing spaces, which mail and snapshots mangle.
+fn trimmed(text: &str) -> String {
+    text.lines().fold(String::new(), |mut out, line| {
+        out.push_str(line.trim_end());
+        out.push('\n');
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn text_is_broken_at_words_and_goes_on_below_its_beginning() {
+        let text = "  one two three four";
+        assert_eq!(folded(text, 11, 4), "  one two\n    three\n    four");
+        assert_eq!(folded(text, 80, 4), text);
+        assert_eq!(folded("unbreakable", 4, 2), "unbreakable");
+        assert_eq!(folded("", 4, 2), "");
+    }
+
+    #[test]
+    fn a_table_broader_than_the_window_is_written_row_by_row() {
+        let headings = ["stage", "n", "median", "note"];
+        let cells = |row: [&str; 4]| row.map(str::to_owned).to_vec();
+        let rows =
+            [cells(["read-out", "30", "1.5 ms", ""]), cells(["decode", "7", "-", "emulated"])];
+        assert_eq!(
+            row_by_row(&headings, 1, &rows, 18),
+            "read-out\n  n 30;\n  median 1.5 ms\ndecode\n  n 7;\n  note emulated\n"
+        );
+        assert_eq!(
+            row_by_row(&headings, 1, &rows, 40),
+            "read-out\n  n 30; median 1.5 ms\ndecode\n  n 7; note emulated\n"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_word_is_lost_and_no_line_is_broader_than_the_window(
+            words in prop::collection::vec("[a-z]{1,9}", 0..30),
+            columns in 12_usize..60,
+        ) {
+            let shown = folded(&words.join(" "), columns, 3);
+            prop_assert_eq!(shown.split_whitespace().collect::<Vec<_>>(), words);
+            prop_assert!(shown.lines().all(|line| line.chars().count() <= columns));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The way in which every verb measures: campaign's runner, and a recorder for its records.
+
+use clap::Args;
+use daqmeter_campaign::{Runner, card_families};
+use daqmeter_harness::{Context, Progress, Request, Settings, Unfinished};
+use daqmeter_kernels::Isa;
+use daqmeter_record::{Order, Tool};
+
+use crate::arguments::{CpuList, cpu_list};
+use crate::interrupt;
+use crate::metrics::Metrics;
+use crate::output::Failure;
+use crate::pmu::chosen::Observed;
+use crate::recorder::{Recorder, Recording, look_text};
+
+/// Options of every verb that measures.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) recording: Recording,
+    /// CPUs to pin threads to, in turn: 0,1 or 0-3
+    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
+    pub(crate) pin: Option<CpuList>,
+    #[command(flatten)]
+    pub(crate) metrics: Metrics,
+    /// Count a group or events meanwhile, each 100 ms: block, net@10ms
+    #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
+    pub(crate) observe: Option<String>,
+}
+
+impl Common {
+    /// CPUs for the threads; an empty list leaves them free.
+    pub(crate) fn pins(&self) -> Vec<u32> {
+        self.pin.clone().map_or(Vec::new(), |list| list.0)
+    }
+}
+
+pub(crate) struct Bench {
+    pub(crate) runner: Runner,
+    pub(crate) recorder: Recorder,
+}
+
+impl Bench {
+    pub(crate) fn new(common: &Common, points: usize) -> Result<Bench, Failure> {
+        let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
+        let mut recorder = Recorder::new(&common.recording)?;
+        recorder.metrics = common.metrics.served()?;
+        recorder.expect(points);
+        let mut runner = Runner::new(common.recording.context());
+        if let Some(observed) = observed {
+            runner.observe(move || observed.observer());
+        }
+        runner.stop = interrupt::stop_flag();
+        if !recorder.progress.is_hidden() {
+            let line = recorder.progress.clone();
+            runner.progress = Progress::new(move |look| line.set_message(look_text(look)));
+        }
+        if let Some(keep) = recorder.unfinished() {
+            runner.unfinished = Unfinished::new(keep);
+        }
+        Ok(Bench { runner, recorder })
+    }
+
+    /// Measures one point, unless a signal came, and records it.
+    pub(crate) fn measure<R: Request>(
+        &mut self,
+        request: &R,
+        settings: &Settings,
+        order: Option<Order>,
+    ) -> Result<(), Failure> {
+        if self.runner.stop.is_set() {
+            return Ok(());
+        }
+        self.recorder.begin(&settings.study, R::KIND);
+        let mut record = self.runner.measured(R::KIND, &request.workload(), settings)?;
+        record.order = order;
+        self.recorder.take(record)
+    }
+}
+
+/// Build profile of this program. It names an unusual C library, whose memcpy is measured, too.
+const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
+    (true, _) => "debug",
+    (false, false) => "release",
+    (false, true) => "release, musl",
+};
+
+pub(crate) fn context() -> Context {
+    let tool = Tool {
+        name: "daqmeter".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        git_revision: env!("DAQMETER_GIT_REVISION").into(),
+        profile: PROFILE.into(),
+    };
+    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
+    Context::gather(tool, command_line(), isa).with_cards(&card_families())
+}
+
+/// Returns the command line as typed, with quotes where a shell needs them.
+fn command_line() -> String {
+    let quoted = |argument: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    };
+    let arguments =
+        std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    std::iter::once("daqmeter".into()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
