@@ -58,9 +58,8 @@ fn collect(
     const MAX_DEPTH: usize = 8;
     /// Largest number of entries: a folder of records has some thousands, / has millions.
     const MAX_ENTRIES: usize = 100_000;
-    let listed = std::fs::read_dir(folder).map_err(|error| {
-        Failure::refused(format!("cannot read {}: {error}", folder.display()))
-    })?;
+    let listed = std::fs::read_dir(folder)
+        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", folder.display())))?;
     let mut listed: Vec<PathBuf> =
         listed.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
     *entries += listed.len();
@@ -115,7 +114,8 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", place("zero.jsonl")).unwrap();
         std::os::unix::fs::symlink(folder.path(), place("sub/back")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(place("socket.jsonl")).unwrap();
-        let found = files_of(&[folder.path().to_owned()]).map_err(|failure| failure.line().to_owned());
+        let found =
+            files_of(&[folder.path().to_owned()]).map_err(|failure| failure.line().to_owned());
         let found = found.unwrap();
         assert_eq!(found[..1], [place("a.jsonl")]);
         assert!(found.iter().all(|file| file.ends_with("a.jsonl") || file.ends_with("b.jsonl")));

@@ -131,7 +131,11 @@ mod tests {
         let address = start("127.0.0.1:0", answer).unwrap();
         let long = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(MAX_HEAD_BYTES));
         for (request, begin, end) in [
-            ("GET /a?b=1 HTTP/1.1\r\nhost: here\r\n\r\n", "HTTP/1.1 200", "\r\n\r\n/a?b=1 of here\n"),
+            (
+                "GET /a?b=1 HTTP/1.1\r\nhost: here\r\n\r\n",
+                "HTTP/1.1 200",
+                "\r\n\r\n/a?b=1 of here\n",
+            ),
             ("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 405", "only GET\n"),
             ("\r\n\r\n", "HTTP/1.1 405", "only GET\n"),
             ("GET /panic HTTP/1.1\r\n\r\n", "", ""),

@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn names_and_labels_are_those_that_prometheus_accepts_and_are_there_once() {
-        let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || "_0123456789".contains(c));
+        let is_name =
+            |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || "_0123456789".contains(c));
         let mut names: Vec<&str> = METRICS.iter().map(|(name, ..)| *name).collect();
         names.sort_unstable();
         names.dedup();

@@ -73,9 +73,8 @@ fn answer(paths: &[PathBuf], path: &str, host: &str) -> Answer {
     let file = files.iter().find(|file| wanted == Some(&*number(file)));
     match (path, file) {
         ("/", _) => Answer::html(index(&files)),
-        (_, Some(file)) => page(file).unwrap_or_else(|why| {
-            Answer::text(500, &format!("{}: {why}", file.display()))
-        }),
+        (_, Some(file)) => page(file)
+            .unwrap_or_else(|why| Answer::text(500, &format!("{}: {why}", file.display()))),
         (_, None) => Answer::text(404, "nothing here"),
     }
 }

@@ -325,7 +325,10 @@ fn a_run_tells_its_progress_as_metrics() {
     assert!(stderr(&run).contains("metrics at http://127.0.0.1:"), "{}", stderr(&run));
     are_refused(
         "run",
-        &[(&[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"], "cannot listen on 256.0.0.1:1")],
+        &[(
+            &[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"],
+            "cannot listen on 256.0.0.1:1",
+        )],
     );
 }
 
