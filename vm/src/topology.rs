@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail, ensure};
 use daqmeter_record::RunRecord;
 
 use crate::copy::boot::{ARM, Boot, Machine};
-use crate::copy::programs;
 use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{GuestFile, folder, tail, timed};
 use crate::mesh;
@@ -25,18 +24,11 @@ struct Case {
     cores: u32,
     threads_of_a_core: u32,
     nodes: usize,
-    kind: Kind,
+    /// Cores that are slower than the others.
+    slower: &'static [u32],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Arm,
-    /// Arm with these cores slower than the others.
-    Hybrid(&'static [u32]),
-    Pc,
-}
-
-const CASES: [Case; 5] = [
+const CASES: [Case; 4] = [
     Case {
         name: "1-cpu",
         cpus: "-m 1536 -smp 1",
@@ -44,7 +36,7 @@ const CASES: [Case; 5] = [
         cores: 1,
         threads_of_a_core: 1,
         nodes: 1,
-        kind: Kind::Arm,
+        slower: &[],
     },
     Case {
         name: "2-nodes",
@@ -55,7 +47,7 @@ const CASES: [Case; 5] = [
         cores: 4,
         threads_of_a_core: 1,
         nodes: 2,
-        kind: Kind::Arm,
+        slower: &[],
     },
     Case {
         name: "2-sockets-2-cores-2-threads",
@@ -64,7 +56,7 @@ const CASES: [Case; 5] = [
         cores: 4,
         threads_of_a_core: 2,
         nodes: 1,
-        kind: Kind::Arm,
+        slower: &[],
     },
     Case {
         name: "hybrid",
@@ -73,18 +65,7 @@ const CASES: [Case; 5] = [
         cores: 4,
         threads_of_a_core: 1,
         nodes: 1,
-        kind: Kind::Hybrid(&[0, 3]),
-    },
-    Case {
-        name: "pc",
-        cpus: "-smp 8,sockets=2,cores=2,threads=2 -m 1536 \
-               -object memory-backend-ram,id=near,size=768M -object memory-backend-ram,id=far,size=768M \
-               -numa node,nodeid=0,cpus=0-3,memdev=near -numa node,nodeid=1,cpus=4-7,memdev=far",
-        sockets: 2,
-        cores: 4,
-        threads_of_a_core: 2,
-        nodes: 2,
-        kind: Kind::Pc,
+        slower: &[0, 3],
     },
 ];
 
@@ -119,21 +100,18 @@ pub(crate) fn fetch() -> Result<()> {
     if let Some(why) = mesh::missing() {
         bail!(why);
     }
-    ["qemu-system-aarch64", "qemu-system-x86_64", "busybox", "cpio", "xz"]
-        .into_iter()
-        .try_for_each(need)?;
+    ["qemu-system-aarch64", "cpio", "xz"].into_iter().try_for_each(need)?;
     fs::create_dir_all(folder())?;
     debian::update()?;
     timed("Debian's kernel and busybox for arm64", || {
         foreign_busybox("arm64").and_then(|_| Kernel::image_of(SERIES, "arm64"))
-    })?;
-    timed("Debian's kernel for the PC", || Kernel::image_of(SERIES, "amd64")).map(drop)
+    })
+    .map(drop)
 }
 
 pub(crate) fn prepare() -> Result<()> {
     fetch()?;
-    timed("static aarch64 build of the tool", mesh::build)?;
-    timed("the tool for the PC", programs::build)
+    timed("static aarch64 build of the tool", mesh::build)
 }
 
 /// Boots the machines with `only` in their name, after [`prepare`].
@@ -151,38 +129,18 @@ impl Case {
     fn run(&self) -> Result<()> {
         let name = format!("topology-{}", self.name);
         let busybox = foreign_busybox("arm64")?;
-        let tree = match self.kind {
-            Kind::Hybrid(slower) => Some(tree(&name, self.cpus, self.cores, slower)?),
-            Kind::Arm | Kind::Pc => None,
-        };
-        let (machine, architecture, files) = match self.kind {
-            Kind::Pc => {
-                let machine = Machine::Threads { cpus: self.cpus };
-                (machine, "amd64", programs::files()?)
-            }
-            Kind::Arm | Kind::Hybrid(_) => {
-                let machine =
-                    Machine::Arm { cpus: self.cpus, busybox: &busybox, tree: tree.as_deref() };
-                let daqmeter = GuestFile::program("daqmeter", &mesh::daqmeter())?;
-                (machine, "arm64", vec![daqmeter])
-            }
-        };
+        let is_hybrid = !self.slower.is_empty();
+        let tree =
+            is_hybrid.then(|| tree(&name, self.cpus, self.cores, self.slower)).transpose()?;
         let boot = Boot {
             name: &name,
-            machine,
-            kernel: &Kernel::image_of(SERIES, architecture)?.image,
+            machine: Machine::Arm { cpus: self.cpus, busybox: &busybox, tree: tree.as_deref() },
+            kernel: &Kernel::image_of(SERIES, "arm64")?.image,
             script: SCRIPT,
             command_line: "",
             limit_s: LIMIT_S,
         };
-        self.judge(&boot.run(files)?)
-    }
-
-    fn slower(&self) -> &'static [u32] {
-        match self.kind {
-            Kind::Hybrid(slower) => slower,
-            Kind::Arm | Kind::Pc => &[],
-        }
+        self.judge(&boot.run(vec![GuestFile::program("daqmeter", &mesh::daqmeter())?])?)
     }
 
     fn judge(&self, printed: &str) -> Result<()> {
@@ -202,10 +160,10 @@ impl Case {
             "sockets, cores, CPUs and NUMA nodes are called {found:?}, not {wanted:?}"
         );
         ensure!(
-            host.slower_cpus == self.slower(),
+            host.slower_cpus == self.slower,
             "slower CPUs are called {:?}, not {:?}",
             host.slower_cpus,
-            self.slower()
+            self.slower
         );
         let points = self.unshared(printed)?;
         println!("{}: {found:?}; {points} points with a core for each thread", self.name);
@@ -228,8 +186,8 @@ impl Case {
                 cores.len() == cpus.len().min(self.cores as usize),
                 "record {point}: threads on CPUs {cpus:?} share a core"
             );
-            let fast = self.cores as usize - self.slower().len();
-            let is_on_slow = cpus.iter().any(|cpu| self.slower().contains(cpu));
+            let fast = self.cores as usize - self.slower.len();
+            let is_on_slow = cpus.iter().any(|cpu| self.slower.contains(cpu));
             ensure!(
                 !(is_on_slow && cpus.len() <= fast),
                 "record {point}: threads on CPUs {cpus:?}, and a faster one was free"

@@ -16,8 +16,6 @@ pub(crate) enum Machine<'a> {
     /// QEMU's own Arm machine, with these options for its CPUs, and another device tree than its
     /// own.
     Arm { cpus: &'a str, busybox: &'a Path, tree: Option<&'a Path> },
-    /// A PC with threads in its CPUs, with these options for them.
-    Threads { cpus: &'a str },
 }
 
 /// Options of the Arm machine that all cases share.
@@ -67,7 +65,7 @@ sync; poweroff -f\n";
 impl Boot<'_> {
     pub(crate) fn run(&self, mut files: Vec<GuestFile>) -> Result<String> {
         let shell = match self.machine {
-            Machine::Pc(_) | Machine::Threads { .. } => Path::new("/bin/busybox"),
+            Machine::Pc(_) => Path::new("/bin/busybox"),
             Machine::Versal { busybox } | Machine::Arm { busybox, .. } => busybox,
         };
         files.push(GuestFile::script("init", INIT));
@@ -103,13 +101,6 @@ impl Boot<'_> {
                     command.arg("-dtb").arg(tree);
                 }
                 "ttyAMA0"
-            }
-            Machine::Threads { cpus } => {
-                // One host thread, as with `Run::InTurn`. qemu64 is AMD's without threads.
-                let machine =
-                    "qemu-system-x86_64 -machine q35 -cpu Nehalem -accel tcg,thread=single";
-                command.args(machine.split(' ').chain(cpus.split_whitespace()));
-                "ttyS0"
             }
         };
         command.args("-nographic -no-reboot -nic none -monitor none -serial".split(' '));
