@@ -3,7 +3,7 @@
 
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
-use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
+use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, Ttc};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FragmentFaults {
@@ -279,13 +279,7 @@ impl FragmentCheck {
 
     /// Checks the beginning of the header of a fragment that is too short for a counter.
     fn short(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
-        let header = EmulatorHeader {
-            length: u16::try_from(payload.len()).unwrap_or(0),
-            event: 0,
-            elink_index: 0,
-            width: 8,
-        };
-        let wrong = header.emit()[..payload.len()] != *payload;
+        let wrong = !is_emulated(payload);
         self.faults.payload += u64::from(wrong);
         wrong.then_some(FragmentFinding::Payload)
     }
@@ -354,6 +348,8 @@ fn is_emulated(payload: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_wire::felix::payload::EmulatorHeader;
+
     use super::*;
 
     fn fragment(event: u8, length: usize) -> Vec<u8> {

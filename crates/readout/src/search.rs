@@ -394,7 +394,7 @@ mod tests {
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
     use super::*;
-    use crate::simulate::Simulated;
+    use crate::simulate::tests::Simulated;
 
     fn observation(backlog: Vec<(f64, f64)>) -> Observation {
         Observation {

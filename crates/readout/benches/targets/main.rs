@@ -1,5 +1,5 @@
 //! The speed targets: `cargo bench -p daqmeter-readout [-- GROUP... SECONDS]`. Groups are `decode`,
-//! `check`, `threads`, `parts`, `instances`, `idle`, `rates` and `files`; the default is all.
+//! `idle`, `rates` and `files`; the default is all.
 //!
 //! Both sides of each ratio are sampled in turn. The reader, and all single-threaded work, is on
 //! the last CPU allowed; the receiver is on the first one. Chains of `rates` run for SECONDS [10].
@@ -28,9 +28,6 @@ use by_hand::{Done, Placement};
 #[path = "../../tests/readout/by_hand.rs"]
 #[allow(dead_code, reason = "tests look at more of it")]
 mod by_hand;
-mod checking;
-mod interleaved;
-mod parts;
 
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
@@ -256,18 +253,6 @@ fn main() {
         decode("gbt", 64 << 20);
         decode("full", 64 << 20);
         decode("full", 512 << 20);
-    });
-    group("check", &mut || checking::levels("gbt", 64 << 20, cpus.0));
-    group("threads", &mut || {
-        checking::threads("gbt", 64 << 20, cpus.0);
-    });
-    group("parts", &mut || {
-        parts::chain_and_parts(1.0e6, cpus);
-        parts::chain_and_parts(2.0e6, cpus);
-    });
-    group("instances", &mut || {
-        parts::instances(1.0e6, cpus);
-        parts::instances(2.0e6, cpus);
     });
     group("idle", &mut || idle(cpus));
     group("rates", &mut || rates(cpus, time));

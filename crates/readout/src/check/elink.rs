@@ -1,51 +1,43 @@
 //! The blocks of one E-link: their order, their chunks, and the contents of these.
 
 use daqmeter_wire::felix::block::FelixHeader;
-use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
+use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun, parts};
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
-use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
+use daqmeter_wire::felix::{BlockError, BlockFormat, Elink, Reassembler, Subchunk};
 
-use super::tables::ElinkRow;
+use super::tables::{ElinkRow, Findings, fault};
 use crate::fragment::{FragmentCheck, FragmentFinding};
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
-/// Block that is checked, and its findings, each with the place where its chunk begins.
-pub(super) struct Looked<'a> {
-    pub(super) block: &'a [u8],
+/// What the checks of all E-links share.
+#[derive(Debug, Default)]
+pub(super) struct Common {
     pub(super) level: u8,
-    pub(super) strides: &'a mut SimilarByStride,
-    pub(super) findings: &'a mut Vec<(usize, FragmentFinding)>,
+    pub(super) strides: SimilarByStride,
+    pub(super) room: Vec<Subchunk>,
+    pub(super) findings: Findings,
+}
+
+/// Block that is checked.
+struct Looked<'a> {
+    block: &'a [u8],
+    level: u8,
+    strides: &'a mut SimilarByStride,
+    findings: &'a mut Findings,
 }
 
 const SEQUENCES: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct ElinkCheck {
-    pub(super) reassembler: Reassembler,
+    reassembler: Reassembler,
     order: SequenceTracker,
     fingerprints: [u64; 32],
-    missing_blocks: u64,
-    duplicate_blocks: u64,
-    late_blocks: u64,
     fragments: FragmentCheck,
     partial: Vec<u8>,
     open_bytes: usize,
-    smallest: usize,
-    largest: usize,
-    bytes: u64,
-    cut_events: u64,
-    flagged_events: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Next,
-    /// Came after a gap.
-    Ahead {
-        expected: u32,
-    },
-    Late,
-    Again,
+    /// Counts that the reassembler and the check of fragments do not have.
+    row: ElinkRow,
 }
 
 /// Beginning and end of a block, which tell it from one that came 32 blocks before.
@@ -76,68 +68,107 @@ const FACTORS: [u64; 6] = [
     0x9b05_688c_2b3e_6c1f,
 ];
 
-fn behind(next: u32, number: u32) -> u32 {
-    next.wrapping_sub(number) % SEQUENCES
-}
-
 impl ElinkCheck {
     pub(super) fn new(elink: Elink) -> ElinkCheck {
         ElinkCheck {
             reassembler: Reassembler::new(),
             order: SequenceTracker::default(),
             fingerprints: [0; 32],
-            missing_blocks: 0,
-            duplicate_blocks: 0,
-            late_blocks: 0,
             fragments: FragmentCheck::of_blocks(elink),
             partial: Vec::new(),
             open_bytes: 0,
-            smallest: usize::MAX,
-            largest: 0,
-            bytes: 0,
-            cut_events: 0,
-            flagged_events: 0,
+            row: ElinkRow { elink: elink.number(), smallest: u64::MAX, ..ElinkRow::default() },
         }
     }
 
-    pub(super) fn place(&mut self, header: FelixHeader, block: &[u8]) -> Place {
-        let sequence = u32::from(header.sequence);
+    pub(super) fn block(
+        &mut self,
+        format: BlockFormat,
+        header: FelixHeader,
+        block: &[u8],
+        common: &mut Common,
+    ) {
+        let Common { level, strides, room, findings } = common;
+        if *level == 0 {
+            self.reassembler.counts.blocks += 1;
+            return;
+        }
+        let (number, before) = (self.row.elink, self.reassembler.counts);
+        let was_open = self.reassembler.is_open();
+        if self.is_repeated(header, block, findings) {
+            return;
+        }
+        let mut looked = Looked { block, level: *level, strides, findings };
+        match parts(format, block, room) {
+            Ok((header, found)) => self.chunks(header, &found, &mut looked),
+            Err(error) => {
+                self.unreadable();
+                let what = match error {
+                    BlockError::Undefined { .. } => fault::UNDEFINED,
+                    _ => fault::LENGTH,
+                };
+                looked.findings.fault(what, || format!("E-link {number:#05x}: {error}"));
+            }
+        }
+        let after = self.reassembler.counts;
+        if *level < 2 {
+            return;
+        }
+        // Chunks that a gap cut off are that gap's fault.
+        let explained = u64::from(was_open && after.blocks_missing > before.blocks_missing);
+        if after.blocks > before.blocks && after.chunks_broken > before.chunks_broken + explained {
+            findings.fault(fault::NOT_ENDED, || format!("E-link {number:#05x}: a chunk was open"));
+        }
+        if after.orphans > before.orphans {
+            findings.fault(fault::ORPHAN, || format!("E-link {number:#05x}"));
+        }
+    }
+
+    /// Compares the block's number with that of the block before; true for one that came already.
+    fn is_repeated(&mut self, header: FelixHeader, block: &[u8], findings: &mut Findings) -> bool {
+        let (number, seen) = (self.row.elink, u32::from(header.sequence));
         let fingerprint = fingerprint(block);
         let before =
             std::mem::replace(&mut self.fingerprints[usize::from(header.sequence)], fingerprint);
-        if self.order.expected() == Some(sequence) {
-            self.order.advance(sequence, SEQUENCES);
-            return Place::Next;
+        if self.order.expected() == Some(seen) {
+            self.order.advance(seen, SEQUENCES);
+            return false;
         }
         let expected = self.order.next();
         // Further back it would be ahead as well, and blocks of constant data are all alike.
-        let is_behind =
-            expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next, sequence)));
+        let behind = |next: u32| next.wrapping_sub(seen) % SEQUENCES;
+        let is_behind = expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next)));
         if is_behind && before == fingerprint {
             self.reassembler.counts.blocks += 1;
-            self.duplicate_blocks += 1;
-            return Place::Again;
+            self.row.duplicate_blocks += 1;
+            findings
+                .fault(fault::DUPLICATE_BLOCK, || format!("E-link {number:#05x}: number {seen}"));
+            return true;
         }
-        match self.order.step(sequence, SEQUENCES, SequenceHint::New) {
+        match self.order.step(seen, SEQUENCES, SequenceHint::New) {
             SequenceStep::Missing(count) => {
-                self.missing_blocks += u64::from(count);
+                self.row.missing_blocks += u64::from(count);
                 self.fragments.gap();
-                Place::Ahead { expected: expected.unwrap_or(0) }
+                let expected = expected.unwrap_or(0);
+                findings.fault(fault::SEQUENCE, || {
+                    format!("E-link {number:#05x}: expected {expected}, seen {seen}")
+                });
             }
             SequenceStep::Late => {
-                self.missing_blocks = self.missing_blocks.saturating_sub(1);
-                self.late_blocks += 1;
+                self.row.missing_blocks = self.row.missing_blocks.saturating_sub(1);
+                self.row.late_blocks += 1;
                 self.fragments.disorder();
-                Place::Late
+                findings
+                    .fault(fault::LATE_BLOCK, || format!("E-link {number:#05x}: number {seen}"));
             }
             SequenceStep::Next | SequenceStep::Again | SequenceStep::Restarted => {
                 self.fragments.disorder();
-                Place::Next
             }
         }
+        false
     }
 
-    pub(super) fn unreadable(&mut self) {
+    fn unreadable(&mut self) {
         self.reassembler.bad_block();
         self.fragments.gap();
     }
@@ -152,12 +183,7 @@ impl ElinkCheck {
     }
 
     #[inline]
-    pub(super) fn chunks(
-        &mut self,
-        header: FelixHeader,
-        found: &BlockParts<'_>,
-        looked: &mut Looked<'_>,
-    ) {
+    fn chunks(&mut self, header: FelixHeader, found: &BlockParts<'_>, looked: &mut Looked<'_>) {
         self.reassembler.begin(header);
         self.some(found.before, true, looked);
         if let Some(run) = found.run {
@@ -183,12 +209,6 @@ impl ElinkCheck {
         }
     }
 
-    fn one(&mut self, subchunk: &Subchunk, begins_block: bool, looked: &mut Looked<'_>) {
-        if let Some(part) = self.reassembler.part(subchunk, begins_block) {
-            self.part(part, looked.block, looked.level, looked.findings);
-        }
-    }
-
     fn run(&mut self, mut run: ChunkRun, begins_block: bool, looked: &mut Looked<'_>) {
         if !self.reassembler.take_run(&run) {
             // It breaks the chunk that is open.
@@ -199,10 +219,10 @@ impl ElinkCheck {
         if run.count == 0 {
             return;
         }
-        let length = run.length();
-        self.smallest = self.smallest.min(length);
-        self.largest = self.largest.max(length);
-        self.bytes += (run.count * length) as u64;
+        let length = run.length() as u64;
+        self.row.smallest = self.row.smallest.min(length);
+        self.row.largest = self.row.largest.max(length);
+        self.row.bytes += run.count as u64 * length;
         if looked.level >= 3 {
             self.payloads(run, looked);
         }
@@ -214,7 +234,7 @@ impl ElinkCheck {
             let begin = left.begin();
             let payload = &looked.block[begin..begin + left.length()];
             if let Some(finding) = self.fragments.check(payload) {
-                looked.findings.push((begin, finding));
+                looked.findings.say(self.row.elink, begin, finding);
             }
             let usual = self.alike(left, looked);
             left = left.skip(1 + usual);
@@ -235,69 +255,54 @@ impl ElinkCheck {
         self.fragments.usual(block, begins, length)
     }
 
-    fn part(
-        &mut self,
-        part: ChunkPart,
-        block: &[u8],
-        level: u8,
-        findings: &mut Vec<(usize, FragmentFinding)>,
-    ) {
-        if part.begins {
-            self.open_bytes = 0;
-        }
-        self.open_bytes += part.length;
-        self.bytes += part.length as u64;
-        if part.ends {
-            let flags = part.flags;
-            self.cut_events += u64::from(flags.truncated);
-            self.flagged_events += u64::from(!flags.truncated && (flags.error || flags.crc));
-            self.smallest = self.smallest.min(self.open_bytes);
-            self.largest = self.largest.max(self.open_bytes);
-        }
-        if level < 3 {
+    fn one(&mut self, subchunk: &Subchunk, begins_block: bool, looked: &mut Looked<'_>) {
+        let Some(part) = self.reassembler.part(subchunk, begins_block) else {
             return;
-        }
-        let payload = &block[part.begin..part.begin + part.length];
-        let is_whole = part.begins && part.ends;
-        if part.begins {
+        };
+        let ChunkPart { begins, ends, begin, length, flags } = part;
+        if begins {
+            self.open_bytes = 0;
             self.partial.clear();
         }
+        self.open_bytes += length;
+        self.row.bytes += length as u64;
+        if ends {
+            self.row.cut_events += u64::from(flags.truncated);
+            self.row.flagged_events += u64::from(!flags.truncated && (flags.error || flags.crc));
+            self.row.smallest = self.row.smallest.min(self.open_bytes as u64);
+            self.row.largest = self.row.largest.max(self.open_bytes as u64);
+        }
+        if looked.level < 3 {
+            return;
+        }
+        let payload = &looked.block[begin..begin + length];
         // A chunk of several blocks is checked when its last part is there.
+        let is_whole = begins && ends;
         if !is_whole {
             self.partial.extend_from_slice(payload);
         }
         let chunk = if is_whole { payload } else { &self.partial[..] };
-        if part.ends
-            && let Some(finding) = if part.flags.truncated {
-                self.fragments.cut(chunk)
-            } else {
-                self.fragments.check(chunk)
-            }
-        {
-            findings.push((part.begin, finding));
+        let finding: Option<FragmentFinding> = match (ends, flags.truncated) {
+            (false, _) => None,
+            (true, true) => self.fragments.cut(chunk),
+            (true, false) => self.fragments.check(chunk),
+        };
+        if let Some(finding) = finding {
+            looked.findings.say(self.row.elink, begin, finding);
         }
     }
 
-    pub(super) fn row(&self, elink: u16) -> ElinkRow {
-        let counts = &self.reassembler.counts;
-        let faults = self.fragments.faults;
-        let is_ttc = elink == Elink::TTC.number();
+    pub(super) fn row(&self) -> ElinkRow {
+        let (counts, faults) = (&self.reassembler.counts, &self.fragments.faults);
+        let is_ttc = self.row.elink == Elink::TTC.number();
         ElinkRow {
-            elink,
             blocks: counts.blocks,
-            bytes: self.bytes,
             subchunks: counts.subchunks,
             chunks: counts.chunks,
             chunks_with_timeouts: counts.ended(),
-            smallest: if counts.ended() > 0 { self.smallest as u64 } else { 0 },
-            largest: self.largest as u64,
+            smallest: if counts.ended() > 0 { self.row.smallest } else { 0 },
             width: if is_ttc { 0 } else { self.fragments.width().unwrap_or(0) },
             flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
-            cut_events: self.cut_events,
-            flagged_events: self.flagged_events,
-            missing_blocks: self.missing_blocks,
-            duplicate_blocks: self.duplicate_blocks,
-            late_blocks: self.late_blocks,
             missing_events: faults.missing,
             duplicate_events: faults.duplicates,
             late_events: faults.out_of_order,
@@ -306,6 +311,7 @@ impl ElinkCheck {
             falls_missing: faults.falls_missing,
             wrong_payloads: faults.payload,
             wrong_elinks: faults.wrong_elink,
+            ..self.row
         }
     }
 }

@@ -4,7 +4,7 @@ use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 
 /// Bytes without any block start that are kept while one is looked for.
-pub(super) const MAX_LOOK_AHEAD: usize = 16 << 20;
+const MAX_LOOK_AHEAD: usize = 16 << 20;
 /// Bytes at the beginning within which the first good block must begin.
 const MAX_BEFORE_FIRST: usize = 1 << 20;
 const FOLLOWERS: usize = 3;
@@ -13,92 +13,92 @@ const MIN_FOLLOWERS: usize = 2;
 /// Followers at the very beginning, where a block is expected.
 const MIN_FOLLOWERS_OF_FIRST: usize = 1;
 
-pub(super) enum Recognised {
-    As(BlockFormat),
-    Unknown,
-    No,
+fn format_at(bytes: &[u8], at: usize, abce_kib: u8) -> Option<BlockFormat> {
+    let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
+    BlockFormat::of_magic(FelixHeader::parse(*head).magic, abce_kib)
 }
 
-/// The format of the first block that others follow. The first one itself may be spoilt.
-pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
-    let format_at = |at: usize| {
-        let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
-        BlockFormat::of_magic(FelixHeader::parse(*head).magic, abce_kib)
-    };
+fn starts(bytes: &[u8], at: usize, format: BlockFormat) -> bool {
+    bytes.get(at + 2..at + HEADER_BYTES) == Some(&format.magic.to_le_bytes()[..])
+}
+
+/// The format of the first block that others follow. The first one itself may be spoilt. `None` if
+/// more bytes are needed, `Some(None)` if these are no blocks.
+pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Option<Option<BlockFormat>> {
     for at in 0..bytes.len().min(MAX_BEFORE_FIRST) {
-        let Some(format) = format_at(at) else {
+        let Some(format) = format_at(bytes, at, abce_kib) else {
             continue;
         };
-        match is_followed(bytes, at, format, last) {
-            Some(true) => return Recognised::As(format),
-            Some(false) => {}
-            None => return Recognised::Unknown,
+        let size = format.block_bytes;
+        if !last && at + FOLLOWERS * size + HEADER_BYTES > bytes.len() {
+            return None;
+        }
+        let followers = (1..=FOLLOWERS).filter(|nth| starts(bytes, at + nth * size, format));
+        let found = followers.count();
+        let wanted = if at == 0 { MIN_FOLLOWERS_OF_FIRST } else { MIN_FOLLOWERS };
+        if found >= wanted || at + (found + 1) * size == bytes.len() {
+            return Some(Some(format));
         }
     }
-    if !last && bytes.len() < MAX_BEFORE_FIRST {
-        return Recognised::Unknown;
-    }
     // No start is followed by others: the first is believed if it is one.
-    format_at(0).map_or(Recognised::No, Recognised::As)
+    let is_enough = last || bytes.len() >= MAX_BEFORE_FIRST;
+    is_enough.then(|| format_at(bytes, 0, abce_kib))
 }
 
-fn is_followed(bytes: &[u8], at: usize, format: BlockFormat, last: bool) -> Option<bool> {
+/// Bytes up to a place at which a block begins or the bytes end.
+pub(super) enum Piece {
+    Block(FelixHeader),
+    /// Whole blocks, whose starts are bad.
+    BadStarts,
+    /// Bytes that are missing or added.
+    NoBlock,
+}
+
+/// The next piece and its length; `None` if more bytes are needed, or fewer than a block are left.
+#[inline]
+pub(super) fn next_piece(bytes: &[u8], format: BlockFormat, last: bool) -> Option<(Piece, usize)> {
+    let header = FelixHeader::parse(*bytes.first_chunk::<HEADER_BYTES>()?);
     let size = format.block_bytes;
-    if !last && at + FOLLOWERS * size + HEADER_BYTES > bytes.len() {
+    if bytes.len() < size {
         return None;
     }
-    let magic = format.magic.to_le_bytes();
-    let starts = |place: &usize| bytes.get(place + 2..place + HEADER_BYTES) == Some(&magic[..]);
-    let found = (1..=FOLLOWERS).map(|nth| at + nth * size).filter(starts).count();
-    let wanted = if at == 0 { MIN_FOLLOWERS_OF_FIRST } else { MIN_FOLLOWERS };
-    Some(found >= wanted || at + (found + 1) * size == bytes.len())
-}
-
-pub(super) enum Next {
-    At(usize),
-    Unknown,
-    None,
+    if header.magic == format.magic {
+        return Some((Piece::Block(header), size));
+    }
+    let length = match next_start(bytes, format, last) {
+        Some(at) => at,
+        None if !last && bytes.len() < MAX_LOOK_AHEAD => return None,
+        None => bytes.len(),
+    };
+    let piece = if length.is_multiple_of(size) { Piece::BadStarts } else { Piece::NoBlock };
+    Some((piece, length))
 }
 
 /// Next place at which a block begins and another follows, or the bytes end.
-pub(super) fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Next {
-    let magic = format.magic.to_le_bytes();
-    let starts = |at: usize| bytes.get(at + 2..at + HEADER_BYTES) == Some(&magic[..]);
-    for at in (1..bytes.len()).filter(|at| starts(*at)) {
+fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Option<usize> {
+    for at in (1..bytes.len()).filter(|at| starts(bytes, *at, format)) {
         let follower = at + format.block_bytes;
         if follower + HEADER_BYTES > bytes.len() {
-            return if last { Next::At(at) } else { Next::Unknown };
+            return last.then_some(at);
         }
-        if starts(follower) {
-            return Next::At(at);
+        if starts(bytes, follower, format) {
+            return Some(at);
         }
     }
-    if last { Next::None } else { Next::Unknown }
+    None
 }
 
 /// Format of a whole file's bytes, and the places of its blocks, bad starts included, as the
 /// checker counts them. `None` without any block.
 pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(BlockFormat, Vec<usize>)> {
-    let Recognised::As(format) = recognise(bytes, abce_kib, true) else {
-        return None;
-    };
+    let format = recognise(bytes, abce_kib, true)??;
     let size = format.block_bytes;
     let (mut at, mut places) = (0, Vec::with_capacity(bytes.len() / size));
-    while let Some(head) =
-        bytes[at..].first_chunk::<HEADER_BYTES>().filter(|_| bytes.len() - at >= size)
-    {
-        let step = match FelixHeader::parse(*head).magic == format.magic {
-            true => size,
-            false => match next_start(&bytes[at..], format, true) {
-                Next::At(skip) => skip,
-                Next::Unknown | Next::None => bytes.len() - at,
-            },
-        };
-        // Whole blocks until the next start: their starts are bad. Else bytes are missing or added.
-        if step.is_multiple_of(size) {
-            places.extend((at..at + step).step_by(size));
+    while let Some((piece, length)) = next_piece(&bytes[at..], format, true) {
+        if !matches!(piece, Piece::NoBlock) {
+            places.extend((at..at + length).step_by(size));
         }
-        at += step;
+        at += length;
     }
     Some((format, places))
 }

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use daqmeter_wire::felix::{Elink, SubchunkKind};
 
+use crate::fragment::FragmentFinding;
+
 pub(crate) mod fault {
     pub(crate) const BAD_START: &str = "bad block start";
     pub(crate) const NO_BLOCK: &str = "bytes of no block";
@@ -38,7 +40,71 @@ const LOSS_AND_ORDER: [&str; 7] = [
     fault::LATE,
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// Faults of the blocks so far, and messages with their places.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) counts: BTreeMap<&'static str, u64>,
+    messages: Vec<(u64, String)>,
+    left_out: u64,
+    pub(super) max_messages: usize,
+    /// The block at hand: its place in the file, and its number.
+    pub(super) position: u64,
+    pub(super) block: u64,
+}
+
+impl Findings {
+    pub(super) fn fault(&mut self, what: &'static str, more: impl FnOnce() -> String) {
+        *self.counts.entry(what).or_default() += 1;
+        self.message(what, more);
+    }
+
+    fn message(&mut self, what: &'static str, more: impl FnOnce() -> String) {
+        if self.messages.len() < self.max_messages {
+            let (position, block) = (self.position, self.block);
+            let message = format!("block {block} @ {position:#x}: {what}: {}", more());
+            self.messages.push((position, message));
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Adds a message of a chunk. Its fault is counted at the end, because missing data may still
+    /// come.
+    pub(super) fn say(&mut self, elink: u16, begin: usize, finding: FragmentFinding) {
+        use FragmentFinding::{Duplicate, Fell, Missing, OutOfOrder, Payload, Reset, WrongElink};
+        let (what, more) = match finding {
+            Missing(count) => (fault::MISSING, format!(": {count} before it")),
+            Duplicate => (fault::DUPLICATE, String::new()),
+            OutOfOrder => (fault::LATE, String::new()),
+            Reset(missing) => (fault::RESET, format!(": {missing} events are missing since")),
+            Fell(count) => (fault::FELL, format!(": a reset, or {count} events missing before it")),
+            Payload => (fault::PAYLOAD, String::new()),
+            WrongElink(index) => (fault::ELINK, format!(": the chunk names index {index:#04x}")),
+        };
+        let place = self.position + begin as u64;
+        self.message(what, || format!("E-link {elink:#05x} at {place:#x}{more}"));
+    }
+
+    /// Adds those of another share of the same blocks.
+    pub(super) fn add(&mut self, other: Findings) {
+        self.left_out += other.left_out;
+        self.messages.extend(other.messages);
+        for (what, count) in other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+
+    /// Messages that are kept, in their order, and the number of others.
+    pub(super) fn messages(mut self) -> (Vec<String>, u64) {
+        // Those of one block are of one share, in their order.
+        self.messages.sort_by_key(|(position, _)| *position);
+        let kept = self.messages.len().min(self.max_messages);
+        let left_out = self.left_out + (self.messages.len() - kept) as u64;
+        (self.messages.into_iter().take(kept).map(|(_, message)| message).collect(), left_out)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ElinkRow {
     pub elink: u16,
     pub blocks: u64,
@@ -89,6 +155,30 @@ pub struct Checked {
     pub skipped_bytes: u64,
 }
 
+type Column = (&'static str, usize, fn(&ElinkRow) -> Option<u64>);
+
+/// Columns of fcheck: heading, width, value.
+const COLUMNS: [Column; 18] = [
+    ("blocks", 10, |row| Some(row.blocks)),
+    ("width", 6, |row| (row.width > 0).then_some(u64::from(row.width))),
+    ("bytes", 12, |row| Some(row.bytes)),
+    ("null", 9, |row| Some(row.subchunks[SubchunkKind::Null as usize])),
+    ("first", 9, |row| Some(row.subchunks[SubchunkKind::First as usize])),
+    ("last", 9, |row| Some(row.subchunks[SubchunkKind::Last as usize])),
+    ("both", 10, |row| Some(row.subchunks[SubchunkKind::Both as usize])),
+    ("middle", 9, |row| Some(row.subchunks[SubchunkKind::Middle as usize])),
+    ("timeout", 8, |row| Some(row.subchunks[SubchunkKind::Timeout as usize])),
+    ("oob", 8, |row| Some(row.subchunks[SubchunkKind::OutOfBand as usize])),
+    ("chunks", 10, |row| Some(row.chunks)),
+    ("fcheck's", 9, |row| Some(row.chunks_with_timeouts)),
+    ("min", 5, |row| Some(row.smallest)),
+    ("max", 5, |row| Some(row.largest)),
+    ("trunc", 6, |row| Some(row.flags[0])),
+    ("err", 6, |row| Some(row.flags[1])),
+    ("crc", 6, |row| Some(row.flags[2])),
+    ("busy", 6, |row| Some(row.flags[3])),
+];
+
 impl Checked {
     pub fn is_good(&self) -> bool {
         self.faults.is_empty() && self.checked_blocks > 0
@@ -120,36 +210,18 @@ impl Checked {
     }
 
     pub fn fcheck_table(&self) -> String {
-        let mut out = String::from(
-            " Elink  Lnk-i     blocks  width        bytes      null     first      last       both    middle  timeout      oob     chunks  fcheck's   min   max  trunc    err    crc   busy\n",
-        );
-        let kind = |row: &ElinkRow, kind: SubchunkKind| row.subchunks[kind as usize];
-        for row in &self.rows {
-            let width = if row.width == 0 { "-".to_owned() } else { row.width.to_string() };
-            let _ = writeln!(
-                out,
-                " {:#05x}  {} {:>10} {width:>6} {:>12} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8} {:>10} {:>9} {:>5} {:>5} {:>6} {:>6} {:>6} {:>6}",
-                row.elink,
-                Elink::new(row.elink),
-                row.blocks,
-                row.bytes,
-                kind(row, SubchunkKind::Null),
-                kind(row, SubchunkKind::First),
-                kind(row, SubchunkKind::Last),
-                kind(row, SubchunkKind::Both),
-                kind(row, SubchunkKind::Middle),
-                kind(row, SubchunkKind::Timeout),
-                kind(row, SubchunkKind::OutOfBand),
-                row.chunks,
-                row.chunks_with_timeouts,
-                row.smallest,
-                row.largest,
-                row.flags[0],
-                row.flags[1],
-                row.flags[2],
-                row.flags[3],
-            );
+        let mut out = " Elink  Lnk-i".to_owned();
+        for (name, width, _) in COLUMNS {
+            let _ = write!(out, " {name:>width$}");
         }
+        for row in &self.rows {
+            let _ = write!(out, "\n {:#05x}  {}", row.elink, Elink::new(row.elink));
+            for (_, width, of) in COLUMNS {
+                let value = of(row).map_or_else(|| "-".to_owned(), |value| value.to_string());
+                let _ = write!(out, " {value:>width$}");
+            }
+        }
+        out.push('\n');
         let undefined = self.faults.get(fault::UNDEFINED).copied().unwrap_or(0);
         let flags = self
             .rows

@@ -116,16 +116,10 @@ fn a_subscriber_that_says_too_much_is_dropped() {
     }
 }
 
-/// A publisher of one tag by hand, which sends these pages after the subscription.
-fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinHandle<()>) {
-    let account = serde_json::to_vec(&FinalAccount::default()).unwrap();
-    fake_publisher_of(vec![tag], pages, account)
-}
-
 /// A publisher of several tags by hand, which sends this account last.
-fn fake_publisher_of(
+fn fake_publisher(
     tags: Vec<u64>,
-    pages: Vec<Vec<u8>>,
+    page: Vec<u8>,
     account: Vec<u8>,
 ) -> (Publish, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -142,9 +136,7 @@ fn fake_publisher_of(
         };
         stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
-        for page in pages {
-            stream.write_all(&page).unwrap();
-        }
+        stream.write_all(&page).unwrap();
         stream.write_all(&control(FrameKind::Account, &account)).unwrap();
         until_closed(stream);
     });
@@ -154,34 +146,19 @@ fn fake_publisher_of(
 /// Issue 14: a receiver kept whatever tags a publisher made up.
 #[test]
 fn tags_that_were_not_offered_are_not_kept() {
-    let mut page = vec![0; 64 << 10];
-    let mut writer = PageWriter::default();
-    let payload = [0; 64];
-    for tag in 0..1000 {
-        assert!(writer.push(&mut page, tag, Status::default(), &payload, 0, 24));
-    }
-    page.truncate(writer.used());
-    let frame = FelixFrame {
-        count: writer.count(),
-        sequence: 1,
-        ..FelixFrame::control(FrameKind::Messages, page.len().try_into().unwrap())
-    };
-    let (publish, thread) = fake_publisher(5, vec![[&frame.emit()[..], &page].concat()]);
-    let mut receiver =
-        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
-            false
-        })
-        .unwrap();
-    let report = receiver.run(&AtomicBool::new(false), |_| {});
+    let tags: Vec<u64> = (0..1000).collect();
+    let account = serde_json::to_vec(&FinalAccount::default()).unwrap();
+    let (report, _) = received(&[5], page_of(&tags), account);
     let tags: Vec<u64> = report.streams.iter().map(|stream| stream.tag).collect();
     assert_eq!((tags, report.chunks(), report.bad_pages), (vec![5], 1, 1));
-    thread.join().unwrap();
 }
 
-fn page_of(tag: u64) -> Vec<u8> {
-    let mut page = vec![0; 1 << 10];
+fn page_of(tags: &[u64]) -> Vec<u8> {
+    let mut page = vec![0; 64 << 10];
     let mut writer = PageWriter::default();
-    assert!(writer.push(&mut page, tag, Status::default(), &[0; 64], 0, 24));
+    for tag in tags {
+        assert!(writer.push(&mut page, *tag, Status::default(), &[0; 64], 0, 24));
+    }
     page.truncate(writer.used());
     let frame = FelixFrame {
         count: writer.count(),
@@ -192,7 +169,11 @@ fn page_of(tag: u64) -> Vec<u8> {
 }
 
 fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
-    let (publish, thread) = fake_publisher_of(tags.to_vec(), vec![page_of(tags[0])], account);
+    received(tags, page_of(&tags[..1]), account)
+}
+
+fn received(tags: &[u64], page: Vec<u8>, account: Vec<u8>) -> (Report, String) {
+    let (publish, thread) = fake_publisher(tags.to_vec(), page, account);
     let mut receiver =
         Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
             false
