@@ -51,7 +51,6 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
         data: Widths::only(Width::W32),
         probes: u32::from(stream),
         timeout: Duration::from_micros(1),
-        read_retries: u32::from(kind >> 4),
         window_cycles: 4,
         dialect,
         ..ClientOptions::default()

@@ -4,6 +4,7 @@
 use daqmeter_etherbone::Address;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::transport::Bridge;
+use daqmeter_harness::TomlText;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -11,8 +12,9 @@ fuzz_target!(|text: &str| {
         let shown = address.to_string();
         assert_eq!(Address::parse(&shown).expect("what is shown can be read").to_string(), shown);
     }
-    if let Ok(description) = Description::parse(text) {
+    let file = TomlText::new("file", text);
+    if let Ok(description) = Description::parse(&file) {
         let _ = description.build();
     }
-    let _ = Bridge::parse(text);
+    let _ = Bridge::parse(&file);
 });

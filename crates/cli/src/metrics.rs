@@ -69,12 +69,7 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("daqmeter_events_total", "event", "Events counted so far, by event"),
     ("daqmeter_event_share", "event", "Share of the last interval for which it was counted"),
     ("daqmeter_event_rate", "metric", "Rate or ratio of a group in the last interval"),
-    ("daqmeter_probes_total", "device", "Etherbone probes answered"),
-    ("daqmeter_cycles_total", "device", "Etherbone cycles executed"),
-    ("daqmeter_operations_total", "device", "Operations on the bus, accesses, or copies"),
-    ("daqmeter_refused_total", "device", "Datagrams and streams that were not Etherbone"),
-    ("daqmeter_clients", "device", "Clients that are connected now"),
-    ("daqmeter_frames_total", "direction", "Frames passed on, by direction"),
+    ("daqmeter_operations_total", "device", "Accesses to registers, or copies"),
     ("daqmeter_latency_p99_seconds", "device", "From the oldest trigger of a page to its receipt"),
 ];
 

@@ -9,175 +9,209 @@ use crate::{Client, EbError};
 
 pub const MAX_BYTES: u64 = 1 << 28;
 
+/// Operations per cycle, as in the C tools.
+const OPS_PER_CYCLE: usize = 32;
+
+/// The device that is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
     pub widths: Widths,
     pub endian: Option<Endian>,
+    pub space: Space,
+    pub check: StatusCheck,
 }
-
-/// Operations per cycle, as in the C tools.
-const OPS_PER_CYCLE: usize = 32;
 
 impl Reach {
+    /// A device that is not described: all widths, and the byte order of the caller.
+    pub fn unknown(endian: Option<Endian>) -> Reach {
+        Reach { widths: Widths::ALL, endian, space: Space::Bus, check: StatusCheck::Status }
+    }
+
+    /// Registers of the config space: whole words of the port, big-endian.
+    pub fn config(client: &Client) -> Reach {
+        let (widths, space) = (Widths::only(client.layout().data), Space::Config);
+        Reach { widths, space, ..Reach::unknown(Some(Endian::Big)) }
+    }
+
     pub fn of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
-        Reach::with_last(client, address).map(|(reach, _)| reach)
+        let device = scan::device_at(client, address)?
+            .ok_or_else(|| EbError::other("failed to find SDB record: invalid address"))?;
+        Ok(Reach { widths: device.widths(), ..Reach::unknown(Some(device.endian())) })
     }
+}
 
-    pub fn with_last(client: &mut Client, address: u64) -> Result<(Reach, u64), EbError> {
-        match scan::device_at(client, address)? {
-            Some((device, first)) => {
-                let component = &device.component;
-                let reach = Reach { widths: device.widths(), endian: Some(device.endian()) };
-                Ok((reach, first.wrapping_add(component.last.wrapping_sub(component.first))))
-            }
-            None => Err(EbError::Address("failed to find SDB record: invalid address".to_owned())),
-        }
-    }
+/// Words that cover a range of bytes without gaps. The first and the last may reach beyond it.
+pub struct Words {
+    at: Vec<(u64, Width)>,
+    first: u64,
+    bytes: usize,
+    reach: Reach,
+    endian: Endian,
+    port: Width,
+}
 
-    fn usable(&self, client: &Client) -> Result<Widths, EbError> {
+impl Words {
+    /// Covers a range with the widest accesses that fit. At the ends, on devices that lack narrow
+    /// accesses, it takes wider words, which are read and, for a write, written back.
+    ///
+    /// # Errors
+    /// When port and device have no width in common, when the range is too long, and when the byte
+    /// order must be known and is not.
+    pub fn of(client: &Client, reach: Reach, first: u64, bytes: u64) -> Result<Words, EbError> {
         let port = client.layout().data;
-        let fitting = Width::ALL.into_iter().filter(|width| *width <= port).map(Widths::only);
-        let usable = self.widths.and(fitting.fold(Widths::NONE, Widths::or));
-        if usable == Widths::NONE {
-            let (device, port) = (self.widths, port.bits());
-            return Err(EbError::Unsupported(format!(
+        let is_usable = |width: &Width| reach.widths.has(*width) && *width <= port;
+        let usable: Vec<Width> = Width::ALL.into_iter().filter(is_usable).collect();
+        let Some(&narrowest) = usable.first() else {
+            let (device, port) = (reach.widths, port.bits());
+            return Err(EbError::Other(format!(
                 "the device takes accesses of {device} bits only, the port has {port}"
             )));
+        };
+        // No word may reach beyond the address space either.
+        let end = first
+            .checked_add(bytes)
+            .filter(|end| bytes <= MAX_BYTES && end.checked_add(8).is_some());
+        let end = end.ok_or_else(|| {
+            EbError::Other(format!(
+                "{bytes} bytes from {first:#x} on: at most {MAX_BYTES} go at a time, inside the address space"
+            ))
+        })?;
+        let (mut at, mut words) = (first, Vec::new());
+        while at < end {
+            let fits = |width: &&Width| {
+                let bytes = width.bytes() as u64;
+                at.is_multiple_of(bytes) && at + bytes <= end
+            };
+            let width = usable.iter().rev().find(fits).copied().unwrap_or(narrowest);
+            let begin = at - at % width.bytes() as u64;
+            words.push((begin, width));
+            at = begin + width.bytes() as u64;
         }
-        Ok(usable)
+        let is_whole = words.iter().all(|(_, width)| *width == port);
+        let endian = reach.endian.or(is_whole.then_some(Endian::Big)).ok_or_else(|| {
+            EbError::other(
+                "the byte order must be given (-b or -l) when the size is not that of the port and SDB is not asked",
+            )
+        })?;
+        let bytes = usize::try_from(bytes).expect("at most MAX_BYTES");
+        Ok(Words { at: words, first, bytes, reach, endian, port })
     }
 
-    fn endian_for(&self, size: Width, client: &Client) -> Result<Endian, EbError> {
-        match self.endian {
-            Some(endian) => Ok(endian),
-            None if size == client.layout().data => Ok(Endian::Big),
-            None => Err(EbError::Unsupported(
-                "the byte order must be given (-b or -l) when the size is not that of the port and SDB is not asked"
-                    .to_owned(),
-            )),
+    /// Returns how the access is done, if it is not one access of its size.
+    pub fn detour(&self) -> Option<String> {
+        match self.at[..] {
+            [(_, width)] if width.bytes() == self.bytes => None,
+            [(_, width)] => Some(format!("done through words of {} bits", width.bits())),
+            _ => {
+                let widest = self.at.iter().map(|(_, width)| width.bits()).max().unwrap_or(0);
+                Some(format!("split into accesses of {widest} bits"))
+            }
         }
     }
-}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessMethod {
-    Direct,
-    /// Parts of a narrower width: not atomic for the device.
-    Fragmented(Width),
-    /// A wider word, which is read and, for a write, written back.
-    Widened(Width),
-}
-
-pub fn way(client: &Client, reach: Reach, size: Width) -> Result<AccessMethod, EbError> {
-    let usable = reach.usable(client)?;
-    let widest = usable.widest().expect("not empty");
-    Ok(if usable.has(size) {
-        AccessMethod::Direct
-    } else if widest < size {
-        AccessMethod::Fragmented(widest)
-    } else {
-        let wider = Width::ALL.into_iter().find(|width| *width > size && usable.has(*width));
-        AccessMethod::Widened(wider.unwrap_or(widest))
-    })
-}
-
-struct Words {
-    ops: Vec<Op>,
-    width: Width,
-    endian: Endian,
-}
-
-fn words(
-    client: &Client,
-    reach: Reach,
-    address: u64,
-    size: Width,
-    space: Space,
-) -> Result<Words, EbError> {
-    let port = client.layout().data;
-    if space == Space::Config {
-        // Config registers are read by whole words of the port and are big-endian.
-        let first = address & !(port.bytes() as u64 - 1);
-        let end = address + size.bytes() as u64;
-        let ops = (first..end)
-            .step_by(port.bytes())
-            .map(|at| Op { space, ..Op::read(at, port) })
-            .collect();
-        return Ok(Words { ops, width: port, endian: Endian::Big });
+    pub fn read(&self, client: &mut Client) -> Result<(Vec<u8>, Transfer), EbError> {
+        let (mut data, transfer) = self.run(client, &self.at, None)?;
+        data.drain(..self.padding());
+        data.truncate(self.bytes);
+        Ok((data, transfer))
     }
-    if !address.is_multiple_of(size.bytes() as u64) {
-        return Err(EbError::Unsupported(format!(
-            "address {address:#x} is not a multiple of {}",
-            size.bytes()
-        )));
+
+    pub fn write(&self, client: &mut Client, data: &[u8]) -> Result<Transfer, EbError> {
+        let padding = self.padding();
+        let covered: usize = self.at.iter().map(|(_, width)| width.bytes()).sum();
+        let mut whole = vec![0; covered];
+        if let (Some(&first), Some(&last)) = (self.at.first(), self.at.last())
+            && covered > self.bytes
+        {
+            let (before, _) = self.run(client, &[first], None)?;
+            whole[..before.len()].copy_from_slice(&before);
+            let (after, _) = self.run(client, &[last], None)?;
+            whole[covered - after.len()..].copy_from_slice(&after);
+        }
+        whole[padding..padding + data.len()].copy_from_slice(data);
+        self.run(client, &self.at, Some(&whole)).map(|(_, transfer)| transfer)
     }
-    let width = match way(client, reach, size)? {
-        AccessMethod::Direct => size,
-        AccessMethod::Fragmented(width) | AccessMethod::Widened(width) => width,
-    };
-    let endian = reach.endian_for(width.max(size), client).or_else(|error| {
-        if width == size && size == port { Ok(Endian::Big) } else { Err(error) }
-    })?;
-    let first = address & !(width.bytes() as u64 - 1);
-    let end = address + size.bytes() as u64;
-    let op = |at: u64| -> Result<Op, EbError> {
-        let lanes = crate::client::lanes_of(at, width, port, endian)?;
-        Ok(Op { lanes, ..Op::read(at, port) })
-    };
-    let ops = (first..end).step_by(width.bytes()).map(op).collect::<Result<_, _>>()?;
-    Ok(Words { ops, width, endian })
-}
 
-fn assemble(values: &[u64], width: Width, endian: Endian, address: u64, size: Width) -> u64 {
-    let low = usize::try_from(address & (width.bytes() as u64 - 1)).expect("below 8");
-    let bytes = values.iter().flat_map(|value| to_bytes(*value, width, endian));
-    from_bytes(&bytes.skip(low).take(size.bytes()).collect::<Vec<u8>>(), endian)
-}
-
-pub fn read(
-    client: &mut Client,
-    reach: Reach,
-    address: u64,
-    size: Width,
-    space: Space,
-    check: StatusCheck,
-) -> Result<(u64, bool), EbError> {
-    let words = words(client, reach, address, size, space)?;
-    let outcome = client.cycle(&words.ops, check)?;
-    let value = assemble(&outcome.values, words.width, words.endian, address, size);
-    Ok((value, !outcome.failed.is_empty()))
-}
-
-pub fn write(
-    client: &mut Client,
-    reach: Reach,
-    address: u64,
-    size: Width,
-    space: Space,
-    check: StatusCheck,
-    value: u64,
-) -> Result<bool, EbError> {
-    let words = words(client, reach, address, size, space)?;
-    let width = words.width;
-    let mut failed = false;
-    let mut bytes = vec![0; words.ops.len() * width.bytes()];
-    if bytes.len() > size.bytes() {
-        let outcome = client.cycle(&words.ops, check)?;
-        failed = !outcome.failed.is_empty();
-        let around: Vec<u8> =
-            outcome.values.iter().flat_map(|word| to_bytes(*word, width, words.endian)).collect();
-        bytes.copy_from_slice(&around);
+    /// Bytes of the first word before the range.
+    fn padding(&self) -> usize {
+        let first = self.at.first().map_or(self.first, |(at, _)| *at);
+        usize::try_from(self.first - first).expect("less than a word")
     }
-    let low = usize::try_from(address & (width.bytes() as u64 - 1)).expect("below 8");
-    bytes[low..low + size.bytes()].copy_from_slice(&to_bytes(value, size, words.endian));
-    let writes: Vec<Op> = words
-        .ops
-        .iter()
-        .zip(bytes.chunks(width.bytes()))
-        .map(|(op, bytes)| Op { write: true, value: from_bytes(bytes, words.endian), ..*op })
-        .collect();
-    let outcome = client.cycle(&writes, check)?;
-    Ok(failed || !outcome.failed.is_empty())
+
+    /// Runs accesses in pipelined cycles: writes if there are bytes to write, else reads.
+    fn run(
+        &self,
+        client: &mut Client,
+        words: &[(u64, Width)],
+        written: Option<&[u8]>,
+    ) -> Result<(Vec<u8>, Transfer), EbError> {
+        let (port, space, endian) = (self.port, self.reach.space, self.endian);
+        let base = words.first().map_or(0, |(at, _)| *at);
+        let place = |at: u64, width: Width| {
+            let offset = usize::try_from(at - base).expect("inside the range");
+            offset..offset + width.bytes()
+        };
+        let lanes = |at: u64, width: Width| match space {
+            Space::Config => Lanes::full(port),
+            Space::Bus => Lanes::at(at, width, port, endian).expect("aligned and inside the port"),
+        };
+        let op = |&(at, width): &(u64, Width)| {
+            let read = Op { lanes: lanes(at, width), space, ..Op::read(at, port) };
+            match written {
+                None => read,
+                Some(bytes) => {
+                    let value = from_bytes(&bytes[place(at, width)], endian);
+                    Op { write: true, value, ..read }
+                }
+            }
+        };
+        let read_bytes = words.iter().map(|(_, width)| width.bytes()).sum();
+        let mut data = vec![0; if written.is_some() { 0 } else { read_bytes }];
+        let mut transfer = Transfer::default();
+        let mut broken = None;
+        let mut pipeline = client.pipeline(|done| {
+            let number = usize::try_from(done.token).expect("a cycle's number");
+            let cycle = words.chunks(OPS_PER_CYCLE).nth(number).unwrap_or_default();
+            for (index, &(at, width)) in cycle.iter().enumerate() {
+                if done.failed(index) {
+                    transfer.failed += 1;
+                    transfer.first_failed.get_or_insert(at);
+                }
+                if let Some(&word) = done.words.get(index) {
+                    let value = lanes(at, width).take(word);
+                    data[place(at, width)].copy_from_slice(&to_bytes(value, width, endian));
+                }
+            }
+            if let Err(error) = done.result {
+                broken.get_or_insert(error);
+            }
+        });
+        let mut ops = Vec::with_capacity(OPS_PER_CYCLE);
+        for (token, cycle) in words.chunks(OPS_PER_CYCLE).enumerate() {
+            ops.clear();
+            ops.extend(cycle.iter().map(op));
+            pipeline.submit(&ops, self.reach.check, token as u64)?;
+        }
+        pipeline.finish()?;
+        broken.map_or(Ok((data, transfer)), Err)
+    }
+
+    /// Reads the range as one value of at most 8 bytes.
+    pub fn value(&self, client: &mut Client) -> Result<(u64, Transfer), EbError> {
+        let (data, transfer) = self.read(client)?;
+        Ok((from_bytes(&data, self.endian), transfer))
+    }
+
+    pub fn set_value(&self, client: &mut Client, value: u64) -> Result<Transfer, EbError> {
+        let size = Width::of_bytes(self.bytes as u64).expect("a size of a value");
+        self.write(client, &to_bytes(value, size, self.endian))
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transfer {
+    pub failed: u64,
+    pub first_failed: Option<u64>,
 }
 
 fn to_bytes(value: u64, size: Width, endian: Endian) -> Vec<u8> {
@@ -196,151 +230,28 @@ fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
     }
 }
 
-/// Covers a range of bytes with the widest accesses that fit, and narrower ones at its ends.
-fn range(
-    client: &Client,
-    reach: Reach,
-    address: u64,
-    bytes: u64,
-) -> Result<Vec<(u64, Width)>, EbError> {
-    let usable = reach.usable(client)?;
-    if bytes > MAX_BYTES {
-        return Err(EbError::Unsupported(format!(
-            "{bytes} bytes; at most {MAX_BYTES} go at a time"
-        )));
-    }
-    let end = address
-        .checked_add(bytes)
-        .ok_or_else(|| EbError::Unsupported("the range leaves the address space".to_owned()))?;
-    let mut at = address;
-    let mut accesses = Vec::new();
-    while at < end {
-        let fits = |width: &Width| {
-            usable.has(*width)
-                && at.is_multiple_of(width.bytes() as u64)
-                && at + width.bytes() as u64 <= end
-        };
-        let width = Width::ALL.into_iter().rev().find(fits).ok_or_else(|| {
-            EbError::Unsupported(format!(
-                "at {at:#x}: the device takes accesses of {usable} bits only; align address and length"
-            ))
-        })?;
-        accesses.push((at, width));
-        at += width.bytes() as u64;
-    }
-    Ok(accesses)
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Transfer {
-    pub failed: u64,
-    pub first_failed: Option<u64>,
-}
-
-pub fn get(
-    client: &mut Client,
-    reach: Reach,
-    address: u64,
-    bytes: u64,
-) -> Result<(Vec<u8>, Transfer), EbError> {
-    let accesses = range(client, reach, address, bytes)?;
-    let mut data = vec![0; usize::try_from(bytes).expect("at most MAX_BYTES")];
-    let take = |at: u64, width: Width, endian: Endian, value: u64| {
-        let place = usize::try_from(at - address).expect("inside the range");
-        data[place..place + width.bytes()].copy_from_slice(&to_bytes(value, width, endian));
-    };
-    let transfer = run(client, reach, &accesses, |_, _| None, take)?;
-    Ok((data, transfer))
-}
-
-pub fn put(
-    client: &mut Client,
-    reach: Reach,
-    address: u64,
-    data: &[u8],
-) -> Result<Transfer, EbError> {
-    let accesses = range(client, reach, address, data.len() as u64)?;
-    let value = |at: u64, width: Width| {
-        let place = usize::try_from(at - address).expect("inside the range");
-        Some(&data[place..place + width.bytes()])
-    };
-    run(client, reach, &accesses, value, |_, _, _, _| {})
-}
-
-/// Runs accesses in pipelined cycles of 32: writes if `value` gives bytes, else reads.
-fn run<'a>(
-    client: &mut Client,
-    reach: Reach,
-    accesses: &[(u64, Width)],
-    value: impl Fn(u64, Width) -> Option<&'a [u8]>,
-    mut take: impl FnMut(u64, Width, Endian, u64),
-) -> Result<Transfer, EbError> {
-    let port = client.layout().data;
-    let endian = match accesses.iter().find(|(_, width)| *width != port) {
-        Some((_, width)) => reach.endian_for(*width, client)?,
-        None => reach.endian.unwrap_or(Endian::Big),
-    };
-    let op = |&(at, width): &(u64, Width)| {
-        let lanes = Lanes::at(at, width, port, endian).expect("aligned and inside the port");
-        match value(at, width) {
-            Some(bytes) => Op { lanes, ..Op::write(at, from_bytes(bytes, endian), port) },
-            None => Op { lanes, ..Op::read(at, port) },
-        }
-    };
-    let mut transfer = Transfer::default();
-    let mut broken = None;
-    let mut pipeline = client.pipeline(|done| {
-        let number = usize::try_from(done.token).expect("a cycle's number");
-        let cycle = accesses.chunks(OPS_PER_CYCLE).nth(number).unwrap_or_default();
-        for (index, &(at, width)) in cycle.iter().enumerate() {
-            if done.failed(index) {
-                transfer.failed += 1;
-                transfer.first_failed.get_or_insert(at);
-            }
-            if let Some(&word) = done.words.get(index) {
-                let lanes =
-                    Lanes::at(at, width, port, endian).expect("aligned and inside the port");
-                take(at, width, endian, lanes.take(word));
-            }
-        }
-        if let Err(error) = done.result {
-            broken.get_or_insert(error);
-        }
-    });
-    let mut ops = Vec::with_capacity(OPS_PER_CYCLE);
-    for (token, cycle) in accesses.chunks(OPS_PER_CYCLE).enumerate() {
-        ops.clear();
-        ops.extend(cycle.iter().map(op));
-        pipeline.submit(&ops, StatusCheck::Status, token as u64)?;
-    }
-    pipeline.finish()?;
-    broken.map_or(Ok(transfer), Err)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::StatusCheck::Status;
     use super::*;
     use crate::bus::Description;
     use crate::transport::{Bridge, Emulated};
     use crate::{ClientOptions, Slave};
 
+    const BASE: u64 = 0x10000;
+
     fn client(widths: Widths, port: Width, endian: Endian) -> Client {
-        let description = Description::memory(0x10000, 0x1ffff, widths, endian);
+        let description = Description::memory(BASE, 0x1ffff, widths, endian);
         let slave = Slave::new(description.build().unwrap());
         let transport = Emulated::new(&Bridge::named("perfect").unwrap(), slave);
         let options = ClientOptions { data: Widths::only(port), ..ClientOptions::default() };
         Client::over(Box::new(transport), &options, "test").unwrap()
     }
 
-    fn both(client: &mut Client, address: u64, size: Width, value: u64) -> u64 {
-        let reach = Reach::of(client, address).unwrap();
-        assert!(!write(client, reach, address, size, Space::Bus, Status, value).unwrap());
-        let (found, failed) = read(client, reach, address, size, Space::Bus, Status).unwrap();
-        assert!(!failed);
-        found
+    fn words(client: &mut Client, address: u64, bytes: u64) -> Words {
+        let reach = Reach::of(client, BASE).unwrap();
+        Words::of(client, reach, address, bytes).unwrap()
     }
 
     #[test]
@@ -349,18 +260,15 @@ mod tests {
             for port in Width::ALL {
                 for widths in (1..16).map(Widths::from_nibble) {
                     let mut client = client(widths, port, endian);
-                    let reach = Reach::of(&mut client, 0x10000);
-                    let Ok(reach) = reach else { continue };
-                    if reach.usable(&client).is_err() {
-                        continue;
-                    }
+                    let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
                     for size in Width::ALL {
                         let value = 0x8877_6655_4433_2211 & size.mask();
-                        assert_eq!(
-                            both(&mut client, 0x10008, size, value),
-                            value,
-                            "{endian:?} {port:?} {widths} {size:?}"
-                        );
+                        let words = Words::of(&client, reach, BASE + 8, size.bytes() as u64);
+                        let Ok(words) = words else { continue };
+                        let set = words.set_value(&mut client, value).unwrap();
+                        assert_eq!(set, Transfer::default());
+                        let found = words.value(&mut client).unwrap();
+                        assert_eq!(found, (value, set), "{endian:?} {port:?} {widths} {size:?}");
                     }
                 }
             }
@@ -371,61 +279,43 @@ mod tests {
     fn writing_a_part_of_a_wide_word_leaves_the_rest() {
         for (endian, wanted) in [(Endian::Big, 0x1122_AA44), (Endian::Little, 0x11AA_3344)] {
             let mut client = client(Widths::only(Width::W32), Width::W32, endian);
-            both(&mut client, 0x10000, Width::W32, 0x1122_3344);
-            let reach = Reach::of(&mut client, 0x10000).unwrap();
-            assert_eq!(way(&client, reach, Width::W8).unwrap(), AccessMethod::Widened(Width::W32));
-            both(&mut client, 0x10002, Width::W8, 0xAA);
-            let (word, _) =
-                read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Status).unwrap();
-            assert_eq!(word, wanted);
+            let whole = words(&mut client, BASE, 4);
+            whole.set_value(&mut client, 0x1122_3344).unwrap();
+            let part = words(&mut client, BASE + 2, 1);
+            assert_eq!(part.detour().unwrap(), "done through words of 32 bits");
+            part.set_value(&mut client, 0xAA).unwrap();
+            assert_eq!(whole.value(&mut client).unwrap().0, wanted);
+            assert_eq!(whole.detour(), None);
         }
     }
 
     #[test]
-    fn an_address_that_no_device_covers_is_refused() {
+    fn what_cannot_be_accessed_is_refused_and_errors_are_counted() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
         let error = Reach::of(&mut client, 0x9000_0000).unwrap_err().to_string();
         assert_eq!(error, "failed to find SDB record: invalid address");
-    }
-
-    #[test]
-    fn the_byte_order_must_be_known_only_where_it_matters() {
-        let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let reach = Reach { widths: Widths::ALL, endian: None };
-        assert!(read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Status).is_ok());
-        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, Status)
-            .unwrap_err()
-            .to_string();
+        let plain = Reach::unknown(None);
+        assert!(Words::of(&client, plain, BASE, 4).is_ok());
+        let error = Words::of(&client, plain, BASE, 1).err().unwrap().to_string();
         assert!(error.contains("-b or -l"), "{error}");
-    }
-
-    #[test]
-    fn config_registers_are_read_in_any_size() {
-        let mut client = client(Widths::ALL, Width::W16, Endian::Big);
-        let reach = Reach { widths: Widths::ALL, endian: None };
-        let root = read(&mut client, reach, 8, Width::W64, Space::Config, Status).unwrap();
-        assert_eq!(root, (0, false));
-    }
-
-    #[test]
-    fn errors_inside_a_range_are_counted() {
-        let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let reach = Reach { widths: Widths::ALL, endian: Some(Endian::Big) };
-        let (_, transfer) = get(&mut client, reach, 0x1fff0, 32).unwrap();
-        assert_eq!(transfer, Transfer { failed: 4, first_failed: Some(0x20000) });
+        let past = Words::of(&client, plain, 0x1fff0, 32).unwrap();
+        let failed = Transfer { failed: 4, first_failed: Some(0x20000) };
+        assert_eq!(past.read(&mut client).unwrap().1, failed);
+        let root = Words::of(&client, Reach::config(&client), 8, 8).unwrap();
+        assert_eq!(root.value(&mut client).unwrap(), (0, Transfer::default()));
     }
 
     proptest! {
         #[test]
-        fn what_is_put_is_got(offset in 0..64_u64, data in prop::collection::vec(any::<u8>(), 0..3000), little: bool, port in 0..4_usize) {
+        fn what_is_put_is_got(offset in 0..64_u64, data in prop::collection::vec(any::<u8>(), 0..3000), little: bool, port in 0..4_usize, nibble in 1..16_u8) {
             let endian = if little { Endian::Little } else { Endian::Big };
-            let mut client = client(Widths::ALL, Width::ALL[port], endian);
-            let reach = Reach::of(&mut client, 0x10000).unwrap();
-            let address = 0x10000 + offset;
-            prop_assert_eq!(put(&mut client, reach, address, &data).unwrap(), Transfer::default());
-            let (found, transfer) = get(&mut client, reach, address, data.len() as u64).unwrap();
-            prop_assert_eq!(found, data);
-            prop_assert_eq!(transfer.failed, 0);
+            let (port, widths) = (Width::ALL[port], Widths::from_nibble(nibble));
+            prop_assume!(Width::ALL.into_iter().any(|width| width <= port && widths.has(width)));
+            let mut client = client(widths, port, endian);
+            let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
+            let words = Words::of(&client, reach, BASE + offset, data.len() as u64).unwrap();
+            prop_assert_eq!(words.write(&mut client, &data).unwrap(), Transfer::default());
+            prop_assert_eq!(words.read(&mut client).unwrap(), (data, Transfer::default()));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Address of a slave: `proto/host[/port]`, as the C tools write it.
 
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use daqmeter_wire::etherbone::{PORT, Width, Widths};
@@ -18,31 +19,27 @@ pub enum IpFamily {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `udp/host[/port]`, `udp4/...`, `udp6/...`.
-    Udp(IpFamily, HostPort),
+    Udp(HostPort),
     /// `tcp/host[/port]`, `tcp4/...`, `tcp6/...`.
-    Tcp(IpFamily, HostPort),
+    Tcp(HostPort),
     /// `dev/<name under /dev>`: a serial port, a PCIe or USB character device, a pseudo-terminal.
     Dev(String),
     /// `tunnel/<tunnel host>/<port>/<host>[/port]`: UDP behind a proxy on TCP.
-    Tunnel {
-        /// IP versions of the connection to the proxy.
-        family: IpFamily,
-        proxy: HostPort,
-        target: String,
-    },
+    Tunnel { proxy: HostPort, target: String },
     /// `emu/<bridge>`: an emulated timing receiver behind an emulated bridge, in this process.
     Emulated(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
+    pub family: IpFamily,
     pub name: String,
     pub port: u16,
 }
 
 impl HostPort {
     /// Reads `host[/port]`; without a port, or with an empty one, that of Etherbone.
-    pub fn parse(text: &str) -> Result<HostPort, EbError> {
+    pub fn parse(family: IpFamily, text: &str) -> Result<HostPort, EbError> {
         let (name, port) = text.split_once('/').unwrap_or((text, ""));
         if name.is_empty() {
             return Err(wrong(text, "has no host"));
@@ -51,15 +48,13 @@ impl HostPort {
             "" => PORT,
             port => port.parse().map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
         };
-        Ok(HostPort { name: name.to_owned(), port })
+        Ok(HostPort { family, name: name.to_owned(), port })
     }
 
-    pub fn resolve(&self, family: IpFamily) -> Result<Vec<SocketAddr>, EbError> {
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>, EbError> {
         let bare = self.name.trim_start_matches('[').trim_end_matches(']');
-        let found = (bare, self.port)
-            .to_socket_addrs()
-            .map_err(|error| EbError::Address(format!("{}: {error}", self.name)))?;
-        let wanted = |address: &SocketAddr| match family {
+        let found = (bare, self.port).to_socket_addrs().map_err(EbError::io(&self.name))?;
+        let wanted = |address: &SocketAddr| match self.family {
             IpFamily::Any => true,
             IpFamily::V4 => address.is_ipv4(),
             IpFamily::V6 => address.is_ipv6(),
@@ -68,15 +63,42 @@ impl HostPort {
         addresses.sort_by_key(SocketAddr::is_ipv4);
         addresses.dedup();
         if addresses.is_empty() {
-            let family = if family == IpFamily::V4 { "IPv4" } else { "IPv6" };
-            return Err(EbError::Address(format!("{} has no {family} address", self.name)));
+            let family = if self.family == IpFamily::V4 { "IPv4" } else { "IPv6" };
+            return Err(EbError::Other(format!("{} has no {family} address", self.name)));
         }
         Ok(addresses)
+    }
+
+    /// Returns what opens first of the host's addresses, or the error of the last.
+    pub(crate) fn first<T>(
+        &self,
+        what: &str,
+        mut open: impl FnMut(SocketAddr) -> io::Result<T>,
+    ) -> Result<T, EbError> {
+        let mut refused = None;
+        for to in self.resolve()? {
+            match open(to) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => refused = Some(EbError::io(format!("cannot {what} {to}"))(error)),
+            }
+        }
+        Err(refused.expect("resolving gives at least one address"))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match self.family {
+            IpFamily::Any => "",
+            IpFamily::V4 => "4",
+            IpFamily::V6 => "6",
+        };
+        write!(f, "{family}/{}/{}", self.name, self.port)
     }
 }
 
 fn wrong(text: &str, why: &str) -> EbError {
-    EbError::Address(format!(
+    EbError::Other(format!(
         "`{text}` {why}; addresses are udp/host[/port], tcp/host[/port], dev/name, tunnel/host/port/host[/port], emu/bridge"
     ))
 }
@@ -91,22 +113,19 @@ impl Address {
             _ => IpFamily::Any,
         };
         match proto.as_str() {
-            "udp" | "udp4" | "udp6" => Ok(Address::Udp(family, HostPort::parse(rest)?)),
-            "tcp" | "tcp4" | "tcp6" => Ok(Address::Tcp(family, HostPort::parse(rest)?)),
+            "udp" | "udp4" | "udp6" => Ok(Address::Udp(HostPort::parse(family, rest)?)),
+            "tcp" | "tcp4" | "tcp6" => Ok(Address::Tcp(HostPort::parse(family, rest)?)),
             "dev" if !rest.is_empty() && !rest.split('/').any(|part| part == "..") => {
                 Ok(Address::Dev(rest.to_owned()))
             }
             "emu" if !rest.is_empty() => Ok(Address::Emulated(rest.to_owned())),
             "tunnel" | "tunnel4" | "tunnel6" => {
-                let mut parts = rest.splitn(3, '/');
-                let (Some(name), Some(port), Some(target)) =
-                    (parts.next(), parts.next(), parts.next())
-                else {
+                let [name, port, target] = rest.splitn(3, '/').collect::<Vec<_>>()[..] else {
                     return Err(wrong(text, "has no target behind the tunnel"));
                 };
-                HostPort::parse(target)?;
-                let proxy = HostPort::parse(&format!("{name}/{port}"))?;
-                Ok(Address::Tunnel { family, proxy, target: target.to_owned() })
+                HostPort::parse(IpFamily::Any, target)?;
+                let proxy = HostPort::parse(family, &format!("{name}/{port}"))?;
+                Ok(Address::Tunnel { proxy, target: target.to_owned() })
             }
             _ => Err(wrong(text, "is not an address")),
         }
@@ -115,22 +134,11 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let version = |family: &IpFamily| match family {
-            IpFamily::Any => "",
-            IpFamily::V4 => "4",
-            IpFamily::V6 => "6",
-        };
-        let socket = |f: &mut fmt::Formatter<'_>, protocol: &str, family, host: &HostPort| {
-            write!(f, "{protocol}{}/{}/{}", version(family), host.name, host.port)
-        };
         match self {
-            Address::Udp(family, host) => socket(f, "udp", family, host),
-            Address::Tcp(family, host) => socket(f, "tcp", family, host),
+            Address::Udp(host) => write!(f, "udp{host}"),
+            Address::Tcp(host) => write!(f, "tcp{host}"),
             Address::Dev(name) => write!(f, "dev/{name}"),
-            Address::Tunnel { family, proxy, target } => {
-                socket(f, "tunnel", family, proxy)?;
-                write!(f, "/{target}")
-            }
+            Address::Tunnel { proxy, target } => write!(f, "tunnel{proxy}/{target}"),
             Address::Emulated(bridge) => write!(f, "emu/{bridge}"),
         }
     }
@@ -166,65 +174,57 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_the_c_tools_are_understood() {
+    fn addresses_of_the_c_tools_are_understood_and_others_say_why_not() {
         for (text, shown) in [
-            ("udp/192.168.0.1", "udp/192.168.0.1/60368"),
-            ("UDP4/host/1234", "udp4/host/1234"),
-            ("tcp6/::1/", "tcp6/::1/60368"),
-            ("dev/wbm0", "dev/wbm0"),
-            ("dev/pts/3", "dev/pts/3"),
-            ("tunnel/gate/8183/tr5/60368", "tunnel/gate/8183/tr5/60368"),
-            ("emu/scu-pcie-2018", "emu/scu-pcie-2018"),
+            ("udp/192.168.0.1", Ok("udp/192.168.0.1/60368")),
+            ("UDP4/host/1234", Ok("udp4/host/1234")),
+            ("tcp6/::1/", Ok("tcp6/::1/60368")),
+            ("dev/pts/3", Ok("dev/pts/3")),
+            ("tunnel/gate/8183/tr5/60368", Ok("tunnel/gate/8183/tr5/60368")),
+            ("emu/scu-pcie-2018", Ok("emu/scu-pcie-2018")),
+            ("localhost", Err("no protocol")),
+            ("udp/", Err("no host")),
+            ("udp/host/http", Err("`http` is not a port")),
+            ("udp/host/70000", Err("not a port")),
+            ("sctp/host", Err("is not an address")),
+            ("tunnel/gate/8183", Err("no target")),
+            ("dev/../etc/passwd", Err("is not an address")),
+            ("dev/", Err("is not an address")),
         ] {
-            assert_eq!(Address::parse(text).unwrap().to_string(), shown);
-        }
-    }
-
-    #[test]
-    fn what_is_not_an_address_says_why() {
-        for (text, why) in [
-            ("localhost", "no protocol"),
-            ("udp/", "no host"),
-            ("udp/host/http", "`http` is not a port"),
-            ("udp/host/70000", "not a port"),
-            ("sctp/host", "is not an address"),
-            ("tunnel/gate/8183", "no target"),
-            ("dev/../etc/passwd", "is not an address"),
-            ("dev/", "is not an address"),
-        ] {
-            let error = Address::parse(text).unwrap_err().to_string();
-            assert!(error.contains(why), "{text}: {error}");
+            match (Address::parse(text), shown) {
+                (Ok(address), Ok(shown)) => assert_eq!(address.to_string(), shown),
+                (Err(error), Err(why)) => assert!(error.to_string().contains(why), "{error}"),
+                other => panic!("{text}: {other:?}"),
+            }
         }
     }
 
     #[test]
     fn a_family_that_the_host_lacks_is_refused() {
-        let host = HostPort::parse("127.0.0.1/5").unwrap();
-        assert_eq!(host.resolve(IpFamily::Any).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
-        assert!(host.resolve(IpFamily::V6).unwrap_err().to_string().contains("no IPv6"));
-        assert_eq!(HostPort::parse("::1").unwrap().resolve(IpFamily::V6).unwrap()[0].port(), PORT);
+        let resolved =
+            |family, text: &str| HostPort::parse(family, text).and_then(|host| host.resolve());
+        let found = resolved(IpFamily::Any, "127.0.0.1/5").unwrap();
+        assert_eq!(found, ["127.0.0.1:5".parse().unwrap()]);
+        let refused = resolved(IpFamily::V6, "127.0.0.1/5").unwrap_err().to_string();
+        assert!(refused.contains("no IPv6"), "{refused}");
+        assert_eq!(resolved(IpFamily::V6, "::1").unwrap()[0].port(), PORT);
     }
 
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
+    fn numbers_and_sets_of_widths_are_read_as_by_the_c_tools() {
+        let all = u64::MAX;
         for (text, value) in
-            [("0x1F", 31), ("017", 15), ("15", 15), ("0", 0), ("0xffffffffffffffff", u64::MAX)]
+            [("0x1F", 31), ("017", 15), ("15", 15), ("0", 0), ("0xffffffffffffffff", all)]
         {
             assert_eq!(parse_number(text), Ok(value), "{text}");
         }
         for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {
             assert!(parse_number(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn widths_are_joined_by_any_separator() {
         assert_eq!(parse_widths("8/16,32;64"), Ok(Widths::ALL));
         assert_eq!(parse_widths("32"), Ok(Widths::only(Width::W32)));
-        assert!(
-            parse_widths("24").is_err()
-                && parse_widths("").is_err()
-                && parse_widths("32/").is_err()
-        );
+        for wrong in ["24", "", "32/"] {
+            assert!(parse_widths(wrong).is_err(), "{wrong}");
+        }
     }
 }

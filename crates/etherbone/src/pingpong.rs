@@ -1,9 +1,9 @@
 //! The raw path: equal bytes over an equal socket, echoed unchanged. It bounds Etherbone's speed on
 //! this host.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,6 +17,9 @@ use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::transport::{self, EbTransport, RECEIVE_BYTES};
+use crate::{Address, EbDialect, EbError};
 
 /// Messages that are sent over loopback, and sent back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -83,10 +86,7 @@ impl Request for PingPongRequest {
 pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
     let PingPongRequest { transport, message_bytes, batch, .. } = request;
     let (what, how) = match batch {
-        1 => (
-            format!("ping-pong of {message_bytes} B"),
-            "one message at a time, select and receive at both ends",
-        ),
+        1 => (format!("ping-pong of {message_bytes} B"), "one message at a time"),
         _ => (
             format!("echo of {message_bytes} B x {batch}"),
             "as many messages on their way as in the pipeline, in batches where the kernel takes them",
@@ -94,7 +94,7 @@ pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
     };
     LimitSpec::Measured {
         name: format!("raw {transport} {what}"),
-        how: format!("same bytes, same placement, no Etherbone: {how}"),
+        how: format!("same bytes, same sockets, same placement, no Etherbone: {how}"),
         workload: request.workload(),
         scale: 1.0,
     }
@@ -104,38 +104,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes on their way at once, as in the client.
 const WINDOW_BYTES: usize = 48 * 1024;
 
-fn open(request: &PingPongRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let (request, ledger) = (request.clone(), Ledger::new("messages"));
-    Ok(vec![Box::new(PingPong { request, ends: None, ledger })])
-}
-
 struct PingPong {
-    request: PingPongRequest,
+    message_bytes: usize,
+    burst: usize,
     ends: Option<Ends>,
     ledger: Ledger,
+    request: PingPongRequest,
 }
 
+/// Our end of the socket, and the thread that echoes.
 struct Ends {
-    socket: Socket,
+    way: Box<dyn EbTransport>,
     stop: Arc<AtomicBool>,
     echo: Option<JoinHandle<()>>,
-    request: Vec<u8>,
-    answer: Vec<u8>,
-}
-
-enum Socket {
-    Udp(UdpSocket),
-    Tcp(TcpStream),
+    sent: Vec<u8>,
+    back: Vec<u8>,
 }
 
 impl Drop for Ends {
+    /// Wakes the echo by a message and waits for it.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Wakes the echo; when it is gone already there is nothing to wake.
-        match &self.socket {
-            Socket::Udp(socket) => drop(socket.send(&[0])),
-            Socket::Tcp(stream) => drop(stream.shutdown(std::net::Shutdown::Both)),
-        }
+        let _ = self.way.send(&[0], &[1]);
         if let Some(echo) = self.echo.take() {
             // A panic of the echo has already shown as a lost message.
             let _ = echo.join();
@@ -143,25 +133,61 @@ impl Drop for Ends {
     }
 }
 
-fn fault(what: &str) -> impl FnOnce(io::Error) -> Fault + '_ {
-    move |error| Fault::new(format!("{what}: {error}"))
+fn open(request: &PingPongRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let whole = |number: u64| usize::try_from(number).expect("the request was checked");
+    let message_bytes = whole(request.message_bytes);
+    let burst = whole(request.batch).min((WINDOW_BYTES / message_bytes).max(1));
+    let (request, ledger) = (request.clone(), Ledger::new("messages"));
+    Ok(vec![Box::new(PingPong { message_bytes, burst, ends: None, ledger, request })])
 }
 
-impl PingPong {
-    fn open_ends(&self) -> Result<Ends, Fault> {
+/// Echoes what comes until it is told to stop.
+fn echo(
+    protocol: Protocol,
+    stop: Arc<AtomicBool>,
+) -> std::io::Result<(u16, Box<dyn FnOnce() + Send>)> {
+    let running = move || !stop.load(Ordering::Acquire);
+    let mut buffer = vec![0; 1 << 18];
+    match protocol {
+        Protocol::Udp => {
+            let socket = UdpSocket::bind("127.0.0.1:0")?;
+            net::enable_gro(socket.as_fd());
+            let port = socket.local_addr()?.port();
+            let body = move || {
+                while running() {
+                    let fd = socket.as_fd();
+                    if let Ok((received, from)) = net::receive_from(fd, &mut buffer, true) {
+                        let batch = &buffer[..received.bytes];
+                        let _ = net::send(fd, batch, received.segment_bytes, Some(&from));
+                    }
+                }
+            };
+            Ok((port, Box::new(body)))
+        }
+        Protocol::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let port = listener.local_addr()?.port();
+            let body = move || {
+                let Ok((mut stream, _)) = listener.accept() else { return };
+                let _ = stream.set_nodelay(true);
+                while running()
+                    && let Ok(bytes @ 1..) = stream.read(&mut buffer)
+                    && stream.write_all(&buffer[..bytes]).is_ok()
+                {}
+            };
+            Ok((port, Box::new(body)))
+        }
+    }
+}
+
+impl Ends {
+    fn open(request: &PingPongRequest, burst_bytes: usize) -> Result<Ends, EbError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (socket, echo): (Socket, Box<dyn FnOnce() + Send>) = match self.request.transport {
-            Protocol::Udp => {
-                let (ours, theirs) = udp_pair().map_err(fault("cannot open UDP sockets"))?;
-                let stop = stop.clone();
-                (Socket::Udp(ours), Box::new(move || echo_udp(&theirs, &stop)))
-            }
-            Protocol::Tcp => {
-                let (ours, theirs) = tcp_pair().map_err(fault("cannot open TCP sockets"))?;
-                (Socket::Tcp(ours), Box::new(move || echo_tcp(theirs)))
-            }
-        };
-        let cpu = self.request.peer_cpu;
+        let (port, echo) =
+            echo(request.transport, stop.clone()).map_err(EbError::io("cannot open a socket"))?;
+        let address = Address::parse(&format!("{}/127.0.0.1/{port}", request.transport))?;
+        let way = transport::open(&address, EbDialect::Gsi, PATIENCE)?;
+        let cpu = request.peer_cpu;
         let body = move || {
             // If the CPU is not allowed, the echo runs unpinned; the harness refuses CPUs that
             // do not exist.
@@ -170,124 +196,28 @@ impl PingPong {
             }
             echo();
         };
-        let echo = std::thread::Builder::new()
-            .name("echo".to_owned())
-            .spawn(body)
-            .map_err(fault("cannot start a thread"))?;
-        let burst = self.burst() * self.message_bytes();
-        let request = (0..=250_u8).cycle().take(burst).collect();
-        Ok(Ends { socket, stop, echo: Some(echo), request, answer: vec![0; burst.max(1 << 16)] })
+        let thread = std::thread::Builder::new().name("echo".to_owned()).spawn(body);
+        let echo = Some(thread.map_err(EbError::io("cannot start a thread"))?);
+        let sent = (0..=250_u8).cycle().take(burst_bytes).collect();
+        Ok(Ends { way, stop, echo, sent, back: vec![0; burst_bytes + RECEIVE_BYTES] })
     }
 
-    fn message_bytes(&self) -> usize {
-        usize::try_from(self.request.message_bytes).expect("the request was checked")
-    }
-
-    fn burst(&self) -> usize {
-        let batch = usize::try_from(self.request.batch).expect("the request was checked");
-        batch.min((WINDOW_BYTES / self.message_bytes()).max(1))
-    }
-}
-
-fn udp_pair() -> io::Result<(UdpSocket, UdpSocket)> {
-    let (ours, theirs) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
-    ours.connect(theirs.local_addr()?)?;
-    for socket in [&ours, &theirs] {
-        net::enable_gro(socket.as_fd());
-    }
-    Ok((ours, theirs))
-}
-
-fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let ours = TcpStream::connect(listener.local_addr()?)?;
-    let (theirs, _) = listener.accept()?;
-    for stream in [&ours, &theirs] {
-        stream.set_nodelay(true)?;
-    }
-    Ok((ours, theirs))
-}
-
-fn echo_udp(socket: &UdpSocket, stop: &AtomicBool) {
-    let mut buffer = vec![0; 1 << 16];
-    while !stop.load(Ordering::Acquire) {
-        if !net::select_readable(socket.as_fd(), PATIENCE).unwrap_or(false) {
-            continue;
-        }
-        let Ok((received, from)) = net::receive_from(socket.as_fd(), &mut buffer, true) else {
-            continue;
-        };
-        let _ = net::send(
-            socket.as_fd(),
-            &buffer[..received.bytes],
-            received.segment_bytes,
-            Some(&from),
-        );
-    }
-}
-
-fn echo_tcp(mut stream: TcpStream) {
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        if !net::select_readable(stream.as_fd(), PATIENCE).unwrap_or(true) {
-            continue;
-        }
-        match stream.read(&mut buffer) {
-            Ok(0) | Err(_) => return,
-            Ok(bytes) => {
-                if stream.write_all(&buffer[..bytes]).is_err() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-impl Socket {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Udp(socket) => socket.as_fd(),
-            Socket::Tcp(stream) => stream.as_fd(),
-        }
-    }
-
-    fn send(&mut self, messages: &[u8], message_bytes: usize) -> Result<(), Fault> {
-        match self {
-            Socket::Udp(socket) => {
-                net::send(socket.as_fd(), messages, message_bytes, None).map(drop)
-            }
-            Socket::Tcp(stream) => stream.write_all(messages),
-        }
-        .map_err(fault("cannot send"))
-    }
-
-    fn receive(&mut self, room: &mut [u8]) -> Result<usize, Fault> {
-        match self {
-            Socket::Udp(socket) => {
-                net::receive(socket.as_fd(), room, true).map(|received| received.bytes)
-            }
-            Socket::Tcp(stream) => stream.read(room),
-        }
-        .map_err(fault("cannot receive"))
-    }
-}
-
-impl Ends {
     /// Sends the first bytes of the request, and waits until as many have come back.
-    fn round(&mut self, bytes: usize, message_bytes: usize) -> Result<(), Fault> {
-        let batch_bytes = (net::MAX_SEGMENTS * message_bytes)
-            .min(net::MAX_BATCH_BYTES / message_bytes * message_bytes);
-        for part in self.request[..bytes].chunks(batch_bytes) {
-            self.socket.send(part, message_bytes)?;
+    fn round(&mut self, messages: usize, message_bytes: usize) -> Result<(), Fault> {
+        const LENGTHS: usize = 64;
+        let bytes = messages * message_bytes;
+        let lengths = [message_bytes; LENGTHS];
+        for part in self.sent[..bytes].chunks(LENGTHS * message_bytes) {
+            self.way.send(part, &lengths[..part.len() / message_bytes])?;
         }
         let mut back = 0;
         while back < bytes {
-            if !net::select_readable(self.socket.fd(), PATIENCE).map_err(fault("select"))? {
+            let Some(arrived) = self.way.receive(&mut self.back[back..], PATIENCE)? else {
                 return Err(Fault::new(format!(
                     "a message of {message_bytes} bytes did not come back within {PATIENCE:?}"
                 )));
-            }
-            back += self.socket.receive(&mut self.answer[back..])?;
+            };
+            back += arrived.bytes;
         }
         Ok(())
     }
@@ -309,19 +239,17 @@ impl Session for PingPong {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        self.ends = Some(self.open_ends()?);
+        self.ends = Some(Ends::open(&self.request, self.burst * self.message_bytes)?);
         Ok(())
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
-        let (burst, message_bytes) = (self.burst() as u64, self.message_bytes());
         let ends = self.ends.as_mut().expect("prepared before the first step");
         let mut left = operations;
         while left > 0 {
-            let now = left.min(burst);
+            let now = left.min(self.burst as u64);
             self.ledger.issued += now;
-            let bytes = usize::try_from(now).expect("a burst") * message_bytes;
-            ends.round(bytes, message_bytes)?;
+            ends.round(usize::try_from(now).expect("a burst"), self.message_bytes)?;
             self.ledger.delivered += now;
             left -= now;
         }
@@ -329,12 +257,10 @@ impl Session for PingPong {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        let message_bytes = self.message_bytes();
-        let bytes = self.burst() * message_bytes;
         let ends = self.ends.as_mut().expect("prepared before verification");
-        ends.answer.fill(0);
-        ends.round(bytes, message_bytes)?;
-        match ends.request.iter().zip(&ends.answer).position(|(sent, back)| sent != back) {
+        ends.back.fill(0);
+        ends.round(self.burst, self.message_bytes)?;
+        match ends.sent.iter().zip(&ends.back).position(|(sent, back)| sent != back) {
             Some(at) => Err(Fault::new(format!("byte {at} came back changed"))),
             None => Ok(()),
         }
@@ -386,24 +312,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn wrong_parameters_are_named() {
-        let error = |name: &str, value: Param| {
-            let workload = PingPongRequest::example().workload().with(name, value);
-            PingPongRequest::of(&workload).unwrap_err().0
-        };
-        assert!(error("message_bytes", 2000_u64.into()).contains("1 to 1472"));
-        assert!(error("batch", 0_u64.into()).contains("`batch` is 0"));
-        assert!(error("transport", "sctp".into()).contains("expected `udp` or `tcp`"));
-    }
-
     /// Issue 15: the echo ran unpinned when its CPU did not exist.
     #[test]
-    fn a_cpu_that_does_not_exist_is_refused_under_its_old_name_too() {
-        for name in ["peer_cpu", "server_cpu"] {
-            let workload = PingPongRequest::example().workload();
-            let error = PingPongRequest::of(&workload.with(name, 1_000_000_u64)).unwrap_err();
-            assert!(error.0.contains("`peer_cpu` is 1000000: there is no such CPU"), "{error}");
+    fn wrong_parameters_are_named_and_the_old_name_of_the_cpu_too() {
+        for (name, value, wanted) in [
+            ("message_bytes", 2000_u64.into(), "1 to 1472"),
+            ("batch", 0_u64.into(), "`batch` is 0"),
+            ("transport", "sctp".into(), "expected `udp` or `tcp`"),
+            ("peer_cpu", 1_000_000_u64.into(), "`peer_cpu` is 1000000: there is no such CPU"),
+            ("server_cpu", 1_000_000_u64.into(), "`peer_cpu` is 1000000: there is no such CPU"),
+        ] {
+            let value: Param = value;
+            let workload = PingPongRequest::example().workload().with(name, value);
+            let error = PingPongRequest::of(&workload).unwrap_err().0;
+            assert!(error.contains(wanted), "{name}: {error}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use daqmeter_wire::etherbone::config;
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
-use daqmeter_wire::etherbone::sdb::{self, SdbRecord};
+use daqmeter_wire::etherbone::sdb::{self, SdbDevice, SdbRecord};
 
 use crate::{Client, EbError};
 
@@ -28,10 +28,9 @@ impl ScannedRecord {
 
     pub fn is(&self, (vendor, device): (u64, u32)) -> bool {
         matches!(self.record, SdbRecord::Device(_) | SdbRecord::Bridge { .. })
-            && self
-                .record
-                .product()
-                .is_some_and(|product| product.vendor == vendor && product.device == device)
+            && self.record.component().is_some_and(|component| {
+                component.product.vendor == vendor && component.product.device == device
+            })
     }
 }
 
@@ -67,54 +66,25 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
     Ok(walk.scan)
 }
 
-/// Finds the device at an address, as eb-read does: the scan follows only the bridge that leads
-/// there.
-pub fn device_at(
-    client: &mut Client,
-    address: u64,
-) -> Result<Option<(sdb::SdbDevice, u64)>, EbError> {
-    let mut place = Place { table: root_address(client)?, base: 0 };
-    for _ in 0..DEEPEST {
-        let mut next = None;
-        for index in 0..record_count(client, place.table)? {
-            let record = read_record(client, place.table, index)?;
-            let covers = |first: u64, last: u64| {
-                let absolute = place.base.wrapping_add(first)..=place.base.wrapping_add(last);
-                absolute.contains(&address)
-            };
-            match record {
-                SdbRecord::Device(device)
-                    if covers(device.component.first, device.component.last) =>
-                {
-                    return Ok(Some((device, place.base.wrapping_add(device.component.first))));
-                }
-                SdbRecord::Bridge { child, component }
-                    if covers(component.first, component.last) =>
-                {
-                    next = Some(Place {
-                        table: place.base.wrapping_add(child),
-                        base: place.base.wrapping_add(component.first),
-                    });
-                }
-                _ => {}
-            }
+/// Finds the device at an address.
+pub fn device_at(client: &mut Client, address: u64) -> Result<Option<SdbDevice>, EbError> {
+    let scan = scan(client, true)?;
+    let covering = scan.found.iter().find_map(|found| match found.record {
+        SdbRecord::Device(device) if found.first? <= address && address <= found.last? => {
+            Some(device)
         }
-        let Some(inner) = next else { return Ok(None) };
-        place = inner;
+        _ => None,
+    });
+    match (covering, scan.unread.is_empty()) {
+        (None, false) => Err(EbError::Other(scan.unread.join("; "))),
+        (covering, _) => Ok(covering),
     }
-    Err(too_deep())
 }
 
 #[derive(Clone, Copy)]
 struct Place {
     table: u64,
     base: u64,
-}
-
-fn too_deep() -> EbError {
-    EbError::Unsupported(format!(
-        "bridges are nested deeper than {DEEPEST}: the tables of this bus loop"
-    ))
 }
 
 fn root_address(client: &mut Client) -> Result<u64, EbError> {
@@ -149,10 +119,10 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
 fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
     let head = read_bytes(client, table, 32)?;
     let count = sdb::record_count(&head)
-        .map_err(|error| EbError::Unsupported(format!("no SDB table at {table:#x}: {error}")))?;
+        .map_err(|error| EbError::Other(format!("no SDB table at {table:#x}: {error}")))?;
     if count == 0 || count > sdb::MAX_RECORDS {
         let most = sdb::MAX_RECORDS;
-        return Err(EbError::Unsupported(format!(
+        return Err(EbError::Other(format!(
             "the SDB table at {table:#x} claims {count} records; 1 to {most} are believed"
         )));
     }
@@ -165,7 +135,7 @@ fn read_record(client: &mut Client, table: u64, index: u64) -> Result<SdbRecord,
     let record: [u8; sdb::RECORD_BYTES] =
         bytes.try_into().expect("as many bytes as were asked for");
     // A second head inside a table, or one without its magic, is shown as an unknown record.
-    Ok(SdbRecord::parse(&record).unwrap_or(SdbRecord::Unknown(record[sdb::RECORD_BYTES - 1])))
+    Ok(SdbRecord::parse(&record).unwrap_or(SdbRecord::Other(record[sdb::RECORD_BYTES - 1])))
 }
 
 struct Walk<'a> {
@@ -179,10 +149,10 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn table(&mut self, place: Place, path: &[usize]) -> Result<(), EbError> {
         if path.len() > DEEPEST {
-            return Err(too_deep());
+            return Err(EbError::Other(format!("bridges are nested deeper than {DEEPEST}")));
         }
         if self.seen.contains(&place.table) {
-            return Err(EbError::Unsupported(format!(
+            return Err(EbError::Other(format!(
                 "the SDB table at {:#x} contains itself",
                 place.table
             )));
@@ -200,7 +170,7 @@ impl Walk<'_> {
         }
         if self.scan.found.len() >= MAX_FOUND {
             self.stopped = true;
-            return Err(EbError::Unsupported(format!(
+            return Err(EbError::Other(format!(
                 "the tables of this bus have more than {MAX_FOUND} records"
             )));
         }
@@ -236,7 +206,7 @@ impl Walk<'_> {
     /// Keeps the reason why a table was not read whole. The scan goes on after an error in one
     /// table, and ends when the slave is silent or gone.
     fn note(&mut self, what: &str, error: EbError) {
-        self.stopped |= !matches!(error, EbError::Bus { .. } | EbError::Unsupported(_));
+        self.stopped |= matches!(error, EbError::Timeout(_) | EbError::Closed);
         let line = format!("{what} was not read whole: {error}");
         self.scan.unread.push(line);
     }

@@ -10,15 +10,12 @@ mod tools;
 
 use std::fmt::Display;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use daqmeter_etherbone::access::Reach;
+use daqmeter_etherbone::Address;
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
-use daqmeter_etherbone::{Address, Client, ClientOptions, EbDialect};
-use daqmeter_wire::etherbone::{Endian, Width, Widths};
+use daqmeter_wire::etherbone::{Endian, Width};
 
-use crate::arguments::duration;
 use crate::output::{Failure, tool_name};
 
 /// Access Wishbone registers over Etherbone, serve them, and measure both.
@@ -69,76 +66,6 @@ enum Tool {
     Perf(Box<perf::Arguments>),
 }
 
-/// Options that all C tools share.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Wire {
-    /// Acceptable address widths: 8/16/32/64
-    #[arg(short = 'a', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
-    address: Widths,
-    /// Acceptable data widths
-    #[arg(short = 'd', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
-    data: Widths,
-    /// Probes before giving up; 0 asks none
-    #[arg(short = 'r', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "3", help_heading = "Conversation")]
-    probes: u32,
-    /// Deadline of a cycle
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s", help_heading = "Conversation")]
-    timeout: Duration,
-    /// Ask reads again so often after their deadline
-    #[arg(long, value_name = "N", default_value = "0", help_heading = "Conversation")]
-    retries: u32,
-    /// Speak the dialect of LiteX
-    #[arg(long, help_heading = "Conversation")]
-    litex: bool,
-    /// Tell what is done, on stderr
-    #[arg(short = 'v', help_heading = "Output")]
-    verbose: bool,
-    /// No warnings
-    #[arg(short = 'q', help_heading = "Output")]
-    quiet: bool,
-    /// One line of JSON instead of text
-    #[arg(long, help_heading = "Output")]
-    json: bool,
-}
-
-impl Wire {
-    fn options(&self) -> ClientOptions {
-        ClientOptions {
-            address: self.address,
-            data: self.data,
-            probes: self.probes,
-            timeout: self.timeout,
-            read_retries: self.retries,
-            dialect: if self.litex { EbDialect::Litex } else { EbDialect::Gsi },
-            ..ClientOptions::default()
-        }
-    }
-
-    fn open(&self, address: &Address) -> Result<Client, Failure> {
-        self.open_with(address, &self.options())
-    }
-
-    fn open_with(&self, address: &Address, options: &ClientOptions) -> Result<Client, Failure> {
-        let client = Client::open(address, options).map_err(refused)?;
-        let layout = client.layout();
-        let (a, d) = (layout.address.bits(), layout.data.bits());
-        self.say(&format!("Connected to {address} with {a}/{d}-bit address/port widths."));
-        Ok(client)
-    }
-
-    fn say(&self, line: &str) {
-        if self.verbose {
-            crate::output::tell(line);
-        }
-    }
-
-    fn warn(&self, line: &str) {
-        if !self.quiet {
-            crate::output::tell(&format!("{}: warning: {line}", crate::output::program_name()));
-        }
-    }
-}
-
 /// Byte order, where it is forced.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Order {
@@ -151,33 +78,12 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    fn over(self, reach: Reach, wire: &Wire) -> Reach {
-        let Some(endian) = self.endian() else {
-            return reach;
-        };
-        if let Some(found) = reach.endian.filter(|found| *found != endian) {
-            wire.warn(&format!(
-                "the device is {}, it is accessed as {}",
-                endian_name(found),
-                endian_name(endian)
-            ));
-        }
-        Reach { endian: Some(endian), ..reach }
-    }
-
     fn endian(self) -> Option<Endian> {
         match (self.big, self.little) {
             (true, _) => Some(Endian::Big),
             (_, true) => Some(Endian::Little),
             _ => None,
         }
-    }
-}
-
-fn endian_name(endian: Endian) -> &'static str {
-    match endian {
-        Endian::Big => "big-endian",
-        Endian::Little => "little-endian",
     }
 }
 
@@ -210,19 +116,16 @@ fn address(text: &str) -> Result<Address, String> {
 
 /// Reads `address/size`, the size 1, 2, 4 or 8 bytes.
 fn place(text: &str) -> Result<(u64, Width), String> {
-    let (at, size) = text
-        .split_once('/')
-        .ok_or_else(|| format!("`{text}` is not address/size, e.g. 0x1000/4"))?;
-    let size = Width::of_bytes(number(size)?)
-        .ok_or_else(|| format!("`{text}`: a size is 1, 2, 4 or 8 bytes"))?;
-    Ok((number(at)?, size))
+    let (at, bytes) = span(text)?;
+    let size = Width::of_bytes(bytes);
+    Ok((at, size.ok_or_else(|| format!("`{text}`: a size is 1, 2, 4 or 8 bytes"))?))
 }
 
 fn span(text: &str) -> Result<(u64, u64), String> {
-    let (at, length) = text
+    let (at, bytes) = text
         .split_once('/')
-        .ok_or_else(|| format!("`{text}` is not address/length, e.g. 0x1000/256"))?;
-    Ok((number(at)?, number(length)?))
+        .ok_or_else(|| format!("`{text}` is not address/bytes, e.g. 0x1000/4"))?;
+    Ok((number(at)?, number(bytes)?))
 }
 
 #[cfg(test)]
@@ -248,7 +151,7 @@ mod tests {
     #[test]
     fn places_and_spans() {
         assert_eq!(place("0x10/4"), Ok((16, Width::W32)));
-        assert!(place("0x10").unwrap_err().contains("address/size"));
+        assert!(place("0x10").unwrap_err().contains("address/bytes"));
         assert!(place("0x10/3").unwrap_err().contains("1, 2, 4 or 8"));
         assert_eq!(span("010/0x20"), Ok((8, 32)));
     }

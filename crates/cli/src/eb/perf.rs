@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
 use daqmeter_harness::{StepPlan, ordered};
 use daqmeter_record::RunRecord;
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
 
+use crate::arguments::{CpuList, cpu_list};
 use crate::measure::{Bench, Common};
 use crate::output::{Failure, tell};
 
@@ -19,13 +19,13 @@ use crate::output::{Failure, tell};
 pub(crate) struct Arguments {
     /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8
     #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list, default_value = "1-8")]
-    per_cycle: List,
+    per_cycle: CpuList,
     /// Series
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value = "11")]
     series: u64,
-    /// Method
-    #[arg(long, value_enum, default_value = "all")]
-    method: Methods,
+    /// Only this method
+    #[arg(long, value_enum)]
+    method: Option<Method>,
     #[command(flatten)]
     request: EtherboneRequest,
     #[command(flatten)]
@@ -45,91 +45,45 @@ the last. `gap` is the time between two timestamps of one cycle. The limit of lo
 bytes over the same kind of socket without Etherbone: a ping-pong, for pipelines an echo of as many
 messages; of emu/ it is the bus or the line.";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct List(Vec<u64>);
-
-fn list(text: &str) -> Result<List, String> {
-    let wrong = || format!("`{text}` is not a list such as 4, 1,2,8 or 1-8");
-    let number =
-        |part: &str| part.parse::<u64>().ok().filter(|number| *number > 0).ok_or_else(wrong);
-    let mut values = Vec::new();
-    for part in text.split(',') {
-        match part.split_once('-') {
-            None => values.push(number(part)?),
-            Some((first, last)) => {
-                let (first, last) = (number(first)?, number(last)?);
-                if first > last || last - first > 1000 {
-                    return Err(wrong());
-                }
-                values.extend(first..=last);
-            }
-        }
-    }
-    Ok(List(values))
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Methods(Option<Method>);
-
-impl ValueEnum for Methods {
-    fn value_variants<'a>() -> &'a [Methods] {
-        &[
-            Methods(None),
-            Methods(Some(Method::Convenience)),
-            Methods(Some(Method::Blocking)),
-            Methods(Some(Method::Pipelined)),
-        ]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        match self.0 {
-            None => Some(PossibleValue::new("all").help("All three")),
-            Some(method) => method.to_possible_value(),
-        }
-    }
+fn list(text: &str) -> Result<CpuList, String> {
+    cpu_list(text).map_err(|_| format!("`{text}` is not a list such as 4, 1,2,8 or 1-8"))
 }
 
 /// Returns the points: every method at every count; of the TLU one count.
-fn workloads(arguments: &Arguments) -> Vec<EtherboneRequest> {
+fn points(arguments: &Arguments) -> Vec<EtherboneRequest> {
     let counts = match arguments.request.payload {
         Payload::Tlu => &[1][..],
         Payload::Timestamps | Payload::Memory => &arguments.per_cycle.0,
     };
-    let methods = match arguments.method.0 {
-        Some(method) => vec![method],
-        None => Method::ALL.to_vec(),
+    let is_chosen = |method: &Method| arguments.method.is_none_or(|only| only == *method);
+    let at = |count: u32| {
+        Method::ALL.into_iter().filter(is_chosen).map(move |method| EtherboneRequest {
+            count: count.into(),
+            method,
+            ..arguments.request.clone()
+        })
     };
-    let point = |count, method| EtherboneRequest { count, method, ..arguments.request.clone() };
-    counts
-        .iter()
-        .flat_map(|&count| methods.iter().map(move |&method| point(count, method)))
-        .collect()
+    counts.iter().flat_map(|&count| at(count)).collect()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if arguments.request.peer_cpu.is_some() && !arguments.request.address.starts_with("loop/") {
-        tell("daqmeter: --server-pin had no effect: only the server of loop/ is in this process");
-    }
-    let points = workloads(arguments);
+    let points = points(arguments);
     let reached = || reach(&arguments.request).map_err(|fault| fault.0);
     reached().map_err(Failure::refused)?;
     let mut bench = Bench::new(&arguments.common, points.len())?;
-    let pin = arguments.common.pins();
+    let steps = StepPlan::ByStage(arguments.request.cycles * arguments.series);
     for (order, request) in ordered(points, 1) {
         let left = order.of - order.position - 1;
-        let settings = bench.runner.settings(
-            StepPlan::ByStage(arguments.request.cycles * arguments.series),
-            "eb/perf",
-            &pin,
-        );
+        let settings = bench.runner.settings(steps, "eb/perf", &arguments.common.pins());
         bench.measure(&request, &settings, Some(order))?;
         let is_done = |record: &RunRecord| record.outcome.is_ok();
-        if bench.recorder.records.last().is_some_and(is_done) || bench.runner.stop.is_set() {
+        if left == 0
+            || bench.recorder.records.last().is_some_and(is_done)
+            || bench.runner.stop.is_set()
+        {
             continue;
         }
-        if left > 0
-            && let Err(why) = reached()
-        {
+        if let Err(why) = reached() {
             tell(&format!("daqmeter: {why}; points not measured: {left}"));
             break;
         }
@@ -152,18 +106,4 @@ fn text(records: &[RunRecord]) -> String {
         out.push_str(&format!(" {note}\n"));
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_have_single_values_and_ranges() {
-        assert_eq!(list("1-3,8").unwrap().0, [1, 2, 3, 8]);
-        assert_eq!(list("4").unwrap().0, [4]);
-        for wrong in ["", "0", "3-1", "a", "1,", "1-100000"] {
-            assert!(list(wrong).is_err(), "{wrong}");
-        }
-    }
 }

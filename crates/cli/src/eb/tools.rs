@@ -1,65 +1,123 @@
 //! The tools that ask: ls, find, read, write, get, put, discover.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_etherbone::access::{self, AccessMethod, MAX_BYTES, Reach, Transfer};
-use daqmeter_etherbone::address::Address;
-use daqmeter_etherbone::scan;
-use daqmeter_etherbone::{Client, discover as finding};
+use daqmeter_etherbone::access::{MAX_BYTES, Reach, Transfer, Words};
+use daqmeter_etherbone::{Address, Client, ClientOptions, EbDialect, discover as finding, scan};
 use daqmeter_record::file::replace;
-use daqmeter_wire::etherbone::cycle::{Space, StatusCheck};
+use daqmeter_wire::etherbone::cycle::StatusCheck;
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
-use serde_json::{Value, json};
 
-use super::{Order, Wire, address, endian_name, listing, number, place, refused, span};
+use super::{Order, address, listing, number, place, refused, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
-use crate::output::{Failure, emit};
+use crate::output::{Failure, emit, program_name, tell};
+
+/// The slave, and the options that all C tools share.
+#[derive(Debug, Clone, Args)]
+struct Slave {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Acceptable address widths: 8/16/32/64
+    #[arg(short = 'a', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    address: Widths,
+    /// Acceptable data widths
+    #[arg(short = 'd', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    data: Widths,
+    /// Probes before giving up; 0 asks none
+    #[arg(short = 'r', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "3", help_heading = "Conversation")]
+    probes: u32,
+    /// Deadline of a cycle
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s", help_heading = "Conversation")]
+    timeout: Duration,
+    /// Speak the dialect of LiteX
+    #[arg(long, help_heading = "Conversation")]
+    litex: bool,
+    /// Tell what is done, on stderr
+    #[arg(short = 'v', help_heading = "Output")]
+    verbose: bool,
+    /// No warnings
+    #[arg(short = 'q', help_heading = "Output")]
+    quiet: bool,
+}
+
+impl Slave {
+    fn open(&self, window_cycles: Option<usize>) -> Result<Client, Failure> {
+        let default = ClientOptions::default();
+        let options = ClientOptions {
+            address: self.address,
+            data: self.data,
+            probes: self.probes,
+            timeout: self.timeout,
+            dialect: if self.litex { EbDialect::Litex } else { EbDialect::Gsi },
+            window_cycles: window_cycles.unwrap_or(default.window_cycles),
+            ..default
+        };
+        let client = Client::open(&self.slave, &options).map_err(refused)?;
+        if self.verbose {
+            let (address, data) = (client.layout().address.bits(), client.layout().data.bits());
+            let slave = &self.slave;
+            tell(&format!("Connected to {slave} with {address}/{data}-bit address/port widths."));
+        }
+        Ok(client)
+    }
+
+    fn warn(&self, line: &str) {
+        if !self.quiet {
+            tell(&format!("{}: warning: {line}", program_name()));
+        }
+    }
+
+    /// Asks SDB for the device, unless it is plain; a forced byte order counts.
+    fn reach(&self, client: &mut Client, how: How, at: u64) -> Result<Reach, Failure> {
+        let forced = how.order.endian();
+        if how.plain || self.litex {
+            return Ok(Reach::unknown(forced));
+        }
+        let found = Reach::of(client, at).map_err(refused)?;
+        if let (Some(found), Some(forced)) = (found.endian, forced)
+            && found != forced
+        {
+            let (is, accessed) = (endian_name(found), endian_name(forced));
+            self.warn(&format!("the device is {is}, it is accessed as {accessed}"));
+        }
+        Ok(Reach { endian: forced.or(found.endian), ..found })
+    }
+}
+
+fn endian_name(endian: Endian) -> &'static str {
+    match endian {
+        Endian::Big => "big-endian",
+        Endian::Little => "little-endian",
+    }
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+struct How {
+    #[command(flatten)]
+    order: Order,
+    /// Do not ask SDB for the device
+    #[arg(short = 'p')]
+    plain: bool,
+}
 
 /// Read a register.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter eb read emu/gige 0x101018/4\n  18abf3c0")]
 pub(crate) struct ReadArguments {
-    /// Slave
-    #[arg(value_parser = address)]
-    slave: Address,
+    #[command(flatten)]
+    slave: Slave,
     /// Address and size in bytes: 0x101018/4
     #[arg(value_name = "ADDRESS/SIZE", value_parser = place)]
     place: (u64, Width),
     #[command(flatten)]
-    access: AccessOptions,
-    #[command(flatten)]
-    wire: Wire,
-}
-
-/// Write a register.
-#[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter eb write udp/localhost 0x10000/4 0x11223344")]
-pub(crate) struct WriteArguments {
-    /// Slave
-    #[arg(value_parser = address)]
-    slave: Address,
-    /// Address and size in bytes
-    #[arg(value_name = "ADDRESS/SIZE", value_parser = place)]
-    place: (u64, Width),
-    /// Value
-    #[arg(value_parser = number)]
-    value: u64,
-    #[command(flatten)]
-    access: AccessOptions,
-    #[command(flatten)]
-    wire: Wire,
-}
-
-#[derive(Debug, Args)]
-struct AccessOptions {
-    #[command(flatten)]
-    order: Order,
+    how: How,
     /// Do not ask the slave for errors
     #[arg(short = 's')]
     silent: bool,
@@ -69,98 +127,68 @@ struct AccessOptions {
     /// Neither split nor widen the access
     #[arg(short = 'f')]
     exact: bool,
-    /// Do not ask SDB for the device
-    #[arg(short = 'p')]
-    plain: bool,
 }
 
-impl AccessOptions {
-    fn check(&self) -> StatusCheck {
-        if self.silent { StatusCheck::Silent } else { StatusCheck::Status }
-    }
+/// Write a register.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter eb write udp/localhost 0x10000/4 0x11223344")]
+pub(crate) struct WriteArguments {
+    #[command(flatten)]
+    read: ReadArguments,
+    /// Value
+    #[arg(value_parser = number)]
+    value: u64,
+}
 
-    fn space(&self) -> Space {
-        if self.config { Space::Config } else { Space::Bus }
-    }
-
-    fn reach(&self, client: &mut Client, wire: &Wire, at: u64) -> Result<Reach, Failure> {
-        if self.plain || self.config || wire.litex {
-            let endian = self.order.endian().or(self.config.then_some(Endian::Big));
-            return Ok(Reach { widths: Widths::ALL, endian });
-        }
-        let reach = Reach::of(client, at).map_err(refused)?;
-        Ok(self.order.over(reach, wire))
-    }
-
-    fn check_way(
-        &self,
-        client: &Client,
-        reach: Reach,
-        size: Width,
-        wire: &Wire,
-    ) -> Result<(), Failure> {
-        if self.config {
-            return Ok(());
-        }
-        let what = match access::way(client, reach, size).map_err(refused)? {
-            AccessMethod::Direct => return Ok(()),
-            AccessMethod::Fragmented(part) => {
-                format!("split into accesses of {} bits", part.bits())
-            }
-            AccessMethod::Widened(whole) => format!("done through words of {} bits", whole.bits()),
+impl ReadArguments {
+    fn open(&self) -> Result<(Client, Words), Failure> {
+        let (at, size) = self.place;
+        let mut client = self.slave.open(None)?;
+        let reach = match self.config {
+            true => Reach::config(&client),
+            false => self.slave.reach(&mut client, self.how, at)?,
         };
-        if self.exact {
-            return Err(refused(format!(
-                "an access of {} bits would have to be {what} (-f forbids it)",
-                size.bits()
-            )));
+        let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
+        let reach = Reach { check, ..reach };
+        let words = Words::of(&client, reach, at, size.bytes() as u64).map_err(refused)?;
+        if let Some(detour) = words.detour().filter(|_| !self.config) {
+            let bits = size.bits();
+            if self.exact {
+                return Err(refused(format!(
+                    "an access of {bits} bits would have to be {detour} (-f forbids it)"
+                )));
+            }
+            self.slave.warn(&format!("the access is {detour}"));
         }
-        wire.warn(&format!("the access is {what}"));
-        Ok(())
+        Ok((client, words))
+    }
+
+    fn judge(&self, transfer: &Transfer, doing: &str) -> Result<(), Failure> {
+        let (at, bytes) = (self.place.0, self.place.1.bytes());
+        match transfer.failed {
+            0 => Ok(()),
+            _ => Err(Failure::tool(format!(
+                "wishbone segfault {doing} {at:#x}/{bytes}: the bus reports an error"
+            ))),
+        }
     }
 }
 
 pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
-    let (at, size) = arguments.place;
-    let options = &arguments.access;
-    let mut client = arguments.wire.open(&arguments.slave)?;
-    let reach = options.reach(&mut client, &arguments.wire, at)?;
-    options.check_way(&client, reach, size, &arguments.wire)?;
-    let (value, failed) =
-        access::read(&mut client, reach, at, size, options.space(), options.check())
-            .map_err(refused)?;
-    if failed {
-        return Err(Failure::tool(format!(
-            "wishbone segfault reading {at:#x}/{}: the bus reports an error",
-            size.bytes()
-        )));
-    }
-    if arguments.wire.json {
-        return emit_json(&json!({ "address": at, "bytes": size.bytes(), "value": value }));
-    }
-    emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()))
+    let (mut client, words) = arguments.open()?;
+    let (value, transfer) = words.value(&mut client).map_err(refused)?;
+    arguments.judge(&transfer, "reading")?;
+    emit(&format!("{value:0width$x}\n", width = 2 * arguments.place.1.bytes()))
 }
 
 pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
-    let (at, size) = arguments.place;
-    let (options, value) = (&arguments.access, arguments.value);
+    let (size, value) = (arguments.read.place.1, arguments.value);
     if value & !size.mask() != 0 {
         return Err(refused(format!("value {value:#x} does not fit {} bytes", size.bytes())));
     }
-    let mut client = arguments.wire.open(&arguments.slave)?;
-    let reach = options.reach(&mut client, &arguments.wire, at)?;
-    options.check_way(&client, reach, size, &arguments.wire)?;
-    let failed =
-        access::write(&mut client, reach, at, size, options.space(), options.check(), value);
-    if failed.map_err(refused)? {
-        return Err(Failure::tool(format!(
-            "wishbone segfault writing {at:#x}/{}: the bus reports an error",
-            size.bytes()
-        )));
-    }
-    if arguments.wire.json {
-        return emit_json(&json!({ "address": at, "bytes": size.bytes(), "value": value }));
-    }
+    let (mut client, words) = arguments.read.open()?;
+    let transfer = words.set_value(&mut client, value).map_err(refused)?;
+    arguments.read.judge(&transfer, "writing")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -168,29 +196,23 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter eb ls emu/gige")]
 pub(crate) struct LsArguments {
-    /// Slave
-    #[arg(value_parser = address)]
-    slave: Address,
+    #[command(flatten)]
+    slave: Slave,
     /// Do not follow bridges
     #[arg(short = 'n')]
     flat: bool,
-    #[command(flatten)]
-    wire: Wire,
 }
 
 pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
-    let mut client = arguments.wire.open(&arguments.slave)?;
+    let mut client = arguments.slave.open(None)?;
     let scan = scan::scan(&mut client, !arguments.flat).map_err(refused)?;
-    let found = scan.found.iter().filter(|found| !found.is_head);
-    let out = match (arguments.wire.json, arguments.wire.verbose) {
-        (true, _) => format!("{}\n", found.map(listing::as_json).collect::<Value>()),
-        (false, true) => listing::details(&scan.found, client.layout().address),
-        (false, false) => {
-            let head = "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n";
-            head.to_owned() + &found.map(listing::row).collect::<String>()
-        }
-    };
-    let done = emit(&out)?;
+    let done = emit(&if arguments.slave.verbose {
+        scan.found.iter().map(listing::details).collect::<String>()
+    } else {
+        let rows = scan.found.iter().filter(|found| !found.is_head).map(listing::row);
+        let head = "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n";
+        std::iter::once(head.to_owned()).chain(rows).collect()
+    })?;
     if scan.unread.is_empty() { Ok(done) } else { Err(Failure::tool(scan.unread.join("; "))) }
 }
 
@@ -200,9 +222,8 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     after_long_help = "Example:\n\n  $ daqmeter eb find emu/gige 0x651 0xb2afc251\n  0x101000"
 )]
 pub(crate) struct FindArguments {
-    /// Slave
-    #[arg(value_parser = address)]
-    slave: Address,
+    #[command(flatten)]
+    slave: Slave,
     /// Vendor id
     #[arg(value_parser = number)]
     vendor: u64,
@@ -212,44 +233,36 @@ pub(crate) struct FindArguments {
     /// Only the one with this index, from 0
     #[arg(short = 'n', value_name = "INDEX")]
     index: Option<usize>,
-    #[command(flatten)]
-    wire: Wire,
 }
 
 pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
-    let device = u32::try_from(arguments.device)
-        .map_err(|_| refused(format!("device id {:#x} has more than 32 bits", arguments.device)))?;
-    let mut client = arguments.wire.open(&arguments.slave)?;
+    let FindArguments { vendor, device, index, .. } = arguments;
+    let id = u32::try_from(*device)
+        .map_err(|_| refused(format!("device id {device:#x} has more than 32 bits")))?;
+    let mut client = arguments.slave.open(None)?;
     let scan = scan::scan(&mut client, true).map_err(refused)?;
-    let found = scan.devices((arguments.vendor, device));
-    let addresses: Vec<u64> = found.iter().filter_map(|found| found.first).collect();
     for line in &scan.unread {
-        arguments.wire.warn(line);
+        arguments.slave.warn(line);
     }
-    let chosen: Vec<u64> = match arguments.index {
-        None => addresses.clone(),
-        Some(index) => addresses.get(index).copied().into_iter().collect(),
-    };
-    if chosen.is_empty() {
-        return Err(Failure::tool(match arguments.index {
-            Some(index) if !addresses.is_empty() => {
-                format!("there are {}, none with index {index}", addresses.len())
-            }
-            _ => format!("no device {:#x}:{device:#x} on this bus", arguments.vendor),
-        }));
+    let found: Vec<u64> =
+        scan.devices((*vendor, id)).iter().filter_map(|found| found.first).collect();
+    let chosen = |at: &usize| index.is_none_or(|index| index == *at);
+    let lines: String =
+        (0..found.len()).filter(chosen).map(|at| format!("{:#x}\n", found[at])).collect();
+    match (lines.is_empty(), index, found.len()) {
+        (false, ..) => emit(&lines),
+        (true, Some(index), count @ 1..) => {
+            Err(Failure::tool(format!("there are {count}, none with index {index}")))
+        }
+        _ => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
     }
-    if arguments.wire.json {
-        return emit_json(&json!(chosen));
-    }
-    emit(&chosen.iter().map(|first| format!("{first:#x}\n")).collect::<String>())
 }
 
 /// Read a range of bytes into a file.
 #[derive(Debug, Args)]
 pub(crate) struct GetArguments {
-    /// Slave
-    #[arg(value_parser = address)]
-    slave: Address,
+    #[command(flatten)]
+    slave: Slave,
     /// Address and length in bytes
     #[arg(value_name = "ADDRESS/LENGTH", value_parser = span)]
     span: (u64, u64),
@@ -258,16 +271,13 @@ pub(crate) struct GetArguments {
     file: Replaced,
     #[command(flatten)]
     transfer: TransferOptions,
-    #[command(flatten)]
-    wire: Wire,
 }
 
 /// Write a file to a range of bytes.
 #[derive(Debug, Args)]
 pub(crate) struct PutArguments {
-    /// Slave
-    #[arg(value_parser = address)]
-    slave: Address,
+    #[command(flatten)]
+    slave: Slave,
     /// Address
     #[arg(value_name = "ADDRESS", value_parser = number)]
     at: u64,
@@ -275,17 +285,12 @@ pub(crate) struct PutArguments {
     file: PathBuf,
     #[command(flatten)]
     transfer: TransferOptions,
-    #[command(flatten)]
-    wire: Wire,
 }
 
 #[derive(Debug, Args)]
 struct TransferOptions {
     #[command(flatten)]
-    order: Order,
-    /// Do not ask SDB for the device
-    #[arg(short = 'p')]
-    plain: bool,
+    how: How,
     /// Go on after bus errors
     #[arg(short = 'f')]
     ignore_errors: bool,
@@ -295,87 +300,35 @@ struct TransferOptions {
 }
 
 impl TransferOptions {
-    fn open(
-        &self,
-        wire: &Wire,
-        slave: &Address,
-        span: (u64, u64),
-    ) -> Result<(Client, Reach), Failure> {
-        let mut options = wire.options();
-        if let Some(cycles) = self.cycles {
-            options.window_cycles = cycles;
-        }
-        let mut client = wire.open_with(slave, &options)?;
-        let by_hand = Reach { widths: Widths::ALL, endian: self.order.endian() };
-        if self.plain || wire.litex {
-            return Ok((client, by_hand));
-        }
-        let (reach, last) = Reach::with_last(&mut client, span.0).map_err(refused)?;
-        let end = span.0.saturating_add(span.1.saturating_sub(1));
-        if end > last {
-            wire.warn(&format!(
-                "the last byte at {end:#x} is past the end of the device at {last:#x}"
-            ));
-        }
-        Ok((client, self.order.over(reach, wire)))
+    fn open(&self, slave: &Slave, (at, bytes): (u64, u64)) -> Result<(Client, Words), Failure> {
+        let mut client = slave.open(self.cycles)?;
+        let reach = slave.reach(&mut client, self.how, at)?;
+        let words = Words::of(&client, reach, at, bytes).map_err(refused)?;
+        Ok((client, words))
     }
 
-    fn announce(
-        &self,
-        wire: &Wire,
-        client: &Client,
-        reach: Reach,
-        verb: &str,
-        (at, bytes): (u64, u64),
-    ) {
-        let widest = match access::way(client, reach, Width::W64) {
-            Ok(AccessMethod::Fragmented(width) | AccessMethod::Widened(width)) => width,
-            Ok(AccessMethod::Direct) => Width::W64,
-            Err(_) => return,
-        };
-        let words = match reach.endian {
-            Some(endian) => format!("{} words", endian_name(endian)),
-            None => "words".to_owned(),
-        };
-        let last = at.saturating_add(bytes.saturating_sub(1));
-        wire.say(&format!(
-            "{verb} {at:#x}-{last:#x}, {bytes} bytes, by {words} of up to {} bits.",
-            widest.bits()
-        ));
-    }
-
-    fn judge(&self, transfer: &Transfer, what: &str) -> Result<(), Failure> {
+    fn judge(&self, transfer: &Transfer, doing: &str) -> Result<(), Failure> {
         match transfer.first_failed {
-            Some(first) if !self.ignore_errors => {
-                let failed = transfer.failed;
-                Err(Failure::tool(format!(
-                    "{failed} accesses failed on the bus while {what}, the first at {first:#x} (-f goes on)"
-                )))
-            }
+            Some(first) if !self.ignore_errors => Err(Failure::tool(format!(
+                "{} accesses failed on the bus while {doing}, the first at {first:#x} (-f goes on)",
+                transfer.failed
+            ))),
             _ => Ok(()),
         }
     }
 }
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
-    let (at, length) = arguments.span;
-    let (mut client, reach) =
-        arguments.transfer.open(&arguments.wire, &arguments.slave, arguments.span)?;
-    arguments.transfer.announce(&arguments.wire, &client, reach, "Reading", arguments.span);
-    let (data, transfer) = access::get(&mut client, reach, at, length).map_err(refused)?;
+    let (mut client, words) = arguments.transfer.open(&arguments.slave, arguments.span)?;
+    let (data, transfer) = words.read(&mut client).map_err(refused)?;
     arguments.transfer.judge(&transfer, "reading")?;
-    if arguments.file.as_os_str() == "-" {
-        use std::io::Write as _;
-        std::io::stdout()
-            .write_all(&data)
-            .map_err(|error| refused(format!("cannot write to stdout: {error}")))?;
-        arguments.wire.say(&done_text(data.len(), &transfer));
-        return Ok(ExitCode::SUCCESS);
-    }
+    let written = match arguments.file.as_os_str() == "-" {
+        true => io::stdout().write_all(&data),
+        false => replace(&arguments.file, &data),
+    };
     let shown = arguments.file.display();
-    replace(&arguments.file, &data)
-        .map_err(|error| refused(format!("cannot write {shown}: {error}")))?;
-    conclude(&arguments.wire, at, data.len(), &transfer)
+    written.map_err(|error| refused(format!("cannot write {shown}: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
@@ -386,11 +339,10 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     };
     let data = data.map_err(|error| refused(format!("cannot read {shown}: {error}")))?;
     let span = (arguments.at, data.len() as u64);
-    let (mut client, reach) = arguments.transfer.open(&arguments.wire, &arguments.slave, span)?;
-    arguments.transfer.announce(&arguments.wire, &client, reach, "Writing", span);
-    let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(refused)?;
+    let (mut client, words) = arguments.transfer.open(&arguments.slave, span)?;
+    let transfer = words.write(&mut client, &data).map_err(refused)?;
     arguments.transfer.judge(&transfer, "writing")?;
-    conclude(&arguments.wire, arguments.at, data.len(), &transfer)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads an input of at most `max_bytes`, since one without an end must not fill the memory.
@@ -398,26 +350,9 @@ fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut data = Vec::new();
     input.take(max_bytes + 1).read_to_end(&mut data)?;
     if data.len() as u64 > max_bytes {
-        let longer = format!("longer than {max_bytes} bytes: divide it");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, longer));
+        return Err(io::Error::other(format!("longer than {max_bytes} bytes: divide it")));
     }
     Ok(data)
-}
-
-fn emit_json(value: &Value) -> Result<ExitCode, Failure> {
-    emit(&format!("{value}\n"))
-}
-
-fn done_text(bytes: usize, transfer: &Transfer) -> String {
-    format!("Done: {bytes} bytes, {} accesses failed.", transfer.failed)
-}
-
-fn conclude(wire: &Wire, at: u64, bytes: usize, transfer: &Transfer) -> Result<ExitCode, Failure> {
-    wire.say(&done_text(bytes, transfer));
-    if wire.json {
-        return emit_json(&json!({ "address": at, "bytes": bytes, "failed": transfer.failed }));
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Find slaves by broadcast.
@@ -430,26 +365,16 @@ pub(crate) struct DiscoverArguments {
     /// End after so long without an answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     quiet: Duration,
-    /// One line of JSON instead of text
-    #[arg(long)]
-    json: bool,
 }
 
 pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failure> {
-    let Address::Udp(family, host) = &arguments.broadcast else {
+    let DiscoverArguments { broadcast, quiet } = arguments;
+    let Address::Udp(host) = broadcast else {
         return Err(refused(format!(
-            "{} is not a UDP address; probes go by udp/<broadcast>",
-            arguments.broadcast
+            "{broadcast} is not a UDP address; probes go by udp/<broadcast>"
         )));
     };
-    let found = finding::discover(host, *family, arguments.quiet).map_err(refused)?;
-    if arguments.json {
-        let list: Vec<Value> = found
-            .iter()
-            .map(|found| json!({ "peer": found.peer.to_string(), "address": found.address.to_string(), "data": found.data.to_string() }))
-            .collect();
-        return emit_json(&Value::Array(list));
-    }
+    let found = finding::discover(host, *quiet).map_err(refused)?;
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());

@@ -17,45 +17,17 @@
 //! last = 0xffff
 //! ```
 
-use daqmeter_wire::etherbone::sdb::{self, Component, Product, SdbRecord, Synthesis, Text, ids};
+use daqmeter_harness::{Shipped, TomlText};
+use daqmeter_wire::etherbone::sdb::{self, Component, Product, SdbRecord, Text, ids};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use serde::Deserialize;
 
-use super::devices::{Eca, Register, Registers};
-use super::tlu::Tlu;
-use super::{Bus, BusTiming, Occupant, Region};
+use super::devices::{Occupant, Register};
+use super::{Bus, BusTiming, Region};
+use crate::EbError;
 
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 const DEEPEST: usize = 16;
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DescriptionError {
-    #[error("{0}")]
-    Syntax(String),
-    #[error(
-        "addresses {first:#x} to {last:#x} are taken already; move the device or the SDB table (sdb = ...)"
-    )]
-    Overlap {
-        /// First address.
-        first: u64,
-        last: u64,
-    },
-    /// A range that ends before it begins, or that leaves its bridge.
-    #[error("{what}: {first:#x} to {last:#x} is not a range inside {inside:#x} bytes")]
-    Range {
-        what: String,
-        /// First address.
-        first: u64,
-        last: u64,
-        inside: u64,
-    },
-    #[error("{0} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated")]
-    Memory(u64),
-    #[error("more than {} records in a table, or bridges deeper than {DEEPEST}", sdb::MAX_RECORDS)]
-    TooMany,
-    #[error("no gap of {0} bytes for an SDB table; give one by sdb = ...")]
-    NoGap(u64),
-}
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
@@ -76,11 +48,7 @@ struct DeviceDescription {
     last: u64,
     vendor: Option<u64>,
     device_id: Option<u32>,
-    version: Option<u32>,
-    date: Option<u32>,
     name: Option<String>,
-    #[serde(default)]
-    abi_class: u16,
     #[serde(default)]
     little_endian: bool,
     widths: Option<Vec<u64>>,
@@ -91,100 +59,63 @@ struct DeviceDescription {
     msi: bool,
 }
 
-/// Builds the product as described, else by the default id and name.
-macro_rules! product {
-    ($described:expr, $default:expr) => {{
-        let ((vendor, device), name) = $default;
-        Product {
-            vendor: $described.vendor.unwrap_or(vendor),
-            device: $described.device_id.unwrap_or(device),
-            version: $described.version.unwrap_or(1),
-            date: $described.date.unwrap_or(DATE),
-            name: Text::new($described.name.as_deref().unwrap_or(name)),
-        }
-    }};
-}
-
-/// Date of records without one: the date of the table in the study of 2018.
-const DATE: u32 = 0x2018_0201;
-
-#[derive(Clone, Debug, Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct SynthesisDescription {
-    name: String,
-    #[serde(default)]
-    commit: String,
-    #[serde(default)]
-    tool: String,
-    #[serde(default)]
-    date: u32,
-    #[serde(default)]
-    user: String,
+fn product((vendor, device): (u64, u32), name: &str) -> Product {
+    // The date is that of the table in the study of 2018.
+    Product { vendor, device, version: 1, date: 0x2018_0201, name: Text::new(name) }
 }
 
 #[derive(Clone, Debug, Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 struct CrossbarDescription {
+    /// Addresses of a bridge.
     first: Option<u64>,
     last: Option<u64>,
-    /// Access times; given for the whole bus only.
+    /// Access times of the whole bus.
     timing: Option<BusTiming>,
-    vendor: Option<u64>,
-    device_id: Option<u32>,
-    version: Option<u32>,
-    date: Option<u32>,
     name: Option<String>,
     /// Address of the SDB table, relative to the crossbar; the default is the first gap.
     sdb: Option<u64>,
     device: Vec<DeviceDescription>,
     bridge: Vec<CrossbarDescription>,
+    /// Number of empty records.
     empty: u16,
-    repo_url: Option<String>,
-    integration: Option<String>,
-    synthesis: Option<SynthesisDescription>,
 }
 
 impl CrossbarDescription {
-    fn range(&self) -> Result<(u64, u64), DescriptionError> {
+    fn range(&self) -> Result<(u64, u64), EbError> {
         match (self.first, self.last, &self.timing) {
             (Some(first), Some(last), None) => Ok((first, last)),
-            (_, _, Some(_)) => Err(DescriptionError::Syntax(
-                "[timing] is of the whole bus, not of a bridge".to_owned(),
-            )),
-            _ => Err(DescriptionError::Syntax("a [[bridge]] needs first and last".to_owned())),
+            _ => Err(EbError::other("a [[bridge]] needs first and last, and has no [timing]")),
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct Description {
-    pub timing: BusTiming,
-    top: CrossbarDescription,
-}
+pub struct Description(CrossbarDescription);
 
-const TIMING_RECEIVER: &str = include_str!("../../profiles/timing-receiver.toml");
+const BUSES: Shipped = Shipped {
+    kind: "bus",
+    files: &[("timing-receiver", include_str!("../../profiles/timing-receiver.toml"))],
+};
 
 impl Description {
-    pub fn parse(text: &str) -> Result<Description, DescriptionError> {
-        let syntax = |error: toml::de::Error| {
-            let at = error
-                .span()
-                .map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
-            let (line, message) =
-                (text.lines().nth(at).unwrap_or("").trim(), error.message().replace('\n', " "));
-            DescriptionError::Syntax(format!("line {} (`{line}`): {message}", at + 1))
-        };
-        let top: CrossbarDescription = toml::from_str(text).map_err(syntax)?;
+    pub fn parse(file: &TomlText) -> Result<Description, EbError> {
+        let top: CrossbarDescription = file.parse().map_err(EbError::Other)?;
         if top.first.is_some() || top.last.is_some() {
-            return Err(DescriptionError::Syntax(
-                "first and last are of devices and bridges, not of the whole bus".to_owned(),
+            return Err(EbError::other(
+                "first and last are of devices and bridges, not of the whole bus",
             ));
         }
-        Ok(Description { timing: top.timing.unwrap_or_default(), top })
+        Ok(Description(top))
+    }
+
+    /// Reads a bus that ships with the program, or a TOML file.
+    pub fn named(name: &str) -> Result<Description, EbError> {
+        Description::parse(&BUSES.get(name).map_err(EbError::Other)?)
     }
 
     pub fn timing_receiver() -> Description {
-        Description::parse(TIMING_RECEIVER).expect("ships with the binary and is tested")
+        Description::named("timing-receiver").expect("ships with the binary and is tested")
     }
 
     pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
@@ -192,19 +123,17 @@ impl Description {
         let device = DeviceDescription {
             first,
             last,
-            abi_class: 1,
             little_endian: endian == Endian::Little,
             widths: Some(widths.map(|width| width.bits().into()).collect()),
             ..DeviceDescription::default()
         };
-        let top = CrossbarDescription { device: vec![device], ..CrossbarDescription::default() };
-        Description { timing: BusTiming::default(), top }
+        Description(CrossbarDescription { device: vec![device], ..Default::default() })
     }
 
-    pub fn build(&self) -> Result<Bus, DescriptionError> {
-        let mut builder = Builder { bus: Bus::new(self.timing, 0), memory_bytes: 0 };
-        let root = builder.crossbar(&self.top, Place { base: 0, last: u64::MAX }, 0)?;
-        builder.bus.sdb_root = root;
+    pub fn build(&self) -> Result<Bus, EbError> {
+        let timing = self.0.timing.unwrap_or_default();
+        let mut builder = Builder { bus: Bus::new(timing, 0), memory_bytes: 0 };
+        builder.bus.sdb_root = builder.crossbar(&self.0, Place { base: 0, last: u64::MAX }, 0)?;
         Ok(builder.bus)
     }
 }
@@ -226,9 +155,9 @@ impl Builder {
         crossbar: &CrossbarDescription,
         place: Place,
         depth: usize,
-    ) -> Result<u64, DescriptionError> {
+    ) -> Result<u64, EbError> {
         if depth > DEEPEST {
-            return Err(DescriptionError::TooMany);
+            return Err(EbError::Other(format!("bridges are nested deeper than {DEEPEST}")));
         }
         let mut records = Vec::new();
         for device in &crossbar.device {
@@ -242,18 +171,11 @@ impl Builder {
             let (first, last) = bridge.range()?;
             let inner = within("a bridge", first, last, place)?;
             let table = self.crossbar(bridge, inner, depth + 1)?;
-            let product = product!(bridge, (ids::CROSSBAR, "WB4-Bridge-Emulated"));
-            let component = Component { first, last, product };
+            let name = bridge.name.as_deref().unwrap_or("WB4-Bridge-Emulated");
+            let component = Component { first, last, product: product(ids::CROSSBAR, name) };
             records.push(SdbRecord::Bridge { child: table - place.base, component });
         }
-        records.extend(crossbar.synthesis.as_ref().map(synthesis_record));
-        records.extend(crossbar.repo_url.as_ref().map(|url| SdbRecord::RepoUrl(Text::new(url))));
-        let integration = |name: &String| {
-            let named = DeviceDescription { name: Some(name.clone()), ..Default::default() };
-            SdbRecord::Integration(product!(named, (ids::CROSSBAR, "")))
-        };
-        records.extend(crossbar.integration.as_ref().map(integration));
-        records.extend((0..crossbar.empty).map(|_| SdbRecord::Empty));
+        records.extend((0..crossbar.empty).map(|_| SdbRecord::Other(0xFF)));
         self.table(crossbar, records, place)
     }
 
@@ -262,10 +184,11 @@ impl Builder {
         crossbar: &CrossbarDescription,
         records: Vec<SdbRecord>,
         place: Place,
-    ) -> Result<u64, DescriptionError> {
-        let count =
-            u16::try_from(records.len() + 1).ok().filter(|count| *count <= sdb::MAX_RECORDS);
-        let count = count.ok_or(DescriptionError::TooMany)?;
+    ) -> Result<u64, EbError> {
+        let count = u16::try_from(records.len() + 1).ok();
+        let count = count.filter(|count| *count <= sdb::MAX_RECORDS).ok_or_else(|| {
+            EbError::Other(format!("more than {} records in a table", sdb::MAX_RECORDS))
+        })?;
         let bytes = u64::from(count) * sdb::RECORD_BYTES as u64;
         let first = match crossbar.sdb {
             Some(offset) => {
@@ -273,7 +196,8 @@ impl Builder {
             }
             None => self.gap(crossbar, bytes, place)?,
         };
-        let product = product!(crossbar, (ids::SOFTWARE_BUS, "Software-EB-Bus"));
+        let name = crossbar.name.as_deref().unwrap_or("Software-EB-Bus");
+        let product = product(ids::SOFTWARE_BUS, name);
         let component = Component { first: 0, last: place.last - place.base, product };
         let head = SdbRecord::Interconnect { records: count, version: 1, bus_type: 0, component };
         let table: Vec<u8> =
@@ -296,28 +220,25 @@ impl Builder {
         crossbar: &CrossbarDescription,
         bytes: u64,
         place: Place,
-    ) -> Result<u64, DescriptionError> {
+    ) -> Result<u64, EbError> {
         let ranges = crossbar.device.iter().map(|device| (device.first, device.last));
         let bridges = crossbar.bridge.iter().filter_map(|bridge| bridge.range().ok());
-        let mut taken: Vec<(u64, u64)> = ranges.chain(bridges).collect();
-        taken.sort_unstable();
-        let inside = place.last - place.base;
-        for step in [1_u64 << 16, 64] {
-            let mut candidate = 0_u64;
-            for &(first, last) in &taken {
-                if candidate.checked_add(bytes).is_some_and(|end| end <= first) {
-                    break;
-                }
-                let Some(after) = last.max(candidate.saturating_sub(1)).checked_add(1) else {
-                    return Err(DescriptionError::NoGap(bytes));
-                };
-                candidate = after.checked_next_multiple_of(step).unwrap_or(u64::MAX);
-            }
-            if candidate.checked_add(bytes - 1).is_some_and(|last| last <= inside) {
-                return Ok(place.base + candidate);
-            }
-        }
-        Err(DescriptionError::NoGap(bytes))
+        let taken: Vec<(u64, u64)> = ranges.chain(bridges).collect();
+        let fits = |first: u64| {
+            let last = first.checked_add(bytes - 1)?;
+            let is_free = taken.iter().all(|range| last < range.0 || range.1 < first);
+            (is_free && last <= place.last - place.base).then_some(place.base + first)
+        };
+        let after = |step: u64| {
+            let ends = taken.iter().filter_map(move |(_, last)| last.checked_add(1));
+            ends.filter_map(move |end| end.checked_next_multiple_of(step))
+        };
+        let candidates = [1 << 16, 64].into_iter().map(|step| after(step).chain([0]));
+        candidates.filter_map(|places| places.filter_map(fits).min()).next().ok_or_else(|| {
+            EbError::Other(format!(
+                "no gap of {bytes} bytes for an SDB table; give one by sdb = ..."
+            ))
+        })
     }
 
     fn device(
@@ -325,43 +246,44 @@ impl Builder {
         device: &DeviceDescription,
         widths: Widths,
         place: Place,
-    ) -> Result<(), DescriptionError> {
+    ) -> Result<(), EbError> {
         let range = within("a device", device.first, device.last, place)?;
         let occupant = match device.kind {
             Kind::Absent => return Ok(()),
             Kind::Memory => Occupant::Memory(self.memory(range)?),
-            Kind::Eca => Occupant::Device(Box::new(Eca)),
-            Kind::Tlu => Occupant::Device(Box::<Tlu>::default()),
-            Kind::Registers => Occupant::Device(Box::new(Registers(device.register.clone()))),
+            Kind::Eca => Occupant::Eca,
+            Kind::Tlu => Occupant::Tlu(Box::default()),
+            Kind::Registers => Occupant::Registers(device.register.clone()),
         };
         let endian = if device.little_endian { Endian::Little } else { Endian::Big };
         self.bus.insert(Region { first: range.base, last: range.last, endian, widths, occupant })
     }
 
-    fn memory(&mut self, range: Place) -> Result<Vec<u8>, DescriptionError> {
+    fn memory(&mut self, range: Place) -> Result<Vec<u8>, EbError> {
         let bytes = (range.last - range.base).saturating_add(1);
         self.memory_bytes = self.memory_bytes.saturating_add(bytes);
         if self.memory_bytes > MAX_MEMORY_BYTES {
-            return Err(DescriptionError::Memory(self.memory_bytes));
+            return Err(EbError::Other(format!(
+                "{} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated",
+                self.memory_bytes
+            )));
         }
         Ok(vec![0; usize::try_from(bytes).expect("at most 1 GiB")])
     }
 }
 
-fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, DescriptionError> {
+fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, EbError> {
     let size = place.last - place.base;
     if first > last || last > size {
-        return Err(DescriptionError::Range {
-            what: what.to_owned(),
-            first,
-            last,
-            inside: size.saturating_add(1),
-        });
+        return Err(EbError::Other(format!(
+            "{what}: {first:#x} to {last:#x} is not a range inside {:#x} bytes",
+            size.saturating_add(1)
+        )));
     }
     Ok(Place { base: place.base + first, last: place.base + last })
 }
 
-fn widths_of(device: &DeviceDescription) -> Result<Widths, DescriptionError> {
+fn widths_of(device: &DeviceDescription) -> Result<Widths, EbError> {
     let default: &[u64] = match device.kind {
         Kind::Memory => &[8, 16, 32, 64],
         _ => &[32],
@@ -369,9 +291,8 @@ fn widths_of(device: &DeviceDescription) -> Result<Widths, DescriptionError> {
     let bits = device.widths.as_deref().unwrap_or(default);
     bits.iter().try_fold(Widths::NONE, |set, bits| {
         let width = bits.is_multiple_of(8).then(|| Width::of_bytes(bits / 8)).flatten();
-        let width = width.ok_or_else(|| {
-            DescriptionError::Syntax(format!("widths: {bits} is not 8, 16, 32 or 64"))
-        })?;
+        let width = width
+            .ok_or_else(|| EbError::Other(format!("widths: {bits} is not 8, 16, 32 or 64")))?;
         Ok(set.or(Widths::only(width)))
     })
 }
@@ -383,14 +304,16 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> SdbRecord {
         Kind::Tlu => (ids::TLU, "GSI_TM_LATCH_V2"),
         Kind::Registers | Kind::Absent => ((ids::GSI, 0xdead_0000), "Registers"),
     };
-    let component =
-        Component { first: device.first, last: device.last, product: product!(device, default) };
+    let ((vendor, id), name) = default;
+    let id = (device.vendor.unwrap_or(vendor), device.device_id.unwrap_or(id));
+    let product = product(id, device.name.as_deref().unwrap_or(name));
+    let component = Component { first: device.first, last: device.last, product };
     let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
     if device.msi {
         return SdbRecord::MsiMaster { flags: 0, bus_specific, component };
     }
     SdbRecord::Device(sdb::SdbDevice {
-        abi_class: device.abi_class,
+        abi_class: u16::from(device.kind == Kind::Memory),
         abi_major: 1,
         abi_minor: 0,
         bus_specific,
@@ -398,69 +321,51 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> SdbRecord {
     })
 }
 
-fn synthesis_record(synthesis: &SynthesisDescription) -> SdbRecord {
-    let mut commit = [0; 16];
-    for (place, byte) in commit.iter_mut().zip(synthesis.commit.bytes()) {
-        *place = byte;
-    }
-    SdbRecord::Synthesis(Synthesis {
-        name: Text::new(&synthesis.name),
-        commit,
-        tool: Text::new(&synthesis.tool),
-        tool_version: 0,
-        date: synthesis.date,
-        user: Text::new(&synthesis.user),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn error(text: &str) -> String {
-        match Description::parse(text).and_then(|description| description.build().map(drop)) {
-            Ok(()) => panic!("accepted: {text}"),
-            Err(error) => error.to_string(),
-        }
-    }
-
-    #[test]
-    fn the_timing_receiver_that_ships_can_be_built() {
-        let bus = Description::timing_receiver().build().unwrap();
-        assert!(bus.regions.len() > 6);
-    }
 
     #[test]
     fn wrong_descriptions_say_what_is_wrong() {
         let memory = |first: u64, last: u64| {
             format!("[[device]]\nkind = \"memory\"\nfirst = {first}\nlast = {last}\n")
         };
-        assert!(error("nonsense").contains("nonsense"));
-        assert!(error("[[device]]\nkind = \"toaster\"\nfirst = 0\nlast = 1").contains("toaster"));
-        assert!(
-            error(&format!("{}{}", memory(0, 0xff), memory(0x80, 0x17f)))
-                .contains("0x80 to 0x17f are taken")
-        );
-        assert!(error(&memory(8, 4)).contains("not a range"));
-        assert!(error(&memory(0, 1 << 31)).contains("bytes of memory"));
-        assert!(error("[[devices]]\nkind = \"memory\"").contains("unknown field `devices`"));
-        assert!(error(&format!("{}nmae = \"x\"", memory(0, 1))).contains("unknown field `nmae`"));
-        assert!(error("[[bridge]]\nfirst = 0").contains("needs first and last"));
-        assert!(error("first = 0").contains("not of the whole bus"));
-        let outside = format!(
-            "[[bridge]]\nfirst = 0\nlast = 0xfff\n{}",
-            memory(0, 0x1000).replace("[[device]]", "[[bridge.device]]")
-        );
-        assert!(error(&outside).contains("inside 0x1000"));
-        let width = "[[device]]\nkind = \"memory\"\nfirst = 0\nlast = 255\nwidths = [12]";
-        assert!(error(width).contains("12 is not"));
+        let (bridge, inside) = ("[[bridge]]\nfirst = 0\n", "[[bridge.device]]");
+        let in_bridge = |last: u64, memory: String| {
+            format!("{bridge}last = {last}\n{}", memory.replace("[[device]]", inside))
+        };
+        for (text, why) in [
+            ("nonsense".to_owned(), "nonsense"),
+            (memory(0, 1).replace("memory", "toaster"), "toaster"),
+            (memory(0, 0xff) + &memory(0x80, 0x17f), "0x80 to 0x17f are taken"),
+            (memory(8, 4), "not a range"),
+            (memory(0, 1 << 31), "bytes of memory"),
+            (memory(0, 1).replace("device", "devices"), "unknown field `devices`"),
+            (memory(0, 1) + "nmae = \"x\"", "unknown field `nmae`"),
+            (memory(0, 255) + "widths = [12]", "12 is not"),
+            (bridge.to_owned(), "needs first and last"),
+            ("first = 0".to_owned(), "not of the whole bus"),
+            (in_bridge(0xfff, memory(0, 0x1000)), "inside 0x1000"),
+            (in_bridge(0xff, memory(0, 0xff)), "no gap"),
+        ] {
+            let built = Description::parse(&TomlText::new("bus", &text))
+                .and_then(|description| description.build());
+            let error = built.err().unwrap().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 
     #[test]
     fn a_table_finds_its_own_place_between_the_devices() {
-        let text = "[[device]]\nkind = \"memory\"\nfirst = 0\nlast = 0xffff\n[[device]]\nkind = \"memory\"\nfirst = 0x20000\nlast = 0x2ffff\n";
-        assert_eq!(Description::parse(text).unwrap().build().unwrap().sdb_root, 0x10000);
-        let full = "[[bridge]]\nfirst = 0\nlast = 0xff\n[[bridge.device]]\nkind = \"memory\"\nfirst = 0\nlast = 0xff\n";
-        assert!(error(full).contains("no gap"));
+        let memory = |first: u64| {
+            format!("[[device]]\nkind = \"memory\"\nfirst = {first}\nlast = {}\n", first + 0xffff)
+        };
+        let root = |text: &str| {
+            let file = TomlText::new("bus", text);
+            Description::parse(&file).unwrap().build().unwrap().sdb_root
+        };
+        assert_eq!(root(&(memory(0) + &memory(0x20000))), 0x10000);
+        assert_eq!(root(&memory(0x10000)), 0);
+        assert!(Description::timing_receiver().build().unwrap().regions.len() > 6);
     }
 }

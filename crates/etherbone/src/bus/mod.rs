@@ -2,19 +2,21 @@
 //! Time is the bus's own: each operation advances it by the access time of the [`BusTiming`]. A
 //! cycle cannot begin before the cycle before it has ended.
 
-pub mod description;
-pub mod devices;
+mod description;
+pub(crate) mod devices;
 pub(crate) mod tlu;
 
 use daqmeter_wire::etherbone::cycle::Space;
-use daqmeter_wire::etherbone::{EbLayout, Endian, ErrorRegister, Lanes, Width, Widths, config};
+use daqmeter_wire::etherbone::{EbLayout, Endian, ErrorRegister, Lanes, Widths, config};
 use serde::Deserialize;
 
-pub use description::{Description, DescriptionError};
-use devices::BusDevice;
+pub use description::Description;
+use devices::Occupant;
+
+use crate::EbError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BusError {
+enum BusError {
     Refused,
     Timeout,
 }
@@ -29,31 +31,18 @@ pub struct BusTiming {
     pub cycle_ns: u64,
     /// Time of an access without an answer.
     pub timeout_ns: u64,
-    pub tai_offset_s: u64,
 }
 
 /// No access time, the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave
 /// (6,250,000 clocks, 100 ms).
 impl Default for BusTiming {
     fn default() -> Self {
-        BusTiming {
-            tick_ns: 8,
-            read_ns: 0,
-            write_ns: 0,
-            cycle_ns: 0,
-            timeout_ns: 100_000_000,
-            tai_offset_s: 37,
-        }
+        BusTiming { tick_ns: 8, read_ns: 0, write_ns: 0, cycle_ns: 0, timeout_ns: 100_000_000 }
     }
 }
 
-enum Occupant {
-    /// Memory; it is answered without a virtual call.
-    Memory(Vec<u8>),
-    /// An SDB table: readable, without a trace in the error register.
-    Sdb(Vec<u8>),
-    Device(Box<dyn BusDevice>),
-}
+/// Leap seconds since 2017.
+const TAI_MINUS_UTC_NS: u64 = 37_000_000_000;
 
 struct Region {
     first: u64,
@@ -61,33 +50,6 @@ struct Region {
     endian: Endian,
     widths: Widths,
     occupant: Occupant,
-}
-
-impl Region {
-    #[inline]
-    fn access(
-        &mut self,
-        offset: u64,
-        size: Width,
-        value: Option<u64>,
-        tai_ns: u64,
-    ) -> Result<u64, BusError> {
-        let endian = self.endian;
-        match (&mut self.occupant, value) {
-            (Occupant::Memory(bytes) | Occupant::Sdb(bytes), None) => {
-                devices::load(bytes, offset, size, endian).ok_or(BusError::Refused)
-            }
-            (Occupant::Memory(bytes), Some(value)) => {
-                let stored = devices::store(bytes, offset, size, endian, value);
-                stored.map(|()| 0).ok_or(BusError::Refused)
-            }
-            (Occupant::Sdb(_), Some(_)) => Err(BusError::Refused),
-            (Occupant::Device(device), None) => device.read(offset, size, tai_ns),
-            (Occupant::Device(device), Some(value)) => {
-                device.write(offset, size, value, tai_ns).map(|()| 0)
-            }
-        }
-    }
 }
 
 pub struct Bus {
@@ -103,9 +65,10 @@ pub struct Bus {
 
 /// State of one conversation: each has its own error register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BusSession {
-    pub errors: ErrorRegister,
-    pub timeouts: u64,
+pub(crate) struct BusSession {
+    pub(crate) errors: ErrorRegister,
+    /// True when an access had no answer.
+    pub(crate) is_silent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +85,7 @@ impl Bus {
     fn new(timing: BusTiming, sdb_root: u64) -> Bus {
         let since_epoch = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let utc_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
-        let tai_ns = utc_ns.saturating_add(timing.tai_offset_s * 1_000_000_000);
+        let tai_ns = utc_ns.saturating_add(TAI_MINUS_UTC_NS);
         let tai_minus_monotonic_ns = tai_ns.wrapping_sub(daqmeter_sys::clock::monotonic_ns());
         Bus {
             regions: Vec::new(),
@@ -134,21 +97,20 @@ impl Bus {
         }
     }
 
-    pub fn timing(&self) -> BusTiming {
-        self.timing
-    }
-
     pub fn set_timing(&mut self, timing: BusTiming) {
         self.timing = timing;
     }
 
-    fn insert(&mut self, region: Region) -> Result<(), DescriptionError> {
+    fn insert(&mut self, region: Region) -> Result<(), EbError> {
         let at = self.regions.partition_point(|known| known.first < region.first);
         let clash = |known: Option<&Region>| {
             known.is_some_and(|known| known.first <= region.last && region.first <= known.last)
         };
         if clash(self.regions.get(at)) || at > 0 && clash(self.regions.get(at - 1)) {
-            return Err(DescriptionError::Overlap { first: region.first, last: region.last });
+            let Region { first, last, .. } = region;
+            return Err(EbError::Other(format!(
+                "addresses {first:#x} to {last:#x} are taken already; move the device or the SDB table (sdb = ...)"
+            )));
         }
         self.regions.insert(at, region);
         Ok(())
@@ -158,8 +120,10 @@ impl Bus {
         self.time_ns = self.time_ns.max(now_ns) + self.timing.cycle_ns;
     }
 
-    pub fn busy_until_ns(&self) -> u64 {
-        self.time_ns
+    /// Returns the time at which the bus has done all cycles, and given up the silent one.
+    pub(crate) fn ready_ns(&self, now_ns: u64, session: &BusSession) -> u64 {
+        let timeout_ns = if session.is_silent { self.timing.timeout_ns } else { 0 };
+        self.time_ns.max(now_ns) + timeout_ns
     }
 
     #[inline]
@@ -201,7 +165,7 @@ impl Bus {
         let mut access = Access { address, value, bytes: size.bytes(), write, ok: false };
         let (mut result, mut is_sdb) = (Err(BusError::Refused), false);
         if let Some(at) = self.find(address) {
-            let is_device = matches!(self.regions[at].occupant, Occupant::Device(_));
+            let is_device = self.regions[at].occupant.is_device();
             let tai_ns = if is_device { self.tai_ns() } else { 0 };
             let region = &mut self.regions[at];
             is_sdb = matches!(region.occupant, Occupant::Sdb(_));
@@ -209,12 +173,12 @@ impl Bus {
                 address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(region.endian);
             let offset = access.address.checked_sub(region.first);
             if let Some(offset) = offset.filter(|_| region.widths.has(size)) {
-                result = region.access(offset, size, written, tai_ns);
+                result = region.occupant.access(offset, (size, region.endian), written, tai_ns);
             }
         }
         access.ok = result.is_ok();
         session.errors.shift_in(!access.ok && (write || !is_sdb));
-        session.timeouts += u64::from(result == Err(BusError::Timeout));
+        session.is_silent |= result == Err(BusError::Timeout);
         if let (None, Ok(value)) = (word, result) {
             access.value = lanes.place(value);
         }
@@ -257,12 +221,13 @@ impl Bus {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_wire::etherbone::Width;
     use daqmeter_wire::etherbone::status::failed;
 
     use super::*;
 
     fn bus(text: &str) -> Bus {
-        Description::parse(text).unwrap().build().unwrap()
+        Description::parse(&daqmeter_harness::TomlText::new("bus", text)).unwrap().build().unwrap()
     }
 
     const MEMORY: &str = r#"
@@ -345,9 +310,9 @@ mod tests {
         bus.begin_cycle(1000);
         read(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32));
         write(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32), 1);
-        assert_eq!(bus.busy_until_ns(), 1000 + 100 + 32 + 8);
+        assert_eq!(bus.ready_ns(0, &BusSession::default()), 1000 + 100 + 32 + 8);
         bus.begin_cycle(500);
-        assert_eq!(bus.busy_until_ns(), 1240);
+        assert_eq!(bus.ready_ns(0, &BusSession::default()), 1240);
     }
 
     #[test]

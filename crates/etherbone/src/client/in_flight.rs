@@ -1,9 +1,8 @@
 //! Cycles on their way: tags, the window, deadlines and answers.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use daqmeter_wire::etherbone::cycle::{Encoded, FIRST_TAG, Op, StatusCheck, TAGS};
+use daqmeter_wire::etherbone::cycle::{Encoded, FIRST_TAG, TAGS};
 use daqmeter_wire::etherbone::{Values, Width, status};
 
 use crate::EbError;
@@ -14,7 +13,6 @@ pub struct ClientCounts {
     pub completed: u64,
     pub timed_out: u64,
     pub abandoned: u64,
-    pub retried: u64,
     pub stray: u64,
     pub malformed: u64,
 }
@@ -76,13 +74,6 @@ struct Pending {
     port: Option<Width>,
     words: Vec<u64>,
     statuses: Vec<u64>,
-    retry: Option<Retry>,
-}
-
-struct Retry {
-    ops: Arc<[Op]>,
-    check: StatusCheck,
-    left: u32,
 }
 
 pub(super) type CycleNumber = u16;
@@ -192,21 +183,10 @@ impl InFlight {
         self.sequence += 1;
     }
 
-    pub(super) fn keep_for_retry(
-        &mut self,
-        number: CycleNumber,
-        ops: &[Op],
-        check: StatusCheck,
-        left: u32,
-    ) {
-        self.cycle(number).retry = Some(Retry { ops: ops.into(), check, left });
-    }
-
     fn end(&mut self, number: CycleNumber, tag: Tag) -> (u64, u16) {
         let cycle = &mut self.cycles[usize::from(number)];
         self.tags[index_of(cycle.tag)] = tag;
         cycle.used = false;
-        cycle.retry = None;
         self.bytes -= cycle.expected.bytes;
         self.count -= 1;
         self.free.push(number);
@@ -316,23 +296,6 @@ impl InFlight {
     fn make_late(&mut self, tag: u16, now_ns: u64) {
         self.tags[index_of(tag)] = Tag::Late;
         self.late.push_back((now_ns + self.late_ns, tag));
-    }
-
-    pub(super) fn again(&mut self, number: CycleNumber) -> Option<(u16, Arc<[Op]>, StatusCheck)> {
-        let retry = self.cycle(number).retry.as_mut().filter(|retry| retry.left > 0)?;
-        retry.left -= 1;
-        let (ops, check) = (retry.ops.clone(), retry.check);
-        let (old, tag, sequence) = (self.tag(number), self.new_tag(number), self.sequence);
-        let now_ns = self.sendings.front().map_or(0, |(_, deadline_ns)| *deadline_ns);
-        self.make_late(old, now_ns);
-        let cycle = self.cycle(number);
-        (cycle.tag, cycle.sequence) = (tag, sequence);
-        cycle.words.clear();
-        cycle.statuses.clear();
-        self.order.push_back((number, sequence));
-        self.sequence += 1;
-        self.counts.retried += 1;
-        Some((tag, ops, check))
     }
 
     pub(super) fn fail(

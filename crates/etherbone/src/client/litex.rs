@@ -17,7 +17,7 @@ impl Client {
     pub(super) fn litex_cycle(&mut self, ops: &[Op], words: &mut Vec<u64>) -> Result<(), EbError> {
         let whole = Lanes::full(Width::W32);
         if let Some(odd) = ops.iter().find(|op| op.lanes != whole || op.space == Space::Config) {
-            return Err(EbError::Unsupported(format!(
+            return Err(EbError::Other(format!(
                 "the LiteX dialect has whole 32-bit words of the bus only (address {:#x})",
                 odd.address
             )));
@@ -35,7 +35,9 @@ impl Client {
                 self.litex_send(true, first.address, &values)?;
             } else {
                 let addresses: Vec<u64> = now.iter().map(|op| op.address).collect();
-                words.extend(self.litex_read(&addresses)?);
+                self.litex_counter = self.litex_counter.wrapping_add(1);
+                self.litex_send(false, self.litex_counter.into(), &addresses)?;
+                words.extend(self.litex_answer(addresses.len())?);
             }
             self.flights.counts.completed += 1;
             rest = later;
@@ -50,24 +52,13 @@ impl Client {
         self.transport.send(&packet[..bytes], &[bytes])
     }
 
-    fn litex_read(&mut self, addresses: &[u64]) -> Result<Vec<u64>, EbError> {
-        for _ in 0..=self.options.read_retries {
-            self.litex_counter = self.litex_counter.wrapping_add(1);
-            self.litex_send(false, self.litex_counter.into(), addresses)?;
-            if let Some(values) = self.litex_answer(addresses.len())? {
-                return Ok(values);
-            }
-            self.flights.counts.timed_out += 1;
-        }
-        Err(EbError::Timeout(self.options.timeout))
-    }
-
-    fn litex_answer(&mut self, count: usize) -> Result<Option<Vec<u64>>, EbError> {
+    fn litex_answer(&mut self, count: usize) -> Result<Vec<u64>, EbError> {
         let deadline_ns = monotonic_ns() + as_ns(self.options.timeout);
         loop {
             let left_ns = deadline_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
-                return Ok(None);
+                self.flights.counts.timed_out += 1;
+                return Err(EbError::Timeout(self.options.timeout));
             }
             let wait = Duration::from_nanos(left_ns);
             let Some(arrived) = self.transport.receive(&mut self.received, wait)? else { continue };
@@ -88,7 +79,7 @@ impl Client {
                 self.partial.drain(..used);
                 let (base, values) = block;
                 if values.len() == count && (base == u64::from(self.litex_counter) || base == 0) {
-                    return Ok(Some(values));
+                    return Ok(values);
                 }
                 self.flights.counts.stray += values.len() as u64;
             }

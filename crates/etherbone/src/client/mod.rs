@@ -1,5 +1,5 @@
 //! The client: one-shot operations, blocking cycles and pipelined cycles.
-//! Writes are never repeated; reads are repeated only as [`ClientOptions::read_retries`] allows.
+//! Nothing is ever repeated.
 
 mod in_flight;
 mod litex;
@@ -10,9 +10,7 @@ use std::time::Duration;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Encoded, Op, Space, StatusCheck, encode, tag_of};
 use daqmeter_wire::etherbone::message::MAGIC;
-use daqmeter_wire::etherbone::{
-    EbHeader, EbLayout, EbRecord, Endian, Lanes, RecordFlags, Width, Widths, WireError,
-};
+use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, RecordFlags, Widths, WireError};
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
@@ -37,7 +35,6 @@ pub struct ClientOptions {
     pub probe_timeout: Duration,
     /// Deadline of a cycle, counted from its sending.
     pub timeout: Duration,
-    pub read_retries: u32,
     pub dialect: EbDialect,
     pub window_cycles: usize,
     pub window_bytes: Option<usize>,
@@ -51,7 +48,6 @@ impl Default for ClientOptions {
             probes: 3,
             probe_timeout: Duration::from_secs(3),
             timeout: Duration::from_secs(5),
-            read_retries: 0,
             dialect: EbDialect::Gsi,
             window_cycles: 8192,
             window_bytes: None,
@@ -182,15 +178,10 @@ impl Client {
         let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
         // With one message on its way at a time, each must be answered; a late answer is lost.
         let check = if one_at_a_time { StatusCheck::Status } else { check };
-        let retry =
-            self.options.read_retries > 0 && !one_at_a_time && ops.iter().all(|op| !op.write);
         let flight = self.flights.begin(token);
         match self.enqueue(ops, check, self.flights.tag(flight)) {
             Ok(encoded) if encoded.is_answered() => {
                 self.flights.expect(flight, encoded, self.layout.data);
-                if retry {
-                    self.flights.keep_for_retry(flight, ops, check, self.options.read_retries);
-                }
             }
             Ok(_) => self.flights.complete_unanswered(flight, on_done),
             Err(error) => {
@@ -249,7 +240,11 @@ impl Client {
                 encoded = encode(ops, layout, tag, check, self.outgoing.room(usize::MAX))?;
             }
             if encoded.bytes > MAX_CYCLE_BYTES {
-                return Err(EbError::TooLong { operations: ops.len(), bytes: encoded.bytes });
+                return Err(EbError::Other(format!(
+                    "the cycle of {} operations takes {} bytes or more; a stream carries at most {MAX_CYCLE_BYTES}: divide it",
+                    ops.len(),
+                    encoded.bytes
+                )));
             }
             self.outgoing.used += encoded.bytes;
             return Ok(encoded);
@@ -281,12 +276,15 @@ impl Client {
     }
 
     fn overflow(&self, operations: usize, max_bytes: usize) -> EbError {
-        if self.framing.is_stream() {
-            return EbError::Unsupported(format!(
+        EbError::Other(if self.framing.is_stream() {
+            format!(
                 "the cycle of {operations} operations does not fit {max_bytes} bytes, which is what this server receives at once: make it shorter"
-            ));
-        }
-        EbError::Overflow { operations, datagram_bytes: max_bytes }
+            )
+        } else {
+            format!(
+                "the cycle of {operations} operations does not fit a datagram of {max_bytes} bytes; make it shorter or use a stream (tcp, dev)"
+            )
+        })
     }
 
     fn flush(&mut self) -> Result<(), EbError> {
@@ -326,7 +324,10 @@ impl Client {
         self.received = buffer;
         if !result? {
             self.now_ns = monotonic_ns();
-            self.expire(on_done)?;
+            while let Some(expired) = self.flights.expired(self.now_ns) {
+                let error = EbError::Timeout(self.options.timeout);
+                self.flights.fail(expired, error, self.now_ns, on_done);
+            }
         }
         Ok(())
     }
@@ -355,7 +356,7 @@ impl Client {
         }
         // A record has at most 255 values and 255 addresses: a longer rest is no part of one.
         if self.partial.len() > MAX_RECORD_BYTES {
-            return Err(EbError::Wire(WireError::Overflow));
+            return Err(WireError::Overflow.into());
         }
         Ok(())
     }
@@ -415,20 +416,6 @@ impl Client {
             _ => bytes,
         }
     }
-
-    fn expire(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
-        let timeout = self.options.timeout;
-        while let Some(expired) = self.flights.expired(self.now_ns) {
-            match self.flights.again(expired) {
-                Some((tag, ops, check)) => {
-                    self.enqueue(&ops, check, tag)?;
-                    self.flush()?;
-                }
-                None => self.flights.fail(expired, EbError::Timeout(timeout), self.now_ns, on_done),
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Derivation: a record header, two base addresses and twice 255 values of 8 bytes, and some room.
@@ -482,21 +469,4 @@ impl<F: FnMut(CompletedCycle<'_>)> Drop for Pipeline<'_, F> {
             self.client.outgoing.clear();
         }
     }
-}
-
-/// Returns the lanes of an access, or the reason why it is invalid.
-pub(crate) fn lanes_of(
-    address: u64,
-    size: Width,
-    port: Width,
-    endian: Endian,
-) -> Result<Lanes, EbError> {
-    Lanes::at(address, size, port, endian).ok_or_else(|| {
-        let bytes = size.bytes();
-        EbError::Unsupported(if size > port {
-            format!("{bytes} bytes are wider than the port of {} bits", port.bits())
-        } else {
-            format!("address {address:#x} is not a multiple of {bytes}")
-        })
-    })
 }

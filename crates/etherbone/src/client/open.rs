@@ -71,10 +71,11 @@ impl Client {
             EbDialect::Gsi => probe(transport.as_mut(), options)?,
             EbDialect::Litex => litex_hello(transport.as_mut(), options)?,
         };
-        let layout = layout.ok_or_else(|| EbError::NoAnswer {
-            address: name.to_owned(),
-            probes: options.probes,
-            each: options.probe_timeout,
+        let layout = layout.ok_or_else(|| {
+            EbError::Other(format!(
+                "no answer to {} probes of {:?} each; is an Etherbone slave listening at {name}?",
+                options.probes, options.probe_timeout
+            ))
         })?;
         let window_bytes = options.window_bytes.unwrap_or(transport.window_bytes());
         let late_ns = as_ns(options.timeout.max(Duration::from_secs(1)));
@@ -143,25 +144,22 @@ fn settle(options: &ClientOptions, slave: EbProbe) -> Result<EbLayout, EbError> 
     let common = |ours: Widths, theirs: Widths| ours.and(theirs).widest();
     match (common(options.address, slave.address), common(options.data, slave.data)) {
         (Some(address), Some(data)) => Ok(EbLayout { address, data }),
-        _ => Err(EbError::Width {
-            our_address: options.address,
-            our_data: options.data,
-            address: slave.address,
-            data: slave.data,
-        }),
+        _ => Err(EbError::Other(format!(
+            "no width in common: we offer addresses {}, data {}; the slave addresses {}, data {}",
+            options.address, options.data, slave.address, slave.data
+        ))),
     }
 }
 
 fn without_probe(is_stream: bool, options: &ClientOptions) -> Result<EbLayout, EbError> {
-    let unsupported = |why: &str| Err(EbError::Unsupported(why.to_owned()));
     if is_stream {
-        return unsupported("a stream begins with a probe: ask for at least one (-r 1)");
+        return Err(EbError::other("a stream begins with a probe: ask for at least one (-r 1)"));
     }
     match (options.address.single(), options.data.single()) {
         (Some(address), Some(data)) => Ok(EbLayout { address, data }),
-        _ => unsupported(
+        _ => Err(EbError::other(
             "without a probe there must be exactly one address and one data width (-a 32 -d 32 -r 0)",
-        ),
+        )),
     }
 }
 

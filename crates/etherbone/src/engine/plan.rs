@@ -1,5 +1,6 @@
 //! A prepared request: the slave, the operations of a cycle, and the limit of their rate.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, LimitSpec, Problem, Request};
@@ -8,35 +9,43 @@ use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::etherbone::sdb::ids;
 use daqmeter_wire::etherbone::{DATAGRAM_BYTES, EbLayout, Width, Widths};
 
-use super::kept;
 use super::request::{EtherboneRequest, Method, Payload, Target};
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
 use crate::bus::{BusTiming, Description, tlu};
 use crate::pingpong::{PingPongRequest, Protocol, limit};
 use crate::server::Running;
-use crate::transport::{self, Bridge, Faulty};
-use crate::{Address, Client, ClientOptions, EbError, EbServer, ServerOptions, Slave, scan};
+use crate::transport::Bridge;
+use crate::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave, scan};
 
 pub(super) struct Plan {
     pub(super) request: EtherboneRequest,
-    target: Target,
-    link: Option<Bridge>,
+    pub(super) target: Target,
+    bridge: Option<Bridge>,
 }
+
+/// The conversation with the character device that was measured last. Such a device serves one
+/// client, and its stream carries one probe, so it goes on from point to point.
+static KEPT: Mutex<Option<(EtherboneRequest, Client)>> = Mutex::new(None);
 
 impl Plan {
     pub(super) fn of(request: &EtherboneRequest) -> Result<Plan, Fault> {
         let wrong = |problem: Problem| request.workload().error(problem.name, problem.text);
-        let bridge = |name: &str| Bridge::named(name);
         let target = request.target().map_err(wrong)?;
-        if let Target::At(Address::Emulated(name)) = &target {
-            bridge(name)?;
-        }
-        let plan = Plan {
-            link: request.link.as_deref().map(bridge).transpose()?,
-            target,
-            request: request.clone(),
+        let bridge = match &target {
+            Target::At(Address::Emulated(name)) => Some(Bridge::named(name)?),
+            _ => None,
         };
-        if plan.fits() {
+        let takes_datagrams = match (&target, &bridge) {
+            (_, Some(bridge)) => !bridge.stream,
+            (Target::Loop(protocol), _) => *protocol == Protocol::Udp,
+            (Target::At(address), _) => {
+                matches!(address, Address::Udp(_) | Address::Tunnel { .. })
+            }
+        };
+        let plan = Plan { request: request.clone(), target, bridge };
+        let is_alone = request.method == Method::Convenience;
+        let most_bytes = (DATAGRAM_BYTES - EbLayout::L32.header_bytes()) as u64;
+        if is_alone || !takes_datagrams || cycle_bytes(&plan.ops(0)) <= most_bytes {
             return Ok(plan);
         }
         let count = request.count;
@@ -44,10 +53,6 @@ impl Plan {
             "is {count}: such a cycle does not fit a datagram of {DATAGRAM_BYTES} bytes (streams take it)"
         );
         Err(request.workload().error("count", why).into())
-    }
-
-    pub(super) fn is_ours(&self) -> bool {
-        self.target.is_ours()
     }
 
     pub(super) fn ops(&self, base: u64) -> Vec<Op> {
@@ -73,43 +78,20 @@ impl Plan {
         }
     }
 
-    fn fits(&self) -> bool {
-        let datagrams = match &self.target {
-            Target::Loop(protocol) => *protocol == Protocol::Udp,
-            Target::At(Address::Emulated(name)) => {
-                Bridge::named(name).is_ok_and(|bridge| !bridge.stream)
-            }
-            Target::At(Address::Udp(..) | Address::Tunnel { .. }) => true,
-            Target::At(_) => false,
-        };
-        let mut room = vec![0; DATAGRAM_BYTES - EbLayout::L32.header_bytes()];
-        let alone = self.request.method == Method::Convenience;
-        alone
-            || !datagrams
-            || encode(&self.ops(0), EbLayout::L32, 0x8000, StatusCheck::Status, &mut room).is_ok()
-    }
-
     pub(super) fn limit(&self) -> Option<LimitSpec> {
-        if self.link.is_some() {
-            // The ping-pong does not use the link, so it gives no limit for it.
-            return None;
-        }
         let ops = self.ops(0);
         let (messages, cycle) = match self.request.method {
             Method::Convenience => (ops.len() as u64, &ops[..1]),
             _ => (1, &ops[..]),
         };
         let bytes = cycle_bytes(cycle);
-        match &self.target {
-            Target::Loop(protocol) => self.raw_limit(*protocol, bytes, messages),
-            Target::At(Address::Emulated(name)) => emulated_limit(
-                &Bridge::named(name).ok()?,
-                &ops,
-                messages,
-                bytes * messages,
-                self.request.counted_bytes(),
-            ),
-            Target::At(_) => None,
+        let counted_bytes = self.request.counted_bytes();
+        match (&self.target, &self.bridge) {
+            (Target::Loop(protocol), _) => self.raw_limit(*protocol, bytes, messages),
+            (_, Some(bridge)) => {
+                emulated_limit(bridge, &ops, messages, bytes * messages, counted_bytes)
+            }
+            _ => None,
         }
     }
 
@@ -131,22 +113,14 @@ impl Plan {
         })
     }
 
-    /// Deadline of a cycle. A loss on a link shows only after it, so it is short there. A tenth of
-    /// a second is longer than any delay of a link.
     pub(super) fn timeout(&self) -> Duration {
-        let default = match self.link {
-            Some(_) => Duration::from_millis(100),
-            None => ClientOptions::default().timeout,
-        };
         let given = self.request.timeout_ms.map(Duration::from_millis);
-        given.unwrap_or(default)
+        given.unwrap_or(ClientOptions::default().timeout)
     }
 
-    /// Fails after this number of deadlines without an answer. A link may lose any number of
-    /// cycles; on a network three losses in a row are not by chance.
+    /// Fails after three deadlines without an answer in a row, which are not by chance.
     pub(super) fn check_silence(&self, waits: u64) -> Result<(), Fault> {
-        let most = if self.link.is_some() { 100 } else { 3 };
-        if waits < most {
+        if waits < 3 {
             return Ok(());
         }
         Err(Fault::new(format!(
@@ -158,62 +132,52 @@ impl Plan {
 
     pub(super) fn close(&self, client: Client) {
         if matches!(self.target, Target::At(Address::Dev(_))) {
-            kept::put(&self.request, client);
+            let is_settled = client.is_settled();
+            *KEPT.lock().unwrap_or_else(PoisonError::into_inner) =
+                is_settled.then(|| (self.request.clone(), client));
         }
+    }
+
+    /// Returns the kept conversation, if this request would open an equal one. Another one is
+    /// closed to free the device.
+    fn kept(&self) -> Option<Client> {
+        let (of, client) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let same = of.address == self.request.address && of.timeout_ms == self.request.timeout_ms;
+        same.then_some(client)
     }
 
     pub(super) fn open(&self) -> Result<(Client, Option<Running>), Fault> {
         let timeout = self.timeout();
-        let default = ClientOptions::default();
-        let options = ClientOptions {
-            address: Widths::only(Width::W32),
-            data: Widths::only(Width::W32),
-            timeout,
-            probe_timeout: default.probe_timeout.min(timeout),
-            ..default
-        };
+        let wide = ClientOptions::default();
+        let wide =
+            ClientOptions { timeout, probe_timeout: wide.probe_timeout.min(timeout), ..wide };
+        let w32 = Widths::only(Width::W32);
+        let narrow = ClientOptions { address: w32, data: w32, ..wide.clone() };
         match &self.target {
             Target::At(address) => {
                 let is_device = matches!(address, Address::Dev(_));
-                let kept = if is_device { kept::take(&self.request) } else { None };
-                let client = kept.map_or_else(|| self.negotiate(address, options), Ok)?;
-                Ok((client, None))
+                if let Some(client) = is_device.then(|| self.kept()).flatten() {
+                    return Ok((client, None));
+                }
+                // Some slaves answer only a probe with all widths.
+                let client = Client::open(address, &wide)?;
+                if client.layout() == EbLayout::L32 {
+                    return Ok((client, None));
+                }
+                // A character device serves one client at a time.
+                drop(client);
+                Ok((Client::open(address, &narrow)?, None))
             }
             Target::Loop(protocol) => {
-                let mut bus = Description::timing_receiver().build().map_err(EbError::from)?;
+                let mut bus = Description::timing_receiver().build()?;
                 // Only the host's own time remains, because the path is measured here.
                 bus.set_timing(BusTiming::default());
                 let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback())?
                     .spawn(self.request.peer_cpu)?;
                 let address = Address::parse(&format!("{protocol}/127.0.0.1/{}", server.port))?;
-                Ok((self.client(&address, &options)?, Some(server)))
+                Ok((Client::open(&address, &narrow)?, Some(server)))
             }
         }
-    }
-
-    /// Offers widths as the tools do, because some slaves answer no other probe. Offers only 32
-    /// bits next, if other widths were settled on.
-    fn negotiate(&self, address: &Address, narrow: ClientOptions) -> Result<Client, Fault> {
-        let wrong = |problem: Problem| Fault::new(format!("{} {}", problem.name, problem.text));
-        let (address_widths, data) = self.request.widths().map_err(wrong)?;
-        let client = self
-            .client(address, &ClientOptions { address: address_widths, data, ..narrow.clone() })?;
-        if client.layout() == EbLayout::L32 {
-            return Ok(client);
-        }
-        // A character device serves one client at a time.
-        drop(client);
-        Ok(self.client(address, &narrow)?)
-    }
-
-    fn client(&self, address: &Address, options: &ClientOptions) -> Result<Client, EbError> {
-        let Some(link) = &self.link else {
-            return Client::open(address, options);
-        };
-        let way = transport::open(address, options.dialect, options.probe_timeout)?;
-        let way = Faulty::new(way, link.request, link.reply, 1)?;
-        let options = ClientOptions { probes: 30, ..options.clone() };
-        Client::over(Box::new(way), &options, &address.to_string())
     }
 
     pub(super) fn device_base(&self, client: &mut Client) -> Result<(u64, Vec<String>), Fault> {

@@ -1,15 +1,15 @@
 //! Request to the engine: the slave, the payload and the method.
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::{Fault, Job, Problem, Request};
+use daqmeter_harness::{Fault, Job, Problem, Request, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use daqmeter_record::units::parse_duration;
-use daqmeter_wire::etherbone::{Width, Widths};
-
-use crate::address::{Address, parse_number, parse_widths};
+use super::plan::Plan;
+use super::session::EtherboneSession;
+use crate::address::{Address, parse_number};
 use crate::pingpong::Protocol;
+use daqmeter_record::units::parse_duration;
 
 /// Most words of one operation's payload; longer cycles fit streams only.
 const MAX_COUNT: u64 = 100_000;
@@ -66,19 +66,7 @@ pub struct EtherboneRequest {
     #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pop_channel: Option<u64>,
-    /// Put the link of this bridge, or of a TOML file, in between: delay, rate, loss
-    #[arg(long, value_name = "NAME|FILE")]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<String>,
-    /// Address widths that are offered, 32 among them [default: 8/16/32/64]
-    #[arg(short = 'a', long, value_name = "WIDTHS")]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address_widths: Option<String>,
-    /// Data widths that are offered, 32 among them [default: 8/16/32/64]
-    #[arg(short = 'd', long, value_name = "WIDTHS")]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_widths: Option<String>,
-    /// Deadline of a cycle [default: 5s; 100ms over --link]
+    /// Deadline of a cycle [default: 5s]
     #[arg(long = "timeout", value_name = "TIME", value_parser = whole_ms)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -156,28 +144,6 @@ impl EtherboneRequest {
         self.target().is_ok_and(|target| target.is_ours())
     }
 
-    /// Returns the address and data widths that are offered to the slave. Words of 32 bits at
-    /// addresses of 32 bits are measured.
-    pub(super) fn widths(&self) -> Result<(Widths, Widths), Problem> {
-        let of = |name: &'static str, text: Option<&str>| {
-            let Some(text) = text else {
-                return Ok(Widths::ALL);
-            };
-            let widths = parse_widths(text).map_err(|why| Problem::new(name, why))?;
-            if widths.has(Width::W32) {
-                return Ok(widths);
-            }
-            Err(Problem::new(
-                name,
-                format!("is {text}: 32 must be among them, as words of 32 bits are measured"),
-            ))
-        };
-        Ok((
-            of("address_widths", self.address_widths.as_deref())?,
-            of("data_widths", self.data_widths.as_deref())?,
-        ))
-    }
-
     pub(super) fn base(&self) -> u64 {
         self.base.unwrap_or(EMULATED_MEMORY)
     }
@@ -217,21 +183,25 @@ impl Request for EtherboneRequest {
             cycles: 3,
             base: None,
             pop_channel: None,
-            link: None,
             timeout_ms: None,
-            address_widths: None,
-            data_widths: None,
             peer_cpu: None,
         }
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        Ok(super::job(self))
+        let open = |request: &EtherboneRequest| {
+            let session: Box<dyn Session> = Box::new(EtherboneSession::new(Plan::of(request)?));
+            Ok(vec![session])
+        };
+        Ok(Job {
+            is_emulated: self.is_emulated(),
+            owns_device: !self.is_emulated(),
+            ..Job::new(self, self.address.as_str(), open)
+        })
     }
 
     fn check(&self) -> Result<(), Problem> {
         let is_ours = self.target()?.is_ours();
-        self.widths()?;
         match self.payload {
             Payload::Tlu if !is_ours && self.pop_channel.is_none() => {
                 return Err(Problem::new(

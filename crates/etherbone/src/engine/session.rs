@@ -34,6 +34,8 @@ struct Conversation {
 
 #[derive(Default)]
 struct Seen {
+    /// True if the words are timestamps.
+    are_times: bool,
     issued: u64,
     delivered: u64,
     timed_out: u64,
@@ -97,23 +99,23 @@ impl Seen {
         counters
     }
 
-    fn done(&mut self, done: &CompletedCycle<'_>, ops: &[Op], payload: Payload, timeout: Duration) {
+    fn done(&mut self, done: &CompletedCycle<'_>, ops: &[Op], timeout: Duration) {
         if done.result.is_err() {
-            self.timed_out(timeout);
-            return;
+            return self.timed_out(timeout);
         }
-        let failed =
-            !done.is_clean() && ops.iter().enumerate().any(must_work(|at| done.failed(at)));
-        self.answered(failed);
-        if payload == Payload::Timestamps {
-            self.timestamps(done.words);
-        }
+        // The only write of a cycle drops a stamp of the latch, which refuses it if there is none.
+        let has_failed = |(at, op): (usize, &Op)| !op.write && done.failed(at);
+        let failed = !done.is_clean() && ops.iter().enumerate().any(has_failed);
+        self.answered(failed, done.words);
     }
 
-    fn answered(&mut self, failed_on_bus: bool) {
+    fn answered(&mut self, failed_on_bus: bool, words: &[u64]) {
         self.delivered += 1;
         self.waits = 0;
         self.failed_on_bus += u64::from(failed_on_bus);
+        if self.are_times {
+            self.timestamps(words);
+        }
     }
 
     /// Counts a cycle without an answer. Cycles that were sent together have one deadline, and are
@@ -126,12 +128,6 @@ impl Seen {
             self.waited_ns = now_ns;
         }
     }
-}
-
-/// Returns a test for failed operations that must work. The only write of a cycle drops a stamp of
-/// the latch, which refuses it if there is none.
-fn must_work(failed: impl Fn(usize) -> bool) -> impl Fn((usize, &Op)) -> bool {
-    move |(at, op)| !op.write && failed(at)
 }
 
 fn time(name: &str, ns: f64) -> Counter {
@@ -191,56 +187,42 @@ impl EtherboneSession {
         }
     }
 
-    fn one_by_one(&mut self, operations: u64) -> Result<(), Fault> {
-        let (method, payload) = (self.plan.request.method, self.plan.request.payload);
+    /// Runs the operations of each cycle as round trips of their own.
+    fn convenience(&mut self, operations: u64) -> Result<(), Fault> {
         let way = self.way.as_mut().expect("prepared before the first step");
-        let words = &mut self.words;
+        let mut words = std::mem::take(&mut self.words);
         for _ in 0..operations {
             self.seen.issued += 1;
-            let result = if method == Method::Convenience {
-                way.convenience(words).map(|()| false)
-            } else {
-                way.client.cycle(&way.ops, StatusCheck::Status).map(|outcome| {
-                    // Only the words of the timestamps are needed, and the cycle has no other
-                    // values.
-                    words.clear();
-                    words.extend_from_slice(&outcome.values);
-                    outcome.failed.iter().any(|&at| !way.ops[at].write)
-                })
-            };
-            match result {
-                Ok(failed) => self.seen.answered(failed),
+            match way.convenience(&mut words) {
+                Ok(()) => self.seen.answered(false, &words),
                 Err(EbError::Timeout(_)) => {
                     self.seen.timed_out(self.plan.timeout());
                     self.plan.check_silence(self.seen.waits)?;
-                    continue;
                 }
                 Err(error) => {
                     self.seen.abandoned += 1;
                     return Err(error.into());
                 }
             }
-            if payload == Payload::Timestamps {
-                self.seen.timestamps(words);
-            }
         }
+        self.words = words;
         Ok(())
     }
 
-    fn pipelined(&mut self, operations: u64) -> Result<(), Fault> {
-        let payload = self.plan.request.payload;
+    /// Sends this number of cycles before the first is waited for, until all operations are done.
+    fn cycles(&mut self, operations: u64, series: u64) -> Result<(), Fault> {
         let way = self.way.as_mut().expect("prepared before the first step");
         let (seen, plan) = (&mut self.seen, &self.plan);
         let mut left = operations;
         while left > 0 {
-            let series = left.min(plan.request.cycles);
+            let now = left.min(series);
             let before = way.client.counts();
             let waits = Cell::new(seen.waits);
             let mut pipeline = way.client.pipeline(|done| {
-                seen.done(&done, &way.ops, payload, plan.timeout());
+                seen.done(&done, &way.ops, plan.timeout());
                 waits.set(seen.waits);
             });
-            let ended = (0..series)
+            let ended = (0..now)
                 .try_for_each(|token| {
                     pipeline.submit(&way.ops, StatusCheck::Status, token)?;
                     plan.check_silence(waits.get())
@@ -251,7 +233,7 @@ impl EtherboneSession {
             seen.abandoned += after.abandoned - before.abandoned;
             ended?;
             plan.check_silence(seen.waits)?;
-            left -= series;
+            left -= now;
         }
         Ok(())
     }
@@ -291,8 +273,8 @@ impl Session for EtherboneSession {
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         match self.plan.request.method {
-            Method::Pipelined => self.pipelined(operations)?,
-            _ => self.one_by_one(operations)?,
+            Method::Convenience => self.convenience(operations)?,
+            _ => self.cycles(operations, self.plan.request.batch())?,
         }
         match self.seen.failed_on_bus {
             0 => Ok(()),
@@ -307,15 +289,18 @@ impl Session for EtherboneSession {
         let way = self.way.as_mut().expect("prepared before verification");
         match self.plan.request.payload {
             Payload::Timestamps => verify_time(way),
-            Payload::Memory if self.plan.is_ours() => verify_memory(way),
-            Payload::Tlu if self.plan.is_ours() => verify_latch(way, self.plan.request.channel()),
+            Payload::Memory if self.plan.target.is_ours() => verify_memory(way),
+            Payload::Tlu if self.plan.target.is_ours() => {
+                verify_latch(way, self.plan.request.channel())
+            }
             Payload::Tlu | Payload::Memory => verify_access(way),
         }
     }
 
     fn begin(&mut self) {
-        self.seen = Seen::default();
-        if let (Payload::Timestamps, Some(way)) = (self.plan.request.payload, &mut self.way) {
+        let are_times = self.plan.request.payload == Payload::Timestamps;
+        self.seen = Seen { are_times, ..Seen::default() };
+        if let (true, Some(way)) = (are_times, &mut self.way) {
             // The windows that need it are left out if it fails.
             self.seen.start_ns = way.single_timestamp(&mut self.seen.unroller).ok();
         }

@@ -3,8 +3,8 @@ use daqmeter_record::{Outcome, RunRecord};
 
 use daqmeter_harness::{Fault, Request};
 use daqmeter_record::Param;
-use daqmeter_wire::etherbone::EbLayout;
 use daqmeter_wire::etherbone::cycle::{StatusCheck, encode};
+use daqmeter_wire::etherbone::{EbLayout, Width, Widths};
 
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,12 +20,12 @@ fn example() -> EtherboneRequest {
 
 #[test]
 fn etherbone_conforms() {
-    daqmeter_harness::conformance::run(&job(&example()));
+    daqmeter_harness::conformance::run(&example().job().unwrap());
 }
 
 fn measured(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
     let (settings, context) = (Settings::new(plan, "test"), Context::default());
-    measure(&job(request), &settings, &context, &[], &mut []).unwrap()
+    measure(&request.job().unwrap(), &settings, &context, &[], &mut []).unwrap()
 }
 
 fn run(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
@@ -59,10 +59,11 @@ fn every_method_and_payload_over_every_way() {
 #[test]
 fn a_lossy_link_is_in_the_ledger() {
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
-    let lossy = "[[bridge]]\nname = \"lossy\"\nabout = \"\"\nrequest = { loss = 0.05, duplicate = 0.05, reorder = 0.05, reorder_ns = 1000 }\n";
+    let lossy = "about = \"\"\nrequest = { loss = 0.05, duplicate = 0.3, reorder = 0.05, reorder_ns = 1000 }\n";
     std::fs::write(file.path(), lossy).unwrap();
     let request = EtherboneRequest {
-        link: Some(file.path().to_str().unwrap().to_owned()),
+        address: format!("emu/{}", file.path().display()),
+        timeout_ms: Some(100),
         payload: Payload::Memory,
         count: 300,
         cycles: 100,
@@ -112,17 +113,16 @@ fn opened(params: &[(&str, Param)]) -> Result<(), Fault> {
         workload.with(name, value.clone())
     };
     let workload = params.iter().fold(example().workload(), with);
-    open(&EtherboneRequest::of(&workload)?).map(drop)
+    EtherboneRequest::of(&workload)?.job()?.open().map(drop)
 }
 
 #[test]
 fn wrong_requests_are_named() {
     for (name, value, wanted) in [
         ("address", "nowhere".into(), "no protocol"),
-        ("address", "emu/warp".into(), "no bridge `warp`"),
+        ("address", "emu/warp".into(), "bridge warp: "),
         ("method", "magic".into(), "expected one of `convenience`, `blocking`, `pipelined`"),
         ("payload", "gold".into(), "expected one of `timestamps`, `tlu`, `memory`"),
-        ("link", "warp".into(), "no bridge `warp`"),
         ("count", "many".into(), "expected u64"),
         ("count", Param::Int(0), "`count` is 0; 1 to 100000"),
         ("cycles", Param::Int(0), "`cycles` is 0; 1 to 1048576"),
@@ -220,14 +220,11 @@ fn the_ledger_closes_when_the_slave_dies_or_falls_silent() {
 fn points_share_the_conversation_with_a_character_device() {
     let bus = Description::timing_receiver().build().unwrap();
     let options = ServerOptions { pty: true, ..ServerOptions::loopback() };
-    let server = EbServer::bind(Slave::new(bus), options).unwrap();
+    let w32 = Widths::only(Width::W32);
+    let slave = Slave { address: w32, data: w32, ..Slave::new(bus) };
+    let server = EbServer::bind(slave, options).unwrap();
     let path = server.pty_path().unwrap().trim_start_matches("/dev/");
-    let request = EtherboneRequest {
-        address: format!("dev/{path}"),
-        address_widths: Some("32".to_owned()),
-        data_widths: Some("32".to_owned()),
-        ..example()
-    };
+    let request = EtherboneRequest { address: format!("dev/{path}"), ..example() };
     let server = server.spawn(None).unwrap();
     reach(&request).unwrap();
     for method in Method::ALL {

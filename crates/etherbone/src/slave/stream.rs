@@ -5,22 +5,13 @@ use daqmeter_wire::etherbone::{
     EbHeader, EbLayout, EbProbe, EbRecord, RecordFlags, Widths, WireError, litex,
 };
 
-use super::execute::{Execution, Slave, put_header};
+use super::{Execution, Slave, put_header};
+use crate::EbError;
 use crate::bus::BusSession;
 
 /// Longest cycle: the bytes of an unfinished cycle are kept in memory.
 pub const MAX_CYCLE_BYTES: usize = 16 << 20;
 const KEPT_BYTES: usize = 64 << 10;
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StreamFault {
-    #[error("not Etherbone: {0}")]
-    Wire(#[from] WireError),
-    #[error("a cycle of more than {MAX_CYCLE_BYTES} bytes: divide it")]
-    Endless,
-    #[error("no width in common: the client offers addresses {address}, data {data}")]
-    Width { address: Widths, data: Widths },
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Framing {
@@ -48,22 +39,24 @@ enum Next {
 }
 
 impl Stream {
-    /// Returns true if part of a cycle has come.
-    pub fn is_waiting(&self) -> bool {
-        !self.buffer.is_empty()
-    }
-
+    /// Bytes of a cycle that has not ended.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.buffer.len()
     }
 
+    /// Executes the cycles that these bytes complete. Returns the time at which the answers are
+    /// ready.
+    ///
+    /// # Errors
+    /// When the bytes are no Etherbone, when a cycle never ends, or when no width is common: the
+    /// stream must be ended.
     pub fn feed(
         &mut self,
         slave: &mut Slave,
         now_ns: u64,
         bytes: &[u8],
         answer: &mut Vec<u8>,
-    ) -> Result<u64, StreamFault> {
+    ) -> Result<u64, EbError> {
         self.buffer.extend_from_slice(bytes);
         let (mut at, mut header_sent) = (0, false);
         let result = loop {
@@ -83,12 +76,12 @@ impl Stream {
         }
         self.searched = self.searched.saturating_sub(at);
         slave.counts.refused += u64::from(result.is_err());
-        let ready_ns = slave.ready_ns(now_ns, &self.session);
-        self.session.timeouts = 0;
+        let ready_ns = slave.bus.ready_ns(now_ns, &self.session);
+        self.session.is_silent = false;
         result.map(|()| ready_ns)
     }
 
-    fn next(&mut self, slave: &Slave, at: usize) -> Result<Next, StreamFault> {
+    fn next(&mut self, slave: &Slave, at: usize) -> Result<Next, EbError> {
         let rest = &self.buffer[at..];
         if self.searched <= at {
             if rest.len() < 4 {
@@ -105,7 +98,7 @@ impl Stream {
         loop {
             let Ok((record, after)) = EbRecord::split(layout, &self.buffer[end..]) else {
                 let is_endless = self.buffer.len() - at > MAX_CYCLE_BYTES;
-                return if is_endless { Err(StreamFault::Endless) } else { Ok(Next::Incomplete) };
+                return if is_endless { Err(endless()) } else { Ok(Next::Incomplete) };
             };
             end = self.buffer.len() - after.len();
             self.searched = end;
@@ -124,7 +117,7 @@ impl Stream {
         at: usize,
         header_sent: &mut bool,
         answer: &mut Vec<u8>,
-    ) -> Result<usize, StreamFault> {
+    ) -> Result<usize, EbError> {
         match next {
             Next::Incomplete => Ok(0),
             Next::Probe => {
@@ -132,7 +125,7 @@ impl Stream {
                 let EbProbe { address, data, .. } = EbProbe::parse(bytes)?;
                 slave.probe(bytes, answer)?;
                 let layout = slave.layout_of(address, data);
-                self.framing = Framing::Bare(layout.ok_or(StreamFault::Width { address, data })?);
+                self.framing = Framing::Bare(layout.ok_or_else(|| no_width(address, data))?);
                 Ok(PROBE_BYTES)
             }
             Next::Header(layout, header) => {
@@ -166,7 +159,7 @@ impl Stream {
     }
 }
 
-fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
+fn header(slave: &Slave, rest: &[u8]) -> Result<Next, EbError> {
     let header = EbHeader::parse(rest)?;
     if header.probe_response {
         return Err(WireError::ProbeLength(rest.len()).into());
@@ -186,7 +179,17 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
         Some(false) => {}
     }
     let (address, data) = (header.address, header.data);
-    let layout = slave.layout_of(address, data).ok_or(StreamFault::Width { address, data })?;
+    let layout = slave.layout_of(address, data).ok_or_else(|| no_width(address, data))?;
     let is_whole = rest.len() >= layout.header_bytes();
     Ok(if is_whole { Next::Header(layout, header) } else { Next::Incomplete })
+}
+
+fn no_width(address: Widths, data: Widths) -> EbError {
+    EbError::Other(format!(
+        "no width in common: the client offers addresses {address}, data {data}"
+    ))
+}
+
+fn endless() -> EbError {
+    EbError::Other(format!("a cycle of more than {MAX_CYCLE_BYTES} bytes: divide it"))
 }

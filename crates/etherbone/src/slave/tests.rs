@@ -1,5 +1,5 @@
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
-use daqmeter_wire::etherbone::{EbLayout, Endian, Width, Widths, WireError};
+use daqmeter_wire::etherbone::{EbLayout, Endian, Width, Widths};
 
 use super::*;
 use crate::bus::{BusTiming, Description};
@@ -166,7 +166,7 @@ fn a_stream_cut_anywhere_gives_the_same_answers() {
             stream.feed(&mut slave, 0, part, &mut answer).unwrap();
         }
         assert_eq!(answer, whole, "in steps of {step}");
-        assert!(!stream.is_waiting());
+        assert_eq!(stream.waiting_bytes(), 0);
     }
 }
 
@@ -177,7 +177,7 @@ fn nothing_of_a_cycle_is_executed_before_all_of_it_is_there() {
     let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
     stream.feed(&mut slave, 0, &bytes[..bytes.len() - 1], &mut answer).unwrap();
     assert_eq!(slave.counts.operations, 0);
-    assert!(stream.is_waiting());
+    assert!(stream.waiting_bytes() > 0);
     stream.feed(&mut slave, 0, &bytes[bytes.len() - 1..], &mut answer).unwrap();
     assert_eq!(slave.counts.operations, 3);
 }
@@ -241,13 +241,14 @@ fn config_reads_have_only_the_lanes_that_are_enabled() {
 #[test]
 fn a_stream_that_is_not_etherbone_is_ended() {
     let feed = |bytes: &[u8]| Stream::default().feed(&mut slave(), 0, bytes, &mut Vec::new());
-    assert!(matches!(feed(b"GET / HTTP/1.1"), Err(StreamFault::Wire(WireError::Magic(_)))));
-    assert!(matches!(feed(&hex("4e6f1004 00000000 00000000")), Err(StreamFault::Width { .. })));
+    let why = |bytes: &[u8]| feed(bytes).unwrap_err().to_string();
+    assert!(why(b"GET / HTTP/1.1").contains("magic"));
+    assert!(why(&hex("4e6f1004 00000000 00000000")).contains("no width in common"));
     let mut narrow = slave();
     narrow.data = Widths::only(Width::W8);
     let mut answer = Vec::new();
     let fault = Stream::default().feed(&mut narrow, 0, &hex("4e6f1144 00000001"), &mut answer);
-    assert!(matches!(fault, Err(StreamFault::Width { .. })));
+    assert!(fault.unwrap_err().to_string().contains("no width in common"));
     assert_eq!(answer, hex("4e6f16f1 00000001"));
 }
 
@@ -259,5 +260,5 @@ fn a_cycle_that_never_ends_is_ended() {
     let records = 1 + MAX_CYCLE_BYTES / record.len();
     let fault =
         (0..records + 2).find_map(|_| stream.feed(&mut slave, 0, &record, &mut Vec::new()).err());
-    assert_eq!(fault, Some(StreamFault::Endless));
+    assert!(fault.unwrap().to_string().contains("divide it"));
 }

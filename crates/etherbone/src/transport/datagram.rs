@@ -1,49 +1,39 @@
 //! UDP, in batches where the kernel takes them.
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use daqmeter_sys::net;
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
-use super::{Arrived, EbTransport, Framing};
-use crate::address::{HostPort, IpFamily};
+use super::{Arrived, EbTransport, Framing, ReadTimeout};
+use crate::address::HostPort;
 use crate::{EbDialect, EbError};
 
 /// A connected UDP socket: the kernel drops datagrams from elsewhere.
 pub(super) struct Udp {
     socket: UdpSocket,
-    wait: Option<Duration>,
+    timeout: ReadTimeout,
     batches: bool,
-    to: String,
+    to: SocketAddr,
 }
 
 impl Udp {
-    pub(super) fn connect(
-        host: &HostPort,
-        family: IpFamily,
-        dialect: EbDialect,
-    ) -> Result<Udp, EbError> {
-        let mut last = None;
-        for to in host.resolve(family)? {
+    pub(super) fn connect(host: &HostPort, dialect: EbDialect) -> Result<Udp, EbError> {
+        host.first("send to", |to| {
             let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
             let bind = |port: u16| UdpSocket::bind((any, port));
             let socket = match dialect {
-                EbDialect::Litex => bind(to.port()).or_else(|_| bind(0)),
-                EbDialect::Gsi => bind(0),
+                // LiteEth answers to its own port.
+                EbDialect::Litex => bind(to.port()).or_else(|_| bind(0))?,
+                EbDialect::Gsi => bind(0)?,
             };
-            match socket.and_then(|socket| socket.connect(to).map(|()| socket)) {
-                Ok(socket) => {
-                    net::enable_gro(socket.as_fd());
-                    return Ok(Udp { socket, wait: None, batches: true, to: to.to_string() });
-                }
-                Err(error) => last = Some((to, error)),
-            }
-        }
-        let (to, error) = last.expect("resolving gives at least one address");
-        Err(EbError::io(format!("cannot send to {to}"))(error))
+            socket.connect(to)?;
+            net::enable_gro(socket.as_fd());
+            Ok(Udp { socket, timeout: ReadTimeout::default(), batches: true, to })
+        })
     }
 
     fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
@@ -89,12 +79,8 @@ impl EbTransport for Udp {
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
         let now = wait.is_zero();
-        // A change of the timeout is a system call: the old one stays while it is near enough.
-        if !now && self.wait.is_none_or(|set| set > wait || set < wait / 2) {
-            self.socket
-                .set_read_timeout(Some(wait))
-                .map_err(EbError::io("cannot set a timeout"))?;
-            self.wait = Some(wait);
+        if !now {
+            self.timeout.set(&self.socket, wait)?;
         }
         match net::receive(self.socket.as_fd(), buffer, !now) {
             Ok(received) => Ok(Some(Arrived {
@@ -105,10 +91,10 @@ impl EbTransport for Udp {
                 io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut
                 | io::ErrorKind::Interrupted => Ok(None),
-                io::ErrorKind::ConnectionRefused => Err(EbError::Address(format!(
-                    "{} refuses: nothing listens on that port",
-                    self.to
-                ))),
+                io::ErrorKind::ConnectionRefused => {
+                    let to = self.to;
+                    Err(EbError::Other(format!("{to} refuses: nothing listens on that port")))
+                }
                 _ => Err(EbError::io(format!("cannot receive from {}", self.to))(error)),
             },
         }
@@ -134,6 +120,7 @@ pub(crate) fn batch(lengths: &[usize]) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::IpFamily;
 
     #[test]
     fn equal_datagrams_make_a_batch_that_a_shorter_one_ends() {
@@ -143,12 +130,15 @@ mod tests {
         assert_eq!(batch(&[8; 100]), (64, 512));
     }
 
+    fn connected(port: u16) -> Udp {
+        let host = HostPort { family: IpFamily::Any, name: "127.0.0.1".to_owned(), port };
+        Udp::connect(&host, EbDialect::Gsi).unwrap()
+    }
+
     #[test]
     fn every_datagram_arrives_whatever_the_lengths() {
         let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let host = HostPort { name: "127.0.0.1".to_owned(), port };
-        let mut udp = Udp::connect(&host, IpFamily::Any, EbDialect::Gsi).unwrap();
+        let mut udp = connected(listener.local_addr().unwrap().port());
         let lengths = [300, 300, 20, 500, 10, 10, 10];
         udp.send(&vec![7; lengths.iter().sum()], &lengths).unwrap();
         let mut buffer = [0; 2000];
@@ -160,8 +150,7 @@ mod tests {
     #[test]
     fn a_port_where_nothing_listens_refuses() {
         let unused = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let host = HostPort { name: "127.0.0.1".to_owned(), port: unused };
-        let mut udp = Udp::connect(&host, IpFamily::Any, EbDialect::Gsi).unwrap();
+        let mut udp = connected(unused);
         udp.send(b"probe", &[5]).unwrap();
         let error = udp.receive(&mut [0; 64], Duration::from_secs(5)).unwrap_err();
         assert!(error.to_string().contains("nothing listens"), "{error}");

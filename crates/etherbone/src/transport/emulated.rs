@@ -3,21 +3,36 @@
 //! answer is back. The client waits for that moment. The measured time is the model's plus the
 //! client's own costs, without the kernel's.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use daqmeter_harness::text_file;
+use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use serde::Deserialize;
 
-use super::faulty::{OnTheWay, wait_until};
-use super::{Arrived, EbTransport, Framing};
+use super::{Arrived, EbTransport, Framing, wait_until};
 use crate::EbError;
 use crate::bus::{BusTiming, Description};
 use crate::link::{EmulatedLink, LinkProfile};
 use crate::slave::{Slave, Stream};
 
-const BRIDGES: &str = include_str!("../../profiles/bridges.toml");
+/// Bridges between a host and the Wishbone bus of a timing receiver.
+pub const BRIDGES: Shipped = Shipped {
+    kind: "bridge",
+    files: &[
+        ("scu-pcie-2018", include_str!("../../profiles/bridges/scu-pcie-2018.toml")),
+        ("gige", include_str!("../../profiles/bridges/gige.toml")),
+        ("usb-t5810-2018", include_str!("../../profiles/bridges/usb-t5810-2018.toml")),
+        ("usb-t3500-2014", include_str!("../../profiles/bridges/usb-t3500-2014.toml")),
+        ("pcie-t3500-2014", include_str!("../../profiles/bridges/pcie-t3500-2014.toml")),
+        ("pcie-t5810-2018", include_str!("../../profiles/bridges/pcie-t5810-2018.toml")),
+        ("scu2-pcie-2014", include_str!("../../profiles/bridges/scu2-pcie-2014.toml")),
+        ("vme-rio4-2014", include_str!("../../profiles/bridges/vme-rio4-2014.toml")),
+        ("vme-men-2014", include_str!("../../profiles/bridges/vme-men-2014.toml")),
+        ("perfect", include_str!("../../profiles/bridges/perfect.toml")),
+    ],
+};
 
 /// Bytes that arrive together: less than the shortest cycle with an answer.
 const STREAM_PIECE_BYTES: usize = 16;
@@ -25,6 +40,7 @@ const STREAM_PIECE_BYTES: usize = 16;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bridge {
+    #[serde(skip)]
     pub name: String,
     pub about: String,
     /// True for a character device, false for datagrams.
@@ -38,58 +54,28 @@ pub struct Bridge {
     pub timing: BusTiming,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BridgeFile {
-    bridge: Vec<Bridge>,
-}
-
-pub fn bridges() -> Vec<Bridge> {
-    Bridge::parse(BRIDGES).expect("ships with the binary and is tested")
-}
-
 impl Bridge {
-    pub fn parse(text: &str) -> Result<Vec<Bridge>, EbError> {
-        let file: BridgeFile = toml::from_str(text)
-            .map_err(|error| EbError::Unsupported(error.to_string().trim_end().to_owned()))?;
-        for bridge in &file.bridge {
-            for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
-                let fault = |why: String| {
-                    EbError::Unsupported(format!("bridge `{}`, {way}: {why}", bridge.name))
-                };
-                link.check().map_err(fault)?;
-                if bridge.stream && link.is_unreliable() {
-                    return Err(fault("a stream neither loses nor reorders".to_owned()));
-                }
+    pub fn parse(file: &TomlText) -> Result<Bridge, EbError> {
+        let bridge: Bridge = file.parse().map_err(EbError::Other)?;
+        for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
+            let fault = |why: String| EbError::Other(format!("{}: {way}: {why}", file.name));
+            link.check().map_err(fault)?;
+            if bridge.stream && link.is_unreliable() {
+                return Err(fault("a stream neither loses nor reorders".to_owned()));
             }
         }
-        Ok(file.bridge)
+        Ok(Bridge { name: file.name.clone(), ..bridge })
     }
 
-    /// Finds a bridge by its name, or reads the first one of a TOML file.
+    /// Reads a bridge that ships with the program, or a TOML file.
     pub fn named(name: &str) -> Result<Bridge, EbError> {
-        if !name.ends_with(".toml") {
-            let all = bridges();
-            let names: Vec<&str> = all.iter().map(|bridge| bridge.name.as_str()).collect();
-            let unknown = format!(
-                "no bridge `{name}`; there are {}, or a file ending in .toml",
-                names.join(", ")
-            );
-            let found = all.into_iter().find(|bridge| bridge.name == name);
-            return found.ok_or(EbError::Unsupported(unknown));
-        }
-        let text = text_file(name.as_ref())
-            .map_err(|error| EbError::Unsupported(format!("cannot read {name}: {error}")))?;
-        let found = Bridge::parse(&text)
-            .map_err(|error| EbError::Unsupported(format!("{name}: {error}")))?;
-        let none = || EbError::Unsupported(format!("{name}: no [[bridge]] in it"));
-        found.into_iter().next().ok_or_else(none)
+        Bridge::parse(&BRIDGES.get_regular(name).map_err(EbError::Other)?)
     }
 
-    pub fn transport(&self) -> Result<Box<dyn EbTransport>, EbError> {
+    pub(crate) fn transport(&self) -> Result<Emulated, EbError> {
         let mut bus = Description::timing_receiver().build()?;
         bus.set_timing(self.timing);
-        Ok(Box::new(Emulated::new(self, Slave::new(bus))))
+        Ok(Emulated::new(self, Slave::new(bus)))
     }
 }
 
@@ -98,8 +84,9 @@ pub struct Emulated {
     stream: Option<Stream>,
     request: EmulatedLink,
     reply: EmulatedLink,
-    on_the_way: OnTheWay,
-    answer: Vec<u8>,
+    /// Answers by the time of their arrival, and then in the order of sending.
+    answers: BTreeMap<(u64, u64), Vec<u8>>,
+    sent: u64,
 }
 
 impl Emulated {
@@ -109,26 +96,23 @@ impl Emulated {
             stream: bridge.stream.then(Stream::default),
             request: EmulatedLink::new(bridge.request, 1),
             reply: EmulatedLink::new(bridge.reply, 2),
-            on_the_way: OnTheWay::default(),
-            answer: Vec::new(),
+            answers: BTreeMap::new(),
+            sent: 0,
         }
     }
 
     fn deliver(&mut self, now_ns: u64, message: &[u8]) -> Result<(), EbError> {
-        for arrives_ns in self.request.carry(now_ns, message.len()).arrivals() {
-            self.answer.clear();
-            let (slave, answer) = (&mut self.slave, &mut self.answer);
+        for arrives_ns in self.request.carry(now_ns, message.len()) {
+            let mut answer = Vec::new();
             let ready_ns = match &mut self.stream {
-                None => slave.datagram(arrives_ns, message, answer),
-                Some(stream) => {
-                    stream.feed(slave, arrives_ns, message, answer).map_err(|fault| {
-                        let why = format!("the emulated slave ended the stream: {fault}");
-                        EbError::Unsupported(why)
-                    })?
-                }
+                None => self.slave.datagram(arrives_ns, message, &mut answer),
+                Some(stream) => stream.feed(&mut self.slave, arrives_ns, message, &mut answer)?,
             };
-            if !self.answer.is_empty() {
-                self.on_the_way.put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
+            if !answer.is_empty() {
+                for back_ns in self.reply.carry(ready_ns, answer.len()) {
+                    self.sent += 1;
+                    self.answers.insert((back_ns, self.sent), answer.clone());
+                }
             }
         }
         Ok(())
@@ -137,10 +121,9 @@ impl Emulated {
 
 impl EbTransport for Emulated {
     fn framing(&self) -> Framing {
-        if self.stream.is_some() {
-            Framing::Stream
-        } else {
-            Framing::Datagram { max_bytes: DATAGRAM_BYTES }
+        match self.stream {
+            Some(_) => Framing::Stream,
+            None => Framing::Datagram { max_bytes: DATAGRAM_BYTES },
         }
     }
 
@@ -162,16 +145,18 @@ impl EbTransport for Emulated {
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
-        let now_ns = monotonic_ns();
-        let until_ns = now_ns.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
-        if self.on_the_way.is_empty() {
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = monotonic_ns().saturating_add(wait_ns);
+        let next = self.answers.first_entry().filter(|next| next.key().0 <= until_ns);
+        let Some(next) = next else {
             wait_until(until_ns);
             return Ok(None);
-        }
-        let next_ns = self.on_the_way.next_ns().unwrap_or(until_ns).min(until_ns);
-        wait_until(next_ns);
-        let bytes = self.on_the_way.take(next_ns, buffer);
-        Ok(bytes.map(|bytes| Arrived { bytes, segment_bytes: bytes.max(1) }))
+        };
+        wait_until(next.key().0);
+        let answer = next.remove();
+        let bytes = answer.len().min(buffer.len());
+        buffer[..bytes].copy_from_slice(&answer[..bytes]);
+        Ok(Some(Arrived { bytes, segment_bytes: bytes.max(1) }))
     }
 }
 
@@ -180,23 +165,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bridges_that_ship_are_sound_and_have_different_names() {
-        let all = bridges();
-        let mut names: Vec<&String> = all.iter().map(|bridge| &bridge.name).collect();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), all.len());
-        assert!(Bridge::named("scu-pcie-2018").is_ok());
-    }
-
-    #[test]
-    fn wrong_bridges_say_what_is_wrong() {
+    fn the_bridges_that_ship_are_sound_and_wrong_ones_say_what_is_wrong() {
+        BRIDGES.all().for_each(|file| drop(Bridge::parse(&file).unwrap()));
         let error = Bridge::named("warp").unwrap_err().to_string();
-        assert!(error.contains("no bridge `warp`") && error.contains("scu-pcie-2018"), "{error}");
-        assert!(Bridge::named("absent.toml").unwrap_err().to_string().contains("cannot read"));
-        let lossy =
-            "[[bridge]]\nname = \"x\"\nabout = \"\"\nstream = true\nrequest = { loss = 0.5 }";
-        assert!(Bridge::parse(lossy).unwrap_err().to_string().contains("neither loses"));
-        assert!(Bridge::parse("[[bridge]]\nspeed = 1").unwrap_err().to_string().contains("speed"));
+        assert!(error.contains("bridge warp") && error.contains("scu-pcie-2018"), "{error}");
+        for (text, why) in [
+            ("about = \"\"\nstream = true\nrequest = { loss = 0.5 }", "neither loses"),
+            ("about = \"\"\nspeed = 1", "unknown field `speed`"),
+            ("about = \"\"\nreply = { loss = 1.5 }", "bridge: reply: loss = 1.5"),
+        ] {
+            let error = Bridge::parse(&TomlText::new("bridge", text)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

@@ -2,22 +2,24 @@
 
 mod datagram;
 mod emulated;
-mod faulty;
 mod stream;
 mod tunnel;
 
+use std::os::fd::AsFd;
 use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use socket2::SockRef;
 
 use crate::address::Address;
 use crate::{EbDialect, EbError};
 
 pub(crate) use datagram::batch;
-pub use emulated::{Bridge, Emulated, bridges};
-pub use faulty::Faulty;
-pub(crate) use stream::open_device;
-pub(crate) use tunnel::{connect_tcp, read_frame};
+pub use emulated::{BRIDGES, Bridge, Emulated};
+pub(crate) use stream::ByteStream;
+pub(crate) use tunnel::frame_bytes;
 
-pub const RECEIVE_BYTES: usize = 1 << 16;
+pub(crate) const RECEIVE_BYTES: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -69,18 +71,48 @@ pub trait EbTransport: Send {
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
 }
 
-pub fn open(
+pub(crate) fn open(
     address: &Address,
     dialect: EbDialect,
     timeout: Duration,
 ) -> Result<Box<dyn EbTransport>, EbError> {
     Ok(match address {
-        Address::Udp(family, host) => Box::new(datagram::Udp::connect(host, *family, dialect)?),
-        Address::Tcp(family, host) => Box::new(stream::Tcp::connect(host, *family, timeout)?),
-        Address::Dev(name) => Box::new(stream::Dev::open(name)?),
-        Address::Tunnel { family, proxy, target } => {
-            Box::new(tunnel::Tunnel::connect(proxy, *family, target, timeout)?)
+        Address::Udp(host) => Box::new(datagram::Udp::connect(host, dialect)?),
+        Address::Tcp(host) => Box::new(ByteStream::connect(host, timeout)?),
+        Address::Dev(name) => Box::new(ByteStream::device(name)?.without_stale(name)?),
+        Address::Tunnel { proxy, target } => {
+            Box::new(tunnel::Tunnel::connect(proxy, target, timeout)?)
         }
-        Address::Emulated(bridge) => Bridge::named(bridge)?.transport()?,
+        Address::Emulated(bridge) => Box::new(Bridge::named(bridge)?.transport()?),
     })
+}
+
+/// The receive timeout of a socket. A change is a system call: the old one stays while it is near
+/// enough.
+#[derive(Default)]
+struct ReadTimeout(Option<Duration>);
+
+impl ReadTimeout {
+    fn set(&mut self, socket: &impl AsFd, wait: Duration) -> Result<(), EbError> {
+        if self.0.is_none_or(|set| set > wait || set < wait / 2) {
+            let changed = SockRef::from(socket).set_read_timeout(Some(wait));
+            changed.map_err(EbError::io("cannot set a timeout"))?;
+            self.0 = Some(wait);
+        }
+        Ok(())
+    }
+}
+
+/// Waits until a monotonic time. It sleeps first and then spins, because a sleep ends tens of
+/// microseconds late.
+pub(crate) fn wait_until(time_ns: u64) {
+    const SPIN_NS: u64 = 150_000;
+    loop {
+        let left_ns = time_ns.saturating_sub(monotonic_ns());
+        match left_ns {
+            0 => return,
+            1..=SPIN_NS => std::hint::spin_loop(),
+            _ => std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS)),
+        }
+    }
 }

@@ -1,42 +1,102 @@
-//! TCP and character devices.
+//! Streams of bytes: TCP and character devices.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use daqmeter_sys::{net, tty};
 
-use super::{Arrived, EbTransport, Framing, connect_tcp};
+use super::{Arrived, EbTransport, Framing, ReadTimeout};
 use crate::EbError;
-use crate::address::{HostPort, IpFamily};
+use crate::address::HostPort;
 
-#[derive(Default)]
-struct Backlog(Vec<u8>);
+/// A stream whose writes never block: bytes that it does not take at once wait here.
+pub(crate) struct ByteStream {
+    pub(crate) file: File,
+    pub(crate) is_socket: bool,
+    pub(crate) backlog: Vec<u8>,
+    timeout: ReadTimeout,
+}
 
-impl Backlog {
-    fn push(
-        &mut self,
-        bytes: &[u8],
-        mut write: impl FnMut(&[u8]) -> io::Result<usize>,
-    ) -> io::Result<()> {
-        let mut fresh = bytes;
-        while !self.0.is_empty() || !fresh.is_empty() {
-            let part = if self.0.is_empty() { fresh } else { &self.0 };
-            match write(part) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
-                Ok(taken) if self.0.is_empty() => fresh = &fresh[taken..],
-                Ok(taken) => drop(self.0.drain(..taken)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.0.extend_from_slice(fresh);
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+impl ByteStream {
+    pub(crate) fn tcp(stream: TcpStream) -> Result<ByteStream, EbError> {
+        stream.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
+        Ok(ByteStream::over(OwnedFd::from(stream).into(), true))
+    }
+
+    pub(crate) fn connect(host: &HostPort, timeout: Duration) -> Result<ByteStream, EbError> {
+        let connect = |to| TcpStream::connect_timeout(&to, timeout);
+        ByteStream::tcp(host.first("connect to", connect)?)
+    }
+
+    pub(crate) fn device(name: &str) -> Result<ByteStream, EbError> {
+        let path = format!("/dev/{name}");
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(EbError::io(format!("cannot open {path}")))?;
+        tty::make_raw(file.as_fd())?;
+        tty::set_nonblocking(file.as_fd())?;
+        Ok(ByteStream::over(file, false))
+    }
+
+    pub(crate) fn over(file: File, is_socket: bool) -> ByteStream {
+        ByteStream { file, is_socket, backlog: Vec::new(), timeout: ReadTimeout::default() }
+    }
+
+    /// Drops late answers to an earlier client, which this client would take for its own.
+    pub(super) fn without_stale(mut self, name: &str) -> Result<ByteStream, EbError> {
+        let (mut buffer, mut stale_bytes) = ([0; 4096], 0);
+        while stale_bytes < MAX_STALE_BYTES {
+            match self.receive(&mut buffer, QUIET)? {
+                Some(arrived) => stale_bytes += arrived.bytes,
+                None => return Ok(self),
             }
         }
+        Err(EbError::Other(format!(
+            "/dev/{name} sends without being asked: it is no Etherbone device"
+        )))
+    }
+
+    /// Writes waiting bytes and then these, as far as the stream takes them.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), EbError> {
+        let mut waiting = std::mem::take(&mut self.backlog);
+        let whole = if waiting.is_empty() {
+            bytes
+        } else {
+            waiting.extend_from_slice(bytes);
+            &waiting
+        };
+        let mut taken = 0;
+        while taken < whole.len() {
+            let part = &whole[taken..];
+            let written = match self.is_socket {
+                true => net::send_now(self.file.as_fd(), part),
+                false => (&self.file).write(part),
+            };
+            match written {
+                Ok(0) => return Err(EbError::Closed),
+                Ok(now) => taken += now,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        self.backlog = whole[taken..].to_vec();
         Ok(())
+    }
+
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<Option<Arrived>, EbError> {
+        match (&self.file).read(buffer) {
+            Ok(0) => Err(EbError::Closed),
+            Ok(bytes) => Ok(Some(Arrived { bytes, segment_bytes: bytes })),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(broken(error)),
+            },
+        }
     }
 }
 
@@ -45,111 +105,10 @@ fn broken(error: io::Error) -> EbError {
         io::ErrorKind::BrokenPipe
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted => EbError::Closed,
+        // A pseudo-terminal with its other end closed gives EIO.
+        _ if error.raw_os_error() == Some(5) => EbError::Closed,
         _ => EbError::io("the connection broke")(error),
     }
-}
-
-fn arrived(read: io::Result<usize>) -> Result<Option<Arrived>, EbError> {
-    match read {
-        Ok(0) => Err(EbError::Closed),
-        Ok(bytes) => Ok(Some(Arrived { bytes, segment_bytes: bytes })),
-        Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
-                Ok(None)
-            }
-            _ => Err(broken(error)),
-        },
-    }
-}
-
-/// Waits until a full stream can be written or read, writes waiting bytes, and returns true to
-/// read. Serving both directions prevents that two full pipes wait for each other.
-fn pump(
-    fd: BorrowedFd<'_>,
-    backlog: &mut Backlog,
-    wait: Duration,
-    write: impl FnMut(&[u8]) -> io::Result<usize>,
-) -> Result<bool, EbError> {
-    let wanted = net::Readiness { read: true, write: !backlog.0.is_empty() };
-    let ready = net::wait_ready(fd, wanted, Some(wait)).map_err(EbError::io("cannot wait"))?;
-    if ready.write {
-        backlog.push(&[], write).map_err(broken)?;
-    }
-    Ok(ready.read)
-}
-
-pub(super) struct Tcp {
-    stream: TcpStream,
-    backlog: Backlog,
-    wait: Option<Duration>,
-}
-
-const TCP_WINDOW_BYTES: usize = 128 * 1024;
-
-impl Tcp {
-    pub(super) fn connect(
-        host: &HostPort,
-        family: IpFamily,
-        timeout: Duration,
-    ) -> Result<Tcp, EbError> {
-        let stream = connect_tcp(host, family, timeout)?;
-        Ok(Tcp { stream, backlog: Backlog::default(), wait: None })
-    }
-}
-
-impl EbTransport for Tcp {
-    fn framing(&self) -> Framing {
-        Framing::Stream
-    }
-
-    fn window_bytes(&self) -> usize {
-        TCP_WINDOW_BYTES
-    }
-
-    fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
-        let stream = self.stream.as_fd();
-        self.backlog.push(bytes, |part| net::send_now(stream, part)).map_err(broken)
-    }
-
-    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
-        let fd = self.stream.as_fd();
-        if !self.backlog.0.is_empty() || wait.is_zero() {
-            if !pump(fd, &mut self.backlog, wait, |part| net::send_now(fd, part))? {
-                return Ok(None);
-            }
-        } else if self.wait.is_none_or(|set| set > wait || set < wait / 2) {
-            self.stream
-                .set_read_timeout(Some(wait))
-                .map_err(EbError::io("cannot set a timeout"))?;
-            self.wait = Some(wait);
-        }
-        arrived(self.stream.read(buffer))
-    }
-}
-
-pub(super) struct Dev {
-    file: File,
-    backlog: Backlog,
-}
-
-/// Most bytes of requests on their way: a pseudo-terminal holds 4096 bytes in each direction.
-const DEV_WINDOW_BYTES: usize = 2048;
-
-impl Dev {
-    pub(super) fn open(name: &str) -> Result<Dev, EbError> {
-        let file = open_device(name)?;
-        discard(&file, name)?;
-        Ok(Dev { file, backlog: Backlog::default() })
-    }
-}
-
-pub(crate) fn open_device(name: &str) -> Result<File, EbError> {
-    let path = format!("/dev/{name}");
-    let file = OpenOptions::new().read(true).write(true).open(&path);
-    let file = file.map_err(EbError::io(format!("cannot open {path}")))?;
-    tty::make_raw(file.as_fd())?;
-    tty::set_nonblocking(file.as_fd())?;
-    Ok(file)
 }
 
 /// Silence after which a device owes nothing to the client before. The C library waits as long
@@ -158,50 +117,33 @@ const QUIET: Duration = Duration::from_millis(10);
 
 const MAX_STALE_BYTES: usize = 1 << 20;
 
-/// Drops late answers to an earlier client, which this client would take for its own.
-fn discard(mut file: &File, name: &str) -> Result<(), EbError> {
-    let wanted = net::Readiness { read: true, write: false };
-    let mut buffer = [0; 4096];
-    let mut stale_bytes = 0;
-    while stale_bytes < MAX_STALE_BYTES {
-        let ready = net::wait_ready(file.as_fd(), wanted, Some(QUIET));
-        if !ready.map_err(EbError::io("cannot wait"))?.read {
-            return Ok(());
-        }
-        match arrived(file.read(&mut buffer))? {
-            Some(arrived) => stale_bytes += arrived.bytes,
-            None => return Ok(()),
-        }
-    }
-    Err(EbError::Unsupported(format!(
-        "/dev/{name} sends without being asked: it is no Etherbone device"
-    )))
-}
-
-impl EbTransport for Dev {
+impl EbTransport for ByteStream {
     fn framing(&self) -> Framing {
         Framing::Stream
     }
 
+    /// A pseudo-terminal holds 4096 bytes in each direction.
     fn window_bytes(&self) -> usize {
-        DEV_WINDOW_BYTES
+        if self.is_socket { 128 * 1024 } else { 2048 }
     }
 
     fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
-        let mut file = &self.file;
-        self.backlog.push(bytes, |part| file.write(part)).map_err(broken)
+        self.push(bytes)
     }
 
+    /// Writes waiting bytes, too, so that two full pipes do not wait for each other.
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
-        let mut file = &self.file;
-        if !pump(self.file.as_fd(), &mut self.backlog, wait, |part| file.write(part))? {
-            return Ok(None);
+        if self.is_socket && self.backlog.is_empty() && !wait.is_zero() {
+            self.timeout.set(&self.file, wait)?;
+            return self.read(buffer);
         }
-        // A pseudo-terminal with its other end closed gives EIO.
-        match file.read(buffer) {
-            Err(error) if error.raw_os_error() == Some(5) => Err(EbError::Closed),
-            read => arrived(read),
+        let wanted = net::Readiness { read: true, write: !self.backlog.is_empty() };
+        let ready = net::wait_ready(self.file.as_fd(), wanted, Some(wait));
+        let ready = ready.map_err(EbError::io("cannot wait"))?;
+        if ready.write {
+            self.push(&[])?;
         }
+        if ready.read { self.read(buffer) } else { Ok(None) }
     }
 }
 
@@ -209,46 +151,33 @@ impl EbTransport for Dev {
 mod tests {
     use super::*;
 
-    fn opened(pty: &tty::Pty) -> Dev {
-        Dev::open(pty.path.trim_start_matches("/dev/")).unwrap()
-    }
-
     #[test]
-    fn answers_to_the_client_before_are_discarded() {
+    fn answers_to_the_client_before_are_discarded_and_a_device_that_never_stops_is_refused() {
+        let opened = |name: &str| ByteStream::device(name).and_then(|it| it.without_stale(name));
         let pty = tty::open_pty().unwrap();
         (&pty.master).write_all(&[0x5a; 1000]).unwrap();
-        let mut dev = opened(&pty);
+        let mut dev = opened(pty.path.trim_start_matches("/dev/")).unwrap();
         (&pty.master).write_all(b"fresh").unwrap();
         let mut buffer = [0; 4096];
         let arrived = dev.receive(&mut buffer, Duration::from_secs(5)).unwrap();
         assert_eq!(&buffer[..arrived.unwrap().bytes], b"fresh");
-    }
-
-    #[test]
-    fn a_device_that_never_stops_is_refused() {
-        let refused = Dev::open("zero").err().unwrap().to_string();
+        let refused = opened("zero").err().unwrap().to_string();
         assert!(refused.contains("/dev/zero sends without"), "{refused}");
     }
 
     #[test]
     fn what_a_full_stream_does_not_take_waits_in_order() {
-        let mut backlog = Backlog::default();
-        let mut taken = Vec::new();
-        let mut room = 3;
-        let mut write = |part: &[u8]| {
-            let now = part.len().min(room);
-            room -= now;
-            taken.extend_from_slice(&part[..now]);
-            if now == 0 { Err(io::Error::from(io::ErrorKind::WouldBlock)) } else { Ok(now) }
-        };
-        backlog.push(&[1, 2, 3, 4], &mut write).unwrap();
-        backlog.push(&[5], &mut write).unwrap();
-        assert_eq!(backlog.0, [4, 5]);
-        let mut write = |part: &[u8]| {
-            taken.extend_from_slice(part);
-            Ok(part.len())
-        };
-        backlog.push(&[6], &mut write).unwrap();
-        assert_eq!(taken, [1, 2, 3, 4, 5, 6]);
+        let pty = tty::open_pty().unwrap();
+        let mut dev = ByteStream::device(pty.path.trim_start_matches("/dev/")).unwrap();
+        let sent: Vec<u8> = (0..=250).cycle().take(20_000).collect();
+        sent.chunks(3000).for_each(|part| dev.push(part).unwrap());
+        assert!(!dev.backlog.is_empty());
+        let (mut found, mut buffer) = (Vec::new(), [0; 4096]);
+        while found.len() < sent.len() {
+            let read = (&pty.master).read(&mut buffer).unwrap_or(0);
+            found.extend_from_slice(&buffer[..read]);
+            dev.push(&[]).unwrap();
+        }
+        assert_eq!(found, sent);
     }
 }

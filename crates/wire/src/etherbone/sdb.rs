@@ -104,14 +104,9 @@ pub enum SdbRecord {
         bus_specific: u32,
         component: Component,
     },
-    /// Type 0x80: the integrator.
-    Integration(Product),
-    /// Type 0x81: the address of the sources.
-    RepoUrl(Text<63>),
-    /// Type 0x82: the synthesis.
-    Synthesis(Synthesis),
-    Empty,
-    Unknown(u8),
+    /// A record without addresses, by its type: 0x80 integration, 0x81 address of the sources, 0x82
+    /// synthesis, 0xff empty.
+    Other(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,18 +127,6 @@ impl SdbDevice {
     pub fn endian(&self) -> super::Endian {
         if self.bus_specific & 0x80 != 0 { super::Endian::Little } else { super::Endian::Big }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Synthesis {
-    pub name: Text<16>,
-    /// Commit, 16 bytes.
-    pub commit: [u8; 16],
-    pub tool: Text<8>,
-    pub tool_version: u32,
-    /// Date, as hexadecimal digits.
-    pub date: u32,
-    pub user: Text<15>,
 }
 
 const TYPE_AT: usize = 0x3F;
@@ -178,18 +161,7 @@ impl SdbRecord {
                 bus_specific: be32(bytes, 4),
                 component: component(bytes),
             },
-            0x80 => SdbRecord::Integration(product(bytes)),
-            0x81 => SdbRecord::RepoUrl(Text::at(bytes, 0)),
-            0x82 => SdbRecord::Synthesis(Synthesis {
-                name: Text::at(bytes, 0x00),
-                commit: Text::<16>::at(bytes, 0x10).0,
-                tool: Text::at(bytes, 0x20),
-                tool_version: be32(bytes, 0x28),
-                date: be32(bytes, 0x2C),
-                user: Text::at(bytes, 0x30),
-            }),
-            0xFF => SdbRecord::Empty,
-            other => SdbRecord::Unknown(other),
+            other => SdbRecord::Other(other),
         })
     }
 
@@ -212,22 +184,12 @@ impl SdbRecord {
                 set(0, &flags.to_be_bytes());
                 set(4, &bus_specific.to_be_bytes());
             }
-            SdbRecord::RepoUrl(url) => set(0, &url.0),
-            SdbRecord::Synthesis(synthesis) => {
-                set(0x00, &synthesis.name.0);
-                set(0x10, &synthesis.commit);
-                set(0x20, &synthesis.tool.0);
-                set(0x28, &synthesis.tool_version.to_be_bytes());
-                set(0x2C, &synthesis.date.to_be_bytes());
-                set(0x30, &synthesis.user.0);
-            }
-            SdbRecord::Integration(_) | SdbRecord::Empty | SdbRecord::Unknown(_) => {}
+            SdbRecord::Other(_) => {}
         }
         if let Some(component) = self.component() {
             set(0x08, &component.first.to_be_bytes());
             set(0x10, &component.last.to_be_bytes());
-        }
-        if let Some(product) = self.product() {
+            let product = &component.product;
             set(0x18, &product.vendor.to_be_bytes());
             set(0x20, &product.device.to_be_bytes());
             set(0x24, &product.version.to_be_bytes());
@@ -244,11 +206,7 @@ impl SdbRecord {
             SdbRecord::Device(_) => 0x01,
             SdbRecord::Bridge { .. } => 0x02,
             SdbRecord::MsiMaster { .. } => 0x03,
-            SdbRecord::Integration(_) => 0x80,
-            SdbRecord::RepoUrl(_) => 0x81,
-            SdbRecord::Synthesis(_) => 0x82,
-            SdbRecord::Empty => 0xFF,
-            SdbRecord::Unknown(number) => *number,
+            SdbRecord::Other(number) => *number,
         }
     }
 
@@ -258,14 +216,7 @@ impl SdbRecord {
             | SdbRecord::Bridge { component, .. }
             | SdbRecord::MsiMaster { component, .. } => Some(component),
             SdbRecord::Device(device) => Some(&device.component),
-            _ => None,
-        }
-    }
-
-    pub fn product(&self) -> Option<&Product> {
-        match self {
-            SdbRecord::Integration(product) => Some(product),
-            other => other.component().map(|component| &component.product),
+            SdbRecord::Other(_) => None,
         }
     }
 }
@@ -307,7 +258,7 @@ mod tests {
         Product { vendor, device, version: 1, date: 0x2017_1016, name: Text::new(name) }
     }
 
-    fn one_of_each() -> [SdbRecord; 9] {
+    fn one_of_each() -> [SdbRecord; 6] {
         let component =
             Component { first: 0x1000, last: 0x1FFF, product: product("ECA_UNIT:CONTROL") };
         let bus_specific = 0x87;
@@ -318,18 +269,8 @@ mod tests {
             SdbRecord::Device(device),
             SdbRecord::Bridge { child: 0x0010_0300, component },
             SdbRecord::MsiMaster { flags: 1 << 31, bus_specific: 4, component },
-            SdbRecord::Integration(product("integrated")),
-            SdbRecord::RepoUrl(Text::new("git@example.org:timing.git")),
-            SdbRecord::Synthesis(Synthesis {
-                name: Text::new("pci_control"),
-                commit: [7; 16],
-                tool: Text::new("quartus"),
-                tool_version: 0x16,
-                date: 0x2018_0201,
-                user: Text::new("builder"),
-            }),
-            SdbRecord::Empty,
-            SdbRecord::Unknown(0x55),
+            SdbRecord::Other(0x82),
+            SdbRecord::Other(0xFF),
         ]
     }
 
