@@ -25,7 +25,7 @@ use daqmeter_path::explain::{
     Explanation, Interval, LimitAnswer, PathLoad, PathSystem, Seen, Slope, Used, WATCHES, explain,
 };
 use daqmeter_path::{Path, PathRequest, engine};
-use daqmeter_readout::search::{self, AllowedLoss, Observation, SearchPlan, highest_rate};
+use daqmeter_readout::search::{self, Observation, SearchPlan, highest_rate};
 use daqmeter_record::RunRecord;
 use daqmeter_record::resources::What;
 use daqmeter_stats::Random;
@@ -81,7 +81,6 @@ impl Chain {
             resolution: 0.02,
             probe: time,
             confirm: time * 3,
-            allowed: AllowedLoss { lost: 0, dead_share: 0.0 },
         };
         Ok(highest_rate(self, &plan)?.rate_hz)
     }

@@ -13,7 +13,7 @@ use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 use toml::{Table, Value};
 
-pub use self::request::{Placement, ReadoutRequest, Receivers};
+pub use self::request::{ReadoutRequest, Receivers};
 use crate::definition::Path;
 use crate::expected::Known;
 use crate::lanes::{self, ReadOut, Says};

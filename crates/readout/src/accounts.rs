@@ -214,8 +214,12 @@ impl FinalAccount {
     }
 
     pub fn closes(&self) -> bool {
-        self.ledgers().iter().all(|(_, ledger)| ledger.closes())
-            && self.subscriptions.iter().all(|subscription| subscription.gap() == 0)
+        self.ledgers().iter().all(|(_, ledger)| ledger.closes()) && self.open_subscriptions() == 0
+    }
+
+    /// Number of subscriptions that do not close.
+    pub fn open_subscriptions(&self) -> u64 {
+        self.subscriptions.iter().filter(|subscription| subscription.gap() != 0).count() as u64
     }
 }
 

@@ -118,7 +118,7 @@ impl Chain {
         for (at, consumer) in consumers.into_iter().enumerate() {
             let mut port = Port::here(card.clone(), consumer)?;
             port.watch = watch.as_ref().map(PartWatch::another);
-            readers.push(reader_of(&scenario, port, at, &scenario.publish)?);
+            readers.push(reader_of(&scenario, port, at)?);
         }
         let count = receivers.clamp(1, readers.len().max(1));
         let publisher = |reader: &ToHost| {
@@ -134,17 +134,20 @@ impl Chain {
     }
 }
 
-pub fn reader_of(
-    scenario: &Scenario,
-    port: Port,
-    at: usize,
-    publish: &Publish,
-) -> Result<ToHost, ChainError> {
-    let outlet = transport::named(&publish.transport)?.publish(publish, &hello(scenario, at))?;
+/// Makes the reader of a channel. Its port is that of the first channel and its number, unless the
+/// host chooses.
+pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, ChainError> {
+    let mut publish = scenario.publish.clone();
+    let parts = publish.address.rsplit_once(':');
+    let first = parts.and_then(|(host, number)| Some((host, number.parse::<u16>().ok()?)));
+    if let Some((host, number @ 1..)) = first {
+        publish.address = format!("{host}:{}", usize::from(number) + at);
+    }
+    let outlet = transport::named(&publish.transport)?.publish(&publish, &hello(scenario, at))?;
     let id = channel_ids(scenario)[at];
     let elinks = scenario.elinks(id.device, id.channel);
     let format = scenario.format().ok_or_else(|| ChainError::System("no format".to_owned()))?;
-    Ok(ToHost::new(port, outlet, scenario.reader, publish, format, &elinks))
+    Ok(ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks))
 }
 
 #[derive(Clone, Debug)]

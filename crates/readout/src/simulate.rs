@@ -100,61 +100,8 @@ fn to_bytes(bytes: f64) -> usize {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::convert::Infallible;
-    use std::time::Duration;
-
+mod tests {
     use super::*;
-    use crate::search::{Observation, RatedSystem};
-
-    /// Ring whose reader keeps up to a known rate, which the search must find.
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(crate) struct Simulated {
-        pub knee_hz: f64,
-        pub event_bytes: f64,
-        pub ring_bytes: f64,
-        /// Times per second that the host stops the reader for 5 ms.
-        pub hiccups_per_s: f64,
-        /// Seed of the random numbers; each observation has its own.
-        pub seed: u64,
-    }
-
-    impl Default for Simulated {
-        fn default() -> Self {
-            Simulated {
-                knee_hz: 1e6,
-                event_bytes: 700.0,
-                ring_bytes: 64e6,
-                hiccups_per_s: 0.0,
-                seed: 1,
-            }
-        }
-    }
-
-    impl RatedSystem for Simulated {
-        type Error = Infallible;
-
-        fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Infallible> {
-            self.seed += 1000;
-            let (input, busy_at) = (rate_hz * self.event_bytes, self.ring_bytes * 25.0 / 32.0);
-            let drain = self.knee_hz * self.event_bytes;
-            let ring = Ring { marks: (busy_at, self.ring_bytes * 0.75), input, drain, filled: 0.0 };
-            let hiccups = (self.hiccups_per_s, 5e-3);
-            let mut rings =
-                Rings { rings: vec![ring], poll_s: 1e-4, jitter: 0.5, hiccups, seed: self.seed };
-            let seconds = duration.as_secs_f64();
-            let done = rings.run(seconds, 100);
-            let lost = (done.dead_share * rate_hz * seconds).round();
-            let at = |(step, bytes): (usize, &f64)| ((step as f64 + 1.0) * seconds / 100.0, *bytes);
-            Ok(Observation {
-                lost: to_bytes(lost) as u64,
-                dead_share: done.dead_share,
-                backlog: done.samples[0].iter().enumerate().map(at).collect(),
-                busy_at_bytes: busy_at,
-                input_bytes_per_s: input,
-            })
-        }
-    }
 
     fn rings(input: f64) -> Rings {
         let ring = Ring { marks: (800e6, 768e6), input, drain: 1e9, filled: 0.0 };

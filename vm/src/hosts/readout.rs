@@ -81,7 +81,7 @@ impl Chain {
 
     fn receiver(&self, at: usize, file: &str) -> Result<Background> {
         let receive = ["readout", "receive", self.address, "--elinks", HALVES[at]];
-        let arguments = [&receive[..], &["--json", "--patience", "20s"]].concat();
+        let arguments = [&receive[..], &["--json", "--wait", "20s"]].concat();
         let tool = program().display().to_string();
         Background::into_file(RECEIVERS[at], &tool, &arguments, &place(file))
     }

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
-use daqmeter_readout::search::{
-    AllowedLoss, Observation, RatedSystem, SearchPlan, SearchResult, highest_rate,
-};
+use daqmeter_readout::search::{Observation, RatedSystem, SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_mb_per_s, significant};
 use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 
@@ -105,14 +103,7 @@ pub(super) fn search(
     let begin = Instant::now();
     let confirm = Duration::from_secs_f64(request.seconds);
     let (from_hz, to_hz) = bounds_hz(bench, path, request)?;
-    let plan = SearchPlan {
-        from_hz,
-        to_hz,
-        resolution: 0.02,
-        probe: confirm / 6,
-        confirm,
-        allowed: AllowedLoss { lost: 0, dead_share: 0.0 },
-    };
+    let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe: confirm / 6, confirm };
     let mut searched = Searched { bench, path, request: request.clone(), begin, budget };
     let found = highest_rate(&mut searched, &plan)?;
     request.rate_hz = found.rate_hz;
@@ -153,6 +144,6 @@ fn text(path: &Path, found: &SearchResult) -> String {
         "{}: largest rate without loss: {highest}\n  {beyond}\n  {} probes; {}{cut}\n\n",
         path.name,
         found.probes.len(),
-        found.confidence()
+        found.confidence
     )
 }

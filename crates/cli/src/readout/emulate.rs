@@ -35,8 +35,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let scenario = load(&arguments.chosen)?;
     let instance = Instance::begin(&arguments.network.metrics)?;
-    let (card, rings) = arguments.length.card(&scenario)?;
-    drop(rings);
+    let card = arguments.length.card(&scenario)?;
     let mut server = remote::CardServer::bind(card, &arguments.at).map_err(Failure::refused)?;
     chain::pin(arguments.pin).map_err(Failure::refused)?;
     let (at, channels) = (arguments.at.display(), channel_ids(&scenario).len());

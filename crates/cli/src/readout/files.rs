@@ -19,7 +19,7 @@ use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
 use super::options::{Instance, elink, load, publish};
-use super::verdict::{CheckLimits, Findings, Judgement, Measure, Verdict};
+use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
 use crate::named::Replaced;
@@ -176,7 +176,7 @@ pub(crate) struct CheckArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    limits: CheckLimits,
+    limits: Limits,
     #[command(flatten)]
     metrics: Metrics,
 }
@@ -293,7 +293,7 @@ impl CheckArguments {
             (Measure::Resets, checked.sum(|row| row.resets), chunks),
         ]);
         findings.fell_to_0(checked.sum(|row| row.falls), checked.sum(|row| row.falls_missing));
-        findings.verdict(&self.limits.fail_on)
+        findings.verdict(&self.limits)
     }
 }
 

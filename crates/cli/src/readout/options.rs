@@ -9,7 +9,6 @@ use clap::Args;
 use daqmeter_readout::card::Card;
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
-use daqmeter_sys::ring::Consumer;
 
 use crate::arguments::{count, duration};
 use crate::interrupt;
@@ -52,18 +51,19 @@ pub(super) fn publish(page: &Page, name: &str, values: &[(&'static str, f64)]) {
     values.iter().for_each(|(metric, value)| page.set(metric, name, *value));
 }
 
+/// Time after which a wait is reported.
 const SILENT: Duration = Duration::from_secs(1);
-const AGAIN: Duration = Duration::from_secs(30);
 
+/// A wait with an end.
 pub(super) struct Waiting {
     begun: Instant,
     limit: Duration,
-    said: Option<Instant>,
+    is_said: bool,
 }
 
 impl Waiting {
     pub(super) fn new(limit: Duration) -> Waiting {
-        Waiting { begun: Instant::now(), limit, said: None }
+        Waiting { begun: Instant::now(), limit, is_said: false }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -71,22 +71,16 @@ impl Waiting {
     }
 
     pub(super) fn say(&mut self, what: impl FnOnce() -> String) {
-        let since = self.said.map_or(self.begun.elapsed(), |said| said.elapsed());
-        if since >= if self.said.is_some() { AGAIN } else { SILENT } {
-            self.said = Some(Instant::now());
-            let left = show(self.limit.saturating_sub(self.begun.elapsed()));
-            tell(&format!("daqmeter: waiting for {}; gives up in {left}", what()));
+        if !self.is_said && self.begun.elapsed() >= SILENT {
+            self.is_said = true;
+            let limit = self.limit_text();
+            tell(&format!("daqmeter: waiting for {}, at most {limit}", what()));
         }
     }
 
     pub(super) fn limit_text(&self) -> String {
-        show(self.limit)
+        units::show_ns(self.limit.as_nanos() as f64)
     }
-}
-
-fn show(time: Duration) -> String {
-    let ns = if time < SILENT { time.as_nanos() as f64 } else { time.as_secs() as f64 * 1e9 };
-    units::show_ns(ns)
 }
 
 /// How long triggers come.
@@ -103,16 +97,19 @@ pub(crate) struct Length {
 const DEFAULT_LENGTH: Duration = Duration::from_secs(10);
 
 impl Length {
-    pub(super) fn card(self, scenario: &Scenario) -> Result<(Card, Vec<Consumer>), Failure> {
-        let (mut card, rings) = Card::new(scenario).map_err(Failure::refused)?;
-        if let Some(triggers) = self.triggers {
+    pub(super) fn limits(self) -> (Duration, Option<u64>) {
+        let default = if self.triggers.is_some() { Duration::MAX } else { DEFAULT_LENGTH };
+        (self.time.unwrap_or(default), self.triggers)
+    }
+
+    pub(super) fn card(self, scenario: &Scenario) -> Result<Card, Failure> {
+        let (mut card, _) = Card::new(scenario).map_err(Failure::refused)?;
+        let (time, triggers) = self.limits();
+        card.source().end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+        if let Some(triggers) = triggers {
             card.source().end_after(triggers);
         }
-        let unsaid = self.triggers.is_none().then_some(DEFAULT_LENGTH);
-        if let Some(time) = self.time.or(unsaid) {
-            card.source().end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
-        }
-        Ok((card, rings))
+        Ok(card)
     }
 }
 

@@ -12,7 +12,7 @@ use daqmeter_report::paths;
 
 use super::emulate::show_progress;
 use super::options::completed;
-use super::verdict::{ChainLimits, Findings, Judgement, Measure};
+use super::verdict::{Findings, Judgement, Limits, Measure};
 use crate::measure::{Bench, Common};
 use crate::output::{Failure, tell};
 
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: ReadoutRequest,
     #[command(flatten)]
-    limits: ChainLimits,
+    limits: Limits,
     #[command(flatten)]
     common: Common,
 }
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let pins = arguments.common.pins();
     let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/run", &pins);
     bench.measure(&request, &settings, None)?;
-    let verdict = findings(&bench.recorder.records).verdict(&arguments.limits.fail_on);
+    let verdict = findings(&bench.recorder.records).verdict(&arguments.limits);
     if arguments.common.recording.json {
         // Stdout is for records.
         tell(&verdict.to_string());

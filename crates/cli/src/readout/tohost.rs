@@ -1,26 +1,23 @@
 //! `daqmeter readout tohost`: readers of a card's rings, which publish their data.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_readout::accounts::FinalAccount;
+use daqmeter_readout::accounts::{FLAGGED, FinalAccount, NOT_SUBSCRIBED};
 use daqmeter_readout::card::{CardView, channel_ids};
-use daqmeter_readout::port::Port;
+use daqmeter_readout::chain::{self, Chain};
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::remote::RemoteError;
-use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
-use daqmeter_readout::{Chosen, Scenario, ToHost, accounts, chain, remote};
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
+use serde_json::{Value, json};
 
-use super::ledgers::{cpu_seconds, elink_name, ledger_text, not_closed};
+use super::ledgers::{cpu_seconds, ledger_text, listed, not_closed};
 use super::options::{Instance, Length, Network, Waiting, load, publish};
-use super::verdict::{ChainLimits, Findings, Judgement, Measure, Verdict};
+use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::{CpuList, cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
@@ -33,35 +30,30 @@ pub(crate) struct Arguments {
     /// Card of another process (emulate --at); a card in this process without it
     #[arg(long, value_name = "PATH", conflicts_with_all = ["time", "triggers"])]
     card: Option<PathBuf>,
-    /// Channels of the card, from 0; all of them without it
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    /// Channels of that card, from 0; all of them without it
+    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "card")]
     channels: Option<Vec<usize>>,
     #[command(flatten)]
     length: Length,
-    /// Where to publish; further channels take the next ports
+    /// Where channel 0 publishes; further ones take the next ports
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// Begin without subscribers; what comes before them is lost
     #[arg(long)]
     no_wait: bool,
-    /// Wait so long for subscribers of every E-link
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m", conflicts_with = "no_wait")]
+    /// Wait so long for the card's socket, and for subscribers of every E-link
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
-    /// Wait so long for the card's socket
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
-    patience: Duration,
     /// CPUs of the readers, in turn
     #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
     pin: Option<CpuList>,
     #[command(flatten)]
-    limits: ChainLimits,
+    limits: Limits,
     #[command(flatten)]
     network: Network,
 }
 
-type Channel = (usize, Port);
-
-struct Ready {
+struct Channel {
     name: String,
     reader: ToHost,
     _announcement: Option<Announcement>,
@@ -79,64 +71,81 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         scenario.publish.address.clone_from(address);
     }
     let instance = Instance::begin(&arguments.network.metrics)?;
-    let wanted = arguments.wanted_channels(channel_ids(&scenario).len())?;
-    let channels = match &arguments.card {
-        Some(path) => remote_channels(path, &scenario, wanted, arguments.patience, &instance)?,
-        None => own_channels(&mut scenario, arguments.length).map(Some)?,
+    let readers = match &arguments.card {
+        Some(path) => arguments.of_card(path, &scenario, &instance)?,
+        None => {
+            let (time, triggers) = arguments.length.limits();
+            let chain = Chain::open(&scenario, 1, time, triggers, None);
+            chain.map_err(Failure::refused)?.readers.into_iter().enumerate().collect()
+        }
     };
-    let Some(channels) = channels else {
-        return Ok(Judgement::Passed.exit(true));
-    };
-    let each = channels.into_iter().enumerate();
-    let ready = each.map(|(nth, channel)| Ready::new(&scenario, channel, nth, &arguments.network));
+    let channel = |(at, reader)| Channel::new(&scenario, at, reader, &arguments.network);
+    let channels = readers.into_iter().map(channel).collect::<Result<Vec<_>, _>>()?;
     let mut judgement = Judgement::Passed;
-    for done in arguments.read(ready.collect::<Result<_, _>>()?, &instance) {
+    for done in arguments.read_all(channels, &instance) {
         let done = done?;
         let verdict = arguments.verdict(&done.account, &done.view);
         judgement = judgement.max(verdict.judgement());
-        let text = if arguments.network.json { json_line } else { account_text };
-        emit(&text(&done, &verdict))?;
+        let line = json_line(&done, &verdict);
+        emit(&match arguments.network.json {
+            true => format!("{line}\n"),
+            false => text(&done, &line, &verdict),
+        })?;
     }
     Ok(judgement.exit(instance.is_stopped()))
 }
 
 impl Arguments {
-    fn wanted_channels(&self, count: usize) -> Result<Vec<usize>, Failure> {
-        let Some(channels) = self.channels.clone() else {
-            return Ok((0..count).collect());
-        };
-        if let Some(missing) = channels.iter().find(|channel| **channel >= count) {
-            let last = count - 1;
-            return Err(Failure::refused(format!(
-                "no channel {missing}; the scenario has 0 to {last}"
-            )));
+    /// Readers of the channels of a card in another process; none after a signal.
+    fn of_card(
+        &self,
+        path: &Path,
+        scenario: &Scenario,
+        instance: &Instance,
+    ) -> Result<Vec<(usize, ToHost)>, Failure> {
+        let all = || (0..channel_ids(scenario).len()).collect();
+        let mut readers = Vec::new();
+        let mut waiting = Waiting::new(self.wait);
+        for at in self.channels.clone().unwrap_or_else(all) {
+            let port = loop {
+                match remote::connect(path, scenario, at) {
+                    Err(RemoteError::Absent(_)) if !waiting.is_over() => {
+                        waiting.say(|| format!("a card at {}", path.display()));
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    port => break port.map_err(Failure::refused)?,
+                }
+                if instance.is_stopped() {
+                    return Ok(Vec::new());
+                }
+            };
+            readers.push((at, chain::reader_of(scenario, port, at).map_err(Failure::refused)?));
         }
-        if self.card.is_none() && channels.len() < count {
-            return Err(Failure::refused(
-                "a card in this process has all its channels read; --channels needs --card",
-            ));
-        }
-        Ok(channels)
+        Ok(readers)
     }
 
-    fn read(&self, ready: Vec<Ready>, instance: &Instance) -> Vec<Result<ReadDone, Failure>> {
+    fn read_all(
+        &self,
+        channels: Vec<Channel>,
+        instance: &Instance,
+    ) -> Vec<Result<ReadDone, Failure>> {
         let cpus = self.pin.as_ref().map_or(&[][..], |list| &list.0);
         let panicked =
             |_| Err(Failure::refused("a reader panicked: a bug in daqmeter, please report it"));
         std::thread::scope(|scope| {
-            let each = ready.into_iter().enumerate();
-            let threads = each.map(|(nth, ready)| {
+            let each = channels.into_iter().enumerate();
+            let threads = each.map(|(nth, channel)| {
                 let cpu = cpus.get(nth % cpus.len().max(1)).copied();
-                scope.spawn(move || self.read_one(ready, cpu, instance))
+                scope.spawn(move || self.read(channel, cpu, instance))
             });
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         })
     }
 
-    fn read_one(
+    fn read(
         &self,
-        ready: Ready,
+        channel: Channel,
         cpu: Option<u32>,
         instance: &Instance,
     ) -> Result<ReadDone, Failure> {
@@ -145,33 +154,29 @@ impl Arguments {
             instance.stop.store(true, Ordering::Relaxed);
             Failure::refused(error)
         })?;
-        let Ready { name, mut reader, .. } = ready;
+        let Channel { name, mut reader, .. } = channel;
         let tell_notes = |reader: &mut ToHost| {
             for note in reader.take_notes() {
                 tell(&format!("{name}: {note}"));
             }
         };
-        let waits = !self.no_wait;
-        let (mut turns, mut waiting, mut given_up) = (0_u32, Waiting::new(self.wait), None);
-        let account = reader.run(&instance.stop, waits, |reader| {
-            if waits && !reader.has_begun() && given_up.is_none() {
+        let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
+        let account = reader.run(&instance.stop, !self.no_wait, |reader| {
+            if !self.no_wait && !reader.has_begun() && missing.is_none() {
                 waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
                 if waiting.is_over() {
-                    given_up = Some(without_subscriber(reader));
+                    missing = Some(without_subscriber(reader));
                     instance.stop.store(true, Ordering::Relaxed);
                 }
             }
             tell_notes(reader);
-            turns += 1;
-            if turns.is_multiple_of(10) {
-                show_progress(reader, &name, &instance.page);
-            }
+            show_progress(reader, &name, &instance.page);
         });
         tell_notes(&mut reader);
-        if let Some(elinks) = given_up {
-            let within = waiting.limit_text();
+        if let Some(elinks) = missing {
             return Err(Failure::refused(format!(
-                "{name}: nobody subscribed to {elinks} within {within}; subscribe to all, give --wait more time, or begin without them by --no-wait"
+                "{name}: no subscriber of {elinks} within {}; subscribe to all, give --wait more time, or begin without them by --no-wait",
+                waiting.limit_text()
             )));
         }
         let view = reader.card();
@@ -186,116 +191,50 @@ impl Arguments {
         } else {
             findings.fault(not_closed(&ledgers), "accounts that do not close");
         }
-        let open = account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
-        findings.fault(open.count() as u64, "subscriptions that do not close");
+        findings.fault(account.open_subscriptions(), "subscriptions that do not close");
         let lost = |name: &str| -> u64 {
             ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum()
         };
-        let unheard = if self.no_wait { lost(accounts::NOT_SUBSCRIBED) } else { 0 };
+        let unheard = if self.no_wait { lost(NOT_SUBSCRIBED) } else { 0 };
         let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
         if issued > unheard && ledgers.iter().all(|(_, ledger)| ledger.delivered == 0) {
             findings.fails("no event was delivered");
         }
         findings.values(&[
             (Measure::Loss, account.lost_on_the_way() - unheard, account.due()),
-            (Measure::Flags, lost(accounts::FLAGGED), issued),
+            (Measure::Flags, lost(FLAGGED), issued),
             (Measure::Dead, view.dead[2].ns, view.now_ns),
         ]);
-        findings.verdict(&self.limits.fail_on)
+        findings.verdict(&self.limits)
     }
 }
 
-fn remote_channels(
-    path: &Path,
-    scenario: &Scenario,
-    wanted: Vec<usize>,
-    patience: Duration,
-    instance: &Instance,
-) -> Result<Option<Vec<Channel>>, Failure> {
-    let mut channels = Vec::new();
-    for at in wanted {
-        let mut waiting = Waiting::new(patience);
-        let port = loop {
-            if instance.is_stopped() {
-                return Ok(None);
-            }
-            match remote::connect(path, scenario, at) {
-                Err(RemoteError::Absent(_)) if !waiting.is_over() => {
-                    waiting.say(|| format!("a card at {}", path.display()));
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                port => break port.map_err(Failure::refused)?,
-            }
-        };
-        channels.push((at, port));
-    }
-    Ok(Some(channels))
-}
-
-/// Returns all channels of a card in this process. The scenario becomes that of the actual ring.
-fn own_channels(scenario: &mut Scenario, length: Length) -> Result<Vec<Channel>, Failure> {
-    let (card, rings) = length.card(scenario)?;
-    *scenario = card.scenario().clone();
-    let card = Arc::new(Mutex::new(card));
-    let channel = |(at, ring)| Ok((at, Port::here(card.clone(), ring).map_err(Failure::refused)?));
-    rings.into_iter().enumerate().map(channel).collect()
-}
-
-impl Ready {
+impl Channel {
     fn new(
         scenario: &Scenario,
-        (at, port): Channel,
-        nth: usize,
+        at: usize,
+        reader: ToHost,
         network: &Network,
-    ) -> Result<Ready, Failure> {
-        let address = nth_address(&scenario.publish.address, nth)?;
-        let publish = Publish { address, ..scenario.publish.clone() };
-        let reader = chain::reader_of(scenario, port, at, &publish).map_err(Failure::refused)?;
+    ) -> Result<Channel, Failure> {
         let id = channel_ids(scenario)[at];
         let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
-        let facts = reader.facts().into_iter().map(|(name, value)| format!("{name} {value}"));
-        let facts = facts.collect::<Vec<_>>().join(", ");
-        let facts = if facts.is_empty() { facts } else { format!(" ({facts})") };
-        let address = reader.address();
-        tell(&format!("{name} publishes at {address}{facts}"));
-        let announcement = announce(network, scenario, at, address)?;
-        Ok(Ready { name, reader, _announcement: announcement })
-    }
-}
-
-/// Counts the port up for further channels; a port that the host chooses serves all.
-fn nth_address(address: &str, nth: usize) -> Result<String, Failure> {
-    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let Some((host, port @ 1..)) = parts else {
-        return Ok(address.to_owned());
-    };
-    let next = u16::try_from(nth).ok().and_then(|nth| u16::checked_add(port, nth));
-    let none = || Failure::refused(format!("{address}: no port left for channel {nth}"));
-    Ok(format!("{host}:{}", next.ok_or_else(none)?))
-}
-
-fn announce(
-    network: &Network,
-    scenario: &Scenario,
-    at: usize,
-    mut address: String,
-) -> Result<Option<Announcement>, Failure> {
-    let Some(directory) = &network.bus_dir else {
-        return Ok(None);
-    };
-    std::fs::create_dir_all(directory).map_err(|error| {
-        Failure::refused(format!("bus directory {}: {error}", directory.display()))
-    })?;
-    let hello = chain::hello(scenario, at);
-    // An address that listens everywhere says nothing to others: they get the name of this host.
-    for any in ["0.0.0.0:", "[::]:"] {
-        if let Some(port) = address.strip_prefix(any) {
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            address = format!("{}:{port}", host.trim());
+        let mut address = reader.address();
+        tell(&format!("{name} publishes at {address} ({})", reader.facts()));
+        let Some(directory) = &network.bus_dir else {
+            return Ok(Channel { name, reader, _announcement: None });
+        };
+        // An address that listens everywhere says nothing to others: they get the name of this host.
+        for any in ["0.0.0.0:", "[::]:"] {
+            if let Some(port) = address.strip_prefix(any) {
+                let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+                address = format!("{}:{port}", host.trim());
+            }
         }
+        let hello = chain::hello(scenario, at);
+        let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
+        let announcement = bus::announce(directory, &entry).map_err(Failure::refused)?;
+        Ok(Channel { name, reader, _announcement: Some(announcement) })
     }
-    let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
-    bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 
 fn without_subscriber(reader: &ToHost) -> String {
@@ -329,65 +268,26 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
     publish(page, name, &values);
 }
 
-fn json_line(done: &ReadDone, verdict: &Verdict) -> String {
+fn json_line(done: &ReadDone, verdict: &Verdict) -> Value {
     let ReadDone { name, account, view } = done;
-    let each: Vec<serde_json::Value> = account
-        .ledgers()
-        .iter()
-        .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
-        .collect();
-    let line = serde_json::json!({
-        "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(), "card_is_lost": account.card_is_lost,
-        "dead": view.dead, "time_ns": view.now_ns, "verdict": verdict,
+    let [by_dma, by_fifo, busy, external_busy] = view.dead;
+    let ledgers = account.ledgers();
+    let elinks = ledgers.iter().map(|(tag, ledger)| {
+        json!({ "elink": elink_of(*tag).map(|elink| elink.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() })
     });
-    format!("{line}\n")
+    json!({
+        "name": name, "time_ns": view.now_ns,
+        "chunks": account.readers.iter().map(|elink| elink.chunks).sum::<u64>(),
+        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo, "external_busy": external_busy },
+        "elinks": elinks.collect::<Vec<_>>(), "subscriptions": account.subscriptions,
+        "closes": account.closes(), "card_is_lost": account.card_is_lost, "verdict": verdict,
+    })
 }
 
-/// Text of the accounts of a channel: all E-links added up, and each that does not close or has a
-/// loss of its own.
-fn account_text(done: &ReadDone, verdict: &Verdict) -> String {
-    let ReadDone { name, account, view } = done;
-    let mut out = format!("{name}\n");
-    if account.card_is_lost {
-        let read = account.readers.iter().map(|elink| elink.chunks).sum::<u64>();
-        let _ = writeln!(out, " {read} chunks read; no ledger can close without the card");
-    } else {
-        out.push_str(&ledger_text(&account.ledgers()));
-    }
-    let all = account.subscriptions.len();
-    let open = || account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
-    let _ = writeln!(out, " subscriptions that close: {} of {all}", all - open().count());
-    for subscription in open() {
-        let _ = writeln!(
-            out,
-            "  E-link {}, receiver {:#x}: {} of {} chunks offered are not accounted for",
-            elink_name(subscription.tag),
-            subscription.receiver,
-            subscription.gap(),
-            subscription.offered
-        );
-    }
-    let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
-    let [dma, fifo, any, external] = view.dead;
-    if external.count > 0 {
-        let _ = writeln!(
-            out,
-            " external BUSY, not in the dead time: {} % of the time, {} intervals; triggers stopped: {}",
-            share(external.ns),
-            external.count,
-            external.vetoed,
-        );
-    }
-    let _ = writeln!(
-        out,
-        " dead time: {} % of {} ({} by DMA, {} by FIFO), {} intervals, longest {}; triggers stopped: {}\n {verdict}",
-        share(any.ns),
-        show_ns(view.now_ns as f64),
-        share(dma.ns),
-        share(fifo.ns),
-        any.count,
-        show_ns(any.longest_ns as f64),
-        any.vetoed,
-    );
-    out
+fn text(done: &ReadDone, line: &Value, verdict: &Verdict) -> String {
+    let ledgers = match done.account.card_is_lost {
+        true => String::new(),
+        false => ledger_text(&done.account.ledgers()),
+    };
+    format!("{}\n{}{ledgers} {verdict}\n", done.name, listed(line))
 }

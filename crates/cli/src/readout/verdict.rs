@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use daqmeter_record::units::{self, significant};
 
 use crate::output::{CANNOT_TELL, FAILED, INTERRUPTED};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Measure {
     Loss,
     Order,
@@ -19,36 +19,12 @@ pub(super) enum Measure {
     Resets,
 }
 
-use Measure::{Connections, Dead, Flags, Loss, Order, Resets};
+use Measure::{Dead, Loss, Resets};
 
-const NAMES: [(Measure, &str); 6] = [
-    (Loss, "loss"),
-    (Order, "order"),
-    (Dead, "dead"),
-    (Flags, "flags"),
-    (Connections, "connections"),
-    (Resets, "resets"),
-];
-
-impl Measure {
-    fn name(self) -> &'static str {
-        NAMES[self as usize].1
-    }
-
-    fn limit(self, text: &str) -> Result<Limit, String> {
-        let name = self.name();
-        let limit = Limit::parse(text).ok_or_else(|| {
-            format!("`{name}={text}`: write a number or a share from 0% to 100%, such as {name}=0 or {name}=1%")
-        })?;
-        match (self, limit) {
-            (Dead, Limit::Count(1..)) => {
-                Err(format!("`dead={text}`: dead time is a share of the time, such as dead=1%"))
-            }
-            (Connections | Resets, Limit::Share(_)) => {
-                Err(format!("`{name}={text}`: this is a number, such as {name}=0"))
-            }
-            _ => Ok(limit),
-        }
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value().expect("no measure is hidden");
+        f.write_str(value.get_name())
     }
 }
 
@@ -59,14 +35,6 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    fn parse(text: &str) -> Option<Limit> {
-        let Some(percent) = text.strip_suffix('%') else {
-            return units::parse_count(text).ok().map(Limit::Count);
-        };
-        let percent: f64 = percent.trim().parse().ok()?;
-        (0.0..=100.0).contains(&percent).then_some(Limit::Share(percent / 100.0))
-    }
-
     fn is_exceeded(self, count: u64, of: u64) -> bool {
         match self {
             Limit::Count(limit) => count > limit,
@@ -84,80 +52,47 @@ impl fmt::Display for Limit {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct FailOn(BTreeMap<Measure, Limit>);
-
-const NONE: &str = "none";
-
-impl FailOn {
-    fn parse(text: &str, known: &[Measure]) -> Result<FailOn, String> {
-        let mut limits = BTreeMap::new();
-        if text.trim() == NONE {
-            return Ok(FailOn(limits));
+fn limit(text: &str) -> Result<(Measure, Limit), String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, "0"));
+    let Ok(measure) = Measure::from_str(name.trim(), false) else {
+        let all = Measure::value_variants().iter().map(Measure::to_string).collect::<Vec<_>>();
+        return Err(format!("`{name}` is not known; write {}", all.join(", ")));
+    };
+    let value = value.trim();
+    let limit = match value.strip_suffix('%') {
+        None => units::parse_count(value).ok().map(Limit::Count),
+        Some(percent) => {
+            let percent = percent.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+            percent.map(|percent: f64| Limit::Share(percent / 100.0))
         }
-        for item in text.split(',') {
-            let (name, limit) = item.trim().split_once('=').unwrap_or((item.trim(), "0"));
-            let measure =
-                NAMES.iter().find(|(_, known)| *known == name).map(|(measure, _)| *measure);
-            let Some(measure) = measure.filter(|measure| known.contains(measure)) else {
-                let why = if measure.is_some() { "is not measured here" } else { "is not known" };
-                let names: Vec<&str> = known.iter().map(|measure| measure.name()).collect();
-                return Err(format!("`{name}` {why}; write {}, or {NONE}", names.join(", ")));
-            };
-            if limits.insert(measure, measure.limit(limit.trim())?).is_some() {
-                return Err(format!("`{name}` is there twice"));
-            }
-        }
-        Ok(FailOn(limits))
-    }
+    };
+    let example =
+        || format!("`{text}`: write a number or a share from 0% to 100%, as in {name}=1%");
+    Ok((measure, limit.ok_or_else(example)?))
 }
 
-/// Limits of `readout run` and `tohost`. A chain 5 % above its maximum rate is dead for 4.5 % of
-/// the time in the published study at Nikhef, and for none of it below.
+/// Limits of a verb's verdict. A chain 5 % above its maximum rate is dead for 4.5 % of the time in
+/// the published study at Nikhef, and for none of it below.
 #[derive(Clone, Debug, Args)]
-pub(super) struct ChainLimits {
-    /// Exit with 1 if there was more: loss=N|P%, dead=P%, flags=N|P%; or none
+pub(super) struct Limits {
+    /// Exit with 1 above a limit, N or P%: loss, order, dead, flags, connections, resets
     ///
-    /// loss: events that were missing or cut off, for each subscriber, apart from those that BUSY
-    /// stopped, the emulator's deficit, injected faults and, with --no-wait, those that had no
-    /// subscriber. dead: time with BUSY. flags: other events with an error or CRC flag, apart from
-    /// injected ones. A name alone means 0.
-    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,dead=1%,flags=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Dead, Flags]))]
-    pub(super) fail_on: FailOn,
+    /// loss: events missing or cut off, for each subscriber, apart from those that BUSY stopped, the
+    /// emulator's deficit, injected faults and, with --no-wait, those that had no subscriber; below
+    /// level 3 of a check, blocks. order: events that came twice or after later ones. dead: time with
+    /// BUSY. flags: other events with an error or CRC flag, apart from injected ones. connections:
+    /// those that were lost. resets: of event counters. Wrong bytes and accounts that do not close
+    /// fail always. Exit with 3 if a counter fell to 0 and no account shows a reset or a loss.
+    #[arg(long, value_name = "NAME=N,..", value_delimiter = ',', value_parser = limit, default_value = "loss=0,order=0,dead=1%,flags=0,connections=0")]
+    pub(super) fail_on: Vec<(Measure, Limit)>,
 }
 
-/// Limits of `readout receive`.
-#[derive(Clone, Debug, Args)]
-pub(super) struct ReceiveLimits {
-    /// Exit with 1 if there was more: loss=N|P%, order=N|P%, connections=N, flags=N|P%, resets=N;
-    /// or none
-    ///
-    /// loss: events missing or cut off, by the publisher's account, or by their counters without
-    /// one. order: events that came twice or after later ones. connections: those that were lost.
-    /// flags: other events with an error or CRC flag. resets: of event counters. A name alone means
-    /// 0. Exit with 3 if a counter fell to 0, and no account shows a reset or a loss.
-    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0,connections=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Order, Connections, Flags, Resets]))]
-    pub(super) fail_on: FailOn,
-}
-
-/// Limits of `readout check`.
-#[derive(Clone, Debug, Args)]
-pub(super) struct CheckLimits {
-    /// Exit with 1 if there was more: loss=N|P%, order=N|P%, flags=N|P%, resets=N; or none
-    ///
-    /// loss: events missing or cut off; below level 3, blocks missing and events cut off. order:
-    /// blocks or events that came twice or after later ones. flags: other events with an error or
-    /// CRC flag. resets: of event counters. A name alone means 0. Bytes that are wrong fail always.
-    /// Exit with 3 if a counter fell to 0: a reset, or a loss.
-    #[arg(long, value_name = "LIMIT,..", default_value = "loss=0,order=0,flags=0", value_parser = |text: &str| FailOn::parse(text, &[Loss, Order, Flags, Resets]))]
-    pub(super) fail_on: FailOn,
-}
-
+/// What a verb found: faults, which always fail, and counts of what has a limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     faults: Vec<String>,
     values: BTreeMap<Measure, (u64, u64)>,
-    doubts: BTreeMap<Measure, (u64, String)>,
+    falls: (u64, u64),
 }
 
 impl Findings {
@@ -176,31 +111,29 @@ impl Findings {
     }
 
     pub(super) fn fell_to_0(&mut self, falls: u64, missing: u64) {
-        let times = if falls == 1 { "time" } else { "times" };
-        let why =
-            format!("event counters fell to 0 {falls} {times}: resets, or a loss of {missing}");
-        self.doubts.extend([(Loss, (missing, why.clone())), (Resets, (falls, why))]);
+        self.falls = (falls, missing);
     }
 
-    pub(super) fn verdict(&self, limits: &FailOn) -> Verdict {
+    pub(super) fn verdict(&self, limits: &Limits) -> Verdict {
         let mut verdict = Verdict { exceeded: self.faults.clone(), ..Verdict::default() };
-        for (measure, limit) in &limits.0 {
-            let (count, of) = self.values.get(measure).copied().unwrap_or_default();
+        let (falls, missing) = self.falls;
+        for (measure, limit) in &limits.fail_on {
+            let Some(&(count, of)) = self.values.get(measure) else { continue };
             let percent = significant(count as f64 / of.max(1) as f64 * 100.0, 3);
             let shown = match measure {
                 Dead => format!("dead {percent} %"),
-                _ if count > 0 && of > 0 => {
-                    format!("{} {count} of {of} ({percent} %)", measure.name())
-                }
-                _ => format!("{} {count}", measure.name()),
+                _ if count > 0 && of > 0 => format!("{measure} {count} of {of} ({percent} %)"),
+                _ => format!("{measure} {count}"),
             };
-            let doubt = self.doubts.get(measure);
+            let more = match measure {
+                Loss => missing,
+                Resets => falls,
+                _ => 0,
+            };
             if limit.is_exceeded(count, of) {
                 verdict.exceeded.push(format!("{shown} is more than {limit}"));
-            } else if let Some((_, why)) =
-                doubt.filter(|(more, _)| limit.is_exceeded(count + more, of + more))
-            {
-                verdict.undecided.push(format!("{shown}, limit {limit}: {why}"));
+            } else if limit.is_exceeded(count + more, of + more) {
+                verdict.undecided.push(format!("{shown}, limit {limit}: event counters fell to 0: {falls} resets, or a loss of {missing}"));
             } else {
                 verdict.kept.push(format!("{shown}, limit {limit}"));
             }
@@ -261,87 +194,55 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    fn limits(text: &str) -> Result<FailOn, String> {
-        FailOn::parse(text, &[Measure::Loss, Measure::Dead, Measure::Flags, Measure::Connections])
-    }
-
     #[test]
     fn limits_are_numbers_or_shares() {
-        let expected = [
-            (Measure::Loss, Limit::Count(1000)),
-            (Measure::Dead, Limit::Share(0.015)),
-            (Measure::Flags, Limit::Count(0)),
-        ];
-        assert_eq!(limits(" loss=1k, dead=1.5% ,flags"), Ok(FailOn(expected.into())));
-        assert_eq!(limits("none"), Ok(FailOn(BTreeMap::new())));
-        assert_eq!(limits("dead=0").unwrap().0[&Measure::Dead], Limit::Count(0));
-    }
-
-    #[test]
-    fn what_is_no_limit_is_said_with_what_is() {
-        for (text, part) in [
-            ("", "`` is not known; write loss, dead, flags, connections, or none"),
-            ("los=1", "`los` is not known"),
-            ("order=1", "`order` is not measured here; write loss"),
-            ("loss=", "`loss=`: write a number or a share"),
-            ("loss=-1", "`loss=-1`: write a number"),
-            ("loss=101%", "from 0% to 100%"),
-            ("loss=nan%", "`loss=nan%`"),
-            ("dead=5", "dead time is a share of the time, such as dead=1%"),
-            ("connections=1%", "this is a number, such as connections=0"),
-            ("loss=1,loss=2", "`loss` is there twice"),
-            ("loss=1,", "`` is not known"),
+        for (text, expected) in [
+            ("loss=1k", Ok((Loss, Limit::Count(1000)))),
+            ("dead=1.5%", Ok((Dead, Limit::Share(0.015)))),
+            ("flags", Ok((Measure::Flags, Limit::Count(0)))),
+            (
+                "los=1",
+                Err("`los` is not known; write loss, order, dead, flags, connections, resets"),
+            ),
+            ("loss=", Err("`loss=`: write a number or a share")),
+            ("loss=-1", Err("write a number")),
+            ("loss=101%", Err("from 0% to 100%, as in loss=1%")),
+            ("loss=nan%", Err("write a number")),
         ] {
-            let error = limits(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            match (limit(text), expected) {
+                (Err(error), Err(part)) => assert!(error.contains(part), "{text}: {error}"),
+                (found, expected) => assert_eq!(found, expected.map_err(str::to_owned), "{text}"),
+            }
         }
     }
 
     #[test]
-    fn a_verdict_names_what_was_exceeded_with_its_value() {
+    fn a_verdict_names_what_was_exceeded_or_may_be_with_its_value() {
         let mut found = Findings::default();
         found.values(&[(Loss, 12, 1000), (Dead, 45, 1000)]);
-        let verdict = |text: &str| found.verdict(&limits(text).unwrap()).to_string();
-        assert_eq!(
-            verdict("loss=12,dead=4.5%"),
-            "verdict: passed: loss 12 of 1000 (1.2 %), limit 12; dead 4.5 %, limit 4.5%"
+        let check = |found: &Findings, limits: &[(Measure, Limit)], code, text: &str| {
+            let verdict = found.verdict(&Limits { fail_on: limits.to_vec() });
+            assert_eq!(verdict.to_string(), format!("verdict: {text}"));
+            assert_eq!(verdict.judgement(), code, "{text}");
+        };
+        let (loss, dead) = (|limit| (Loss, Limit::Count(limit)), (Dead, Limit::Share(0.045)));
+        check(
+            &found,
+            &[loss(12), dead],
+            Judgement::Passed,
+            "passed: loss 12 of 1000 (1.2 %), limit 12; dead 4.5 %, limit 4.5%",
         );
-        assert_eq!(
-            verdict("loss=0,dead=50%"),
-            "verdict: failed: loss 12 of 1000 (1.2 %) is more than 0"
-        );
-        assert_eq!(
-            verdict("loss=1%,dead=1%"),
-            "verdict: failed: loss 12 of 1000 (1.2 %) is more than 1%; dead 4.5 % is more than 1%"
-        );
-        assert_eq!(verdict("flags"), "verdict: passed: flags 0, limit 0");
-        assert_eq!(verdict("none"), "verdict: passed: no limits");
+        let failed = "failed: loss 12 of 1000 (1.2 %) is more than 0";
+        check(&found, &[loss(0), dead], Judgement::Failed, failed);
+        let absent = (Measure::Flags, Limit::Count(0));
+        check(&found, &[absent], Judgement::Passed, "passed: no limits");
+        found.fell_to_0(1, 5);
+        let cannot = "cannot tell: loss 12 of 1000 (1.2 %), limit 16: event counters fell to 0: 1 resets, or a loss of 5";
+        check(&found, &[loss(16)], Judgement::CannotTell, cannot);
+        let passed = "passed: loss 12 of 1000 (1.2 %), limit 17";
+        check(&found, &[loss(17)], Judgement::Passed, passed);
         found.fault(0, "wrong payloads");
         found.fault(3, "wrong payloads");
-        assert_eq!(
-            found.verdict(&limits("none").unwrap()).to_string(),
-            "verdict: failed: wrong payloads: 3"
-        );
-    }
-
-    #[test]
-    fn what_may_exceed_a_limit_is_not_passed() {
-        let mut found = Findings::default();
-        found.values(&[(Loss, 12, 1000)]);
-        found.fell_to_0(1, 5);
-        for (limit, judgement, text) in [
-            ("loss=11", Judgement::Failed, "failed: loss 12 of 1000 (1.2 %) is more than 11"),
-            (
-                "loss=16",
-                Judgement::CannotTell,
-                "cannot tell: loss 12 of 1000 (1.2 %), limit 16: event counters fell to 0 1 time: resets, or a loss of 5",
-            ),
-            ("loss=17", Judgement::Passed, "passed: loss 12 of 1000 (1.2 %), limit 17"),
-            ("none", Judgement::Passed, "passed: no limits"),
-        ] {
-            let verdict = found.verdict(&limits(limit).unwrap());
-            assert_eq!(verdict.judgement(), judgement, "{limit}");
-            assert_eq!(verdict.to_string(), format!("verdict: {text}"));
-        }
+        check(&found, &[], Judgement::Failed, "failed: wrong payloads: 3");
     }
 }

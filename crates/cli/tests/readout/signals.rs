@@ -83,7 +83,7 @@ fn errors(child: &mut Child) -> BufReader<std::process::ChildStderr> {
 #[test]
 fn a_receiver_that_waits_for_a_publisher_ends() {
     for name in ["INT", "TERM"] {
-        let mut child = start(&["receive", "127.0.0.1:1", "--patience", "1h"]);
+        let mut child = start(&["receive", "127.0.0.1:1", "--wait", "1h"]);
         until_said(
             &mut errors(&mut child),
             "waiting for publishers: cannot connect to 127.0.0.1:1",
@@ -96,7 +96,7 @@ fn a_receiver_that_waits_for_a_publisher_ends() {
 fn a_reader_that_waits_for_its_card_or_its_subscribers_ends() {
     let directory = tempfile::tempdir().unwrap();
     let none = directory.path().join("none").display().to_string();
-    let mut child = start(&["tohost", "gbt", "--card", &none, "--patience", "1h"]);
+    let mut child = start(&["tohost", "gbt", "--card", &none, "--wait", "1h"]);
     until_said(&mut errors(&mut child), "waiting for a card at");
     interrupted(child, "INT");
     let mut child = start(&["tohost", "gbt"]);
@@ -144,7 +144,7 @@ fn card_reader_and_receiver_end_with_their_accounts() {
         lines.any(|line| !line.ends_with(" 0"))
     });
     let text = interrupted(receive, "INT");
-    assert!(text.contains(" chunks of 24 E-links"), "{text}");
+    assert!(text.contains(" chunks "), "{text}");
     let text = interrupted(emulate, "TERM");
     assert!(text.contains(" triggers in "), "{text}");
     // Its card has finished as if its triggers had ended.
@@ -215,16 +215,10 @@ fn a_run_and_a_search_end_with_their_records() {
 fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
     are_refused(
         "readout",
-        &[
-            (
-                &["tohost", "gbt", "--wait", "0s"][..],
-                "nobody subscribed to 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)",
-            ),
-            (
-                &["receive", "127.0.0.1:1", "--congestion", "bbr9"],
-                "--congestion: `bbr9` cannot be had here",
-            ),
-        ],
+        &[(
+            &["tohost", "gbt", "--wait", "0s"][..],
+            "no subscriber of 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)",
+        )],
     );
     // A subscription to a part of the E-links lets the publisher wait for the others.
     let mut tohost = start(&["tohost", "gbt"]);

@@ -71,16 +71,6 @@ impl Receivers {
     }
 }
 
-/// Where the threads of a search run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// On the CPUs that are named.
-    Pinned,
-    /// Where the kernel puts them.
-    Free,
-}
-
 /// A whole chain: emulated card, readers, receivers. A lane is a reader of one DMA channel; its one
 /// operation is the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -107,10 +97,6 @@ pub struct ReadoutRequest {
     )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_cost_ns: Option<u64>,
-    /// Whether a search pinned its threads
-    #[arg(skip)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Placement>,
     /// No limit is measured beside it
     #[arg(skip)]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

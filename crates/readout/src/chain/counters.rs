@@ -222,7 +222,7 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::{SearchPlan, Stability};
+    use crate::search::Stability;
 
     /// A limit in the network: the ring was empty, and 42 kHz were confirmed where 29.6 kHz pass.
     #[test]
@@ -239,7 +239,7 @@ mod tests {
                 let counter = Counter::count(name, 0);
                 record.counters.push(Counter { value, ..counter });
             }
-            observed(&record, 960.0, 0).verdict(SearchPlan::default().allowed)
+            observed(&record, 960.0, 0).verdict()
         };
         assert_eq!([verdict(false), verdict(true)], [Stability::Stable, Stability::Growing]);
     }

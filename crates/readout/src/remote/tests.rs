@@ -209,10 +209,7 @@ fn a_reader_that_follows_another_accounts_for_what_that_took() {
     card.source().end_after(10_000);
     let mut server = CardServer::bind(card, &path).unwrap();
     let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
-    let reader = |port: Port| {
-        let publish = &scenario.publish;
-        chain::reader_of(&scenario, port, 0, publish).unwrap()
-    };
+    let reader = |port: Port| chain::reader_of(&scenario, port, 0).unwrap();
     let mut first = reader(connect(&path, &scenario, 0).unwrap());
     let stop = AtomicBool::new(false);
     first.run(&stop, false, |reader| {

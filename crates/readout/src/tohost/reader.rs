@@ -115,7 +115,7 @@ impl ToHost {
         self.outlet.address()
     }
 
-    pub fn facts(&self) -> Vec<(String, String)> {
+    pub fn facts(&self) -> String {
         self.outlet.facts()
     }
 

@@ -83,6 +83,8 @@ fn is_alive(entry: &BusEntry) -> bool {
 
 /// Writes a publisher's file. Fails if another living publisher has one of the tags.
 pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, TransportError> {
+    fs::create_dir_all(directory)
+        .map_err(|error| other(format!("bus directory {}: {error}", directory.display())))?;
     for (path, known) in entries(directory)? {
         let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else {
             continue;

@@ -90,7 +90,8 @@ pub enum Sent {
 pub trait PageOutlet: Send {
     fn address(&self) -> String;
 
-    fn facts(&self) -> Vec<(String, String)>;
+    /// Settings in force, for the user.
+    fn facts(&self) -> String;
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>);
 

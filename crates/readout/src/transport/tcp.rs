@@ -154,8 +154,8 @@ impl PageOutlet for TcpOutlet {
             .map_or_else(|_| "closed".to_owned(), |address| address.to_string())
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
-        vec![("congestion control".to_owned(), self.congestion.clone())]
+    fn facts(&self) -> String {
+        format!("congestion control {}", self.congestion)
     }
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {

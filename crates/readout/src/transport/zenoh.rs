@@ -240,8 +240,8 @@ impl PageOutlet for ZenohOutlet {
         self.address.clone()
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
-        vec![("zenoh id".to_owned(), self.session.zid().to_string())]
+    fn facts(&self) -> String {
+        format!("zenoh id {}", self.session.zid())
     }
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {

@@ -67,8 +67,8 @@ impl PageOutlet for Memory {
         "memory".to_owned()
     }
 
-    fn facts(&self) -> Vec<(String, String)> {
-        Vec::new()
+    fn facts(&self) -> String {
+        String::new()
     }
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {

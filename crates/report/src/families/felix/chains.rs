@@ -50,13 +50,8 @@ pub(super) fn scenario(record: &RunRecord) -> &str {
 }
 
 fn name(record: &RunRecord) -> String {
-    let parameters = [
-        ("payload_bytes", " B"),
-        ("channels", " channels"),
-        ("mode", ""),
-        ("placement", ""),
-        ("transport", ""),
-    ];
+    let parameters =
+        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("transport", "")];
     let parts = parameters.iter().filter_map(|(parameter, unit)| {
         Some(format!(", {}{unit}", record.workload.params.get(*parameter)?))
     });
