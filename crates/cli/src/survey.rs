@@ -198,7 +198,7 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
         return "nothing was measured\n".to_owned();
     };
     let mut out = answers_text(records);
-    out.push_str(&further_advice(records));
+    out.push_str(&advice_text(records));
     for record in records {
         if let Some(reason) = record.outcome.reason() {
             let line = format!("not measured  {}: {reason}", record.study);
@@ -309,13 +309,13 @@ impl Written {
 
 const MAX_SURVEYS: u64 = 1_000_000;
 
-fn further_advice(records: &[RunRecord]) -> String {
+fn advice_text(records: &[RunRecord]) -> String {
     let all = advice(records);
     let mut out = String::new();
-    if all.len() > 1 {
-        out.push_str("\nWhat else to change\n");
+    if !all.is_empty() {
+        out.push_str("\nWhat to change first\n");
     }
-    for advice in all.iter().skip(1) {
+    for advice in &all {
         let line = format!("  - {} (here: {})", advice.what, advice.evidence);
         let _ = writeln!(out, "{}", wrapped(&line, 4));
     }

@@ -86,7 +86,7 @@ fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
         "card gbt -> to-host -> published over tcp -> receiver",
         "from the oldest trigger of a page to its receipt",
         "24 of 24 ledgers close",
-        "dead time: 0 % by DMA",
+        "BUSY: 0 % of the time (0 % by DMA",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }

@@ -4,12 +4,11 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::conditions::Conditions;
 
-use crate::advice::advice;
 use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 use crate::families::pmu::verified;
 pub use crate::family::PlainAnswer;
-use crate::{chains, rate, several};
+use crate::{findings, rate, several};
 
 /// Returns the answers that the records of each host support. Records that failed or exceed their
 /// limit support none.
@@ -31,11 +30,7 @@ fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<PlainAnswer> {
         Some(PlainAnswer { question: own.question, answer, figure: own.figure })
     });
     let conditions = Conditions::of(all);
-    let found = std::iter::once(first_change(usable))
-        .chain(of_families)
-        .chain([verified(all), left_out(all)])
-        .flatten()
-        .collect();
+    let found = of_families.chain([verified(all), left_out(all)]).flatten().collect();
     stamped(found, &conditions)
 }
 
@@ -44,7 +39,7 @@ pub fn answers_text(records: &[RunRecord]) -> String {
         let text = wrapped(&format!("  {}", answer.answer), 2);
         format!("{}\n{text}\n", wrapped(answer.question, 0))
     };
-    let paths = chains::texts(records).into_iter();
+    let paths = findings::chains(records).into_iter().map(|chain| chain.text());
     let all: Vec<String> = paths.chain(answers(records).into_iter().map(shown)).collect();
     all.join("\n")
 }
@@ -81,20 +76,6 @@ fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
         question: "Which points are used for no answer?",
         answer: words.join(", "),
         figure: None,
-    })
-}
-
-fn first_change(records: &[RunRecord]) -> Option<PlainAnswer> {
-    let all = advice(records);
-    let first = all.first()?;
-    let more = match all.len() - 1 {
-        0 => String::new(),
-        more => format!("; {more} more below"),
-    };
-    Some(PlainAnswer {
-        question: "What to change first?",
-        answer: format!("{} (measured here: {}){more}", first.what, first.evidence),
-        figure: Some("advice"),
     })
 }
 

@@ -1,21 +1,18 @@
 //! Self-contained HTML page without external requests.
 
-use std::sync::Arc;
-
 use daqmeter_record::conditions::Conditions;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, RunRecord, sanitise};
-use minijinja::{AutoEscape, Environment, context, escape_formatter};
+use minijinja::{AutoEscape, Environment, Value, context, escape_formatter};
 use serde::Serialize;
 
 use crate::advice::advice;
-use crate::answers::{PlainAnswer, answers};
-use crate::chains::{Chain, chains};
+use crate::answers::answers;
 use crate::columns::shown;
 use crate::families::{figures, pmu};
-use crate::family::Advice;
 use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
+use crate::findings::chains;
 use crate::predicted::{self, predictions};
 use crate::rate::warnings;
 use crate::rows::{StageRow, rows};
@@ -34,31 +31,6 @@ const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
 pub struct PageError(#[from] minijinja::Error);
 
 #[derive(Serialize)]
-struct Fact {
-    name: &'static str,
-    value: String,
-}
-
-#[derive(Serialize)]
-struct MeshView {
-    id: String,
-    title: String,
-    event: String,
-    command: String,
-    emulated: bool,
-    svg: String,
-    intervals: usize,
-    data: MeshData,
-}
-
-#[derive(Serialize)]
-struct MeshData {
-    times_s: Vec<f64>,
-    rates: Vec<Vec<Option<f64>>>,
-    most: f64,
-}
-
-#[derive(Serialize)]
 struct DataTable {
     figure: Figure,
     headings: Vec<String>,
@@ -73,12 +45,6 @@ pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
     page_of(records, figures(records), &[])
 }
 
-#[derive(Serialize)]
-struct StudyView<'a> {
-    study: &'a ReproducedStudy,
-    summary: String,
-}
-
 /// Makes the page of records with these figures and studies.
 ///
 /// # Errors
@@ -88,86 +54,75 @@ pub fn page_of(
     figures: Vec<Figure>,
     studies: &[ReproducedStudy],
 ) -> Result<String, PageError> {
-    let body = body(records, Texts::of(records), figures, studies)?;
-    let mut environment = environment();
-    environment.add_template("page.html", TEMPLATE)?;
-    Ok(environment.get_template("page.html")?.render(context! {
+    let body = body(records, figures, studies)?;
+    let values = context! {
         style => STYLE,
         script => SCRIPT,
         uplot_script => UPLOT_SCRIPT,
         uplot_style => UPLOT_STYLE,
         body => body,
-    })?)
+    };
+    rendered("page.html", TEMPLATE, values)
 }
 
-struct Texts<'a> {
-    commands: Vec<&'a str>,
-    unsound: Option<String>,
-    answers: Vec<PlainAnswer>,
-    chains: Vec<Chain>,
-    predictions: Vec<predicted::PredictedPath>,
-    advice: Vec<Advice>,
-    notes: Vec<String>,
-    ledgers: Vec<String>,
-}
-
-impl<'a> Texts<'a> {
-    fn of(records: &'a [RunRecord]) -> Texts<'a> {
-        let conditions = Conditions::of(records);
-        Texts {
-            commands: commands(records),
-            unsound: conditions.line().filter(|_| conditions.are_unsound()),
-            answers: answers(records),
-            chains: chains(records),
-            predictions: predictions(records),
-            advice: advice(records),
-            notes: notes(records),
-            ledgers: ledgers(records),
+/// Fills a template. Text is escaped, and marks of direction are shown.
+pub(crate) fn rendered(name: &str, template: &str, values: Value) -> Result<String, PageError> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) if !value.is_safe() => {
+            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
         }
-    }
+        _ => escape_formatter(out, state, value),
+    });
+    Ok(environment.render_named_str(name, template, values)?)
+}
+
+pub(crate) fn serde<T: Serialize>(value: T) -> Value {
+    Value::from(minijinja::value::Serde(value))
 }
 
 fn body(
     records: &[RunRecord],
-    texts: Texts<'_>,
     figures: Vec<Figure>,
     studies: &[ReproducedStudy],
 ) -> Result<String, PageError> {
-    let views: Vec<StudyView<'_>> =
-        studies.iter().map(|study| StudyView { study, summary: study.summary() }).collect();
-    let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
-    let meshes = mesh_views(records);
-    let first = records.first();
-    let commands = &texts.commands;
+    let conditions = Conditions::of(records);
+    let summary =
+        |study: &ReproducedStudy| context! { study => serde(study), summary => study.summary() };
+    let commands = commands(records);
+    let tool = records.first().map(|record| {
+        let tool = &record.tool;
+        format!("{} {} ({}, {})", tool.name, tool.version, tool.git_revision, tool.profile)
+    });
     // A browser lays out a few thousand rows at once; `daqmeter report` has the others.
     let in_table = &records[..records.len().min(MAX_ROWS)];
-    let (rows, rows_left) = (rows(in_table), records.len() - in_table.len());
-    let mut environment = environment();
-    environment.add_template("parts.html", PARTS)?;
-    Ok(environment.get_template("parts.html")?.render(context! {
+    let rows = rows(in_table);
+    let values = context! {
         host => title(records),
-        time => first.map(|record| record.time_utc.clone()),
-        tool => first.map(|record| format!("{} {} ({}, {})", record.tool.name, record.tool.version, record.tool.git_revision, record.tool.profile)),
-        commands => serde(&&commands[..commands.len().min(MAX_COMMANDS)]),
+        time => records.first().map(|record| record.time_utc.clone()),
+        tool => tool,
+        commands => serde(&commands[..commands.len().min(MAX_COMMANDS)]),
         commands_left => commands.len().saturating_sub(MAX_COMMANDS),
-        unsound => texts.unsound,
+        unsound => conditions.line().filter(|_| conditions.are_unsound()),
         emulated => records.iter().any(|record| record.engine.emulated),
-        answers => serde(&texts.answers),
-        chains => serde(&texts.chains),
-        predictions => serde(&texts.predictions),
+        answers => serde(answers(records)),
+        chains => serde(chains(records)),
+        predictions => serde(predictions(records)),
         about_predictions => predicted::ABOUT,
-        advice => serde(&texts.advice),
-        rows_left => rows_left,
-        studies => serde(&views),
-        figures => serde(&figures),
-        meshes => serde(&meshes),
-        points => serde(&shown(&rows)),
-        marks => serde(&rows.iter().map(mark).collect::<Vec<_>>()),
-        facts => serde(&facts(records)),
-        notes => serde(&texts.notes),
-        ledgers => texts.ledgers,
+        advice => serde(advice(records)),
+        rows_left => records.len() - in_table.len(),
+        studies => studies.iter().map(summary).collect::<Vec<_>>(),
+        figures => serde(figures.into_iter().map(data_table).collect::<Vec<_>>()),
+        meshes => mesh_views(records),
+        points => serde(shown(&rows)),
+        marks => serde(rows.iter().map(mark).collect::<Vec<_>>()),
+        facts => serde(facts(records)),
+        notes => notes(records),
+        ledgers => ledgers(records),
         records => records.len(),
-    })?)
+    };
+    rendered("parts.html", PARTS, values)
 }
 
 fn title(records: &[RunRecord]) -> Option<String> {
@@ -191,19 +146,6 @@ fn title(records: &[RunRecord]) -> Option<String> {
         )),
         [most @ .., last] => Some(format!("{} and {last}", most.join(", "))),
     }
-}
-
-/// Escapes text as HTML, and shows marks of direction.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => {
-            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
-        }
-        _ => escape_formatter(out, state, value),
-    });
-    environment
 }
 
 fn ledgers(records: &[RunRecord]) -> Vec<String> {
@@ -232,40 +174,34 @@ fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) ->
 const MAX_FRAMES: usize = 3600;
 
 /// Returns every mesh with counted nodes, and those of records that only draw one.
-fn mesh_views(records: &[RunRecord]) -> Vec<MeshView> {
+fn mesh_views(records: &[RunRecord]) -> Vec<Value> {
     let mut views = Vec::new();
     for record in records {
-        let Some(observed) = &record.observed else {
-            continue;
-        };
+        let Some(observed) = &record.observed else { continue };
         let heats = pmu::frames(observed);
         for mesh in &observed.meshes {
             let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
-            let frames = heat
-                .map(|heat| &heat.frames[heat.frames.len().saturating_sub(MAX_FRAMES)..])
-                .unwrap_or_default();
-            let data = MeshData {
-                times_s: frames.iter().map(|(end_s, _)| *end_s).collect(),
-                rates: frames.iter().map(|(_, rates)| rates.clone()).collect(),
-                most: heat.map_or(0.0, pmu::Heat::most),
-            };
-            views.push(MeshView {
-                id: format!("mesh-{}", views.len()),
-                title: pmu::map::title(mesh),
-                event: heat.map(|heat| heat.event.clone()).unwrap_or_default(),
-                command: record.command.to_string(),
-                emulated: record.engine.emulated,
-                svg: pmu::map::svg(mesh, heat),
-                intervals: frames.len(),
-                data,
+            let frames = heat.map_or(&[][..], |heat| &heat.frames);
+            let frames = &frames[frames.len().saturating_sub(MAX_FRAMES)..];
+            let (times_s, rates): (Vec<f64>, Vec<&Vec<Option<f64>>>) =
+                frames.iter().map(|(end_s, rates)| (end_s, rates)).unzip();
+            views.push(context! {
+                id => format!("mesh-{}", views.len()),
+                title => pmu::map::title(mesh),
+                event => heat.map(|heat| heat.event.clone()),
+                command => record.command.to_string(),
+                emulated => record.engine.emulated,
+                svg => pmu::map::svg(mesh, heat),
+                intervals => frames.len(),
+                data => context! {
+                    times_s => times_s,
+                    rates => serde(rates),
+                    most => heat.map_or(0.0, pmu::Heat::most),
+                },
             });
         }
     }
     views
-}
-
-fn serde<T: Serialize>(value: &T) -> minijinja::Value {
-    minijinja::Value::from(minijinja::value::Serde(value))
 }
 
 fn data_table(figure: Figure) -> DataTable {
@@ -294,59 +230,41 @@ fn mark(row: &StageRow) -> (bool, String) {
     (is_fault, format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0))
 }
 
-fn facts(records: &[RunRecord]) -> Vec<Fact> {
-    let Some(record) = records.first() else {
+/// Returns names and values of the first record's host.
+fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
+    let Some(RunRecord { host, clock, noise, .. }) = records.first() else {
         return Vec::new();
     };
-    if !record.host.is_known() {
-        let value = record.host.cpu_model.clone();
-        return vec![Fact { name: "CPU", value }];
+    if !host.is_known() {
+        return vec![("CPU", host.cpu_model.clone())];
     }
-    let own = [
-        (
-            "Clock",
-            format!("{}, {} per reading", record.clock.source, show_ns(record.clock.overhead_ns)),
-        ),
-        (
-            "Noise floor",
-            format!(
-                "{} % (worst {} %)",
-                significant(record.noise.relative_mad * 100.0, 2),
-                significant(record.noise.relative_worst * 100.0, 2)
-            ),
-        ),
-    ];
-    let all = hardware(&record.host).into_iter().chain(software(&record.host)).chain(own);
-    all.filter(|(_, value)| !value.is_empty()).map(|(name, value)| Fact { name, value }).collect()
-}
-
-fn hardware(host: &Host) -> [(&'static str, String); 6] {
-    let cores = format!(
-        "{} logical, {}, {}",
-        host.logical_cpus,
-        plural(u64::from(host.cores), "core"),
-        plural(u64::from(host.sockets), "socket")
-    );
-    [
+    let cores = plural(u64::from(host.cores), "core");
+    let sockets = plural(u64::from(host.sockets), "socket");
+    let percent = |share: f64| significant(share * 100.0, 2);
+    let all = vec![
         ("CPU", host.cpu_model.clone()),
-        ("Cores", cores),
+        ("Cores", format!("{} logical, {cores}, {sockets}", host.logical_cpus)),
         ("Vector sets", host.isa.join(", ")),
         ("Caches", caches(host)),
         ("Memory", show_bytes(host.memory_bytes)),
         ("NUMA nodes", host.numa.len().to_string()),
-    ]
-}
-
-fn software(host: &Host) -> [(&'static str, String); 6] {
-    let or = |value: &Option<String>, absent: &str| value.clone().unwrap_or(absent.to_owned());
-    [
         ("Huge pages", huge_pages(host)),
-        ("Governor", or(&host.governor, "not reported")),
+        ("Governor", host.governor.clone().unwrap_or("not reported".to_owned())),
         ("Kernel", host.kernel.clone()),
-        ("Hypervisor", or(&host.hypervisor, "none")),
+        ("Hypervisor", host.hypervisor.clone().unwrap_or("none".to_owned())),
         ("Mitigations", host.mitigations.join("; ")),
         ("TCP congestion control", host.congestion_control.clone()),
-    ]
+        ("Clock", format!("{}, {} per reading", clock.source, show_ns(clock.overhead_ns))),
+        (
+            "Noise floor",
+            format!(
+                "{} % (worst {} %)",
+                percent(noise.relative_mad),
+                percent(noise.relative_worst)
+            ),
+        ),
+    ];
+    all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
 fn caches(host: &Host) -> String {
@@ -384,24 +302,11 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         );
         notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
     }
-    let mut hosts: Vec<String> = Vec::new();
-    // Records of one run share their host.
-    let one_after_the_other = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
-    for host in one_after_the_other.map(|records| &records[0].host) {
-        let host = match host.is_known() {
-            true => {
-                format!("{}, {} CPUs, kernel {}", host.cpu_model, host.logical_cpus, host.kernel)
-            }
-            false => host.cpu_model.clone(),
-        };
-        if hosts.last() != Some(&host) && !hosts.contains(&host) {
-            hosts.push(host);
-        }
-    }
+    let hosts = several::hosts(records);
     if hosts.len() > 1 {
-        let rest = hosts.split_off(1).join("; ");
         notes.push(format!(
-            "records of several hosts are on this page, and the block below is of the first; the others: {rest}"
+            "records of several hosts are on this page, and the block below is of the first: {}",
+            hosts.join("; ")
         ));
     }
     notes.sort();

@@ -12,7 +12,6 @@
 pub mod advice;
 mod aligned;
 pub mod answers;
-mod chains;
 pub mod cmp;
 mod columns;
 pub mod export;
@@ -33,9 +32,7 @@ pub mod rows;
 mod samples;
 mod several;
 pub mod studies;
-mod svg;
 pub mod table;
-mod trials;
 
 pub use answers::{PlainAnswer, answers, answers_text};
 pub use families::copy::classic as copy_classic;

@@ -29,9 +29,6 @@ const HEADINGS: [&str; 7] = ["figure", "predicted", "90 % from", "to", "measured
 pub(crate) const ABOUT: &str = "An interval holds the measured value with 90 %, for paths like those that the calibration of the host held back, while the host is as it was then.";
 
 pub(crate) fn predictions(records: &[RunRecord]) -> Vec<PredictedPath> {
-    if records.iter().all(|record| record.prediction.is_none()) {
-        return Vec::new();
-    }
     let usable = rate::usable(records);
     let newest: BTreeMap<String, (&RunRecord, &Prediction)> = usable
         .iter()
@@ -116,14 +113,14 @@ fn runs<'a>(
 ) -> (Vec<&'a PathRun>, Vec<String>) {
     let key = record.workload.key_without(but);
     let (mut sound, mut notes) = (Vec::new(), Vec::new());
-    let alike = all.iter().filter(|run| run.role.is_point());
-    let alike = alike.filter(|run| run.workload.key_without(but) == key);
-    for (other, run) in alike.filter_map(|run| Some((run, run.path.as_deref()?))) {
-        let (there, here) = (&record.host.cpu_model, &other.host.cpu_model);
+    let is_alike = |run: &&RunRecord| run.role.is_point() && run.workload.key_without(but) == key;
+    for other in all.iter().filter(is_alike) {
+        let Some(run) = other.path.as_deref() else { continue };
         match conditions::of(other).pop() {
             Some(disturbance) => notes.push(format!("a run is not compared: {disturbance}")),
             None => sound.push(run),
         }
+        let (there, here) = (&record.host.cpu_model, &other.host.cpu_model);
         if there != here {
             notes.push(format!("predicted for {there}, measured on {here}"));
         }

@@ -123,7 +123,7 @@ fn mesh(frame: &mut Frame<'_>, heat: &Heat, area: Rect, most: f64) {
         let columns =
             Layout::horizontal(vec![Constraint::Fill(1); heat.mesh.width as usize]).split(row);
         let place = columns[xp.x as usize];
-        let lines: Vec<Line<'_>> = map::cell(&heat.mesh, number, xp, Some((heat, 0)))
+        let lines: Vec<Line<'_>> = map::cell(&heat.mesh, number, Some((heat, 0)))
             .into_iter()
             .enumerate()
             .map(|(at, entry)| {

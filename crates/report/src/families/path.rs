@@ -13,8 +13,7 @@ use daqmeter_record::{RunRecord, Stage, sanitise};
 use crate::aligned::{TextColumn, table};
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
-use crate::felix::dead_time;
-use crate::trials;
+use crate::findings::trials_text;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
@@ -77,10 +76,7 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     if !record.outcome.is_ok() {
         return None;
     }
-    let (what, of) = match is_live(record) {
-        true => ("triggers", " of triggers"),
-        false => ("blocks", ""),
-    };
+    let (what, of) = if is_live(record) { ("trigger", " of triggers") } else { ("block", "") };
     let ledgers = record.ledgers.iter();
     let (lost, not_given) = ledgers.fold((0, 0), |(lost, not_given), ledger| {
         let own = ledger.not_given();
@@ -90,18 +86,14 @@ pub(crate) fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
     // A card's triggers have other bytes than its blocks.
     let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
     let kept = match (lost, behind_ns > 0.0, not_given) {
-        (1.., ..) => format!("not kept, {} lost", plural_of(lost, what)),
+        (1.., ..) => format!("not kept, {} lost", plural(lost, what)),
         (0, true, _) => format!("not kept, it took {} longer", show_ns(behind_ns)),
         (0, false, 1..) => {
-            format!("not tried, its source did not give {}", plural_of(not_given, what))
+            format!("not tried, its source did not give {}", plural(not_given, what))
         }
         (0, false, 0) => "kept".to_owned(),
     };
     Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
-}
-
-fn plural_of(count: u64, names: &str) -> String {
-    plural(count, names.trim_end_matches('s'))
 }
 
 pub(crate) fn block_ns(run: &PathRun) -> f64 {
@@ -154,15 +146,19 @@ pub fn threads_text(records: &[RunRecord]) -> String {
 
 fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
     let emulated = if record.engine.emulated { " (a part is emulated)" } else { "" };
+    let per_s = significant(run.events as f64 / run.wall_ns.max(1) as f64 * 1e9, 4);
+    let events = match run.events {
+        0 => String::new(),
+        events => format!("; {events} events, {per_s} per s"),
+    };
     let _ = writeln!(out, "{}", sanitise::text(&run.line));
     let _ = writeln!(
         out,
-        "{} MB/s sustained{emulated}: {} in {} blocks over {} s{}",
+        "{} MB/s sustained{emulated}: {} in {} blocks over {} s{events}",
         show_mb_per_s(rate_bytes_per_s(run)),
         show_bytes(run.payload_bytes),
         run.blocks,
-        significant(run.wall_ns as f64 * 1e-9, 4),
-        events(run)
+        significant(run.wall_ns as f64 * 1e-9, 4)
     );
     if let Some(asked) = asked(record, run) {
         let _ = writeln!(out, "{asked}");
@@ -173,7 +169,10 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         false => "compared byte by byte through their sums",
     };
     let _ = writeln!(out, "{} of {} blocks {how}", run.verified_blocks, run.blocks);
-    out.push_str(&card(record));
+    if let Some(busy) = busy(record) {
+        let per_s = significant(record.counter("trigger-rate").unwrap_or(0.0), 4);
+        let _ = writeln!(out, "{per_s} triggers per s; BUSY: {busy}");
+    }
     out.push_str(&network(record));
     let ledgers = record.ledgers.iter();
     let whole = ledgers.clone().filter(|ledger| ledger.closes()).count();
@@ -185,7 +184,7 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         out.push('\n');
     }
     out.push_str(&used(run));
-    let trials = trials::text(run);
+    let trials = trials_text(run);
     if !trials.is_empty() {
         let _ = write!(out, "\n{trials}");
     }
@@ -207,34 +206,9 @@ fn used(run: &PathRun) -> String {
     table(1, &columns, &all)
 }
 
-fn events(run: &PathRun) -> String {
-    if run.events == 0 {
-        return String::new();
-    }
-    let per_s = run.events as f64 / run.wall_ns.max(1) as f64 * 1e9;
-    format!("; {} events, {} per s", run.events, significant(per_s, 4))
-}
-
 /// Tests if its source was a card that was read out live: only such a one counts triggers.
 fn is_live(record: &RunRecord) -> bool {
     record.counter("trigger-rate").is_some()
-}
-
-fn card(record: &RunRecord) -> String {
-    if !is_live(record) {
-        return String::new();
-    }
-    let value = |name: &str| record.counter(name).unwrap_or(0.0);
-    let bytes = |name: &str| show_bytes(value(name) as u64);
-    format!(
-        "{} triggers, {} per s; in the ring {} when something was found, {} at most, of {}\n{}",
-        value("triggers"),
-        significant(value("trigger-rate"), 4),
-        bytes("ring found"),
-        bytes("ring peak"),
-        bytes("ring"),
-        dead_time(record)
-    )
 }
 
 /// Writes the BUSY time and the ring's filling of a card that was read out live; `None` for other

@@ -124,7 +124,6 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
     if rows.iter().any(CopyRow::is_clearing) {
         out.push_str("clear_user writes zeros (/dev/zero) and copies nothing: it is held against a fill of as many bytes (memset)\n");
     }
-    let gate = records.iter().filter_map(gate).next_back();
     let lines = records.iter().flat_map(|record| {
         let warnings = rate::warnings(record)
             .into_iter()
@@ -132,22 +131,8 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
     let lines = distinct(lines).into_iter();
-    out.extend(gate.into_iter().chain(lines).map(|line| line + "\n"));
+    out.extend(lines.map(|line| line + "\n"));
     out
-}
-
-fn gate(record: &RunRecord) -> Option<String> {
-    let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
-    let (high, low) =
-        (record.counter("gate-high")? / windows, record.counter("gate-low")? / windows);
-    let asked = |name: &str| record.workload.int(name).map_or(0.0, |ns| ns as f64);
-    Some(format!(
-        "priority: {windows} windows; high channels had {} of {} on average, asked {} of {}",
-        show_ns(high),
-        show_ns(high + low),
-        show_ns(asked("quantum_ns")),
-        show_ns(asked("window_ns"))
-    ))
 }
 
 #[cfg(test)]

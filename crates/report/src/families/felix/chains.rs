@@ -150,7 +150,7 @@ pub fn chains_text(records: &[RunRecord]) -> String {
     if runs.is_empty() { String::new() } else { table(1, &columns(), &runs) }
 }
 
-pub(crate) fn dead_time(record: &RunRecord) -> String {
+fn dead_time(record: &RunRecord) -> String {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     format!(
         "dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",

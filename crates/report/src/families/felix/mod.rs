@@ -6,7 +6,6 @@ mod host;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
-pub(crate) use chains::dead_time;
 use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 

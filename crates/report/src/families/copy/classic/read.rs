@@ -11,19 +11,13 @@ use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 
 use super::{CPUS, NOT_KNOWN};
+use crate::families::copy::MIB;
 use crate::families::copy::pollution::{Counted, MISSES, REFERENCES};
 
 /// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.
 const MAX_POINTS: usize = 10_000;
 const MAX_CHANNELS: usize = 1024;
 const MAX_NAME_BYTES: usize = 64;
-const MIB: f64 = 1_048_576.0;
-
-const LATENCY: [&str; 5] = ["CPU", "bytes", "ns before", "ns after", "ns"];
-const BANDWIDTH: [&str; 7] =
-    ["channel", "bytes", "operations", "ns before", "ns after", "ns", "MB/s"];
-const POLLUTION: [&str; 7] =
-    ["program", "ns before", "ns after", "ns", "cache references", "misses", "% misses"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyFile {
@@ -47,18 +41,15 @@ pub struct StudyCopy {
 impl StudyFile {
     pub fn of(path: &Path) -> Option<StudyFile> {
         let name = path.file_name()?.to_str()?.strip_suffix(".dat")?;
-        if name.starts_with("synthesis_")
-            || name.starts_with("micro-benchmark_") && name.ends_with("_synth")
-        {
+        let latency = name.strip_prefix("micro-benchmark_");
+        if name.starts_with("synthesis_") || latency.is_some_and(|it| it.ends_with("_synth")) {
             return Some(StudyFile::Synthesis);
         }
-        if let Some(rest) = name.strip_prefix("micro-benchmark_") {
-            return StudyCopy::of(rest.rsplit_once('_')?.0).map(StudyFile::Latency);
+        match (latency, name.strip_prefix("measures_")) {
+            (Some(rest), _) => StudyCopy::of(rest.rsplit_once('_')?.0).map(StudyFile::Latency),
+            (_, Some(rest)) => StudyCopy::of(rest).map(StudyFile::Bandwidth),
+            _ => name.starts_with("measure_").then_some(StudyFile::Pollution),
         }
-        if let Some(rest) = name.strip_prefix("measures_") {
-            return StudyCopy::of(rest).map(StudyFile::Bandwidth);
-        }
-        name.starts_with("measure_").then_some(StudyFile::Pollution)
     }
 
     pub fn verb(self) -> Option<&'static str> {
@@ -82,7 +73,11 @@ impl StudyFile {
             StudyFile::Pollution => pollution(text, template)?,
             StudyFile::Synthesis => return Err("a synthesis holds no single times".to_owned()),
         };
-        if records.is_empty() { Err("holds no measurement".to_owned()) } else { Ok(records) }
+        match records.len() {
+            0 => Err("holds no measurement".to_owned()),
+            1..=MAX_POINTS => Ok(records),
+            _ => Err(format!("holds more than {MAX_POINTS} points")),
+        }
     }
 }
 
@@ -94,38 +89,39 @@ impl StudyCopy {
         Some(StudyCopy { direction, cold })
     }
 
-    fn stage(self) -> &'static str {
-        match self.direction {
-            "from" => "copy_from_user",
-            "to" => "copy_to_user",
-            _ => "copy_from_and_to_user",
-        }
-    }
-
     /// Returns the blocks that one operation of a record moves.
     fn passes(self) -> u64 {
         if self.direction == "both" { 2 } else { 1 }
     }
 
-    fn ask(self, record: &mut RunRecord, block_bytes: u64) {
+    /// Returns a record of this copy and its stage.
+    fn point(self, template: &RunRecord, bytes: u64, spans: &[Span]) -> (RunRecord, Stage) {
+        let mut record = record_of(template, spans);
         record.set_param("direction", self.direction);
-        record.set_param("block_bytes", block_bytes);
+        record.set_param("block_bytes", bytes);
         if self.cold {
             record.set_param("cold", true);
         }
+        let name = match self.direction {
+            "from" => "copy_from_user",
+            "to" => "copy_to_user",
+            _ => "copy_from_and_to_user",
+        };
+        let mut stage = stage_of(name, spans, record.origin_ns);
+        stage.bytes_per_op = bytes.saturating_mul(self.passes());
+        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        (record, stage)
     }
 }
 
 struct Line<'a> {
     number: usize,
-    names: &'static [&'static str],
+    names: &'static str,
     fields: Vec<&'a str>,
 }
 
-fn lines<'a>(
-    text: &'a str,
-    names: &'static [&'static str],
-) -> impl Iterator<Item = Line<'a>> + use<'a> {
+/// Splits text into lines of these fields, given as names with commas.
+fn lines<'a>(text: &'a str, names: &'static str) -> impl Iterator<Item = Line<'a>> + use<'a> {
     // One field beyond the maximum of all files shows an excess.
     let split = |line: &'a str| line.split_whitespace().take(10).collect::<Vec<_>>();
     let lines = text.lines().map(split).enumerate().filter(|(_, fields)| !fields.is_empty());
@@ -138,22 +134,16 @@ impl Line<'_> {
     }
 
     fn check_fields(&self) -> Result<(), String> {
-        let (found, wanted) = (self.fields.len(), self.names.len());
-        if found == wanted {
-            return Ok(());
-        }
-        let names = self.names.join(", ");
-        Err(self.wrong(format!("{found} fields; {wanted} are wanted: {names}")))
+        let (found, wanted) = (self.fields.len(), self.names.split(", ").count());
+        let wrong = || self.wrong(format!("{found} fields; {wanted} are wanted: {}", self.names));
+        if found == wanted { Ok(()) } else { Err(wrong()) }
     }
 
     fn value<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<T, String> {
-        let (field, name) = (self.fields[at], self.names[at]);
-        let value = field.parse().ok().filter(fits);
-        value.ok_or_else(|| self.wrong(format!("`{field:.40}` is no value of `{name}`")))
-    }
-
-    fn count(&self, at: usize) -> Result<u64, String> {
-        self.value(at, |count| *count > 0)
+        let name = self.names.split(", ").nth(at).unwrap_or_default();
+        let value = self.fields[at].parse().ok().filter(fits);
+        let wrong = || self.wrong(format!("`{:.40}` is no value of `{name}`", self.fields[at]));
+        value.ok_or_else(wrong)
     }
 
     fn known<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<Option<T>, String> {
@@ -174,33 +164,30 @@ struct Span {
     ns: u64,
 }
 
-fn bounds<'a>(spans: impl Iterator<Item = &'a Span> + Clone) -> (u64, u64) {
-    let first = spans.clone().map(|span| span.before).min();
-    (first.unwrap_or(0), spans.map(|span| span.after).max().unwrap_or(0))
-}
-
-/// Returns a point that begins and ends with these clocks. A clock that counts from 1970 dates it.
-fn record_of(template: &RunRecord, (first, last): (u64, u64)) -> RunRecord {
+/// Returns a point that begins and ends with these spans. A clock that counts from 1970 dates it.
+fn record_of(template: &RunRecord, spans: &[Span]) -> RunRecord {
     /// Time of 2000-01-01: a clock since the start of a machine is far below.
     const CENTURY_NS: u64 = 946_684_800_000_000_000;
     let mut record = template.clone();
-    (record.origin_ns, record.wall_ns) = (first, last - first);
-    if first >= CENTURY_NS {
-        let time = UNIX_EPOCH + Duration::from_nanos(first);
+    record.origin_ns = spans.iter().map(|span| span.before).min().unwrap_or(0);
+    let end_ns = spans.iter().map(|span| span.after).max().unwrap_or(0);
+    record.wall_ns = end_ns - record.origin_ns;
+    if record.origin_ns >= CENTURY_NS {
+        let time = UNIX_EPOCH + Duration::from_nanos(record.origin_ns);
         record.time_utc = humantime::format_rfc3339_millis(time).to_string();
     }
     record
 }
 
 fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
-    let (first, last) = bounds(spans.iter());
+    let starts = spans.iter().map(|span| span.before - origin_ns);
     Stage {
         name: name.into(),
         ops_per_sample: 1,
-        start_ns: first - origin_ns,
-        end_ns: last - origin_ns,
+        start_ns: starts.clone().min().unwrap_or(0),
+        end_ns: spans.iter().map(|span| span.after - origin_ns).max().unwrap_or(0),
         sample_ns: spans.iter().map(|span| span.ns).collect(),
-        sample_start_ns: spans.iter().map(|span| span.before - origin_ns).collect(),
+        sample_start_ns: starts.collect(),
         ..Stage::default()
     }
 }
@@ -214,29 +201,17 @@ fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries 
     TimeSeries { name: name.to_owned(), times_ns, values, ..TimeSeries::default() }
 }
 
-fn check_points(points: usize, line: &Line<'_>) -> Result<(), String> {
-    match points {
-        0..=MAX_POINTS => Ok(()),
-        _ => Err(line.wrong(format!("more than {MAX_POINTS} points in one file"))),
-    }
-}
-
 fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let mut sizes: BTreeMap<u64, (Vec<Option<u32>>, Vec<Span>)> = BTreeMap::new();
-    for line in lines(text, &LATENCY) {
+    for line in lines(text, "CPU, bytes, ns before, ns after, ns") {
         line.check_fields()?;
         let (cpu, span) = (line.known(0, |_| true)?, line.span(2)?);
-        let (cpus, spans) = sizes.entry(line.count(1)?).or_default();
+        let (cpus, spans) = sizes.entry(line.value(1, |bytes| *bytes > 0)?).or_default();
         cpus.push(cpu);
         spans.push(span);
-        check_points(sizes.len(), &line)?;
     }
     let record = |(bytes, (cpus, spans)): (u64, (Vec<Option<u32>>, Vec<Span>))| {
-        let mut record = record_of(template, bounds(spans.iter()));
-        copy.ask(&mut record, bytes);
-        let mut stage = stage_of(copy.stage(), &spans, record.origin_ns);
-        stage.bytes_per_op = bytes.saturating_mul(copy.passes());
-        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        let (mut record, stage) = copy.point(template, bytes, &spans);
         let seen: BTreeSet<u32> = cpus.iter().copied().flatten().collect();
         if seen.len() > 1 || cpus.contains(&None) {
             let values = cpus.iter().map(|cpu| cpu.map(f64::from)).collect();
@@ -261,19 +236,26 @@ struct ChannelLine {
 
 fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let (mut records, mut channels) = (Vec::new(), Vec::<ChannelLine>::new());
-    for mut line in lines(text, &BANDWIDTH) {
+    for mut line in lines(text, "channel, bytes, operations, ns before, ns after, ns, MB/s") {
         // The total is behind the last channel, or on its own line.
         let total = line.fields.iter().position(|field| *field == "total_band=");
         let total = total.map(|at| line.fields.split_off(at));
         if total.is_none() || !line.fields.is_empty() {
             channels.push(channel_of(copy, &line, &channels)?);
         }
-        if let Some(total) = total {
-            check_total(&line, &total, &channels)?;
-            records.push(point_of(copy, &channels, template));
-            channels.clear();
-            check_points(records.len(), &line)?;
+        let Some(total) = total else { continue };
+        // Each summand was rounded.
+        let sum: f64 = channels.iter().map(|channel| channel.mib_per_s).sum();
+        let allowed = 2e-6 * channels.len() as f64 + 1e-6 * sum;
+        match total[1..] {
+            [rate] if rate.parse().is_ok_and(|rate: f64| (rate - sum).abs() <= allowed) => {}
+            _ => return Err(line.wrong(format!("total_band= is not the sum, {sum:.6}"))),
         }
+        if channels.is_empty() {
+            return Err(line.wrong("total_band= of no channel"));
+        }
+        records.push(group_of(copy, &channels, template));
+        channels.clear();
     }
     if channels.is_empty() {
         return Ok(records);
@@ -288,7 +270,8 @@ fn channel_of(
 ) -> Result<ChannelLine, String> {
     line.check_fields()?;
     let number = line.value(0, |_| true)?;
-    let (bytes, operations) = (line.count(1)?, line.count(2)?);
+    let [bytes, operations]: [u64; 2] =
+        [line.value(1, |bytes| *bytes > 0)?, line.value(2, |count| *count > 0)?];
     let mib_per_s = line.value(6, |rate: &f64| rate.is_finite() && *rate >= 0.0)?;
     let span = line.span(3)?;
     // Both ways, and read as well as written.
@@ -297,14 +280,12 @@ fn channel_of(
     // Equal except for the digits of the file.
     let is_near = |rate: f64| (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate;
     let is_both_ways = !is_near(computed) && copy.direction == "both" && is_near(2.0 * computed);
+    let is_known = before.iter().any(|it| it.number == number || it.bytes != bytes);
     for (is_wrong, why) in [
-        (before.iter().any(|other| other.number == number), "a channel twice before a total_band="),
-        (before.len() >= MAX_CHANNELS, "too many channels in one point"),
-        (before.iter().any(|other| other.bytes != bytes), "another block size in the same point"),
+        (is_known || before.len() >= MAX_CHANNELS, "a channel twice, of another size, or too many"),
         (traffic.is_none(), "bytes x operations are more than can be counted"),
-        (span.ns == 0, "0 ns is no time for a copy"),
         (
-            !is_near(computed) && !is_both_ways,
+            span.ns == 0 || !is_near(computed) && !is_both_ways,
             "the rate is not bytes x operations / time, in MB of 2^20 bytes",
         ),
     ] {
@@ -315,35 +296,23 @@ fn channel_of(
     Ok(ChannelLine { number, bytes, operations, span, mib_per_s, is_both_ways })
 }
 
-/// Checks `total_band= RATE`: the sum of the channels' rates, each of which was rounded.
-fn check_total(line: &Line<'_>, total: &[&str], channels: &[ChannelLine]) -> Result<(), String> {
-    let sum: f64 = channels.iter().map(|channel| channel.mib_per_s).sum();
-    let allowed = 2e-6 * channels.len() as f64 + 1e-6 * sum;
-    match total[1..] {
-        [_] if channels.is_empty() => Err(line.wrong("total_band= of no channel")),
-        [rate] if rate.parse().is_ok_and(|rate: f64| (rate - sum).abs() <= allowed) => Ok(()),
-        [rate] => Err(line.wrong(format!("total_band= {rate:.40} is not the sum, {sum:.6}"))),
-        _ => Err(line.wrong("one rate is wanted behind total_band=")),
-    }
-}
-
-fn point_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> RunRecord {
-    let mut record = record_of(template, bounds(channels.iter().map(|channel| &channel.span)));
-    copy.ask(&mut record, channels[0].bytes);
+fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> RunRecord {
+    let spans: Vec<Span> = channels.iter().map(|channel| channel.span).collect();
+    let (mut record, whole) = copy.point(template, channels[0].bytes, &spans);
     record.set_param("lanes", channels.len() as u64);
-    let origin_ns = record.origin_ns;
     let lane = |channel: &ChannelLine| {
-        let mut stage = stage_of(copy.stage(), &[channel.span], origin_ns);
-        let passes = copy.passes();
+        let own = stage_of(&whole.name, &[channel.span], record.origin_ns);
+        let (bytes, passes) = (channel.bytes, copy.passes());
         // A record's operation goes both ways; in a file that counts each way it is two.
-        (stage.bytes_per_op, stage.ops_per_sample) = if channel.is_both_ways {
-            (channel.bytes * passes, channel.operations)
-        } else if channel.operations.is_multiple_of(passes) {
-            (channel.bytes * passes, channel.operations / passes)
-        } else {
-            (channel.bytes, channel.operations)
+        let (bytes_per_op, ops_per_sample) = match channel.operations {
+            operations if channel.is_both_ways => (bytes * passes, operations),
+            operations if operations.is_multiple_of(passes) => {
+                (bytes * passes, operations / passes)
+            }
+            operations => (bytes, operations),
         };
-        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        let traffic_bytes_per_op = bytes_per_op.saturating_mul(2);
+        let stage = Stage { bytes_per_op, ops_per_sample, traffic_bytes_per_op, ..own };
         lane_of(format!("channel {}", channel.number), stage)
     };
     record.lanes = channels.iter().map(lane).collect();
@@ -351,29 +320,38 @@ fn point_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> 
 }
 
 fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let names = "program, ns before, ns after, ns, cache references, misses, % misses";
     let mut tests: BTreeMap<&str, (Vec<Span>, Vec<Option<Counted>>)> = BTreeMap::new();
-    for line in lines(text, &POLLUTION) {
+    for line in lines(text, names) {
         line.check_fields()?;
-        let (span, counted) = (line.span(1)?, counted(&line)?);
+        let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
+        let counted = match (count(4)?, count(5)?) {
+            (Some(references), Some(misses)) => {
+                Some(Counted { references: references as f64, misses: misses as f64 })
+            }
+            (None, None) => None,
+            _ => return Err(line.wrong("references without misses, or misses without references")),
+        };
+        // The share of no references is undefined.
+        line.known(6, |share: &f64| share.is_finite() && *share >= 0.0)?;
         let test = line.fields[0];
         if test.len() > MAX_NAME_BYTES {
             return Err(line.wrong(format!("a name of more than {MAX_NAME_BYTES} bytes")));
         }
         let (spans, counts) = tests.entry(test).or_default();
-        spans.push(span);
+        spans.push(line.span(1)?);
         counts.push(counted);
-        check_points(tests.len(), &line)?;
     }
     let record = |(test, (spans, counts)): (&str, (Vec<Span>, Vec<Option<Counted>>))| {
-        let mut record = record_of(template, bounds(spans.iter()));
+        let mut record = record_of(template, &spans);
         let stage = stage_of(test, &spans, record.origin_ns);
         record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];
         for name in [REFERENCES, MISSES] {
             let of = |run: Counted| if name == MISSES { run.misses } else { run.references };
             let values: Vec<Option<f64>> = counts.iter().map(|run| run.map(of)).collect();
             // A sum over all runs needs a count of each.
-            if let Some(sum) = values.iter().copied().sum::<Option<f64>>() {
-                record.counters.push(Counter { value: sum, ..Counter::count(name, 0) });
+            if let Some(value) = values.iter().copied().sum::<Option<f64>>() {
+                record.counters.push(Counter { value, ..Counter::count(name, 0) });
             }
             if values.iter().any(Option::is_some) {
                 record.series.push(series_of(name, &stage, values));
@@ -386,20 +364,5 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
     Ok(tests.into_iter().map(record).collect())
 }
 
-fn counted(line: &Line<'_>) -> Result<Option<Counted>, String> {
-    let references = line.known(4, |count: &u64| *count <= MAX_WHOLE)?;
-    let misses = line.known(5, |count: &u64| *count <= MAX_WHOLE)?;
-    // The share of no references is undefined.
-    line.known(6, |share: &f64| share.is_finite() && *share >= 0.0)?;
-    match (references, misses) {
-        (Some(references), Some(misses)) => {
-            Ok(Some(Counted { references: references as f64, misses: misses as f64 }))
-        }
-        (None, None) => Ok(None),
-        _ => Err(line.wrong("references without misses, or misses without references")),
-    }
-}
-
 #[cfg(test)]
-#[path = "read_tests.rs"]
 mod tests;
