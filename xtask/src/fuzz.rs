@@ -24,7 +24,6 @@ const FUZZ_TARGETS: [&str; 17] = [
     "readout_check",
     "readout_scenario",
     "copy_trace",
-    "copy_files",
     "pmu_text",
     "plan_open",
     "path_receiver",

@@ -150,7 +150,7 @@ fn occasions(runs: &Runs, moments: &HashMap<&str, f64>) -> Vec<Occasion> {
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
 fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
     let known: HashSet<StagePoint> =
-        others.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect();
+        others.iter().flat_map(points_of).map(|(point, _)| point).collect();
     let own = runs_by_point(records).into_iter().map(|(point, _)| point);
     own.filter(|point| !known.contains(point)).map(|point| point.to_string()).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 
 use daqmeter_record::{RunRecord, Stage};
 
@@ -31,73 +32,59 @@ impl fmt::Display for StagePoint {
     }
 }
 
-pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (StagePoint, &Stage)> {
+pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
     let workload = record.workload.key();
-    let stages = record
-        .lanes
-        .iter()
-        .enumerate()
-        .flat_map(|(lane, found)| found.stages.iter().map(move |stage| (lane, stage)));
-    stages.map(move |(lane, stage)| {
+    let lanes = record.lanes.iter().enumerate();
+    let stages = lanes.flat_map(|(lane, found)| found.stages.iter().map(move |it| (lane, it)));
+    let point = |(lane, stage): (usize, _)| {
+        let stage: &Stage = stage;
         let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
-        (
-            StagePoint {
-                study,
-                engine,
-                workload: workload.clone(),
-                lane,
-                stage: stage.name.to_string(),
-            },
-            stage,
-        )
-    })
+        let (workload, name) = (workload.clone(), stage.name.to_string());
+        (StagePoint { study, engine, workload, lane, stage: name }, stage)
+    };
+    stages.map(point).collect()
 }
 
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
-/// Returns all runs of each point that were done and verified, points in the order of their first
-/// appearance. Failed or waived runs are not compared.
-pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(StagePoint, Runs<'_>)> {
-    let mut places: HashMap<StagePoint, usize> = HashMap::new();
-    let mut points: Vec<(StagePoint, Runs<'_>)> = Vec::new();
-    for record in records.iter().filter(|record| is_done(record)) {
-        for (point, stage) in points_of(record) {
-            let at = *places.entry(point.clone()).or_insert_with(|| {
-                points.push((point, Vec::new()));
-                points.len() - 1
-            });
-            points[at].1.push((record, stage));
+/// Groups values by their keys, in the order of first appearance.
+fn in_groups<K: Clone + Eq + Hash, V>(values: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let (mut places, mut groups) = (HashMap::new(), Vec::<(K, Vec<V>)>::new());
+    for (key, value) in values {
+        let at = *places.entry(key.clone()).or_insert(groups.len());
+        match groups.get_mut(at) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
         }
     }
-    points
+    groups
+}
+
+/// Returns all runs of each point that were done and verified. Failed or waived runs are not
+/// compared.
+pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(StagePoint, Runs<'_>)> {
+    let done = records.iter().filter(|record| is_done(record));
+    in_groups(done.flat_map(|record| {
+        points_of(record).into_iter().map(move |(point, stage)| (point, (record, stage)))
+    }))
 }
 
 /// Returns the middle run of each workload, by the median of its first stage, and all failed ones.
 /// It adds the largest number of runs of a workload. Tables use it, because ten lines of one point
 /// hide the others.
 pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
-    let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
-    let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();
-    for record in records {
-        let key = (record.study.as_str(), record.engine.name.as_str(), record.workload.key());
-        let at = *places.entry(key).or_insert(groups.len());
-        if at == groups.len() {
-            groups.push(Vec::new());
-        }
-        let first = first_stage(record).and_then(median_ns);
-        groups[at].push((first.unwrap_or(0.0), record));
-    }
-    let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let keyed = records
+        .iter()
+        .map(|record| ((&record.study, &record.engine.name, record.workload.key()), record));
+    let groups = in_groups(keyed);
+    let most = groups.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0);
+    let median = |record: &RunRecord| first_stage(record).and_then(median_ns).unwrap_or(0.0);
     let mut chosen = Vec::new();
-    for mut runs in groups {
-        chosen.extend(
-            runs.iter()
-                .filter(|(_, record)| !record.outcome.is_ok())
-                .map(|(_, record)| (*record).clone()),
-        );
-        runs.retain(|(_, record)| record.outcome.is_ok());
-        runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-        chosen.extend(runs.get(runs.len() / 2).map(|(_, record)| (*record).clone()));
+    for (_, runs) in groups {
+        let (mut done, failed): (Vec<&RunRecord>, Vec<&RunRecord>) =
+            runs.into_iter().partition(|record| record.outcome.is_ok());
+        done.sort_by(|a, b| median(a).total_cmp(&median(b)));
+        chosen.extend(failed.into_iter().chain(done.get(done.len() / 2).copied()).cloned());
     }
     (chosen, most)
 }

@@ -6,10 +6,6 @@
 //! `synthesis_<x>.dat`. Tabs separate fields; clocks are CLOCK_MONOTONIC. An unknown value of a
 //! line is `n/a`, because a mean of other lines would be no raw data.
 
-mod read;
-
-pub use read::{StudyCopy, StudyFile};
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -64,22 +60,6 @@ fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
     starts.map(|start| start.saturating_add(record.origin_ns)).collect()
 }
 
-/// Series of the CPU of each sample, for a lane with samples on several.
-pub(super) const CPUS: &str = "cpu";
-
-/// Returns the CPU of each sample: `n/a` for a lane that was seen on several.
-fn cpus(record: &RunRecord, lane: &Lane, stage: &Stage) -> Vec<String> {
-    let series = record.series.iter().find(|series| series.name == CPUS);
-    match (series, &lane.seen_cpus[..]) {
-        (Some(series), _) if series.values.len() == stage.sample_ns.len() => {
-            let shown = |cpu: &Option<f64>| cpu.map_or(NOT_KNOWN.to_owned(), |cpu| cpu.to_string());
-            series.values.iter().map(shown).collect()
-        }
-        (_, [cpu]) => vec![cpu.to_string(); stage.sample_ns.len()],
-        _ => vec![NOT_KNOWN.to_owned(); stage.sample_ns.len()],
-    }
-}
-
 pub fn latency(records: &[RunRecord]) -> StudyFiles {
     let copies = of_engine(records, "copy");
     let x = menu(copies.iter().map(|record| int(record, "block_bytes")).max().unwrap_or(0));
@@ -88,8 +68,11 @@ pub fn latency(records: &[RunRecord]) -> StudyFiles {
         let (folder, operation) = (folder(&copies, record), operation(record));
         let raw = files.entry(format!("{folder}micro-benchmark_{operation}_{x}.dat")).or_default();
         for (lane, stage) in record.lanes.iter().zip(copied(record)) {
-            let times = starts(record, stage).into_iter().zip(&stage.sample_ns);
-            for ((start, ns), cpu) in times.zip(cpus(record, lane, stage)) {
+            let cpu = match lane.seen_cpus[..] {
+                [cpu] => cpu.to_string(),
+                _ => NOT_KNOWN.to_owned(),
+            };
+            for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
                 let _ = writeln!(
                     raw,
                     "{cpu}\t{}\t{start}\t{}\t{ns}",
@@ -142,7 +125,7 @@ pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
             .entry(format!("{}measures_{}.dat", folder(&copies, record), operation(record)))
             .or_default();
         let rates: Vec<f64> =
-            copied(record).map(|stage| stage.rate_bytes_per_s() / 1_048_576.0).collect();
+            copied(record).map(|stage| stage.rate_bytes_per_s() / super::MIB).collect();
         let channels = channels(record);
         for (lane, stage) in copied(record).enumerate() {
             let (before, after) = (
@@ -169,7 +152,7 @@ pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
 }
 
 /// Text for an unknown value: a zero would be a result.
-pub(super) const NOT_KNOWN: &str = "n/a";
+const NOT_KNOWN: &str = "n/a";
 
 /// Returns the files of the pollution benchmark, with a result name. References, misses and their
 /// percentage are `n/a` without a counter, and in the lines of single runs if only sums were
@@ -248,11 +231,6 @@ mod tests {
             "64\t108\t110\t109.0000\t2.0000\t109.0000\n"
         );
         assert!(files["micro-benchmark_from_nc_1.dat"].starts_with("3\t64\t1000500\t1000608\t108"));
-    }
-
-    #[test]
-    fn the_menu_number_is_the_largest_blocks() {
-        assert_eq!([64, 2 << 20, (2 << 20) + 1, 32 << 20, 1024 << 20].map(menu), [1, 1, 2, 5, 10]);
     }
 
     #[test]
@@ -384,14 +362,5 @@ mod tests {
         let files = latency(std::slice::from_ref(&record));
         let raw = files["micro-benchmark_to_1.dat"].lines();
         assert_eq!(raw.filter(|line| line.starts_with("n/a\t64\t")).count(), 2);
-    }
-
-    #[test]
-    fn several_contexts_get_a_folder_each() {
-        let files = latency(&[example("cpu", "to", 64, &[1]), example("shared", "to", 64, &[1])]);
-        assert!(
-            files.contains_key("cpu/micro-benchmark_to_1.dat")
-                && files.contains_key("shared/micro-benchmark_to_1.dat")
-        );
     }
 }
