@@ -1,11 +1,11 @@
-//! Reads any text as events, a mesh (description, driver's map, dump of registers), a group, perf's
+//! Reads any text as events, a mesh (description, driver's map, JSON), a group, perf's
 //! output, a format. No panic and no hang; parsed values have sound sizes.
 #![no_main]
 
-use daqmeter_pmu::emulated::catalogue;
+use daqmeter_pmu::emulated::emulated;
 use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::format::FormatField;
-use daqmeter_pmu::mesh::{from_text, topology};
+use daqmeter_pmu::mesh::from_text;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::{MetricGroup, perf_format};
 use daqmeter_sys::host::Files;
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(mesh.crosspoints.len(), (mesh.width * mesh.height) as usize);
         assert!(mesh.nodes.iter().all(|node| mesh.crosspoint_of(node).is_some()));
     }
-    if let Ok(observed) = perf_format::parse(&text) {
+    if let Ok(observed) = perf_format::parse(&text, None) {
         let intervals = observed.end_ns.len();
         assert!(
             observed
@@ -27,15 +27,14 @@ fuzz_target!(|bytes: &[u8]| {
         );
     }
     let _ = MetricGroup::parse(&text, "fuzz");
-    if let Ok(format) = FormatField::parse("x", &text) {
+    if let Some(format) = FormatField::parse("x", &text) {
         let mut words = [0; 3];
         let most = u64::MAX >> (64 - format.bits());
         assert!(format.place(most, &mut words).is_ok());
         assert_eq!(format.value(&words), most);
     }
-    let mesh = topology::shipped("n1sdp").expect("it ships");
-    let pmus = [catalogue(&mesh)];
-    let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
+    let (mesh, pmu) = emulated("n1sdp").expect("it ships");
+    let host = EventResolver { pmus: &[pmu], files: &Files::below("/nonexistent") };
     if let Ok(set) = host.resolve(&[text.into_owned()])
         && set.events().count() <= 16
         && let Ok(plan) = plan(&mesh, Driver::Mainline, &set.groups)

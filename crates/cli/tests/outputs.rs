@@ -70,7 +70,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("pmu stat --records a -o a", same),
         ("pmu stat --from data -o data", same),
         ("pmu verify --records page.html", none),
-        ("pmu map --map data --svg data", same),
         ("report r.jsonl -o r.jsonl", same),
         ("report r.jsonl --format csv -o link", same),
         ("report r.jsonl --format json -o hard.csv", same),

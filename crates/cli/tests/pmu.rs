@@ -29,7 +29,6 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let dump = place("loop.dump", "R 0x50d00000 0x680002\nR 0x50d00008 0x400000034\n");
     let wrong = place(
         "wrong.toml",
         "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n",
@@ -50,8 +49,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["stat", "-e", "page-faults", "--count", "0"], "--count"),
             (&["stat", "-e", "page-faults", "--time", "0s"], "no time"),
             (&["stat", "--from", &perf], "line 1"),
-            (&["stat", "--from", "/dev/zero"], "a line longer than 65536"),
-            (&["map", "--map", "/dev/zero"], "longer than 67108864 bytes"),
+            (&["stat", "--from", "/dev/zero"], "longer than 67108864 bytes"),
             (&["stat", "--from", "/nowhere"], "No such file"),
             (&["stat", "--emulated", "n2"], "there are n1sdp, cmn650"),
             (
@@ -64,19 +62,13 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 "one cycle counter in each DTC",
             ),
             (&["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"], "has no event `hnf_mc_req`"),
-            (&["record", "-e", "page-faults"], "record needs --records"),
-            (&["map", "--map", &dump], "register 0xd00010"),
-            (&["map", "--map", &wrong], "line 5"),
+            (&["map", "--map", &wrong], "wrong.toml:5"),
             (
                 &["plan", "-e", "page-faults", N1SDP[0], N1SDP[1]],
                 "no group of events is on a known mesh",
             ),
-            (&["verify", N1SDP[0], N1SDP[1]], "sees no load of this host"),
             (&["verify", "block", "--file", "/nowhere"], "No such file"),
-            (&["verify", "--tolerance", "2"], "--tolerance"),
-            (&["verify", "net", "--with", "fio"], "belongs to the load block"),
-            (&["verify", "memory", "--file", &plain], "belongs to the load block"),
-            (&["verify", "--host", "lab7"], "--with"),
+            (&["verify", "fio"], "fio needs --file"),
             (&["replay", &plain], "holds no record"),
             (&["list", "no such thing"], "nothing here holds"),
         ],
@@ -97,17 +89,9 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
     insta::assert_snapshot!(text);
     // The saved map is read again.
     let directory = tempfile::tempdir().unwrap();
-    let (path, picture) = (directory.path().join("n1sdp.toml"), directory.path().join("n1sdp.svg"));
-    std::fs::write(&path, said(&["map", "--emulated", "n1sdp", "--format", "toml"])).unwrap();
-    let again = said(&[
-        "map",
-        "--map",
-        &path.display().to_string(),
-        "--svg",
-        &picture.display().to_string(),
-    ]);
-    assert_eq!(again, text);
-    assert!(std::fs::read_to_string(picture).unwrap().contains("HN-F 0x24"));
+    let path = directory.path().join("n1sdp.json");
+    std::fs::write(&path, said(&["map", "--emulated", "n1sdp", "--json"])).unwrap();
+    assert_eq!(said(&["map", "--map", &path.display().to_string()]), text);
 }
 
 #[test]
@@ -117,7 +101,7 @@ fn the_documents_figures_are_computed_again() {
 
 #[test]
 fn help_of_each_verb_fits_a_screen() {
-    for verb in ["list", "map", "plan", "stat", "verify", "record", "replay"] {
+    for verb in ["list", "map", "plan", "stat", "verify", "replay"] {
         let text = said(&[verb, "-h"]);
         assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
         insta::with_settings!({ snapshot_suffix => verb }, { insta::assert_snapshot!("help", text) });
@@ -137,9 +121,6 @@ fn a_plan_names_what_binds_and_a_better_order() {
     let mut arguments = vec!["plan", "--emulated", "n1sdp"];
     events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
     insta::assert_snapshot!(said(&arguments));
-    arguments.push("--json");
-    let json: serde_json::Value = serde_json::from_str(&said(&arguments)).unwrap();
-    assert_eq!(json["groups"][4]["share"], 0.5);
 }
 
 #[test]
@@ -167,87 +148,29 @@ fn an_emulated_mesh_is_counted_recorded_and_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).display().to_string();
     let (out, page) = (place("n1sdp.jsonl"), place("n1sdp.html"));
-    let grid = said(&[
-        "stat",
-        "--emulated",
-        "n1sdp",
-        "--heat",
-        "hnf_mc_reqs",
-        "-I",
-        "5ms",
-        "--count",
-        "3",
-        "--records",
-        &out,
-        "-o",
-        &page,
-    ]);
+    let mut stat = vec!["stat", "--emulated", "n1sdp", "--heat", "hnf_mc_reqs", "-I", "5ms"];
+    stat.extend(["--count", "3", "--records", &out, "-o", &page]);
+    let grid = said(&stat);
     assert_eq!(grid.matches("XP 0x08").count(), 3, "{grid}");
     assert!(grid.contains("HN-F 0x24") && grid.contains("/s"), "{grid}");
-    assert!(said(&["replay", &out]).contains("XP 0x68"));
-    assert!(said(&["replay", "--totals", &out]).contains("3 intervals"));
+    let shown = said(&["replay", &out, "--bytes", "both"]);
+    assert!(shown.contains("XP 0x68") && shown.contains("3 intervals"), "{shown}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("id=\"mesh-0\"") && page.matches("data-node=").count() >= 4);
-    said(&[
-        "record",
-        "--emulated",
-        "n1sdp",
-        "--group",
-        "memory",
-        "-I",
-        "5ms",
-        "--count",
-        "2",
-        "--records",
-        &out,
-    ]);
-    assert!(said(&["replay", "--totals", &out, "--bytes", "both"]).contains("MiB/s"));
 }
 
 #[test]
-fn perfs_three_formats_are_written_and_read() {
+fn perfs_format_is_written_and_read() {
     let event = "arm_cmn/hnf_mc_reqs,nodeid=0x24,bynodeid=1/";
     let directory = tempfile::tempdir().unwrap();
-    for format in ["perf", "csv", "perf-json"] {
-        let text = said(&[
-            "stat",
-            "--emulated",
-            "n1sdp",
-            "-e",
-            event,
-            "-I",
-            "5ms",
-            "--count",
-            "2",
-            "--format",
-            format,
-        ]);
-        let path = directory.path().join(format);
-        std::fs::write(&path, &text).unwrap();
-        let table = said(&["stat", "--from", &path.display().to_string()]);
-        assert!(table.contains("2 intervals") && table.contains(event), "{format}: {text}{table}");
-        assert_eq!(
-            said(&["stat", "--from", &path.display().to_string(), "--format", format]),
-            text,
-            "{format}"
-        );
-    }
-}
-
-#[test]
-fn the_documents_table_is_read_with_its_warning() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("document.txt");
-    std::fs::write(
-        &path,
-        "     2.000394365        121,713,206      arm_cmn/hnf_mc_reqs,nodeid=0x24/\n     2.000394365        121,715,680      arm_cmn/hnf_mc_reqs,nodeid=0x28/\n",
-    )
-    .unwrap();
-    let output = pmu(&["stat", "--from", &path.display().to_string()]);
-    assert!(stdout(&output).contains("121,713,206"));
-    assert!(stderr(&output).contains(
-        "2 event(s) such as `arm_cmn/hnf_mc_reqs,nodeid=0x24/` name a node without bynodeid=1"
-    ));
+    let path = directory.path().join("perf").display().to_string();
+    let mut stat = vec!["stat", "--emulated", "n1sdp", "-e", event, "-I", "5ms", "--count", "2"];
+    stat.extend(["-x", ";"]);
+    let text = said(&stat);
+    std::fs::write(&path, &text).unwrap();
+    let table = said(&["stat", "--from", &path]);
+    assert!(table.contains("2 intervals") && table.contains(event), "{text}{table}");
+    assert_eq!(said(&["stat", "--from", &path, "-x", ";"]), text);
 }
 
 /// Issue 16: the document's formulas are computed from perf's own output.
@@ -257,16 +180,17 @@ fn groups_compute_their_rates_from_perfs_output() {
     let path = directory.path().join("document.txt");
     std::fs::write(
         &path,
-        "     4.000522271         84,743,908      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1/\n     5.000680754         84,746,976      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1/\n",
+        "     4.000522271         84,743,908      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc/\n     5.000680754         84,746,976      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc/\n",
     )
     .unwrap();
     let from = path.display().to_string();
     let output = pmu(&["stat", "--from", &from, "--group", "pcie"]);
     let text = stdout(&output);
     assert!(text.contains("in: from devices to memory: 2711."), "{text}");
-    assert!(stderr(&output).contains("its first interval is taken to be 1.000 s long"));
-    let missing = "cannot be computed: there is no arm_cmn/rnid_s0_rdata_beats/";
-    assert!(stderr(&output).contains(missing), "{}", stderr(&output));
+    let warnings = stderr(&output);
+    assert!(warnings.contains("its first interval is taken to be 1.000 s long"), "{warnings}");
+    let ignored = "1 event(s) such as `arm_cmn/rnid_s0_wdata_beats,nodeid=0xc/` name a node";
+    assert!(warnings.contains(ignored), "{warnings}");
     are_refused(
         "pmu",
         &[(&["stat", "--from", &from, "--group", "memory"], "there is no arm_cmn/hnf_mc_reqs/")],
@@ -300,7 +224,7 @@ fn wait_until(mut is_done: impl FnMut() -> bool) {
 fn a_count_that_is_killed_keeps_what_was_counted() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("o.jsonl");
-    let arguments = ["pmu", "record", "-e", "vmstat.pgfault", "-I", "50ms", "--records"];
+    let arguments = ["pmu", "stat", "-e", "vmstat.pgfault", "-I", "50ms", "--records"];
     let mut child = std::process::Command::new(common::PROGRAM)
         .args(arguments)
         .arg(&out)
@@ -340,69 +264,10 @@ fn a_recording_is_exported_and_shown() {
 }
 
 #[test]
-fn rows_from_a_pipe_are_shown_and_kept_while_they_come() {
-    use std::io::{BufRead, BufReader, Write};
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("o.jsonl");
-    let mut child = std::process::Command::new(common::PROGRAM)
-        .args(["pmu", "stat", "--from", "-", "--records"])
-        .arg(&out)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let (send, shown) = std::sync::mpsc::channel();
-    let reading = std::thread::spawn(move || {
-        while let Some(Ok(line)) = lines.next() {
-            let _ = send.send(line);
-        }
-    });
-    let next_row = |count: &str| {
-        loop {
-            let patience = std::time::Duration::from_secs(30);
-            let line = shown.recv_timeout(patience).expect("rows come while perf runs");
-            if line.contains(count) {
-                return line;
-            }
-        }
-    };
-    stdin.write_all(b"1.000000000;4879;;page-faults;2002000000;100.00;;\n").unwrap();
-    assert!(next_row("4,879").contains("1.000"));
-    stdin.write_all(b"2.000000000;5000;;page-faults;2002000000;100.00;;\n").unwrap();
-    next_row("5,000");
-    // The writer goes on. Ctrl-C ends the reader, with all that it has read.
-    let status =
-        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(status.unwrap().success());
-    let total = next_row("9,879");
-    assert!(total.trim_end().ends_with("4940"), "9,879 in 2 s: {total}");
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    reading.join().unwrap();
-    drop(stdin);
-    let replayed = said(&["replay", "--totals", &out.display().to_string()]);
-    assert!(replayed.contains("2 intervals, 2.000 s"), "{replayed}");
-}
-
-#[test]
-fn what_came_before_a_wrong_line_is_kept() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str| directory.path().join(name).display().to_string();
-    let (perf, out) = (place("perf.csv"), place("o.jsonl"));
-    std::fs::write(&perf, "1.000000000;79;;page-faults;1;100.00;;\nsegfault\n").unwrap();
-    let output = pmu(&["stat", "--from", &perf, "--records", &out]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("line 2"), "{}", stderr(&output));
-    assert!(said(&["replay", &out]).contains("1 intervals, 1.000 s"));
-}
-
-#[test]
 fn a_plan_is_made_for_the_map_of_another_machine() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("lab7.toml");
-    std::fs::write(&path, said(&["map", "--emulated", "cmn700", "--format", "toml"])).unwrap();
+    let path = directory.path().join("lab7.json");
+    std::fs::write(&path, said(&["map", "--emulated", "cmn700", "--json"])).unwrap();
     let map = path.display().to_string();
     let output = pmu(&["plan", "--map", &map, "--driver", "6.1", "-g", "memory", "-g", "slc"]);
     let text = stdout(&output);
@@ -418,7 +283,7 @@ fn groups_are_here_where_their_events_are() {
         for group in ["memory", "memory-nodes", "slc"] {
             assert!(text.contains(&format!("{group} (cmn, here)")), "{mesh}: {text}");
         }
-        assert!(text.contains("imc (intel, not here)"), "{text}");
+        assert!(text.contains("imc (intel, not here: "), "{text}");
     }
 }
 
@@ -441,7 +306,7 @@ fn counters_of_the_system_are_there_on_every_host() {
 fn steps_end_at_lines_on_stdin() {
     use std::io::Write;
     let mut child = std::process::Command::new(common::PROGRAM)
-        .args(["pmu", "stat", "--step", "--format", "csv", "-e", "vmstat.pgpgin"])
+        .args(["pmu", "stat", "--step", "-x", ";", "-e", "vmstat.pgpgin"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -477,7 +342,7 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
     let observed = &record["observed"];
     assert_eq!(observed["events"][0]["name"], "vmstat.pgfault");
     assert!(observed["end_ns"].as_array().is_some_and(|ends| !ends.is_empty()));
-    assert!(said(&["replay", "--totals", &out]).contains("vmstat.pgfault"));
+    assert!(said(&["replay", &out]).contains("vmstat.pgfault"));
 }
 
 #[test]

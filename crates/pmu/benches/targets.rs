@@ -7,12 +7,12 @@
     reason = "a benchmark prints, and may stop when the host refuses"
 )]
 
-use daqmeter_pmu::Count;
 use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::event::{EventResolver, PmuEvent};
 use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::source::KernelOpener;
+use daqmeter_pmu::{Count, Selection};
 use daqmeter_sys::counters::{Attributes, CounterGroup};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
@@ -65,7 +65,8 @@ fn intervals() {
         let host = EventResolver { pmus: &[], files: &files };
         let set =
             host.resolve(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
-        let mut count = match Count::open(&set, name, &mut KernelOpener { files: files.clone() }) {
+        let selection = Selection { set, ..Selection::default() };
+        let mut count = match Count::open(&selection, &mut KernelOpener { files: files.clone() }) {
             Ok(count) => count,
             Err(refused) => return println!("{name}: not measured: {refused}"),
         };
@@ -92,7 +93,7 @@ fn plans() {
         let nodes: Vec<u16> =
             mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect();
         let aliases: Vec<&str> = pmus[0]
-            .events()
+            .events
             .iter()
             .filter(|alias| alias.name.starts_with("hnf_") && alias.term("occupid").is_none())
             .map(|alias| alias.name.as_str())

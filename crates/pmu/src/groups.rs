@@ -1,7 +1,7 @@
 //! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
-use daqmeter_harness::text_input;
+use daqmeter_harness::{TomlText, text_input};
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use daqmeter_record::{Mesh, Observations};
@@ -18,30 +18,23 @@ pub struct MetricGroup {
     /// PMU family that it needs; empty for counters of every host.
     #[serde(default)]
     pub pmu: String,
-    /// Events by short name. `{node}` is replaced by each node of the kind `each`.
     pub events: Vec<GroupEvent>,
     #[serde(default)]
     pub metric: Vec<Metric>,
 }
 
+/// Event of a group with its short name, and other ways to write it for other parts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupEvent {
-    pub id: String,
-    pub event: String,
-    /// Kind of node for which it is counted one by one; empty adds up all.
     #[serde(default)]
-    pub each: String,
-    #[serde(default)]
-    or: Vec<Alternative>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Alternative {
+    id: String,
     event: String,
+    /// Kind of node for which it is counted one by one, in place of `{node}`; empty adds up all.
     #[serde(default)]
     each: String,
+    #[serde(default)]
+    or: Vec<GroupEvent>,
 }
 
 impl GroupEvent {
@@ -61,8 +54,7 @@ impl GroupEvent {
             let same = |other: &&Pmu| other.name == pmu || other.family() == pmu;
             pmus.iter().filter(same).any(|pmu| pmu.event(name).is_some())
         };
-        let first = (self.event.as_str(), self.each.as_str());
-        self.ways().find(is_known).unwrap_or(first)
+        self.ways().find(is_known).unwrap_or((&self.event, &self.each))
     }
 
     fn is(&self, other: &str, family: &str) -> bool {
@@ -147,27 +139,20 @@ impl MetricGroup {
     }
 
     pub fn parse(text: &str, file: &str) -> Result<MetricGroup, MetricGroupError> {
-        let wrong = |problem: String| MetricGroupError(format!("{file}: {problem}"));
-        let group: MetricGroup = toml::from_str(text).map_err(|error| {
-            let line = error
-                .span()
-                .map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message().lines().next().unwrap_or("")))
-        })?;
-        for metric in &group.metric {
-            let known = |id: &String| group.events.iter().any(|event| event.id == *id);
-            if let Some(id) = metric.sum.iter().chain(&metric.over).find(|id| !known(id)) {
-                return Err(wrong(format!(
-                    "metric `{}` uses `{id}`, which is not an event of the group",
-                    metric.name
-                )));
+        let text = TomlText { name: file.to_owned(), text: text.to_owned() };
+        let group: MetricGroup = text.parse().map_err(MetricGroupError)?;
+        let wrong = |problem: String| Err(MetricGroupError(format!("{file}: {problem}")));
+        for Metric { name, sum, over, .. } in &group.metric {
+            let known = |id: &&String| group.events.iter().any(|event| event.id == **id);
+            if let Some(id) = sum.iter().chain(over).find(|id| !known(id)) {
+                return wrong(format!("metric `{name}` uses `{id}`, which is not an event of it"));
             }
-            if metric.sum.is_empty() {
-                return Err(wrong(format!("metric `{}` adds up nothing", metric.name)));
+            if sum.is_empty() {
+                return wrong(format!("metric `{name}` adds up nothing"));
             }
         }
         if group.events.is_empty() {
-            return Err(wrong("it has no events".to_owned()));
+            return wrong("it has no events".to_owned());
         }
         Ok(group)
     }
@@ -207,38 +192,27 @@ impl MetricGroup {
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
         for event in &self.events {
             let (text, each) = event.way(pmus, &self.pmu);
-            let all = if each.is_empty() {
-                vec![text.to_owned()]
-            } else {
-                self.by_node(text, each, meshes)?
+            let of_node = |mesh: &Mesh, node: &Node| {
+                text.replace("{node}", &format!("{:#x}", node.node_id)).replace("{pmu}", &mesh.name)
             };
+            let of_mesh = |mesh: &Mesh| -> Vec<String> {
+                let nodes = mesh.nodes.iter().filter(|node| node.kind == each);
+                nodes.map(|node| of_node(mesh, node)).collect()
+            };
+            let all: Vec<String> = match each {
+                "" => vec![text.to_owned()],
+                _ => meshes.iter().flat_map(of_mesh).collect(),
+            };
+            if all.is_empty() {
+                return Err(MetricGroupError(format!(
+                    "group `{}` counts each {each} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)",
+                    self.name
+                )));
+            }
             ids.extend(std::iter::repeat_n(event.id.as_str(), all.len()));
             texts.extend(all);
         }
         Ok((texts, self.metrics(&ids)))
-    }
-
-    fn by_node(
-        &self,
-        text: &str,
-        each: &str,
-        meshes: &[Mesh],
-    ) -> Result<Vec<String>, MetricGroupError> {
-        let of_kind = |mesh: &Mesh| -> Vec<String> {
-            let nodes = mesh.nodes.iter().filter(|node| node.kind == each);
-            let one = |node: &Node| {
-                text.replace("{node}", &format!("{:#x}", node.node_id)).replace("{pmu}", &mesh.name)
-            };
-            nodes.map(one).collect()
-        };
-        let texts: Vec<String> = meshes.iter().flat_map(of_kind).collect();
-        if texts.is_empty() {
-            return Err(MetricGroupError(format!(
-                "group `{}` counts each {each} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)",
-                self.name
-            )));
-        }
-        Ok(texts)
     }
 
     fn metrics(&self, ids: &[&str]) -> Vec<Metric> {
@@ -253,11 +227,20 @@ impl MetricGroup {
         self.metric.iter().map(place).collect()
     }
 
-    /// Returns metrics that can be computed from the counts of another program, such as perf.
+    /// Returns metrics that can be computed from the counts of another program, such as perf. An
+    /// event of a node is left out if the sum over all nodes is there.
     pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, MetricGroupError> {
-        let ids = self.ids_of(observed);
-        let is_whole = |metric: &Metric| MetricGroup::missing_of(metric, &ids).is_empty();
-        let metrics: Vec<Metric> = self.metrics(&ids).into_iter().filter(is_whole).collect();
+        let is_of_node = |event: &ObservedEvent| event.name.contains("nodeid=");
+        let id = |other: &ObservedEvent| {
+            let event = self.events.iter().find(|event| event.is(&other.name, &self.pmu))?;
+            let is_sum = |sum: &ObservedEvent| !is_of_node(sum) && event.is(&sum.name, &self.pmu);
+            let counts = !is_of_node(other) || !observed.iter().any(is_sum);
+            counts.then_some(event.id.as_str())
+        };
+        let ids: Vec<&str> = observed.iter().map(|event| id(event).unwrap_or("")).collect();
+        let mut metrics = self.metrics(&ids);
+        let has_all = |names: &[String]| names.iter().all(|name| ids.contains(&name.as_str()));
+        metrics.retain(|metric| has_all(&metric.sum) && has_all(&metric.over));
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
@@ -270,49 +253,14 @@ impl MetricGroup {
         Ok(metrics)
     }
 
-    pub fn not_computed(&self, observed: &[ObservedEvent]) -> Vec<String> {
-        let ids = self.ids_of(observed);
-        let line = |metric: &Metric| {
-            let missing = MetricGroup::missing_of(metric, &ids);
-            let of_id = |id: &&str| self.events.iter().find(|event| event.id == **id);
-            let events = missing.iter().filter_map(of_id);
-            let events: Vec<&str> = events.map(|event| event.event.as_str()).collect();
-            (!events.is_empty()).then(|| {
-                let (name, events) = (&metric.name, events.join(" and no "));
-                format!(
-                    "`{name}` of group `{}` cannot be computed: there is no {events}",
-                    self.name
-                )
-            })
-        };
-        self.metric.iter().filter_map(line).collect()
-    }
-
-    fn missing_of<'a>(metric: &'a Metric, ids: &[&str]) -> Vec<&'a str> {
-        let all = metric.sum.iter().chain(&metric.over).map(String::as_str);
-        all.filter(|id| !ids.contains(id)).collect()
-    }
-
-    fn ids_of(&self, observed: &[ObservedEvent]) -> Vec<&str> {
-        let is_of_node = |name: &str| name.contains("nodeid=");
-        let id = |other: &ObservedEvent| {
-            let event = self.events.iter().find(|event| event.is(&other.name, &self.pmu))?;
-            let is_sum_there =
-                observed.iter().any(|sum| !is_of_node(&sum.name) && event.is(&sum.name, &self.pmu));
-            (!is_of_node(&other.name) || !is_sum_there).then_some(event.id.as_str())
-        };
-        observed.iter().map(|event| id(event).unwrap_or("")).collect()
-    }
-
     /// Returns the reason why the host cannot count it, from its first missing event.
     pub fn missing(&self, host: &EventResolver<'_>, meshes: &[Mesh]) -> Option<String> {
-        let (texts, _) = match self.expand(host.pmus, meshes) {
-            Ok(expanded) => expanded,
-            Err(error) => return Some(error.to_string()),
-        };
-        let set = match host.resolve(&texts) {
+        let expanded = self.expand(host.pmus, meshes).map_err(|error| error.to_string());
+        let resolved =
+            expanded.and_then(|(texts, _)| host.resolve(&texts).map_err(|error| error.to_string()));
+        let set = match resolved {
             Ok(set) => set,
-            Err(error) => return Some(error.to_string()),
+            Err(missing) => return Some(missing),
         };
         let is_of_cpus = |pmu: &Pmu| pmu.name.starts_with("cpu") || pmu.name.starts_with("armv");
         let needs_cpus = set.events().any(|event| event.pmu == "cpu");

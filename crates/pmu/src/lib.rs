@@ -3,13 +3,12 @@
 //!
 //! ```text
 //! sysfs -> Pmu -> event texts -> EventSet -> Opener (kernel, emulated mesh) -> Count -> Observations (record)
-//! registers | debugfs | file -> Mesh -> plan (who fits, what share) ; map, heat map (report)
+//! debugfs | file -> Mesh -> plan (who fits, what share) ; map, heat map (report)
 //! ```
 //!
 //! Begin with [`event`] and [`count`]; [`plan`] for what fits at once; [`emulated`] for meshes
 //! without silicon. It draws and prints nothing.
 
-pub mod checks;
 pub mod count;
 pub mod emulated;
 pub mod event;
@@ -24,7 +23,7 @@ pub mod sysfs;
 pub mod system;
 pub mod verify;
 
-pub use count::Count;
+pub use count::{Count, Selection};
 pub use event::{EventResolver, EventSet, PmuEvent};
 pub use groups::MetricGroup;
 pub use observer::PmuObserver;

@@ -1,64 +1,32 @@
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::convert::Infallible;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use daqmeter_harness::Observer;
-use daqmeter_record::{Counter, Mesh, Observations};
+use daqmeter_record::{Counter, Observations};
 
-use crate::count::{Count, MAX_UNREAD, totals};
-use crate::event::EventSet;
-use crate::groups::Metric;
+use crate::count::{Count, Pause, Selection, totals};
 use crate::source::Opener;
 
 /// Counts a set of events around every point, in intervals. Its own thread sleeps in between.
 pub struct PmuObserver<O: Opener + Send> {
-    what: String,
-    set: EventSet,
-    metrics: Vec<Metric>,
-    meshes: Vec<Mesh>,
+    selection: Selection,
     interval: Duration,
     opener: O,
-    running: Option<Running>,
+    armed: Option<Count>,
+    running: Option<(Sender<()>, JoinHandle<Count>)>,
     last: Option<Observations>,
     trouble: Option<String>,
 }
 
-struct Running {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-struct State {
-    count: Option<Count>,
-    is_over: bool,
-}
-
-fn lock(shared: &Shared) -> MutexGuard<'_, State> {
-    shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<O: Opener + Send> PmuObserver<O> {
-    /// Makes an observer of the set, named `what` in records, with the given interval.
-    pub fn new(
-        what: &str,
-        set: EventSet,
-        metrics: Vec<Metric>,
-        meshes: Vec<Mesh>,
-        interval: Duration,
-        opener: O,
-    ) -> Self {
+    pub fn new(selection: Selection, interval: Duration, opener: O) -> Self {
         PmuObserver {
-            what: what.to_owned(),
-            set,
-            metrics,
-            meshes,
+            selection,
             interval,
             opener,
+            armed: None,
             running: None,
             last: None,
             trouble: None,
@@ -73,68 +41,38 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
 
     fn arm(&mut self) {
         self.running = None;
-        match Count::open(&self.set, &self.what, &mut self.opener) {
-            Ok(count) => {
-                let count = Some(count.with(self.metrics.clone(), self.meshes.clone()));
-                let shared = Shared {
-                    state: Mutex::new(State { count, is_over: false }),
-                    changed: Condvar::new(),
-                };
-                self.running = Some(Running { shared: Arc::new(shared), thread: None });
-            }
+        match Count::open(&self.selection, &mut self.opener) {
+            Ok(count) => self.armed = Some(count),
             Err(refused) => self.trouble = Some(refused.to_string()),
         }
     }
 
     fn start(&mut self) {
-        let Some(running) = &mut self.running else {
+        let Some(mut count) = self.armed.take() else {
             return;
         };
-        if let Some(count) = &mut lock(&running.shared).count {
-            count.begin(0);
-        }
-        let (shared, interval) = (running.shared.clone(), self.interval);
+        count.begin(0);
+        let (stop, stopped) = channel();
+        let interval = self.interval;
         let work = move || {
-            let mut state = lock(&shared);
-            let mut began = Instant::now();
-            while !state.is_over {
-                let left = interval.saturating_sub(began.elapsed());
-                let (woken, _) = shared
-                    .changed
-                    .wait_timeout(state, left.min(MAX_UNREAD))
-                    .unwrap_or_else(PoisonError::into_inner);
-                state = woken;
-                let is_whole = began.elapsed() >= interval;
-                match &mut *state {
-                    State { is_over: true, .. } | State { count: None, .. } => {}
-                    State { count: Some(count), .. } if is_whole => {
-                        count.interval();
-                        began = Instant::now();
-                    }
-                    State { count: Some(count), .. } => count.keep_up(),
-                }
-            }
+            let pause = |left| match stopped.recv_timeout(left) {
+                Err(RecvTimeoutError::Timeout) => Ok(Pause::Continue),
+                _ => Ok::<_, Infallible>(Pause::EndCount),
+            };
+            let Ok(()) = count.run(Some(interval), pause, |_| Ok(true));
+            count
         };
-        running.thread = std::thread::Builder::new().name("observe".to_owned()).spawn(work).ok();
+        match std::thread::Builder::new().name("observe".to_owned()).spawn(work) {
+            Ok(thread) => self.running = Some((stop, thread)),
+            Err(error) => self.trouble = Some(error.to_string()),
+        }
     }
 
     fn stop(&mut self) -> Vec<Counter> {
-        let Some(mut running) = self.running.take() else {
-            return Vec::new();
-        };
-        let count = {
-            let mut state = lock(&running.shared);
-            state.is_over = true;
-            if let Some(count) = &mut state.count {
-                count.interval();
-            }
-            state.count.take()
-        };
-        running.shared.changed.notify_all();
-        if let Some(thread) = running.thread.take() {
-            let _ = thread.join();
-        }
-        self.last = count.map(Count::finish);
+        self.last = self.running.take().and_then(|(stop, thread)| {
+            drop(stop);
+            thread.join().ok().map(Count::finish)
+        });
         self.last.as_ref().map(totals).unwrap_or_default()
     }
 
@@ -153,14 +91,15 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::PmuEvent;
+    use crate::event::{EventSet, PmuEvent};
     use crate::source::fake::Script;
     use daqmeter_sys::perf::Reading;
 
     fn observer(readings: Vec<Reading>) -> PmuObserver<Script> {
         let set = EventSet { groups: vec![vec![PmuEvent::new("a", "x")]], warnings: vec![] };
         let script = Script { readings: vec![("a".into(), readings)] };
-        PmuObserver::new("test", set, vec![], vec![], Duration::from_secs(3600), script)
+        let selection = Selection { set, ..Selection::default() };
+        PmuObserver::new(selection, Duration::from_secs(3600), script)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! rest run and be tested without hardware.
 
 use daqmeter_sys::clock;
-use daqmeter_sys::counters::{Attributes, CounterGroup};
+use daqmeter_sys::counters::{Attributes, CounterGroup, CounterGroupError};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
 
@@ -15,9 +15,6 @@ pub trait Opener {
 
 pub trait Counters: Send {
     fn read(&mut self, into: &mut [Reading]);
-
-    /// Returns the number of places (CPUs, instances) in each event's sum.
-    fn places(&self) -> Vec<u32>;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,10 +30,10 @@ pub struct KernelOpener {
     pub files: Files,
 }
 
+/// Counters of one group on each of its CPUs and instances, added up.
 struct Places {
     groups: Vec<CounterGroup>,
     row: Vec<Reading>,
-    members: usize,
 }
 
 struct Alone {
@@ -48,40 +45,25 @@ struct Alone {
 
 impl Opener for KernelOpener {
     fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
-        if let [PmuEvent { sources, .. }] = group
+        if let [PmuEvent { sources, name, .. }] = group
             && let [EventCounter::System(counter)] = sources.as_slice()
         {
             // Without a first value the count would begin at the start of the host.
-            let first =
-                counter.value().ok_or_else(|| self.explain(group, 0, ENOENT, "cannot be read"))?;
-            return Ok(Box::new(Alone {
-                counter: counter.clone(),
-                last: first,
-                passed: 0,
-                since_ns: clock::monotonic_ns(),
-            }));
+            let reason = || "cannot be read".to_owned();
+            let refused = || Refused { member: 0, event: name.clone(), reason: reason() };
+            let last = counter.value().ok_or_else(refused)?;
+            let (counter, since_ns) = (counter.clone(), clock::monotonic_ns());
+            return Ok(Box::new(Alone { counter, last, passed: 0, since_ns }));
         }
         let mut groups = Vec::new();
-        let places = group.first().map_or(0, |event| event.sources.len());
-        for place in 0..places {
+        for place in 0..group.first().map_or(0, |event| event.sources.len()) {
             let (members, cpus) = members(group, place)?;
             for cpu in cpus {
-                let opened = CounterGroup::open(&members, cpu).map_err(|refused| {
-                    self.explain(
-                        group,
-                        refused.member,
-                        refused.error.errno().unwrap_or(0),
-                        &refused.error.to_string(),
-                    )
-                })?;
-                groups.push(opened);
+                let opened = CounterGroup::open(&members, cpu);
+                groups.push(opened.map_err(|refused| self.explain(group, &refused))?);
             }
         }
-        Ok(Box::new(Places {
-            groups,
-            row: vec![Reading::default(); group.len()],
-            members: group.len(),
-        }))
+        Ok(Box::new(Places { groups, row: vec![Reading::default(); group.len()] }))
     }
 }
 
@@ -107,37 +89,40 @@ fn members(group: &[PmuEvent], place: usize) -> Result<(Vec<Attributes>, Vec<u32
     Ok((all, on.unwrap_or_default()))
 }
 
-const ENOENT: i32 = 2;
-const EACCES: i32 = 13;
-const EBUSY: i32 = 16;
-const ENODEV: i32 = 19;
-const EINVAL: i32 = 22;
-const EMFILE: i32 = 24;
-const EPERM: i32 = 1;
-const EOPNOTSUPP: i32 = 95;
-
 impl KernelOpener {
-    fn explain(&self, group: &[PmuEvent], member: usize, errno: i32, said: &str) -> Refused {
-        let event = group.get(member).map_or(String::new(), |event| event.name.clone());
-        let paranoid = self
-            .files
-            .text("proc/sys/kernel/perf_event_paranoid")
-            .unwrap_or_else(|| "unknown".to_owned());
-        let reason = match errno {
+    fn explain(&self, group: &[PmuEvent], refused: &CounterGroupError) -> Refused {
+        let member = refused.member;
+        let reason = self.reason(group.len(), member, refused.error.errno().unwrap_or(0));
+        Refused {
+            member,
+            event: group.get(member).map_or(String::new(), |event| event.name.clone()),
+            reason: reason.unwrap_or_else(|| refused.error.to_string()),
+        }
+    }
+
+    /// Returns the meaning of an error number of `perf_event_open(2)`.
+    fn reason(&self, members: usize, member: usize, errno: i32) -> Option<String> {
+        const EPERM: i32 = 1;
+        const ENOENT: i32 = 2;
+        const EACCES: i32 = 13;
+        const EBUSY: i32 = 16;
+        const EINVAL: i32 = 22;
+        const EMFILE: i32 = 24;
+        let paranoid = self.files.text("proc/sys/kernel/perf_event_paranoid");
+        let paranoid = paranoid.as_deref().unwrap_or("unknown");
+        Some(match errno {
             EACCES | EPERM => format!(
                 "not allowed: kernel.perf_event_paranoid is {paranoid}; run as root, give the program CAP_PERFMON, or: sysctl kernel.perf_event_paranoid=0"
             ),
-            ENOENT => "this host does not have it (usual in virtual machines: no hardware PMU is passed through)".to_owned(),
-            ENODEV | EOPNOTSUPP => format!("the PMU cannot count it here: {said}"),
-            EBUSY => "the counter is taken by another program that keeps it (perf record, a watchdog)".to_owned(),
-            EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".to_owned(),
-            EINVAL if group.len() > 1 => format!(
+            EINVAL if members > 1 => format!(
                 "the driver refuses the group at this member: it does not fit beside the {member} before it (daqmeter pmu plan tells which limit binds)"
             ),
-            EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu map)".to_owned(),
-            _ => said.to_owned(),
-        };
-        Refused { member, event, reason }
+            ENOENT => "this host does not have it (usual in virtual machines: no hardware PMU is passed through)".into(),
+            EBUSY => "the counter is taken by another program that keeps it (perf record, a watchdog)".into(),
+            EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".into(),
+            EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu map)".into(),
+            _ => return None,
+        })
     }
 }
 
@@ -154,10 +139,6 @@ impl Counters for Places {
             }
         }
     }
-
-    fn places(&self) -> Vec<u32> {
-        vec![u32::try_from(self.groups.len()).unwrap_or(u32::MAX); self.members]
-    }
 }
 
 impl Counters for Alone {
@@ -170,10 +151,6 @@ impl Counters for Alone {
         if let Some(reading) = into.first_mut() {
             *reading = Reading { value: self.passed, enabled_ns: passed_ns, running_ns: passed_ns };
         }
-    }
-
-    fn places(&self) -> Vec<u32> {
-        vec![1]
     }
 }
 
@@ -213,10 +190,6 @@ pub(crate) mod fake {
             }
             self.at += 1;
         }
-
-        fn places(&self) -> Vec<u32> {
-            vec![1; self.rows.len()]
-        }
     }
 }
 
@@ -234,16 +207,15 @@ mod tests {
     fn refusals_say_what_to_change() {
         let (_root, files) = tree(&[("proc/sys/kernel/perf_event_paranoid", "3\n")]);
         let kernel = KernelOpener { files };
-        let group = [event("a", &[0]), event("b", &[0])];
-        let reason = |group: &[PmuEvent], errno| {
-            kernel.explain(group, 1.min(group.len() - 1), errno, "said").to_string()
-        };
-        assert!(reason(&group, EACCES).contains("perf_event_paranoid is 3; run as root"));
-        assert!(
-            reason(&group, EINVAL).contains("`b`: the driver refuses the group at this member")
-        );
-        assert!(reason(&group[..1], EINVAL).contains("no node of this type"));
-        assert!(reason(&group[..1], ENOENT).contains("does not have it"));
+        for (members, errno, part) in [
+            (1, 13, "perf_event_paranoid is 3; run as root"),
+            (2, 22, "does not fit beside the 1 before it"),
+            (1, 22, "no node of this type"),
+            (1, 2, "does not have it"),
+        ] {
+            assert!(kernel.reason(members, 1, errno).unwrap().contains(part), "{part}");
+        }
+        assert_eq!(kernel.reason(1, 0, 5), None);
     }
 
     #[test]

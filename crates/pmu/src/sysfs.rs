@@ -1,21 +1,23 @@
 //! Every PMU of the host, from `/sys/bus/event_source/devices` alone, because perf's listing omits
 //! and renames some.
 
-use std::cell::OnceCell;
 use std::fs;
 use std::path::PathBuf;
 
 use daqmeter_sys::host::{Files, parse_cpu_list};
+use serde::Serialize;
 
 use crate::format::FormatField;
 
 const DEVICES: &str = "sys/bus/event_source/devices";
+const TRACING: [&str; 2] = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Pmu {
     /// Name of its directory, such as `arm_cmn_0`.
     pub name: String,
     /// Type number for `perf_event_open(2)`.
+    #[serde(rename = "type")]
     pub kind: u32,
     /// CPUs on which its events are opened; empty for a PMU of every CPU.
     pub cpus: Vec<u32>,
@@ -23,12 +25,11 @@ pub struct Pmu {
     pub mux_interval_ms: Option<u64>,
     /// Physical address of the registers, if sysfs shows it (arm-cmn of Linux 6.12 and later).
     pub base: Option<u64>,
-    files: Files,
-    formats: OnceCell<Vec<FormatField>>,
-    events: OnceCell<Vec<Alias>>,
+    pub formats: Vec<FormatField>,
+    pub events: Vec<Alias>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Alias {
     pub name: String,
     pub terms: String,
@@ -55,47 +56,40 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// Returns all PMUs, by name. Events and formats are read on demand.
+/// Returns all PMUs, by name.
 pub fn discover(files: &Files) -> Vec<Pmu> {
     files.names(DEVICES).into_iter().filter_map(|name| Pmu::read(files, name)).collect()
 }
 
 impl Pmu {
     fn read(files: &Files, name: String) -> Option<Pmu> {
-        let at = |file: &str| format!("{DEVICES}/{name}/{file}");
-        let kind = files.text(&at("type"))?.parse().ok()?;
-        let cpus = ["cpumask", "cpus"].into_iter().find_map(|file| files.text(&at(file)));
-        // A PMU of the CPUs themselves lists them under `cpus`; `cpumask` names the CPUs that
-        // represent all.
-        let shared = files.text(&at("cpumask")).is_some();
+        let folder = format!("{DEVICES}/{name}");
+        let text = |file: &str| files.text(&format!("{folder}/{file}"));
+        let format = |field: String| FormatField::parse(&field, &text(&format!("format/{field}"))?);
+        let is_attribute = |name: &String| {
+            [".unit", ".scale", ".per-pkg", ".snapshot"].iter().any(|end| name.ends_with(end))
+        };
+        let event = |name: String| {
+            let text = |end: &str| text(&format!("events/{name}{end}"));
+            Some(Alias {
+                terms: text("")?,
+                unit: text(".unit").unwrap_or_default(),
+                scale: text(".scale").and_then(|scale| scale.parse().ok()).unwrap_or(1.0),
+                name,
+            })
+        };
+        let names = |kind: &str| files.names(&format!("{folder}/{kind}")).into_iter();
         Some(Pmu {
-            kind,
-            cpus: if shared { parse_cpu_list(&cpus.unwrap_or_default()) } else { Vec::new() },
-            identifier: files.text(&at("identifier")),
-            mux_interval_ms: files
-                .text(&at("perf_event_mux_interval_ms"))
-                .and_then(|text| text.parse().ok()),
-            base: base_of(&files.root().join(DEVICES).join(&name)),
-            files: files.clone(),
-            formats: OnceCell::new(),
-            events: OnceCell::new(),
+            kind: text("type")?.parse().ok()?,
+            // A PMU of the CPUs themselves has `cpus` instead.
+            cpus: text("cpumask").map_or(Vec::new(), |cpus| parse_cpu_list(&cpus)),
+            identifier: text("identifier"),
+            mux_interval_ms: text("perf_event_mux_interval_ms").and_then(|ms| ms.parse().ok()),
+            base: base_of(&files.root().join(&folder)),
+            formats: names("format").filter_map(format).collect(),
+            events: names("events").filter(|name| !is_attribute(name)).filter_map(event).collect(),
             name,
         })
-    }
-
-    /// Makes a PMU that is not in sysfs: for planning without the hardware, and for tests.
-    pub(crate) fn assumed(name: &str, formats: Vec<FormatField>, events: Vec<Alias>) -> Pmu {
-        Pmu {
-            name: name.to_owned(),
-            kind: 0,
-            cpus: vec![0],
-            identifier: None,
-            mux_interval_ms: None,
-            base: None,
-            files: Files::below("/nonexistent"),
-            formats: OnceCell::from(formats),
-            events: OnceCell::from(events),
-        }
     }
 
     /// Returns the name without the number of the instance: `arm_cmn` for `arm_cmn_0`.
@@ -107,45 +101,12 @@ impl Pmu {
         }
     }
 
-    pub fn formats(&self) -> &[FormatField] {
-        self.formats.get_or_init(|| {
-            let directory = format!("{DEVICES}/{}/format", self.name);
-            let read = |field: String| {
-                let text = self.files.text(&format!("{directory}/{field}"))?;
-                FormatField::parse(&field, &text).ok()
-            };
-            self.files.names(&directory).into_iter().filter_map(read).collect()
-        })
-    }
-
     pub fn format(&self, name: &str) -> Option<&FormatField> {
-        self.formats().iter().find(|format| format.name == name)
-    }
-
-    pub fn events(&self) -> &[Alias] {
-        self.events.get_or_init(|| {
-            let directory = format!("{DEVICES}/{}/events", self.name);
-            let names = self.files.names(&directory);
-            let attribute = |name: &str| {
-                ["unit", "scale", "per-pkg", "snapshot"]
-                    .iter()
-                    .any(|end| name.ends_with(&format!(".{end}")))
-            };
-            let read = |name: &String| {
-                let text = |end: &str| self.files.text(&format!("{directory}/{name}{end}"));
-                Some(Alias {
-                    terms: text("")?,
-                    unit: text(".unit").unwrap_or_default(),
-                    scale: text(".scale").and_then(|scale| scale.parse().ok()).unwrap_or(1.0),
-                    name: name.clone(),
-                })
-            };
-            names.iter().filter(|name| !attribute(name)).filter_map(read).collect()
-        })
+        self.formats.iter().find(|format| format.name == name)
     }
 
     pub fn event(&self, name: &str) -> Option<&Alias> {
-        self.events().iter().find(|alias| alias.name == name)
+        self.events.iter().find(|alias| alias.name == name)
     }
 }
 
@@ -159,42 +120,27 @@ fn base_of(link: &std::path::Path) -> Option<u64> {
 
 /// Returns the number of the kernel's tracepoint `subsystem:event`.
 pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
-    let roots = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
-    roots
-        .iter()
-        .find_map(|root| files.text(&format!("{root}/events/{subsystem}/{event}/id"))?.parse().ok())
+    let id = |root| files.text(&format!("{root}/{subsystem}/{event}/id"))?.parse().ok();
+    TRACING.into_iter().find_map(id)
 }
 
-pub(crate) fn has_tracefs(files: &Files) -> bool {
-    let roots = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
-    roots.iter().any(|root| !files.names(root).is_empty())
+pub(crate) fn tracefs(files: &Files) -> Option<&'static str> {
+    TRACING.into_iter().find(|root| !files.names(root).is_empty())
 }
 
 /// Returns all tracepoints of the subsystems that data passes, as `subsystem:event`.
 pub fn tracepoints(files: &Files) -> Vec<String> {
-    let root = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
-    let Some(root) = root.into_iter().find(|root| !files.names(root).is_empty()) else {
+    const PASSED: [&str; 9] =
+        ["block", "net", "irq", "napi", "iommu", "dma_fence", "filemap", "swiotlb", "nvme"];
+    let Some(root) = tracefs(files) else {
         return Vec::new();
     };
-    let passed = [
-        "block",
-        "net",
-        "irq",
-        "napi",
-        "iommu",
-        "dma_fence",
-        "kmem",
-        "filemap",
-        "swiotlb",
-        "nvme",
-        "sched",
-    ];
     let events = |subsystem: &str| {
         let names = files.names(&format!("{root}/{subsystem}")).into_iter();
         let events = names.filter(|name| name != "enable" && name != "filter");
         events.map(|event| format!("{subsystem}:{event}")).collect::<Vec<_>>()
     };
-    passed.into_iter().flat_map(events).collect()
+    PASSED.into_iter().flat_map(events).collect()
 }
 
 #[cfg(test)]
@@ -243,7 +189,7 @@ pub(crate) mod tests {
             (pmu.base, pmu.identifier.as_deref(), pmu.mux_interval_ms),
             (Some(0x5000_0000), Some("43402"), Some(4))
         );
-        let names: Vec<_> = pmu.events().iter().map(|alias| alias.name.as_str()).collect();
+        let names: Vec<_> = pmu.events.iter().map(|alias| alias.name.as_str()).collect();
         assert_eq!(names, ["energy", "hnf_mc_reqs"], "units and scales are not events");
         assert_eq!(
             pmu.event("energy").map(|alias| (alias.unit.as_str(), alias.scale)),
@@ -269,7 +215,7 @@ pub(crate) mod tests {
             ("armv8_pmuv3_0", "armv8_pmuv3"),
             ("l3c", "l3c"),
         ] {
-            assert_eq!(Pmu::assumed(name, vec![], vec![]).family(), family);
+            assert_eq!(Pmu { name: name.to_owned(), ..Pmu::default() }.family(), family);
         }
     }
 }

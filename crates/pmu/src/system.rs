@@ -12,17 +12,17 @@ use daqmeter_sys::host::Files;
 #[derive(Clone, Debug)]
 pub struct SystemCounter {
     files: Files,
-    what: What,
+    pub unit: &'static str,
+    place: CounterPlace,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
-    Disk { device: Option<String>, field: usize, factor: u64 },
-    Net { interface: Option<String>, field: String },
-    Interrupt(String),
-    Line { path: String, name: String },
-    Pressure { path: String, kind: String },
-    File(String),
+enum CounterPlace {
+    /// Field after the name of each of these devices in /proc/diskstats.
+    Disks { devices: Vec<String>, field: usize, factor: u64 },
+    /// Numbers behind a name at the start of a line, added up over the files. An empty name is the
+    /// first line's.
+    Lines { paths: Vec<String>, name: String },
 }
 
 /// Fields of a line of /proc/diskstats after the name, from 0, with their unit in bytes (sectors
@@ -39,150 +39,83 @@ const NET: &[&str] = &[
     "rx_errors",
     "tx_errors",
 ];
+const NETS: &str = "sys/class/net";
+const NODES: &str = "sys/devices/system/node";
+const PRESSURE: &str = "proc/pressure";
 const RESCTRL: &str = "sys/fs/resctrl/mon_data";
 
 impl SystemCounter {
     pub fn find(files: &Files, name: &str) -> Option<SystemCounter> {
-        let counter = SystemCounter { files: files.clone(), what: what(name)? };
+        let (unit, place) = place(files, name)?;
+        let counter = SystemCounter { files: files.clone(), unit, place };
         counter.value().map(|_| counter)
     }
 
+    /// Returns the sources, with the names of their counters here.
     pub fn all(files: &Files) -> Vec<(&'static str, Vec<String>)> {
-        let found = |names: Vec<String>| -> Vec<String> {
-            let is_there = |name: &String| SystemCounter::find(files, name).is_some();
-            names.into_iter().filter(is_there).collect()
+        let prefixed = |prefix: &str, names: Vec<String>| -> Vec<String> {
+            names.iter().map(|name| format!("{prefix}.{name}")).collect()
         };
-        vec![
-            ("block devices (/proc/diskstats)", disk_names(files)),
-            ("networks (/sys/class/net)", net_names(files)),
-            ("interrupts (/proc/interrupts)", interrupt_names(files)),
-            ("virtual memory (/proc/vmstat)", line_names(files, "proc/vmstat", "vmstat")),
-            ("NUMA (numastat)", numa_names(files)),
-            ("pressure (/proc/pressure)", found(pressure_names(files))),
-            ("memory bandwidth monitoring (resctrl)", found(resctrl_names(files))),
-        ]
-    }
-
-    pub fn unit(&self) -> &'static str {
-        match &self.what {
-            What::Disk { factor: 512, .. } => "B",
-            What::Net { field, .. } if field.ends_with("bytes") => "B",
-            What::File(_) => "B",
-            What::Pressure { .. } => "us",
-            _ => "",
+        let below = |prefix: &str, folder: &str, fields: &dyn Fn(&str) -> Vec<String>| {
+            let names = files.names(folder).into_iter();
+            let of = |name: String| prefixed(&format!("{prefix}.{name}"), fields(&name));
+            names.flat_map(of).collect::<Vec<String>>()
+        };
+        let firsts = |path: &str| -> Vec<String> {
+            let text = files.text(path).unwrap_or_default();
+            let words = text.lines().filter_map(|line| line.split_whitespace().next());
+            words.map(|word| word.trim_end_matches(':').to_owned()).collect()
+        };
+        let disk = || DISK.iter().map(|(name, ..)| (*name).to_owned()).collect::<Vec<_>>();
+        let net = || NET.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let pressure = |_: &str| ["some", "full"].map(str::to_owned).to_vec();
+        let numa = |node: &str| firsts(&format!("{NODES}/{node}/numastat"));
+        let resctrl = |domain: &str| files.names(&format!("{RESCTRL}/{domain}"));
+        let disks = [prefixed("disk", disk()), below("disk", "sys/block", &|_| disk())];
+        let nets = [prefixed("net", net()), below("net", NETS, &|_| net())];
+        let mut all = vec![
+            ("block devices (/proc/diskstats)", disks.concat()),
+            ("networks (/sys/class/net)", nets.concat()),
+            ("interrupts (/proc/interrupts)", prefixed("irq", firsts("proc/interrupts"))),
+            ("virtual memory (/proc/vmstat)", prefixed("vmstat", firsts("proc/vmstat"))),
+            ("NUMA (numastat)", below("numa", NODES, &numa)),
+            ("pressure (/proc/pressure)", below("pressure", PRESSURE, &pressure)),
+            ("memory bandwidth monitoring (resctrl)", below("resctrl", RESCTRL, &resctrl)),
+        ];
+        for (_, names) in &mut all {
+            names.retain(|name| SystemCounter::find(files, name).is_some());
         }
+        all
     }
 
     pub fn value(&self) -> Option<u64> {
-        let files = &self.files;
-        match &self.what {
-            What::Disk { device, field, factor } => disk(files, device.as_deref(), *field, *factor),
-            What::Net { interface, field } => net(files, interface.as_deref(), field),
-            What::Interrupt(name) => interrupts(&files.text("proc/interrupts")?, name),
-            What::Line { path, name } => line(&files.text(path)?, name),
-            What::Pressure { path, kind } => pressure(&files.text(path)?, kind),
-            What::File(path) => files.text(path)?.parse().ok(),
+        match &self.place {
+            CounterPlace::Disks { devices, field, factor } => {
+                let text = self.files.text("proc/diskstats")?;
+                sum(text.lines().filter_map(|line| {
+                    let mut words = line.split_whitespace().skip(2);
+                    let name = words.next()?;
+                    let is_wanted = devices.iter().any(|wanted| wanted == name);
+                    is_wanted
+                        .then(|| words.nth(*field)?.parse::<u64>().ok()?.checked_mul(*factor))?
+                }))
+            }
+            CounterPlace::Lines { paths, name } => {
+                sum(paths.iter().filter_map(|path| line(&self.files.text(path)?, name)))
+            }
         }
     }
 }
 
-fn disk(files: &Files, device: Option<&str>, field: usize, factor: u64) -> Option<u64> {
-    let text = files.text("proc/diskstats")?;
-    let wanted = match device {
-        Some(device) => vec![device.to_owned()],
-        None => disks(files),
-    };
-    sum(text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace().skip(2);
-        let name = words.next()?;
-        let is_wanted = wanted.iter().any(|wanted| wanted == name);
-        is_wanted.then(|| words.nth(field)?.parse::<u64>().ok()?.checked_mul(factor))?
-    }))
-}
-
-fn net(files: &Files, interface: Option<&str>, field: &str) -> Option<u64> {
-    let read = |name: &str| {
-        let text = files.text(&format!("sys/class/net/{name}/statistics/{field}"))?;
-        text.parse().ok()
-    };
-    match interface {
-        Some(name) => read(name),
-        None => sum(files.names("sys/class/net").iter().filter_map(|name| read(name))),
-    }
-}
-
-fn interrupts(text: &str, name: &str) -> Option<u64> {
-    let of_name = |line: &str| {
-        let (head, counts) = line.split_once(':')?;
-        (head.trim() == name).then(|| counts.to_owned())
-    };
-    let counts = text.lines().find_map(of_name)?;
-    sum(counts.split_whitespace().map_while(|word| word.parse::<u64>().ok()))
-}
-
+/// Adds up the numbers behind a name: `24: 5 7 PCI-MSI`, `pgpgin 77`, `some avg10=0.00 total=55`.
 fn line(text: &str, name: &str) -> Option<u64> {
-    let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
-    text.lines().find_map(of_name)
-}
-
-fn pressure(text: &str, kind: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with(kind))?;
-    line.split("total=").nth(1)?.trim().parse().ok()
-}
-
-fn disk_names(files: &Files) -> Vec<String> {
-    let disks = disks(files);
-    if disks.is_empty() {
-        return Vec::new();
-    }
-    let of = |prefix: String| DISK.iter().map(move |(field, ..)| format!("{prefix}.{field}"));
-    let each = disks.iter().flat_map(|disk| of(format!("disk.{disk}")));
-    of("disk".to_owned()).chain(each).collect()
-}
-
-fn net_names(files: &Files) -> Vec<String> {
-    let interfaces = files.names("sys/class/net");
-    if interfaces.is_empty() {
-        return Vec::new();
-    }
-    let of = |prefix: String| NET.iter().map(move |field| format!("{prefix}.{field}"));
-    let each = interfaces.iter().flat_map(|name| of(format!("net.{name}")));
-    of("net".to_owned()).chain(each).collect()
-}
-
-fn interrupt_names(files: &Files) -> Vec<String> {
-    let text = files.text("proc/interrupts").unwrap_or_default();
-    let name = |line: &str| Some(format!("irq.{}", line.split_once(':')?.0.trim()));
-    text.lines().skip(1).filter_map(name).collect()
-}
-
-fn line_names(files: &Files, path: &str, prefix: &str) -> Vec<String> {
-    let text = files.text(path).unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.split_whitespace().next());
-    let names = names.filter(|name| is_counter(name));
-    names.map(|name| format!("{prefix}.{name}")).collect()
-}
-
-fn numa_names(files: &Files) -> Vec<String> {
-    const NODES: &str = "sys/devices/system/node";
-    let nodes = files.names(NODES).into_iter().filter(|name| name.starts_with("node"));
-    let names = |node: String| {
-        line_names(files, &format!("{NODES}/{node}/numastat"), &format!("numa.{node}"))
-    };
-    nodes.flat_map(names).collect()
-}
-
-fn pressure_names(files: &Files) -> Vec<String> {
-    let kinds = |name: String| ["some", "full"].map(|kind| format!("pressure.{name}.{kind}"));
-    files.names("proc/pressure").into_iter().flat_map(kinds).collect()
-}
-
-fn resctrl_names(files: &Files) -> Vec<String> {
-    let of_domain = |domain: String| {
-        let names = files.names(&format!("{RESCTRL}/{domain}")).into_iter();
-        names.map(move |name| format!("resctrl.{domain}.{name}"))
-    };
-    files.names(RESCTRL).into_iter().flat_map(of_domain).collect()
+    let rest = text.lines().find_map(|line| {
+        let rest = line.trim_start().strip_prefix(name)?;
+        (name.is_empty() || rest.starts_with([' ', ':'])).then_some(rest)
+    })?;
+    let words = rest.trim_start_matches(':').split_whitespace();
+    let words = words.filter(|word| !word.starts_with("avg"));
+    sum(words.map_while(|word| word.trim_start_matches("total=").parse().ok()))
 }
 
 fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
@@ -192,75 +125,57 @@ fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
 /// Returns false for levels that rise and fall (free pages, cache occupancy): they have no count in
 /// an interval.
 fn is_counter(field: &str) -> bool {
-    let grows = ["nr_dirtied", "nr_written"].contains(&field);
-    grows
-        || (!field.starts_with("nr_")
-            && !field.ends_with("_threshold")
-            && !["llc_occupancy", "workingset_nodes"].contains(&field))
+    let is_level = field.starts_with("nr_")
+        || field.ends_with("_threshold")
+        || ["llc_occupancy", "workingset_nodes"].contains(&field);
+    !is_level || ["nr_dirtied", "nr_written"].contains(&field)
 }
 
-fn what(name: &str) -> Option<What> {
+fn place(files: &Files, name: &str) -> Option<(&'static str, CounterPlace)> {
     let (source, rest) = name.split_once('.')?;
-    match source {
-        "disk" => {
-            let (device, field) = last_field(rest);
-            let (_, field, factor) = DISK.iter().find(|(known, ..)| *known == field)?;
-            Some(What::Disk { device, field: *field, factor: *factor })
+    let lines = |unit, path: String, name: &str| {
+        let name = name.to_owned();
+        Some((unit, CounterPlace::Lines { paths: vec![path], name }))
+    };
+    let (of, field) = rest.rsplit_once('.').map_or((None, rest), |(of, field)| (Some(of), field));
+    // Names come from the command line and become parts of paths.
+    let is_plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
+    match (source, of) {
+        ("disk", _) => {
+            let (_, field, factor) = *DISK.iter().find(|(known, ..)| *known == field)?;
+            let devices = of.map_or_else(|| disks(files), |device| vec![device.to_owned()]);
+            let unit = if factor == 1 { "" } else { "B" };
+            Some((unit, CounterPlace::Disks { devices, field, factor }))
         }
-        "net" => {
-            let (interface, field) = last_field(rest);
-            let is_sound = interface.as_deref().is_none_or(is_plain) && NET.contains(&field);
-            is_sound.then(|| What::Net { interface, field: field.to_owned() })
+        ("irq", _) => lines("", "proc/interrupts".to_owned(), rest),
+        ("vmstat", None) if is_counter(field) => lines("", "proc/vmstat".to_owned(), field),
+        _ if !of.is_none_or(is_plain) => None,
+        ("net", _) if NET.contains(&field) => {
+            let names = of.map_or_else(|| files.names(NETS), |name| vec![name.to_owned()]);
+            let path = |name: &String| format!("{NETS}/{name}/statistics/{field}");
+            let paths = names.iter().map(path).collect();
+            let unit = if field.ends_with("bytes") { "B" } else { "" };
+            Some((unit, CounterPlace::Lines { paths, name: String::new() }))
         }
-        "irq" => Some(What::Interrupt(rest.to_owned())),
-        "vmstat" => is_counter(rest)
-            .then(|| What::Line { path: "proc/vmstat".to_owned(), name: rest.to_owned() }),
-        _ => what_of_directory(source, rest),
-    }
-}
-
-fn what_of_directory(source: &str, rest: &str) -> Option<What> {
-    let (directory, field) = rest.split_once('.').filter(|(name, _)| is_plain(name))?;
-    match source {
-        "numa" => Some(What::Line {
-            path: format!("sys/devices/system/node/{directory}/numastat"),
-            name: field.to_owned(),
-        }),
-        "pressure" => Some(What::Pressure {
-            path: format!("proc/pressure/{directory}"),
-            kind: field.to_owned(),
-        }),
-        "resctrl" if is_plain(field) && is_counter(field) => {
-            Some(What::File(format!("{RESCTRL}/{directory}/{field}")))
+        ("numa", Some(node)) => lines("", format!("{NODES}/{node}/numastat"), field),
+        ("pressure", Some(of)) => lines("us", format!("{PRESSURE}/{of}"), field),
+        ("resctrl", Some(domain)) if is_plain(field) && is_counter(field) => {
+            lines("B", format!("{RESCTRL}/{domain}/{field}"), "")
         }
         _ => None,
     }
 }
 
-/// Splits the text at its last dot into the device, if there is one, and the field.
-fn last_field(text: &str) -> (Option<String>, &str) {
-    match text.rsplit_once('.') {
-        Some((device, field)) => (Some(device.to_owned()), field),
-        None => (None, text),
-    }
-}
-
-/// Refuses separators: names come from the command line and become parts of paths.
-fn is_plain(part: &str) -> bool {
-    !part.is_empty() && !part.contains('/') && part != ".."
-}
-
 /// Lists whole disks: those of /sys/block that have a size and are backed by no other counted disk.
 fn disks(files: &Files) -> Vec<String> {
-    let there = |name: &String| {
+    let is_whole = |name: &String| {
         let size = files.text(&format!("sys/block/{name}/size"));
-        let slaves = files.names(&format!("sys/block/{name}/slaves"));
         size.is_some_and(|size| size != "0")
-            && slaves.is_empty()
+            && files.names(&format!("sys/block/{name}/slaves")).is_empty()
             && !name.starts_with("loop")
             && !name.starts_with("ram")
     };
-    files.names("sys/block").into_iter().filter(there).collect()
+    files.names("sys/block").into_iter().filter(is_whole).collect()
 }
 
 #[cfg(test)]

@@ -107,14 +107,14 @@ fn discover(mesh: &Mesh) -> Cmn {
 /// names of its values.
 fn filters(pmu: &Pmu) -> Vec<(u16, u64, &'static str)> {
     let mut all = Vec::new();
-    for alias in pmu.events().iter().filter(|alias| alias.terms.contains("occupid")) {
+    for alias in pmu.events.iter().filter(|alias| alias.terms.contains("occupid")) {
         let number = |name: &str| alias.term(name).unwrap();
         let same = |other: &&Alias| {
             (other.term("type"), other.term("eventid"))
                 == (Some(number("type")), Some(number("eventid")))
         };
         let names: Vec<&str> =
-            pmu.events().iter().filter(same).map(|other| other.name.as_str()).collect();
+            pmu.events.iter().filter(same).map(|other| other.name.as_str()).collect();
         let ends = |end: &str| names.iter().any(|name| name.ends_with(end));
         let kind = if ends("_class0") {
             "CLASS_OCCUP_ID"
@@ -376,7 +376,7 @@ impl Random {
 fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
     let pmu = &cmn.pmu;
     let alias = loop {
-        let events = pmu.events();
+        let events = &pmu.events;
         let alias = &events[random.below(events.len())];
         let is_common = alias.name.starts_with("mxp");
         if !is_common || random.one_in(8) {

@@ -99,7 +99,7 @@ impl Bench {
     /// Checks the driver's own map, as our tool reads it: every node with registers is in its
     /// place.
     pub(super) fn map(&mut self) -> Result<()> {
-        let printed = self.machine.guest("daqmeter pmu map --format json 2>/dev/null")?;
+        let printed = self.machine.guest("daqmeter pmu map --json 2>/dev/null")?;
         let maps = printed.lines().count();
         ensure!(maps == self.meshes.len(), "{maps} maps");
         for (line, mesh) in printed.lines().zip(&self.meshes) {
@@ -113,7 +113,7 @@ impl Bench {
     /// Begins a program that counts by steps; it is ready when this returns.
     pub(super) fn begin_steps(&mut self, events: &[&str]) -> Result<()> {
         let list = options(events.iter().copied());
-        self.machine.send(&format!("daqmeter pmu stat --step --format csv {list} 2>/tmp/said"))?;
+        self.machine.send(&format!("daqmeter pmu stat --step -x ';' {list} 2>/tmp/said"))?;
         self.step(events.len()).map(drop)
     }
 

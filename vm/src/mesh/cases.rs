@@ -114,7 +114,7 @@ fn one_of_each(bench: &mut Bench) -> Result<()> {
             continue;
         };
         let code = if node.type_code == 0xd { RNI } else { node.type_code };
-        let Some(alias) = pmu.events().iter().find(|alias| is_plain(alias, code)) else {
+        let Some(alias) = pmu.events.iter().find(|alias| is_plain(alias, code)) else {
             continue;
         };
         let id = alias.term("eventid").context("no eventid")?;

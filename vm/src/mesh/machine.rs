@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use crate::shell::{Line, line};
 use anyhow::{Context, Result, ensure};
 use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory, Wrap};
-use daqmeter_pmu::mesh::registers::MeshRegisters;
 use daqmeter_record::Mesh;
 use serde_json::json;
 
@@ -44,15 +43,14 @@ pub(crate) struct FileMemory {
     at: u64,
 }
 
-impl MeshRegisters for FileMemory {
-    fn read(&self, offset: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, self.at + offset).ok()?;
-        Some(u64::from_le_bytes(bytes))
-    }
-}
-
 impl RegisterMemory for FileMemory {
+    fn read(&self, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        let done = self.file.read_exact_at(&mut bytes, self.at + offset);
+        done.expect("the file was made as large as the meshes");
+        u64::from_le_bytes(bytes)
+    }
+
     fn write(&mut self, offset: u64, value: u64) {
         let done = self.file.write_all_at(&value.to_le_bytes(), self.at + offset);
         done.expect("the file was made as large as the meshes");

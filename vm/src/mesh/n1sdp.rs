@@ -314,7 +314,7 @@ fn refused_to_others(bench: &mut Bench) -> Result<()> {
     )?;
     let reason = printed.contains("perf_event_paranoid is 3; run as root");
     ensure!(status == 2 && reason, "{status}: {printed}");
-    bench.refused("stat --count 1 -e cycles:pp", "modifier")?;
+    bench.refused("stat --count 1 -e cycles:pp", "is not an event")?;
     println!("bad input: refused before anything is opened, with the reason");
     Ok(())
 }

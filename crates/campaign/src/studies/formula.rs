@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink};
 use daqmeter_etherbone::link::LinkProfile;
 use daqmeter_etherbone::transport::Bridge;
-use daqmeter_pmu::emulated::catalogue;
-use daqmeter_pmu::mesh::topology;
+use daqmeter_pmu::emulated::emulated;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::{EventResolver, MetricGroup, perf_format};
 use daqmeter_readout::simulate::{Occupancy, Ring, Rings};
@@ -140,7 +139,7 @@ impl Formula {
                 figure.of(run.get_or_init(|| rings.run(*khz)), rings)
             }
             Formula::Perf { output, group, metric, interval, each_second } => {
-                let observed = perf_format::parse(inputs.perf.get(output)?).ok()?;
+                let observed = perf_format::parse(inputs.perf.get(output)?, None).ok()?;
                 let metrics = MetricGroup::find(group).ok()?.metrics_of(&observed.events).ok()?;
                 let metric = metrics.iter().find(|found| found.name == *metric)?;
                 let rate = (*metric.observe(&observed).values.get(*interval)?)?;
@@ -261,11 +260,9 @@ impl RingFigure {
 }
 
 fn share_percent(events: &[String]) -> Option<f64> {
-    let mut mesh = topology::shipped("n1sdp")?;
-    mesh.name = "arm_cmn_0".to_owned();
-    let pmus = [catalogue(&mesh)];
+    let (mesh, pmu) = emulated("n1sdp")?;
     let files = Files::below("/nonexistent");
-    let host = EventResolver { pmus: &pmus, files: &files };
+    let host = EventResolver { pmus: &[pmu], files: &files };
     let set = host.resolve(events).ok()?;
     let shares = plan(&mesh, Driver::N1sdp, &set.groups).ok()?.shares;
     Some(shares.into_iter().fold(1.0, f64::min) * 100.0)

@@ -4,12 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::{Observer, text_input_up_to};
-use daqmeter_pmu::emulated::catalogue;
+use daqmeter_pmu::emulated::{catalogue, emulated};
 use daqmeter_pmu::mesh::{self, nodes, topology};
-use daqmeter_pmu::plan::{CountPlanError, Driver, Rules};
+use daqmeter_pmu::plan::{Driver, Rules};
 use daqmeter_pmu::source::KernelOpener;
-use daqmeter_pmu::{Count, EventResolver, EventSet, MetricGroup, Pmu, PmuObserver, discover};
+use daqmeter_pmu::{
+    Count, EventResolver, MetricGroup, Pmu, PmuEvent, PmuObserver, Selection, discover,
+};
 use daqmeter_record::Mesh;
 use daqmeter_report::pmu::tables::RateUnit;
 use daqmeter_sys::host::Files;
@@ -36,7 +39,7 @@ pub(crate) struct Wanted {
 /// Source of the map of the mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Place {
-    /// Map of the mesh: a description (.toml), the driver's map, or a dump of registers
+    /// Map of the mesh: of pmu map --json, the driver's map, or a description (.toml)
     #[arg(long, value_name = "FILE", help_heading = "Mesh")]
     pub(crate) map: Vec<PathBuf>,
     /// A mesh that is not there, with counts of its own: n1sdp, cmn650, cmn700, s3
@@ -57,93 +60,66 @@ impl Setting {
     pub(crate) fn offline(mut self) -> Setting {
         for mesh in &self.meshes {
             if self.pmus.iter().all(|pmu| pmu.name != mesh.name) {
-                let mut pmu = catalogue(mesh);
-                pmu.name.clone_from(&mesh.name);
-                self.pmus.push(pmu);
+                self.pmus.push(catalogue(mesh));
             }
         }
         self
     }
 }
 
-/// Returns this kernel's driver if there is a mesh, otherwise the latest one.
-fn driver_of(files: &Files, pmus: &[Pmu]) -> Driver {
-    let is_here = pmus.iter().any(|pmu| pmu.family() == "arm_cmn");
-    match files.text("proc/sys/kernel/osrelease").filter(|_| is_here) {
-        Some(release) => Driver::of_kernel(&release),
-        None => Driver::Mainline,
-    }
-}
+/// Longest text of a map or of perf's output, in bytes: perf writes about 70 for each count.
+const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// Longest map: a dump of registers has a line of 30 bytes for each register that is not 0, some MB
-/// for the largest mesh.
-const MAX_MAP_BYTES: u64 = 64 << 20;
+/// Reads a file, or stdin for `-`.
+pub(super) fn text_of(path: &PathBuf) -> Result<String, Failure> {
+    let place = if path.as_os_str() == "-" { "/dev/stdin".as_ref() } else { path.as_path() };
+    text_input_up_to(place, MAX_TEXT_BYTES)
+        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))
+}
 
 impl Place {
     pub(crate) fn setting(&self) -> Result<Setting, Failure> {
         let files = Files::default();
         if let Some(name) = &self.emulated {
-            let mut mesh = topology::shipped(name).ok_or_else(|| {
+            let (mesh, pmu) = emulated(name).ok_or_else(|| {
                 let names: Vec<&str> = topology::SHIPPED.iter().map(|(name, _)| *name).collect();
-                Failure::refused(format!(
-                    "there is no emulated mesh `{name}`; there are {}",
-                    names.join(", ")
-                ))
+                let names = names.join(", ");
+                Failure::refused(format!("there is no emulated mesh `{name}`; there are {names}"))
             })?;
-            mesh.name = "arm_cmn_0".to_owned();
-            return Ok(Setting {
-                files,
-                pmus: vec![catalogue(&mesh)],
-                meshes: vec![mesh],
-                is_emulated: true,
-                driver: Driver::Mainline,
-            });
+            let driver = Driver::Mainline;
+            let (pmus, meshes) = (vec![pmu], vec![mesh]);
+            return Ok(Setting { files, pmus, meshes, is_emulated: true, driver });
         }
         let pmus = discover(&files);
+        let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
         let mut meshes = Vec::new();
-        for path in &self.map {
-            let name = path.display().to_string();
-            let text = text_input_up_to(path, MAX_MAP_BYTES);
-            let text =
-                text.map_err(|error| Failure::refused(format!("cannot read {name}: {error}")))?;
-            meshes.push(mesh::from_text(&text, &name).map_err(Failure::refused)?);
+        for (at, path) in self.map.iter().enumerate() {
+            let text = text_of(path)?;
+            let mut mesh =
+                mesh::from_text(&text, &path.display().to_string()).map_err(Failure::refused)?;
+            let by_address = cmns.iter().find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
+            let pmu = by_address.or(cmns.get(at)).map(|pmu| pmu.name.clone());
+            mesh.name = pmu.unwrap_or_else(|| format!("arm_cmn_{at}"));
+            meshes.push(mesh);
         }
         if self.map.is_empty() {
             meshes = mesh::of_host(&files, &pmus);
-        } else {
-            name_after(&mut meshes, &pmus);
         }
-        Ok(Setting { driver: driver_of(&files, &pmus), files, pmus, meshes, is_emulated: false })
+        let release = files.text("proc/sys/kernel/osrelease").filter(|_| !cmns.is_empty());
+        let driver = release.map_or(Driver::Mainline, |release| Driver::of_kernel(&release));
+        Ok(Setting { driver, files, pmus, meshes, is_emulated: false })
     }
-}
-
-fn name_after(meshes: &mut [Mesh], pmus: &[Pmu]) {
-    let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
-    for (at, mesh) in meshes.iter_mut().enumerate() {
-        let by_address = cmns.iter().find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
-        let name = by_address
-            .or(cmns.get(at))
-            .map_or_else(|| format!("arm_cmn_{at}"), |pmu| pmu.name.clone());
-        mesh.name = name;
-    }
-}
-
-pub(crate) struct Chosen {
-    pub(crate) what: String,
-    pub(crate) set: EventSet,
-    pub(crate) metrics: Vec<daqmeter_pmu::groups::Metric>,
 }
 
 impl Wanted {
     /// Resolves events and groups, and refuses impossible ones before anything is opened.
-    pub(crate) fn choose(&self, setting: &Setting) -> Result<Chosen, Failure> {
+    pub(crate) fn choose(&self, setting: &Setting) -> Result<Selection, Failure> {
         let (mut texts, mut metrics, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for name in &self.groups {
             let group = MetricGroup::find(name).map_err(Failure::refused)?;
             let first = texts.len();
-            let (events, found) =
-                group.expand(&setting.pmus, &setting.meshes).map_err(Failure::refused)?;
-            refuse_unknown(setting, name, &events)?;
+            let expanded = group.expand(&setting.pmus, &setting.meshes);
+            let (events, found) = expanded.map_err(Failure::refused)?;
             texts.extend(events);
             metrics.extend(found.into_iter().map(|metric| metric.shifted(first)));
             names.push(group.name);
@@ -161,84 +137,46 @@ impl Wanted {
         }
         let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
         let set = host.resolve(&texts).map_err(Failure::refused)?;
-        for warning in &set.warnings {
-            tell(&format!("daqmeter: warning: {warning}"));
-        }
         let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
-        let driver = setting.driver;
-        for warning in setting.meshes.iter().filter(used).filter_map(|mesh| driver.warning(mesh)) {
+        let meshes = setting.meshes.iter().filter(used);
+        let warnings = meshes.filter_map(|mesh| setting.driver.warning(mesh));
+        for warning in set.warnings.iter().cloned().chain(warnings) {
             tell(&format!("daqmeter: warning: {warning}"));
         }
-        refuse_impossible(&set, &setting.meshes, driver)?;
-        Ok(Chosen { what: names.join(", "), set, metrics })
+        set.groups.iter().try_for_each(|group| refuse_impossible(group, setting))?;
+        Ok(Selection { what: names.join(", "), set, metrics, meshes: setting.meshes.clone() })
     }
 }
 
-/// Refuses an unknown event of a group's file with the name of the file.
-fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(), Failure> {
-    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
-    match host.resolve(events) {
-        Err(error) if group.ends_with(".toml") => {
-            Err(Failure::refused(format!("{group}: {error}")))
-        }
+/// Refuses a group that none of its meshes can count; the driver adds them up.
+fn refuse_impossible(group: &Vec<PmuEvent>, setting: &Setting) -> Result<(), Failure> {
+    let is_theirs = |mesh: &&Mesh| group.iter().all(|event| event.is_on(&mesh.name));
+    let meshes = setting.meshes.iter().filter(is_theirs);
+    let checked =
+        meshes.map(|mesh| Rules::new(mesh, setting.driver).check(std::slice::from_ref(group)));
+    let (fits, refused): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
+    match refused.into_iter().next() {
+        Some(Err(error)) if fits.is_empty() => Err(Failure::refused(error)),
         _ => Ok(()),
     }
 }
 
-fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<(), Failure> {
-    for group in &set.groups {
-        let on_mesh = group.iter().all(|event| event.on_mesh.is_some());
-        let Some(event_of_group) = group.first().filter(|_| on_mesh) else {
-            continue;
-        };
-        let of_pmu = |mesh: &&Mesh| event_of_group.is_on(&mesh.name);
-        let errors: Vec<CountPlanError> = meshes
-            .iter()
-            .filter(of_pmu)
-            .filter_map(|mesh| Rules::new(mesh, driver).check(std::slice::from_ref(group)).err())
-            .collect();
-        // One of several meshes at least must have the events; the driver adds them up.
-        if let (Some(error), true) =
-            (errors.first(), errors.len() == meshes.iter().filter(of_pmu).count())
-        {
-            return Err(Failure::refused(error));
-        }
-    }
-    Ok(())
-}
-
 fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
-    let bare = event.trim_end_matches('/');
-    let (pmu, name) = bare.split_once('/').map_or((None, bare), |(pmu, name)| (Some(pmu), name));
     let mut texts = Vec::new();
     for mesh in &setting.meshes {
-        if pmu.is_some_and(|pmu| pmu != mesh.name && !mesh.name.starts_with(&format!("{pmu}_"))) {
-            continue;
-        }
-        let known = setting
-            .pmus
-            .iter()
-            .find(|found| found.name == mesh.name)
-            .and_then(|pmu| pmu.event(name));
-        let code = known.and_then(|alias| alias.term("type")).ok_or_else(|| {
+        let pmu = setting.pmus.iter().find(|pmu| pmu.name == mesh.name);
+        let code = pmu.and_then(|pmu| pmu.event(event)?.term("type"));
+        let code = code.and_then(|code| u16::try_from(code).ok()).ok_or_else(|| {
+            let mesh = &mesh.name;
             Failure::refused(format!(
-                "--heat: {} has no event `{name}` (daqmeter pmu list --events)",
-                mesh.name
+                "--heat: {mesh} has no event `{event}` (daqmeter pmu list --events)"
             ))
         })?;
-        let code = u16::try_from(code).unwrap_or(u16::MAX);
-        let mut ids: Vec<u16> = mesh
-            .nodes
-            .iter()
-            .filter(|node| nodes::counts_as(node.type_code, code))
-            .map(|node| node.node_id)
-            .collect();
-        if code == 0x6 {
-            ids = mesh.crosspoints.iter().map(|xp| xp.node_id).collect();
-        }
-        texts.extend(
-            ids.into_iter().map(|id| format!("{}/{name},bynodeid=1,nodeid={id:#x}/", mesh.name)),
-        );
+        let xps = mesh.crosspoints.iter().map(|xp| (nodes::XP, xp.node_id));
+        let others = mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
+        let counted = xps.chain(others).filter(|(kind, _)| nodes::counts_as(*kind, code));
+        let text = |(_, id)| format!("{}/{event},bynodeid=1,nodeid={id:#x}/", mesh.name);
+        texts.extend(counted.map(text));
     }
     if texts.is_empty() {
         return Err(Failure::refused(
@@ -249,8 +187,7 @@ fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
 }
 
 pub(crate) struct Observed {
-    chosen: Chosen,
-    meshes: Vec<Mesh>,
+    selection: Selection,
     interval: Duration,
 }
 
@@ -267,50 +204,27 @@ impl Observed {
         }
         let is_group = !what.contains(['/', ':', '{', ',']) && MetricGroup::find(what).is_ok();
         let mut wanted = Wanted::default();
-        if is_group {
-            wanted.groups.push(what.to_owned())
-        } else {
-            wanted.events.push(what.to_owned())
-        }
+        let list = if is_group { &mut wanted.groups } else { &mut wanted.events };
+        list.push(what.to_owned());
         let setting = wanted.place.setting()?;
-        let chosen = wanted.choose(&setting)?;
+        let selection = wanted.choose(&setting)?;
         // Reports an error before anything is measured.
-        Count::open(&chosen.set, &chosen.what, &mut KernelOpener { files: setting.files })
+        Count::open(&selection, &mut KernelOpener { files: setting.files })
             .map_err(Failure::refused)?;
-        Ok(Observed { chosen, meshes: setting.meshes, interval })
+        Ok(Observed { selection, interval })
     }
 
     pub(crate) fn observer(&self) -> Box<dyn Observer> {
-        let Chosen { what, set, metrics } = &self.chosen;
         let kernel = KernelOpener { files: Files::default() };
-        Box::new(PmuObserver::new(
-            what,
-            set.clone(),
-            metrics.clone(),
-            self.meshes.clone(),
-            self.interval,
-            kernel,
-        ))
+        Box::new(PmuObserver::new(self.selection.clone(), self.interval, kernel))
     }
 }
 
-/// Units of bytes on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ByteUnit {
-    /// Powers of 1000
-    Mb,
-    /// Powers of 1024
-    Mib,
-    /// Both
-    Both,
-}
-
-impl From<ByteUnit> for RateUnit {
-    fn from(unit: ByteUnit) -> RateUnit {
-        match unit {
-            ByteUnit::Mb => RateUnit::Mb,
-            ByteUnit::Mib => RateUnit::Mib,
-            ByteUnit::Both => RateUnit::Both,
-        }
-    }
+/// Parser of the unit of bytes.
+pub(super) fn byte_unit() -> impl TypedValueParser<Value = RateUnit> {
+    PossibleValuesParser::new(["mb", "mib", "both"]).map(|name| match name.as_str() {
+        "mib" => RateUnit::Mib,
+        "both" => RateUnit::Both,
+        _ => RateUnit::Mb,
+    })
 }

@@ -1,9 +1,7 @@
 //! `daqmeter pmu`: counters of the interconnect and of everything else that Linux counts.
 
 pub(crate) mod chosen;
-mod import;
 mod list;
-mod live;
 mod map;
 mod plan;
 mod replay;
@@ -51,9 +49,7 @@ enum Verb {
     Stat(Box<stat::Arguments>),
     /// Count while a known load runs, and compare
     Verify(verify::Arguments),
-    /// Count in intervals into a file; like stat, without tables
-    Record(Box<stat::Arguments>),
-    /// Show what was recorded, as tables or as a heat map that moves
+    /// Show what was recorded, an interval after the other
     Replay(replay::Arguments),
 }
 
@@ -62,9 +58,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::List(arguments) => list::run(arguments),
         Verb::Map(arguments) => map::run(arguments),
         Verb::Plan(arguments) => plan::run(arguments),
-        Verb::Stat(arguments) => stat::run(arguments, false),
+        Verb::Stat(arguments) => stat::run(arguments),
         Verb::Verify(arguments) => verify::run(arguments),
-        Verb::Record(arguments) => stat::run(arguments, true),
         Verb::Replay(arguments) => replay::run(arguments),
     }
 }

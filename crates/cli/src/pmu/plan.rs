@@ -1,6 +1,5 @@
 //! `daqmeter pmu plan`.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -19,7 +18,7 @@ use crate::output::{Failure, emit};
 /// the mesh is needed: that of this host, or with --map that of any other.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu plan --emulated n1sdp --driver n1sdp -e arm_cmn/rnid_txdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=12/\n  $ daqmeter pmu plan --map lab7.dump --driver 6.1 -g memory -g slc    # for another machine's mesh\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
+    after_long_help = "Examples:\n\n  $ daqmeter pmu plan --emulated n1sdp --driver n1sdp -e arm_cmn/rnid_txdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=12/\n  $ daqmeter pmu plan --map lab7.json --driver 6.1 -g memory -g slc    # for another machine's mesh\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -28,9 +27,6 @@ pub(crate) struct Arguments {
     /// [default: this kernel for its own mesh, otherwise mainline]
     #[arg(long, value_name = "DRIVER", value_parser = drivers())]
     driver: Option<Driver>,
-    /// Lines of JSON
-    #[arg(long)]
-    json: bool,
 }
 
 fn drivers() -> impl TypedValueParser<Value = Driver> {
@@ -47,34 +43,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "a plan needs the map of a mesh: root and debugfs on the machine itself, --map FILE, or --emulated n1sdp",
         ));
     }
-    let chosen = arguments.wanted.choose(&setting)?;
-    let driver = setting.driver;
-    let mut out = String::new();
+    let groups = arguments.wanted.choose(&setting)?.set.groups;
+    let mut texts = Vec::new();
     for mesh in &setting.meshes {
-        let of_mesh = |event: &PmuEvent| event.is_on(&mesh.name);
-        let groups: Vec<Vec<PmuEvent>> =
-            chosen.set.groups.iter().filter(|group| group.iter().all(of_mesh)).cloned().collect();
-        if groups.is_empty() {
-            continue;
-        }
-        let found = plan(mesh, driver, &groups).map_err(Failure::refused)?;
-        if arguments.json {
-            out.push_str(&json(&mesh.name, &groups, &found));
-        } else {
-            let _ = write!(
-                out,
-                "{}{}",
-                if out.is_empty() { "" } else { "\n" },
-                text(&mesh.name, driver, &groups, &found)
-            );
+        let is_of_mesh = |group: &&Vec<PmuEvent>| group.iter().all(|event| event.is_on(&mesh.name));
+        let groups: Vec<_> = groups.iter().filter(is_of_mesh).cloned().collect();
+        if !groups.is_empty() {
+            let found = plan(mesh, setting.driver, &groups).map_err(Failure::refused)?;
+            let head = format!("{}, {} driver", mesh.name, setting.driver.name());
+            texts.push(text(&head, &groups, &found));
         }
     }
-    if out.is_empty() {
+    if texts.is_empty() {
         return Err(Failure::refused(
             "no group of events is on a known mesh as a whole: a plan is for one mesh's events",
         ));
     }
-    emit(&out)
+    emit(&texts.join("\n"))
 }
 
 fn name(group: &[PmuEvent]) -> String {
@@ -86,57 +71,32 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn limits(plan: &CountPlan, at: usize) -> Vec<String> {
-    plan.binding
-        .iter()
-        .filter(|(group, _)| *group == at)
-        .map(|(_, limit)| limit.to_string())
-        .collect()
-}
-
-fn text(mesh: &str, driver: Driver, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
-    let least = plan.shares.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut out = if least >= 1.0 {
-        format!("{mesh}, {} driver: everything counts all the time\n", driver.name())
-    } else {
-        format!(
-            "{mesh}, {} driver: events take turns, the least counts {} of the time\n",
-            driver.name(),
-            percent(least)
-        )
-    };
-    let rows = groups.iter().enumerate().map(|(at, group)| {
-        let mut waits = limits(plan, at).join("; ");
-        if waits.is_empty() && plan.shares[at] < 1.0 {
-            waits = "those before it in the list".to_owned();
-        }
-        vec![name(group), percent(plan.shares[at]), waits]
+fn text(head: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
+    let least = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let rows = groups.iter().zip(&plan.shares).enumerate().map(|(at, (group, share))| {
+        let limits = plan.binding.iter().filter(|(group, _)| *group == at);
+        let limits: Vec<String> = limits.map(|(_, limit)| limit.to_string()).collect();
+        let waits = match limits.as_slice() {
+            [] if *share < 1.0 => "those before it in the list".to_owned(),
+            limits => limits.join("; "),
+        };
+        vec![name(group), percent(*share), waits]
     });
-    out.push_str(&plain(&["event", "share", "waits for"], rows));
+    let table = plain(&["event", "share", "waits for"], rows);
+    let least_share = least(&plan.shares);
+    let mut out = match least_share >= 1.0 {
+        true => format!("{head}: everything counts all the time\n{table}"),
+        false => format!(
+            "{head}: events take turns, the least counts {} of the time\n{table}",
+            percent(least_share)
+        ),
+    };
     if let Some((order, shares)) = &plan.better {
-        let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
-        let _ = writeln!(out, "\na better order, the least counts {}:", percent(least));
         let rows =
             order.iter().map(|at| vec![format!("-e {}", name(&groups[*at])), percent(shares[*at])]);
-        out.push_str(&plain(&["event", "share"], rows));
+        let table = plain(&["event", "share"], rows);
+        let least = percent(least(shares));
+        out.push_str(&format!("\na better order, the least counts {least}:\n{table}"));
     }
     out
-}
-
-fn json(mesh: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
-    let rows: Vec<serde_json::Value> = groups
-        .iter()
-        .zip(&plan.shares)
-        .enumerate()
-        .map(|(at, (group, share))| {
-            serde_json::json!({ "group": name(group), "share": share, "waits_for": limits(plan, at) })
-        })
-        .collect();
-    let better = plan.better.as_ref().map(|(order, shares)| {
-        order
-            .iter()
-            .map(|at| serde_json::json!({ "group": name(&groups[*at]), "share": shares[*at] }))
-            .collect::<Vec<_>>()
-    });
-    format!("{}\n", serde_json::json!({ "mesh": mesh, "groups": rows, "better": better }))
 }

@@ -1,26 +1,24 @@
-//! `daqmeter pmu stat` and `record`: counting in intervals.
+//! `daqmeter pmu stat`: counting in intervals.
 
-use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use daqmeter_harness::{Tally, Watched, next_line};
-use daqmeter_pmu::Count;
-use daqmeter_pmu::count::{error_of, total_error_of, totals, turns_warning};
+use daqmeter_pmu::count::{Pause, error_of, total_error_of, totals, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
-use daqmeter_pmu::perf_format::{self, PerfFormat};
 use daqmeter_pmu::source::{KernelOpener, Opener};
+use daqmeter_pmu::{Count, MetricGroup, Selection, perf_format};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
-use daqmeter_report::pmu::{frames, map, tables};
+use daqmeter_report::pmu::tables::{self, RateUnit};
+use daqmeter_report::pmu::{frames, map};
+use daqmeter_sys::process::{ends_within, terminate};
 
-use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
-use super::import;
-use super::live::Live;
+use super::chosen::{Setting, Wanted, byte_unit, text_of};
 use crate::arguments::{budget, duration};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
@@ -33,14 +31,14 @@ use crate::recorder::{Recorder, Recording};
 /// done as it is meant, and said.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
+    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s -x ';'\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pub(super) wanted: Wanted,
+    wanted: Wanted,
     /// Length of an interval [default: 1s]; a bare number is in milliseconds, as for perf
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
-    pub(super) interval: Option<Duration>,
+    interval: Option<Duration>,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = budget, conflicts_with = "step")]
     time: Option<Duration>,
@@ -56,8 +54,14 @@ pub(crate) struct Arguments {
     from: Option<PathBuf>,
     #[command(flatten)]
     metrics: Metrics,
+    /// Print intervals as perf stat -x, with this separator
+    #[arg(short = 'x', long, value_name = "CHAR", help_heading = "Output")]
+    separator: Option<char>,
+    /// Unit of bytes
+    #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output")]
+    bytes: RateUnit,
     #[command(flatten)]
-    pub(super) written: Written,
+    recording: Recording,
     /// Count on all CPUs, as for perf: what is counted here is always of the whole system
     #[arg(short, long)]
     all_cpus: bool,
@@ -68,99 +72,130 @@ pub(crate) struct Arguments {
 
 /// Reads the length of an interval: with its unit, or in milliseconds as in perf.
 fn interval(text: &str) -> Result<Duration, String> {
-    let Ok(ms) = text.parse::<f64>() else {
-        return duration(text);
+    let length = match text.parse::<f64>() {
+        Ok(ms) => Duration::try_from_secs_f64(ms / 1e3).map_err(|error| error.to_string()),
+        Err(_) => duration(text),
     };
-    Duration::try_from_secs_f64(ms / 1e3)
-        .map_err(|_| format!("`{text}` is no length in milliseconds: write 1000, 1s or 100ms"))
-}
-
-impl Arguments {
-    fn length(&self) -> Duration {
-        self.interval.unwrap_or(Duration::from_secs(1))
+    match length {
+        Ok(Duration::ZERO) => Err("an interval has a length: write 1000, 1s or 100ms".to_owned()),
+        length => length,
     }
 }
 
-#[derive(Debug, Clone, Args)]
-pub(super) struct Written {
-    /// How intervals are printed
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
-    format: Format,
-    /// Separator of --format csv
-    #[arg(short = 'x', long, value_name = "CHAR", default_value = ";", help_heading = "Output")]
-    separator: char,
-    /// Unit of bytes
-    #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
-    pub(super) bytes: ByteUnit,
-    #[command(flatten)]
-    pub(super) recording: Recording,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Aligned, with errors and rates; a heat map where --heat asks for one
-    Table,
-    /// As perf stat prints it
-    Perf,
-    /// As perf stat -x
-    Csv,
-    /// As perf stat -j
-    PerfJson,
-}
-
-impl Written {
-    pub(super) fn perf_format(&self) -> Option<PerfFormat> {
-        match self.format {
-            Format::Table => None,
-            Format::Perf => Some(PerfFormat::Text),
-            Format::Csv => Some(PerfFormat::Csv(self.separator)),
-            Format::PerfJson => Some(PerfFormat::Json),
-        }
-    }
-}
-
-pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failure> {
-    check(arguments, quiet)?;
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.from {
-        return import::run(path, arguments);
+        return import(path, arguments);
     }
     let setting = arguments.wanted.place.setting()?;
-    let chosen = arguments.wanted.choose(&setting)?;
-    let mut recorder = Recorder::new(&arguments.written.recording)?;
-    let mut count = opened(&chosen, &setting)?;
+    let selection = arguments.wanted.choose(&setting)?;
+    let mut recorder = Recorder::new(&arguments.recording)?;
+    // Intervals are the progress.
+    recorder.progress = indicatif::ProgressBar::hidden();
+    let mut count = opened(&selection, &setting)?;
     let stop = interrupt::flag();
-    let metrics = arguments.metrics.served()?;
-    let shown = shown(arguments, quiet, &count, &setting)?;
-    let watched = arguments.written.recording.context().watch(
-        "pmu/stat",
-        info(&chosen, &setting),
-        workload(arguments, &chosen),
-    );
-    let mut parts = Parts::new();
-    let counting = Loop {
-        arguments,
-        stop: &stop,
-        shown,
-        metrics,
-        recorder: &mut recorder,
-        watched: &watched,
-        warnings: &chosen.set.warnings,
-        parts: &mut parts,
-        status: None,
+    let page = arguments.metrics.served()?;
+    let length = arguments.interval.unwrap_or(Duration::from_secs(1));
+    let workload = Workload::new("pmu")
+        .with("what", selection.what.as_str())
+        .with("interval_s", length.as_secs_f64());
+    let info = info(&selection, &setting);
+    let watched = arguments.recording.context().watch("pmu/stat", info, workload);
+    count.begin(watched.origin_ns());
+    let mut program = start(&arguments.command)?;
+    // A command may end any time.
+    let look = if program.is_some() { LOOK / 20 } else { LOOK };
+    let began = Instant::now();
+    let mut parts = Parts { watched, warnings: selection.set.warnings, written: 0, last: began };
+    let steps = arguments.step.then(steps);
+    let pause = |left: Duration| {
+        if stop.load(Ordering::Relaxed) || has_ended(program.as_mut())? {
+            return Ok::<_, Failure>(Pause::EndCount);
+        }
+        if let Some(steps) = &steps {
+            return Ok(match steps.recv_timeout(look) {
+                Ok(()) => Pause::EndInterval,
+                Err(RecvTimeoutError::Timeout) => Pause::Continue,
+                Err(RecvTimeoutError::Disconnected) => Pause::EndCount,
+            });
+        }
+        let end = arguments.time.map(|time| time.saturating_sub(began.elapsed()));
+        std::thread::sleep(left.min(look).min(end.unwrap_or(look)));
+        Ok(if end == Some(Duration::ZERO) { Pause::EndCount } else { Pause::Continue })
     };
-    let ended = counting.run(&mut count);
+    let each = |observed: &Observations| {
+        let intervals = observed.end_ns.len();
+        if let Some(page) = &page {
+            publish(page, observed);
+        }
+        if parts.is_due(began) {
+            recorder.take(parts.next(observed))?;
+        }
+        arguments.print(observed, intervals - 1)?;
+        let is_over = arguments.time.is_some_and(|time| began.elapsed() >= time);
+        Ok(!is_over && arguments.count != Some(intervals as u64))
+    };
+    let ended = count.run((!arguments.step).then_some(length), pause, each);
+    let status = program.map(end).transpose();
     let observed = count.finish();
     // Intervals from before a failure are kept.
-    if observed.end_ns.is_empty()
-        && let Err(failure) = ended
-    {
-        return Err(failure);
+    if observed.end_ns.is_empty() {
+        ended?;
+        return arguments.finish(parts.next(&observed), &observed, &mut recorder);
     }
-    let record = so_far(&watched, &chosen.set.warnings, &observed, &mut parts);
-    let done = finish(record, &observed, arguments, quiet, &mut recorder)?;
-    let status = ended?;
-    let failed = status.filter(|status| !status.success() && !stop.load(Ordering::Relaxed));
+    let done = arguments.finish(parts.next(&observed), &observed, &mut recorder)?;
+    ended?;
+    let failed = status?.filter(|status| !status.success() && !stop.load(Ordering::Relaxed));
     Ok(failed.map_or(done, exit_code))
+}
+
+/// Longest time between two looks at signals.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn opened(selection: &Selection, setting: &Setting) -> Result<Count, Failure> {
+    let mut opener: Box<dyn Opener> = if setting.is_emulated {
+        let mesh = &setting.meshes[0];
+        Box::new(Synthetic::new(mesh, &selection.set.groups).map_err(Failure::refused)?)
+    } else {
+        Box::new(KernelOpener { files: setting.files.clone() })
+    };
+    let count = Count::open(selection, opener.as_mut()).map_err(Failure::refused)?;
+    for refused in &count.refused {
+        tell(&format!("daqmeter: not counted: {refused}"));
+    }
+    Ok(count)
+}
+
+fn info(selection: &Selection, setting: &Setting) -> EngineInfo {
+    let mut pmus: Vec<&str> = selection.set.events().map(|event| event.pmu.as_str()).collect();
+    pmus.sort_unstable();
+    pmus.dedup();
+    EngineInfo { name: "pmu".into(), target: pmus.join(", "), emulated: setting.is_emulated }
+}
+
+fn start(command: &[String]) -> Result<Option<Child>, Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Ok(None);
+    };
+    let refused = |error| Failure::refused(format!("cannot start {program}: {error}"));
+    Command::new(program).args(arguments).spawn().map(Some).map_err(refused)
+}
+
+fn has_ended(program: Option<&mut Child>) -> Result<bool, Failure> {
+    let status = program.map(Child::try_wait).transpose().map_err(Failure::refused)?;
+    Ok(status.flatten().is_some())
+}
+
+/// Returns the status of the command. After a signal it is asked to end, too, as in perf stat, and
+/// soon killed.
+fn end(mut program: Child) -> Result<ExitStatus, Failure> {
+    if let Some(status) = program.try_wait().map_err(Failure::refused)? {
+        return Ok(status);
+    }
+    terminate(&mut program).map_err(Failure::refused)?;
+    if !ends_within(&program, Duration::from_secs(1)).map_err(Failure::refused)? {
+        program.kill().map_err(Failure::refused)?;
+    }
+    program.wait().map_err(Failure::refused)
 }
 
 /// Returns the exit code of the command, as shells have it: 128 and the signal that ended it.
@@ -169,187 +204,10 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-pub(super) struct Parts {
-    pub(super) written: usize,
-    began: Instant,
-    last: Instant,
-}
-
-impl Parts {
-    pub(super) fn new() -> Parts {
-        let now = Instant::now();
-        Parts { written: 0, began: now, last: now }
-    }
-
-    /// True if a part is due: after each hundredth of the run, so that there are few parts. This is
-    /// no sooner than after 1 s and no later than after 10 s.
-    pub(super) fn is_due(&self) -> bool {
-        const LEAST: Duration = Duration::from_secs(1);
-        const MOST: Duration = Duration::from_secs(10);
-        self.last.elapsed() >= (self.began.elapsed() / 100).clamp(LEAST, MOST)
-    }
-
-    pub(super) fn next(&mut self, observed: &Observations, to: usize) -> Observations {
-        let mut part = observed.part(self.written..to);
-        if self.written > 0 {
-            part.continues = true;
-            part.meshes.clear();
-        }
-        self.written = to;
-        self.last = Instant::now();
-        part
-    }
-}
-
-fn so_far(
-    watched: &Watched,
-    warnings: &[String],
-    observed: &Observations,
-    parts: &mut Parts,
-) -> RunRecord {
-    let found =
-        Tally { counters: totals(observed), warnings: warnings.to_vec(), ..Tally::default() };
-    let part = parts.next(observed, observed.end_ns.len());
-    watched.so_far(found, Some(part), Vec::new())
-}
-
-fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
-    if quiet && arguments.written.recording.records.is_none() {
-        return Err(Failure::refused("record needs --records FILE.jsonl, into which it records"));
-    }
-    if arguments.length().is_zero() {
-        return Err(Failure::refused("-I 0: an interval has a length, e.g. -I 1s"));
-    }
-    Ok(())
-}
-
-fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
-    let mut opener: Box<dyn Opener> = if setting.is_emulated {
-        Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
-    } else {
-        Box::new(KernelOpener { files: setting.files.clone() })
-    };
-    let count =
-        Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
-    for refused in &count.refused {
-        tell(&format!("daqmeter: not counted: {refused}"));
-    }
-    Ok(count.with(chosen.metrics.clone(), setting.meshes.clone()))
-}
-
-fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
-    let mut pmus: Vec<&str> = chosen.set.events().map(|event| event.pmu.as_str()).collect();
-    pmus.sort_unstable();
-    pmus.dedup();
-    EngineInfo { name: "pmu".into(), target: pmus.join(", "), emulated: setting.is_emulated }
-}
-
-fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
-    Workload::new("pmu")
-        .with("what", chosen.what.as_str())
-        .with("interval_s", arguments.length().as_secs_f64())
-}
-
-pub(super) fn finish(
-    mut record: RunRecord,
-    observed: &Observations,
-    arguments: &Arguments,
-    quiet: bool,
-    recorder: &mut Recorder,
-) -> Result<ExitCode, Failure> {
-    if let Some(warning) = turns_warning(observed) {
-        tell(&format!("daqmeter: warning: {warning}"));
-        record.warnings.push(warning);
-    }
-    let written = &arguments.written;
-    recorder.take(record)?;
-    // Ctrl-C is the usual end of a count.
-    recorder.finish(|records| {
-        let observed = records.iter().filter_map(|record| record.observed.as_deref());
-        let summary = |observed| {
-            let text = tables::summary(observed, written.bytes.into(), total_error_of);
-            format!("\n{text}")
-        };
-        if quiet || written.perf_format().is_some() {
-            String::new()
-        } else {
-            observed.map(summary).collect()
-        }
-    })
-}
-
-/// Publishes the last interval, scaled to the time for which each event was enabled.
-fn publish(page: &Page, observed: &Observations) {
-    for event in &observed.events {
-        let last = (event.count.last(), event.enabled_ns.last(), event.running_ns.last());
-        if let (Some(&count), Some(&enabled), Some(&running)) = last
-            && running > 0
-        {
-            let scaled = count as f64 * event.scale * (enabled as f64 / running as f64).max(1.0);
-            page.add("daqmeter_events_total", &event.name, scaled);
-            let share = running as f64 / enabled.max(1) as f64;
-            page.set("daqmeter_event_share", &event.name, share);
-        }
-    }
-    for metric in &observed.metrics {
-        if let Some(value) = metric.values.last().copied().flatten() {
-            let (kind, name) = (&metric.unit, &metric.name);
-            let name = if kind.is_empty() { name.clone() } else { format!("{name} [{kind}]") };
-            page.set("daqmeter_event_rate", &name, value);
-        }
-    }
-}
-
-enum Shown {
-    Nowhere,
-    Table,
-    Perf(PerfFormat),
-    Grid,
-    Live(Box<Live>),
-}
-
-fn shown(
-    arguments: &Arguments,
-    quiet: bool,
-    count: &Count,
-    setting: &Setting,
-) -> Result<Shown, Failure> {
-    if quiet || arguments.written.recording.json {
-        return Ok(Shown::Nowhere);
-    }
-    if let Some(format) = arguments.written.perf_format() {
-        return Ok(Shown::Perf(format));
-    }
-    let has_heat = arguments.wanted.heat.is_some() && !setting.meshes.is_empty();
-    if has_heat && std::io::stdout().is_terminal() && !arguments.step {
-        return Ok(Shown::Live(Box::new(Live::open(count.observed().what.clone())?)));
-    }
-    // One interval is its own summary.
-    let is_one = arguments.count == Some(1);
-    Ok(match (has_heat, is_one) {
-        (true, _) => Shown::Grid,
-        (false, true) => Shown::Nowhere,
-        (false, false) => Shown::Table,
-    })
-}
-
-struct Loop<'a> {
-    arguments: &'a Arguments,
-    stop: &'a AtomicBool,
-    shown: Shown,
-    metrics: Option<Page>,
-    recorder: &'a mut Recorder,
-    watched: &'a Watched,
-    warnings: &'a [String],
-    parts: &'a mut Parts,
-    status: Option<ExitStatus>,
-}
-
-const LOOK: Duration = Duration::from_millis(100);
-
 /// Sends a message for each line on stdin. The thread that reads them ends with stdin, or with the
 /// program.
 fn steps() -> Receiver<()> {
+    tell("counting: Enter ends an interval, Ctrl-D ends the count");
     let (send, receive) = channel();
     std::thread::spawn(move || {
         let (mut stdin, mut line) = (std::io::stdin().lock(), Vec::new());
@@ -362,171 +220,153 @@ fn steps() -> Receiver<()> {
     receive
 }
 
-impl Loop<'_> {
-    fn run(mut self, count: &mut Count) -> Result<Option<ExitStatus>, Failure> {
-        count.begin(self.watched.origin_ns());
-        let mut child = self.start()?;
-        let began = Instant::now();
-        let steps = self.arguments.step.then(steps);
-        if steps.is_some() {
-            tell("counting: Enter ends an interval, Ctrl-D ends the count");
-        }
-        let mut intervals = 0_u64;
-        let mut due = began;
-        loop {
-            let is_last = if let Some(steps) = &steps {
-                if !self.step(steps, count) {
-                    break;
-                }
-                false
-            } else {
-                // Deadlines instead of pauses keep intervals from drifting.
-                due += self.arguments.length();
-                let end = self.arguments.time.map(|time| began + time);
-                let asked =
-                    self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut(), count)?;
-                asked || end.is_some_and(|end| Instant::now() >= end)
-            };
-            count.interval();
-            intervals += 1;
-            if let Some(page) = &self.metrics {
-                publish(page, count.observed());
-            }
-            if self.parts.is_due() {
-                let record = so_far(self.watched, self.warnings, count.observed(), self.parts);
-                self.recorder.take(record)?;
-            }
-            self.show(count)?;
-            if is_last || self.arguments.count == Some(intervals) {
-                break;
-            }
-        }
-        self.end(child)?;
-        Ok(self.status)
+/// Records of the parts of a long count.
+struct Parts {
+    watched: Watched,
+    warnings: Vec<String>,
+    written: usize,
+    last: Instant,
+}
+
+impl Parts {
+    /// Returns true after each hundredth of the run, so that there are few parts, but no sooner
+    /// than after 1 s and no later than after 10 s.
+    fn is_due(&self, began: Instant) -> bool {
+        let due = (began.elapsed() / 100).clamp(Duration::from_secs(1), Duration::from_secs(10));
+        self.last.elapsed() >= due
     }
 
-    fn end(&mut self, child: Option<Child>) -> Result<(), Failure> {
-        if let Some(child) = child {
-            let status = self.wait(child)?;
-            self.status = Some(status);
-            if !status.success() {
-                tell(&format!("daqmeter: the command ended with {status}"));
-            }
+    fn next(&mut self, observed: &Observations) -> RunRecord {
+        let mut part = observed.part(self.written..observed.end_ns.len());
+        if self.written > 0 {
+            part.continues = true;
+            part.meshes.clear();
         }
-        Ok(())
+        (self.written, self.last) = (observed.end_ns.len(), Instant::now());
+        let warnings = self.warnings.clone();
+        let found = Tally { counters: totals(observed), warnings, ..Tally::default() };
+        self.watched.so_far(found, Some(part), Vec::new())
     }
+}
 
-    fn step(&self, steps: &Receiver<()>, count: &mut Count) -> bool {
-        loop {
-            count.keep_up();
-            match steps.recv_timeout(LOOK) {
-                Ok(()) => return true,
-                Err(RecvTimeoutError::Disconnected) => return false,
-                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => {
-                    return false;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
+/// Publishes the last interval, scaled to the time for which each event was enabled.
+fn publish(page: &Page, observed: &Observations) {
+    let at = observed.end_ns.len() - 1;
+    for event in &observed.events {
+        if let (Some(count), Some(share)) = (event.scaled(at), event.share(at)) {
+            page.add("daqmeter_events_total", &event.name, count);
+            page.set("daqmeter_event_share", &event.name, share);
         }
     }
-
-    /// Waits for the command. After a signal it is asked to end, too, as in perf stat, and soon
-    /// killed.
-    fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
-        const PATIENCE: Duration = Duration::from_secs(1);
-        let mut asked: Option<Instant> = None;
-        loop {
-            if let Some(status) = child.try_wait().map_err(Failure::refused)? {
-                return Ok(status);
-            }
-            match asked {
-                None if self.stop.load(Ordering::Relaxed) => {
-                    daqmeter_sys::process::terminate(&mut child).map_err(Failure::refused)?;
-                    asked = Some(Instant::now());
-                }
-                Some(at) if at.elapsed() > PATIENCE => child.kill().map_err(Failure::refused)?,
-                _ => {}
-            }
-            std::thread::sleep(LOOK / 20);
+    for metric in &observed.metrics {
+        if let Some(value) = metric.values[at] {
+            let name = format!("{} [{}]", metric.name, metric.unit);
+            page.set("daqmeter_event_rate", name.trim_end_matches(" []"), value);
         }
     }
+}
 
-    fn start(&self) -> Result<Option<Child>, Failure> {
-        let Some((program, arguments)) = self.arguments.command.split_first() else {
-            return Ok(None);
+/// Returns an interval as a table, or as a grid for each mesh that is counted by node.
+pub(super) fn interval_text(
+    observed: &Observations,
+    at: usize,
+    bytes: RateUnit,
+    has_grid: bool,
+) -> String {
+    // A long run has many frames, of which only the current one is needed.
+    let heats = if has_grid { frames(&observed.only(at)) } else { Vec::new() };
+    if heats.is_empty() {
+        return tables::interval(observed, at, bytes, error_of);
+    }
+    let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
+    let grids = heats.iter().map(|heat| {
+        format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(&heat.mesh, Some((heat, 0))))
+    });
+    grids.collect()
+}
+
+pub(super) fn summary(observed: &Observations, bytes: RateUnit) -> String {
+    tables::summary(observed, bytes, total_error_of)
+}
+
+impl Arguments {
+    fn print(&self, observed: &Observations, at: usize) -> Result<(), Failure> {
+        let has_grid = self.wanted.heat.is_some();
+        let text = match self.separator {
+            _ if self.recording.json || self.recording.quiet => return Ok(()),
+            Some(separator) => perf_format::csv_interval(observed, at, separator),
+            // One interval is its own summary.
+            None if self.count == Some(1) && !has_grid => return Ok(()),
+            None => interval_text(observed, at, self.bytes, has_grid),
         };
-        let child = Command::new(program).args(arguments).spawn();
-        Ok(Some(
-            child.map_err(|error| Failure::refused(format!("cannot start {program}: {error}")))?,
-        ))
+        emit(&text).map(drop)
     }
 
-    /// Sleeps until the deadline; true at an end by Ctrl-C, q in the view, or the end of the
-    /// command.
-    fn sleep(
-        &mut self,
-        until: Instant,
-        mut child: Option<&mut Child>,
-        count: &mut Count,
-    ) -> Result<bool, Failure> {
-        loop {
-            count.keep_up();
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(true);
-            }
-            if let Some(child) = &mut child
-                && child.try_wait().map_err(Failure::refused)?.is_some()
-            {
-                return Ok(true);
-            }
-            let Some(left) =
-                until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-            else {
-                return Ok(false);
-            };
-            match &mut self.shown {
-                Shown::Live(live) => {
-                    if live.wait(left)? {
-                        return Ok(true);
-                    }
-                }
-                // A command may end any time.
-                _ => std::thread::sleep(left.min(if child.is_some() { LOOK / 20 } else { LOOK })),
-            }
+    fn finish(
+        &self,
+        mut record: RunRecord,
+        observed: &Observations,
+        recorder: &mut Recorder,
+    ) -> Result<ExitCode, Failure> {
+        if let Some(warning) = turns_warning(observed) {
+            tell(&format!("daqmeter: warning: {warning}"));
+            record.warnings.push(warning);
         }
+        recorder.take(record)?;
+        // Ctrl-C is the usual end of a count.
+        recorder.finish(|records| {
+            if self.separator.is_some() {
+                return String::new();
+            }
+            let observed = records.iter().filter_map(|record| record.observed.as_deref());
+            observed.map(|observed| format!("\n{}", summary(observed, self.bytes))).collect()
+        })
     }
+}
 
-    fn show(&mut self, count: &Count) -> Result<(), Failure> {
-        let observed = count.observed();
-        let at = observed.end_ns.len() - 1;
-        match &mut self.shown {
-            Shown::Nowhere => {}
-            Shown::Table => {
-                emit(&tables::interval(
-                    observed,
-                    at,
-                    self.arguments.written.bytes.into(),
-                    error_of,
-                ))?;
-            }
-            Shown::Perf(format) => {
-                emit(&perf_format::emit_interval(observed, at, *format))?;
-            }
-            Shown::Grid => {
-                for heat in frames(observed) {
-                    let last = heat.frames.len() - 1;
-                    emit(&format!(
-                        "{}, {:.3} s\n{}\n",
-                        heat.event,
-                        heat.frames[last].0,
-                        map::grid(&heat.mesh, Some((&heat, last)))
-                    ))?;
-                }
-            }
-            Shown::Live(live) => live.show(observed, at)?,
+/// Shows and records the output of perf stat.
+fn import(path: &PathBuf, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut recorder = Recorder::new(&arguments.recording)?;
+    // On Ctrl-C perf prints its last rows and ends; they are read, too.
+    interrupt::flag();
+    let shown = path.display();
+    let refused = |error: String| Failure::refused(format!("{shown}: {error}"));
+    let observed = perf_format::parse(&text_of(path)?, arguments.interval);
+    let mut observed = observed.map_err(|error| refused(error.to_string()))?;
+    for name in &arguments.wanted.groups {
+        let group = MetricGroup::find(name).map_err(Failure::refused)?;
+        let metrics = group.metrics_of(&observed.events);
+        for metric in metrics.map_err(|error| refused(error.to_string()))? {
+            let computed = metric.observe(&observed);
+            observed.metrics.push(computed);
         }
-        Ok(())
     }
+    if observed.begin_ns > 0 {
+        let length_s = observed.seconds(0);
+        tell(&format!(
+            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {length_s:.3} s long"
+        ));
+    }
+    let is_ignored = |name: &&String| {
+        name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
+    };
+    let mut names = observed.events.iter().map(|event| &event.name).filter(is_ignored);
+    if let Some(name) = names.next() {
+        let count = 1 + names.count();
+        tell(&format!(
+            "daqmeter: warning: {count} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type"
+        ));
+    }
+    for at in 0..observed.end_ns.len() {
+        arguments.print(&observed, at)?;
+    }
+    let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
+    let workload = Workload::new("pmu").with("what", "perf stat");
+    let mut record = arguments.recording.context().blank_record(info, workload);
+    record.study = "pmu/perf".into();
+    record.counters = totals(&observed);
+    record.observed = Some(Box::new(observed.clone()));
+    arguments.finish(record, &observed, &mut recorder)
 }
 
 #[cfg(test)]
@@ -551,8 +391,9 @@ mod tests {
             values: vec![Some(6400.0)],
             ..ObservedMetric::default()
         };
-        let observed =
-            Observations { events: vec![event], metrics: vec![metric], ..Observations::default() };
+        let end_ns = vec![100];
+        let (events, metrics) = (vec![event], vec![metric]);
+        let observed = Observations { end_ns, events, metrics, ..Observations::default() };
         let page = Page::default();
         publish(&page, &observed);
         let text = page.text();
@@ -567,12 +408,12 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_perfs_milliseconds() {
-        assert_eq!(interval("1000"), Ok(Duration::from_secs(1)));
-        assert_eq!(interval("1"), Ok(Duration::from_millis(1)));
-        assert_eq!(interval("1.5"), Ok(Duration::from_micros(1500)));
-        assert_eq!(interval("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(interval("5ms"), Ok(Duration::from_millis(5)));
-        for wrong in ["soon", "-1", "nan", "inf", "1e300", ""] {
+        for (text, expected_us) in
+            [("1000", 1_000_000), ("1", 1000), ("1.5", 1500), ("1.5s", 1_500_000), ("5ms", 5000)]
+        {
+            assert_eq!(interval(text), Ok(Duration::from_micros(expected_us)), "{text}");
+        }
+        for wrong in ["soon", "-1", "nan", "inf", "1e300", "", "0", "0s"] {
             assert!(interval(wrong).is_err(), "{wrong}");
         }
     }

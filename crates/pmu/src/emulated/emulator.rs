@@ -48,7 +48,7 @@ impl<M: RegisterMemory> Emulator<M> {
     }
 
     fn read(&self, at: u64) -> u64 {
-        self.memory.read(at).unwrap_or(0)
+        self.memory.read(at)
     }
 
     pub fn memory(&mut self) -> &mut M {
@@ -204,7 +204,6 @@ impl<M: RegisterMemory> Emulator<M> {
 mod tests {
     use super::*;
     use crate::emulated::Image;
-    use crate::mesh::registers::MeshRegisters;
     use crate::mesh::topology::shipped;
 
     /// Programs an event as the driver does: counter 1 of the monitor, chained to counter 3 of the
@@ -329,6 +328,6 @@ mod tests {
         emulator.memory().write(control, 0x40);
         emulator.happen(happening(0x5, 0x24, 0xd, 5));
         let dtm = emulator.places.crosspoints[1] + 0x2000;
-        assert_eq!(emulator.memory().read(dtm + DTM_COUNTERS), None);
+        assert_eq!(emulator.memory().read(dtm + DTM_COUNTERS), 0);
     }
 }

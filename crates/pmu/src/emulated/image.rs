@@ -8,20 +8,40 @@ use std::os::unix::fs::FileExt;
 use daqmeter_record::Mesh;
 
 use crate::mesh::nodes::{self, CFG, MeshPart, XP};
-use crate::mesh::registers::{
-    CHILD_INFO, CHILD_POINTERS, EXTERNAL, INFO_GLOBAL, MULTIPLE_DTM, MeshRegisters, NODE_INFO,
-    PERIPH_ID_01, PERIPH_ID_23, connect_info,
-};
 
-pub trait RegisterMemory: MeshRegisters {
+// Registers of nodes, and of the root alone: CMN-600 TRM 2.5 "Discovery".
+const NODE_INFO: u64 = 0x0;
+const CHILD_INFO: u64 = 0x80;
+const CHILD_POINTERS: u64 = 0x100;
+const PERIPH_ID_01: u64 = 0x8;
+const PERIPH_ID_23: u64 = 0x10;
+const INFO_GLOBAL: u64 = 0x900;
+const MULTIPLE_DTM: u64 = 1 << 63;
+/// Bit of a pointer to a node that is not part of the mesh: RN-SAM, CXLA.
+const EXTERNAL: u64 = 1 << 31;
+
+pub trait RegisterMemory {
+    fn read(&self, offset: u64) -> u64;
+
     fn write(&mut self, offset: u64, value: u64);
 }
 
+/// Returns the register of the device at a port, if the part has so many.
+fn connect_info(part: &MeshPart, port: usize) -> Option<u64> {
+    let at = 0x8 + 8 * port as u64;
+    match (part.name, port) {
+        ("CMN-600" | "CMN-650", 2..) => None,
+        // CI-700 has the registers of the mesh ports in between.
+        ("CI-700", 2..) => Some(at + 0x10),
+        _ => Some(at),
+    }
+}
+
 #[derive(Clone, Debug, Default)]
-pub struct Places {
-    pub root: u64,
-    pub crosspoints: Vec<u64>,
-    pub nodes: Vec<u64>,
+pub(super) struct Places {
+    root: u64,
+    pub(super) crosspoints: Vec<u64>,
+    pub(super) nodes: Vec<u64>,
 }
 
 /// Offset of the root of CMN-600 on the N1SDP (Linux
@@ -32,11 +52,10 @@ const ROOT_600: u64 = 0xD0_0000;
 pub struct Image {
     values: BTreeMap<u64, u64>,
     places: Places,
-    base: u64,
 }
 
 /// Returns the part of a mesh; CMN-600 is the default.
-pub(super) fn part_of(mesh: &Mesh) -> &'static MeshPart {
+fn part_of(mesh: &Mesh) -> &'static MeshPart {
     nodes::part_of_name(&mesh.part).unwrap_or(&nodes::PARTS[0])
 }
 
@@ -50,7 +69,7 @@ pub(super) fn pmu_at(mesh: &Mesh, type_code: u16) -> u64 {
 }
 
 impl Places {
-    pub fn of(mesh: &Mesh) -> Places {
+    pub(super) fn of(mesh: &Mesh) -> Places {
         let part = part_of(mesh);
         let root = if part.name == "CMN-600" { ROOT_600 } else { 0 };
         let mut next = root;
@@ -67,8 +86,7 @@ impl Places {
 impl Image {
     pub fn of(mesh: &Mesh) -> Image {
         let places = Places::of(mesh);
-        let mut image =
-            Image { base: mesh.base.unwrap_or(0), places: places.clone(), ..Image::default() };
+        let mut image = Image { places: places.clone(), ..Image::default() };
         image.write_root(mesh);
         for (number, place) in places.crosspoints.iter().enumerate() {
             image.write_crosspoint(mesh, number, *place);
@@ -135,20 +153,6 @@ impl Image {
         self.places.root
     }
 
-    /// Returns the offsets of all registers that are not zero after reset.
-    pub fn places(&self) -> impl Iterator<Item = u64> {
-        self.values.keys().copied()
-    }
-
-    /// Returns the dump that cmn-tools would make of it.
-    pub fn dump(&self) -> String {
-        let mut out = String::new();
-        for (offset, value) in &self.values {
-            out.push_str(&format!("R {:#x} {value:#x}\n", self.base + offset));
-        }
-        out
-    }
-
     pub fn write_to(&self, file: &File, bytes: u64, at: u64) -> io::Result<()> {
         // A truncated and grown file is all holes.
         if file.metadata()?.len() < at + bytes {
@@ -161,13 +165,11 @@ impl Image {
     }
 }
 
-impl MeshRegisters for Image {
-    fn read(&self, offset: u64) -> Option<u64> {
-        self.values.get(&offset).copied()
-    }
-}
-
 impl RegisterMemory for Image {
+    fn read(&self, offset: u64) -> u64 {
+        self.values.get(&offset).copied().unwrap_or(0)
+    }
+
     fn write(&mut self, offset: u64, value: u64) {
         self.values.insert(offset, value);
     }

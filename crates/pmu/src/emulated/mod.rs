@@ -6,5 +6,5 @@ mod image;
 mod synthetic;
 
 pub use emulator::{Emulator, Happening, Wrap};
-pub use image::{Image, Places, RegisterMemory};
-pub use synthetic::{Synthetic, catalogue};
+pub use image::{Image, RegisterMemory};
+pub use synthetic::{Synthetic, catalogue, emulated};

@@ -1,8 +1,5 @@
 //! Synthetic counts of a mesh, for planning and tests; only this program sees them.
-//! Events take turns as the kernel would let them, and their rates vary.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! Events get the shares of the planner, and their rates vary.
 
 use daqmeter_record::Mesh;
 use daqmeter_sys::clock;
@@ -11,7 +8,8 @@ use daqmeter_sys::perf::Reading;
 use crate::event::{OnMesh, PmuEvent};
 use crate::format::FormatField;
 use crate::mesh::nodes::{self, DTC, XP};
-use crate::plan::{Driver, Rules, Schedule};
+use crate::mesh::topology;
+use crate::plan::{CountPlanError, Driver, plan};
 use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
 
@@ -48,117 +46,68 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
     };
     let alias = |line: &str| {
         let (name, terms) = line.split_once(' ')?;
-        let alias = Alias {
-            name: name.to_owned(),
-            terms: terms.to_owned(),
-            unit: String::new(),
-            scale: 1.0,
-        };
+        let (name, terms) = (name.to_owned(), terms.to_owned());
+        let alias = Alias { name, terms, unit: String::new(), scale: 1.0 };
         has(alias.term("type")?).then_some(alias)
     };
     let of_part =
         EVENTS.iter().find(|(part, _)| *part == mesh.part).map_or("", |(_, events)| *events);
     let events = of_part.lines().filter(|line| !line.starts_with('#')).filter_map(alias).collect();
-    let formats = FORMATS
-        .iter()
-        .map(|(name, text)| FormatField::parse(name, text).expect("constant, and tested"))
-        .collect();
-    let mut pmu = Pmu::assumed("arm_cmn_0", formats, events);
-    pmu.mux_interval_ms = Some(MUX_NS / 1_000_000);
-    pmu.base = mesh.base;
-    pmu
+    let field = |(name, text): &(&str, &str)| FormatField::parse(name, text);
+    Pmu {
+        name: mesh.name.clone(),
+        cpus: vec![0],
+        mux_interval_ms: Some(4),
+        base: mesh.base,
+        formats: FORMATS.iter().filter_map(field).collect(),
+        events,
+        ..Pmu::default()
+    }
 }
 
-/// Time of a turn: the driver's default at 250 Hz.
-const MUX_NS: u64 = 4_000_000;
+/// Returns a shipped mesh as `arm_cmn_0`, with its PMU.
+pub fn emulated(name: &str) -> Option<(Mesh, Pmu)> {
+    let mesh = Mesh { name: "arm_cmn_0".to_owned(), ..topology::shipped(name)? };
+    let pmu = catalogue(&mesh);
+    Some((mesh, pmu))
+}
 
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     mesh: Mesh,
-    schedule: Arc<Schedule>,
+    shares: Vec<f64>,
     opened: usize,
-    clock: Clock,
-}
-
-#[derive(Clone, Debug)]
-enum Clock {
-    Real { since_ns: u64 },
-    Given(Arc<AtomicU64>),
-}
-
-impl Clock {
-    fn now_ns(&self) -> u64 {
-        match self {
-            Clock::Real { since_ns } => clock::monotonic_ns().saturating_sub(*since_ns),
-            Clock::Given(now) => now.load(Ordering::Relaxed),
-        }
-    }
-}
-
-impl Synthetic {
-    pub fn new(
-        mesh: &Mesh,
-        groups: &[Vec<PmuEvent>],
-    ) -> Result<Synthetic, crate::plan::CountPlanError> {
-        Synthetic::with_clock(mesh, groups, Clock::Real { since_ns: clock::monotonic_ns() })
-    }
-
-    pub fn at(
-        mesh: &Mesh,
-        groups: &[Vec<PmuEvent>],
-        now_ns: Arc<AtomicU64>,
-    ) -> Result<Synthetic, crate::plan::CountPlanError> {
-        Synthetic::with_clock(mesh, groups, Clock::Given(now_ns))
-    }
-
-    fn with_clock(
-        mesh: &Mesh,
-        groups: &[Vec<PmuEvent>],
-        clock: Clock,
-    ) -> Result<Synthetic, crate::plan::CountPlanError> {
-        let schedule = Schedule::of(&Rules::new(mesh, Driver::Mainline), groups)?;
-        Ok(Synthetic { mesh: mesh.clone(), schedule: Arc::new(schedule), opened: 0, clock })
-    }
-
-    fn rate(&self, on: &OnMesh) -> Vec<(u64, f64)> {
-        if on.type_code == DTC {
-            return vec![(0, 2e9)];
-        }
-        let is_meant = |code: u16, id: u16| {
-            let same = nodes::counts_as(code, on.type_code);
-            same && on.node_id.is_none_or(|wanted| wanted == id)
-        };
-        let nodes = self.mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
-        let xps = self.mesh.crosspoints.iter().map(|xp| (XP, xp.node_id));
-        let meant = nodes.chain(xps).filter(|(code, id)| is_meant(*code, *id));
-        meant
-            .map(|(_, id)| {
-                let seed = u64::from(id) << 16 | on.event_id;
-                (seed, 2e6 + 120e6 * uniform(mix(seed)))
-            })
-            .collect()
-    }
-}
-
-fn mix(input: u64) -> u64 {
-    let mut z = input.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
-}
-
-fn uniform(bits: u64) -> f64 {
-    (bits >> 11) as f64 / (1_u64 << 53) as f64
+    since_ns: u64,
 }
 
 struct Group {
-    number: usize,
-    schedule: Arc<Schedule>,
-    clock: Clock,
-    rates: Vec<Vec<(u64, f64)>>,
-    done_ns: u64,
-    readings: Vec<Reading>,
-    fractions: Vec<f64>,
+    share: f64,
+    since_ns: u64,
+    /// Seed and mean rate of each node of each event.
+    rates: Vec<Vec<(f64, f64)>>,
+}
+
+impl Synthetic {
+    pub fn new(mesh: &Mesh, groups: &[Vec<PmuEvent>]) -> Result<Synthetic, CountPlanError> {
+        let shares = plan(mesh, Driver::Mainline, groups)?.shares;
+        Ok(Synthetic { mesh: mesh.clone(), shares, opened: 0, since_ns: clock::monotonic_ns() })
+    }
+
+    fn rates(&self, on: &OnMesh) -> Vec<(f64, f64)> {
+        if on.type_code == DTC {
+            return vec![(0.0, 2e9)];
+        }
+        let nodes = self.mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
+        let xps = self.mesh.crosspoints.iter().map(|xp| (XP, xp.node_id));
+        let is_meant = |(code, id): &(u16, u16)| {
+            nodes::counts_as(*code, on.type_code) && on.node_id.is_none_or(|wanted| wanted == *id)
+        };
+        let rate = |(_, id)| {
+            let seed = f64::from(id) * 7.3 + on.event_id as f64;
+            (seed, 2e6 + 120e6 * (seed * 12.9898).sin().abs())
+        };
+        nodes.chain(xps).filter(is_meant).map(rate).collect()
+    }
 }
 
 impl Opener for Synthetic {
@@ -169,69 +118,45 @@ impl Opener for Synthetic {
                 let reason = "it is not an event of the emulated mesh".to_owned();
                 return Err(Refused { member, event: event.name.clone(), reason });
             };
-            rates.push(self.rate(on));
+            rates.push(self.rates(on));
         }
-        let number = self.opened;
+        let share = self.shares.get(self.opened).copied().unwrap_or(1.0);
         self.opened += 1;
-        Ok(Box::new(Group {
-            number,
-            schedule: self.schedule.clone(),
-            clock: self.clock.clone(),
-            done_ns: 0,
-            readings: vec![Reading::default(); rates.len()],
-            fractions: vec![0.0; rates.len()],
-            rates,
-        }))
+        Ok(Box::new(Group { share, since_ns: self.since_ns, rates }))
+    }
+}
+
+impl Group {
+    fn read_at(&self, enabled_ns: u64, into: &mut [Reading]) {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts and times of a run, not negative"
+        )]
+        let whole = |value: f64| value as u64;
+        let seconds = enabled_ns as f64 * 1e-9;
+        for (reading, rates) in into.iter_mut().zip(&self.rates) {
+            // Integral of a rate that varies by a fifth within some seconds.
+            let count = |(seed, rate): &(f64, f64)| {
+                let wave = |seconds: f64| (seconds / 3.0 + seed).cos();
+                rate * (seconds + 0.6 * (wave(0.0) - wave(seconds)))
+            };
+            let value = whole(self.share * rates.iter().map(count).sum::<f64>());
+            let running_ns = whole(self.share * enabled_ns as f64).min(enabled_ns);
+            *reading = Reading { value, enabled_ns, running_ns };
+        }
     }
 }
 
 impl Counters for Group {
     fn read(&mut self, into: &mut [Reading]) {
-        let now_ns = self.clock.now_ns();
-        while self.done_ns < now_ns {
-            let tick = self.done_ns / MUX_NS;
-            let until_ns = ((tick + 1) * MUX_NS).min(now_ns);
-            let passed_ns = until_ns - self.done_ns;
-            let at = usize::try_from(tick % self.schedule.ticks.len().max(1) as u64).unwrap_or(0);
-            let runs =
-                self.schedule.ticks.get(at).is_some_and(|groups| groups.contains(&self.number));
-            for ((reading, fraction), rates) in
-                self.readings.iter_mut().zip(&mut self.fractions).zip(&self.rates)
-            {
-                reading.enabled_ns += passed_ns;
-                if runs {
-                    reading.running_ns += passed_ns;
-                    // Rates vary by a fifth from turn to turn, and slowly over seconds.
-                    let of = |(seed, rate): &(u64, f64)| {
-                        let slow = (self.done_ns as f64 * 1e-9 / 3.0 + *seed as f64).sin();
-                        rate * (0.7 + 0.2 * slow + 0.2 * uniform(mix(seed ^ tick << 32)))
-                    };
-                    *fraction += rates.iter().map(of).sum::<f64>() * passed_ns as f64 * 1e-9;
-                    let whole = fraction.floor();
-                    *fraction -= whole;
-                    #[allow(
-                        clippy::cast_possible_truncation,
-                        clippy::cast_sign_loss,
-                        reason = "whole and not negative"
-                    )]
-                    let counted = whole as u64;
-                    reading.value += counted;
-                }
-            }
-            self.done_ns = until_ns;
-        }
-        into.copy_from_slice(&self.readings);
-    }
-
-    fn places(&self) -> Vec<u32> {
-        vec![1; self.rates.len()]
+        self.read_at(clock::monotonic_ns().saturating_sub(self.since_ns), into);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::count::Count;
     use crate::event::EventResolver;
     use crate::mesh::topology::shipped;
     use daqmeter_sys::host::Files;
@@ -269,30 +194,26 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_those_of_the_plan_and_scaled_counts_near_the_truth() {
-        let mesh = shipped("n1sdp").unwrap();
-        let pmus = [catalogue(&mesh)];
-        let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
+    fn shares_are_those_of_the_plan_and_counts_grow_at_their_rate() {
+        let (mesh, pmu) = emulated("n1sdp").unwrap();
+        let host = EventResolver { pmus: &[pmu], files: &Files::below("/nonexistent") };
+        let text = |name| format!("arm_cmn/rnid_{name},bynodeid=1,nodeid=8/");
         let names =
             ["rxdat_flits", "txdat_flits", "s0_rdata_beats", "s0_wdata_beats", "txreq_flits_total"];
-        let texts: Vec<String> =
-            names.map(|name| format!("arm_cmn/rnid_{name},bynodeid=1,nodeid=8/")).into();
-        let set = host.resolve(&texts).unwrap();
-        let now = Arc::new(AtomicU64::new(0));
-        let mut source = Synthetic::at(&mesh, &set.groups, now.clone()).unwrap();
-        let mut count = Count::open(&set, "test", &mut source).unwrap();
-        count.begin(0);
-        now.store(2_000_000_000, Ordering::Relaxed);
-        count.interval();
-        let observed = count.finish();
-        for event in &observed.events {
-            assert!((event.share(0).unwrap() - 0.8).abs() < 0.01, "{:?}", event.share(0));
-            assert!(event.scaled(0).unwrap() > 1e5);
+        let set = host.resolve(&names.map(text)).unwrap();
+        let source = Synthetic::new(&mesh, &set.groups).unwrap();
+        assert_eq!(source.shares, [0.8; 5]);
+        let rates = vec![source.rates(set.groups[0][0].on_mesh.as_ref().unwrap())];
+        let rate = rates[0][0].1;
+        let group = Group { share: 0.8, since_ns: 0, rates };
+        let mut before = [Reading::default()];
+        for seconds in 1..30 {
+            let mut now = [Reading::default()];
+            group.read_at(seconds * 1_000_000_000, &mut now);
+            let scaled = (now[0].value - before[0].value) as f64 / 0.8;
+            assert!((scaled / rate - 1.0).abs() < 0.21, "{seconds} s: {scaled} for {rate}");
+            assert_eq!(now[0].running_ns, seconds * 800_000_000);
+            before = now;
         }
-        let alone = host.resolve(&texts[..1]).unwrap();
-        let mut source = Synthetic::at(&mesh, &alone.groups, now).unwrap();
-        let mut count = Count::open(&alone, "test", &mut source).unwrap();
-        count.begin(0);
-        assert_eq!(count.observed().events[0].places, 1);
     }
 }

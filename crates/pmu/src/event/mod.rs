@@ -1,20 +1,14 @@
 //! Event texts and their meaning: `arm_cmn/hnf_mc_reqs,nodeid=0x24/`, `page-faults`,
 //! `block:block_rq_issue`, `disk.vda.read_bytes`. Braces make groups, as in perf: `{a,b},c`.
 
-mod error;
-mod split;
 mod terms;
-mod types;
 
-use daqmeter_sys::counters::{Attributes, Excluded};
+use daqmeter_sys::counters::Attributes;
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
-pub use error::EventError;
-use split::split_groups;
 use terms::{Terms, on_mesh};
-pub use types::{EventCounter, EventSet, OnMesh, PmuEvent};
 
-use crate::sysfs::{Pmu, has_tracefs, tracepoint};
+use crate::sysfs::{Pmu, tracefs, tracepoint};
 use crate::system::SystemCounter;
 
 /// Software events of the kernel: `include/uapi/linux/perf_event.h`, `enum perf_sw_ids`.
@@ -52,23 +46,126 @@ pub const HARDWARE: &[(&str, u64)] = &[
 const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
-const TYPE_RAW: u32 = 4;
 
-/// Returns the code of a raw event of the CPUs, `r1a2`.
-fn raw_code(text: &str) -> Option<u64> {
-    let code = text.strip_prefix('r')?;
-    let is_hex = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex.then(|| u64::from_str_radix(code, 16).ok())?
+#[derive(Clone, Debug, Default)]
+pub struct PmuEvent {
+    pub name: String,
+    /// PMU, or the family when several instances are added up.
+    pub pmu: String,
+    pub sources: Vec<EventCounter>,
+    /// Unit after scaling, empty for a plain count.
+    pub unit: String,
+    /// Factor from count to unit.
+    pub scale: f64,
+    pub on_mesh: Option<OnMesh>,
 }
 
-/// Returns the modes that a modifier leaves out.
-fn excluded(modifier: &str) -> Option<Excluded> {
-    let is_known = !modifier.is_empty() && modifier.bytes().all(|letter| b"ukh".contains(&letter));
-    is_known.then(|| Excluded {
-        user: !modifier.contains('u'),
-        kernel: !modifier.contains('k'),
-        hypervisor: !modifier.contains('h'),
-    })
+#[derive(Clone, Debug)]
+pub enum EventCounter {
+    /// A counter of `perf_event_open(2)`, on each of the CPUs.
+    Perf { attributes: Attributes, cpus: Vec<u32> },
+    /// A file of the kernel.
+    System(SystemCounter),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnMesh {
+    pub type_code: u16,
+    /// Event number; for a watchpoint its direction, 0 up and 2 down.
+    pub event_id: u64,
+    /// Filter of the node, or the combination of a watchpoint.
+    pub occup_id: u64,
+    /// The only node; `None` sums all of the type.
+    pub node_id: Option<u16>,
+    pub wp_device: u64,
+    pub wp_group: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct EventSet {
+    pub groups: Vec<Vec<PmuEvent>>,
+    pub warnings: Vec<String>,
+}
+
+impl EventSet {
+    pub fn events(&self) -> impl Iterator<Item = &PmuEvent> {
+        self.groups.iter().flatten()
+    }
+}
+
+impl PmuEvent {
+    pub fn new(name: &str, pmu: &str) -> PmuEvent {
+        PmuEvent { name: name.into(), pmu: pmu.into(), scale: 1.0, ..PmuEvent::default() }
+    }
+
+    pub fn is_on(&self, mesh: &str) -> bool {
+        let instance = mesh.strip_prefix(self.pmu.as_str());
+        self.on_mesh.is_some()
+            && instance.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+
+    /// Returns the number of counters (CPUs, instances) in its sum.
+    pub(crate) fn places(&self) -> u32 {
+        let counters = |source: &EventCounter| match source {
+            EventCounter::Perf { cpus, .. } => cpus.len(),
+            EventCounter::System(_) => 1,
+        };
+        u32::try_from(self.sources.iter().map(counters).sum::<usize>()).unwrap_or(u32::MAX)
+    }
+}
+
+/// An event that cannot be counted, with the text to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EventError(String);
+
+/// Appends the problem to the text, mostly after a colon.
+fn wrong(text: &str, problem: &str) -> EventError {
+    EventError(format!("`{text}`{problem}"))
+}
+
+fn unknown(text: &str) -> EventError {
+    wrong(
+        text,
+        " is not an event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list)",
+    )
+}
+
+/// Splits `{a/x,y/,b},c` into groups of texts: commas within slashes belong to the event.
+fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
+    let wrong = |problem: &str| wrong(text, &format!(": {problem}"));
+    let (mut groups, mut group, mut event) = (Vec::new(), None::<Vec<String>>, String::new());
+    let mut in_slashes = false;
+    for letter in text.chars().chain([',']) {
+        if in_slashes || !['{', '}', ','].contains(&letter) {
+            in_slashes ^= letter == '/';
+            event.push(letter);
+            continue;
+        }
+        if letter == '{' {
+            if group.replace(Vec::new()).is_some() {
+                return Err(wrong("groups do not nest"));
+            }
+            continue;
+        }
+        let ended = std::mem::take(&mut event).trim().to_owned();
+        match &mut group {
+            _ if ended.is_empty() => {}
+            Some(group) => group.push(ended),
+            None => groups.push(vec![ended]),
+        }
+        if letter == '}' {
+            groups
+                .push(group.take().ok_or_else(|| wrong("a brace is closed that was not opened"))?);
+        }
+    }
+    groups.retain(|group| !group.is_empty());
+    match () {
+        () if in_slashes => Err(wrong("the second slash is missing: PMU/EVENT/")),
+        () if group.is_some() => Err(wrong("a brace is not closed")),
+        () if groups.is_empty() => Err(wrong("no event is named")),
+        () => Ok(groups),
+    }
 }
 
 #[derive(Debug)]
@@ -81,11 +178,11 @@ impl EventResolver<'_> {
     /// Resolves texts in the form of perf's `-e`.
     pub fn resolve(&self, texts: &[String]) -> Result<EventSet, EventError> {
         let mut set = EventSet::default();
-        for text in texts {
-            for group in split_groups(text)? {
-                let events: Result<Vec<_>, _> =
-                    group.iter().map(|event| self.event(event, &mut set.warnings)).collect();
-                set.groups.push(events?);
+        for group in texts.iter().map(|text| split_groups(text)).collect::<Result<Vec<_>, _>>()? {
+            for group in group {
+                let events = group.iter().map(|event| self.event(event, &mut set.warnings));
+                let events = events.collect::<Result<_, _>>()?;
+                set.groups.push(events);
             }
         }
         if set.warnings.len() > 1 {
@@ -97,60 +194,32 @@ impl EventResolver<'_> {
     }
 
     fn event(&self, text: &str, warnings: &mut Vec<String>) -> Result<PmuEvent, EventError> {
-        match text.split_once('/') {
-            Some((pmu, rest)) => self.pmu_event(text, pmu, rest, warnings),
-            None => self.plain(text),
+        if let Some((pmu, rest)) = text.split_once('/') {
+            return self.pmu_event(text, pmu, rest, warnings);
         }
-    }
-
-    fn plain(&self, text: &str) -> Result<PmuEvent, EventError> {
-        let Some((event, modifier)) = text.rsplit_once(':') else {
-            return self.named(text);
-        };
-        // A tracepoint contains a colon itself.
-        let is_event = event.contains(':')
-            || raw_code(event).is_some()
-            || SOFTWARE.iter().any(|(name, ..)| *name == event)
-            || HARDWARE.iter().any(|(name, _)| *name == event);
-        if !is_event {
-            return self.named(text);
-        }
-        let excluded =
-            excluded(modifier).ok_or_else(|| EventError::unknown_modifier(text, modifier))?;
-        let mut event = self.named(event)?;
-        text.clone_into(&mut event.name);
-        event.exclude(excluded);
-        Ok(event)
-    }
-
-    fn named(&self, text: &str) -> Result<PmuEvent, EventError> {
         let perf = |pmu: &str, kind, config, unit: &str| {
             let attributes = Attributes { kind, config, ..Attributes::default() };
             let sources = vec![EventCounter::Perf { attributes, cpus: self.online() }];
-            PmuEvent { sources, unit: unit.to_owned(), ..PmuEvent::new(text, pmu) }
+            Ok(PmuEvent { sources, unit: unit.to_owned(), ..PmuEvent::new(text, pmu) })
         };
         if let Some((_, config, unit)) = SOFTWARE.iter().find(|(name, ..)| *name == text) {
-            return Ok(perf("software", TYPE_SOFTWARE, *config, unit));
+            return perf("software", TYPE_SOFTWARE, *config, unit);
         }
         if let Some((_, config)) = HARDWARE.iter().find(|(name, _)| *name == text) {
-            return Ok(perf("cpu", TYPE_HARDWARE, *config, ""));
-        }
-        if let Some(config) = raw_code(text) {
-            return Ok(perf("cpu", TYPE_RAW, config, ""));
+            return perf("cpu", TYPE_HARDWARE, *config, "");
         }
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
-                Some(config) => Ok(perf("tracepoint", TYPE_TRACEPOINT, config, "")),
-                None if has_tracefs(self.files) => Err(EventError::unknown(text)),
-                None => Err(EventError::new(
+                Some(config) => perf("tracepoint", TYPE_TRACEPOINT, config, ""),
+                None if tracefs(self.files).is_some() => Err(unknown(text)),
+                None => Err(wrong(
                     text,
                     ": no tracepoint can be seen: tracefs is not mounted, or needs root; as root: mount -t tracefs none /sys/kernel/tracing",
                 )),
             };
         }
-        let counter =
-            SystemCounter::find(self.files, text).ok_or_else(|| EventError::unknown(text))?;
-        let unit = counter.unit().to_owned();
+        let counter = SystemCounter::find(self.files, text).ok_or_else(|| unknown(text))?;
+        let unit = counter.unit.to_owned();
         let sources = vec![EventCounter::System(counter)];
         Ok(PmuEvent { sources, unit, ..PmuEvent::new(text, "system") })
     }
@@ -168,14 +237,8 @@ impl EventResolver<'_> {
         rest: &str,
         warnings: &mut Vec<String>,
     ) -> Result<PmuEvent, EventError> {
-        let unclosed = || EventError::new(text, ": the second slash is missing: PMU/EVENT/");
-        let (terms, modifier) = rest.split_once('/').ok_or_else(unclosed)?;
-        let modifier = modifier.trim_start_matches(':');
-        let excluded = match excluded(modifier) {
-            None if !modifier.is_empty() => {
-                return Err(EventError::unknown_modifier(text, modifier));
-            }
-            excluded => excluded.unwrap_or_default(),
+        let Some((terms, "")) = rest.split_once('/') else {
+            return Err(wrong(text, ": an event ends with its second slash, PMU/EVENT/"));
         };
         let mut event = PmuEvent::new(text, wanted);
         for pmu in self.instances(text, wanted)? {
@@ -186,15 +249,10 @@ impl EventResolver<'_> {
             }
             event.on_mesh = on_mesh(text, pmu, &mut words, warnings);
             let [config, config1, config2] = words;
-            let is_of_cpus = pmu.cpus.is_empty();
-            if !is_of_cpus && !modifier.is_empty() {
-                let why = "what is shared by all CPUs has no user and kernel mode";
-                let problem = format!(": the modifier `:{modifier}` is not taken here: {why}");
-                return Err(EventError::new(text, problem));
-            }
+            let kind = pmu.kind;
             event.sources.push(EventCounter::Perf {
-                attributes: Attributes { kind: pmu.kind, config, config1, config2, excluded },
-                cpus: if is_of_cpus { self.online() } else { pmu.cpus.clone() },
+                attributes: Attributes { kind, config, config1, config2, ..Attributes::default() },
+                cpus: if pmu.cpus.is_empty() { self.online() } else { pmu.cpus.clone() },
             });
         }
         Ok(event)
@@ -212,7 +270,7 @@ impl EventResolver<'_> {
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
         let problem =
             format!(": this host has no PMU `{wanted}`; it has {there} (daqmeter pmu list)");
-        Err(EventError::new(text, problem))
+        Err(wrong(text, &problem))
     }
 }
 

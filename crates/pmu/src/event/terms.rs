@@ -1,7 +1,6 @@
 //! The terms of a PMU's event, `hnf_mc_reqs,nodeid=0x24`, as words of its configuration.
 
-use super::error::EventError;
-use super::types::OnMesh;
+use super::{EventError, OnMesh, wrong};
 use crate::sysfs::{Alias, Pmu, parse_number};
 
 pub(super) struct Terms<'a> {
@@ -58,31 +57,26 @@ impl<'a> Terms<'a> {
             return Ok(());
         }
         let format = self.pmu.format(field).ok_or_else(|| self.no_term(field))?;
-        format
-            .place(value, &mut self.words)
-            .map_err(|error| EventError::new(self.text, format!(": {error}")))
+        let placed = format.place(value, &mut self.words);
+        placed.map_err(|error| wrong(self.text, &format!(": {error}")))
     }
 
     fn no_value(&self, term: &str) -> EventError {
-        EventError::new(self.text, format!(": {term} needs a value, {term}=NUMBER"))
+        wrong(self.text, &format!(": {term} needs a value, {term}=NUMBER"))
     }
 
     fn no_term(&self, term: &str) -> EventError {
         let start: String = term.chars().take(5).collect();
-        let is_near =
-            |name: &&str| name.contains(term) || (term.len() > 4 && name.contains(&start));
-        let names = self.pmu.events().iter().map(|alias| alias.name.as_str());
-        let near: Vec<&str> = names.filter(is_near).take(6).collect();
+        let names = self.pmu.events.iter().map(|alias| alias.name.as_str());
+        let near: Vec<&str> = names.filter(|name| name.contains(&start)).take(6).collect();
         let hint = if near.is_empty() {
-            let fields: Vec<&str> =
-                self.pmu.formats().iter().map(|format| format.name.as_str()).collect();
-            format!("; its fields are {}", fields.join(", "))
+            let fields = self.pmu.formats.iter().map(|format| format.name.as_str());
+            format!("its fields are {}", fields.collect::<Vec<_>>().join(", "))
         } else {
-            format!("; near are {}", near.join(", "))
+            format!("near are {}", near.join(", "))
         };
         let pmu = &self.pmu.name;
-        let problem = format!(": {pmu} has neither an event nor a field `{term}`{hint}");
-        EventError::new(self.text, problem)
+        wrong(self.text, &format!(": {pmu} has neither an event nor a field `{term}`; {hint}"))
     }
 }
 

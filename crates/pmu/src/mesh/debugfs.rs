@@ -8,9 +8,8 @@
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 
-use super::error::MeshError;
-use super::nodes;
 use super::topology::{MAX_PORTS, Place, check_size, fill_domain, node_id, port_and_device_bits};
+use super::{MeshError, nodes};
 
 struct RowLines<'a> {
     y: u32,
@@ -21,8 +20,9 @@ struct RowLines<'a> {
 }
 
 pub(super) fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
-    let file = format!("map of {name}");
-    let wrong = |line, problem: &str| MeshError::in_line(&file, line, problem);
+    let wrong = |line: usize, problem: &str| {
+        MeshError(format!("map of {name}: line {}: {problem}", line + 1))
+    };
     let mut rows: Vec<RowLines<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         read_line(&mut rows, line).map_err(|problem| wrong(at, problem))?;

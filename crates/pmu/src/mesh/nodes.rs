@@ -98,12 +98,6 @@ pub(crate) fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
     DEVICES.iter().find(|(_, known, _)| *known == wanted).map(|(code, _, nodes)| (*code, *nodes))
 }
 
-/// Returns the name of a device type, `?NN` for an unknown one.
-pub fn device_name(code: u8) -> String {
-    let known = DEVICES.iter().find(|(known, ..)| *known == code);
-    known.map_or_else(|| format!("?{code:02x}"), |(_, name, _)| (*name).to_owned())
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeshPart {
     /// Number in the peripheral identification.
@@ -111,7 +105,6 @@ pub struct MeshPart {
     pub name: &'static str,
     pub revisions: &'static [&'static str],
     pub node_bytes: u64,
-    pub pointer_bits: u32,
     pub domain_at: Option<u64>,
     pub pmu_at: u64,
 }
@@ -122,7 +115,6 @@ pub const PARTS: &[MeshPart] = &[
         name: "CMN-600",
         revisions: &["r1p0", "r1p1", "r1p2", "r1p3", "r2p0", "r3p0", "r3p1"],
         node_bytes: 0x4000,
-        pointer_bits: 28,
         domain_at: None,
         pmu_at: 0x2000,
     },
@@ -131,7 +123,6 @@ pub const PARTS: &[MeshPart] = &[
         name: "CMN-650",
         revisions: &["r0p0", "r1p0", "r1p1", "r2p0", "r1p2"],
         node_bytes: 0x1_0000,
-        pointer_bits: 30,
         domain_at: Some(0x910),
         pmu_at: 0x2000,
     },
@@ -140,7 +131,6 @@ pub const PARTS: &[MeshPart] = &[
         name: "CMN-700",
         revisions: &["r0p0", "r1p0", "r2p0", "r3p0"],
         node_bytes: 0x1_0000,
-        pointer_bits: 30,
         domain_at: Some(0x960),
         pmu_at: 0x2000,
     },
@@ -149,7 +139,6 @@ pub const PARTS: &[MeshPart] = &[
         name: "CMN-S3",
         revisions: &["r0p0", "r0p1", "r1p0"],
         node_bytes: 0x1_0000,
-        pointer_bits: 30,
         domain_at: Some(0x960),
         pmu_at: 0xd900,
     },
@@ -158,17 +147,10 @@ pub const PARTS: &[MeshPart] = &[
         name: "CI-700",
         revisions: &["r0p0", "r1p0", "r2p0"],
         node_bytes: 0x1_0000,
-        pointer_bits: 30,
         domain_at: Some(0x910),
         pmu_at: 0x2000,
     },
 ];
-
-/// Finds the part of that number; CMN-600AE is taken as CMN-600, as the driver does.
-pub(crate) fn part_of_code(code: u16) -> Option<&'static MeshPart> {
-    let code = if code == 0x438 { 0x434 } else { code };
-    PARTS.iter().find(|part| part.code == code)
-}
 
 pub(crate) fn part_of_name(name: &str) -> Option<&'static MeshPart> {
     PARTS.iter().find(|part| part.name.eq_ignore_ascii_case(name))
@@ -176,7 +158,8 @@ pub(crate) fn part_of_name(name: &str) -> Option<&'static MeshPart> {
 
 /// Reads part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
 pub(crate) fn of_identifier(text: &str) -> Option<(String, String)> {
-    let part = part_of_code(u16::from_str_radix(text.get(..3)?, 16).ok()?)?;
+    let code = u16::from_str_radix(text.get(..3)?, 16).ok()?;
+    let part = PARTS.iter().find(|part| part.code == code)?;
     let revision = usize::from_str_radix(text.get(3..)?, 16).ok()?;
     Some((part.name.to_owned(), part.revisions.get(revision).copied().unwrap_or("").to_owned()))
 }

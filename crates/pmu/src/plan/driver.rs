@@ -176,7 +176,7 @@ mod tests {
     fn events_have_a_filter_where_the_drivers_listing_has_one() {
         for (name, _) in SHIPPED {
             let mesh = shipped(name).unwrap();
-            for alias in catalogue(&mesh).events() {
+            for alias in &catalogue(&mesh).events {
                 let on = OnMesh {
                     type_code: u16::try_from(alias.term("type").unwrap()).unwrap(),
                     event_id: alias.term("eventid").unwrap_or(0),

@@ -13,7 +13,7 @@ use crate::event::PmuEvent;
 
 pub use driver::Driver;
 pub use rules::{CountPlanError, CounterLimit, Rules};
-pub(crate) use schedule::Schedule;
+use schedule::Schedule;
 
 #[derive(Clone, Debug)]
 pub struct CountPlan {

@@ -6,26 +6,17 @@
 
 use std::collections::BTreeMap;
 
-use super::rules::{CountPlanError, CounterLimit, Demand, Rules};
-use crate::event::PmuEvent;
+use super::rules::{CounterLimit, Demand, Rules};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Schedule {
+pub(super) struct Schedule {
     groups: usize,
-    pub(crate) ticks: Vec<Vec<usize>>,
+    ticks: Vec<Vec<usize>>,
     /// Groups that wait in some tick, with the limits that stopped them.
     pub(super) binding: Vec<(usize, CounterLimit)>,
 }
 
 impl Schedule {
-    pub(crate) fn of(
-        rules: &Rules<'_>,
-        groups: &[Vec<PmuEvent>],
-    ) -> Result<Schedule, CountPlanError> {
-        let order: Vec<usize> = (0..groups.len()).collect();
-        Ok(Schedule::in_order(rules, &rules.demands(groups)?, &order))
-    }
-
     pub(super) fn in_order(rules: &Rules<'_>, groups: &[Vec<Demand>], order: &[usize]) -> Schedule {
         let count = order.len();
         let (mut ticks, mut binding) = (Vec::with_capacity(count), Vec::new());

@@ -1,0 +1,314 @@
+//! Loads whose bytes are known.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use daqmeter_kernels::stream::{StreamRatio, stream};
+use daqmeter_kernels::{Isa, Store};
+use daqmeter_sys::host::{DIRECT, Files};
+use daqmeter_sys::memory::{Buffer, Pages};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Moved {
+    pub(super) bytes: u64,
+    pub(super) how: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LoadError(pub String);
+
+fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadError {
+    move |error| LoadError(format!("{what}: {error}"))
+}
+
+fn repeated(
+    time: Duration,
+    stop: &AtomicBool,
+    mut step: impl FnMut() -> Result<u64, LoadError>,
+) -> Result<u64, LoadError> {
+    let (began, mut bytes) = (Instant::now(), step()?);
+    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
+        bytes += step()?;
+    }
+    Ok(bytes)
+}
+
+/// Reads memory beyond the caches again and again, until the time is over or it must stop.
+pub(super) fn memory(
+    time: Duration,
+    last_level_bytes: u64,
+    stop: &AtomicBool,
+) -> Result<Moved, LoadError> {
+    let bytes =
+        usize::try_from((last_level_bytes * 8).clamp(64 << 20, 2 << 30)).unwrap_or(64 << 20);
+    let buffer =
+        Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
+    let source = buffer.slice::<u8>(bytes);
+    let (isa, none) = (Isa::best(), &mut []);
+    let read = || Ok(stream(isa, Store::Cached, StreamRatio::READ, source, none) as u64);
+    let read_bytes = repeated(time, stop, read)?;
+    Ok(Moved { bytes: read_bytes, how: format!("own reads of {} MiB, one thread", bytes >> 20) })
+}
+
+#[derive(Debug)]
+pub(super) struct BlockFile {
+    path: PathBuf,
+    bytes: u64,
+    is_ours: bool,
+    /// Name of the whole disk below /sys/block, if there is one.
+    pub(super) disk: Option<String>,
+}
+
+const BLOCK: usize = 1 << 20;
+
+impl BlockFile {
+    pub(super) fn existing(path: &Path) -> Result<BlockFile, LoadError> {
+        let shown = path.display();
+        let about = path.metadata().map_err(wrong(&shown))?;
+        let is_device = about.file_type().is_block_device();
+        let number = if is_device { about.rdev() } else { about.dev() };
+        let disk = disk_of(&Files::default(), number);
+        let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
+        if bytes < BLOCK as u64 {
+            return Err(LoadError(format!(
+                "{shown}: {bytes} bytes are too few; 1 MiB at least is read"
+            )));
+        }
+        Ok(BlockFile { path: path.to_owned(), bytes, is_ours: false, disk })
+    }
+
+    /// Makes a new file of the given size below a directory, written through; it is removed at the
+    /// end, also if filling it fails.
+    pub(super) fn temporary(
+        directory: &Path,
+        bytes: u64,
+        stop: &AtomicBool,
+    ) -> Result<BlockFile, LoadError> {
+        let path = directory.join(format!("daqmeter-verify-{}.tmp", std::process::id()));
+        let shown = path.display().to_string();
+        let mut file = File::create_new(&path).map_err(wrong(&shown))?;
+        let mut made = BlockFile { disk: None, bytes, is_ours: true, path };
+        let mut fill = || -> std::io::Result<u64> {
+            let mut block = vec![0x5A_u8; BLOCK];
+            for number in 0..bytes / BLOCK as u64 {
+                // No two blocks are equal: no layer below can deduplicate them.
+                block[..8].copy_from_slice(&number.to_le_bytes());
+                if stop.load(Ordering::Relaxed) {
+                    return Err(std::io::ErrorKind::Interrupted.into());
+                }
+                file.write_all(&block)?;
+            }
+            file.sync_all()?;
+            Ok(file.metadata()?.dev())
+        };
+        made.disk = disk_of(&Files::default(), fill().map_err(wrong(&shown))?);
+        Ok(made)
+    }
+
+    /// Reads the file past the page cache again and again, until the time is over or it must stop.
+    pub(super) fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
+        let shown = self.path.display();
+        let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
+        let file = opened.map_err(wrong(format!(
+            "{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)"
+        )))?;
+        let mut buffer =
+            Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
+        let block = buffer.slice_mut::<u8>(BLOCK);
+        let blocks = self.bytes / BLOCK as u64;
+        let mut number = 0;
+        let bytes = repeated(time, stop, || {
+            file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
+            number += 1;
+            Ok(BLOCK as u64)
+        })?;
+        Ok(Moved { bytes, how: format!("own O_DIRECT reads of 1 MiB from {shown}") })
+    }
+}
+
+impl Drop for BlockFile {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns the name of the whole disk of a device number (glibc's `makedev` layout).
+fn disk_of(files: &Files, number: u64) -> Option<String> {
+    let place = std::fs::canonicalize(files.root().join(device_directory(number))).ok()?;
+    let whole = if place.join("partition").exists() { place.parent()?.to_owned() } else { place };
+    Some(whole.file_name()?.to_str()?.to_owned())
+}
+
+fn device_directory(number: u64) -> String {
+    let major = number >> 8 & 0xFFF | number >> 32 & !0xFFF;
+    let minor = number & 0xFF | number >> 12 & !0xFF;
+    format!("sys/dev/block/{major}:{minor}")
+}
+
+fn device_bytes(files: &Files, number: u64) -> u64 {
+    let sectors = files.text(&format!("{}/size", device_directory(number)));
+    sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
+}
+
+/// Sends bytes over TCP on the loopback interface until the time is over or it must stop.
+pub(super) fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(wrong("listen on loopback"))?;
+    let address = listener.local_addr().map_err(wrong("listen on loopback"))?;
+    let receive = move || -> std::io::Result<u64> {
+        let (mut stream, _) = listener.accept()?;
+        let (mut buffer, mut bytes) = (vec![0_u8; BLOCK], 0);
+        loop {
+            match stream.read(&mut buffer)? {
+                0 => return Ok(bytes),
+                got => bytes += got as u64,
+            }
+        }
+    };
+    let receiver = std::thread::Builder::new().name("receiver".to_owned()).spawn(receive);
+    let receiver = receiver.map_err(wrong("start a thread"))?;
+    let mut sender = TcpStream::connect(address).map_err(wrong("connect to loopback"))?;
+    let block = vec![0xA5_u8; BLOCK];
+    let send = || {
+        sender.write_all(&block).map_err(wrong("send over loopback"))?;
+        Ok(BLOCK as u64)
+    };
+    repeated(time, stop, send)?;
+    drop(sender);
+    let bytes = receiver.join().map_err(|_| LoadError("the receiver panicked".to_owned()))?;
+    let bytes = bytes.map_err(wrong("receive over loopback"))?;
+    Ok(Moved { bytes, how: "own TCP stream over loopback".to_owned() })
+}
+
+pub(super) fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
+    let seconds = time.as_secs().max(1);
+    let options = "--ioengine=libaio --randrepeat=1 --direct=1 --gtod_reduce=1 --time_based \
+        --readwrite=read --bs=64k --iodepth=64k --name=r0";
+    let mut arguments: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+    arguments.extend([
+        format!("--filename={}", file.display()),
+        "--numjobs=1".to_owned(),
+        format!("--runtime={seconds}"),
+        "--output-format=json".to_owned(),
+    ]);
+    let text = output("fio", &arguments)?;
+    let bytes = fio_bytes(&text)
+        .ok_or_else(|| LoadError("fio: its output has no jobs[0].read.io_bytes".to_owned()))?;
+    Ok(Moved { bytes, how: format!("fio {}", arguments.join(" ")) })
+}
+
+fn fio_bytes(text: &str) -> Option<u64> {
+    let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
+    json["jobs"][0]["read"]["io_bytes"].as_u64()
+}
+
+/// Runs the document's netperf from a host, for the given time instead of without end.
+pub(super) fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
+    let seconds = time.as_secs().max(1);
+    let arguments = format!("-H {host} -t TCP_MAERTS -P 0 -l {seconds}");
+    let words: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    let bytes = netperf_bytes(&output("netperf", &words)?);
+    let bytes = bytes.ok_or_else(|| LoadError("netperf: it printed no throughput".to_owned()))?;
+    Ok(Moved { bytes, how: format!("netperf {arguments}") })
+}
+
+/// Reads elapsed seconds and 10^6 bits per second, the last of `131072 16384 16384 10.00 941.52`.
+fn netperf_bytes(text: &str) -> Option<u64> {
+    let line = text.lines().rfind(|line| !line.trim().is_empty())?;
+    let mut words = line.split_whitespace().rev();
+    let megabits: f64 = words.next()?.parse().ok()?;
+    let seconds: f64 = words.next()?.parse().ok()?;
+    let bytes = megabits * 1e6 / 8.0 * seconds;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "finite and not negative"
+    )]
+    (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
+}
+
+fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.map_err(|error| {
+        LoadError(format!("{program}: {error}; install it, or choose another load"))
+    })?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(LoadError(format!(
+            "{program}: {}",
+            said.lines().last().unwrap_or("it failed")
+        )));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_fio_is_read() {
+        let fio = "note: both iodepth >= 1 and synchronous\n{\"jobs\":[{\"read\":{\"io_bytes\":13244891136}}]}";
+        assert_eq!(fio_bytes(fio), Some(202_101 * 65_536));
+        assert_eq!(fio_bytes("fio: nothing"), None);
+    }
+
+    #[test]
+    fn the_output_of_netperf_is_read() {
+        let documents = "131072  16384  16384    10.00    941.52\n";
+        assert_eq!(netperf_bytes(documents), Some(1_176_900_000));
+        for wrong in ["", "941.52", "a b", "10.00 -1"] {
+            assert_eq!(netperf_bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    static GOES_ON: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn the_loads_move_what_they_say() {
+        let net = loopback(Duration::from_millis(5), &GOES_ON).unwrap();
+        assert!(net.bytes >= BLOCK as u64 && net.bytes.is_multiple_of(BLOCK as u64));
+        let memory = memory(Duration::from_millis(1), 1 << 20, &GOES_ON).unwrap();
+        assert!(memory.bytes >= 64 << 20);
+    }
+
+    #[test]
+    fn loads_end_when_they_are_to_stop_and_leave_no_file() {
+        static STOPS: AtomicBool = AtomicBool::new(true);
+        let long = Duration::from_secs(36_000);
+        loopback(long, &STOPS).unwrap();
+        memory(long, 1 << 20, &STOPS).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        assert!(BlockFile::temporary(directory.path(), 1 << 40, &STOPS).is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_temporary_file_is_read_whole_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = BlockFile::temporary(directory.path(), 4 << 20, &GOES_ON).unwrap();
+        match file.read(Duration::ZERO, &GOES_ON) {
+            Ok(moved) => assert!(moved.bytes >= BLOCK as u64),
+            Err(error) => assert!(error.to_string().contains("past the page cache"), "{error}"),
+        }
+        drop(file);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        let error = BlockFile::existing(Path::new("/nonexistent/file")).unwrap_err();
+        assert!(error.0.contains("/nonexistent/file"));
+    }
+
+    #[test]
+    fn device_numbers_are_split_as_the_kernel_does() {
+        assert_eq!(device_directory(0xFE01), "sys/dev/block/254:1");
+        // makedev(259, 0x12345): the minor's upper bits lie above the major's lower ones.
+        assert_eq!(device_directory(0x1231_0345), format!("sys/dev/block/{}:{}", 259, 0x12345));
+    }
+}
