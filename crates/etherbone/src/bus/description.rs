@@ -335,7 +335,7 @@ mod tests {
             format!("{bridge}last = {last}\n{}", memory.replace("[[device]]", inside))
         };
         for (text, why) in [
-            ("nonsense".to_owned(), "nonsense"),
+            ("nonsense".to_owned(), "bus:1: "),
             (memory(0, 1).replace("memory", "toaster"), "toaster"),
             (memory(0, 0xff) + &memory(0x80, 0x17f), "0x80 to 0x17f are taken"),
             (memory(8, 4), "not a range"),

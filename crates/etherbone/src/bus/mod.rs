@@ -222,7 +222,6 @@ impl Bus {
 #[cfg(test)]
 mod tests {
     use daqmeter_wire::etherbone::Width;
-    use daqmeter_wire::etherbone::status::failed;
 
     use super::*;
 
@@ -249,42 +248,6 @@ mod tests {
 
     fn write(bus: &mut Bus, session: &mut BusSession, address: u64, lanes: Lanes, word: u64) {
         bus.execute(session, EbLayout::L32, Space::Bus, address, lanes, Some(word));
-    }
-
-    fn lanes(address: u64, size: Width, endian: Endian) -> Lanes {
-        Lanes::at(address, size, Width::W32, endian).unwrap()
-    }
-
-    #[test]
-    fn bytes_of_a_word_lie_as_the_device_orders_them() {
-        let mut bus = bus(MEMORY);
-        let mut session = BusSession::default();
-        let whole = Lanes::full(Width::W32);
-        for (base, endian, first_byte) in
-            [(0x10000, Endian::Big, 0x11), (0x20000, Endian::Little, 0x44)]
-        {
-            write(&mut bus, &mut session, base, whole, 0x1122_3344);
-            let first = lanes(base, Width::W8, endian);
-            let word = read(&mut bus, &mut session, base, first);
-            assert_eq!(first.take(word), first_byte);
-            let second = lanes(base + 2, Width::W16, endian);
-            write(&mut bus, &mut session, base + 2, second, second.place(0xBEEF));
-            let word = read(&mut bus, &mut session, base, whole);
-            assert_eq!(word, if endian == Endian::Big { 0x1122_BEEF } else { 0xBEEF_3344 });
-        }
-        assert_eq!(session.errors.0, 0);
-    }
-
-    #[test]
-    fn errors_are_found_at_the_right_operation() {
-        let mut bus = bus(MEMORY);
-        let mut session = BusSession::default();
-        let whole = Lanes::full(Width::W32);
-        for address in [0x10000, 0x30000, 0x10ffc, 0x11000, 0x8000] {
-            read(&mut bus, &mut session, address, whole);
-        }
-        let found: Vec<bool> = (0..5).map(|index| failed(session.errors.0, index, 5)).collect();
-        assert_eq!(found, [false, true, false, true, true]);
     }
 
     #[test]

@@ -3,8 +3,7 @@ use daqmeter_record::{Outcome, RunRecord};
 
 use daqmeter_harness::{Fault, Request};
 use daqmeter_record::Param;
-use daqmeter_wire::etherbone::cycle::{StatusCheck, encode};
-use daqmeter_wire::etherbone::{EbLayout, Width, Widths};
+use daqmeter_wire::etherbone::{Width, Widths};
 
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -90,21 +89,6 @@ fn the_gap_within_a_cycle_is_that_of_the_bridge() {
             realistic > underestimated && underestimated > 7.0 * wanted_ns,
             "{realistic} {underestimated}"
         );
-    }
-}
-
-fn datagram_bytes(timestamps: u64) -> usize {
-    let request = EtherboneRequest { count: timestamps, ..example() };
-    let ops = Plan::of(&request).unwrap().ops(0);
-    4 + encode(&ops, EbLayout::L32, 0x8000, StatusCheck::Status, &mut [0; 1000]).unwrap().bytes
-}
-
-#[test]
-fn a_cycle_of_m_timestamps_has_20_and_8_m_bytes() {
-    // The message header comes once per datagram; more than 16 timestamps need a second status
-    // read.
-    for m in 1..=8_u8 {
-        assert_eq!(datagram_bytes(m.into()), 4 + 20 + 8 * usize::from(m));
     }
 }
 

@@ -93,14 +93,4 @@ mod tests {
             assert!(read[0] > 0 && read.is_sorted(), "{address}: {read:?}");
         }
     }
-
-    #[test]
-    fn what_is_wrong_with_a_slave_is_said() {
-        let open = |address: &str, count| {
-            let opened = Times::open(&Times::request(address, count));
-            opened.err().unwrap().0
-        };
-        assert!(open("nowhere", 1).contains("address"));
-        assert!(open("loop/udp", 0).contains("count"));
-    }
 }

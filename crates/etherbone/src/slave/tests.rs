@@ -262,3 +262,37 @@ fn a_cycle_that_never_ends_is_ended() {
         (0..records + 2).find_map(|_| stream.feed(&mut slave, 0, &record, &mut Vec::new()).err());
     assert!(fault.unwrap().to_string().contains("divide it"));
 }
+
+#[test]
+fn cyc_ends_a_cycle_and_a_datagram_may_hold_many() {
+    let mut slave = slave();
+    let two = "4e6f1044 a80f0001 00008000 00010000 a80f0001 00008002 00010004";
+    let answer = answer_of(&mut slave, two);
+    assert_eq!(answer, hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000"));
+    assert_eq!(slave.counts.cycles, 2);
+    // A cycle may not span datagrams: complete operations are executed, nothing is held.
+    assert_eq!(answer_of(&mut slave, "4e6f1044 a00f0001 00008000 00010000").len(), 16);
+    assert_eq!(answer_of(&mut slave, "4e6f1044 a80f0001 00008002 00010000").len(), 16);
+}
+
+#[test]
+fn per_operation_errors_are_shifted_in_but_not_by_config_operations_or_sdb_reads() {
+    let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
+    // Good, bad, config read, table read, bad; then the register.
+    let answer = answer_of(
+        &mut slave,
+        "4e6f1044 a00f0002 00008000 00010000 70000000 e00f0001 00008000 0000000c
+         a00f0002 00008000 00000300 70000000 e80f0001 00008001 00000004",
+    );
+    assert_eq!(answer[answer.len() - 4..], hex("00000005"));
+}
+
+#[test]
+fn config_space_is_a_bus_of_its_own() {
+    let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
+    let pointer = answer_of(&mut slave, "4e6f1044 e80f0002 00008000 00000008 0000000c");
+    assert_eq!(pointer, hex("4e6f1444 0e0f0200 00008000 00000000 00000300"));
+    answer_of(&mut slave, "4e6f1444 ac0f0100 0000000c deadbeef");
+    assert_eq!(answer_of(&mut slave, "4e6f1044 e80f0002 00008000 00000008 0000000c"), pointer);
+    assert_eq!(answer_of(&mut slave, "4e6f1044 e80f0001 00008000 0000002c")[12..], hex("00000002"));
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod forged;
+mod played;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -23,7 +24,6 @@ use daqmeter_wire::etherbone::sdb::ids;
 use daqmeter_wire::etherbone::{EbLayout, Endian, Lanes, Width, Widths};
 
 const MEMORY: u64 = 0x10000;
-const FAULTY: u64 = 0x0018_010c;
 
 fn slave() -> Slave {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
@@ -222,46 +222,6 @@ fn every_width_on_either_side() {
 }
 
 #[test]
-fn widths_that_do_not_meet_are_told() {
-    let mut slave = slave();
-    slave.data = W32;
-    let server = spawned(slave, ServerOptions::loopback());
-    let options = ClientOptions { data: Widths::only(Width::W64), ..quick() };
-    for proto in ["udp", "tcp"] {
-        let error = open_with(&at(proto, &server), &options).err().unwrap().to_string();
-        assert!(
-            error.contains(
-                "we offer addresses 8/16/32/64, data 64; the slave addresses 8/16/32/64, data 32"
-            ),
-            "{error}"
-        );
-    }
-}
-
-#[test]
-fn parts_of_words_are_read_and_written_in_both_byte_orders() {
-    let server = serve();
-    let mut client = open(&at("udp", &server));
-    for (base, endian, wanted) in
-        [(MEMORY, Endian::Big, 0x1122_3344), (0x0019_0000, Endian::Little, 0x4433_2211)]
-    {
-        let bytes: Vec<Op> = [0x11, 0x22, 0x33, 0x44]
-            .into_iter()
-            .enumerate()
-            .map(|(index, value)| {
-                let address = base + index as u64;
-                let lanes = Lanes::at(address, Width::W8, client.layout().data, endian).unwrap();
-                Op { lanes, ..Op::write(address, value, client.layout().data) }
-            })
-            .collect();
-        assert!(client.cycle(&bytes, Status).unwrap().failed.is_empty());
-        let lanes = Lanes::at(base, Width::W32, client.layout().data, endian).unwrap();
-        let word = Op { lanes, ..Op::read(base, client.layout().data) };
-        assert_eq!(client.cycle(&[word], Status).unwrap().values, [wanted]);
-    }
-}
-
-#[test]
 fn the_self_describing_bus_is_read_through_every_bridge() {
     let server = serve();
     for address in [at("udp", &server), at("tcp", &server)] {
@@ -421,19 +381,6 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
-    let server = serve();
-    let error =
-        EbServer::bind(slave(), ServerOptions { port: server.port, ..ServerOptions::loopback() })
-            .err()
-            .unwrap();
-    assert!(
-        error.to_string().contains(&format!("cannot listen on 127.0.0.1:{}", server.port)),
-        "{error}"
-    );
-}
-
-#[test]
 fn what_a_lossy_link_loses_is_counted_and_nothing_is_asked_again() {
     let request = LinkProfile {
         loss: 0.3,
@@ -540,31 +487,4 @@ fn answers_can_go_to_a_fixed_port() {
     let mut answer = [0; 16];
     assert_eq!(fixed.recv(&mut answer).unwrap(), 8);
     assert_eq!(answer[..8], [0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 9]);
-}
-
-#[test]
-fn every_access_is_in_the_log() {
-    let mut slave = slave();
-    slave.log = true;
-    let mut server = EbServer::bind(slave, ServerOptions::loopback()).unwrap();
-    let (events, log) = std::sync::mpsc::channel();
-    server.set_log(move |event| drop(events.send(event)));
-    let server = server.spawn(None).unwrap();
-    let options = ClientOptions { data: W32, ..quick() };
-    let mut client = open_with(&at("udp", &server), &options).unwrap();
-    client.cycle(&[write(1, 5), read(1), Op::read(FAULTY, Width::W32)], Status).unwrap();
-    server.stop().unwrap();
-    let accesses: Vec<(u64, u64, bool, bool)> = log
-        .iter()
-        .filter_map(|event| match event {
-            ServerEvent::Access(access) => {
-                Some((access.address, access.value, access.write, access.ok))
-            }
-            _ => None,
-        })
-        .collect();
-    assert_eq!(
-        accesses,
-        [(MEMORY + 4, 5, true, true), (MEMORY + 4, 5, false, true), (FAULTY, 0, false, false)]
-    );
 }

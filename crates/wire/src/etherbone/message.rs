@@ -141,23 +141,22 @@ mod tests {
     }
 
     #[test]
-    fn probes_of_wrong_length_are_refused() {
+    fn impossible_probes_and_headers_are_refused_by_name() {
         let twelve = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(EbProbe::parse(&twelve), Err(WireError::ProbeLength(12)));
-        assert_eq!(EbProbe::parse(&twelve[..6]), Err(WireError::ProbeLength(6)));
-    }
-
-    #[test]
-    fn impossible_headers_are_refused_by_name() {
-        assert_eq!(
-            EbHeader::parse(&[0x4e, 0x6f, 0x10]),
-            Err(WireError::Truncated { wanted: 4, found: 3 })
-        );
-        assert_eq!(EbHeader::parse(&[0x4e, 0x70, 0x10, 0x44]), Err(WireError::Magic(0x4e70)));
-        assert_eq!(EbHeader::parse(&[0x4e, 0x6f, 0x20, 0x44]), Err(WireError::Version(2)));
-        let two = EbHeader::parse(&[0x4e, 0x6f, 0x10, 0xc4]).unwrap();
-        assert!(matches!(two.layout(), Err(WireError::NotOneWidth(..))));
-        assert!(EbHeader::parse(&[0x4e, 0x6f, 0x10, 0x40]).unwrap().layout().is_err());
+        for length in [6, 12] {
+            assert_eq!(EbProbe::parse(&twelve[..length]), Err(WireError::ProbeLength(length)));
+        }
+        for (bytes, error) in [
+            (&[0x4e, 0x6f, 0x10][..], WireError::Truncated { wanted: 4, found: 3 }),
+            (&[0x4e, 0x70, 0x10, 0x44], WireError::Magic(0x4e70)),
+            (&[0x4e, 0x6f, 0x20, 0x44], WireError::Version(2)),
+        ] {
+            assert_eq!(EbHeader::parse(bytes), Err(error));
+        }
+        for widths in [0xc4, 0x40] {
+            let header = EbHeader::parse(&[0x4e, 0x6f, 0x10, widths]).unwrap();
+            assert!(matches!(header.layout(), Err(WireError::NotOneWidth(..))));
+        }
     }
 
     #[test]

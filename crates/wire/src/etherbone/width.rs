@@ -153,20 +153,17 @@ mod tests {
 
     #[test]
     fn alignment_follows_the_wider_of_both_widths() {
-        let layout = |address, data| EbLayout { address, data };
-        for (layout, value, header) in [
-            (layout(Width::W8, Width::W8), 2, 4),
-            (layout(Width::W16, Width::W8), 2, 4),
-            (layout(Width::W32, Width::W8), 4, 4),
-            (layout(Width::W16, Width::W32), 4, 4),
-            (layout(Width::W64, Width::W8), 8, 8),
-            (layout(Width::W32, Width::W64), 8, 8),
+        use Width::{W8, W16, W32, W64};
+        for (address, data, wanted) in [
+            (W8, W8, (2, 4)),
+            (W16, W8, (2, 4)),
+            (W32, W8, (4, 4)),
+            (W16, W32, (4, 4)),
+            (W64, W8, (8, 8)),
+            (W32, W64, (8, 8)),
         ] {
-            assert_eq!(
-                (layout.value_bytes(), layout.header_bytes()),
-                (value, header),
-                "{layout:?}"
-            );
+            let layout = EbLayout { address, data };
+            assert_eq!((layout.value_bytes(), layout.header_bytes()), wanted, "{layout:?}");
         }
         assert_eq!(EbLayout::all().count(), 16);
     }

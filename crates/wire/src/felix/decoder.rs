@@ -249,31 +249,23 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_on_any_part_is_one_of_the_chunk() {
-        let mut reassembler = Reassembler::new();
-        let mut blocks = encode(KIB, &numbered(&[1500, 10]));
-        *blocks[0].last_mut().unwrap() |= 1 << 3;
-        let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-        let mut ended = Vec::new();
-        for block in &blocks {
-            let (header, found) = subchunks(KIB, block, &mut room).unwrap();
-            reassembler.block(header, found, |part| {
-                if part.ends {
-                    ended.push(part.flags.error);
-                }
-            });
-        }
-        assert_eq!(ended, [true, false]);
-    }
-
-    #[test]
-    fn a_chunk_over_three_blocks_has_a_first_a_middle_and_a_last() {
+    fn a_chunk_over_three_blocks_has_a_first_a_middle_and_a_last_and_the_flags_of_all() {
         let chunks = numbered(&[2500]);
-        let blocks = encode(KIB, &chunks);
+        let mut blocks = encode(KIB, &chunks);
         let (found, counts) = decode(KIB, &blocks);
         assert_eq!(found, chunks);
         assert_eq!(counts.subchunks, [0, 1, 1, 0, 1, 1, 0, 0]);
         assert_eq!((counts.blocks, counts.chunks, counts.payload_bytes), (3, 1, 2500));
+        *blocks[0].last_mut().unwrap() |= 1 << 3;
+        let (mut room, mut ended) = (vec![Subchunk::default(); most_subchunks(KIB)], Vec::new());
+        let mut reassembler = Reassembler::new();
+        for block in &blocks {
+            let (header, found) = subchunks(KIB, block, &mut room).unwrap();
+            reassembler.block(header, found, |part| {
+                ended.extend(part.ends.then_some(part.flags.error));
+            });
+        }
+        assert_eq!(ended, [true]);
     }
 
     #[test]
@@ -294,33 +286,28 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_block_is_refused_and_the_next_one_is_read() {
-        let chunks = numbered(&[24; 300]);
-        let mut blocks = encode(KIB, &chunks);
-        let last = blocks[2].len() - 1;
-        blocks[2][last] = 0xC0;
-        let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-        assert_eq!(subchunks(KIB, &blocks[2], &mut room), Err(BlockError::Undefined { at: 1020 }));
-        let (_, counts) = decode(KIB, &blocks);
-        assert_eq!((counts.blocks_missing, counts.orphans), (0, 0));
-        assert!(counts.chunks > 250);
-    }
-
-    #[test]
-    fn a_length_beyond_the_block_is_refused_with_its_place() {
-        let mut block = encode(KIB, &numbered(&[1016])).remove(0);
-        block[1020..].copy_from_slice(&0x6000_03FD_u32.to_le_bytes());
-        let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-        assert_eq!(
-            subchunks(KIB, &block, &mut room),
-            Err(BlockError::Length { at: 1020, length: 0x3FD })
-        );
-        assert_eq!(
-            subchunks(KIB, &block[..1000], &mut room),
-            Err(BlockError::Size { found: 1000, wanted: 1024 })
-        );
-        block[2] = 0;
-        assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Magic(0xC000)));
+    fn a_spoilt_block_is_refused_by_name_and_the_next_one_is_read() {
+        let blocks = encode(KIB, &numbered(&[24; 300]));
+        let spoilt = |at: usize, word: u32, bytes: usize| {
+            let mut block = blocks[2].clone();
+            block[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            block.truncate(bytes);
+            block
+        };
+        for (block, error) in [
+            (spoilt(1020, 0xC000_0000, 1024), BlockError::Undefined { at: 1020 }),
+            (spoilt(1020, 0x6000_03FD, 1024), BlockError::Length { at: 1020, length: 0x3FD }),
+            (spoilt(0, 0xC000_0000, 1024), BlockError::Magic(0xC000)),
+            (spoilt(0, 0, 1000), BlockError::Size { found: 1000, wanted: 1024 }),
+        ] {
+            let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
+            assert_eq!(subchunks(KIB, &block, &mut room), Err(error));
+            let mut all = blocks.clone();
+            all[2] = block;
+            let (_, counts) = decode(KIB, &all);
+            assert_eq!((counts.blocks_missing, counts.orphans), (0, 0));
+            assert!(counts.chunks > 250);
+        }
     }
 
     fn single(kind: SubchunkKind, truncated: bool, length: u16) -> Trailer {
@@ -349,73 +336,39 @@ mod tests {
         block
     }
 
-    fn counts_of(blocks: &[Vec<u8>]) -> ElinkCounts {
-        decode(KIB, blocks).1
-    }
-
     #[test]
-    fn fillers_and_markers_carry_no_payload_whatever_their_length_says() {
-        let block = by_hand(0, &[single(SubchunkKind::Both, false, 8)]);
-        let mut marked = block.clone();
-        // A NULL and an OUT-OF-BAND with an invalid length.
+    fn markers_timeouts_and_violations_of_the_order_are_counted_by_kind() {
+        use SubchunkKind::{Both, First, Last, Timeout};
+        let one = |sequence, kind, length| by_hand(sequence, &[single(kind, false, length)]);
+        let full = |sequence, kind| one(sequence, kind, 1016);
+        let after_both =
+            |truncated| by_hand(0, &[single(Both, false, 8), single(Timeout, truncated, 8)]);
+        let ends = by_hand(1, &[single(Timeout, true, 1016)]);
+        // A NULL and an OUT-OF-BAND with an invalid length carry no payload.
+        let mut marked = one(0, Both, 8);
         marked[4..8].copy_from_slice(&0x0000_FFFF_u32.to_le_bytes());
         marked[8..12].copy_from_slice(&0xE000_1234_u32.to_le_bytes());
-        let counts = counts_of(&[marked]);
-        assert_eq!((counts.chunks, counts.payload_bytes, counts.subchunks[7]), (1, 8, 1));
-    }
-
-    #[test]
-    fn a_timeout_with_truncation_ends_the_open_chunk_or_is_one_by_itself() {
-        let full_first = |sequence| by_hand(sequence, &[single(SubchunkKind::First, false, 1016)]);
-        let ends = by_hand(1, &[single(SubchunkKind::Timeout, true, 1016)]);
-        let counts = counts_of(&[full_first(0), ends]);
-        assert_eq!((counts.chunks, counts.chunks_timed_out, counts.chunks_broken), (0, 1, 0));
-        let alone = by_hand(
-            0,
-            &[single(SubchunkKind::Both, false, 8), single(SubchunkKind::Timeout, true, 8)],
-        );
-        let counts = counts_of(&[alone]);
-        assert_eq!((counts.chunks, counts.chunks_timed_out), (1, 1));
-        let filler = by_hand(
-            0,
-            &[single(SubchunkKind::Both, false, 8), single(SubchunkKind::Timeout, false, 8)],
-        );
-        let counts = counts_of(&[filler]);
-        assert_eq!((counts.chunks_timed_out, counts.payload_bytes), (0, 8));
-    }
-
-    #[test]
-    fn violations_of_the_order_are_counted_by_kind() {
-        let first = |sequence| by_hand(sequence, &[single(SubchunkKind::First, false, 1016)]);
-        let last = |sequence| by_hand(sequence, &[single(SubchunkKind::Last, false, 1016)]);
-        let whole = |sequence| by_hand(sequence, &[single(SubchunkKind::Both, false, 1016)]);
-        assert_eq!(counts_of(&[first(0), first(1), last(2)]).chunks_broken, 1);
-        assert_eq!(counts_of(&[whole(0), last(1)]).orphans, 1);
-        // At the start, and after a gap, a LAST may have lost its beginning.
-        assert_eq!(counts_of(&[last(7), whole(8)]).orphans, 0);
-        assert_eq!(counts_of(&[whole(0), last(2)]).orphans, 0);
-    }
-
-    #[test]
-    fn a_run_ends_with_the_first_subchunk_that_differs() {
-        for count in 1..36 {
-            for other in [25, 100] {
-                let lengths: Vec<usize> = [24].repeat(count).into_iter().chain([other]).collect();
-                let block = &encode(KIB, &numbered(&lengths))[0];
-                let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-                let (_, found) = subchunks(KIB, block, &mut room).unwrap();
-                let run = ChunkRun::at_the_beginning_of(found).unwrap();
-                assert_eq!((run.count, run.length()), (count, 24));
-                let mut reassembler = Reassembler::new();
-                assert!(reassembler.take_run(&run));
-                assert_eq!(reassembler.counts.chunks, count as u64);
-            }
+        // Wanted: chunks, timed out, broken, orphans, bytes of payload.
+        for (blocks, wanted) in [
+            (vec![marked], [1, 0, 0, 0, 8]),
+            (vec![full(0, First), ends], [0, 1, 0, 0, 2032]),
+            (vec![after_both(true)], [1, 1, 0, 0, 16]),
+            (vec![after_both(false)], [1, 0, 0, 0, 8]),
+            (vec![full(0, First), full(1, First), full(2, Last)], [1, 0, 1, 0, 3048]),
+            (vec![full(0, Both), full(1, Last)], [1, 0, 0, 1, 1016]),
+            // At the start, and after a gap, a LAST may have lost its beginning.
+            (vec![full(7, Last), full(8, Both)], [1, 0, 0, 0, 1016]),
+            (vec![full(0, Both), full(2, Last)], [1, 0, 0, 0, 1016]),
+        ] {
+            let (_, counts) = decode(KIB, &blocks);
+            let ElinkCounts { chunks, chunks_timed_out, chunks_broken, orphans, .. } = counts;
+            let found = [chunks, chunks_timed_out, chunks_broken, orphans, counts.payload_bytes];
+            assert_eq!(found, wanted);
         }
-        assert_eq!(ChunkRun::at_the_beginning_of(&[]), None);
     }
 
     /// Returns the subchunks of a block from its end, one by one, as a slow reference.
-    fn one_by_one(block: &[u8], width: TrailerWidth) -> Result<Vec<(u32, usize)>, BlockError> {
+    fn one_by_one(block: &[u8], width: TrailerWidth) -> Result<Vec<(Trailer, usize)>, BlockError> {
         let (mut end, mut found) = (block.len(), Vec::new());
         while end > HEADER_BYTES {
             let at = end - width.bytes();
@@ -434,17 +387,17 @@ mod tests {
                 .checked_sub(extent)
                 .filter(|begin| *begin >= HEADER_BYTES)
                 .ok_or(BlockError::Length { at, length })?;
-            found.insert(0, (word, end));
+            found.insert(0, (trailer, end));
         }
         Ok(found)
     }
 
-    fn walked(format: BlockFormat, block: &[u8]) -> Result<Vec<(u32, usize)>, BlockError> {
+    fn walked(format: BlockFormat, block: &[u8]) -> Result<Vec<(Trailer, usize)>, BlockError> {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let by_parts = parts(format, block, &mut room).map(|(_, parts)| expanded(parts));
         let (_, found) = subchunks(format, block, &mut room)?;
         assert_eq!(by_parts.as_deref(), Ok(found));
-        let seen = |found: &Subchunk| (found.word(), found.begin());
+        let seen = |found: &Subchunk| (found.trailer(), found.begin());
         Ok(found.iter().map(seen).collect())
     }
 

@@ -32,11 +32,6 @@ impl Subchunk {
         (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
     }
 
-    #[cfg(test)]
-    pub(super) fn word(&self) -> u32 {
-        self.word
-    }
-
     #[inline]
     pub fn begin(&self) -> usize {
         usize::from(self.begin)
