@@ -228,10 +228,6 @@ impl EbServer {
         self.stopper.clone()
     }
 
-    pub fn counts(&self) -> SlaveCounts {
-        self.slave.counts
-    }
-
     /// Serves in a thread of its own, pinned to the CPU or with the affinity of the caller.
     pub fn spawn(mut self, cpu: Option<u32>) -> Result<Running, EbError> {
         let (port, stopper) = (self.port(), self.stopper());
@@ -240,7 +236,7 @@ impl EbServer {
             let placed = cpu.map_or(Ok(()), |cpu| affinity::pin_to(cpu).map(drop));
             let serve = placed.is_ok();
             let _ = ready.send(placed);
-            if serve { self.run().map(|()| self.counts()) } else { Ok(self.counts()) }
+            if serve { self.run() } else { Ok(()) }.map(|()| self.slave.counts)
         };
         let thread = std::thread::Builder::new().name("eb-server".to_owned()).spawn(body);
         let thread = thread.map_err(EbError::io("cannot start a thread"))?;

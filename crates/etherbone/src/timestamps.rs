@@ -4,7 +4,7 @@
 /// low word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unroller {
-    last_ns: Option<u64>,
+    pub(crate) last_ns: Option<u64>,
     pub(crate) rollovers: u64,
 }
 

@@ -90,18 +90,6 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         tell(&format!("{}: serving on port {port}{pty}; Ctrl-C ends it", program_name()));
     }
     server.run().map_err(refused)?;
-    if !quiet {
-        let counts = server.counts();
-        tell(&format!(
-            "{}: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
-            program_name(),
-            counts.probes,
-            counts.cycles,
-            counts.litex,
-            counts.operations,
-            counts.refused
-        ));
-    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -213,8 +213,7 @@ impl Builder {
         Ok(first)
     }
 
-    /// Finds the first place inside the crossbar that no device, bridge or message-signalled
-    /// interrupt range takes. It is a multiple of 64 KiB, or of 64 bytes in small crossbars.
+    /// Finds the first place inside the crossbar that nothing else takes.
     fn gap(
         &self,
         crossbar: &CrossbarDescription,
@@ -229,12 +228,9 @@ impl Builder {
             let is_free = taken.iter().all(|range| last < range.0 || range.1 < first);
             (is_free && last <= place.last - place.base).then_some(place.base + first)
         };
-        let after = |step: u64| {
-            let ends = taken.iter().filter_map(move |(_, last)| last.checked_add(1));
-            ends.filter_map(move |end| end.checked_next_multiple_of(step))
-        };
-        let candidates = [1 << 16, 64].into_iter().map(|step| after(step).chain([0]));
-        candidates.filter_map(|places| places.filter_map(fits).min()).next().ok_or_else(|| {
+        let ends = taken.iter().filter_map(|(_, last)| last.checked_add(1));
+        let places = ends.filter_map(|end| end.checked_next_multiple_of(sdb::RECORD_BYTES as u64));
+        places.chain([0]).filter_map(fits).min().ok_or_else(|| {
             EbError::Other(format!(
                 "no gap of {bytes} bytes for an SDB table; give one by sdb = ..."
             ))

@@ -13,23 +13,23 @@ use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
 use crate::bus::tlu;
 use crate::server::Running;
 use crate::timestamps::Unroller;
-use crate::{Client, CompletedCycle, EbError};
+use crate::{Client, CompletedCycle, CycleOutcome, EbError};
 
 pub(super) struct EtherboneSession {
     plan: Plan,
     limit: Option<LimitSpec>,
     way: Option<Conversation>,
     seen: Seen,
-    unread: Vec<String>,
     words: Vec<u64>,
 }
 
 /// The open conversation. The fields' order ends the server after the client.
-struct Conversation {
-    client: Client,
-    ops: Vec<Op>,
-    base: u64,
-    _server: Option<Running>,
+pub(super) struct Conversation {
+    pub(super) client: Client,
+    pub(super) ops: Vec<Op>,
+    pub(super) base: u64,
+    pub(super) unread: Vec<String>,
+    pub(super) _server: Option<Running>,
 }
 
 #[derive(Default)]
@@ -135,6 +135,37 @@ fn time(name: &str, ns: f64) -> Counter {
 }
 
 impl Conversation {
+    /// Runs the cycle once; all reads must work.
+    fn checked(&mut self) -> Result<&CycleOutcome, Fault> {
+        let outcome = self.client.cycle(&self.ops, StatusCheck::Status)?;
+        match outcome.failed.iter().find(|&&at| !self.ops[at].write) {
+            None => Ok(outcome),
+            Some(&at) => Err(Fault::new(format!(
+                "the bus reports an error at {:#x}: no memory or device answers there",
+                self.ops[at].address
+            ))),
+        }
+    }
+
+    /// Reads the timestamps of a cycle, which never go back.
+    pub(super) fn times(
+        &mut self,
+        unroller: &mut Unroller,
+        mut take: impl FnMut(u64),
+    ) -> Result<(), Fault> {
+        for pair in self.checked()?.values.chunks_exact(2) {
+            let before_ns = unroller.last_ns.unwrap_or(0);
+            let time_ns = unroller.time_ns(pair[0], pair[1]);
+            if time_ns < before_ns {
+                return Err(Fault::new(format!(
+                    "the time goes back from {before_ns} to {time_ns} ns"
+                )));
+            }
+            take(time_ns);
+        }
+        Ok(())
+    }
+
     /// Reads one timestamp; nothing follows its two words, as in the study.
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
         let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI, ECA_TIME_LO]
@@ -182,7 +213,6 @@ impl EtherboneSession {
             plan,
             way: None,
             seen: Seen::default(),
-            unread: Vec::new(),
             words: Vec::new(),
         }
     }
@@ -256,15 +286,7 @@ impl Session for EtherboneSession {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let (mut client, server) = self.plan.open()?;
-        let (base, unread) = self.plan.device_base(&mut client)?;
-        self.unread = unread;
-        let way = self.way.insert(Conversation {
-            client,
-            ops: self.plan.ops(base),
-            base,
-            _server: server,
-        });
+        let way = self.way.insert(self.plan.converse()?);
         match self.plan.request.payload {
             Payload::Tlu => way.select(self.plan.request.channel()),
             Payload::Timestamps | Payload::Memory => Ok(()),
@@ -288,12 +310,16 @@ impl Session for EtherboneSession {
     fn verify(&mut self) -> Result<(), Fault> {
         let way = self.way.as_mut().expect("prepared before verification");
         match self.plan.request.payload {
-            Payload::Timestamps => verify_time(way),
+            Payload::Timestamps => {
+                let mut unroller = Unroller::default();
+                way.single_timestamp(&mut unroller)?;
+                way.times(&mut unroller, |_| {})
+            }
             Payload::Memory if self.plan.target.is_ours() => verify_memory(way),
             Payload::Tlu if self.plan.target.is_ours() => {
                 verify_latch(way, self.plan.request.channel())
             }
-            Payload::Tlu | Payload::Memory => verify_access(way),
+            Payload::Tlu | Payload::Memory => way.checked().map(drop),
         }
     }
 
@@ -316,18 +342,14 @@ impl Session for EtherboneSession {
             Ledger { issued: seen.issued, delivered: seen.delivered, ..Ledger::new("cycles") };
         ledger.lose("timeout", seen.timed_out);
         ledger.lose("abandoned", seen.abandoned);
-        let mut counters = seen.windows();
-        if let Some(way) = &self.way {
+        let (mut counters, mut warnings) = (seen.windows(), Vec::new());
+        if let Some(way) = &mut self.way {
+            warnings = std::mem::take(&mut way.unread);
             let counts = way.client.counts();
             counters.push(Counter::count("stray-answers", counts.stray));
             counters.push(Counter::count("malformed-answers", counts.malformed));
         }
-        Tally {
-            ledgers: vec![ledger],
-            counters,
-            warnings: std::mem::take(&mut self.unread),
-            ..Tally::default()
-        }
+        Tally { ledgers: vec![ledger], counters, warnings, ..Tally::default() }
     }
 }
 
@@ -340,48 +362,24 @@ impl Drop for EtherboneSession {
     }
 }
 
-fn verify_time(way: &mut Conversation) -> Result<(), Fault> {
-    let mut unroller = Unroller::default();
-    let mut before_ns = way.single_timestamp(&mut unroller)?;
-    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
-    for pair in outcome.values.chunks_exact(2) {
-        let time_ns = unroller.time_ns(pair[0], pair[1]);
-        if time_ns < before_ns {
-            return Err(Fault::new(format!("the time goes back from {before_ns} to {time_ns} ns")));
-        }
-        before_ns = time_ns;
-    }
-    Ok(())
-}
-
-fn verify_access(way: &mut Conversation) -> Result<(), Fault> {
-    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
-    match outcome.failed.iter().find(|&&at| !way.ops[at].write) {
-        None => Ok(()),
-        Some(&index) => Err(Fault::new(format!(
-            "the bus reports an error at {:#x}: no memory or device answers there",
-            way.ops[index].address
-        ))),
-    }
-}
-
+/// Compares the stamp of a test pulse with the times before and after it.
 fn verify_latch(way: &mut Conversation, channel: u64) -> Result<(), Fault> {
     let base = way.base;
     let write = |offset: u64, value| Op::write(base + offset, value, Width::W32);
-    let now = [tlu::TIME_HI, tlu::TIME_LO].map(|offset| Op::read(base + offset, Width::W32));
+    let read = |offset| Op::read(base + offset, Width::W32);
+    let now = [read(tlu::TIME_HI), read(tlu::TIME_LO)];
     let pulse = [write(tlu::ACTIVE_SET, 1 << channel), write(tlu::TEST, 0xFF)];
-    let cycles = |words: &[u64]| words[0] << 32 | words[1];
-    let before = cycles(&way.client.cycle(&now, StatusCheck::Status)?.values);
+    let whole = |words: &[u64]| words[0] << 32 | words[1];
+    let before = whole(&way.client.cycle(&now, StatusCheck::Status)?.values);
     way.client.cycle(&pulse, StatusCheck::Status)?;
-    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
-    let (ready, stamp) = (outcome.values[0], cycles(&outcome.values[1..3]));
-    let refused = outcome.failed.len();
-    let after = cycles(&way.client.cycle(&now, StatusCheck::Status)?.values);
-    if ready >> channel & 1 == 1 && refused == 0 && (before..=after).contains(&stamp) {
+    let values = &way.checked()?.values;
+    let (ready, stamp) = (values[0], whole(&values[1..3]));
+    let after = whole(&way.client.cycle(&now, StatusCheck::Status)?.values);
+    if ready >> channel & 1 == 1 && (before..=after).contains(&stamp) {
         return Ok(());
     }
     Err(Fault::new(format!(
-        "a pulse between the cycles {before} and {after} gave the stamp {stamp} (ready {ready:#x}, {refused} operations refused)"
+        "a pulse between the cycles {before} and {after} gave the stamp {stamp} (ready {ready:#x})"
     )))
 }
 
@@ -392,11 +390,10 @@ fn verify_memory(way: &mut Conversation) -> Result<(), Fault> {
     for part in writes.chunks(256) {
         way.client.cycle(part, StatusCheck::Status)?;
     }
-    let outcome = way.client.cycle(&way.ops, StatusCheck::Status)?;
-    for (op, &found) in way.ops.iter().zip(&outcome.values) {
-        let expected = value_at(op.address);
+    let ops = way.ops.clone();
+    for (op, &found) in ops.iter().zip(&way.checked()?.values) {
+        let (address, expected) = (op.address, value_at(op.address));
         if found != expected {
-            let address = op.address;
             return Err(Fault::new(format!(
                 "word at {address:#x} is {found:#x}, expected {expected:#x}"
             )));

@@ -1,23 +1,18 @@
 //! Times of a timing receiver one after the other, for paths; the cycles are those of the engine.
 
 use daqmeter_harness::{Fault, Request};
-use daqmeter_wire::etherbone::cycle::{Op, StatusCheck};
 
 use super::plan::Plan;
 use super::request::{EtherboneRequest, Method};
-use crate::Client;
-use crate::server::Running;
+use super::session::Conversation;
 use crate::timestamps::Unroller;
 
 /// Bytes of a time: nanoseconds, little-endian.
 pub const TIME_BYTES: usize = 8;
 
 pub struct Times {
-    client: Client,
-    ops: Vec<Op>,
+    way: Conversation,
     unroller: Unroller,
-    last_ns: u64,
-    _server: Option<Running>,
 }
 
 impl Times {
@@ -33,42 +28,22 @@ impl Times {
 
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
         request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
-        let plan = Plan::of(request)?;
-        let (mut client, server) = plan.open()?;
-        let (base, _) = plan.device_base(&mut client)?;
-        Ok(Times {
-            client,
-            ops: plan.ops(base),
-            unroller: Unroller::default(),
-            last_ns: 0,
-            _server: server,
-        })
+        let way = Plan::of(request)?.converse()?;
+        Ok(Times { way, unroller: Unroller::default() })
     }
 
+    /// Fills a block with whole cycles, and returns the number of times.
     pub fn read(&mut self, into: &mut [u8]) -> Result<u64, Fault> {
-        let cycle_bytes = self.ops.len() / 2 * TIME_BYTES;
+        let cycle_bytes = self.way.ops.len() / 2 * TIME_BYTES;
         let mut times = 0;
         for part in into.chunks_exact_mut(cycle_bytes) {
-            let outcome = self.client.cycle(&self.ops, StatusCheck::Status)?;
-            if let Some(&index) = outcome.failed.first() {
-                let address = self.ops[index].address;
-                return Err(Fault::new(format!(
-                    "the bus reports an error at {address:#x}: no device answers there"
-                )));
-            }
-            let pairs = outcome.values.as_chunks::<2>().0;
-            for (place, [high, low]) in part.as_chunks_mut::<TIME_BYTES>().0.iter_mut().zip(pairs) {
-                let time_ns = self.unroller.time_ns(*high, *low);
-                if time_ns < self.last_ns {
-                    let last_ns = self.last_ns;
-                    return Err(Fault::new(format!(
-                        "the time goes back from {last_ns} to {time_ns} ns"
-                    )));
+            let mut places = part.as_chunks_mut::<TIME_BYTES>().0.iter_mut();
+            self.way.times(&mut self.unroller, |time_ns| {
+                if let Some(place) = places.next() {
+                    *place = time_ns.to_le_bytes();
                 }
-                self.last_ns = time_ns;
-                *place = time_ns.to_le_bytes();
                 times += 1;
-            }
+            })?;
         }
         Ok(times)
     }
