@@ -242,38 +242,6 @@ pub fn wait_ready(
     })
 }
 
-/// Waits with `select(2)` until the descriptor can be read, as the raw ping-pong of the C tools
-/// does. Returns false after the timeout.
-///
-/// # Errors
-/// Those of `select(2)`, and descriptors above 1023, which select cannot express.
-pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
-    let raw = fd.as_raw_fd();
-    if usize::try_from(raw).map_or(true, |raw| raw >= libc::FD_SETSIZE) {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-    let mut time = libc::timeval { tv_sec: seconds, tv_usec: timeout.subsec_micros().into() };
-    // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are
-    // valid or null.
-    let ready = unsafe {
-        let mut set: libc::fd_set = std::mem::zeroed();
-        libc::FD_SET(raw, &raw mut set);
-        libc::select(
-            raw + 1,
-            &raw mut set,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            &raw mut time,
-        )
-    };
-    match check(ready) {
-        Ok(ready) => Ok(ready > 0),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -429,7 +397,6 @@ mod tests {
         let read = Readiness { read: true, write: false };
         let soon = Some(Duration::from_millis(1));
         assert_eq!(wait_ready(b.as_fd(), read, soon).unwrap(), Readiness::default());
-        assert!(!select_readable(b.as_fd(), Duration::ZERO).unwrap());
         let mut epoll = Epoll::new().unwrap();
         epoll.add(&b, 42, read).unwrap();
         let mut ready = Vec::new();
@@ -437,7 +404,6 @@ mod tests {
         assert!(ready.is_empty());
         a.send(b"x").unwrap();
         assert!(wait_ready(b.as_fd(), read, None).unwrap().read);
-        assert!(select_readable(b.as_fd(), Duration::from_secs(1)).unwrap());
         epoll.wait(None, &mut ready).unwrap();
         assert_eq!(ready, [(42, read)]);
         epoll.change(&b, 43, Readiness { read: true, write: true }).unwrap();
