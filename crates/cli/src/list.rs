@@ -10,7 +10,7 @@ use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
 use daqmeter_harness::{Availability, text_input};
 use daqmeter_kernels::Isa;
-use daqmeter_path::SHIPPED;
+use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
@@ -55,7 +55,7 @@ fn asked(text: &str) -> Result<Asked, String> {
 fn is_path(text: &str) -> bool {
     let is_table = |line: &str| ["[source]", "[[stage]]", "[sink]"].contains(&line.trim());
     let of_path = |text: String| text.lines().any(is_table);
-    SHIPPED.iter().any(|(name, _)| *name == text) || text_input(Path::new(text)).is_ok_and(of_path)
+    SHIPPED_PATHS.shipped(text).is_some() || text_input(Path::new(text)).is_ok_and(of_path)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,11 +133,11 @@ fn engine_list() -> String {
 }
 
 fn paths() -> String {
-    let row = |(name, text): &(&str, &str)| {
-        let path = daqmeter_path::Path::parse(text, name).expect("ships and is tested");
+    let row = |name| {
+        let path = daqmeter_path::Path::load(name).expect("ships and is tested");
         vec![path.name, path.title]
     };
-    plain(&["path", "what it is"], SHIPPED.iter().map(row))
+    plain(&["path", "what it is"], SHIPPED_PATHS.names().into_iter().map(row))
 }
 
 fn functions() -> String {

@@ -104,16 +104,8 @@ impl PathSystem for Chain {
         };
         match load {
             PathLoad::Free => {}
-            PathLoad::Slowed { element, ns } => {
-                request.slow_element = Some(element as u64);
-                request.slow_ns = ns;
-            }
-            PathLoad::Without { .. } => return Err("no part can be left out".to_owned()),
+            PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
             PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
-            PathLoad::Every { ns } => {
-                request.unpaced = false;
-                request.rate_hz = Some(self.path.rate_every(ns));
-            }
         }
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
         let context = Context::default();
@@ -140,9 +132,8 @@ fn shown(explained: &Explanation) -> String {
     let used: Vec<String> =
         used.map(|used| format!("{} {}", used.what.text(), show(used.used))).collect();
     format!(
-        "    {:.0} ns a block, predicted {:.0}; looked at eight times as often {} times as fast\n    slopes: {}\n    used: {}",
+        "    {:.0} ns a block; looked at eight times as often {} times as fast\n    slopes: {}\n    used: {}",
         explained.block_ns.mean,
-        explained.predicted_ns.mean,
         show(explained.more_buffers),
         slopes.join("; "),
         used.join("; ")

@@ -1,5 +1,4 @@
-//! Changes that an experiment makes to a part of a path. Calibrated arithmetic is added to each
-//! block, or the part's own work is left out.
+//! Calibrated arithmetic that an experiment adds to each block of a part of a path.
 
 use std::hint::black_box;
 
@@ -8,13 +7,6 @@ use daqmeter_sys::clock::monotonic_ns;
 /// Rounds of the calibration; the fastest counts, which nothing disturbed.
 const ROUNDS: usize = 15;
 const STEPS: u64 = 200_000;
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change {
-    pub(crate) added: Spin,
-    /// True if it hands on the old contents of its buffers, once each was filled.
-    pub(crate) is_left_out: bool,
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spin {

@@ -13,20 +13,21 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Pages;
 
 use crate::account::Account;
-use crate::added_work::{Change, Spin};
+use crate::added_work::Spin;
 use crate::cancel::Cuts;
 use crate::card::{FromCard, IntoReceiver};
-use crate::definition::{Element, Path, SourceKind};
+use crate::definition::{Element, Path};
 use crate::element::Work;
-use crate::expected::Sums;
-use crate::outcome::{Done, Ended, Names, ended};
+use crate::expected::{Sums, expected};
+use crate::kinds::SourceKind;
+use crate::outcome::{Ended, Names, ended};
 use crate::ring::{Inlet, Outlet, link};
 use crate::shared::{How, Shared};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::stages::work;
 use crate::stolen::Stolen;
-use crate::worker::{FromReceiver, FromSource, IntoSink, Role, Worker};
+use crate::worker::{Done, FromSource, IntoSink, Role, Worker};
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
 /// page.
@@ -113,11 +114,11 @@ impl Building {
         let count = roles.len();
         for (at, role) in roles.into_iter().enumerate() {
             let name = numbered(name, at, count);
-            self.push(name, role, cpu(cpus, at), None, Change::default());
+            self.push(name, role, cpu(cpus, at), None, Spin::default());
         }
     }
 
-    fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], change: Change) {
+    fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], added: Spin) {
         let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers, self.pages);
         let first = self.workers.len();
         let from: Vec<String> =
@@ -130,7 +131,7 @@ impl Building {
             let rings = (0..from.len().max(count)).filter(|ring| ring % count == at);
             let queues = rings.map(|ring| (from[ring % from.len()].clone(), name.clone()));
             self.queues.push(queues.collect());
-            self.push(name, role, cpu(cpus, at), Some(inlet), change);
+            self.push(name, role, cpu(cpus, at), Some(inlet), added);
         }
         self.open = (first..self.workers.len()).collect();
     }
@@ -141,7 +142,7 @@ impl Building {
         role: Role,
         cpu: Option<u32>,
         inlet: Option<Inlet>,
-        change: Change,
+        added: Spin,
     ) {
         self.workers.push(Worker {
             thread: PathThread {
@@ -156,7 +157,7 @@ impl Building {
             inlet,
             outlet: None::<Outlet>,
             makes: (self.buffers, self.out_bytes),
-            change,
+            added,
         });
     }
 
@@ -169,29 +170,30 @@ impl Building {
         self.part = Part { name: name.to_owned(), end: Some(end), ..self.part };
     }
 
-    fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, change: Change) {
+    fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, added: Spin) {
         self.out_bytes = stage.out_bytes;
         let count = works.len();
         let mut roles = Vec::new();
         for (at, work) in works.into_iter().enumerate() {
             let name = numbered(&stage.name, at, count);
             match work {
-                Work::Stage(work) => roles.push((name, Role::Stage(work))),
+                Work::Inspect(work) => roles.push((name, Role::Inspect(work))),
+                Work::Transform(work) => roles.push((name, Role::Transform(work))),
                 Work::Away(out, inward) => {
                     let (sender, labels) = sync_channel(LABELS);
                     self.end(&format!("{name} out"), End::Out);
                     let out = (format!("{name} out"), Role::Out(out, Some(sender)));
-                    self.row(vec![out], &stage.cpus, change);
+                    self.row(vec![out], &stage.cpus, added);
                     self.end(&format!("{name} in"), End::In);
-                    let role = Role::In(FromReceiver::new(inward, labels));
+                    let role = Role::In(inward, Some(labels));
                     let cpu = cpu(&stage.cpus, 1);
-                    self.push(format!("{name} in"), role, cpu, None, Change::default());
+                    self.push(format!("{name} in"), role, cpu, None, Spin::default());
                     self.open = vec![self.workers.len() - 1];
                     return;
                 }
             }
         }
-        self.row(roles, &stage.cpus, change);
+        self.row(roles, &stage.cpus, added);
     }
 }
 
@@ -210,7 +212,7 @@ impl Chain {
     pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
         let mut sources = sources(path)?;
-        let sums = how.known.sums(path, &mut sources)?;
+        let sums = Arc::new(expected(path, &mut sources)?);
         let streams = sources.iter().map(|(name, _)| name.clone()).collect();
         let mut building = Building::new(path);
         build(&mut building, path, how, sources, &sums.first, &cuts)?;
@@ -369,8 +371,8 @@ impl Chain {
 )]
 fn patience_ns(path: &Path) -> u64 {
     match path.source.kind {
-        SourceKind::Digitizer { trigger_hz: Some(hz), .. } => {
-            GRACE_NS + (TRIGGERS / hz * 1e9) as u64
+        SourceKind::Digitizer { trigger: Some(hz), .. } => {
+            GRACE_NS + (TRIGGERS / hz.0 * 1e9) as u64
         }
         _ => GRACE_NS,
     }
@@ -400,10 +402,7 @@ fn build(
     first_keys: &[usize],
     cuts: &Cuts,
 ) -> Result<(), Fault> {
-    let change = |element: usize| Change {
-        added: Spin::of_ns(how.added_ns(element)),
-        is_left_out: how.left_out == Some(element),
-    };
+    let change = |element: usize| Spin::of_ns(how.added_ns(element));
     building.begin(0, &path.source.name);
     let streams = sources.len();
     for (at, (name, source)) in sources.into_iter().enumerate() {
@@ -421,7 +420,7 @@ fn build(
         building.stage(stage, works?, change(at + 1));
         bytes = stage.out_bytes;
     }
-    let into = IntoSink::new(sink(path, cuts)?, streams, path.may_miss());
+    let into = IntoSink::new(sink(path, cuts)?, streams);
     let change = change(path.stages.len() + 1);
     building.begin(path.stages.len() + 1, &path.sink.name);
     let sink = vec![(path.sink.name.clone(), Role::Sink(into))];
@@ -478,9 +477,10 @@ impl Life {
         if fault.is_some() {
             shared.is_over.store(true, Ordering::Relaxed);
         }
-        let (left, ends) = worker.left();
+        let Worker { role, inlet, outlet, .. } = worker;
+        let seen = inlet.as_ref().map_or_else(Vec::new, |inlet| inlet.seen.clone());
         // The run waits for all threads, and so for this one.
-        let _ = done.send(Done { at, left, thread, fault });
-        drop(ends);
+        let _ = done.send(Done { at, role, seen, thread, fault });
+        drop((inlet, outlet));
     }
 }

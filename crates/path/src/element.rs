@@ -1,8 +1,6 @@
 //! Interfaces of sources, stages and sinks to their threads. None of them reads a clock to measure
 //! itself.
 
-use std::sync::mpsc::Receiver;
-
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::memory::Buffer;
@@ -60,21 +58,17 @@ pub(crate) trait Source: Send {
     }
 }
 
-/// Largest number of known contents of a stream: their sums are computed before the run, which
-/// takes time and memory.
+/// Largest number of known contents of a stream: their sums are computed before each run, by
+/// code of 50 MB/s or more.
 pub(crate) fn most_keys(block_bytes: usize) -> usize {
-    const MAX_BYTES: usize = 16 << 20;
+    const MAX_BYTES: usize = 1 << 20;
     const MAX_KEYS: usize = 64;
     (MAX_BYTES / block_bytes).clamp(1, MAX_KEYS)
 }
 
-pub(crate) enum StageWork {
+pub(crate) enum Work {
     Inspect(Box<dyn Inspect>),
     Transform(Box<dyn Transform>),
-}
-
-pub(crate) enum Work {
-    Stage(StageWork),
     /// Sends the bytes away and receives them back, with a thread at each end.
     Away(Box<dyn BlockSender>, Box<dyn BlockReceiver>),
 }
@@ -94,67 +88,25 @@ pub(crate) trait Transform: Send {
     fn reference(&self, from: &[u8]) -> Vec<u8>;
 }
 
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConnectionStats {
-    pub(crate) counters: Vec<Counter>,
-    /// Facts that are needed to believe the rate.
-    pub(crate) notes: Vec<String>,
-    pub(crate) helpers: Vec<Helper>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Helper {
-    pub(crate) part: String,
-    pub(crate) cpu_ns: u64,
-}
-
 pub(crate) trait BlockSender: Send {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
+
+    fn end(&mut self);
+}
+
+/// Receiving end, which gives the bytes of the blocks in order.
+pub(crate) trait BlockReceiver: Send {
+    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault>;
+}
+
+pub(crate) trait Sink: Send {
     fn prepare(&mut self) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
-
-    /// Waits until at most `most` of the written blocks are still read; returns their number.
-    fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
-        Ok(0)
-    }
-
-    fn end(&mut self);
-
-    fn remarks(&self) -> ConnectionStats {
-        ConnectionStats::default()
-    }
-}
-
-/// Receiving end, which gives the blocks in order.
-pub(crate) trait BlockReceiver: Send {
-    /// Reads the bytes of the next block; false if they were lost on the way.
-    fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault>;
-
-    fn loses(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn remarks(&self) -> ConnectionStats {
-        ConnectionStats::default()
-    }
-}
-
-/// Labels of the blocks that are away from this program.
-pub(crate) type Labels = Receiver<Label>;
-
-pub(crate) trait Sink: Send {
-    fn prepare(&mut self) -> Result<(), Fault>;
-
     /// Takes one block, whose sum must be `expected` if that is given; returns the sum if it reads
     /// the bytes.
     fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
-
-    /// Does as [`BlockSender::unfinished`].
-    fn unfinished(&mut self, _most: usize) -> Result<usize, Fault> {
-        Ok(0)
-    }
 
     /// Waits until the other end reports the arrived blocks. The wait is a part of the run, as some
     /// blocks are still on their way.
@@ -177,8 +129,13 @@ pub(crate) trait Sink: Send {
         None
     }
 
-    fn remarks(&self) -> ConnectionStats {
-        ConnectionStats::default()
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+
+    /// Fact that is needed to believe the rate.
+    fn note(&self) -> Option<String> {
+        None
     }
 }
 

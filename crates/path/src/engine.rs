@@ -1,6 +1,5 @@
 //! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use daqmeter_harness::facts::last_level_cache_bytes;
@@ -17,17 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::definition::Path;
-use crate::expected::Known;
 use crate::lanes::{self, ReadOut, Says};
-use crate::links::links;
+use crate::links::{Leaves, links};
 use crate::live::{Came, Live};
-use crate::network::Leaves;
 use crate::outcome::Ended;
 use crate::shared::How;
-use crate::traffic::traffic;
-
-/// Sums of the blocks of paths that this process ran.
-static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
 
 /// A path that is run from its source to its sink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,20 +55,11 @@ pub struct PathRequest {
     #[serde(default, with = "cpu_list", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub cpus: Vec<u32>,
-    /// Element that is slowed: 0 is the source
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slow_element: Option<u64>,
-    /// Work that is added to each of its blocks, in nanoseconds
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub slow_ns: f64,
-    /// Elements that are slower in any case, and the nanoseconds that are added to each of their
-    /// blocks: 1=500,3=200
+    /// Elements that are slowed, 0 for the source, and the nanoseconds of work that are added to
+    /// each of their blocks: 1=500,3=200
     #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub slower: Vec<(u64, f64)>,
-    /// Element whose work is left out: it hands on what its buffers hold from before
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<u64>,
 }
 
 /// Fields in records: one text with `;` between them.
@@ -161,19 +145,8 @@ impl PathRequest {
             unpaced: false,
             lossy: false,
             cpus: Vec::new(),
-            slow_element: None,
-            slow_ns: 0.0,
             slower: Vec::new(),
-            left_out: None,
         }
-    }
-
-    /// Finds fields that do not go with a card that is read out live.
-    fn not_live(&self) -> Option<Problem> {
-        let asked = [("lossy", self.lossy), ("left_out", self.left_out.is_some())];
-        let (name, _) = asked.into_iter().find(|(_, is_asked)| *is_asked)?;
-        let text = "does not go with the source `card`: BUSY stops its triggers, and no part can be left out";
-        Some(Problem::new(name, text))
     }
 
     fn load(&self) -> Result<Path, Fault> {
@@ -211,7 +184,6 @@ impl Request for PathRequest {
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("seconds", self.seconds, 1e-4..=MAX_SECONDS)?;
         Problem::unless_within("blocks", self.blocks.unwrap_or(1), 1..=u64::MAX)?;
-        Problem::unless_within("slow_ns", self.slow_ns, 0.0..=MAX_SLOW_NS)?;
         for (_, ns) in &self.slower {
             Problem::unless_within("slower", *ns, 0.0..=MAX_SLOW_NS)?;
         }
@@ -228,15 +200,16 @@ impl Request for PathRequest {
 }
 
 fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Fault> {
-    if let Some(problem) = request.not_live().filter(|_| path.is_live()) {
-        return Err(request.workload().error(problem.name, problem.text).into());
+    let wrong = |name: &str, problem: String| Err(request.workload().error(name, problem).into());
+    if request.lossy && path.is_live() {
+        return wrong(
+            "lossy",
+            "does not go with the source `card`: BUSY stops its triggers".into(),
+        );
     }
-    let elements = path.stages.len() as u64 + 2;
-    let slower = request.slower.iter().map(|(at, _)| ("slower", *at));
-    let mut slowed = slower.chain(request.slow_element.map(|at| ("slow_element", at)));
-    if let Some((name, _)) = slowed.find(|(_, at)| *at >= elements) {
-        let problem = format!("is beyond the last, {}", elements - 1);
-        return Err(request.workload().error(name, problem).into());
+    let last = path.stages.len() as u64 + 1;
+    if request.slower.iter().any(|(at, _)| *at > last) {
+        return wrong("slower", format!("is beyond the last, {last}"));
     }
     let rate_hz = request
         .rate_hz
@@ -245,7 +218,7 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         .or((request.unpaced && path.is_live()).then_some(TOO_MANY_HZ));
     if request.lossy && rate_hz.is_none() && !path.may_lose() {
         let problem = "is true, but a path loses nothing without a rate: give it one";
-        return Err(request.workload().error("lossy", problem).into());
+        return wrong("lossy", problem.into());
     }
     #[allow(
         clippy::cast_possible_truncation,
@@ -253,19 +226,16 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         reason = "at most a day in nanoseconds"
     )]
     let time_ns = (request.seconds * 1e9) as u64;
-    let slow_element = request.slow_element.map(|at| (at, request.slow_ns));
     let how = How {
         time_ns,
         most_blocks: request.blocks.unwrap_or(u64::MAX),
         rate_hz,
         lossless: path.lossless && !request.lossy,
-        slowed: request.slower.iter().copied().chain(slow_element).collect(),
-        is_watched: request.unpaced || request.slow_element.is_some(),
-        left_out: left_out(request, &path)?,
+        slowed: request.slower.clone(),
+        is_watched: request.unpaced || !request.slower.is_empty(),
         cpus: request.cpus.clone(),
         last_level_bytes: last_level_cache_bytes(),
         migration_cost_ns: None,
-        known: KNOWN.clone(),
     };
     if path.is_live() {
         let says = Says {
@@ -282,22 +252,6 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         ready: None,
         ended: None,
     })])
-}
-
-fn left_out(request: &PathRequest, path: &Path) -> Result<Option<usize>, Fault> {
-    let Some(at) = request.left_out else {
-        return Ok(None);
-    };
-    let parts = path.parts();
-    let at = usize::try_from(at).unwrap_or(usize::MAX);
-    let text = match parts.get(at) {
-        Some(part) if part.can_be_left_out => return Ok(Some(at)),
-        Some(part) => {
-            format!("is {at}, {}: a device, file, socket or program cannot be left out", part.name)
-        }
-        None => format!("is beyond the last, {}", parts.len() - 1),
-    };
-    Err(request.workload().error("left_out", text).into())
 }
 
 struct PathSession {
@@ -390,7 +344,6 @@ impl Session for PathSession {
             line: self.path.line(),
             served: self.path.served.clone(),
             links: links(&self.path, &Files::default()),
-            memory: traffic(&self.path, self.how.last_level_bytes),
             asked_bytes_per_s: self.how.rate_hz.map(|hz| self.path.due_bytes_per_s(hz)),
             ..ended.run
         };
@@ -499,17 +452,10 @@ mod tests {
         let mut session = opened(&request).unwrap().remove(0);
         session.prepare().unwrap();
         session.step(0, 1).unwrap();
-        assert!(out.exists());
-        // A file with other bytes fails, but only when it is verified.
-        std::fs::write(&out, vec![0; 5 * 4096]).unwrap();
-        let wrong = session.verify().unwrap_err();
-        assert!(wrong.0.contains("is not what was written"), "{wrong}");
         assert_eq!(session.tally().path.unwrap().verified_blocks, 0);
-        assert!(!out.exists());
         session.step(0, 1).unwrap();
         session.verify().unwrap();
         assert_eq!(session.tally().path.unwrap().verified_blocks, 5);
-        assert!(!out.exists());
     }
 
     #[test]
@@ -562,18 +508,15 @@ mod tests {
         };
         let refused = lossy(&[]).unwrap_err().0;
         assert!(refused.contains("loses nothing without a rate"), "{refused}");
-        assert_eq!(lossy(&["stage.2.kind=udp"]), Ok(()));
+        assert_eq!(lossy(&["sink.kind=udp", "sink.to=daq7:5010"]), Ok(()));
     }
 
     #[test]
     fn what_excludes_each_other_and_what_is_beyond_the_path_is_refused() {
         let both = PathRequest { rate_hz: Some(1.0), unpaced: true, ..PathRequest::example() };
         assert!(both.check().unwrap_err().text.contains("one of both"));
-        let beyond = PathRequest { slow_element: Some(9), ..PathRequest::example() };
+        let beyond = PathRequest { slower: vec![(9, 1.0)], ..PathRequest::example() };
         let error = opened(&beyond).err().unwrap().0;
         assert!(error.contains("beyond the last"), "{error}");
-        let beyond = PathRequest { left_out: Some(9), ..PathRequest::example() };
-        let error = opened(&beyond).err().unwrap().0;
-        assert!(error.contains("left_out") && error.contains("beyond the last"), "{error}");
     }
 }

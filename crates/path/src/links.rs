@@ -2,25 +2,27 @@
 //! board or a disk, and the network card towards a receiver. The profile of an emulated crate gives
 //! its uplink. Bytes through the page cache cross their link at another time, and are left out.
 
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use daqmeter_digitizer::devices::pcie::{PcieLink, device_numbers};
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_record::path::{LinkBy, PathLink};
 use daqmeter_sys::host::Files;
+use daqmeter_sys::routes::{bytes_per_s, device as route_device};
 
-use crate::definition::{Path, SinkKind, SourceKind};
-use crate::network::Leaves;
+use crate::definition::Path;
+use crate::kinds::{SinkKind, SourceKind};
 
 pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     let block_bytes = path.block_bytes as f64;
     let mut all: Vec<PathLink> = match &path.source.kind {
-        SourceKind::Digitizer { devices, profile, paced, .. } => {
+        SourceKind::Digitizer { devices, profile, unpaced, .. } => {
             // Each board has its own link for its share of the blocks.
             let bytes = block_bytes / path.streams() as f64;
             let boards = devices.iter().filter_map(|node| pcie(files, node, 0, bytes));
             let emulated = devices.iter().any(|device| device.starts_with("emu:"));
-            let uplink = (emulated && *paced).then(|| uplink(profile, block_bytes));
+            let uplink = (emulated && !unpaced).then(|| uplink(profile, block_bytes));
             boards.chain(uplink.flatten()).collect()
         }
         SourceKind::File { path, cached: false } => {
@@ -29,9 +31,8 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
         _ => Vec::new(),
     };
     if let SinkKind::File { path: file, direct: true, .. } = &path.sink.kind {
-        let last = path.stages.last();
-        let bytes = last.map_or(path.source.out_bytes, |stage| stage.out_bytes);
-        all.extend(pcie(files, folder_of(file), path.stages.len() + 1, bytes as f64));
+        let bytes = path.sink_bytes() as f64;
+        all.extend(pcie(files, folder_of(file), path.stages.len() + 1, bytes));
     }
     all.extend(Leaves::of(path, files).and_then(|leaves| leaves.link(path)));
     all
@@ -116,6 +117,51 @@ fn below(files: &Files, device: &str) -> Option<PcieLink> {
     WAYS.iter().find_map(|way| PcieLink::below(files, &format!("{device}/{way}")))
 }
 
+/// The network device by which blocks leave for a receiver on another host, and its speed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Leaves {
+    device: String,
+    bytes_per_s: Option<f64>,
+    to: String,
+}
+
+impl Leaves {
+    /// Device of a path that ends on another host, if there is a route to it.
+    pub(crate) fn of(path: &Path, files: &Files) -> Option<Leaves> {
+        let to = path.sink.kind.to()?;
+        let address = to.to_socket_addrs().ok()?.next()?.ip();
+        // Bytes to an address of this host stay in it, whatever the routes of its network say.
+        if UdpSocket::bind((address, 0)).is_ok() {
+            return None;
+        }
+        let device = route_device(files, address)?;
+        Some(Leaves { bytes_per_s: bytes_per_s(files, &device), device, to: to.to_owned() })
+    }
+
+    pub(crate) fn device(&self) -> String {
+        format!("sys/class/net/{}", self.device)
+    }
+
+    pub(crate) fn link(&self, path: &Path) -> Option<PathLink> {
+        Some(PathLink {
+            element: path.stages.len() + 1,
+            name: format!("network by {}", self.device),
+            bytes_per_s: self.bytes_per_s?,
+            bytes_per_block: path.sink_bytes() as f64,
+            by: LinkBy::Sysfs,
+        })
+    }
+
+    pub(crate) fn unknown(&self) -> Option<String> {
+        self.bytes_per_s.is_none().then(|| {
+            format!(
+                "the speed of {}, by which blocks leave for {}, is not known: its driver states none, so that it cannot be named as the limit",
+                self.device, self.to
+            )
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +238,50 @@ mod tests {
         assert_eq!(shared.len(), 1);
         assert_eq!(shared[0].by, LinkBy::Profile);
         assert_eq!(shared[0].bytes_per_s, 3295.7e6);
+    }
+
+    /// A host with two cards, of which one states its speed.
+    fn host() -> (tempfile::TempDir, Files) {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let file = root.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
+            eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n\
+            eth1\t00020A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n";
+        write("proc/net/route", routes);
+        write("sys/class/net/eth0/speed", "-1\n");
+        write("sys/class/net/eth1/speed", "25000\n");
+        let files = Files::below(root.path());
+        (root, files)
+    }
+
+    #[test]
+    fn a_speed_that_is_stated_is_a_link_and_another_is_not_known() {
+        let (_root, files) = host();
+        let path = |to: &str| {
+            let text = format!(
+                "title = \"a test\"\nblock = \"1MiB\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"tcp\"\nto = \"{to}:5010\"\n"
+            );
+            Path::parse(&text, "test").unwrap()
+        };
+        let fast = path("10.10.2.7");
+        let leaves = Leaves::of(&fast, &files).unwrap();
+        let link = leaves.link(&fast).unwrap();
+        assert_eq!((link.element, link.bytes_per_s), (1, 3.125e9));
+        assert_eq!(link.bytes_per_block, f64::from(1 << 20));
+        assert_eq!(leaves.unknown(), None);
+        let unknown = path("10.10.3.7");
+        let leaves = Leaves::of(&unknown, &files).unwrap();
+        assert_eq!(leaves.link(&unknown), None);
+        assert!(
+            leaves
+                .unknown()
+                .unwrap()
+                .starts_with("the speed of eth0, by which blocks leave for 10.10.3.7:5010")
+        );
+        assert_eq!(Leaves::of(&path("127.0.0.1"), &files), None);
     }
 }

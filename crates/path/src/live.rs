@@ -20,9 +20,11 @@ use daqmeter_record::{Counter, Ledger};
 
 use crate::added_work::Spin;
 use crate::card::{FromCard, IntoReceiver};
-use crate::definition::{Path, SourceKind, StageKind};
-use crate::outcome::{Done, buckets};
+use crate::definition::{Path, SENT};
+use crate::kinds::SourceKind;
+use crate::outcome::buckets;
 use crate::shared::How;
+use crate::worker::{Done, Role};
 
 /// Blocks of a card whose work is calibrated together.
 const SPIN_BLOCKS: f64 = 1000.0;
@@ -49,13 +51,11 @@ pub(crate) struct Came {
 
 /// Request of the card: the path's transport and rate are its own.
 fn chosen(path: &Path, rate_hz: Option<f64>) -> Result<Chosen, Fault> {
-    let SourceKind::Card { chosen, .. } = &path.source.kind else {
+    let SourceKind::Card { chosen } = &path.source.kind else {
         return Err(Fault::new("no card: a bug in daqmeter"));
     };
-    let published = path.stages.iter().find_map(|stage| match &stage.kind {
-        StageKind::Publish(transport) => Some(transport.clone()),
-        _ => None,
-    });
+    let published = path.stages.iter().find(|stage| stage.unit == SENT);
+    let published = published.map(|stage| stage.name.clone());
     Ok(Chosen { rate_hz, transport: published, ..Chosen::clone(chosen) })
 }
 
@@ -115,10 +115,11 @@ impl Came {
             Came { readers: (0..readers).map(|_| None).collect(), fault, ..Came::default() };
         for done in all {
             came.threads.push(done.thread);
-            if let Some(read) = done.left.read {
-                came.readers[done.at] = Some(*read);
+            match done.role {
+                Role::Card(from) => came.readers[done.at] = from.done,
+                Role::Receiver(into) => came.received.extend(into.done),
+                _ => {}
             }
-            came.received.extend(done.left.received.map(|received| *received));
         }
         came
     }

@@ -7,16 +7,9 @@ use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
-use crate::element::{Helper, Sink};
+use crate::element::Sink;
 use crate::expected::Sums;
-use crate::worker::{Arrived, Remainder};
-
-pub(crate) struct Done {
-    pub(crate) at: usize,
-    pub(crate) left: Remainder,
-    pub(crate) thread: PathThread,
-    pub(crate) fault: Option<Fault>,
-}
+use crate::worker::{Arrived, Done, Role};
 
 /// Facts of the run that the threads do not know.
 #[derive(Default)]
@@ -50,65 +43,43 @@ impl Ended {
 pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let queues = queues(names, &all);
     let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
-    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
-    let (mut lost, mut notes, mut helpers) = (Vec::new(), Vec::new(), Vec::new());
-    let mut keeps = None;
     for done in all {
-        let remarks = &done.left.remarks;
-        helpers.extend(remarks.helpers.iter().map(|one| helping(&done.thread, one)));
         threads.push(done.thread);
-        lost.extend(done.left.lost);
-        counters.extend(done.left.remarks.counters);
-        notes.extend(done.left.remarks.notes);
-        sources.extend(done.left.issued);
-        sink = sink.or(done.left.arrived);
-        keeps = keeps.or(done.left.sink);
+        match done.role {
+            Role::Source(source) => sources.push(source),
+            Role::Sink(into) => sink = Some(into),
+            _ => {}
+        }
     }
-    let delivered = |stream: usize| sink.as_ref().map_or(0, |sink| sink.delivered[stream]);
-    for source in sources {
-        let name = &names.streams[source.stream];
-        let mut ledger = Ledger {
-            issued: source.issued,
-            delivered: delivered(source.stream),
-            ..Ledger::new(format!("blocks of {name}"))
-        };
-        ledger.lose("due when there was no room", source.lost);
-        for (why, blocks) in &lost {
-            ledger.lose(why, blocks.get(source.stream).copied().unwrap_or(0));
+    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
+    for mut from in sources {
+        let name = &names.streams[from.stream];
+        let delivered = sink.as_ref().map_or(0, |sink| sink.arrived.delivered[from.stream]);
+        let mut ledger =
+            Ledger { issued: from.issued, delivered, ..Ledger::new(format!("blocks of {name}")) };
+        ledger.lose("due when there was no room", from.lost);
+        if let Some(sink) = &sink
+            && let Some(why) = sink.missing
+        {
+            ledger.lose(why, sink.lost[from.stream]);
         }
         if fault.is_some() {
             let left = u64::try_from(ledger.gap()).unwrap_or(0);
             ledger.lose("in the path when it failed", left);
         }
         ledgers.push(ledger);
-        ledgers.extend(source.ledger);
-        counters.extend(source.counters);
+        ledgers.extend(from.source.ledger());
+        counters.extend(from.source.counters());
     }
-    // Helpers come behind the path's threads, which get CPUs in their order.
-    threads.extend(helpers);
+    counters.extend(sink.iter().flat_map(|sink| sink.sink.counters()));
     Ended {
-        run: run(names, threads, queues, sink.as_ref()),
+        run: run(names, threads, queues, sink.as_ref().map(|sink| &sink.arrived)),
         ledgers,
         counters,
-        notes,
+        notes: sink.iter().filter_map(|sink| sink.sink.note()).collect(),
         fault,
-        sink: keeps,
+        sink: sink.map(|sink| sink.sink),
         expected: Arc::default(),
-    }
-}
-
-/// Row of a library's threads: on a CPU, or waiting for the thread that they help.
-fn helping(thread: &PathThread, helper: &Helper) -> PathThread {
-    PathThread {
-        name: helper.part.clone(),
-        part: helper.part.clone(),
-        element: thread.element,
-        blocks: thread.blocks,
-        wall_ns: thread.wall_ns,
-        busy_ns: helper.cpu_ns,
-        input_ns: thread.wall_ns.saturating_sub(helper.cpu_ns),
-        cpu_ns: helper.cpu_ns,
-        ..PathThread::default()
     }
 }
 
@@ -140,12 +111,12 @@ fn run(
 }
 
 fn queues(names: &Names, all: &[Done]) -> Vec<PathQueue> {
-    let inlets = all.iter().filter(|done| !done.left.seen.is_empty());
+    let inlets = all.iter().filter(|done| !done.seen.is_empty());
     let queue = |((from, to), seen): (&(String, String), &Vec<u64>)| PathQueue {
         from: from.clone(),
         to: to.clone(),
         seen: seen.clone(),
     };
     let of_inlet = inlets.zip(&names.queues);
-    of_inlet.flat_map(|(done, names)| names.iter().zip(&done.left.seen).map(queue)).collect()
+    of_inlet.flat_map(|(done, names)| names.iter().zip(&done.seen).map(queue)).collect()
 }

@@ -1,62 +1,116 @@
 //! A path's file as a [`Path`]: every size, name and unit is checked before anything is opened.
-
-mod kinds;
+//! The format is described in `docs/book/src/verbs/path.md`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::path::Path as FilePath;
 
-use daqmeter_digitizer::daq;
-use daqmeter_harness::{TomlText, did_you_mean, text_input};
+use daqmeter_digitizer::{daq, devices};
+use daqmeter_etherbone::{TIME_BYTES, Times};
+use daqmeter_harness::{Problem, Request, Shipped, TomlText, nearest_of};
+use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
+use daqmeter_readout::chain::Chain;
+use daqmeter_readout::scenario::{ByteSize, check_congestion};
+use daqmeter_readout::{Scenario, transport};
 use daqmeter_record::path::{Brings, Served};
-use daqmeter_record::units::{parse_bytes, parse_rate_hz};
 use daqmeter_sys::memory::Pages;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
 
-use self::kinds::{
-    Flow, Live, MAX_THREADS, NoFields, OF_CARD, card, convert, copy, cpus, decode, digitizer,
-    etherbone, felix, file_sink, live_stage, memory, program, remote, replay, stand_in, tcp,
-    to_usize, udp, within, zenoh,
-};
 use crate::definition::{
-    Element, MAX_BUFFERS, Path, SinkKind, SourceKind, StageKind, Unit, digest, parse_rate,
+    BYTES, Element, FELIX, MAX_BUFFERS, NUMBERS, PAGES, Path, RING, SAMPLES, SENT, TIMES, Unit,
+    digest, parse_rate,
 };
-use crate::file::{PathFile, Place, Reading, Serves};
-use crate::setting::apply;
+use crate::kinds::{SinkKind, SourceKind, StageKind};
+use crate::udp::SOCKET_BUFFER_BYTES;
 
 /// Paths that ship: one file in `paths/`, one line here.
-pub const SHIPPED: &[(&str, &str)] = &[
-    ("digitizer-crate", include_str!("../paths/digitizer-crate.toml")),
-    ("copy-to-user", include_str!("../paths/copy-to-user.toml")),
-    ("felix-card", include_str!("../paths/felix-card.toml")),
-    ("felix-readout", include_str!("../paths/felix-readout.toml")),
-    ("file-replay", include_str!("../paths/file-replay.toml")),
-    ("pattern", include_str!("../paths/pattern.toml")),
-    ("register-control", include_str!("../paths/register-control.toml")),
-];
+pub const SHIPPED_PATHS: Shipped = Shipped {
+    kind: "path",
+    files: &[
+        ("digitizer-crate", include_str!("../paths/digitizer-crate.toml")),
+        ("copy-to-user", include_str!("../paths/copy-to-user.toml")),
+        ("felix-card", include_str!("../paths/felix-card.toml")),
+        ("felix-readout", include_str!("../paths/felix-readout.toml")),
+        ("file-replay", include_str!("../paths/file-replay.toml")),
+        ("pattern", include_str!("../paths/pattern.toml")),
+        ("register-control", include_str!("../paths/register-control.toml")),
+    ],
+};
 
-/// Reason for which a path cannot be used; one line that names file, line and field.
+/// Reason for which a path cannot be used; one line that names file, table and key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PathError(String);
 
-/// Bytes of a block: a page is the shortest that makes sense; the longest keeps all buffers below a
-/// few GiB.
-const BLOCK_BYTES: RangeInclusive<u64> = 64..=256 << 20;
-const BUFFERS: RangeInclusive<u64> = 1..=MAX_BUFFERS as u64;
+/// A page is the shortest block that makes sense; the longest keeps all buffers below a few GiB.
+const BLOCK_BYTES: RangeInclusive<usize> = 64..=256 << 20;
+const SPAN_BYTES: RangeInclusive<usize> = 64..=16 << 30;
 /// Default number of blocks: enough that neither thread waits for the other's wake-up.
-const USUAL_BUFFERS: u64 = 8;
+const USUAL_BUFFERS: usize = 8;
 const MAX_STAGES: usize = 32;
+const MAX_THREADS: usize = 64;
+/// Time for each block of a stage that does not exist yet, in nanoseconds.
+const STAND_IN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
+/// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768,
+/// RFC 791).
+const DATAGRAM_BYTES: RangeInclusive<usize> = 64..=65_507;
+const OF_CARD: &str = "needs the source `card`, whose ring is read out live";
+const BEHIND_CARD: &str =
+    "a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`";
+const IN_TO_HOST: &str = "this part works in the threads of `to-host`: say it there";
 
-const SOURCES: [&str; 6] = ["memory", "file", "digitizer", "felix", "etherbone", "card"];
-const STAGES: [&str; 12] = [
-    "copy", "convert", "decode", "checksum", "program", "tcp", "udp", "unix", "zenoh", "work",
-    "wait", "to-host",
-];
-const SINKS: [&str; 5] = ["read", "file", "receiver", "tcp", "udp"];
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathFile {
+    title: String,
+    #[serde(default)]
+    about: String,
+    block: ByteSize,
+    buffers: Option<usize>,
+    /// Pages of the blocks: `base`, `transparent` or `huge`.
+    pages: Option<String>,
+    /// Blocks or bytes due per second; without it the source goes as fast as it can.
+    rate: Option<String>,
+    /// True if the source waits for room; false if it loses due blocks without room.
+    lossless: Option<bool>,
+    serves: Option<Serves>,
+    source: Table,
+    #[serde(default)]
+    stage: Vec<Table>,
+    sink: Table,
+}
+
+/// Unit of the served load: a host's capacity follows from the rate of one.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Serves {
+    /// Name of the unit: `boards at 14 Hz`.
+    what: String,
+    /// Rate of one: bytes (`84MB/s`) or events (`100kHz`).
+    each: String,
+}
+
+/// Fields of every element.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Place {
+    /// Threads that share the work, block by block.
+    threads: Option<usize>,
+    cpus: Vec<u32>,
+}
+
+/// A table's key and the problem with it.
+type Wrong = (&'static str, String);
+
+fn wrong<T>(key: &'static str, problem: impl Display) -> Result<T, Wrong> {
+    Err((key, problem.to_string()))
+}
 
 impl Path {
-    /// Loads a path by the name of a shipped one, or from a file. The error names file, line and
-    /// field.
+    /// Loads a path by the name of a shipped one, or from a file. The error names file, table and
+    /// key.
     pub fn load(name_or_path: &str) -> Result<Path, PathError> {
         Path::load_with(name_or_path, &[])
     }
@@ -65,324 +119,538 @@ impl Path {
     /// `stage.1.threads=2`. Fields are `block`, `buffers`, `rate`, `lossless`, `pages`, and those
     /// of a source, a stage or a sink.
     pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
-        if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
-            return Path::parse_with(text, name, with);
-        }
-        let text = text_input(FilePath::new(name_or_path)).map_err(|error| {
-            let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-            let hint = did_you_mean(name_or_path, &names);
-            PathError(format!(
-                "path {name_or_path}: {error}; paths that ship with daqmeter: {}{hint}",
-                names.join(", ")
-            ))
-        })?;
-        Path::parse_with(&text, name_or_path, with)
+        let text = SHIPPED_PATHS.get(name_or_path).map_err(PathError)?;
+        let table: Table = text.parse().map_err(PathError)?;
+        Path::of(table, &text, with)
     }
 
     /// Parses the text of a path; `name` is for messages.
     pub fn parse(text: &str, name: &str) -> Result<Path, PathError> {
-        Path::parse_with(text, name, &[])
+        let text = TomlText::new(name, text);
+        let table: Table = text.parse().map_err(PathError)?;
+        Path::of(table, &text, &[])
     }
 
-    pub(crate) fn parse_with(text: &str, name: &str, with: &[String]) -> Result<Path, PathError> {
-        let text = TomlText { name: name.to_owned(), text: text.to_owned() };
-        Reader { text: &text, with }.path().map_err(PathError)
+    /// Reads the table of a path, whose text it keeps.
+    pub(crate) fn of(
+        mut table: Table,
+        text: &TomlText,
+        with: &[String],
+    ) -> Result<Path, PathError> {
+        for setting in with {
+            set(&mut table, setting)
+                .map_err(|problem| PathError(format!("with `{setting}`: {problem}")))?;
+        }
+        path(table, text, with).map_err(|problem| PathError(format!("{}: {problem}", text.name)))
     }
 }
 
-struct Reader<'a> {
-    text: &'a TomlText,
-    with: &'a [String],
+/// Sets a field to a TOML value; a text that TOML does not parse becomes a string.
+fn set(file: &mut Table, setting: &str) -> Result<(), String> {
+    let Some((name, value)) = setting.split_once('=') else {
+        return Err("FIELD=VALUE is wanted, such as block=128KiB".to_owned());
+    };
+    let read = toml::from_str::<Table>(&format!("value = {value}"));
+    let read = read.ok().and_then(|mut table| table.remove("value"));
+    let value = read.unwrap_or_else(|| Value::String(value.to_owned()));
+    let (table, field) = match name.split('.').collect::<Vec<_>>()[..] {
+        [field @ ("block" | "buffers" | "rate" | "lossless" | "pages")] => (Some(file), field),
+        [part @ ("source" | "sink"), field] => {
+            (file.get_mut(part).and_then(Value::as_table_mut), field)
+        }
+        ["stage", number, field] => {
+            let at = number.parse::<usize>().ok().and_then(|at| at.checked_sub(1));
+            let stages = file.get_mut("stage").and_then(Value::as_array_mut);
+            let stage = at.zip(stages).and_then(|(at, stages)| stages.get_mut(at));
+            (stage.and_then(Value::as_table_mut), field)
+        }
+        _ => {
+            return Err("there is no such field; block, buffers, rate, lossless, pages, source.FIELD, stage.1.FIELD or sink.FIELD is wanted".to_owned());
+        }
+    };
+    let Some(table) = table else {
+        return Err(format!("there is no {}", name.rsplit_once('.').unwrap_or_default().0));
+    };
+    table.insert(field.to_owned(), value);
+    Ok(())
 }
 
-impl Reader<'_> {
-    fn path(&self) -> Result<Path, String> {
-        let mut file: PathFile = self.text.parse()?;
-        apply(&mut file, self.with)?;
-        let block_bytes = self.block_bytes(&file)?;
-        let buffers = file.buffers.as_ref();
-        let buffers = buffers.map_or(Ok(USUAL_BUFFERS), |given| {
-            within(*given.as_ref(), BUFFERS)
-                .map_err(|problem| self.text.error(given.span(), "buffers", problem))
-        })?;
-        if file.stage.len() > MAX_STAGES {
-            let span = file.stage[MAX_STAGES].span();
-            let problem = format!("at most {MAX_STAGES} stages");
-            return Err(self.text.error(span, "stage", problem));
-        }
-        let (source, mut flow) = self.source(&file, block_bytes)?;
-        if let SourceKind::Card { .. } = source.kind {
-            self.without_blocks(&file)?;
-        }
-        let stages: Result<Vec<_>, String> =
-            (0..file.stage.len()).map(|at| self.stage(&file, at, &mut flow)).collect();
-        let stages = stages?;
-        let sink = self.sink(&file, &mut flow)?;
-        let pages = self.pages(&file)?;
-        let rate = file.rate.as_ref();
-        let rate_hz = rate.map(|given| {
-            parse_rate(given.as_ref(), source.kind.due_bytes(block_bytes))
-                .and_then(|hz| {
-                    daq::check_trigger_rate(hz).map_err(|fault| fault.0)?;
-                    Ok(hz)
-                })
-                .map_err(|problem| self.text.error(given.span(), "rate", problem))
-        });
-        let served = file.serves.as_ref().map(|serves| self.served(serves));
-        Ok(Path {
-            name: self.text.name.clone(),
-            title: file.title,
-            about: file.about,
-            block_bytes,
-            buffers: to_usize(buffers),
-            rate_hz: rate_hz.transpose()?,
-            lossless: file.lossless.as_ref().is_none_or(|given| *given.as_ref()),
-            served: served.transpose()?,
-            with: self.with.to_vec(),
-            pages,
-            digest: digest(&self.text.text),
-            text: self.text.text.clone(),
-            source,
-            stages,
-            sink,
-        })
-    }
+/// Reads a value; the error names its key and the nearest name for an unknown one.
+fn fields<T: DeserializeOwned>(value: Value) -> Result<T, (String, String)> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let message = error.inner().message().replace('\n', " ");
+        let key = error.path().iter().last().map(ToString::to_string);
+        let key = key.filter(|key| key != "?").unwrap_or_default();
+        let hint = nearest_of(&message);
+        (key, format!("{message}{hint}"))
+    })
+}
 
-    fn block_bytes(&self, file: &PathFile) -> Result<usize, String> {
-        let given = &file.block;
-        let bytes = parse_bytes(given.as_ref())
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| within(bytes, BLOCK_BYTES))
-            .and_then(|bytes| match bytes.is_multiple_of(64) {
-                true => Ok(bytes),
-                false => Err(format!("is {bytes}; whole cache lines of 64 bytes are wanted")),
-            });
-        bytes.map(to_usize).map_err(|problem| self.text.error(given.span(), "block", problem))
-    }
+/// Reads the table of an element: its kind, with the name of that, and its place.
+fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), String> {
+    let Some(kind) = table.remove("kind") else {
+        return Err("needs a `kind`".to_owned());
+    };
+    let Value::String(name) = kind else {
+        return Err("kind: a name is wanted".to_owned());
+    };
+    let of_place = ["threads", "cpus"].into_iter();
+    let place: Table =
+        of_place.filter_map(|field| Some((field.to_owned(), table.remove(field)?))).collect();
+    let text = |(key, problem): (String, String)| match key.is_empty() || key == name {
+        true if problem.starts_with("unknown variant") => format!("kind: {problem}"),
+        true => problem,
+        false => format!("{key}: {problem}"),
+    };
+    let place = fields(place.into()).map_err(text)?;
+    // The kind is the name of a variant, and the rest its content: so errors have the key, which
+    // serde's internal tags lose.
+    let value = Table::from_iter([(name.clone(), table.into())]);
+    let kind = fields(value.into()).map_err(text)?;
+    Ok((name, kind, place))
+}
 
-    fn pages(&self, file: &PathFile) -> Result<Pages, String> {
-        let Some(given) = &file.pages else {
-            return Ok(Pages::Transparent);
-        };
-        match given.as_ref().as_str() {
-            "base" => Ok(Pages::Base),
-            "transparent" => Ok(Pages::Transparent),
-            "huge" => Ok(Pages::HugeTlb),
-            other => {
-                let problem = format!("is `{other}`; base, transparent or huge is wanted");
-                Err(self.text.error(given.span(), "pages", problem))
+fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> {
+    let named = |(key, problem): (String, String)| match key.as_str() {
+        "" | "." => problem,
+        key => format!("{key}: {problem}"),
+    };
+    let file: PathFile = fields(table.into()).map_err(named)?;
+    let at = |what: &str| {
+        let what = what.to_owned();
+        move |(key, problem): Wrong| format!("{what}: {key}: {problem}")
+    };
+    let own = |(key, problem): Wrong| format!("{key}: {problem}");
+    within("block", file.block.0, BLOCK_BYTES).map_err(own)?;
+    let block_bytes = file.block.0;
+    if !block_bytes.is_multiple_of(64) {
+        return Err(format!("block: is {block_bytes}; whole cache lines of 64 bytes are wanted"));
+    }
+    let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);
+    within("buffers", buffers, 1..=MAX_BUFFERS).map_err(own)?;
+    if file.stage.len() > MAX_STAGES {
+        return Err(format!("stage: at most {MAX_STAGES} stages"));
+    }
+    let (name, kind, place) =
+        element(file.source).map_err(|problem| format!("source: {problem}"))?;
+    let (source, mut flow) = source(&name, kind, place, block_bytes).map_err(at("source"))?;
+    if flow.live.is_some()
+        && let Some(key) =
+            [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
+                .into_iter()
+                .find_map(|(key, is_given)| is_given.then_some(key))
+    {
+        return Err(format!(
+            "{key}: a card that is read out has its scenario's ring and BUSY instead: leave the field out"
+        ));
+    }
+    let mut stages = Vec::new();
+    for (number, table) in (1..).zip(file.stage) {
+        let what = format!("stage {number}");
+        let (name, kind, place) = element(table).map_err(|problem| format!("{what}: {problem}"))?;
+        stages.push(stage(&name, kind, place, &mut flow).map_err(at(&what))?);
+    }
+    let (name, kind, place) = element(file.sink).map_err(|problem| format!("sink: {problem}"))?;
+    let sink = sink(&name, kind, place, &mut flow).map_err(at("sink"))?;
+    let due_bytes = match &flow.live {
+        Some(scenario) => scenario.event_bytes(),
+        None => block_bytes as f64,
+    };
+    let rate_hz = file.rate.map(|rate| {
+        let hz = parse_rate(&rate, due_bytes)?;
+        daq::check_trigger_rate(hz).map_err(|fault| fault.0)?;
+        Ok::<f64, String>(hz)
+    });
+    Ok(Path {
+        name: text.name.clone(),
+        title: file.title,
+        about: file.about,
+        block_bytes,
+        buffers,
+        rate_hz: rate_hz.transpose().map_err(|problem| format!("rate: {problem}"))?,
+        lossless: file.lossless.unwrap_or(true),
+        served: file.serves.map(served).transpose()?,
+        with: with.to_vec(),
+        pages: match file.pages.as_deref() {
+            Some("base") => Pages::Base,
+            None | Some("transparent") => Pages::Transparent,
+            Some("huge") => Pages::HugeTlb,
+            Some(other) => {
+                return Err(format!("pages: is `{other}`; base, transparent or huge is wanted"));
             }
+        },
+        digest: digest(&text.text),
+        text: text.text.clone(),
+        source,
+        stages,
+        sink,
+        scenario: flow.live,
+    })
+}
+
+fn served(serves: Serves) -> Result<Served, String> {
+    let rate = parse_rate(&serves.each, 1.0).and_then(|rate| match rate > 0.0 {
+        true => Ok(rate),
+        false => Err("is nothing; a rate above zero is wanted".to_owned()),
+    });
+    let rate = rate.map_err(|problem| format!("serves: each: {problem}"))?;
+    let each = match serves.each.ends_with("/s") {
+        true => Brings::BytesPerS(rate),
+        false => Brings::EventsPerS(rate),
+    };
+    Ok(Served { name: serves.what, each })
+}
+
+/// Blocks on their way from element to element.
+struct Flow {
+    bytes: usize,
+    unit: Unit,
+    threads: usize,
+    scenario: Option<String>,
+    live: Option<Box<Scenario>>,
+    names: BTreeMap<String, usize>,
+}
+
+impl Flow {
+    fn name(&mut self, kind: &str) -> String {
+        let seen = self.names.entry(kind.to_owned()).or_insert(0);
+        *seen += 1;
+        match *seen {
+            1 => kind.to_owned(),
+            n => format!("{kind} {n}"),
         }
     }
 
-    /// Refuses fields of blocks between threads: a card's reader has its ring instead.
-    fn without_blocks(&self, file: &PathFile) -> Result<(), String> {
-        let buffers = file.buffers.as_ref().map(|given| ("buffers", given.span()));
-        let lossless = file.lossless.as_ref().map(|given| ("lossless", given.span()));
-        match buffers.or(lossless) {
-            None => Ok(()),
-            Some((field, span)) => {
-                let problem = "a card that is read out has its scenario's ring and BUSY instead: leave the field out";
-                Err(self.text.error(span, field, problem))
+    /// Refuses blocks of another unit. Bytes may be anything.
+    fn takes(&self, wanted: Unit) -> Result<(), Wrong> {
+        match self.unit == wanted || self.unit == BYTES {
+            true => Ok(()),
+            false => wrong("kind", format!("takes {wanted}, but {} come", self.unit)),
+        }
+    }
+
+    /// Makes the element that is next in line.
+    fn next<K>(
+        &mut self,
+        name: String,
+        kind: K,
+        threads: usize,
+        place: Place,
+    ) -> Result<Element<K>, Wrong> {
+        Problem::unless_cpus_exist("cpus", &place.cpus).map_err(of_request)?;
+        let (out_bytes, unit) = (self.bytes, self.unit);
+        Ok(Element { kind, name, threads, cpus: place.cpus, out_bytes, unit })
+    }
+}
+
+/// A problem with a field that has the same name in the engine's request.
+fn of_request(Problem { name, text }: Problem) -> Wrong {
+    (name, text)
+}
+
+fn source(
+    name: &str,
+    mut kind: SourceKind,
+    place: Place,
+    block_bytes: usize,
+) -> Result<(Element<SourceKind>, Flow), Wrong> {
+    let (mut unit, mut threads) = (BYTES, 1);
+    let (mut scenario, mut live, mut out_bytes) = (None, None, block_bytes);
+    match &mut kind {
+        SourceKind::Memory { span } => whole_blocks(span, block_bytes)?,
+        SourceKind::File { path, cached } => {
+            let request = BlockRequest { path: path.clone(), block_bytes, cached: *cached };
+            request.check().or_else(|problem| wrong("kind", format!("block {}", problem.text)))?;
+        }
+        SourceKind::Digitizer { devices, trigger, .. } => {
+            *devices = boards(devices)?;
+            if let Some(hz) = trigger {
+                daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
             }
+            (unit, threads) = (SAMPLES, devices.len());
         }
-    }
-
-    fn served(&self, serves: &Serves) -> Result<Served, String> {
-        let text = serves.each.as_ref();
-        let each = match text.strip_suffix("/s") {
-            Some(bytes) => parse_bytes(bytes)
-                .map(|bytes| Brings::BytesPerS(bytes as f64))
-                .map_err(|error| error.to_string()),
-            None => parse_rate_hz(text)
-                .map(Brings::EventsPerS)
-                .map_err(|error| format!("{error}; or bytes, such as 84MB/s")),
-        };
-        let each = each.and_then(|each| match each {
-            Brings::BytesPerS(rate) | Brings::EventsPerS(rate) if rate <= 0.0 => {
-                Err("is nothing; a rate above zero is wanted".to_owned())
+        SourceKind::Etherbone { address, count } => {
+            Times::request(address, *count).check().map_err(of_request)?;
+            let bytes = TIME_BYTES * usize::try_from(*count).unwrap_or(usize::MAX);
+            if !block_bytes.is_multiple_of(bytes) {
+                let problem = format!(
+                    "cycles of {count} times bring {bytes} bytes; `block` holds whole ones"
+                );
+                return wrong("count", problem);
             }
-            each => Ok(each),
-        });
-        Ok(Served {
-            name: serves.what.clone(),
-            each: each
-                .map_err(|problem| self.text.error(serves.each.span(), "serves: each", problem))?,
-        })
-    }
-
-    fn source(
-        &self,
-        file: &PathFile,
-        block_bytes: usize,
-    ) -> Result<(Element<SourceKind>, Flow), String> {
-        let reading = Reading { text: self.text, what: "source".to_owned(), part: &file.source };
-        let name = known(&reading, &SOURCES)?;
-        let place = reading.place()?;
-        let (kind, unit, own_threads) = match name {
-            "memory" => memory(&reading, block_bytes)?,
-            "file" => replay(&reading, block_bytes)?,
-            "digitizer" => digitizer(&reading)?,
-            "etherbone" => etherbone(&reading, block_bytes)?,
-            "card" => card(&reading, &place, block_bytes)?,
-            _ => felix(&reading, block_bytes)?,
-        };
-        if place.threads.is_some_and(|threads| threads != own_threads) {
-            let problem = format!("this source has {own_threads}: leave the field out");
-            return Err(reading.error("threads", problem));
+            unit = TIMES;
         }
-        let scenario = match &kind {
-            SourceKind::Felix { scenario, .. } => Some(scenario.clone()),
-            _ => None,
-        };
-        let live = match &kind {
-            SourceKind::Card { scenario, .. } => Some(Live::of(scenario)),
-            _ => None,
-        };
-        let out_bytes = live.as_ref().map_or(block_bytes, |live| live.ring_bytes);
-        let mut flow = Flow {
-            bytes: block_bytes,
-            unit,
-            threads: own_threads,
-            scenario,
-            live,
-            names: BTreeMap::new(),
-        };
-        let element = Element {
-            kind,
-            name: flow.name(name),
-            threads: own_threads,
-            cpus: cpus(&reading, place)?,
-            out_bytes,
-            unit,
-        };
-        Ok((element, flow))
-    }
-
-    fn stage(
-        &self,
-        file: &PathFile,
-        at: usize,
-        flow: &mut Flow,
-    ) -> Result<Element<StageKind>, String> {
-        let reading =
-            Reading { text: self.text, what: format!("stage {}", at + 1), part: &file.stage[at] };
-        let name = known(&reading, &STAGES)?;
-        let place = reading.place()?;
-        if let Some(stage) = live_stage(&reading, name, &place, flow)? {
-            return Ok(stage);
+        SourceKind::Felix { scenario: name, span } => {
+            let card_bytes = loaded(name)?.card.block.0;
+            if card_bytes == 0 || !block_bytes.is_multiple_of(card_bytes) {
+                let problem =
+                    format!("its blocks have {card_bytes} bytes; `block` holds whole ones");
+                return wrong("scenario", problem);
+            }
+            whole_blocks(span, block_bytes)?;
+            scenario = Some(name.clone());
+            unit = FELIX;
         }
-        let kind = match name {
-            "copy" => copy(&reading)?,
-            "convert" => convert(&reading, flow)?,
-            "decode" => decode(&reading, flow)?,
-            "program" => program(&reading, flow)?,
-            "work" | "wait" => stand_in(&reading, name)?,
-            "tcp" => tcp(&reading)?,
-            "udp" => udp(&reading)?,
-            "zenoh" => zenoh(&reading, flow)?,
-            plain => {
-                reading.fields::<NoFields>()?;
-                match plain {
-                    "checksum" => StageKind::Checksum,
-                    _ => StageKind::Unix,
+        SourceKind::Card { chosen } => {
+            if chosen.rate_hz.is_some() {
+                return wrong("rate_hz", "is the path's own field `rate`: say it there");
+            }
+            if chosen.transport.is_some() {
+                return wrong("transport", "is the stage behind `to-host`: say it there");
+            }
+            let scenario = chosen.outline().or_else(|error| wrong("scenario", error))?;
+            let card_bytes = scenario.card.block.0;
+            if block_bytes != card_bytes {
+                let problem = format!("its blocks have {card_bytes} bytes, and so must `block`");
+                return wrong("scenario", problem);
+            }
+            without_thread(&place)?;
+            (unit, threads, out_bytes) = (RING, 0, scenario.card.ring.0);
+            live = Some(Box::new(scenario));
+        }
+    }
+    if place.threads.is_some_and(|given| given != threads) {
+        return wrong("threads", format!("this source has {threads}: leave the field out"));
+    }
+    let names = BTreeMap::new();
+    let mut flow = Flow { bytes: out_bytes, unit, threads, scenario, live, names };
+    let own = flow.name(name);
+    let source = flow.next(own, kind, threads, place)?;
+    Ok((source, flow))
+}
+
+/// Checks a span, and rounds it to whole blocks.
+fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), Wrong> {
+    within("span", span.0, SPAN_BYTES)?;
+    span.0 = span.0.max(block_bytes) / block_bytes * block_bytes;
+    Ok(())
+}
+
+fn boards(devices: &[String]) -> Result<Vec<String>, Wrong> {
+    let mut boards = Vec::new();
+    for device in devices {
+        boards.extend(devices::expand(device).or_else(|problem| wrong("devices", problem))?);
+    }
+    if boards.is_empty() || boards.len() > MAX_THREADS || boards.iter().any(String::is_empty) {
+        let problem = format!("1 to {MAX_THREADS} boards are wanted, such as \"emu:l0..3\"");
+        return wrong("devices", problem);
+    }
+    match (1..boards.len()).find(|&at| boards[..at].contains(&boards[at])) {
+        Some(twice) => wrong("devices", format!("{} is there twice", boards[twice])),
+        None => Ok(boards),
+    }
+}
+
+fn loaded(scenario: &str) -> Result<Scenario, Wrong> {
+    Scenario::load(scenario).or_else(|error| wrong("scenario", error))
+}
+
+/// A card and its publisher work in the threads of their reader.
+fn without_thread(place: &Place) -> Result<(), Wrong> {
+    match (&place.threads, place.cpus.is_empty()) {
+        (Some(_), _) => wrong("threads", IN_TO_HOST),
+        (None, false) => wrong("cpus", IN_TO_HOST),
+        (None, true) => Ok(()),
+    }
+}
+
+fn stage(
+    name: &str,
+    mut kind: StageKind,
+    place: Place,
+    flow: &mut Flow,
+) -> Result<Element<StageKind>, Wrong> {
+    let own = flow.name(name);
+    if let Some(scenario) = &flow.live {
+        let threads = match (flow.unit, &kind) {
+            (RING, StageKind::ToHost {}) => {
+                let channels = Chain::parts(scenario).channels;
+                if place.threads.is_some_and(|threads| threads != channels) {
+                    let problem = format!("is one for each DMA channel, {channels}: leave it out");
+                    return wrong("threads", problem);
                 }
+                (flow.unit, flow.bytes) = (PAGES, scenario.reader.page.0);
+                channels
             }
+            (PAGES, StageKind::Tcp { congestion: None } | StageKind::Zenoh {}) => {
+                transport::named(name).or_else(|error| wrong("kind", error))?;
+                without_thread(&place)?;
+                (flow.unit, flow.bytes) = (SENT, 0);
+                0
+            }
+            _ => return wrong("kind", BEHIND_CARD),
         };
-        let threads = threads(&reading, &place, &kind, flow)?;
-        if let StageKind::Convert(function, request) = &kind {
+        return flow.next(own, kind, threads, place);
+    }
+    match &mut kind {
+        StageKind::ToHost {} | StageKind::Zenoh {} => return wrong("kind", OF_CARD),
+        StageKind::Convert { function, request } => {
+            flow.takes(SAMPLES)?;
+            if !flow.bytes.is_multiple_of(2) {
+                let problem = format!("blocks of {} bytes are not whole samples", flow.bytes);
+                return wrong("kind", problem);
+            }
+            request.check(flow.bytes as u64 / 2).map_err(of_request)?;
             let (conversion, decimation) = request.of(*function).expect("a conversion");
             flow.bytes = decimation.kept(flow.bytes / 2) * conversion.out_bytes();
+            flow.unit = NUMBERS;
         }
-        Ok(Element {
-            kind,
-            name: flow.name(name),
-            threads,
-            cpus: cpus(&reading, place)?,
-            out_bytes: flow.bytes,
-            unit: flow.unit,
-        })
+        StageKind::Decode { scenario, format } => {
+            flow.takes(FELIX)?;
+            let Some(name) = scenario.as_ref().or(flow.scenario.as_ref()) else {
+                let problem = "needs the scenario that its blocks are of, such as \"gbt\"";
+                return wrong("scenario", problem);
+            };
+            let Some(found) = loaded(name)?.format() else {
+                return wrong("scenario", "its card has no format of blocks");
+            };
+            if !flow.bytes.is_multiple_of(found.block_bytes) {
+                let (bytes, whole) = (flow.bytes, found.block_bytes);
+                let problem = format!("blocks of {bytes} bytes do not hold whole ones of {whole}");
+                return wrong("kind", problem);
+            }
+            *format = Some(found);
+        }
+        StageKind::Work { time } | StageKind::Wait { time } => {
+            if !STAND_IN_NS.contains(&time.0) {
+                let problem = "is out of range; 1 ns to 1 s for each block is wanted";
+                return wrong("time", problem);
+            }
+        }
+        StageKind::Program { command, changes } => {
+            if command.first().is_none_or(String::is_empty) {
+                let problem = "a program and its arguments are wanted, such as [\"cat\"]";
+                return wrong("command", problem);
+            }
+            if *changes {
+                flow.unit = BYTES;
+            }
+        }
+        StageKind::Tcp { congestion } => known_congestion(congestion.as_ref())?,
+        StageKind::Copy { .. } | StageKind::Checksum {} | StageKind::Unix {} => {}
     }
-
-    fn sink(&self, file: &PathFile, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
-        let reading = Reading { text: self.text, what: "sink".to_owned(), part: &file.sink };
-        let name = known(&reading, &SINKS)?;
-        let place = reading.place()?;
-        let channels = flow.live.as_ref().map(|live| live.channels);
-        match (place.threads, channels) {
-            (Some(threads), Some(channels)) => {
-                within(threads as u64, 1..=channels as u64)
-                    .map_err(|problem| reading.error("threads", problem))?;
-            }
-            (Some(2..) | Some(0), None) => {
-                return Err(reading.error("threads", "a sink has 1: leave the field out"));
-            }
-            _ => {}
-        }
-        let threads = place.threads.or(channels).unwrap_or(1);
-        match (name == "receiver", &flow.live, flow.unit) {
-            (true, Some(_), Unit::Sent) | (false, None, _) => {}
-            (true, None, _) => return Err(reading.error("kind", OF_CARD)),
-            (_, Some(_), _) => {
-                let problem = "a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`";
-                return Err(reading.error("kind", problem));
-            }
-        }
-        let kind = match name {
-            "file" => file_sink(&reading, flow)?,
-            "tcp" | "udp" => remote(&reading, name)?,
-            plain => {
-                reading.fields::<NoFields>()?;
-                match plain {
-                    "read" => SinkKind::Read,
-                    _ => SinkKind::Receiver,
-                }
-            }
-        };
-        // Source and sink may have one name.
-        let name =
-            if flow.names.contains_key(name) { format!("{name} sink") } else { name.to_owned() };
-        Ok(Element {
-            kind,
-            name,
-            threads,
-            cpus: cpus(&reading, place)?,
-            out_bytes: 0,
-            unit: flow.unit,
-        })
-    }
-}
-
-/// Threads of a stage: as many as before it, or one on either side.
-fn threads(
-    reading: &Reading<'_>,
-    place: &Place,
-    kind: &StageKind,
-    flow: &mut Flow,
-) -> Result<usize, String> {
     let threads = place.threads.unwrap_or(1);
-    if !(1..=MAX_THREADS).contains(&threads) {
-        return Err(reading.error("threads", format!("is {threads}; 1 to {MAX_THREADS} is wanted")));
-    }
+    within("threads", threads, 1..=MAX_THREADS)?;
     if kind.has_two_ends() && threads > 1 {
-        return Err(reading.error("threads", "this stage has one at each end: leave the field out"));
+        return wrong("threads", "this stage has one at each end: leave the field out");
     }
-    if threads > 1 && flow.threads > 1 && threads != flow.threads {
-        let problem = format!(
-            "is {threads} behind {} threads; 1 or {} is wanted",
-            flow.threads, flow.threads
-        );
-        return Err(reading.error("threads", problem));
+    let before = flow.threads;
+    if threads > 1 && before > 1 && threads != before {
+        let problem = format!("is {threads} behind {before} threads; 1 or {before} is wanted");
+        return wrong("threads", problem);
     }
     flow.threads = threads;
-    Ok(threads)
+    flow.next(own, kind, threads, place)
 }
 
-fn known<'a>(reading: &Reading<'_>, kinds: &[&'a str]) -> Result<&'a str, String> {
-    let kind = reading.kind()?;
-    kinds.iter().find(|known| **known == kind).copied().ok_or_else(|| {
-        let hint = did_you_mean(kind, kinds);
-        let problem = format!("there is no `{kind}`; there are {}{hint}", kinds.join(", "));
-        reading.error("kind", problem)
-    })
+/// Refuses a congestion control that this host's kernel does not have.
+fn known_congestion(name: Option<&String>) -> Result<(), Wrong> {
+    name.map_or(Ok(()), |name| check_congestion(name))
+        .or_else(|problem| wrong("congestion", problem))
+}
+
+fn sink(
+    name: &str,
+    mut kind: SinkKind,
+    place: Place,
+    flow: &mut Flow,
+) -> Result<Element<SinkKind>, Wrong> {
+    let most = flow.live.as_ref().map_or(1, |scenario| Chain::parts(scenario).channels);
+    let threads = place.threads.unwrap_or(most);
+    within("threads", threads, 1..=most)?;
+    match (&mut kind, flow.live.is_some()) {
+        (SinkKind::Receiver {}, true) if flow.unit == SENT => {}
+        (_, true) => return wrong("kind", BEHIND_CARD),
+        (SinkKind::Receiver {}, false) => return wrong("kind", OF_CARD),
+        (SinkKind::Read {}, false) => {}
+        (SinkKind::File { max, direct, .. }, false) => {
+            let bytes = flow.bytes;
+            if *direct && !bytes.is_multiple_of(SECTOR_BYTES) {
+                let problem = format!(
+                    "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
+                );
+                return wrong("direct", problem);
+            }
+            within("max", max.0, SPAN_BYTES)?;
+            max.0 = max.0.max(bytes);
+        }
+        (SinkKind::Tcp { to, congestion }, false) => {
+            known_congestion(congestion.as_ref())?;
+            is_address(to)?;
+        }
+        (SinkKind::Udp { to, datagram, socket_buffer }, false) => {
+            is_address(to)?;
+            within("datagram", datagram.0, DATAGRAM_BYTES)?;
+            within("socket_buffer", socket_buffer.0, SOCKET_BUFFER_BYTES)?;
+        }
+    }
+    // Source and sink may have one name.
+    let is_taken = flow.names.contains_key(name);
+    let own = if is_taken { format!("{name} sink") } else { name.to_owned() };
+    flow.next(own, kind, threads, place)
+}
+
+fn is_address(to: &str) -> Result<(), Wrong> {
+    let is_address = to.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    match is_address {
+        true => Ok(()),
+        false => wrong("to", "a host and a port are wanted, such as \"daq7:5010\""),
+    }
+}
+
+fn within(key: &'static str, value: usize, bounds: RangeInclusive<usize>) -> Result<(), Wrong> {
+    if bounds.contains(&value) {
+        return Ok(());
+    }
+    let (min, max) = bounds.into_inner();
+    wrong(key, format!("is {value}; {min} to {max} is wanted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(with: &str) -> Result<Path, String> {
+        let all: Vec<String> =
+            with.split(';').filter(|one| !one.is_empty()).map(str::to_owned).collect();
+        Path::load_with("felix-card", &all).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_field_gets_another_value_and_all_that_follows_from_it() {
+        let path = with("block=128KiB;buffers=4;stage.1.threads=2;pages=base").unwrap();
+        assert_eq!((path.block_bytes, path.buffers), (128 << 10, 4));
+        assert_eq!((path.stages[0].threads, path.pages), (2, Pages::Base));
+        assert_eq!(path.stages[1].out_bytes, 128 << 10);
+        let paced = with("rate=2kHz;lossless=false").unwrap();
+        assert_eq!((paced.rate_hz, paced.lossless), (Some(2000.0), false));
+        // File and text are equal: only the changes differ.
+        let as_it_is = with("").unwrap();
+        assert_eq!((&path.digest, &path.text), (&as_it_is.digest, &as_it_is.text));
+        assert!(as_it_is.with.is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_names_the_setting_or_the_table_and_key() {
+        for (setting, wanted) in [
+            ("block", "with `block`: FIELD=VALUE is wanted"),
+            ("speed=3", "with `speed=3`: there is no such field"),
+            ("stage.9.threads=2", "there is no stage.9"),
+            ("stage.0.threads=2", "there is no stage.0"),
+            ("buffers=many", "felix-card: buffers: invalid type"),
+            ("lossless=perhaps", "felix-card: lossless: invalid type"),
+            ("rate=fast", "felix-card: rate: "),
+            ("buffers=0", "felix-card: buffers: is 0"),
+            ("pages=large", "felix-card: pages: is `large`"),
+            ("block=100", "felix-card: block: is 100; whole cache lines"),
+            ("stage.1.threads=0", "stage 1: threads: is 0"),
+            ("stage.2.congestion=none9", "stage 2: congestion: `none9` cannot be had here"),
+            ("sink.path=x", "sink: path: unknown field `path`"),
+        ] {
+            let error = with(setting).err().unwrap_or_else(|| panic!("{setting}"));
+            assert!(error.contains(wanted), "{setting}: {error}");
+        }
+    }
 }

@@ -15,7 +15,6 @@ use toml::{Table, Value};
 
 pub use self::request::{ReadoutRequest, Receivers};
 use crate::definition::Path;
-use crate::expected::Known;
 use crate::lanes::{self, ReadOut, Says};
 use crate::live::Came;
 use crate::shared::How;
@@ -93,11 +92,9 @@ fn how(request: &ReadoutRequest) -> How {
         lossless: true,
         slowed: Vec::new(),
         is_watched: false,
-        left_out: None,
         cpus: Vec::new(),
         last_level_bytes: 0,
         migration_cost_ns: request.migration_cost_ns,
-        known: Known::default(),
     }
 }
 

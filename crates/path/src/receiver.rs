@@ -28,8 +28,7 @@ use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use socket2::{SockRef, TcpKeepalive};
 
 use self::blocks::{ReceivedDatagrams, of_stream};
-use self::protocol::{BlockTransport, MAGIC, SenderHello, words};
-use crate::tcp::PATIENCE;
+use self::protocol::{BlockTransport, MAGIC, PATIENCE, SenderHello, words};
 use crate::udp::{Arriving, SOCKET_BUFFER_BYTES, SocketBuffer};
 
 pub use self::protocol::ReceiverReport;
@@ -187,8 +186,7 @@ impl Sender<'_> {
         let socket = UdpSocket::bind((here, 0)).map_err(wrong)?;
         socket.connect(peer).map_err(wrong)?;
         let (min, max) = SOCKET_BUFFER_BYTES.into_inner();
-        let asked = hello.socket_buffer_bytes.clamp(min, max);
-        let asked = usize::try_from(asked).map_err(|error| error.to_string())?;
+        let asked = usize::try_from(hello.socket_buffer_bytes).unwrap_or(max).clamp(min, max);
         let buffer = SocketBuffer::ask(&socket, asked).map_err(wrong)?;
         let port = socket.local_addr().map_err(wrong)?.port();
         self.write(&welcome(port, buffer))?;

@@ -1,24 +1,25 @@
 //! The sink that is a receiver on another host: see `receiver.rs` for the protocol.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 
 use crate::cancel::Cuts;
-use crate::element::{Block, Confirmed, ConnectionStats, Sink};
+use crate::element::{Block, Confirmed, Sink};
+use crate::external::set_congestion;
 use crate::receiver::MAX_SENDERS;
 use crate::receiver::protocol::{
-    BlockHead, BlockTransport, MAGIC, ReceiverReport, SenderHello, WELCOME_BYTES, numbers, whole,
+    BlockHead, BlockTransport, MAGIC, PATIENCE, ReceiverReport, SenderHello, WELCOME_BYTES,
+    numbers, whole,
 };
-use crate::tcp::{PATIENCE, SendBy, TcpSender, set_congestion};
-use crate::udp::{self, Datagrams, SocketBuffer, UdpWay};
+use crate::udp::{self, Datagrams, SocketBuffer};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    Tcp { congestion: Option<String>, send: SendBy },
-    Udp(UdpWay),
+    Tcp { congestion: Option<String> },
+    Udp { datagram_bytes: usize, socket_buffer_bytes: u64 },
 }
 
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
@@ -32,7 +33,7 @@ pub(crate) struct Remote {
 }
 
 struct Connection {
-    sender: TcpSender,
+    stream: TcpStream,
     udp: Option<ByUdp>,
 }
 
@@ -112,8 +113,8 @@ impl Remote {
         let cut = cut.map_err(|error| self.failed("connect", &error))?;
         // A peer that is gone already need not be cut off.
         self.cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
-        let (udp, send) = match &self.over {
-            Over::Tcp { congestion, send } => {
+        let udp = match &self.over {
+            Over::Tcp { congestion } => {
                 set_congestion(&stream, congestion.as_deref())?;
                 let hello = SenderHello {
                     transport: BlockTransport::Tcp,
@@ -121,17 +122,21 @@ impl Remote {
                     socket_buffer_bytes: 0,
                 };
                 self.greet(&stream, hello)?;
-                (None, *send)
+                None
             }
-            Over::Udp(way) => (Some(self.open_udp(&stream, *way)?), SendBy::Copy),
+            Over::Udp { datagram_bytes, socket_buffer_bytes } => {
+                Some(self.open_udp(&stream, *datagram_bytes, *socket_buffer_bytes)?)
+            }
         };
-        let mut sender = TcpSender::new(stream, send);
-        let prepared = sender.prepare();
-        prepared.map_err(|error| self.failed("prepare", &error))?;
-        Ok(Connection { sender, udp })
+        Ok(Connection { stream, udp })
     }
 
-    fn open_udp(&self, stream: &TcpStream, way: UdpWay) -> Result<ByUdp, Fault> {
+    fn open_udp(
+        &self,
+        stream: &TcpStream,
+        datagram_bytes: usize,
+        socket_buffer_bytes: u64,
+    ) -> Result<ByUdp, Fault> {
         let failed = |error: std::io::Error| self.failed("udp", &error);
         let here = stream.local_addr().map_err(failed)?.ip();
         let there = stream.peer_addr().map_err(failed)?.ip();
@@ -139,14 +144,14 @@ impl Remote {
         let hello = SenderHello {
             transport: BlockTransport::Udp,
             udp_port: socket.local_addr().map_err(failed)?.port(),
-            socket_buffer_bytes: way.socket_buffer_bytes as u64,
+            socket_buffer_bytes,
         };
         let (port, granted_bytes) = self.greet(stream, hello)?;
-        udp::connect(&socket, SocketAddr::new(there, port), way.datagram_bytes)?;
+        udp::connect(&socket, SocketAddr::new(there, port), datagram_bytes)?;
         Ok(ByUdp {
             socket,
-            datagrams: Datagrams::new(way.datagram_bytes),
-            buffer: SocketBuffer { asked_bytes: hello.socket_buffer_bytes, granted_bytes },
+            datagrams: Datagrams::new(datagram_bytes),
+            buffer: SocketBuffer { asked_bytes: socket_buffer_bytes, granted_bytes },
             strays: 0,
         })
     }
@@ -160,7 +165,7 @@ impl Remote {
     fn ask(&mut self) -> Result<ReceiverReport, Fault> {
         let mut report = [0; ReceiverReport::BYTES];
         let connection = self.connection()?;
-        let mut stream = connection.sender.stream();
+        let mut stream = &connection.stream;
         let asked = match &connection.udp {
             Some(udp) => stream.write_all(&udp.datagrams.blocks().to_le_bytes()),
             None => stream.write_all(&BlockHead::default().emit()),
@@ -175,7 +180,7 @@ impl Connection {
     fn send(&mut self, head: &BlockHead, block: &[u8]) -> std::io::Result<()> {
         match &mut self.udp {
             Some(udp) => udp.datagrams.send(&udp.socket, [&head.emit(), block]),
-            None => self.sender.write(&head.emit(), block),
+            None => write_both(&self.stream, &head.emit(), block),
         }
     }
 }
@@ -199,11 +204,6 @@ impl Sink for Remote {
         Ok(None)
     }
 
-    fn unfinished(&mut self, most: usize) -> Result<usize, Fault> {
-        let left = self.connection()?.sender.unfinished(most);
-        left.map_err(|error| self.failed("wait for what was sent without a copy", &error))
-    }
-
     fn confirm(&mut self) -> Result<Confirmed, Fault> {
         let came = self.ask()?;
         if let Some(udp) = self.connection.as_mut().and_then(|all| all.udp.as_mut()) {
@@ -225,7 +225,7 @@ impl Sink for Remote {
             let is_all = lost.iter().all(|(blocks, _)| *blocks == 0);
             match self.over {
                 Over::Tcp { .. } => is_all && came.verified == self.sent.verified,
-                Over::Udp(_) => came.verified <= self.sent.verified,
+                Over::Udp { .. } => came.verified <= self.sent.verified,
             }
         });
         let Some(lost) = lost else {
@@ -245,19 +245,25 @@ impl Sink for Remote {
     }
 
     fn loses(&self) -> Option<&'static str> {
-        matches!(self.over, Over::Udp(_)).then_some(udp::LOST)
+        matches!(self.over, Over::Udp { .. }).then_some(udp::LOST)
     }
 
-    fn remarks(&self) -> ConnectionStats {
-        let Some(connection) = &self.connection else {
-            return ConnectionStats::default();
-        };
-        let Some(udp) = &connection.udp else {
-            return connection.sender.remarks();
-        };
-        let mut remarks = udp.buffer.remarks();
-        let strays = Counter::count("udp-datagrams-without-a-block", udp.strays);
-        remarks.counters.push(strays);
-        remarks
+    fn counters(&self) -> Vec<Counter> {
+        let udp = self.connection.as_ref().and_then(|connection| connection.udp.as_ref());
+        let strays = |udp: &ByUdp| Counter::count("udp-datagrams-without-a-block", udp.strays);
+        udp.map_or_else(Vec::new, |udp| [udp.buffer.counters(), vec![strays(udp)]].concat())
     }
+
+    fn note(&self) -> Option<String> {
+        self.connection.as_ref()?.udp.as_ref()?.buffer.note()
+    }
+}
+
+/// Writes both in one call, as far as the kernel takes them.
+fn write_both(mut stream: &TcpStream, head: &[u8], block: &[u8]) -> std::io::Result<()> {
+    let sent = stream.write_vectored(&[IoSlice::new(head), IoSlice::new(block)])?;
+    if sent < head.len() {
+        stream.write_all(&head[sent..])?;
+    }
+    stream.write_all(&block[sent.saturating_sub(head.len())..])
 }

@@ -130,7 +130,6 @@ pub(crate) struct Inlet {
     /// Number of blocks in each ring when the next was wanted.
     pub(crate) seen: Vec<Vec<u64>>,
     next: usize,
-    buffers: usize,
 }
 
 impl Inlet {
@@ -140,13 +139,7 @@ impl Inlet {
             seen: vec![vec![0; buffers + 1]; rings.len()],
             rings,
             next: 0,
-            buffers,
         }
-    }
-
-    /// Blocks that may be kept while the next is waited for: one at least must go round.
-    pub(crate) fn most_held(&self) -> usize {
-        self.buffers - 1
     }
 
     /// Next block and the ring to which it goes back; `None` at the end.

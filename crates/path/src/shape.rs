@@ -4,8 +4,8 @@
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
 
-use crate::definition::{Element, Path, SinkKind, SourceKind, StageKind};
-use crate::tcp::SendBy;
+use crate::definition::{Element, Path};
+use crate::kinds::{SinkKind, SourceKind, StageKind};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathShape {
@@ -102,8 +102,8 @@ fn row<K>(element: &Element<K>, work: String, bytes: usize) -> ShapeRow {
 
 fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
     match kind {
-        StageKind::Work { ns } => ShapeRow { added_ns: *ns, ..row },
-        StageKind::Wait { ns } => ShapeRow { asleep_ns: *ns as f64, ..row },
+        StageKind::Work { time } => ShapeRow { added_ns: time.0 as f64, ..row },
+        StageKind::Wait { time } => ShapeRow { asleep_ns: time.0 as f64, ..row },
         _ => row,
     }
 }
@@ -126,7 +126,7 @@ fn source_work(kind: &SourceKind) -> Result<String, String> {
     let device =
         "its rate is that of a device, which no profile has: measure it with daqmeter path run";
     let span = match kind {
-        SourceKind::Memory { span_bytes } | SourceKind::Felix { span_bytes, .. } => *span_bytes,
+        SourceKind::Memory { span } | SourceKind::Felix { span, .. } => span.0,
         SourceKind::File { cached: true, .. } => return Ok("file".to_owned()),
         SourceKind::File { .. } => return Err(format!("source file: {device}")),
         SourceKind::Digitizer { .. } => return Err(format!("source digitizer: {device}")),
@@ -145,25 +145,20 @@ fn source_work(kind: &SourceKind) -> Result<String, String> {
 
 fn stage_work(kind: &StageKind) -> Result<String, String> {
     Ok(match kind {
-        StageKind::Copy(kernel) => format!("copy {}", kernel.name()),
-        StageKind::Convert(function, request) => {
+        StageKind::Copy { by } => format!("copy {}", by.name()),
+        StageKind::Convert { function, request } => {
             let (_, decimation) = request.of(*function).expect("a conversion");
             if decimation.kept(1 << 20) != 1 << 20 {
                 return Err("samples are left out, which is not calibrated".to_owned());
             }
             format!("convert {}", function.number())
         }
-        StageKind::Decode(_) => "decode".to_owned(),
-        StageKind::Checksum => "checksum".to_owned(),
+        StageKind::Decode { .. } => "decode".to_owned(),
+        StageKind::Checksum {} => "checksum".to_owned(),
         StageKind::Work { .. } | StageKind::Wait { .. } => "work".to_owned(),
-        StageKind::Tcp { send: SendBy::Copy, .. } => "tcp".to_owned(),
-        StageKind::Tcp { send, .. } => {
-            return Err(format!("sending by {} is in no profile", send.name()));
-        }
-        StageKind::Udp(_) => return Err("what UDP loses is in no profile".to_owned()),
-        StageKind::Unix => "unix".to_owned(),
-        StageKind::Zenoh(_) => return Err("sending over Zenoh is in no profile".to_owned()),
-        StageKind::ToHost | StageKind::Publish(_) => return Err(LIVE.to_owned()),
+        StageKind::Tcp { .. } => "tcp".to_owned(),
+        StageKind::Unix {} => "unix".to_owned(),
+        StageKind::ToHost {} | StageKind::Zenoh {} => return Err(LIVE.to_owned()),
         StageKind::Program { .. } => {
             return Err("what a program costs is in no profile".to_owned());
         }
@@ -172,9 +167,9 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
 
 fn sink_work(kind: &SinkKind) -> Result<String, String> {
     match kind {
-        SinkKind::Read => Ok("read".to_owned()),
-        SinkKind::Receiver => Err(LIVE.to_owned()),
-        SinkKind::Remote { to, .. } => Err(format!(
+        SinkKind::Read {} => Ok("read".to_owned()),
+        SinkKind::Receiver {} => Err(LIVE.to_owned()),
+        SinkKind::Tcp { to, .. } | SinkKind::Udp { to, .. } => Err(format!(
             "what the network to {to} carries is in no profile: measure it with daqmeter path run"
         )),
         SinkKind::File { direct: false, .. } => Ok("write".to_owned()),

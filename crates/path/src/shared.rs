@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use crate::expected::{Known, Sums};
+use crate::expected::Sums;
 
 #[derive(Clone, Debug)]
 pub(crate) struct How {
@@ -15,14 +15,12 @@ pub(crate) struct How {
     pub(crate) slowed: Vec<(u64, f64)>,
     /// True if the parts of a card's read-out that share a thread are told apart.
     pub(crate) is_watched: bool,
-    pub(crate) left_out: Option<usize>,
     /// CPUs for the threads in turn, instead of the path's own.
     pub(crate) cpus: Vec<u32>,
     /// Size of the last-level cache, for the choice of stores.
     pub(crate) last_level_bytes: u64,
     /// Scheduler's migration cost for the run, if it is changed.
     pub(crate) migration_cost_ns: Option<u64>,
-    pub(crate) known: Known,
 }
 
 impl How {

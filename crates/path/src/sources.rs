@@ -1,8 +1,11 @@
 //! Sources: memory, files, boards and the blocks of a card, each by the engine that has them.
 
+use std::time::Duration;
+
 use daqmeter_digitizer::daq::{Daq, Wait};
 use daqmeter_digitizer::devices::board::{Board, Emulation};
 use daqmeter_digitizer::devices::open;
+use daqmeter_digitizer::request::TriggerCompletion;
 use daqmeter_etherbone::{EtherboneRequest, Times};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_hostio::{BlockReader, BlockRequest};
@@ -11,8 +14,9 @@ use daqmeter_readout::decode::blocks_of_card;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 
-use crate::definition::{Path, SourceKind};
+use crate::definition::Path;
 use crate::element::{Filled, Source, most_keys};
+use crate::kinds::SourceKind;
 use crate::stages::of_card;
 
 pub(crate) type Named = (String, Box<dyn Source>);
@@ -20,12 +24,12 @@ pub(crate) type Named = (String, Box<dyn Source>);
 pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
     let (bytes, name) = (path.block_bytes, path.source.name.clone());
     Ok(match &path.source.kind {
-        SourceKind::Memory { span_bytes } => {
-            let source = Bank::new(bytes, Make::Pattern(*span_bytes));
+        SourceKind::Memory { span } => {
+            let source = Bank::new(bytes, Make::Pattern(span.0));
             vec![(name, Box::new(source))]
         }
-        SourceKind::Felix { scenario, span_bytes } => {
-            let make = Make::Card(Box::new(scenario_of(scenario)?), *span_bytes);
+        SourceKind::Felix { scenario, span } => {
+            let make = Make::Card(Box::new(scenario_of(scenario)?), span.0);
             vec![(name, Box::new(Bank::new(bytes, make)))]
         }
         SourceKind::Card { .. } => return Err(of_card()),
@@ -37,11 +41,17 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
             let request = Times::request(address, *count);
             vec![(name, Box::new(Registers(request, None)))]
         }
-        SourceKind::Digitizer { devices, profile, paced, trigger_hz } => {
-            let emulation = Emulation { profile: profile.clone(), paced: *paced };
+        SourceKind::Digitizer { devices, profile, unpaced, trigger, completion, poll_interval } => {
+            let emulation = Emulation { profile: profile.clone(), paced: !unpaced };
             let boards = open(devices, &emulation)?;
+            let wait = match completion {
+                TriggerCompletion::Interrupt => Wait::Interrupt,
+                TriggerCompletion::Poll | TriggerCompletion::None => {
+                    Wait::Poll { interval: Duration::from_nanos(poll_interval.0) }
+                }
+            };
             let sources = boards.into_iter().map(|board| {
-                let source = Boards::new(board, bytes, *trigger_hz)?;
+                let source = Boards::new(board, bytes, trigger.map(|hz| hz.0), wait)?;
                 let device = source.board.identity().device.clone();
                 Ok((device, Box::new(source) as Box<dyn Source>))
             });
@@ -193,6 +203,7 @@ impl Boards {
         board: Box<dyn Board>,
         block_bytes: usize,
         trigger_hz: Option<f64>,
+        wait: Wait,
     ) -> Result<Boards, Fault> {
         let identity = board.identity();
         if !block_bytes.is_multiple_of(UNIT_BYTES)
@@ -208,7 +219,7 @@ impl Boards {
         }
         Ok(Boards {
             board,
-            daq: trigger_hz.map(|hz| Daq::new(Wait::Interrupt, Some(hz))),
+            daq: trigger_hz.map(|hz| Daq::new(wait, Some(hz))),
             trigger_hz,
             samples: block_bytes / 2,
         })

@@ -1,7 +1,6 @@
 //! Stages: each calls the function of the engine that measures it by itself.
 
-use daqmeter_digitizer::conversion::{ConversionRequest, convert};
-use daqmeter_digitizer::function::Function;
+use daqmeter_digitizer::conversion::convert;
 use daqmeter_harness::Fault;
 use daqmeter_kernels::convert::{Conversion, Converter, oracle};
 use daqmeter_kernels::copy::CopyKernel;
@@ -14,12 +13,10 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::definition::StageKind;
-use crate::element::{Inspect, StageWork, Transform, Work};
-use crate::external;
+use crate::element::{Inspect, Transform, Work};
+use crate::external::{program, tcp, unix};
+use crate::kinds::StageKind;
 use crate::sum::sum;
-use crate::udp;
-use crate::zenoh::zenoh;
 
 /// Makes the work of one thread of a stage, for blocks of `bytes` bytes before it.
 pub(crate) fn work(
@@ -28,43 +25,31 @@ pub(crate) fn work(
     last_level_bytes: u64,
     cuts: &Cuts,
 ) -> Result<Work, Fault> {
-    let transform = |work| Work::Stage(StageWork::Transform(work));
-    let inspect = |work| Work::Stage(StageWork::Inspect(work));
     Ok(match kind {
-        StageKind::Copy(kernel) => transform(Box::new(Copy(*kernel))),
-        StageKind::Convert(function, request) => {
-            let converter = converter(*function, request, in_bytes, last_level_bytes)?;
-            transform(Box::new(Convert(converter)))
+        StageKind::Copy { by } => Work::Transform(Box::new(Copy(*by))),
+        StageKind::Convert { function, request } => {
+            let made = request.converter(*function, in_bytes / 2, last_level_bytes)?;
+            let made = made.ok_or_else(|| Fault::new("this function converts nothing"))?;
+            Work::Transform(Box::new(Convert(made)))
         }
-        StageKind::Decode(format) => inspect(Box::new(Decode {
-            format: *format,
-            room: vec![Subchunk::default(); most_subchunks(*format)],
-        })),
-        StageKind::Checksum => inspect(Box::new(Checksum)),
-        StageKind::Work { ns } => inspect(Box::new(Spin::of_ns(*ns))),
-        StageKind::Wait { ns } => inspect(Box::new(Wait(*ns))),
-        StageKind::Program { command, .. } => external::program(command, cuts)?,
-        StageKind::Tcp { congestion, send } => external::tcp(congestion.as_deref(), *send, cuts)?,
-        StageKind::Udp(way) => udp::udp(*way, cuts)?,
-        StageKind::Unix => external::unix(cuts)?,
-        StageKind::Zenoh(way) => zenoh(*way, in_bytes, cuts)?,
-        StageKind::ToHost | StageKind::Publish(_) => return Err(of_card()),
+        StageKind::Decode { format, .. } => {
+            let format = format.ok_or_else(|| Fault::new("blocks without a format"))?;
+            let room = vec![Subchunk::default(); most_subchunks(format)];
+            Work::Inspect(Box::new(Decode { format, room }))
+        }
+        StageKind::Checksum {} => Work::Inspect(Box::new(Checksum)),
+        StageKind::Work { time } => Work::Inspect(Box::new(Spin::of_ns(time.0 as f64))),
+        StageKind::Wait { time } => Work::Inspect(Box::new(Wait(time.0))),
+        StageKind::Program { command, .. } => program(command, cuts)?,
+        StageKind::Tcp { congestion } => tcp(congestion.as_deref(), cuts)?,
+        StageKind::Unix {} => unix(cuts)?,
+        StageKind::ToHost {} | StageKind::Zenoh {} => return Err(of_card()),
     })
 }
 
 /// Parts of a card that is read out are made together: see `live.rs`.
 pub(crate) fn of_card() -> Fault {
     Fault::new("a part of a card's read-out by itself: a bug in daqmeter")
-}
-
-fn converter(
-    function: Function,
-    request: &ConversionRequest,
-    in_bytes: usize,
-    last_level_bytes: u64,
-) -> Result<Converter, Fault> {
-    let made = request.converter(function, in_bytes / 2, last_level_bytes)?;
-    made.ok_or_else(|| Fault::new("this function converts nothing"))
 }
 
 struct Copy(CopyKernel);

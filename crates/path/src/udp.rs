@@ -12,9 +12,6 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
@@ -22,29 +19,11 @@ use daqmeter_record::units::show_bytes;
 use daqmeter_sys::net::{MAX_BATCH_BYTES, MAX_SEGMENTS, enable_gro, receive, route_mtu, send};
 use socket2::SockRef;
 
-use crate::cancel::Cuts;
-use crate::element::{BlockReceiver, BlockSender, ConnectionStats, Work};
-use crate::tcp::PATIENCE;
+use crate::receiver::protocol::PATIENCE;
 
 pub(crate) const LOST: &str = "lost on the way over UDP";
+pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<usize> = 4096..=256 << 20;
 const HEAD_BYTES: usize = 16;
-/// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768,
-/// RFC 791).
-pub(crate) const DATAGRAM_BYTES: RangeInclusive<u64> = 64..=65_507;
-pub(crate) const USUAL_DATAGRAM_BYTES: usize = 1472;
-pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<u64> = 4096..=256 << 20;
-pub(crate) const USUAL_SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Time without a datagram after which a receiver waits no more, once all was sent: on loopback
-/// datagrams come at once.
-const QUIET: Duration = Duration::from_millis(20);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UdpWay {
-    pub(crate) datagram_bytes: usize,
-    /// Size of the socket's receive buffer that is asked of the kernel.
-    pub(crate) socket_buffer_bytes: usize,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) number: u64,
@@ -202,46 +181,6 @@ fn is_quiet(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Assembly {
-    number: u64,
-    have: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Part,
-    Whole,
-    /// Of a later block: the current one is closed.
-    Later,
-    /// Of an earlier block, a duplicate, out of order, or of another length.
-    Stray,
-}
-
-impl Assembly {
-    pub(crate) fn new(number: u64) -> Assembly {
-        Assembly { number, have: 0 }
-    }
-
-    pub(crate) fn add(&mut self, head: Head, bytes: &[u8], into: &mut [u8]) -> Step {
-        if head.number > self.number {
-            return Step::Later;
-        }
-        let end = self.have.saturating_add(bytes.len());
-        let fits = head.of as usize == into.len() && end <= into.len();
-        let is_next = head.number == self.number && head.at as usize == self.have;
-        if !fits || !is_next || bytes.is_empty() {
-            return Step::Stray;
-        }
-        into[self.have..end].copy_from_slice(bytes);
-        self.have = end;
-        match end == into.len() {
-            true => Step::Whole,
-            false => Step::Part,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocketBuffer {
     pub(crate) asked_bytes: u64,
@@ -259,19 +198,21 @@ impl SocketBuffer {
         })
     }
 
-    pub(crate) fn remarks(self) -> ConnectionStats {
+    pub(crate) fn counters(self) -> Vec<Counter> {
         let bytes = |name: &str, value| Counter { unit: "B".into(), ..Counter::count(name, value) };
-        let (asked, granted) = (self.asked_bytes, self.granted_bytes);
-        let note = format!(
-            "udp: {} of socket buffer were asked for and {} granted: net.core.rmem_max allows no more",
-            show_bytes(asked),
-            show_bytes(granted)
-        );
-        ConnectionStats {
-            counters: vec![bytes("udp-buffer-asked", asked), bytes("udp-buffer-granted", granted)],
-            notes: (granted < asked).then_some(note).into_iter().collect(),
-            ..ConnectionStats::default()
-        }
+        vec![
+            bytes("udp-buffer-asked", self.asked_bytes),
+            bytes("udp-buffer-granted", self.granted_bytes),
+        ]
+    }
+
+    pub(crate) fn note(self) -> Option<String> {
+        let [asked, granted] = [self.asked_bytes, self.granted_bytes].map(show_bytes);
+        (self.granted_bytes < self.asked_bytes).then(|| {
+            format!(
+                "udp: {asked} of socket buffer were asked for and {granted} granted: net.core.rmem_max allows no more"
+            )
+        })
     }
 }
 
@@ -300,124 +241,8 @@ fn longest(mtu: usize, is_ipv6: bool) -> usize {
     mtu.saturating_sub(if is_ipv6 { 40 } else { 20 } + 8)
 }
 
-#[derive(Default)]
-struct Between {
-    sent: AtomicU64,
-    is_over: AtomicBool,
-}
-
-struct UdpOut {
-    socket: UdpSocket,
-    datagrams: Datagrams,
-    between: Arc<Between>,
-}
-
-struct UdpIn {
-    arriving: Arriving,
-    number: u64,
-    /// Blocks before this one that have not come are lost: nothing came for a while after they were
-    /// sent.
-    lost_before: u64,
-    strays: u64,
-    buffer: SocketBuffer,
-    between: Arc<Between>,
-}
-
-pub(crate) fn udp(way: UdpWay, cuts: &Cuts) -> Result<Work, Fault> {
-    let failed = |error: std::io::Error| Fault::new(format!("udp: loopback: {error}"));
-    let bind = || UdpSocket::bind(("127.0.0.1", 0)).map_err(failed);
-    let (out, inward) = (bind()?, bind()?);
-    let address = |socket: &UdpSocket| socket.local_addr().map_err(failed);
-    connect(&out, address(&inward)?, way.datagram_bytes)?;
-    inward.connect(address(&out)?).map_err(failed)?;
-    inward.set_read_timeout(Some(QUIET)).map_err(failed)?;
-    let buffer = SocketBuffer::ask(&inward, way.socket_buffer_bytes).map_err(failed)?;
-    let between = Arc::new(Between::default());
-    let cut = between.clone();
-    cuts.add(move || cut.is_over.store(true, Ordering::Release));
-    let out = UdpOut {
-        socket: out,
-        datagrams: Datagrams::new(way.datagram_bytes),
-        between: between.clone(),
-    };
-    let inward = UdpIn {
-        arriving: Arriving::new(inward),
-        number: 0,
-        lost_before: 0,
-        strays: 0,
-        buffer,
-        between,
-    };
-    Ok(Work::Away(Box::new(out), Box::new(inward)))
-}
-
-impl BlockSender for UdpOut {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let sent = self.datagrams.send(&self.socket, [&[], bytes]);
-        sent.map_err(|error| Fault::new(format!("udp: send: {error}")))?;
-        let blocks = self.datagrams.blocks();
-        self.between.sent.store(blocks, Ordering::Release);
-        Ok(())
-    }
-
-    fn end(&mut self) {
-        self.between.is_over.store(true, Ordering::Release);
-    }
-}
-
-impl Drop for UdpOut {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl BlockReceiver for UdpIn {
-    fn read(&mut self, into: &mut [u8]) -> Result<bool, Fault> {
-        let mut assembly = Assembly::new(self.number);
-        self.number += 1;
-        loop {
-            // The flag is read before the wait: blocks sent by then have come when it is over.
-            let is_over = self.between.is_over.load(Ordering::Acquire);
-            let sent = self.between.sent.load(Ordering::Acquire);
-            let waits = self.number > self.lost_before;
-            let next = self.arriving.next(waits);
-            let next = next.map_err(|error| Fault::new(format!("udp: receive: {error}")))?;
-            let step = match next {
-                Some((head, bytes)) => assembly.add(head, bytes, into),
-                None if sent >= self.number => {
-                    self.lost_before = sent;
-                    return Ok(false);
-                }
-                None if is_over => return Err(Fault::new("udp: its sender ended")),
-                None => continue,
-            };
-            if step == Step::Later {
-                return Ok(false);
-            }
-            self.arriving.take();
-            self.strays += u64::from(step == Step::Stray);
-            if step == Step::Whole {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn loses(&self) -> Option<&'static str> {
-        Some(LOST)
-    }
-
-    fn remarks(&self) -> ConnectionStats {
-        let mut remarks = self.buffer.remarks();
-        let strays = Counter::count("udp-datagrams-without-a-block", self.strays);
-        remarks.counters.push(strays);
-        remarks
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn pair() -> (UdpSocket, UdpSocket) {
@@ -438,13 +263,13 @@ mod tests {
 
     #[test]
     fn a_datagram_fits_into_the_packets_of_its_route() {
-        assert_eq!(longest(1500, false), USUAL_DATAGRAM_BYTES);
+        assert_eq!(longest(1500, false), 1472);
         assert_eq!((longest(1500, true), longest(65_535, false)), (1452, 65_507));
         assert_eq!(longest(10, true), 0);
     }
 
     #[test]
-    fn a_block_in_batches_and_one_by_one_comes_whole() {
+    fn a_block_in_batches_and_one_by_one_comes_in_datagrams_in_order() {
         for takes_batches in [true, false] {
             let (out, inward) = pair();
             let mut datagrams = Datagrams { takes_batches, ..Datagrams::new(1000) };
@@ -452,15 +277,12 @@ mod tests {
             let block: Vec<u8> = (0..=250).cycle().take(10_001).collect();
             for number in 0..3 {
                 datagrams.send(&out, [&block[..7], &block[7..]]).unwrap();
-                let (mut assembly, mut back) = (Assembly::new(number), vec![0; block.len()]);
-                loop {
+                let mut back = Vec::new();
+                while back.len() < block.len() {
                     let (head, bytes) = arriving.next(true).unwrap().unwrap();
-                    let step = assembly.add(head, bytes, &mut back);
+                    assert_eq!((head.number, head.at as usize), (number, back.len()));
+                    back.extend_from_slice(bytes);
                     arriving.take();
-                    if step == Step::Whole {
-                        break;
-                    }
-                    assert_eq!(step, Step::Part);
                 }
                 assert_eq!(back, block);
             }
@@ -478,63 +300,5 @@ mod tests {
         // The first send's error, that there is no listener, is reported by a later one.
         let failed = (0..10).find_map(|_| send().err()).unwrap();
         assert_eq!(failed.kind(), std::io::ErrorKind::ConnectionRefused);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Trouble {
-        Drop(usize),
-        Twice(usize),
-        Swap(usize, usize),
-    }
-
-    fn troubles() -> impl Strategy<Value = Vec<Trouble>> {
-        let trouble = prop_oneof![
-            (0..30_usize).prop_map(Trouble::Drop),
-            (0..30_usize).prop_map(Trouble::Twice),
-            (0..30_usize, 0..30_usize).prop_map(|(a, b)| Trouble::Swap(a, b)),
-        ];
-        proptest::collection::vec(trouble, 0..6)
-    }
-
-    proptest! {
-        /// After any trouble a whole block has the bytes that were sent, and one whose datagrams
-        /// all came in order is whole.
-        #[test]
-        fn no_block_is_put_together_wrongly(troubles in troubles()) {
-            let blocks: Vec<Vec<u8>> = (0..3).map(|n| (0..=200).map(|at: u8| at ^ n).collect()).collect();
-            let mut sent: Vec<(Head, Vec<u8>)> = Vec::new();
-            for (number, block) in (0..).zip(&blocks) {
-                for (at, piece) in (0..).zip(block.chunks(21)) {
-                    sent.push((Head { number, at: at * 21, of: 201 }, piece.to_vec()));
-                }
-            }
-            let is_clean = troubles.is_empty();
-            for trouble in troubles {
-                let all = sent.len();
-                match trouble {
-                    Trouble::Drop(at) => drop(sent.remove(at % all)),
-                    Trouble::Twice(at) => sent.insert(at % all, sent[at % all].clone()),
-                    Trouble::Swap(a, b) => sent.swap(a % all, b % all),
-                }
-            }
-            let mut arriving = sent.into_iter().peekable();
-            let mut whole = 0;
-            for (number, block) in (0..).zip(&blocks) {
-                let (mut assembly, mut into) = (Assembly::new(number), vec![0; block.len()]);
-                while let Some((head, bytes)) = arriving.peek() {
-                    let step = assembly.add(*head, bytes, &mut into);
-                    if step == Step::Later {
-                        break;
-                    }
-                    arriving.next();
-                    if step == Step::Whole {
-                        prop_assert_eq!(&into, block);
-                        whole += 1;
-                        break;
-                    }
-                }
-            }
-            prop_assert!(!is_clean || whole == 3);
-        }
     }
 }

@@ -42,8 +42,8 @@ fn place(name: &str) -> PathBuf {
 const CASES: &[Case] = &[
     Case { name: "TCP", sink: "kind = \"tcp\"", lossless: true, rule: None, expect: all_there },
     Case {
-        name: "TCP without a copy, 1 % of the packets lost",
-        sink: "kind = \"tcp\"\nsend = \"zerocopy\"",
+        name: "TCP, 1 % of the packets lost",
+        sink: "kind = \"tcp\"",
         lossless: true,
         rule: Some("tcp dport 5010 numgen random mod 100 < 1 drop"),
         expect: all_there,

@@ -22,13 +22,8 @@ pub(super) fn benches() -> Result<StepDone> {
     build_tests(PROMISES, line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"))
 }
 
-/// Checks that the benchmark over Zenoh compiles, as its tests do.
-pub(super) fn zenoh_bench() -> Result<()> {
-    line("cargo build --quiet -p daqmeter-path --features zenoh --bench zenoh").run()
-}
-
 pub(super) fn zenoh(more: &str) -> Result<()> {
-    line("cargo test --quiet -p daqmeter-readout -p daqmeter-path --features zenoh --test readout --test path")
+    line("cargo test --quiet -p daqmeter-readout --features zenoh --test readout")
         .words(more)
         .run()
 }

@@ -1,15 +1,12 @@
 //! `daqmeter path`: a path of data as a file: drawn, run, and explained.
 
 mod calibrate;
-mod ceiling;
 mod explain;
-mod limits;
 mod max;
 mod placed;
 mod predict;
 pub(crate) mod run;
 mod serve;
-mod trying;
 
 use std::process::ExitCode;
 
@@ -17,7 +14,7 @@ use clap::{Args, Subcommand};
 
 use crate::output::Failure;
 
-pub(crate) use limits::prove;
+pub(crate) use explain::prove;
 
 /// Run a path of data that a file describes: source, stages and sink, a thread each.
 #[derive(Debug, Args)]
@@ -35,7 +32,7 @@ Example:
   $ daqmeter list felix-card                      what will run, before anything runs
   $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
   $ daqmeter path run felix-card --max            the largest rate without loss
-  $ daqmeter path explain felix-card --try        what limits it, and which changes make it faster
+  $ daqmeter path explain felix-card              what limits it, and what removing that gains
   $ daqmeter list felix-card --toml > my.toml
   $ daqmeter path calibrate                       what predictions need of this host, in a minute
   $ daqmeter path predict pattern                 largest rate, limit, latency, with intervals";

@@ -1,10 +1,14 @@
 //! Messages between sender and receiver of blocks, without the sockets.
 
+use std::time::Duration;
+
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::units::show_bytes;
 
 use crate::sum::sum;
 
+/// Time in which a peer answers.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
 pub const MAX_BLOCK_BYTES: usize = 256 << 20;
 /// Most threads of a source, each of which is a stream.

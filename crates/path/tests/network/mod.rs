@@ -1,9 +1,9 @@
 //! Paths over sockets: receivers on other hosts, UDP and its losses, ways to hand TCP its bytes.
 //! All on loopback.
 
-use daqmeter_path::{Path, PathRequest};
+use daqmeter_path::PathRequest;
 
-use super::{BLOCKS, MEMORY, READ, fault, ran, record, text};
+use super::{BLOCKS, MEMORY, fault, ran, record, text};
 
 fn listener(transport: &str) -> (std::net::TcpListener, String) {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -143,60 +143,26 @@ fn a_receiver_that_is_not_there_is_another_version_or_got_other_bytes_is_named()
 
 #[test]
 fn what_udp_loses_is_a_loss_of_its_stream_or_fails_a_path_that_must_lose_nothing() {
-    // Blocks of 64 KiB in a socket that holds less than one, and a slow stage behind it.
-    let stages = ["kind = \"udp\"\nsocket_buffer = \"4KiB\"", "kind = \"wait\"\ntime = \"1ms\""];
-    let lossy = text(MEMORY, &stages, READ)
-        .replace("4KiB\"\nbuffers", "64KiB\"\nbuffers")
-        .replace("[source]", "lossless = false\n[source]");
-    let record_of = |text: &str| record(tempfile::tempdir().unwrap().path(), text, |_| {});
-    let counted = record_of(&lossy);
-    assert!(counted.outcome.is_ok(), "{:?}", fault(&counted));
-    let ledger = &counted.ledgers[0];
-    let lost = ledger.losses["lost on the way over UDP"];
-    assert!(ledger.closes() && lost > 0, "{ledger}");
-    assert_eq!((ledger.issued, ledger.delivered + lost), (BLOCKS, BLOCKS));
-    let run = counted.path.as_ref().unwrap();
-    assert_eq!((run.blocks, run.verified_blocks), (ledger.delivered, ledger.delivered));
-    assert_eq!(counted.counter("udp-buffer-asked"), Some(4096.0));
-    let lossless = lossy.replace("lossless = false", "lossless = true");
-    let failed = record_of(&lossless);
-    let fault = fault(&failed);
-    assert!(
-        fault.contains("lost on the way over UDP, 1 so far: give the path a lower rate"),
-        "{fault}"
-    );
-    assert!(failed.ledgers[0].closes(), "{}", failed.ledgers[0]);
-}
-
-#[test]
-fn sends_by_io_uring_carry_every_block_or_are_refused_before_the_run() {
-    let stage = "kind = \"tcp\"\nsend = \"io-uring\"";
-    let text = text(MEMORY, &[stage], READ);
-    // A sandbox may have no io_uring.
-    match Path::parse(&text, "a.toml") {
-        Ok(_) => {
-            let run = ran(&text).path.unwrap();
-            assert_eq!((run.blocks, run.verified_blocks), (BLOCKS, BLOCKS));
-        }
-        Err(error) => {
-            let error = error.to_string();
-            assert!(error.starts_with("a.toml:9: stage 1: send: this kernel does not send by"));
-            assert!(error.ends_with("write \"copy\", or leave it out"), "{error}");
-        }
+    // Blocks of 1 MiB in a socket that holds much less than one.
+    for lossless in [false, true] {
+        let (listener, sink) = listener("udp");
+        let received = receives(listener, 1);
+        let text = text(MEMORY, &[], &format!("{sink}\nsocket_buffer = \"4KiB\""))
+            .replace("4KiB\"\nbuffers", "1MiB\"\nbuffers")
+            .replace("[source]", &format!("lossless = {lossless}\n[source]"));
+        let folder = tempfile::tempdir().unwrap();
+        let record = record(folder.path(), &text, |_| {});
+        received.join().unwrap();
+        let ledger = &record.ledgers[0];
+        let lost = ledger.losses["lost on the way over UDP"];
+        assert!(ledger.closes() && lost > 0, "{ledger}");
+        assert_eq!((ledger.issued, ledger.delivered + lost), (BLOCKS, BLOCKS));
+        let run = record.path.as_ref().unwrap();
+        assert_eq!(run.blocks, ledger.delivered);
+        assert_eq!(record.counter("udp-buffer-asked"), Some(4096.0));
+        let fault = fault(&record);
+        let is_named = fault.contains("lost on the way over UDP, ")
+            && fault.contains(" so far: give the path a lower rate");
+        assert_eq!((record.outcome.is_ok(), is_named), (!lossless, lossless), "{fault}");
     }
-}
-
-#[test]
-fn a_send_without_a_copy_that_the_kernel_copied_is_counted_and_noted() {
-    let stage = "kind = \"tcp\"\nsend = \"zerocopy\"";
-    let folder = tempfile::tempdir().unwrap();
-    let record = record(folder.path(), &text(MEMORY, &[stage], READ), |_| {});
-    // A way that no socket of the host takes was refused before.
-    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    let (sends, copied) =
-        (record.counter("zerocopy-sends").unwrap(), record.counter("zerocopy-copied").unwrap());
-    // Loopback copies all of them.
-    assert!(sends >= BLOCKS as f64 && copied == sends);
-    let note = "the kernel copied 100 % of what was to be sent without a copy";
-    assert!(record.warnings.iter().any(|one| one.starts_with(note)));
 }
