@@ -65,7 +65,6 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let time = Duration::from_nanos(how.time_ns);
     let experiment = how.is_watched.then(|| experiment(how));
     let chain = Chain::open(&scenario, path.sink.threads, time, triggers, experiment.as_ref())?;
-    daqmeter_readout::live::register(&chain.scenario.name, &chain.card);
     let live = Live { scenario: chain.scenario, card: chain.card, failed: Arc::default() };
     let readers = chain.readers.into_iter().map(|reader| FromCard {
         reader,

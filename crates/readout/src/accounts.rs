@@ -93,16 +93,9 @@ impl Outcomes {
     }
 }
 
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderElink {
     pub chunks: u64,
-    /// Chunks that the card had handed over before this reader began, and that an earlier one took.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub before: u64,
     #[serde(flatten)]
     pub outcomes: Outcomes,
 }
@@ -253,8 +246,6 @@ const LOSSES_OF_RECORDED: [&str; 11] = {
 pub const FLAGGED: &str = NOT_LOST[1];
 /// Chunks that injected faults flagged, or that had a flag in the recorded file.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
-/// Chunks that an earlier reader of the channel took; its own account says what became of them.
-pub const BEFORE: &str = NOT_LOST[3];
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
@@ -276,7 +267,7 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
 /// Ledger of one E-link in triggers: the card's counts against the reader's. It does not close if
 /// the two disagree about the chunks that passed the ring.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
-    let (before, reader) = (reader.before, reader.outcomes);
+    let reader = reader.outcomes;
     let mut ledger =
         Ledger { issued: card.issued, delivered: reader.delivered, ..Ledger::new("triggers") };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
@@ -308,9 +299,6 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
     if flagged_before > 0 {
         ledger.lose(FLAGGED_AT_SOURCE, flagged_before);
     }
-    if before > 0 {
-        ledger.lose(BEFORE, before);
-    }
     ledger
 }
 
@@ -335,7 +323,7 @@ mod tests {
         };
         let mut account = FinalAccount {
             card: CardAccount { issued: 100, elinks: vec![at], ..CardAccount::default() },
-            readers: vec![ReaderElink { chunks: 100, before: 0, outcomes: first.outcomes }],
+            readers: vec![ReaderElink { chunks: 100, outcomes: first.outcomes }],
             subscriptions: vec![first, late],
             card_is_lost: false,
         };
@@ -376,7 +364,6 @@ mod tests {
         };
         let reader = ReaderElink {
             chunks: 85,
-            before: 0,
             outcomes: Outcomes {
                 unsubscribed: 10,
                 dropped: 6,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use daqmeter_harness::Fault;
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::{SysError, affinity, cpu_time};
+use daqmeter_sys::{affinity, cpu_time};
 
 pub use self::counters::*;
 
@@ -27,43 +27,26 @@ use crate::scenario::{PartCounts, Publish, Scenario, ScenarioError};
 use crate::tohost::{Stats, ToHost};
 use crate::transport::{self, PublisherHello, TransportError};
 
-#[derive(Debug, thiserror::Error)]
-pub enum ChainError {
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    #[error(transparent)]
-    TooLarge(ScenarioError),
-    #[error(transparent)]
-    Transport(#[from] TransportError),
-    #[error(transparent)]
-    Sys(#[from] SysError),
-    #[error("{0}")]
-    System(String),
-}
-
 impl From<ScenarioError> for Fault {
     fn from(error: ScenarioError) -> Self {
         Fault::new(error.to_string())
     }
 }
 
-impl From<ChainError> for Fault {
-    fn from(error: ChainError) -> Self {
-        match error {
-            ChainError::TooLarge(_) => Fault::too_large(error.to_string()),
-            _ => Fault::new(error.to_string()),
-        }
+impl From<TransportError> for Fault {
+    fn from(error: TransportError) -> Self {
+        Fault::new(error.to_string())
     }
 }
 
-pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
+pub fn pin(cpu: Option<u32>) -> Result<(), Fault> {
     let Some(cpu) = cpu else { return Ok(()) };
     let why = match affinity::pin_to(cpu) {
         Ok(allowed) if allowed == [cpu] => return Ok(()),
         Ok(allowed) => format!("pinned to CPU {cpu}, but the kernel allows {allowed:?}"),
         Err(error) => format!("CPU {cpu} does not exist or is taken from us: {error}"),
     };
-    Err(ChainError::System(why))
+    Err(Fault::new(why))
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -104,8 +87,9 @@ impl Chain {
         duration: Duration,
         triggers: Option<u64>,
         experiment: Option<&Experiment>,
-    ) -> Result<Chain, ChainError> {
-        scenario.check_memory(Chain::parts(scenario)).map_err(ChainError::TooLarge)?;
+    ) -> Result<Chain, Fault> {
+        let fits = scenario.check_memory(Chain::parts(scenario));
+        fits.map_err(|error| Fault::too_large(error.to_string()))?;
         let (mut card, consumers) = Card::new(scenario)?;
         card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
         if let Some(triggers) = triggers {
@@ -136,7 +120,7 @@ impl Chain {
 
 /// Makes the reader of a channel. Its port is that of the first channel and its number, unless the
 /// host chooses.
-pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, ChainError> {
+pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, Fault> {
     let mut publish = scenario.publish.clone();
     let parts = publish.address.rsplit_once(':');
     let first = parts.and_then(|(host, number)| Some((host, number.parse::<u16>().ok()?)));
@@ -146,7 +130,7 @@ pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, C
     let outlet = transport::named(&publish.transport)?.publish(&publish, &hello(scenario, at))?;
     let id = channel_ids(scenario)[at];
     let elinks = scenario.elinks(id.device, id.channel);
-    let format = scenario.format().ok_or_else(|| ChainError::System("no format".to_owned()))?;
+    let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
     Ok(ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks))
 }
 
@@ -229,7 +213,7 @@ impl Receiving {
         &self,
         failed: &AtomicBool,
         quit: &(impl Fn() -> bool + Sync),
-    ) -> Result<(Report, CpuLoad), ChainError> {
+    ) -> Result<(Report, CpuLoad), Fault> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
         let connected = transport::named(&self.transport)
             .and_then(|way| Receiver::connect(way.as_ref(), &self.publishers, &give_up));

@@ -18,7 +18,6 @@ pub mod chain;
 pub mod check;
 pub mod decode;
 pub mod fragment;
-pub mod live;
 mod memory;
 mod pattern;
 mod peer;

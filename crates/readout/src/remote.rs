@@ -1,8 +1,7 @@
 //! A card in a process of its own: readers ask for a channel over a Unix socket and get its ring
 //! and its interrupt line.
 //!
-//! One line of JSON goes each way. The reader keeps the connection. When it ends, the channel is
-//! free for another, which goes on at the host pointer.
+//! One line of JSON goes each way. The reader keeps the connection; a channel has one reader in all.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -133,12 +132,18 @@ fn reach(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(std::os::fd::OwnedFd::from(socket)))
 }
 
+enum Reader {
+    Awaited,
+    Connected(UnixStream),
+    Ended,
+}
+
 pub struct CardServer {
     card: Card,
     scenario: Scenario,
     listener: UnixListener,
     lines: Vec<IrqLine>,
-    readers: Vec<Option<UnixStream>>,
+    readers: Vec<Reader>,
     asking: Vec<Asking>,
     path: PathBuf,
     identity: Option<Identity>,
@@ -168,7 +173,7 @@ impl CardServer {
         let channels = channel_ids(&scenario).len();
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
         let lines = lines.map_err(|error| other(&error))?;
-        let readers = (0..channels).map(|_| None).collect();
+        let readers = (0..channels).map(|_| Reader::Awaited).collect();
         let (identity, asking, path) = (identity(path), Vec::new(), path.to_owned());
         Ok(CardServer {
             card,
@@ -198,8 +203,6 @@ impl CardServer {
             let now_ns = monotonic_ns();
             if now_ns >= self.listened_ns + LISTEN_NS {
                 self.listened_ns = now_ns;
-                // A reader that takes the place of another may have asked before the other's end
-                // was noticed.
                 self.notice_ends();
                 self.accept(now_ns);
                 self.listen(now_ns);
@@ -221,7 +224,7 @@ impl CardServer {
                 each(self);
             }
             let over = self.card.state() == CardState::Finished
-                && self.readers.iter().all(Option::is_none);
+                && !self.readers.iter().any(|reader| matches!(reader, Reader::Connected(_)));
             if over || end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
                 break;
             }
@@ -277,7 +280,7 @@ impl CardServer {
         let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
         let memory = self.card.share(request.channel).map_err(io::Error::other)?;
         fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
-        self.readers[request.channel] = Some(stream);
+        self.readers[request.channel] = Reader::Connected(stream);
         Ok(())
     }
 
@@ -294,7 +297,7 @@ impl CardServer {
                     .to_owned(),
             );
         }
-        if self.readers[request.channel].is_some() {
+        if !matches!(self.readers[request.channel], Reader::Awaited) {
             return Some(format!("channel {} has a reader already", request.channel));
         }
         None
@@ -302,12 +305,12 @@ impl CardServer {
 
     fn notice_ends(&mut self) {
         for (channel, reader) in self.readers.iter_mut().enumerate() {
-            let Some(stream) = reader else { continue };
+            let Reader::Connected(stream) = reader else { continue };
             let mut byte = [0];
             match stream.read(&mut byte) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 _ => {
-                    *reader = None;
+                    *reader = Reader::Ended;
                     self.card.forget_reader(channel);
                 }
             }

@@ -3,6 +3,7 @@
 
 use std::borrow::Borrow;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Largest accepted whole number: every reader of JSON holds it exactly (RFC 8259, section 6). As
@@ -15,36 +16,37 @@ pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
     values.into_iter().fold(0, add)
 }
 
-/// Refuses the first whole number beyond [`MAX_WHOLE`], by the path of its field.
-pub fn refuse_large(value: &Value, path: &mut String) -> Result<(), String> {
-    let below = path.len();
+/// Refuses the first whole number beyond [`MAX_WHOLE`], by the path of its field. Fields of these
+/// names are not looked at.
+pub fn refuse_large(value: &Value, path: &str, names: &[&str]) -> Result<(), String> {
     match value {
         Value::Number(number) => {
             let whole = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
-            if whole.is_some_and(|whole| whole > MAX_WHOLE) {
-                return Err(format!("{path} is {number}; the largest number taken is {MAX_WHOLE}"));
+            match whole.is_some_and(|whole| whole > MAX_WHOLE) {
+                true => Err(format!("{path} is {number}; the largest number taken is {MAX_WHOLE}")),
+                false => Ok(()),
             }
         }
         Value::Array(items) => {
-            for (at, item) in items.iter().enumerate() {
-                path.push_str(&format!("[{at}]"));
-                refuse_large(item, path)?;
-                path.truncate(below);
-            }
+            let each = items.iter().enumerate();
+            let mut each = each.map(|(at, item)| (format!("{path}[{at}]"), item));
+            each.try_for_each(|(path, item)| refuse_large(item, &path, names))
         }
         Value::Object(fields) => {
-            for (name, field) in fields {
-                if below > 0 {
-                    path.push('.');
-                }
-                path.push_str(name);
-                refuse_large(field, path)?;
-                path.truncate(below);
-            }
+            let dot = if path.is_empty() { "" } else { "." };
+            let counted = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+            let mut each = counted.map(|(name, field)| (format!("{path}{dot}{name}"), field));
+            each.try_for_each(|(path, field)| refuse_large(field, &path, names))
         }
-        Value::Null | Value::Bool(_) | Value::String(_) => {}
+        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
     }
-    Ok(())
+}
+
+/// Reads a message of another process, whose fields of these names use all 64 bits.
+pub fn from_peer<T: DeserializeOwned>(bytes: &[u8], names: &[&str]) -> Result<T, String> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    refuse_large(&value, "", names)?;
+    T::deserialize(value).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -53,13 +55,11 @@ mod tests {
 
     #[test]
     fn a_number_that_no_run_reaches_is_refused_by_the_name_of_its_field() {
-        let read = |text: &str| {
-            let value = serde_json::from_str(text).unwrap();
-            refuse_large(&value, &mut String::new())
-        };
+        let read = |text: &str| from_peer::<Value>(text.as_bytes(), &["tag"]);
         assert!(read(r#"{"a": 9007199254740991, "b": [-9007199254740991, 1.5e300]}"#).is_ok());
         let refused = read(r#"{"a": {"lost": [0, 9007199254740992]}}"#).unwrap_err();
         assert!(refused.starts_with("a.lost[1] is 9007199254740992;"), "{refused}");
         assert!(read(r#"{"a": -9223372036854775808}"#).unwrap_err().starts_with("a is -92233"));
+        assert!(read(r#"{"tag": 18446744073709551615}"#).is_ok());
     }
 }

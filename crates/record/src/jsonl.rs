@@ -232,8 +232,7 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
         for free in FREE {
             value.pointer_mut(free).map(Value::take);
         }
-        border::refuse_large(&value, &mut String::new())
-            .map_err(|why| LineError::Malformed { line, why })?;
+        border::refuse_large(&value, "", &[]).map_err(|why| LineError::Malformed { line, why })?;
     }
     Ok(record)
 }

@@ -17,14 +17,9 @@ pub const NOT_GIVEN: [&str; 4] = [
 pub const STOPPED: [&str; 3] =
     ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FIFO", "stopped by external BUSY"];
 
-/// Kinds that are no losses: faults that a scenario requests, arrivals with a flag, and chunks in
-/// the account of another reader.
-pub const NOT_LOST: [&str; 4] = [
-    "injected faults",
-    "flagged error or CRC",
-    "flagged at the source",
-    "taken by an earlier reader",
-];
+/// Kinds that are no losses: faults that a scenario requests, and arrivals with a flag.
+pub const NOT_LOST: [&str; 3] =
+    ["injected faults", "flagged error or CRC", "flagged at the source"];
 
 /// Account of one kind of thing that moves along a path. It closes when `issued = delivered +
 /// sum(losses)`.

@@ -5,12 +5,11 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_harness::StepPlan;
 use daqmeter_path::ReadoutRequest;
-use daqmeter_readout::{accounts, live};
+use daqmeter_readout::accounts;
 use daqmeter_record::{Ledger, Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::paths;
 
-use super::emulate::show_progress;
 use super::options::completed;
 use super::verdict::{Findings, Judgement, Limits, Measure};
 use crate::measure::{Bench, Common};
@@ -33,11 +32,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ..arguments.request.clone()
     };
     let mut bench = Bench::new(&arguments.common, 1)?;
-    if let Some(page) = &bench.recorder.metrics {
-        page.ask(|page| {
-            live::each_card(|name, card| show_progress(card, &format!("card {name}"), page))
-        });
-    }
     let pins = arguments.common.pins();
     let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/run", &pins);
     bench.measure(&request, &settings, None)?;

@@ -9,7 +9,7 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::dest::Dest;
 use super::reader::ToHost;
-use crate::accounts::{FinalAccount, ReaderElink, ledger};
+use crate::accounts::{FinalAccount, ReaderElink};
 use crate::card::words::CardState;
 use crate::transport::Sent;
 
@@ -77,19 +77,8 @@ impl ToHost {
         let subscriptions = self.close_subscriptions();
         let card = self.port.view().account;
         let of_tag = |tag: u64| self.elinks.iter().find(|elink| elink.spec.tag == tag);
-        let found = |tag: u64| self.found.elinks.iter().find(|elink| elink.tag == tag);
-        let readers: Vec<ReaderElink> = card
-            .elinks
-            .iter()
-            .map(|elink| {
-                let own = of_tag(elink.tag).map_or(ReaderElink::default(), |own| own.account);
-                // The reader itself has read the chunks that were in the ring when it began, except
-                // one that is cut in two.
-                let handed_over = found(elink.tag).map_or(0, |found| found.chunks);
-                let missing = u64::try_from(ledger(&card, elink, &own).gap()).unwrap_or(0);
-                ReaderElink { before: missing.min(handed_over), ..own }
-            })
-            .collect();
+        let account = |tag| of_tag(tag).map_or(ReaderElink::default(), |own| own.account);
+        let readers = card.elinks.iter().map(|elink| account(elink.tag)).collect();
         FinalAccount { readers, card, subscriptions, card_is_lost: self.port.is_lost() }
     }
 

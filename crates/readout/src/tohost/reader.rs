@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::dest::Dest;
 use super::elink::ElinkState;
 use super::sizes::{Sizes, spare_pages, subscriber_bytes};
-use crate::accounts::{CardAccount, SubscriptionAccount};
-use crate::card::words::{CardState, CardView};
+use crate::accounts::SubscriptionAccount;
+use crate::card::words::CardView;
 use crate::port::Port;
 use crate::scenario::{ElinkSpec, Publish, ReaderSettings as Settings};
 use crate::transport::{OutletEvent, PageOutlet};
@@ -44,9 +44,6 @@ pub struct ToHost {
     pub(super) subscriber_bytes: u64,
     pub(super) format: BlockFormat,
     pub(super) begun: bool,
-    /// Counts of the card before this reader began. If the card runs, an earlier reader took the
-    /// first chunks.
-    pub(super) found: CardAccount,
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
     pub(super) dests: Vec<Option<Dest>>,
@@ -82,12 +79,7 @@ impl ToHost {
         let longest = longest.unwrap_or(0);
         let state = |spec: &ElinkSpec| ElinkState::new(*spec, longest);
         let with_spare = Settings { pages: spare_pages(outlet.as_ref(), &settings), ..settings };
-        let found = match port.state() {
-            CardState::Idle => CardAccount::default(),
-            CardState::Running | CardState::Finished => port.view().account,
-        };
         ToHost {
-            found,
             port,
             outlet,
             settings,

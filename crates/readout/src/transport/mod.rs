@@ -14,7 +14,7 @@ pub mod zenoh;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use daqmeter_wire::felix::page::{FelixFrame, FrameError};
+use daqmeter_wire::felix::page::FelixFrame;
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Publish;
@@ -22,17 +22,6 @@ use crate::scenario::Publish;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The address is invalid or taken, or no publisher is there.
-    #[error("{what} {address}: {source}")]
-    Io {
-        what: &'static str,
-        /// Address of the other side.
-        address: String,
-        source: std::io::Error,
-    },
-    /// The other side speaks another protocol.
-    #[error("{address}: {source}")]
-    Foreign { address: String, source: FrameError },
     #[error("{address} refuses: {why}")]
     Refused { address: String, why: String },
     #[error("{0}")]

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use daqmeter_sys::net::{Readiness, wait_ready};
-use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameError, FrameKind};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind};
 use socket2::{SockRef, TcpKeepalive};
 use std::os::fd::AsFd;
 
@@ -35,8 +35,6 @@ const WRITE_WITHIN: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 32;
 /// Reads from one connection before the next has its turn.
 const MAX_READS: usize = 16;
-/// E-links of a device: a publisher cannot offer more.
-const MAX_TAGS: usize = 2048;
 
 impl PageTransport for TcpTransport {
     fn publish(
@@ -44,14 +42,14 @@ impl PageTransport for TcpTransport {
         settings: &Publish,
         hello: &PublisherHello,
     ) -> Result<Box<dyn PageOutlet>, TransportError> {
-        let failed = |source| TransportError::Io {
-            what: "cannot listen on",
-            address: settings.address.clone(),
-            source,
+        let listen = || {
+            let listener = TcpListener::bind(resolve(&settings.address)?)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
         };
-        let listener =
-            TcpListener::bind(resolve(&settings.address).map_err(failed)?).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = listen().map_err(|error: io::Error| {
+            TransportError::Other(format!("cannot listen on {}: {error}", settings.address))
+        })?;
         // Accepted sockets inherit the congestion control.
         let congestion = set_congestion(&SockRef::from(&listener), &settings.congestion);
         let body = serde_json::to_vec(hello).expect("plain data");
@@ -76,16 +74,15 @@ impl PageTransport for TcpTransport {
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn PageInlet>, TransportError> {
         let address = settings.address.clone();
-        let failed = |source| TransportError::Io {
-            what: "cannot connect to",
-            address: address.clone(),
-            source,
+        let connect = || {
+            let stream = TcpStream::connect_timeout(&resolve(&address)?, CONNECT_WITHIN)?;
+            set_congestion(&SockRef::from(&stream), &settings.congestion);
+            prepare(&stream)?;
+            Ok(stream)
         };
-        let stream =
-            TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, CONNECT_WITHIN)
-                .map_err(failed)?;
-        set_congestion(&SockRef::from(&stream), &settings.congestion);
-        prepare(&stream).map_err(failed)?;
+        let stream = connect().map_err(|error: io::Error| {
+            TransportError::Other(format!("cannot connect to {address}: {error}"))
+        })?;
         let mut inlet = TcpInlet {
             stream,
             address,
@@ -353,15 +350,7 @@ fn hello(body: &[u8]) -> Result<PublisherHello, String> {
             body.len()
         ));
     }
-    let hello: PublisherHello =
-        from_peer(body).map_err(|why| format!(": its greeting is refused: {why}"))?;
-    if hello.tags.len() > MAX_TAGS {
-        return Err(format!(
-            ": offers {} E-links; a device has at most {MAX_TAGS}",
-            hello.tags.len()
-        ));
-    }
-    Ok(hello)
+    from_peer(body).map_err(|why| format!(": its greeting is refused: {why}"))
 }
 
 const RECEIVE_BYTES: usize = 1 << 20;
@@ -376,12 +365,8 @@ struct TcpInlet {
 }
 
 impl TcpInlet {
-    fn lost(&self, source: io::Error) -> TransportError {
-        TransportError::Io { what: "lost", address: self.address.clone(), source }
-    }
-
-    fn foreign(&self, source: FrameError) -> TransportError {
-        TransportError::Foreign { address: self.address.clone(), source }
+    fn lost(&self, error: io::Error) -> TransportError {
+        TransportError::Other(format!("lost {}: {error}", self.address))
     }
 
     fn greeted(&mut self, quit: &dyn Fn() -> bool) -> Result<PublisherHello, TransportError> {
@@ -423,24 +408,17 @@ impl TcpInlet {
         Ok(())
     }
 
-    fn whole(&self) -> Result<Option<FelixFrame>, TransportError> {
+    /// Head of the next frame, if it is there, and the bytes to which the frame is wanted.
+    fn next(&self) -> Result<(Option<FelixFrame>, usize), TransportError> {
         let Some(head) = self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() else {
-            return Ok(None);
+            return Ok((None, FRAME_BYTES));
         };
-        let frame = FelixFrame::parse(head).map_err(|error| self.foreign(error))?;
-        let bytes = FRAME_BYTES + frame.body_bytes as usize;
-        Ok((self.end - self.begin >= bytes).then_some(frame))
+        let frame = FelixFrame::parse(head)
+            .map_err(|error| TransportError::Other(format!("{}: {error}", self.address)))?;
+        Ok((Some(frame), FRAME_BYTES + frame.body_bytes as usize))
     }
 
-    fn make_room(&mut self) -> Result<(), TransportError> {
-        let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
-            Some(head) => {
-                FRAME_BYTES
-                    + FelixFrame::parse(head).map_err(|error| self.foreign(error))?.body_bytes
-                        as usize
-            }
-            None => FRAME_BYTES,
-        };
+    fn make_room(&mut self, wanted: usize) {
         if self.begin + wanted > self.buffer.len() || self.begin == self.end {
             self.buffer.copy_within(self.begin..self.end, 0);
             (self.begin, self.end) = (0, self.end - self.begin);
@@ -448,7 +426,6 @@ impl TcpInlet {
         if wanted > self.buffer.len() {
             self.buffer.resize(wanted, 0);
         }
-        Ok(())
     }
 }
 
@@ -461,10 +438,11 @@ impl PageInlet for TcpInlet {
         // Data that comes byte by byte must not hold up the wait for a frame.
         let mut end = None;
         let frame = loop {
-            if let Some(frame) = self.whole()? {
+            let (frame, wanted) = self.next()?;
+            if let Some(frame) = frame.filter(|_| self.end - self.begin >= wanted) {
                 break frame;
             }
-            self.make_room()?;
+            self.make_room(wanted);
             match self.stream.read(&mut self.buffer[self.end..]) {
                 Ok(0) => return Err(self.lost(ErrorKind::UnexpectedEof.into())),
                 Ok(got) => self.end += got,

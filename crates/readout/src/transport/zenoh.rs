@@ -49,8 +49,7 @@ pub enum SharedMemory {
     NotUsed,
 }
 
-/// Opens a session at an address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to
-/// find peers and routers by multicast.
+/// Opens a session at an address: `host:port`, or a Zenoh endpoint (`tcp/host:port`).
 pub fn session(
     address: &str,
     listens: bool,
@@ -63,18 +62,14 @@ pub fn session(
     if memory == SharedMemory::NotUsed {
         set("transport/shared_memory/enabled", "false".to_owned())?;
     }
-    if address == "scout" {
-        set("listen/endpoints", "[\"tcp/0.0.0.0:0\"]".to_owned())?;
-    } else {
-        let endpoint =
-            if address.contains('/') { address.to_owned() } else { format!("tcp/{address}") };
-        set("scouting/multicast/enabled", "false".to_owned())?;
-        let (own, peer) =
-            if listens { (endpoint, None) } else { ("tcp/127.0.0.1:0".to_owned(), Some(endpoint)) };
-        set("listen/endpoints", format!("[\"{own}\"]"))?;
-        if let Some(peer) = peer {
-            set("connect/endpoints", format!("[\"{peer}\"]"))?;
-        }
+    let endpoint =
+        if address.contains('/') { address.to_owned() } else { format!("tcp/{address}") };
+    set("scouting/multicast/enabled", "false".to_owned())?;
+    let (own, peer) =
+        if listens { (endpoint, None) } else { ("tcp/127.0.0.1:0".to_owned(), Some(endpoint)) };
+    set("listen/endpoints", format!("[\"{own}\"]"))?;
+    if let Some(peer) = peer {
+        set("connect/endpoints", format!("[\"{peer}\"]"))?;
     }
     zenoh::open(config)
         .wait()
@@ -82,9 +77,6 @@ pub fn session(
 }
 
 pub fn locator(session: &Session, address: &str) -> String {
-    if address == "scout" {
-        return address.to_owned();
-    }
     let locators = session.info().locators().wait();
     let mut locators = locators.iter().map(ToString::to_string);
     let over_tcp = locators.find(|at| at.starts_with("tcp/"));
@@ -192,7 +184,7 @@ impl PageTransport for ZenohTransport {
     }
 }
 
-/// Asks for publishers. There is one publisher per address; scouting takes the first answer.
+/// Asks for the publisher of an address.
 fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<PublisherHello, TransportError> {
     for _ in 0..20 {
         if quit() {
@@ -334,10 +326,8 @@ impl PageInlet for ZenohInlet {
         let head = bytes.first_chunk::<FRAME_BYTES>();
         let head =
             head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
-        let frame = FelixFrame::parse(head).map_err(|source| TransportError::Foreign {
-            address: sample.key_expr().to_string(),
-            source,
-        })?;
+        let frame = FelixFrame::parse(head)
+            .map_err(|error| TransportError::Other(format!("{}: {error}", sample.key_expr())))?;
         if matches!(frame.kind, FrameKind::Messages | FrameKind::Blocks)
             && let Some(tag) = sample.key_expr().as_str().rsplit('/').next()
             && let Ok(tag) = u64::from_str_radix(tag, 16)

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use daqmeter_harness::Fault;
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::{Chain, ChainError, CpuLoad, ReaderDone, joined, pin};
+use daqmeter_readout::chain::{Chain, CpuLoad, ReaderDone, joined, pin};
 use daqmeter_readout::receive::Report;
 use daqmeter_record::Ledger;
 
@@ -73,7 +74,7 @@ fn turn_of(cpus: &[u32], at: usize) -> Option<u32> {
     cpus.get(at % cpus.len().max(1)).copied()
 }
 
-fn joined_thread<T>(thread: ScopedJoinHandle<'_, Result<T, ChainError>>) -> Result<T, ChainError> {
+fn joined_thread<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Result<T, Fault> {
     thread.join().expect("no thread panics")
 }
 
@@ -84,7 +85,7 @@ pub(crate) fn run(
     duration: Duration,
     triggers: Option<u64>,
     stop: &AtomicBool,
-) -> Result<Done, ChainError> {
+) -> Result<Done, Fault> {
     let receivers = match placement.receivers {
         0 => usize::MAX,
         some => some,
