@@ -455,24 +455,6 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_whose_slow_reads_got_slower_is_slower_although_its_median_is_not() {
-        let disk = |slow_ns: u64, parity: u32| {
-            let mut records = runs(1.0, parity);
-            for (at, record) in records.iter_mut().enumerate() {
-                record.lanes.truncate(1);
-                record.lanes[0].stages.truncate(1);
-                let slow_ns = slow_ns + at as u64 * 1000;
-                record.lanes[0].stages[0].sample_ns =
-                    (0..200).map(|at| if at % 5 < 3 { 100_000 } else { slow_ns }).collect();
-            }
-            records
-        };
-        let found = plain(&disk(10_000_000, 0), &disk(20_000_000, 1));
-        let point = &found.points[0];
-        assert_eq!((point.verdict, point.level), ("slower", "mean"));
-    }
-
-    #[test]
     fn samples_that_are_no_times_are_never_printed_as_numbers() {
         let mut b = runs(1.0, 1);
         for stage in

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
 use daqmeter_record::conditions::Conditions;
-use daqmeter_record::path::{Brings, Decided, InTurns, LimitFound, PathRun, Served, Trial, Tried};
+use daqmeter_record::path::{Brings, LimitFound, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
-use daqmeter_record::units::{plural, show_mb_per_s, show_ns, significant};
+use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
@@ -40,9 +40,6 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
         let mut run = longest.run.clone();
         if let Some(proved) = proved.get(&name) {
             run.limit.clone_from(&proved.limit);
-            run.trials.clone_from(&proved.trials);
-            // The ceiling of memory is measured beside the runs that prove the limit.
-            run.memory = proved.memory.clone().or(run.memory);
         }
         let said = said(&name, &run, longest.record, longest.of);
         Chain { is_unsound, said, name }
@@ -70,9 +67,7 @@ fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -> Vec<Said>
         ("BUSY", busy(record)),
         ("limit", limit(run, name)),
         ("used", used(run)),
-        ("room", room(run)),
         ("change", change(run)),
-        ("tried", others(run)),
         ("this host", this_host(run)),
     ];
     all.into_iter().filter_map(|(about, text)| Some(Said { about, text: text? })).collect()
@@ -145,29 +140,8 @@ fn used(run: &PathRun) -> Option<String> {
     (!named.is_empty()).then(|| format!("{of}{}", named.join(", ")))
 }
 
-/// Tests if the buffers hold the data of a source that cannot wait. The rate comes from the runs
-/// that searched for the limit, which may be others.
-fn room(run: &PathRun) -> Option<String> {
-    let room = run.limit.as_ref()?.room?;
-    let rate = significant(room.rate_hz, 3);
-    let waited = match room.no_room_ns {
-        0 => "had room for each block at once".to_owned(),
-        ns => format!(
-            "are too few for a source that cannot wait: blocks waited up to {} for room, {} buffers would have held them",
-            show_ns(ns as f64),
-            room.wanted
-        ),
-    };
-    let watched = show_ns(room.watched_ns as f64);
-    Some(format!("{} buffers {waited} ({rate} blocks/s of each stream, {watched})", room.buffers))
-}
-
-/// Names the best change that was tried, or the one that the limit asks for, with the gain that was
-/// measured without its work.
+/// Names the change that the limit asks for, with the gain that was measured without its work.
 fn change(run: &PathRun) -> Option<String> {
-    if let Some(best) = best(run) {
-        return Some(trial_text(best));
-    }
     let limit = run.limit.as_ref()?;
     let what = match &limit.found {
         LimitFound::NoSingleOne => {
@@ -194,8 +168,8 @@ fn change(run: &PathRun) -> Option<String> {
     Some(remedy + &gain.unwrap_or_default())
 }
 
-/// Returns the capacity of all CPUs of the process by the need of a block, and the limits of memory
-/// and links. The unit is the served thing if the path names one.
+/// Returns the capacity of all CPUs of the process by the need of a block, and the limits of
+/// links. The unit is the served thing if the path names one.
 fn this_host(run: &PathRun) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
@@ -208,16 +182,13 @@ fn this_host(run: &PathRun) -> Option<String> {
     };
     let by =
         |one: &Resource| format!("{} {}", one.what.text(), shown(block_ns(run) / one.least_ns()));
-    let is_there = |one: &Resource| matches!(one.what, What::Memory | What::Link { .. });
-    let mut others: Vec<String> = resources(run).iter().filter(|it| is_there(it)).map(by).collect();
-    if run.memory.is_none() {
-        others.push("memory not measured".to_owned());
-    }
+    let is_link = |one: &&Resource| matches!(one.what, What::Link { .. });
+    let links: Vec<String> = resources(run).iter().filter(is_link).map(by).collect();
     // Available CPU time over the used one is the possible multiple of the run's load.
     let by_cpus = shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64);
-    let others = others.iter().map(|other| format!("; {other}")).collect::<String>();
+    let links = links.iter().map(|link| format!("; {link}")).collect::<String>();
     Some(format!(
-        "{}its {} carry {by_cpus} by CPU time{others}",
+        "{}its {} carry {by_cpus} by CPU time{links}",
         served.map_or(String::new(), |(name, _)| format!("{name}: ")),
         if run.cpus == 1.0 { "1 CPU".to_owned() } else { significant(run.cpus, 3) + " CPUs" }
     ))
@@ -233,70 +204,9 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
     (amount > 0.0 && each > 0.0).then(|| now / each)
 }
 
-fn best(run: &PathRun) -> Option<&Trial> {
-    run.trials.iter().find(|trial| trial.found.decided() == Some(Decided::Faster))
-}
-
-fn trial_text(trial: &Trial) -> String {
-    let found = match &trial.found {
-        Tried::InTurns(found) => in_turns(found),
-        Tried::Not(why) => format!("not tried: {why}"),
-    };
-    format!("{}: {found}", trial.change)
-}
-
-fn in_turns(found: &InTurns) -> String {
-    let pairs = format!("{} of runs", plural(found.pairs, "pair"));
-    // 1.12 is `12`, 0.95 is `-5`.
-    let percent = |times: f64| significant((times - 1.0) * 100.0, 2);
-    let interval = found.interval.map_or_else(String::new, |(low, high)| {
-        format!(" (95 %: {} to {})", percent(low), percent(high))
-    });
-    let rate = format!("rate {:+.1} %{interval}", (found.times - 1.0) * 100.0);
-    match found.decided {
-        Decided::Faster => format!("{} % faster{interval}, tried in {pairs}", percent(found.times)),
-        Decided::Slower => format!("slower: {rate}, tried in {pairs}"),
-        Decided::Same => {
-            let ignored = significant(found.ignored * 100.0, 2);
-            format!("no difference above {ignored} %, tried in {pairs}")
-        }
-        Decided::Undecided => format!("not decided by {pairs}: {rate}"),
-    }
-}
-
-/// Writes all trials but the best in few words.
-fn others(run: &PathRun) -> Option<String> {
-    let best = best(run);
-    let others = run.trials.iter().filter(|trial| Some(*trial) != best);
-    let word = |trial: &Trial| match trial.found.decided() {
-        Some(Decided::Faster) => "also faster",
-        Some(Decided::Same) => "no difference",
-        Some(Decided::Slower) => "slower",
-        Some(Decided::Undecided) => "not decided",
-        None => "not tried",
-    };
-    let all: Vec<String> =
-        others.map(|trial| format!("{}: {}", word(trial), trial.change)).collect();
-    (!all.is_empty()).then(|| all.join("; "))
-}
-
-/// Writes all trials, a line each, the best first.
-pub(crate) fn trials_text(run: &PathRun) -> String {
-    let lines = run.trials.iter().map(trial_text);
-    let lines: String = lines.map(|line| format!("  {}\n", sanitise::text(&line))).collect();
-    match lines.is_empty() {
-        true => lines,
-        false => format!(
-            "changes, each beside the path as it is (95 % for all of them together):\n{lines}"
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{
-        LinkBy, PathGain, PathLimit, PathLink, PathMemory, PathRoom, PathThread, PathUsed,
-    };
+    use daqmeter_record::path::{LinkBy, PathGain, PathLimit, PathLink, PathThread, PathUsed};
 
     use super::*;
 
@@ -337,25 +247,6 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_are_too_few_are_named_with_how_many_would_do() {
-        let mut run = run(4.0, [300, 990, 400]);
-        run.limit = found(LimitFound::CannotTell);
-        assert_eq!(of(&run, "room"), "");
-        for (no_room_ns, expected) in [
-            (0, "8 buffers had room for each block at once (500 blocks/s of each stream, 400 ms)"),
-            (
-                2_900_000,
-                "8 buffers are too few for a source that cannot wait: blocks waited up to 2.9 ms for room, 64 buffers would have held them (500 blocks/s of each stream, 400 ms)",
-            ),
-        ] {
-            let (rate_hz, watched_ns) = (500.0, 400_000_000);
-            let room = PathRoom { rate_hz, watched_ns, no_room_ns, buffers: 8, wanted: 64 };
-            run.limit.as_mut().unwrap().room = Some(room);
-            assert_eq!(of(&run, "room"), expected);
-        }
-    }
-
-    #[test]
     fn what_one_run_shows_is_not_called_the_limit_and_what_was_proved_is() {
         let mut run = run(4.0, [300, 990, 400]);
         assert_eq!(
@@ -388,47 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn each_trial_says_what_came_of_it_and_the_best_is_the_change() {
-        let mut run = run(4.0, [300, 990, 400]);
-        run.limit = found(LimitFound::Limit(convert()));
-        let trial = |change: &str, found| Trial {
-            change: change.to_owned(),
-            predicted: None,
-            threads_of: None,
-            found,
-        };
-        let tried = |decided, times, interval| {
-            Tried::InTurns(InTurns { decided, times, interval, pairs: 14, ignored: 0.02 })
-        };
-        run.trials = vec![
-            trial("--set block=128KiB", tried(Decided::Faster, 1.12, Some((1.09, 1.15)))),
-            trial("--set a=1", tried(Decided::Same, 1.001, Some((0.99, 1.01)))),
-            trial("--set a=2", tried(Decided::Undecided, 1.03, None)),
-            trial("--set a=3", tried(Decided::Slower, 0.9, Some((0.88, 0.93)))),
-            trial("--set pages=huge", Tried::Not("needs root: no pool".to_owned())),
-        ];
-        insta::assert_snapshot!(trials_text(&run));
-        let best = of(&run, "change");
-        assert!(best.starts_with("--set block=128KiB: 12 % faster (95 %: 9 to 15)"), "{best}");
-        assert_eq!(
-            of(&run, "tried"),
-            "no difference: --set a=1; not decided: --set a=2; slower: --set a=3; not tried: --set pages=huge"
-        );
-    }
-
-    #[test]
     fn a_host_carries_as_many_as_the_cpus_that_it_may_use_have_time_for() {
         // 1.5 s of CPU time for 1 GB; a quota of 3 CPUs.
         let mut run = run(3.0, [300, 800, 400]);
         let host = |run: &PathRun| of(run, "this host");
-        assert_eq!(host(&run), "its 3 CPUs carry 2000 MB/s by CPU time; memory not measured");
+        assert_eq!(host(&run), "its 3 CPUs carry 2000 MB/s by CPU time");
         let serves = |each| Some(Served { name: "boards".to_owned(), each });
         run.served = serves(Brings::BytesPerS(84e6));
-        // 2 GB of traffic for 1 GB at a ceiling of 10 GB/s, and a link of 3 GB/s.
-        run.memory = Some(PathMemory {
-            bytes_per_block: vec![0.0, 2e6, 0.0],
-            ceiling_bytes_per_s: Some(10e9),
-        });
         run.links = vec![PathLink {
             element: 0,
             name: "uplink of a crate".to_owned(),
@@ -438,7 +295,7 @@ mod tests {
         }];
         assert_eq!(
             host(&run),
-            "boards: its 3 CPUs carry 23 by CPU time; uplink of a crate, by profile 35; memory, by footprint 59"
+            "boards: its 3 CPUs carry 23 by CPU time; uplink of a crate, by profile 35"
         );
         run.served = serves(Brings::EventsPerS(100e3));
         assert!(host(&run).starts_with("its 3 CPUs carry"), "no event was counted");

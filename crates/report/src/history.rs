@@ -286,18 +286,6 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_is_no_value_of_a_point() {
-        let mut records = twelve_runs();
-        for record in records.iter_mut().take(3) {
-            record.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
-            record.lanes[0].stages[0].sample_ns = vec![1; 3];
-        }
-        let found = trends(&records, 0.02);
-        assert!(found.iter().all(|trend| trend.runs.len() == 9), "{found:?}");
-        assert!(found[0].runs.iter().all(|run| run.time_ns > 1e6));
-    }
-
-    #[test]
     fn hosts_are_kept_apart_and_single_runs_have_no_trend() {
         let mut records = twelve_runs();
         let host = daqmeter_record::Host { cpu_model: "another".into(), ..Default::default() };

@@ -120,27 +120,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_shown_where_the_name_ends_with_one() {
-        assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
-        assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
-    }
-
-    #[test]
-    fn records_are_grouped_by_key_whether_they_share_their_request_or_not() {
-        let asked = |samples: u64, block: u64| {
-            let workload = Workload::new("convert").with("samples", samples);
-            RunRecord::new(Default::default(), workload.with("block_bytes", block))
-        };
-        let mut records = vec![asked(2, 0), asked(1, 0), asked(2, 5), asked(2, 0)];
-        records.push(records[0].clone());
-        let groups = grouped(records.iter(), |asked| asked.key_without(&["block_bytes"]));
-        let place = |record: &&RunRecord| records.iter().position(|own| std::ptr::eq(own, *record));
-        let places: Vec<Vec<usize>> =
-            groups.iter().map(|group| group.iter().filter_map(place).collect()).collect();
-        assert_eq!(places, [vec![1], vec![0, 2, 3, 4]]);
-    }
-
-    #[test]
     fn a_pair_differs_in_the_named_parameter_alone() {
         let asked = |boards: u64, by: &str| {
             let workload = Workload::new("digitizer").with("boards", boards);

@@ -48,7 +48,9 @@ pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
 /// Groups values by their keys, in the order of first appearance.
-fn in_groups<K: Clone + Eq + Hash, V>(values: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+pub(crate) fn in_groups<K: Clone + Eq + Hash, V>(
+    values: impl Iterator<Item = (K, V)>,
+) -> Vec<(K, Vec<V>)> {
     let (mut places, mut groups) = (HashMap::new(), Vec::<(K, Vec<V>)>::new());
     for (key, value) in values {
         let at = *places.entry(key.clone()).or_insert(groups.len());
@@ -110,20 +112,6 @@ mod tests {
             chosen.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
         assert_eq!((medians, most), (vec![1, 20, 7], 4));
         assert_eq!(middle_runs(&[]).0.len(), 0);
-    }
-
-    #[test]
-    fn runs_of_one_point_come_together_however_long_they_took() {
-        let run = |seconds: f64, reads: u64| {
-            let mut record = example();
-            record.set_param("seconds", seconds);
-            record.set_param("reads", reads);
-            record.set_param("passes", reads);
-            record
-        };
-        let records = [run(0.3, 30), run(0.6, 28)];
-        assert!(runs_by_point(&records).iter().all(|(_, runs)| runs.len() == 2));
-        assert_eq!(middle_runs(&records).1, 2);
     }
 
     #[test]

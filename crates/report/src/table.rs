@@ -1,6 +1,5 @@
 //! Rows as text: aligned for people, Markdown for tickets.
 
-use daqmeter_record::border::sum;
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -115,7 +114,6 @@ fn footnotes(record: &RunRecord) -> Vec<String> {
     lines.extend(ledgers.map(|ledger| format!("ledger: {ledger}")));
     lines.extend(families::footnotes(record));
     lines.extend(process(record));
-    lines.extend(host_cpu(record));
     lines.extend(record.hotspots.iter().take(8).map(|spot| {
         let percent = spot.share * 100.0;
         format!("{percent:5.1} %  [{}] {}", spot.space, spot.symbol)
@@ -145,30 +143,6 @@ fn process(record: &RunRecord) -> Option<String> {
         },
         show_bytes(record.memory.sample_bytes)
     ))
-}
-
-/// Writes the work of the whole host, in per cent of all its CPUs. Empty if /proc/stat counted no
-/// tick.
-fn host_cpu(record: &RunRecord) -> Option<String> {
-    let cpu = &record.host_cpu;
-    let kinds = [
-        ("user", cpu.user_ns),
-        ("system", cpu.system_ns),
-        ("irq", cpu.irq_ns),
-        ("softirq", cpu.softirq_ns),
-        ("steal", cpu.steal_ns),
-        ("iowait", cpu.iowait_ns),
-        ("idle", cpu.idle_ns),
-    ];
-    let total = sum(kinds.iter().map(|(_, ns)| ns));
-    if total == 0 {
-        return None;
-    }
-    let shown = kinds.iter().filter(|(_, ns)| *ns > 0);
-    let shares: Vec<String> = shown
-        .map(|(kind, ns)| format!("{kind} {}%", significant(*ns as f64 / total as f64 * 100.0, 2)))
-        .collect();
-    Some(format!("whole host: {}", shares.join(", ")))
 }
 
 pub fn markdown(records: &[RunRecord]) -> String {

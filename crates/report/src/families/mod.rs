@@ -94,11 +94,6 @@ mod tests {
     use crate::examples::example;
 
     #[test]
-    fn no_records_give_no_figures() {
-        assert!(figures(&[]).is_empty());
-    }
-
-    #[test]
     fn a_digitizer_record_fills_the_readout_figure_and_the_trace() {
         let found = figures(&[example()]).into_iter();
         let ids: Vec<_> = found.map(|figure| figure.id).collect();

@@ -13,7 +13,6 @@ use daqmeter_record::{RunRecord, Stage, sanitise};
 use crate::aligned::{TextColumn, table};
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
-use crate::findings::trials_text;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
@@ -117,12 +116,6 @@ fn network(record: &RunRecord) -> String {
             show_bytes(granted as u64)
         );
     }
-    if let Some((sends, copied)) = count("zerocopy-sends").zip(count("zerocopy-copied")) {
-        let _ = writeln!(
-            out,
-            "{sends} sends without a copy, of which the kernel copied {copied} after all"
-        );
-    }
     out
 }
 
@@ -184,10 +177,6 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         out.push('\n');
     }
     out.push_str(&used(run));
-    let trials = trials_text(run);
-    if !trials.is_empty() {
-        let _ = write!(out, "\n{trials}");
-    }
 }
 
 fn used(run: &PathRun) -> String {
@@ -438,13 +427,5 @@ pub(crate) mod tests {
         assert_eq!(cells(" copy "), ["94", "940", "us", "69.72"]);
         // 1.6 ms of work for each block on two CPUs.
         assert_eq!(cells(" all CPUs together "), ["80", "800", "us", "81.92"]);
-    }
-
-    #[test]
-    fn records_of_other_engines_are_not_shown() {
-        let mut other = record();
-        other.path = None;
-        other.warnings.clear();
-        assert!(!text(&[other]).contains("sustained"));
     }
 }

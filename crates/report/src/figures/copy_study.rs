@@ -383,15 +383,4 @@ mod tests {
         assert_eq!(of(27), [Some(4.0)]);
         assert_eq!(of(39), [Some(5.0)]);
     }
-
-    #[test]
-    fn every_figure_names_the_command_that_fills_it() {
-        for drawn in study(&[]) {
-            assert!(
-                drawn.figure.is_none() && drawn.command.starts_with("daqmeter copy "),
-                "{}",
-                drawn.title
-            );
-        }
-    }
 }

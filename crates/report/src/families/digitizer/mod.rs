@@ -74,11 +74,6 @@ pub(super) const FAMILY: Family = Family {
             figure: Some("completion"),
             answer: |records| compared(records).first().map(completion_answer),
         },
-        Question {
-            question: "How many digitizers can this host serve?",
-            figure: Some("fusion"),
-            answer: boards,
-        },
     ],
     advice: &[Counsel {
         what: "wait for triggers by interrupt, not by polling",
@@ -227,28 +222,6 @@ fn fusion_answer(records: &[RunRecord]) -> Option<String> {
         Some(format!("{gain} times, in blocks of {}", show_bytes(block)))
     };
     fusions(records).into_iter().find_map(gain)
-}
-
-/// Estimates the number of boards that this host could read and convert, by CPU alone: the time of
-/// copy and cast of one board's data.
-fn boards(records: &[RunRecord]) -> Option<String> {
-    const RATE_HZ: f64 = 14.0;
-    const BYTES: f64 = 6e6;
-    let rates = fusions(records).into_iter().flatten().filter_map(fused_rate);
-    let best = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
-    let percent = |rate: f64| BYTES * RATE_HZ * 100.0 / rate;
-    let interval = best.interval.map(|(low, high)| (percent(high), percent(low)));
-    let cost = Rate { per_s: percent(best.per_s), interval };
-    let cpus = records.first()?.host.allowed_cpus.len() as f64;
-    let boards = |rate_hz: f64| (cpus * best.per_s / (BYTES * rate_hz)).floor();
-    Some(format!(
-        "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board (the fastest way); by CPU the {cpus} CPUs would do for {} boards at \
-         14 Hz, {} at 100 Hz, {} at 1 kHz; uplinks are full long before (from memory rates; no PCIe was measured)",
-        spoken_number(cost, 3),
-        boards(RATE_HZ),
-        boards(100.0),
-        boards(1000.0),
-    ))
 }
 
 const WAITING: [&str; 2] = ["completion", "poll_interval_us"];

@@ -45,7 +45,7 @@ fn all_runs(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
     runs
 }
 
-pub(super) fn scenario(record: &RunRecord) -> &str {
+fn scenario(record: &RunRecord) -> &str {
     record.workload.text("scenario").unwrap_or("?")
 }
 
@@ -253,12 +253,6 @@ pub(crate) mod tests {
         assert!(swept(std::slice::from_ref(&failed)).is_empty());
         let table = chains_text(&[failed]);
         assert!(table.contains("FAILED") && !table.contains("closes"), "{table}");
-    }
-
-    #[test]
-    fn the_share_of_the_limit_is_of_what_was_carried() {
-        let shown = |carried| swept(&[crate::examples::chain(carried)])[0].of_limit();
-        assert_eq!((shown(250_000), shown(1_000_000)), ("0.25".to_owned(), "1.00".to_owned()));
     }
 
     #[test]

@@ -151,10 +151,4 @@ mod tests {
         record.series = vec![ring(0, 1_513_472.0), ring(1, 1_003_520.0)];
         insta::assert_snapshot!(host_text(&record));
     }
-
-    #[test]
-    fn a_record_of_before_says_what_it_can() {
-        let text = host_text(&example(10.0, 1e6, 0.0));
-        assert!(text.contains("no mitigation is active") && !text.contains("PID"), "{text}");
-    }
 }

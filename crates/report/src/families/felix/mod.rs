@@ -9,13 +9,12 @@ use daqmeter_record::units::significant;
 use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 
-use crate::family::{Family, Question, Work, of_engine};
+use crate::family::{Family, Question, Work};
 use crate::figures::{Axis, ChartKind, Mark, Plot};
 use crate::rate;
-use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(chains::ENGINE, Work::Path), (DECODE, Work::Cpu)],
+    engines: &[(chains::ENGINE, Work::Path), ("decode", Work::Cpu)],
     plots: &[
         plot(
             "felix-cpu",
@@ -65,7 +64,6 @@ pub(super) const FAMILY: Family = Family {
     ..Family::EMPTY
 };
 
-const DECODE: &str = "decode";
 /// Counter of the highest rate without a fault in a search, in Hz.
 pub const MAXIMUM_RATE: &str = "maximum rate";
 /// Counter of the lowest rate above it with a fault, in Hz.
@@ -130,88 +128,31 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         // No loss in n triggers: below 3 in n (the rule of three).
         significant(3.0 / best.value("triggers").max(1.0), 2),
         significant(best.mchunks_per_s(), 3),
-        cost(best, decode_ns(records, chains::scenario(best.record))).unwrap_or_default()
+        cost(best).unwrap_or_default()
     ))
 }
 
-/// Writes the cost of a chunk to the reader, with the part for finding it. A whole that is less
-/// than its part was measured wrongly; then neither is reported.
-fn cost(best: &ChainRun<'_>, finding_ns: Option<(f64, (f64, f64))>) -> Option<String> {
-    let whole_ns = best.reader_ns_per_chunk().filter(|ns| *ns > 0.0)?;
-    let whole = significant(whole_ns, 3);
-    let finding = match finding_ns {
-        Some((_, (low, _))) if low > whole_ns => {
-            return Some(format!(
-                "; what a chunk costs the reader cannot be told: its CPU account says {whole} ns, less than the {} ns that finding a \
-                 chunk takes alone",
-                significant(low, 3)
-            ));
-        }
-        Some((ns, (low, high))) => {
-            let [ns, low, high] = [ns, low, high].map(|ns| significant(ns, 3));
-            format!(", of which finding it in its block takes {ns} ({low} - {high})")
-        }
-        None => String::new(),
-    };
-    let khz = |links: f64| significant(1e6 / (links * whole_ns), 2);
+/// Writes the cost of a chunk to the reader, and the trigger rates that its core would do for.
+fn cost(best: &ChainRun<'_>) -> Option<String> {
+    let ns = best.reader_ns_per_chunk().filter(|ns| *ns > 0.0)?;
+    let khz = |links: f64| significant(1e6 / (links * ns), 2);
     Some(format!(
-        "; a chunk takes {whole} ns of a reader's core (one run, without an interval){finding}; by its CPU a reader's core would do for \
-         24 E-links up to {} kHz, 96 up to {}, 384 up to {}",
+        "; a chunk takes {} ns of a reader's core (one run, without an interval), which would do for 24 E-links up to {} kHz, 96 up to {}, \
+         384 up to {}",
+        significant(ns, 3),
         khz(24.0),
         khz(96.0),
         khz(384.0)
     ))
 }
 
-/// Returns the time to find a chunk of that scenario in its block, and its interval.
-fn decode_ns(records: &[RunRecord], scenario: &str) -> Option<(f64, (f64, f64))> {
-    let record = of_engine(records, DECODE).find(|record| chains::scenario(record) == scenario)?;
-    let per_pass = record.counter("subchunks per pass")?;
-    let summary = summary(first_stage(record)?)?;
-    let (low, high) = summary.median_ci;
-    Some((summary.median / per_pass, (low / per_pass, high / per_pass)))
-}
-
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{Counter, Workload};
+    use daqmeter_record::Counter;
 
     use super::chains::tests::example;
     use super::*;
-    use crate::examples::{chain, record};
-
-    /// A chain with that reader's time per chunk in nanoseconds, and the decoding of blocks at 13
-    /// ns a chunk.
-    fn with_cost(reader_ns: f64) -> String {
-        let mut chain = chain(1_000_000);
-        let chunks = 1e6;
-        let value = |name: &str, value| Counter { value, ..Counter::count(name, 0) };
-        chain.counters.push(value("chunks", chunks));
-        chain.counters.push(value("reader-cpu-ppm", reader_ns * chunks * 1e-3));
-        let workload = Workload::new(DECODE).with("scenario", "gbt");
-        let mut decode = record(DECODE, workload, "survey/decode", "decode", 13_000);
-        decode.counters.push(value("subchunks per pass", 1000.0));
-        let records = [chain, decode];
-        answer(&records).unwrap()
-    }
-
-    #[test]
-    fn no_part_is_larger_than_its_whole() {
-        let impossible = with_cost(2.18);
-        assert!(
-            impossible
-                .contains("cannot be told: its CPU account says 2.18 ns, less than the 13 ns"),
-            "{impossible}"
-        );
-        assert!(!impossible.contains("E-links up to"), "{impossible}");
-        let possible = with_cost(20.0);
-        assert!(possible.contains("fewer than 0.003 of the triggers are lost"), "{possible}");
-        assert!(
-            possible.contains("takes 20 ns of a reader's core")
-                && possible.contains("of which finding it in its block takes 13"),
-            "{possible}"
-        );
-    }
+    use crate::examples::chain;
 
     #[test]
     fn the_answer_is_the_rate_that_a_search_confirmed() {
@@ -231,6 +172,7 @@ mod tests {
         assert!(by_search.contains("the maximum that the search confirmed"), "{by_search}");
         let by_points = of(&[beyond]);
         assert!(!by_points.contains("search"), "{by_points}");
+        assert!(by_points.contains("fewer than 0.003 of the triggers are lost"), "{by_points}");
         let at = |text: &str| text.split(" was carried at ").nth(1).unwrap().to_owned();
         assert_ne!(at(&by_search)[..6], at(&by_points)[..6]);
     }

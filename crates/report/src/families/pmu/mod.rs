@@ -6,21 +6,15 @@ pub mod map;
 pub mod tables;
 
 use daqmeter_record::observed::ObservedEvent;
-use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Observations, RunRecord};
 
 pub(crate) use figure::over_time;
 pub use heat::{Heat, frames};
 
-use crate::family::{Family, PlainAnswer, Question, Work};
+use crate::family::{Family, PlainAnswer, Work};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
-    questions: &[Question {
-        question: "What is the highest memory traffic that the counters saw?",
-        figure: Some("counters"),
-        answer: memory_traffic,
-    }],
     footnote: |record| record.observed.as_deref().map(tables::footnote),
     ..Family::EMPTY
 };
@@ -69,25 +63,6 @@ fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
     let share = counter.value / payload.max(1.0);
     Some(format!("{} saw {share:.6} of the payload (one run, without an interval)", counter.name))
-}
-
-/// Answers the memory traffic during points, if a counter of it exists.
-fn memory_traffic(records: &[RunRecord]) -> Option<String> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
-    let rates = observed.filter_map(|(record, observed)| {
-        let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
-        let highest = metric.values.iter().flatten().copied().fold(0.0, f64::max);
-        (highest > 0.0).then_some((record, metric, highest))
-    });
-    let (record, metric, highest) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
-    let is_emulated = record.engine.emulated && record.engine.name == ENGINE;
-    let mesh = if is_emulated { ", counted on an emulated mesh" } else { "" };
-    Some(format!(
-        "{} MB/s of `{}` in one interval of {}{mesh} (a highest value has no interval of confidence)",
-        significant(highest / 1e6, 4),
-        metric.name,
-        record.study,
-    ))
 }
 
 #[cfg(test)]
