@@ -1,14 +1,13 @@
 //! `daqmeter readout record` and `check`: blocks as files.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -25,18 +24,17 @@ use crate::metrics::{Metrics, Page};
 use crate::named::Replaced;
 use crate::output::{Failure, emit, tell};
 
-/// Write the blocks that a card makes to a file, as fast as they can be made.
+/// Write the blocks that a channel of a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// File to write, - for standard output; of several channels each has its own file, with device
-    /// and channel in the name
+    /// File to write, - for standard output
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Replaced,
-    /// Only these channels of the card, as device.channel; all without it
-    #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel)]
-    channels: Vec<ChannelId>,
+    /// Channel of the card
+    #[arg(long, value_name = "DEV.CH", value_parser = channel, default_value = "0.0")]
+    channel: ChannelId,
     /// Triggers
     #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
     triggers: u64,
@@ -51,88 +49,43 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         ));
     }
     let scenario = load(&arguments.chosen)?;
-    let ids = chosen_channels(&scenario, &arguments.channels)?;
+    let ids = chosen_channels(&scenario, &[arguments.channel])?;
     let instance = Instance::begin(&arguments.metrics)?;
-    if arguments.output.as_os_str() == "-" {
-        check_stdout(&ids)?;
-    }
-    for id in &ids {
-        if !record_channel(&scenario, *id, ids.len(), arguments, &instance)? {
-            break;
+    let (shown, mut sink): (String, Box<dyn Write>) = match &*arguments.output {
+        path if path.as_os_str() == "-" => {
+            let stdout = io::stdout();
+            if stdout.is_terminal() {
+                return Err(Failure::refused(
+                    "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file",
+                ));
+            }
+            ("standard output".to_owned(), Box::new(stdout.lock()))
         }
-    }
-    Ok(Judgement::Passed.exit(instance.is_stopped()))
-}
-
-/// Requires one channel for standard output, which may not be a terminal.
-fn check_stdout(ids: &[ChannelId]) -> Result<(), Failure> {
-    if io::stdout().is_terminal() {
-        return Err(Failure::refused(
-            "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file",
-        ));
-    }
-    let (first, count) = (ids[0], ids.len());
-    match count {
-        1 => Ok(()),
-        _ => Err(Failure::refused(format!(
-            "-o - takes the blocks of one channel, the card has {count}: choose one with --channels {}.{}",
-            first.device, first.channel
-        ))),
-    }
-}
-
-/// Names the file of a channel, e.g. `felig-0-1.dat` for `felig.dat` and channel 1 of device 0.
-fn name_of_channel(output: &Path, id: ChannelId) -> PathBuf {
-    let mut name = output.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("-{}-{}", id.device, id.channel));
-    if let Some(ending) = output.extension() {
-        name.push(".");
-        name.push(ending);
-    }
-    output.with_file_name(name)
-}
-
-fn record_channel(
-    scenario: &Scenario,
-    id: ChannelId,
-    channels: usize,
-    arguments: &RecordArguments,
-    instance: &Instance,
-) -> Result<bool, Failure> {
-    let output: &Path = &arguments.output;
-    let (shown, opened): (String, io::Result<Box<dyn Write>>) = match channels {
-        _ if output.as_os_str() == "-" => {
-            ("standard output".to_owned(), Ok(Box::new(io::stdout().lock())))
-        }
-        count => {
-            let path = if count == 1 { output.to_owned() } else { name_of_channel(output, id) };
-            let file = File::create(&path).map(|file| Box::new(file) as Box<dyn Write>);
-            (path.display().to_string(), file)
+        path => {
+            let shown = path.display().to_string();
+            let file = File::create(path)
+                .map_err(|error| Failure::refused(format!("cannot write {shown}: {error}")))?;
+            (shown, Box::new(file))
         }
     };
-    let refused = |error: io::Error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::unread(),
-        _ => Failure::refused(format!("cannot write {shown}: {error}")),
-    };
-    let mut sink = opened.map_err(refused)?;
     let mut bytes = 0_u64;
     let (triggers, stop) = (arguments.triggers, &instance.stop);
-    let made = recording::record_until(scenario, &[id], triggers, stop, |_, part| {
+    let made = recording::record_until(&scenario, &ids, triggers, stop, |_, part| {
         sink.write_all(part)?;
         bytes += part.len() as u64;
         instance.page.set("daqmeter_bytes_total", &shown, bytes as f64);
         Ok(())
     });
-    let is_whole = made.map_err(|error| match error {
+    let is_whole = made.and_then(|is_whole| Ok(sink.flush().map(|()| is_whole)?));
+    let is_whole = is_whole.map_err(|error| match error {
         recording::RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             Failure::unread()
         }
         error => Failure::refused(format!("{shown}: {error}; what is there is incomplete")),
     })?;
-    sink.flush().map_err(refused)?;
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
     tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
-    Ok(is_whole)
+    Ok(Judgement::Passed.exit(instance.is_stopped()))
 }
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
@@ -169,7 +122,7 @@ pub(crate) struct CheckArguments {
     #[arg(long, value_name = "KIB", default_value = "1")]
     block_kib: u8,
     /// Threads that check: of a file each has its own E-links, of a scenario its own channels; as
-    /// many as there are CPUs without it, for a file one fewer, because another one reads
+    /// many as there are CPUs without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_THREADS as i64))]
     threads: Option<u8>,
     /// A line of JSON per file or channel instead of tables
@@ -217,10 +170,9 @@ fn show_progress(page: &Page, name: &str, progress: Progress) {
 }
 
 impl CheckArguments {
-    fn threads(&self, others: usize) -> usize {
+    fn threads(&self) -> usize {
         let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
-        let free = || allowed().saturating_sub(others).max(1);
-        self.threads.map_or_else(free, usize::from)
+        self.threads.map_or_else(allowed, usize::from)
     }
 
     fn options(&self) -> Options {
@@ -256,25 +208,24 @@ impl CheckArguments {
         Ok(judgement)
     }
 
-    fn nothing_checked(&self, checked: &Checked) -> Option<String> {
-        let blocks = checked.blocks;
-        let why = match checked.checked_blocks {
-            1.. => return None,
-            0 if self.skip >= blocks => {
-                format!("--skip {} leaves out all {blocks} blocks", self.skip)
-            }
-            0 if self.elinks.is_empty() => format!("no good block among {blocks}"),
-            0 => format!("none of {blocks} blocks is of E-link {}", elinks_text(&self.elinks)),
-        };
-        Some(format!("nothing was checked: {why}"))
-    }
-
     fn verdict(&self, checked: &Checked, may_be_empty: bool, absent: &[u16]) -> Verdict {
         let mut findings = Findings::default();
-        if let Some(why) = self.nothing_checked(checked).filter(|_| !may_be_empty) {
-            findings.fails(why);
-        } else if !absent.is_empty() {
-            findings.fails(format!("no block was checked of E-link {}", elinks_text(absent)));
+        let blocks = checked.blocks;
+        match checked.checked_blocks {
+            0 if may_be_empty => {}
+            0 if self.skip >= blocks => findings.fails(format!(
+                "nothing was checked: --skip {} leaves out all {blocks} blocks",
+                self.skip
+            )),
+            0 if self.elinks.is_empty() => {
+                findings.fails(format!("nothing was checked: no good block among {blocks}"));
+            }
+            0 => findings.fails(format!(
+                "nothing was checked: none of {blocks} blocks is of E-link {}",
+                elinks_text(&self.elinks)
+            )),
+            _ if absent.is_empty() => {}
+            _ => findings.fails(format!("no block was checked of E-link {}", elinks_text(absent))),
         }
         checked.damages().for_each(|(what, count)| findings.fault(count, what));
         let chunks = checked.sum(|row| row.chunks_with_timeouts);
@@ -312,32 +263,21 @@ fn tables(name: &str, dev_dma: &str, checked: &Checked, verdict: &Verdict) -> St
     out
 }
 
-/// A file that ends at a block of any size when it is to stop, unless nothing more comes.
+/// A file that ends at a block of any size when the program is asked to stop, unless nothing more
+/// comes.
 struct Stoppable<'a> {
     file: File,
     stop: &'a AtomicBool,
-    read: u64,
+    read: usize,
 }
 
 const LOOK: Duration = Duration::from_millis(100);
-const MAX_BLOCK_BYTES: u64 = 16 << 10;
-
-impl<'a> Stoppable<'a> {
-    fn open(path: &Path, stop: &'a AtomicBool) -> io::Result<Stoppable<'a>> {
-        // Standard input has no buffer here, since its content could not be waited for.
-        let file = match path.to_str() {
-            Some("-") => File::from(io::stdin().as_fd().try_clone_to_owned()?),
-            _ => File::open(path)?,
-        };
-        Ok(Stoppable { file, stop, read: 0 })
-    }
-}
+const MAX_BLOCK_BYTES: usize = 16 << 10;
 
 impl Read for Stoppable<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let is_asked = || self.stop.load(Ordering::Relaxed);
         let rest = self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read;
-        let rest = usize::try_from(rest).unwrap_or(0);
         let wanted = if is_asked() { rest.min(room.len()) } else { room.len() };
         let readable = Readiness { read: true, write: false };
         while wanted > 0 && !wait_ready(self.file.as_fd(), readable, Some(LOOK))?.read {
@@ -346,8 +286,16 @@ impl Read for Stoppable<'_> {
             }
         }
         let got = self.file.read(&mut room[..wanted])?;
-        self.read += got as u64;
+        self.read += got;
         Ok(got)
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    match path.to_str() {
+        // Standard input has no buffer here, since its content could not be waited for.
+        Some("-") => Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?)),
+        _ => File::open(path),
     }
 }
 
@@ -362,10 +310,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let shown = path.display().to_string();
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
         let watch = |progress: Progress| show_progress(&instance.page, &shown, progress);
-        let file = Stoppable::open(path, &instance.stop).map_err(|error| refused(&error))?;
-        // Another thread reads ahead.
-        let threads = arguments.threads(1);
-        match check_watched(file, &arguments.options(), threads, watch) {
+        let file = open(path).map_err(|error| refused(&error))?;
+        let file = Stoppable { file, stop: &instance.stop, read: 0 };
+        match check_watched(file, &arguments.options(), arguments.threads(), watch) {
             // No block was read that could be checked.
             Err(_) if instance.is_stopped() => break,
             Err(error) => return Err(refused(&error)),
@@ -381,41 +328,36 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     Ok(judgement.exit(instance.is_stopped()))
 }
 
-/// Checks channels of a card one after the other, on several threads. Returns names, devices with
-/// channels, and results.
+/// Checks channels of a card on several threads. Returns names, devices with channels, and results.
 fn check_card(
     name: &str,
     scenario: &Scenario,
     arguments: &CheckArguments,
     instance: &Instance,
 ) -> Result<Vec<(String, String, Checked)>, Failure> {
-    let channels = chosen_channels(scenario, &arguments.channels)?;
-    let threads = arguments.threads(0).min(channels.len());
-    let (work, done) = (Mutex::new(VecDeque::from(channels)), Mutex::new(Vec::new()));
+    let ids = chosen_channels(scenario, &arguments.channels)?;
+    let results: Vec<OnceLock<Result<Checked, String>>> =
+        ids.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..arguments.threads().min(ids.len()) {
             scope.spawn(|| {
-                while let Some(id) = work.lock().ok().and_then(|mut work| work.pop_front()) {
-                    if instance.is_stopped() {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(id) = ids.get(at).filter(|_| !instance.is_stopped()) else {
                         break;
-                    }
-                    let checked = check_channel(scenario, id, arguments, instance);
-                    if let Ok(mut done) = done.lock() {
-                        done.push((id, checked));
-                    }
+                    };
+                    results[at].get_or_init(|| check_channel(scenario, *id, arguments, instance));
                 }
             });
         }
     });
-    let done = done.into_inner();
-    let mut done = done.map_err(|_| Failure::refused("a checking thread panicked"))?;
-    done.sort_by_key(|(id, _)| (id.device, id.channel));
-    done.into_iter()
-        .map(|(ChannelId { device, channel }, checked)| {
-            let checked = checked.map_err(Failure::refused)?;
-            Ok((format!("{name}:{device}.{channel}"), format!("{device}-{channel}"), checked))
-        })
-        .collect()
+    let done = ids.iter().zip(results).filter_map(|(id, result)| Some((id, result.into_inner()?)));
+    done.map(|(ChannelId { device, channel }, checked)| {
+        let checked = checked.map_err(Failure::refused)?;
+        Ok((format!("{name}:{device}.{channel}"), format!("{device}-{channel}"), checked))
+    })
+    .collect()
 }
 
 fn check_channel(
