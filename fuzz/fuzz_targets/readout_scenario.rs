@@ -14,7 +14,7 @@ fn is_bounded(scenario: &Scenario) {
     assert!(card.ring.0 <= 64 << 30 && card.fifo.0 <= 1 << 30 && card.payload.0 <= 1 << 20);
     assert!(card.dma_rate.is_none_or(|rate| (card.fifo.0 / rate.0) < 60));
     assert!(card.mode == Mode::Gbt || scenario.link_elinks().len() == 1);
-    assert!(scenario.link.len() <= usize::from(card.links));
+    assert!(card.deficits.len() <= usize::from(card.links));
     assert!(reader.poll.0 <= 1_000_000_000 && (2..=4096).contains(&reader.pages));
     assert!(publish.dead_after.0 >= 100_000_000 && (1..=256).contains(&publish.max_subscribers));
     assert!((1e-3..=1e9).contains(&scenario.trigger.rate.0));

@@ -133,39 +133,6 @@ impl FragmentCheck {
         self.check_any(payload, event)
     }
 
-    /// Takes the first of the fragments of one length that begin at these places. Each must be as
-    /// the one before but for its counter, which goes on. Returns their number; the next one is for
-    /// [`FragmentCheck::check`].
-    #[inline]
-    pub(crate) fn usual(
-        &mut self,
-        block: &[u8],
-        begins: impl Iterator<Item = usize>,
-        length: usize,
-    ) -> usize {
-        if self.is_ttc || self.pattern.len() != length || !TWO_WORDS.contains(&length) {
-            return 0;
-        }
-        let (Some(pattern), Some(first)) = (both_ends(&self.pattern), self.order.expected()) else {
-            return 0;
-        };
-        let is_usual = |(begin, event): (usize, u32)| {
-            let both = block.get(begin..begin + length).and_then(both_ends);
-            both.is_some_and(|both| {
-                let is_next = both[0].to_le_bytes()[3] == event.to_le_bytes()[0];
-                is_next && differ_but_counter(pattern, both) == 0
-            })
-        };
-        // Beyond its 8 bits the counter begins anew.
-        let numbered = begins.zip(first..);
-        let count = numbered.take_while(|next| is_usual(*next)).count();
-        if let Some(more) = count.checked_sub(1) {
-            let more = u32::try_from(more).expect("a block has fewer fragments");
-            self.order.advance((first + more) % EVENTS, EVENTS);
-        }
-        count
-    }
-
     /// Takes `count` fragments that equal `last`, the one before them, but for their counters,
     /// which go on by one. Takes none and returns false if the last one was not valid.
     pub(crate) fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
@@ -298,11 +265,6 @@ const TRIGGERS: u32 = 1 << 24;
 /// read from it would stall the core.
 #[inline]
 fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
-    if TWO_WORDS.contains(&a.len())
-        && let (Some(a), Some(b)) = (both_ends(a), both_ends(b))
-    {
-        return differ_but_counter(a, b) == 0;
-    }
     let (Some((first_a, a)), Some((first_b, b))) =
         (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
     else {
@@ -316,22 +278,6 @@ fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
         differ |= word(a) ^ word(b);
     }
     differ == 0 && (words_a.remainder().is_empty() || words_a.remainder() == words_b.remainder())
-}
-
-/// Lengths of the usual fragments, of which two words hold all; they may overlap behind the
-/// counter.
-const TWO_WORDS: std::ops::RangeInclusive<usize> = 20..=32;
-
-/// The bits in which both ends of two fragments differ, but for the counter's.
-#[inline]
-fn differ_but_counter([begin_a, end_a]: [u128; 2], [begin_b, end_b]: [u128; 2]) -> u128 {
-    (begin_a ^ begin_b) & !(0xFF << 24) | (end_a ^ end_b)
-}
-
-#[inline]
-fn both_ends(bytes: &[u8]) -> Option<[u128; 2]> {
-    let (begin, end) = (bytes.first_chunk()?, bytes.last_chunk()?);
-    Some([u128::from_le_bytes(*begin), u128::from_le_bytes(*end)])
 }
 
 /// Checks the emulator's marks, length and pattern, as far as a chunk goes. Chunks of 64 KiB and
@@ -381,44 +327,6 @@ mod tests {
                 assert_eq!(same_but_counter(&usual, &changed), at == 3, "{at} of {length}");
             }
         }
-    }
-
-    /// Oracle: a run is checked as its fragments one by one, for any fault at any place.
-    #[test]
-    fn a_run_is_checked_as_its_fragments_one_by_one() {
-        let begins = |length: usize| (0..30).map(move |at| at * length);
-        for length in [4, 19, 20, 24, 32, 33] {
-            let whole: Vec<u8> =
-                (0..30).flat_map(|at| fragment(240_u8.wrapping_add(at), length)).collect();
-            for wrong in 0..whole.len() {
-                let mut block = whole.clone();
-                block[wrong] ^= 0x11;
-                let (mut one_by_one, mut as_run) =
-                    (FragmentCheck::new(None), FragmentCheck::new(None));
-                let check = |check: &mut FragmentCheck, begin: usize| {
-                    check.check(&block[begin..begin + length])
-                };
-                let found: Vec<Option<FragmentFinding>> =
-                    begins(length).map(|begin| check(&mut one_by_one, begin)).collect();
-                let (mut at, mut found_in_run) = (0, Vec::new());
-                while at < 30 {
-                    let usual = as_run.usual(&block, begins(length).skip(at), length);
-                    found_in_run.extend(std::iter::repeat_n(None, usual));
-                    at += usual;
-                    if at < 30 {
-                        found_in_run.push(check(&mut as_run, at * length));
-                        at += 1;
-                    }
-                }
-                assert_eq!(found_in_run, found, "byte {wrong} of fragments of {length}");
-                assert_eq!(as_run.faults, one_by_one.faults);
-            }
-        }
-        let block: Vec<u8> = (0..30).flat_map(|at| fragment(at, 24)).collect();
-        let mut fresh = FragmentCheck::new(None);
-        assert_eq!(fresh.usual(&block, begins(24), 24), 0, "nothing to compare with");
-        fresh.check(&block[..24]);
-        assert_eq!(fresh.usual(&block, begins(24).skip(1), 24), 29);
     }
 
     #[test]

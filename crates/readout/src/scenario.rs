@@ -11,9 +11,7 @@
 //! links = 3                   # per DMA channel
 //! payload = "24B"
 //! ring = "64MiB"
-//! [[link]]                    # what is different about one link of every channel
-//! link = 2
-//! deficit = 0.0126
+//! deficits = [0, 0, 0.0126]   # share of triggers for which each link has no fragment
 //! [busy]
 //! assert_below = "14MiB"
 //! [reader]
@@ -33,8 +31,8 @@ pub use self::check::check_congestion;
 pub use self::derived::{ElinkSpec, PartCounts};
 pub use self::spec::{
     BlockSource, BusySettings, ByteSize, CardSettings, FaultKind, FaultSpec, Generation, Hertz,
-    LinkSettings, Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderMode, ReaderSettings,
-    Scenario, TriggerKind, TriggerSettings,
+    Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderMode, ReaderSettings, Scenario,
+    TriggerKind, TriggerSettings,
 };
 
 /// Error in one line that names the field.

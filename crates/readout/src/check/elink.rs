@@ -229,30 +229,22 @@ impl ElinkCheck {
     }
 
     fn payloads(&mut self, run: ChunkRun, looked: &mut Looked<'_>) {
-        let mut left = run;
-        while left.count > 0 {
-            let begin = left.begin();
-            let payload = &looked.block[begin..begin + left.length()];
-            if let Some(finding) = self.fragments.check(payload) {
-                looked.findings.say(self.row.elink, begin, finding);
+        let (begin, length) = (run.begin(), run.length());
+        let payload = |nth: usize| &looked.block[begin + nth * run.stride..][..length];
+        for nth in 0..run.count {
+            if let Some(finding) = self.fragments.check(payload(nth)) {
+                looked.findings.say(self.row.elink, begin + nth * run.stride, finding);
             }
-            let usual = self.alike(left, looked);
-            left = left.skip(1 + usual);
+            // All others are like the first, or each is checked.
+            let all = begin..begin + run.count * run.stride;
+            if nth == 0
+                && run.count >= MIN_ALIKE
+                && looked.strides.of(run.stride).holds(&looked.block[all])
+                && self.fragments.is_repeated(payload(0), run.count - 1)
+            {
+                return;
+            }
         }
-    }
-
-    fn alike(&mut self, run: ChunkRun, looked: &mut Looked<'_>) -> usize {
-        let (block, length) = (looked.block, run.length());
-        let others = run.count - 1;
-        let all = run.begin()..run.begin() + run.count * run.stride;
-        if run.count >= MIN_ALIKE
-            && looked.strides.of(run.stride).holds(&block[all])
-            && self.fragments.is_repeated(&block[run.begin()..][..length], others)
-        {
-            return others;
-        }
-        let begins = (1..run.count).map(|at| run.begin() + at * run.stride);
-        self.fragments.usual(block, begins, length)
     }
 
     fn one(&mut self, subchunk: &Subchunk, begins_block: bool, looked: &mut Looked<'_>) {

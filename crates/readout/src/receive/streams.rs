@@ -204,14 +204,8 @@ impl Stream {
         {
             return;
         }
-        let mut at = 1;
-        while at <= count {
-            let begins = (at..=count).map(|nth| nth * stride);
-            at += self.check.usual(bytes, begins, length);
-            if at <= count {
-                self.check.check(&bytes[at * stride..][..length]);
-                at += 1;
-            }
+        for nth in 1..=count {
+            self.check.check(&bytes[nth * stride..][..length]);
         }
     }
 

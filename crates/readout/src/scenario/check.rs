@@ -136,14 +136,9 @@ impl Scenario {
         let (assert, release) = self.dma_thresholds();
         let what = "busy.assert_below <= busy.release_above < card.ring is wanted (free bytes)";
         rule(assert <= release && release < card.ring.0, "busy.release_above", what.to_owned());
-        for (at, link) in self.link.iter().enumerate() {
-            let what = format!("{}; each link of a channel once, 0 to {}", link.link, links - 1);
-            let is_again = self.link[..at].iter().any(|before| before.link == link.link);
-            let is_link = u16::from(link.link) < links && !is_again;
-            rule(is_link, &format!("link[{at}].link"), what);
-            let what = format!("{}; a share from 0 to below 1", link.deficit);
-            rule((0.0..1.0).contains(&link.deficit), &format!("link[{at}].deficit"), what);
-        }
+        let are_shares = card.deficits.iter().all(|deficit| (0.0..1.0).contains(deficit));
+        let what = format!("{:?}; a share from 0 to below 1 for each link", card.deficits);
+        rule(are_shares && card.deficits.len() <= links.into(), "card.deficits", what);
         let elinks = self.elinks(0, 0);
         for (at, fault) in self.fault.iter().enumerate() {
             rule(fault.every > 0, &format!("fault[{at}].every"), "0; every first is 1".to_owned());

@@ -12,7 +12,6 @@ use crate::recorded::Playback;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElinkSpec {
     pub elink: Elink,
-    pub link: u8,
     pub payload_bytes: usize,
     pub deficit: f64,
     pub tag: u64,
@@ -45,32 +44,29 @@ impl Scenario {
     }
 
     pub fn elinks(&self, device: u16, channel: u16) -> Vec<ElinkSpec> {
-        let of = |elink: Elink, link, payload_bytes, deficit| ElinkSpec {
+        let of = |elink: Elink, payload_bytes, deficit| ElinkSpec {
             elink,
-            link,
             payload_bytes,
             deficit,
             tag: Fid::of_elink(0, device, elink).to_u64(),
         };
         if let Some(playback) = &self.recorded {
             let elinks = playback.tape.elinks.iter();
-            let recorded =
-                elinks.map(|one| of(one.elink, one.elink.link(), one.longest.max(1), 0.0));
+            let recorded = elinks.map(|one| of(one.elink, one.longest.max(1), 0.0));
             return recorded.collect();
         }
         let card = &self.card;
         let mut elinks = Vec::new();
         for link in 0..card.links {
-            let own = self.link.iter().find(|own| own.link == link);
-            let deficit = own.map_or(0.0, |own| own.deficit);
+            let deficit = card.deficits.get(usize::from(link)).copied().unwrap_or(0.0);
             let number = u16::from(link) + channel * u16::from(card.links);
             let number = u8::try_from(number).unwrap_or(u8::MAX);
             let indices = self.link_elinks().into_iter();
-            let elink = |index| of(Elink::of_link(number, index), link, card.payload.0, deficit);
+            let elink = |index| of(Elink::of_link(number, index), card.payload.0, deficit);
             elinks.extend(indices.map(elink));
         }
         if card.ttc && channel == 0 {
-            elinks.push(of(Elink::TTC, card.links, TTC_BYTES, 0.0));
+            elinks.push(of(Elink::TTC, TTC_BYTES, 0.0));
         }
         elinks
     }
@@ -98,7 +94,7 @@ impl Scenario {
             && card.blocks == BlockSource::Auto
             && !card.ttc
             && self.fault.is_empty()
-            && self.link.iter().all(|link| link.deficit == 0.0)
+            && card.deficits.iter().all(|deficit| *deficit == 0.0)
             && card.timeout.is_none()
     }
 
@@ -147,10 +143,10 @@ impl Scenario {
         let kib = u8::try_from(self.card.block.0 / 1024).unwrap_or(1);
         let playback = Playback::read(path, kib.clamp(1, 16)).map_err(wrong)?;
         let format = playback.tape.format;
-        self.link.clear();
         let card = &mut self.card;
         (card.devices, card.channels, card.links) = (1, 1, 1);
         (card.ttc, card.timeout) = (false, None);
+        card.deficits.clear();
         card.block = ByteSize(format.block_bytes);
         card.format = match format.magic {
             0xABCD => Generation::Phase1,

@@ -77,7 +77,6 @@ pub struct Scenario {
     pub trigger: TriggerSettings,
     pub card: CardSettings,
     pub busy: BusySettings,
-    pub link: Vec<LinkSettings>,
     pub fault: Vec<FaultSpec>,
     pub reader: ReaderSettings,
     pub publish: Publish,
@@ -154,6 +153,8 @@ pub struct CardSettings {
     /// Indices of a link's E-links; if empty, eight 8-bit ones (GBT) or one (FULL).
     pub elinks: Vec<u8>,
     pub payload: ByteSize,
+    /// Share of triggers for which the emulator of each link makes no fragment; 0 by default.
+    pub deficits: Vec<f64>,
     pub block: ByteSize,
     pub format: Generation,
     /// Channel 0 of each device carries the trigger system's E-link 0x600.
@@ -181,6 +182,7 @@ impl Default for CardSettings {
             links: 3,
             elinks: Vec::new(),
             payload: ByteSize(24),
+            deficits: Vec::new(),
             block: ByteSize(1024),
             format: Generation::Phase2,
             ttc: false,
@@ -219,14 +221,6 @@ impl Default for BusySettings {
             inhibit: false,
         }
     }
-}
-
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct LinkSettings {
-    pub link: u8,
-    #[serde(default)]
-    pub deficit: f64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

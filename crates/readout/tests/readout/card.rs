@@ -128,7 +128,7 @@ fn a_live_run_makes_exactly_the_blocks_of_the_arithmetic() {
 
 #[test]
 fn deficits_are_each_links_own_and_the_same_for_its_e_links() {
-    let text = "[card]\nlinks = 2\nring = \"16MiB\"\n[[link]]\nlink = 1\ndeficit = 0.01\n";
+    let text = "[card]\nlinks = 2\nring = \"16MiB\"\ndeficits = [0, 0.01]\n";
     let (_, reading) = run(text, 10_000, MS);
     assert_eq!(
         (reading.counts(0x008).chunks, reading.counts(0x048).chunks, reading.counts(0x064).chunks),
