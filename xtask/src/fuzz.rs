@@ -10,7 +10,7 @@ use daqmeter_vm::shell::{line, need, root, started, target};
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;
 
-const FUZZ_TARGETS: [&str; 17] = [
+const FUZZ_TARGETS: [&str; 18] = [
     "record_line",
     "units",
     "profile",
@@ -24,6 +24,7 @@ const FUZZ_TARGETS: [&str; 17] = [
     "readout_check",
     "readout_scenario",
     "copy_trace",
+    "copy_files",
     "pmu_text",
     "plan_open",
     "path_receiver",

@@ -35,7 +35,7 @@ pub mod studies;
 pub mod table;
 
 pub use answers::{PlainAnswer, answers, answers_text};
-pub use families::copy::classic as copy_classic;
+pub use families::copy::{classic as copy_classic, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;

@@ -1,5 +1,6 @@
 //! `daqmeter copy`: copies between user and kernel memory.
 
+mod import;
 mod pollution;
 mod sweep;
 mod trace;
@@ -49,6 +50,8 @@ enum Verb {
     Trace(trace::Arguments),
     /// Check every byte of every way, policy and completion
     Verify(verify::Arguments),
+    /// Read the original study's files as records
+    Import(import::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -58,6 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Pollution(arguments) => pollution::run(arguments),
         Verb::Trace(arguments) => trace::run(arguments),
         Verb::Verify(arguments) => verify::run(arguments),
+        Verb::Import(arguments) => import::run(arguments),
     }
 }
 

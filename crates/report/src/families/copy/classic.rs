@@ -152,7 +152,7 @@ pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
 }
 
 /// Text for an unknown value: a zero would be a result.
-const NOT_KNOWN: &str = "n/a";
+pub(super) const NOT_KNOWN: &str = "n/a";
 
 /// Returns the files of the pollution benchmark, with a result name. References, misses and their
 /// percentage are `n/a` without a counter, and in the lines of single runs if only sums were

@@ -1,6 +1,7 @@
 //! Copies between user and kernel: latency, bandwidth, and the cost of a neighbour to a program.
 
 pub mod classic;
+pub mod imported;
 mod pollution;
 mod rows;
 mod tables;

@@ -1,0 +1,175 @@
+//! `daqmeter copy import`: the original study's files as records that were measured elsewhere.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use daqmeter_copy::CopyContext;
+use daqmeter_copy::trace::{Trace, TraceFile, operation_of};
+use daqmeter_record::units::plural;
+use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Workload};
+use daqmeter_report::copy_imported::StudyFile;
+
+use crate::output::Failure;
+use crate::recorder::{Recorder, Recording};
+
+const UNKNOWN: &str = "unknown";
+/// Longest file: 300 copies of 26 sizes are a third of a MiB.
+const MAX_BYTES: u64 = 256 << 20;
+
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Read are micro-benchmark_*.dat, measures_*.dat, measure_*.dat and mem_trace_*.dat. A synthesis holds no single times\nand is left out. A folder named after a context (cpu, exclusive, shared, priority) says who copied; the folder of a\nprogram's files, such as cpu_from_224, says who copied what beside it.\n\nExample:\n\n  $ daqmeter copy import results --records study.jsonl\n  $ daqmeter report study.jsonl --format copy-figures -o figures.html"
+)]
+pub(super) struct Arguments {
+    /// Files of the study, or folders that hold them
+    #[arg(value_name = "FILE|DIR", required = true)]
+    from: Vec<PathBuf>,
+    /// Who copied, for files whose folder does not say it
+    #[arg(long, value_name = "NAME", value_enum, default_value = "cpu")]
+    context: CopyContext,
+    #[command(flatten)]
+    recording: Recording,
+}
+
+/// Reads all files before any record is kept.
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut records = Vec::new();
+    for source in &arguments.from {
+        let before = records.len();
+        for file in files(source)? {
+            let read = text_of(&file).and_then(|text| arguments.records(&file, &text));
+            let failed = |why| Failure::refused(format!("{}: {why}", file.display()));
+            records.extend(read.map_err(failed)?);
+        }
+        if records.len() == before {
+            let why = "holds no file of the study (the name says what was measured: --help)";
+            return Err(Failure::refused(format!("{}: {why}", source.display())));
+        }
+    }
+    let mut recorder = Recorder::new(&arguments.recording)?;
+    records.into_iter().try_for_each(|record| recorder.take(record))?;
+    recorder.finish(|records| format!("read {}\n", plural(records.len() as u64, "point")))
+}
+
+/// Returns the file, or the files of a folder and of its folders.
+fn files(source: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = vec![source.to_owned()];
+    for _ in 0..2 {
+        let (folders, mut others): (Vec<PathBuf>, _) =
+            files.into_iter().partition(|path| path.is_dir());
+        for folder in folders {
+            let failed = |error| Failure::refused(format!("{}: {error}", folder.display()));
+            for entry in std::fs::read_dir(&folder).map_err(failed)? {
+                others.push(entry.map_err(failed)?.path());
+            }
+        }
+        files = others;
+    }
+    files.retain(|path| !path.is_dir());
+    files.sort();
+    Ok(files)
+}
+
+fn text_of(file: &Path) -> Result<String, String> {
+    if StudyFile::of(file).is_none() && operation_of(file).is_none() {
+        return Ok(String::new());
+    }
+    let mut text = String::new();
+    let opened = File::open(file);
+    let read = opened.and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+    match read.map_err(|error| error.to_string())? as u64 {
+        0..=MAX_BYTES => Ok(text),
+        _ => Err(format!("longer than {MAX_BYTES} bytes")),
+    }
+}
+
+impl Arguments {
+    fn records(&self, file: &Path, text: &str) -> Result<Vec<RunRecord>, String> {
+        if let Some(operation) = operation_of(file) {
+            return Ok(vec![self.trace(file, TraceFile::parse(operation, text)?)]);
+        }
+        let folder = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        let folder = folder.unwrap_or_default();
+        let mut workload = Workload::new("copy").with("path", UNKNOWN);
+        let study = StudyFile::of(file);
+        match study {
+            None | Some(StudyFile::Synthesis) => return Ok(Vec::new()),
+            Some(StudyFile::Pollution) => {
+                workload.kind = "pollution".into();
+                let parts: Vec<&str> = folder.split('_').collect();
+                let wanted = "its folder must say who copied what, as cpu_from_224";
+                let (Some(neighbour), Some(bytes)) = (parts.first(), parts.last()) else {
+                    return Err(wanted.to_owned());
+                };
+                let bytes: u64 = bytes.parse().map_err(|_| wanted.to_owned())?;
+                let direction = match &parts[1..parts.len().max(2) - 1] {
+                    [one] => *one,
+                    ["from", "to"] => "both",
+                    _ => return Err(wanted.to_owned()),
+                };
+                workload = workload.with("neighbour", *neighbour);
+                workload = workload.with("direction", direction).with("block_bytes", bytes);
+            }
+            Some(_) => {
+                let named = ["cpu", "exclusive", "shared", "priority"].contains(&folder);
+                let context = if named { folder.to_owned() } else { self.context.to_string() };
+                workload = workload.with("context", context);
+            }
+        }
+        let template = self.elsewhere(file, workload);
+        study.map_or(Ok(Vec::new()), |study| study.records(text, &template))
+    }
+
+    fn trace(&self, file: &Path, read: TraceFile) -> RunRecord {
+        let (first, last) = (read.records.first(), read.records.last());
+        let first_ns = first.map_or(0, |record| record.before_ns);
+        let wall_ns = last.map_or(0, |record| record.after_ns.saturating_sub(first_ns));
+        let seconds = std::time::Duration::from_nanos(wall_ns).as_secs_f64();
+        let mut record = self.elsewhere(file, Workload::new("trace").with("seconds", seconds));
+        (record.origin_ns, record.wall_ns) = (first_ns, wall_ns);
+        let mut trace = Trace::new(false);
+        trace.add(&read.records);
+        record.counters = trace.calls_by_size();
+        if read.long_addresses > 0 {
+            let count = read.long_addresses;
+            record
+                .warnings
+                .push(format!("{count} addresses of more than 16 digits: their last 16 are used"));
+        }
+        record
+    }
+
+    /// Returns a record of this invocation without facts of this host. Files of one folder are of
+    /// one host, those of another folder may be of another.
+    fn elsewhere(&self, file: &Path, workload: Workload) -> RunRecord {
+        let engine = EngineInfo {
+            name: workload.kind.clone(),
+            target: file.display().to_string(),
+            emulated: false,
+        };
+        let verb = match &*workload.kind {
+            "copy" if file.to_string_lossy().contains("measures_") => "bandwidth",
+            "copy" => "latency",
+            kind => kind,
+        };
+        let study = format!("copy/{verb}");
+        let mut record = self.recording.context().blank_record(engine, workload);
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).display();
+        record.study = study;
+        record.time_utc.clear();
+        record.host =
+            Arc::new(Host { cpu_model: format!("unknown (files of {folder})"), ..Host::default() });
+        record.clock = Clock { source: UNKNOWN.into(), ..Clock::default() };
+        record.noise = NoiseFloor::default();
+        record.warnings = vec![format!(
+            "measured elsewhere: read from {}; host, load and limits are not known, and no byte was verified here",
+            file.display()
+        )];
+        record
+    }
+}

@@ -1,0 +1,354 @@
+//! Reader of the study's files, the inverse of [`super::classic`]. It makes one record for each point, from
+//! a template with the copier, the path and the host. A synthesis holds no single times, from which
+//! all else is computed; it is recognised by name and refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::str::FromStr;
+use std::time::{Duration, UNIX_EPOCH};
+
+use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
+
+use super::MIB;
+use super::classic::NOT_KNOWN;
+use super::pollution::{Counted, MISSES, REFERENCES};
+
+/// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.
+const MAX_POINTS: usize = 10_000;
+const MAX_CHANNELS: usize = 1024;
+const MAX_NAME_BYTES: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StudyFile {
+    /// File name: `micro-benchmark_{from,from_nc,to,to_nc}_<x>.dat`.
+    Latency(StudyCopy),
+    /// File name: `measures_{from,to,from_to}.dat`.
+    Bandwidth(StudyCopy),
+    /// File name: `measure_X.dat`.
+    Pollution,
+    /// File names: `micro-benchmark_..._synth.dat`, `synthesis_<x>.dat`.
+    Synthesis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StudyCopy {
+    /// One of `from`, `to`, `both`, as in records.
+    pub direction: &'static str,
+    pub cold: bool,
+}
+
+impl StudyFile {
+    pub fn of(path: &Path) -> Option<StudyFile> {
+        let name = path.file_name()?.to_str()?.strip_suffix(".dat")?;
+        let latency = name.strip_prefix("micro-benchmark_");
+        if name.starts_with("synthesis_") || latency.is_some_and(|it| it.ends_with("_synth")) {
+            return Some(StudyFile::Synthesis);
+        }
+        match (latency, name.strip_prefix("measures_")) {
+            (Some(rest), _) => StudyCopy::of(rest.rsplit_once('_')?.0).map(StudyFile::Latency),
+            (_, Some(rest)) => StudyCopy::of(rest).map(StudyFile::Bandwidth),
+            _ => name.starts_with("measure_").then_some(StudyFile::Pollution),
+        }
+    }
+
+    /// Returns the points of a file, each the template with the values of the file.
+    ///
+    /// # Errors
+    /// Names the field of the first wrong line; refuses a file without any line.
+    pub fn records(self, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let records = match self {
+            StudyFile::Latency(copy) => latency(copy, text, template)?,
+            StudyFile::Bandwidth(copy) => bandwidth(copy, text, template)?,
+            StudyFile::Pollution => pollution(text, template)?,
+            StudyFile::Synthesis => return Err("a synthesis holds no single times".to_owned()),
+        };
+        match records.len() {
+            0 => Err("holds no measurement".to_owned()),
+            1..=MAX_POINTS => Ok(records),
+            _ => Err(format!("holds more than {MAX_POINTS} points")),
+        }
+    }
+}
+
+impl StudyCopy {
+    fn of(text: &str) -> Option<StudyCopy> {
+        let (name, cold) = text.strip_suffix("_nc").map_or((text, false), |name| (name, true));
+        let directions = [("from", "from"), ("to", "to"), ("from_to", "both")];
+        let (_, direction) = directions.into_iter().find(|(spelt, _)| *spelt == name)?;
+        Some(StudyCopy { direction, cold })
+    }
+
+    /// Returns the blocks that one operation of a record moves.
+    fn passes(self) -> u64 {
+        if self.direction == "both" { 2 } else { 1 }
+    }
+
+    /// Returns a record of this copy and its stage.
+    fn point(self, template: &RunRecord, bytes: u64, spans: &[Span]) -> (RunRecord, Stage) {
+        let mut record = record_of(template, spans);
+        record.set_param("direction", self.direction);
+        record.set_param("block_bytes", bytes);
+        if self.cold {
+            record.set_param("cold", true);
+        }
+        let name = match self.direction {
+            "from" => "copy_from_user",
+            "to" => "copy_to_user",
+            _ => "copy_from_and_to_user",
+        };
+        let mut stage = stage_of(name, spans, record.origin_ns);
+        stage.bytes_per_op = bytes.saturating_mul(self.passes());
+        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        (record, stage)
+    }
+}
+
+struct Line<'a> {
+    number: usize,
+    names: &'static str,
+    fields: Vec<&'a str>,
+}
+
+/// Splits text into lines of these fields, given as names with commas.
+fn lines<'a>(text: &'a str, names: &'static str) -> impl Iterator<Item = Line<'a>> + use<'a> {
+    // One field beyond the maximum of all files shows an excess.
+    let split = |line: &'a str| line.split_whitespace().take(10).collect::<Vec<_>>();
+    let lines = text.lines().map(split).enumerate().filter(|(_, fields)| !fields.is_empty());
+    lines.map(move |(at, fields)| Line { number: at + 1, names, fields })
+}
+
+impl Line<'_> {
+    fn wrong(&self, why: impl std::fmt::Display) -> String {
+        format!("line {}: {why}", self.number)
+    }
+
+    fn check_fields(&self) -> Result<(), String> {
+        let (found, wanted) = (self.fields.len(), self.names.split(", ").count());
+        let wrong = || self.wrong(format!("{found} fields; {wanted} are wanted: {}", self.names));
+        if found == wanted { Ok(()) } else { Err(wrong()) }
+    }
+
+    fn value<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<T, String> {
+        let name = self.names.split(", ").nth(at).unwrap_or_default();
+        let value = self.fields[at].parse().ok().filter(fits);
+        let wrong = || self.wrong(format!("`{:.40}` is no value of `{name}`", self.fields[at]));
+        value.ok_or_else(wrong)
+    }
+
+    fn known<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<Option<T>, String> {
+        if self.fields[at] == NOT_KNOWN { Ok(None) } else { self.value(at, fits).map(Some) }
+    }
+
+    fn span(&self, at: usize) -> Result<Span, String> {
+        let before = self.value(at, |_| true)?;
+        let after = self.value(at + 1, |after| *after >= before)?;
+        Ok(Span { before, after, ns: self.value(at + 2, |ns| *ns <= after - before)? })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    before: u64,
+    after: u64,
+    ns: u64,
+}
+
+/// Returns a point that begins and ends with these spans. A clock that counts from 1970 dates it.
+fn record_of(template: &RunRecord, spans: &[Span]) -> RunRecord {
+    /// Time of 2000-01-01: a clock since the start of a machine is far below.
+    const CENTURY_NS: u64 = 946_684_800_000_000_000;
+    let mut record = template.clone();
+    record.origin_ns = spans.iter().map(|span| span.before).min().unwrap_or(0);
+    let end_ns = spans.iter().map(|span| span.after).max().unwrap_or(0);
+    record.wall_ns = end_ns - record.origin_ns;
+    if record.origin_ns >= CENTURY_NS {
+        let time = UNIX_EPOCH + Duration::from_nanos(record.origin_ns);
+        record.time_utc = humantime::format_rfc3339_millis(time).to_string();
+    }
+    record
+}
+
+fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
+    let starts = spans.iter().map(|span| span.before - origin_ns);
+    Stage {
+        name: name.into(),
+        ops_per_sample: 1,
+        start_ns: starts.clone().min().unwrap_or(0),
+        end_ns: spans.iter().map(|span| span.after - origin_ns).max().unwrap_or(0),
+        sample_ns: spans.iter().map(|span| span.ns).collect(),
+        sample_start_ns: starts.collect(),
+        ..Stage::default()
+    }
+}
+
+fn lane_of(device: String, stage: Stage) -> Lane {
+    Lane { device, stages: vec![stage], ..Lane::default() }
+}
+
+fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries {
+    let times_ns = stage.sample_start_ns.clone();
+    TimeSeries { name: name.to_owned(), times_ns, values, ..TimeSeries::default() }
+}
+
+fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let mut sizes: BTreeMap<u64, (BTreeSet<u32>, Vec<Span>)> = BTreeMap::new();
+    for line in lines(text, "CPU, bytes, ns before, ns after, ns") {
+        line.check_fields()?;
+        let (cpu, span) = (line.known(0, |_: &u32| true)?, line.span(2)?);
+        let (cpus, spans) = sizes.entry(line.value(1, |bytes| *bytes > 0)?).or_default();
+        cpus.extend(cpu);
+        spans.push(span);
+    }
+    let record = |(bytes, (cpus, spans)): (u64, (BTreeSet<u32>, Vec<Span>))| {
+        let (mut record, stage) = copy.point(template, bytes, &spans);
+        let seen_cpus = cpus.into_iter().collect();
+        record.lanes = vec![Lane { seen_cpus, ..lane_of(format!("{bytes} B"), stage) }];
+        record
+    };
+    Ok(sizes.into_iter().map(record).collect())
+}
+
+struct ChannelLine {
+    number: u32,
+    bytes: u64,
+    operations: u64,
+    span: Span,
+    mib_per_s: f64,
+    /// True if each operation went both ways, by its rate.
+    is_both_ways: bool,
+}
+
+fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let (mut records, mut channels) = (Vec::new(), Vec::<ChannelLine>::new());
+    for mut line in lines(text, "channel, bytes, operations, ns before, ns after, ns, MB/s") {
+        // The total is behind the last channel, or on its own line.
+        let total = line.fields.iter().position(|field| *field == "total_band=");
+        let total = total.map(|at| line.fields.split_off(at));
+        if total.is_none() || !line.fields.is_empty() {
+            channels.push(channel_of(copy, &line, &channels)?);
+        }
+        let Some(total) = total else { continue };
+        // Each summand was rounded.
+        let sum: f64 = channels.iter().map(|channel| channel.mib_per_s).sum();
+        let allowed = 2e-6 * channels.len() as f64 + 1e-6 * sum;
+        match total[1..] {
+            [rate] if rate.parse().is_ok_and(|rate: f64| (rate - sum).abs() <= allowed) => {}
+            _ => return Err(line.wrong(format!("total_band= is not the sum, {sum:.6}"))),
+        }
+        if channels.is_empty() {
+            return Err(line.wrong("total_band= of no channel"));
+        }
+        records.push(group_of(copy, &channels, template));
+        channels.clear();
+    }
+    if channels.is_empty() {
+        return Ok(records);
+    }
+    Err("ends without the total_band= of the last channels: it is cut off".to_owned())
+}
+
+fn channel_of(
+    copy: StudyCopy,
+    line: &Line<'_>,
+    before: &[ChannelLine],
+) -> Result<ChannelLine, String> {
+    line.check_fields()?;
+    let number = line.value(0, |_| true)?;
+    let [bytes, operations]: [u64; 2] =
+        [line.value(1, |bytes| *bytes > 0)?, line.value(2, |count| *count > 0)?];
+    let mib_per_s = line.value(6, |rate: &f64| rate.is_finite() && *rate >= 0.0)?;
+    let span = line.span(3)?;
+    // Both ways, and read as well as written.
+    let traffic = bytes.checked_mul(4).and_then(|bytes| bytes.checked_mul(operations));
+    let computed = bytes as f64 * operations as f64 / span.ns.max(1) as f64 * 1e9 / MIB;
+    // Equal except for the digits of the file.
+    let is_near = |rate: f64| (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate;
+    let is_both_ways = !is_near(computed) && copy.direction == "both" && is_near(2.0 * computed);
+    let is_known = before.iter().any(|it| it.number == number || it.bytes != bytes);
+    for (is_wrong, why) in [
+        (is_known || before.len() >= MAX_CHANNELS, "a channel twice, of another size, or too many"),
+        (traffic.is_none(), "bytes x operations are more than can be counted"),
+        (
+            span.ns == 0 || !is_near(computed) && !is_both_ways,
+            "the rate is not bytes x operations / time, in MB of 2^20 bytes",
+        ),
+    ] {
+        if is_wrong {
+            return Err(line.wrong(why));
+        }
+    }
+    Ok(ChannelLine { number, bytes, operations, span, mib_per_s, is_both_ways })
+}
+
+fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> RunRecord {
+    let spans: Vec<Span> = channels.iter().map(|channel| channel.span).collect();
+    let (mut record, whole) = copy.point(template, channels[0].bytes, &spans);
+    record.set_param("lanes", channels.len() as u64);
+    let lane = |channel: &ChannelLine| {
+        let own = stage_of(&whole.name, &[channel.span], record.origin_ns);
+        let (bytes, passes) = (channel.bytes, copy.passes());
+        // A record's operation goes both ways; in a file that counts each way it is two.
+        let (bytes_per_op, ops_per_sample) = match channel.operations {
+            operations if channel.is_both_ways => (bytes * passes, operations),
+            operations if operations.is_multiple_of(passes) => {
+                (bytes * passes, operations / passes)
+            }
+            operations => (bytes, operations),
+        };
+        let traffic_bytes_per_op = bytes_per_op.saturating_mul(2);
+        let stage = Stage { bytes_per_op, ops_per_sample, traffic_bytes_per_op, ..own };
+        lane_of(format!("channel {}", channel.number), stage)
+    };
+    record.lanes = channels.iter().map(lane).collect();
+    record
+}
+
+fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let names = "program, ns before, ns after, ns, cache references, misses, % misses";
+    let mut tests: BTreeMap<&str, (Vec<Span>, Vec<Option<Counted>>)> = BTreeMap::new();
+    for line in lines(text, names) {
+        line.check_fields()?;
+        let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
+        let counted = match (count(4)?, count(5)?) {
+            (Some(references), Some(misses)) => {
+                Some(Counted { references: references as f64, misses: misses as f64 })
+            }
+            (None, None) => None,
+            _ => return Err(line.wrong("references without misses, or misses without references")),
+        };
+        // The share of no references is undefined.
+        line.known(6, |share: &f64| share.is_finite() && *share >= 0.0)?;
+        let test = line.fields[0];
+        if test.len() > MAX_NAME_BYTES {
+            return Err(line.wrong(format!("a name of more than {MAX_NAME_BYTES} bytes")));
+        }
+        let (spans, counts) = tests.entry(test).or_default();
+        spans.push(line.span(1)?);
+        counts.push(counted);
+    }
+    let record = |(test, (spans, counts)): (&str, (Vec<Span>, Vec<Option<Counted>>))| {
+        let mut record = record_of(template, &spans);
+        let stage = stage_of(test, &spans, record.origin_ns);
+        record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];
+        for name in [REFERENCES, MISSES] {
+            let of = |run: Counted| if name == MISSES { run.misses } else { run.references };
+            let values: Vec<Option<f64>> = counts.iter().map(|run| run.map(of)).collect();
+            // A sum over all runs needs a count of each.
+            if let Some(value) = values.iter().copied().sum::<Option<f64>>() {
+                record.counters.push(Counter { value, ..Counter::count(name, 0) });
+            }
+            if values.iter().any(Option::is_some) {
+                record.series.push(series_of(name, &stage, values));
+            }
+        }
+        record.lanes = vec![lane_of(test.to_owned(), stage)];
+        record.set_param("test", test.to_owned());
+        record
+    };
+    Ok(tests.into_iter().map(record).collect())
+}
+
+#[cfg(test)]
+mod tests;
