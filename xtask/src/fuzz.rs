@@ -10,7 +10,7 @@ use daqmeter_vm::shell::{line, need, root, started, target};
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;
 
-const FUZZ_TARGETS: [&str; 18] = [
+const FUZZ_TARGETS: [&str; 17] = [
     "record_line",
     "units",
     "profile",
