@@ -562,7 +562,10 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "devices: emu:l0 is there twice",
         ),
         (text("kind = \"file\"\npath = \"x\"", &[], "kind = \"reed\""), "did you mean `read`?"),
-        (format!("titel = \"x\"\n{}", text(MEMORY, &[], READ)), "a.toml: titel: unknown field `titel`"),
+        (
+            format!("titel = \"x\"\n{}", text(MEMORY, &[], READ)),
+            "a.toml: titel: unknown field `titel`",
+        ),
         (text(MEMORY, &[], READ).replace("4KiB", "100B"), "block: is 100; whole cache lines"),
         (
             text(MEMORY, &[], READ).replace("buffers = 2", "buffers = 0"),

@@ -23,9 +23,7 @@ pub(super) fn benches() -> Result<StepDone> {
 }
 
 pub(super) fn zenoh(more: &str) -> Result<()> {
-    line("cargo test --quiet -p daqmeter-readout --features zenoh --test readout")
-        .words(more)
-        .run()
+    line("cargo test --quiet -p daqmeter-readout --features zenoh --test readout").words(more).run()
 }
 
 pub(super) fn docs() -> Result<StepDone> {

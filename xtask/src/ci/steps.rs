@@ -91,9 +91,7 @@ pub(super) const STEPS: &[Step] = &[
     }),
     step("the Etherbone study on emulated bridges", Alone, &[PROGRAM], || ran(checks::etherbone())),
     step("read-out: maximum rate and study", Alone, &[PROGRAM], || ran(tried(checks::read_out))),
-    step("read-out over Zenoh", Alone, &[ZENOH_BUILD], || {
-        ran(tried(|| builds::zenoh("zenoh")))
-    }),
+    step("read-out over Zenoh", Alone, &[ZENOH_BUILD], || ran(tried(|| builds::zenoh("zenoh")))),
     step("copies: the study's figures and claims", Alone, &[PROGRAM, COPY_MACHINES], || {
         ran(tried(checks::copies))
     }),

@@ -41,42 +41,30 @@ fn other(what: &str, error: impl std::fmt::Display) -> TransportError {
     TransportError::Other(format!("zenoh: {what}: {first}"))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedMemory {
-    /// As Zenoh does it: from 3 KiB on, while its 16 MiB of them have space.
-    Used,
-    /// Everything goes over the network, as between two hosts.
-    NotUsed,
-}
-
 /// Opens a session at an address: `host:port`, or a Zenoh endpoint (`tcp/host:port`).
-pub fn session(
-    address: &str,
-    listens: bool,
-    memory: SharedMemory,
-) -> Result<Session, TransportError> {
-    let mut config = Config::default();
-    let mut set = |key: &str, value: String| {
-        config.insert_json5(key, &value).map_err(|error| other(&format!("cannot set {key}"), error))
-    };
-    if memory == SharedMemory::NotUsed {
-        set("transport/shared_memory/enabled", "false".to_owned())?;
-    }
+fn session(address: &str, listens: bool) -> Result<Session, TransportError> {
     let endpoint =
         if address.contains('/') { address.to_owned() } else { format!("tcp/{address}") };
-    set("scouting/multicast/enabled", "false".to_owned())?;
-    let (own, peer) =
-        if listens { (endpoint, None) } else { ("tcp/127.0.0.1:0".to_owned(), Some(endpoint)) };
-    set("listen/endpoints", format!("[\"{own}\"]"))?;
-    if let Some(peer) = peer {
-        set("connect/endpoints", format!("[\"{peer}\"]"))?;
+    let own = if listens { &endpoint } else { "tcp/127.0.0.1:0" };
+    let mut settings = vec![
+        ("scouting/multicast/enabled", "false".to_owned()),
+        ("listen/endpoints", format!("[\"{own}\"]")),
+    ];
+    if !listens {
+        settings.push(("connect/endpoints", format!("[\"{endpoint}\"]")));
+    }
+    let mut config = Config::default();
+    for (key, value) in settings {
+        config
+            .insert_json5(key, &value)
+            .map_err(|error| other(&format!("cannot set {key}"), error))?;
     }
     zenoh::open(config)
         .wait()
         .map_err(|error| other(&format!("cannot open a session at {address}"), error))
 }
 
-pub fn locator(session: &Session, address: &str) -> String {
+fn locator(session: &Session, address: &str) -> String {
     let locators = session.info().locators().wait();
     let mut locators = locators.iter().map(ToString::to_string);
     let over_tcp = locators.find(|at| at.starts_with("tcp/"));
@@ -95,7 +83,7 @@ impl PageTransport for ZenohTransport {
         settings: &Publish,
         hello: &PublisherHello,
     ) -> Result<Box<dyn PageOutlet>, TransportError> {
-        let session = session(&settings.address, true, SharedMemory::Used)?;
+        let session = session(&settings.address, true)?;
         let address = locator(&session, &settings.address);
         let mut lanes = Vec::new();
         for tag in &hello.tags {
@@ -143,7 +131,7 @@ impl PageTransport for ZenohTransport {
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn PageInlet>, TransportError> {
-        let session = session(&settings.address, false, SharedMemory::Used)?;
+        let session = session(&settings.address, false)?;
         let hello = hellos(&session, quit)?;
         let wanted = if subscription.tags.is_empty() {
             hello.tags.clone()
