@@ -74,7 +74,7 @@ fn put_packed(stage: &Path, path: &str, bytes: &[u8]) -> Result<()> {
 }
 
 fn manuals(program: &Path, verbs: &[&str], stage: &Path) -> Result<()> {
-    let text = started(program).arg("man").args(verbs).output()?;
+    let text = started(program).arg("help").arg("--man").args(verbs).output()?;
     let name = [&["daqmeter"], verbs].concat().join("-");
     put_packed(stage, &format!("usr/share/man/man1/{name}.1"), text.as_bytes())?;
     for verb in below(&text, &name) {

@@ -55,7 +55,7 @@ impl Bare {
         self.daqmeter(program, "report /tmp/r.jsonl -o /tmp/r.html")?;
         let page = fs::read_to_string(self.root.join("tmp/r.html"))?;
         ensure!(page.contains("emu:l0"), "the page does not show the board");
-        let manual = self.daqmeter(program, "man readout run")?;
+        let manual = self.daqmeter(program, "help --man readout run")?;
         ensure!(manual.contains(".SH SYNOPSIS"), "{manual}");
         Ok(())
     }

@@ -149,24 +149,19 @@ fn selected(
 }
 
 fn heading(name: &str, path: &Path, records: &[RunRecord]) -> String {
-    let Some(first) = records.first() else {
+    let Some(RunRecord { time_utc, tool, host, .. }) = records.first() else {
         return String::new();
     };
     let mut runs: Vec<&str> = records.iter().map(|record| record.run_id.as_str()).collect();
     runs.sort_unstable();
     runs.dedup();
-    let time = match first.time_utc.as_str() {
-        "" => "an unknown time",
-        time => time.get(..16).unwrap_or(time),
-    };
     format!(
-        "{name}  {}: {} records of {} run(s) from {time}, {} {} ({}), {}\n",
+        "{name}  {}: {} records of {} run(s) from {time_utc}, {} ({}), {}\n",
         path.display(),
         records.len(),
         runs.len(),
-        first.tool.name,
-        first.tool.version,
-        first.tool.git_revision,
-        first.host.cpu_model
+        tool.version,
+        tool.git_revision,
+        host.cpu_model
     )
 }

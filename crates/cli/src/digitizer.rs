@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Args, Subcommand, ValueEnum};
+use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
-use daqmeter_digitizer::request::TriggerCompletion;
-use daqmeter_digitizer::{DigitizerRequest, Function};
 use daqmeter_harness::{Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
 use daqmeter_record::RunRecord;
@@ -126,7 +125,9 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     bench.measure(&request, &settings, None)?;
     bench.recorder.progress.finish_and_clear();
-    notes(&arguments.request).iter().for_each(|note| tell(&format!("daqmeter: {note}")));
+    if request.conversion.fast {
+        tell(&format!("daqmeter: {}", fast_warning(&request.conversion)));
+    }
     bench.recorder.finish(|records| printed(arguments.format, records))
 }
 
@@ -146,37 +147,6 @@ fn printed(format: Format, records: &[RunRecord]) -> String {
 fn faults(record: &RunRecord) -> String {
     rate::undone(&record.outcome)
         .map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
-}
-
-fn notes(request: &DigitizerRequest) -> Vec<String> {
-    let functions = request.functions();
-    let runs = |wanted: &[Function]| wanted.iter().any(|function| functions.contains(function));
-    let scales = runs(&[Function::DecimateScale, Function::Scale]);
-    let converts = runs(&Function::CONVERSIONS);
-    let without_loop = request.passes == 0;
-    let fast = request.conversion.fast;
-    let idle = [
-        (
-            request.completion == TriggerCompletion::Interrupt && without_loop,
-            "-i had no effect: it says how to wait for triggers, and without -l none are waited for",
-        ),
-        (
-            request.trigger_rate_hz.is_some() && without_loop,
-            "--rate had no effect: without -l no triggers are waited for",
-        ),
-        (fast && !scales, "--fast had no effect: only functions 1, 3 and 99 scale"),
-        (
-            request.conversion.degrees && !runs(&[Function::SignedF64]),
-            "--degrees had no effect: only functions 6 and 99 convert phases to doubles",
-        ),
-        (
-            request.block_bytes > 0 && !converts,
-            "--block had no effect: there is no conversion to fuse with",
-        ),
-        (request.fuse && !converts, "--fuse had no effect: there is no conversion to fuse with"),
-    ];
-    let idle = idle.into_iter().filter(|(is, _)| *is).map(|(_, note)| note.to_owned());
-    idle.chain((fast && scales).then(|| fast_warning(&request.conversion))).collect()
 }
 
 fn fast_warning(conversion: &ConversionRequest) -> String {
@@ -211,7 +181,7 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         });
     }
     tell(&format!(
-        "daqmeter: {} stands at {}; Ctrl-C ends it",
+        "daqmeter: {} is served at {}; Ctrl-C ends it",
         arguments.board,
         served.path.display()
     ));

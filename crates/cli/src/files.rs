@@ -1,11 +1,10 @@
 //! Files of records on the command line: files, or folders of them.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use daqmeter_record::RunRecord;
 
-use crate::output::{Failure, read_parts, tell};
+use crate::output::{Failure, read_file, tell};
 
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let files = files_of(paths)?;
@@ -17,10 +16,14 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
             tell(&format!("daqmeter: {}: is empty, left out", file.display()));
             continue;
         }
-        read_parts(file, |part| {
-            records.extend(part);
-            ControlFlow::Continue(())
-        })?;
+        let read = read_file(file)?;
+        if read.is_empty() {
+            return Err(Failure::refused(format!(
+                "{}: holds no record that this daqmeter can read",
+                file.display()
+            )));
+        }
+        records.extend(read);
     }
     if records.is_empty() {
         let (shown, files) = (shown(paths), files.len());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum as _};
 use daqmeter_campaign::{ENGINES, Plan};
 use daqmeter_digitizer::Function;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
@@ -24,30 +24,43 @@ use crate::output::{Failure, emit};
 pub(crate) struct Arguments {
     /// Only this: devices, engines, plans, paths, functions, kernels, bridges, scenarios, copies;
     /// or a plan or a path, by name or file
-    #[arg(value_name = "WHAT", value_parser = asked)]
-    what: Option<Asked>,
+    #[arg(value_name = "WHAT")]
+    what: Option<String>,
     /// Print the file of a path, to begin one of your own
     #[arg(long, requires = "what")]
     toml: bool,
 }
 
-#[derive(Clone, Debug)]
-enum Asked {
-    Section(What),
-    Plan(String),
-    Path(String),
-}
+/// Name for the command line, title and table of each section.
+type Section = (&'static str, &'static str, fn() -> String);
 
-fn asked(text: &str) -> Result<Asked, String> {
-    match What::from_str(text, true) {
-        Ok(what) => Ok(Asked::Section(what)),
-        Err(_) if is_path(text) => Ok(Asked::Path(text.to_owned())),
-        Err(_) if crate::run::is_named(text) => Ok(Asked::Plan(text.to_owned())),
-        Err(_) => Err(format!(
-            "there is no section, plan or path of that name; there are: {}",
-            nouns().join(", ")
-        )),
-    }
+const SECTIONS: [Section; 9] = [
+    ("devices", "Devices", devices),
+    ("engines", "Engines", engine_list),
+    ("plans", "Plans (run ...)", crate::run::shipped),
+    ("paths", "Paths (path ...)", paths),
+    ("functions", "Functions (digitizer -A)", functions),
+    ("kernels", "Kernels", kernels),
+    ("bridges", "Bridges (eb ... emu/<bridge>)", bridges),
+    ("scenarios", "Scenarios (readout ... <scenario>)", scenarios),
+    ("copies", "Ways to copy (copy ... --path)", copies),
+];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let wanted = arguments.what.as_deref();
+    let sections = SECTIONS.iter().filter(|(name, ..)| wanted.is_none_or(|wanted| wanted == *name));
+    let text: Vec<String> =
+        sections.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
+    emit(&match wanted {
+        Some(name) if text.is_empty() && is_path(name) => {
+            let path = daqmeter_path::Path::load(name).map_err(Failure::refused)?;
+            if arguments.toml { path.text } else { path.picture() + "\n" }
+        }
+        Some(name) if text.is_empty() => {
+            crate::run::points(&Plan::load(name).map_err(Failure::refused)?)
+        }
+        _ => text.join("\n"),
+    })
 }
 
 /// Returns true for a path that ships, or a file with the tables of one. An unreadable file counts
@@ -56,57 +69,6 @@ fn is_path(text: &str) -> bool {
     let is_table = |line: &str| ["[source]", "[[stage]]", "[sink]"].contains(&line.trim());
     let of_path = |text: String| text.lines().any(is_table);
     SHIPPED_PATHS.shipped(text).is_some() || text_input(Path::new(text)).is_ok_and(of_path)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
-    Devices,
-    Engines,
-    Plans,
-    Paths,
-    Functions,
-    Kernels,
-    Bridges,
-    Scenarios,
-    Copies,
-}
-
-pub(crate) fn nouns() -> Vec<String> {
-    let names = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-    names.map(|value| value.get_name().to_owned()).collect()
-}
-
-type Section = (What, &'static str, fn() -> String);
-
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let only = match &arguments.what {
-        Some(Asked::Plan(name)) => {
-            let plan = Plan::load(name).map_err(Failure::refused)?;
-            return emit(&crate::run::points(&plan));
-        }
-        Some(Asked::Path(name)) => {
-            let path = daqmeter_path::Path::load(name).map_err(Failure::refused)?;
-            let text = if arguments.toml { path.text } else { path.picture() + "\n" };
-            return emit(&text);
-        }
-        Some(Asked::Section(what)) => Some(*what),
-        None => None,
-    };
-    let sections: [Section; 9] = [
-        (What::Devices, "Devices", devices),
-        (What::Engines, "Engines", engine_list),
-        (What::Plans, "Plans (run ...)", crate::run::shipped),
-        (What::Paths, "Paths (path ...)", paths),
-        (What::Functions, "Functions (digitizer -A)", functions),
-        (What::Kernels, "Kernels", kernels),
-        (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),
-        (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios),
-        (What::Copies, "Ways to copy (copy ... --path)", copies),
-    ];
-    let wanted = sections.into_iter().filter(|(what, ..)| only.is_none_or(|only| only == *what));
-    let text: Vec<String> =
-        wanted.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
-    emit(&text.join("\n"))
 }
 
 fn devices() -> String {
@@ -172,25 +134,14 @@ fn scenarios() -> String {
         let card = &scenario.card;
         let elinks = scenario.elinks(0, 0).len();
         let source = if scenario.replays() { "replayed" } else { "live" };
-        // The first sentence of the comment at the head of the file.
-        let about: String =
-            text.lines().map_while(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
-        let about = about
-            .split(": ")
-            .next()
-            .unwrap_or("")
-            .split(". ")
-            .next()
-            .unwrap_or("")
-            .trim_end_matches('.')
-            .to_owned();
+        let about = text.trim_start_matches("# ").split([':', '\n']).next().unwrap_or_default();
         vec![
             (*name).to_owned(),
             format!("{} x {}", card.devices, card.channels),
             elinks.to_string(),
             format!("{} B", card.payload.0),
             source.to_owned(),
-            about,
+            about.to_owned(),
         ]
     };
     let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];

@@ -1,7 +1,7 @@
 //! Outputs: stdout for people and programs, stderr for progress and trouble, files for records.
 //!
 //! All printed text goes through [`emit`], [`tell`] or [`Failure::report`], and there through the
-//! sanitiser. [`read_parts`] and the recorder make the text of records printable.
+//! sanitiser. [`read_file`] and the recorder make the text of records printable.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -68,55 +68,19 @@ pub(crate) fn write_with<T, E: Display>(
     })
 }
 
-/// Reads records from a file, or stdin for `-`, in parts, and reports unreadable lines. Returns the
-/// number of records.
-pub(crate) fn read_parts(
-    path: &Path,
-    take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
-) -> Result<usize, Failure> {
-    match read_file_parts(path, take)? {
-        0 => Err(Failure::refused(format!(
-            "{}: holds no record that this daqmeter can read",
-            path.display()
-        ))),
-        records => Ok(records),
-    }
-}
-
-/// Reads one file, which may be empty, and reports unreadable lines.
+/// Reads records from a file, or stdin for `-`, and reports unreadable lines.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
-    let mut records = Vec::new();
-    read_file_parts(path, |part| {
-        records.extend(part);
-        ControlFlow::Continue(())
-    })?;
-    Ok(records)
-}
-
-fn read_file_parts(
-    path: &Path,
-    mut take: impl FnMut(Vec<RunRecord>) -> ControlFlow<()>,
-) -> Result<usize, Failure> {
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
-    let (mut records, mut errors) = (0, Vec::new());
-    // The last record is held back, since the next part of the file may continue it.
-    let mut last = None;
+    let (mut records, mut errors) = (Vec::new(), Vec::new());
     let each = |line: Result<RunRecord, jsonl::LineError>| {
-        let record = match line {
-            Ok(record) => record,
-            Err(error) => {
-                errors.push(error);
-                return ControlFlow::Continue(());
-            }
-        };
-        let mut joined: Vec<RunRecord> = last.take().into_iter().collect();
-        joined.push(record);
-        join_last(&mut joined);
-        last = joined.pop();
-        records += joined.len();
-        take(joined)
+        match line {
+            Ok(record) => records.push(record),
+            Err(error) => errors.push(error),
+        }
+        join_last(&mut records);
+        ControlFlow::Continue(())
     };
     if path.as_os_str() == "-" {
         jsonl::each_printable(io::stdin().lock(), each).map_err(refused)?;
@@ -125,18 +89,11 @@ fn read_file_parts(
         jsonl::each_printable(io::BufReader::with_capacity(1 << 20, file), each)
             .map_err(refused)?;
     }
-    if let Some(last) = last {
-        records += 1;
-        let _ = take(vec![last]);
-    }
     for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
-    if errors.len() > MAX_LINES_REPORTED {
-        tell(&format!(
-            "daqmeter: {shown}: {} more lines could not be read",
-            errors.len() - MAX_LINES_REPORTED
-        ));
+    if let Some(more) = errors.len().checked_sub(MAX_LINES_REPORTED + 1) {
+        tell(&format!("daqmeter: {shown}: {} more lines could not be read", more + 1));
     }
     Ok(records)
 }

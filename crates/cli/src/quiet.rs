@@ -20,53 +20,44 @@ const LONGEST: Duration = Duration::from_secs(15);
 /// Time of one look: thirty ticks of `/proc/stat`, so that a tick is 3 % of a CPU.
 const LOOK: Duration = Duration::from_millis(300);
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Waited {
-    Quiet,
-    Busy(f64),
-}
-
 /// Looks until the host is quiet, time for another look is lacking, or a signal came. Reports the
 /// wait on stderr.
-pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) -> Waited {
+pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) {
     let longest = (budget / PART).min(LONGEST);
-    let mut is_told = false;
-    let look = |share: f64| {
-        if !is_told {
-            is_told = true;
-            tell(&format!(
-                "daqmeter: other programs take {:.0} % of the CPUs: waiting up to {:.0} s for quiet (--no-wait measures at once)",
-                share * 100.0,
-                longest.as_secs_f64()
-            ));
-        }
-    };
-    let waited = until_quiet(longest, foreign_share, look, is_stopped);
-    if let Waited::Busy(share) = waited {
+    let busy = until_quiet(longest, foreign_share, is_stopped, |share| {
         tell(&format!(
-            "daqmeter: other programs still take {:.0} % of the CPUs: measuring beside them",
-            share * 100.0
+            "daqmeter: other programs take {:.0} % of the CPUs: waiting up to {:.0} s for quiet (--no-wait measures at once)",
+            share * 100.0,
+            longest.as_secs_f64()
+        ));
+    });
+    if let Some(share) = busy {
+        let share = share * 100.0;
+        tell(&format!(
+            "daqmeter: other programs still take {share:.0} % of the CPUs: measuring beside them"
         ));
     }
-    waited
 }
 
+/// Returns the share of other programs if the host is still busy in the end.
 fn until_quiet(
     longest: Duration,
     mut look: impl FnMut() -> f64,
-    mut busy: impl FnMut(f64),
     is_stopped: impl Fn() -> bool,
-) -> Waited {
+    mut begin_to_wait: impl FnMut(f64),
+) -> Option<f64> {
     let looks = (longest.as_millis() / LOOK.as_millis()).max(1);
-    let mut share = 0.0;
+    let mut busy = None;
     for _ in 0..looks {
-        share = look();
+        let share = look();
         if share <= FOREIGN_ON_ALL || is_stopped() {
-            return Waited::Quiet;
+            return None;
         }
-        busy(share);
+        if busy.replace(share).is_none() {
+            begin_to_wait(share);
+        }
     }
-    Waited::Busy(share)
+    busy
 }
 
 /// Share of all CPUs that other programs and the hypervisor take, during one look. It is 0 if the
@@ -91,27 +82,18 @@ fn share(host: cpu_time::HostTimes, own_ns: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn wait(shares: &[f64]) -> (Waited, usize) {
-        let mut looks = shares.iter().copied();
-        let mut told = 0;
-        let waited =
-            until_quiet(LOOK * 10, || looks.next().unwrap_or(0.9), |_| told += 1, || false);
-        (waited, told)
-    }
-
     #[test]
-    fn a_quiet_host_is_measured_at_once_and_a_busy_one_after_a_bounded_time() {
-        assert_eq!(wait(&[0.02]), (Waited::Quiet, 0));
-        assert_eq!(wait(&[0.9, 0.5, 0.05]), (Waited::Quiet, 2));
-        assert_eq!(wait(&[]), (Waited::Busy(0.9), 10));
-        let none = until_quiet(Duration::ZERO, || 0.4, |_| (), || false);
-        assert_eq!(none, Waited::Busy(0.4), "one look however little time there is");
-    }
-
-    #[test]
-    fn a_signal_ends_the_wait() {
-        let waited = until_quiet(LOOK * 10, || 0.9, |_| panic!("it goes on"), || true);
-        assert_eq!(waited, Waited::Quiet);
+    fn a_busy_host_is_waited_for_within_bounds_and_a_signal_ends_the_wait() {
+        let wait = |longest, shares: &[f64], is_stopped| {
+            let (mut looks, mut told) = (shares.iter().copied(), 0);
+            let look = || looks.next().unwrap_or(0.9);
+            (until_quiet(longest, look, || is_stopped, |_| told += 1), told)
+        };
+        assert_eq!(wait(LOOK * 10, &[0.02], false), (None, 0));
+        assert_eq!(wait(LOOK * 10, &[0.9, 0.5, 0.05], false), (None, 1));
+        assert_eq!(wait(LOOK * 10, &[], false), (Some(0.9), 1));
+        assert_eq!(wait(Duration::ZERO, &[0.4], false), (Some(0.4), 1), "one look in any case");
+        assert_eq!(wait(LOOK * 10, &[], true), (None, 0));
     }
 
     #[test]

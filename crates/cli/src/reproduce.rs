@@ -11,9 +11,9 @@ use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::figures;
 use daqmeter_report::page_of;
 use daqmeter_report::studies::{ReproducedStudy, full, text};
-use daqmeter_report::table::{self, stamp};
+use daqmeter_report::table::stamp;
 
-use crate::arguments::{CpuList, count, cpu_list};
+use crate::arguments::count;
 use crate::files::read_all;
 use crate::interrupt;
 use crate::measure::{Bench, Common};
@@ -38,9 +38,6 @@ pub(crate) struct Arguments {
     /// Studies; all without it
     #[arg(value_name = "STUDY", value_parser = names())]
     studies: Vec<String>,
-    /// Print the studies and what each measures here; measure nothing
-    #[arg(long)]
-    list: bool,
     /// Judge these records instead of measuring
     #[arg(long, value_name = "FILE.jsonl")]
     from: Vec<PathBuf>,
@@ -50,9 +47,6 @@ pub(crate) struct Arguments {
     /// Copies of each size, in the study `copy` [default: 300]
     #[arg(long, value_name = "N", value_parser = count)]
     reps: Option<u64>,
-    /// CPUs of the receivers, in turn, in the study `readout`
-    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
-    receiver_pin: Option<CpuList>,
     #[command(flatten)]
     common: Common,
 }
@@ -71,10 +65,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !arguments.studies.is_empty() {
         chosen.retain(|study| arguments.studies.iter().any(|wanted| wanted == study.name));
     }
-    if arguments.list {
-        return emit(&listed(&chosen));
-    }
-    check_options(arguments, &chosen)?;
     if !arguments.from.is_empty() {
         return show(&chosen, &read_all(&arguments.from)?, arguments);
     }
@@ -93,26 +83,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(interrupt::exit_code(code))
 }
 
-fn check_options(arguments: &Arguments, studies: &[Study]) -> Result<(), Failure> {
-    let given =
-        [("reps", arguments.reps.is_some()), ("receiver-pin", arguments.receiver_pin.is_some())];
-    for (option, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
-        if !studies.iter().flat_map(Study::options).any(|known| known == option) {
-            let names: Vec<&str> = studies.iter().map(|study| study.name).collect();
-            return Err(Failure::refused(format!(
-                "--{option} changes nothing in {}: leave it out, or see `daqmeter reproduce --list`",
-                names.join(", ")
-            )));
-        }
-    }
-    Ok(())
-}
-
 fn points(studies: &[Study], arguments: &Arguments) -> Vec<PlannedPoint> {
-    let receivers = arguments.receiver_pin.as_ref();
-    let receivers =
-        receivers.map(|list| list.0.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
-    let options = StudyOptions { reps: arguments.reps, receiver_cpus: receivers.as_deref() };
+    let options = StudyOptions { reps: arguments.reps, receiver_cpus: None };
     let mut points: Vec<_> = studies.iter().flat_map(|study| study.points(&options)).collect();
     if let Some(pin) = &arguments.common.pin {
         points.iter_mut().for_each(|point| point.pin.clone_from(&pin.0));
@@ -148,17 +120,4 @@ fn show(
     }
     let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
     Ok(if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
-}
-
-fn listed(studies: &[Study]) -> String {
-    let row = |study: &Study| {
-        let options = study.options().iter().map(|name| format!("--{name}"));
-        vec![
-            study.name.to_owned(),
-            study.points(&StudyOptions::default()).len().to_string(),
-            options.collect::<Vec<_>>().join(" "),
-            study.about().title.clone(),
-        ]
-    };
-    table::plain(&["study", "points", "options", "document"], studies.iter().map(row))
 }

@@ -2,14 +2,11 @@
 //! about them.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::{
-    Budget, Done, Options, Plan, PlannedPoint, SHIPPED_PLANS, Site, Spend, engine,
-};
+use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, SHIPPED_PLANS, Site, engine};
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
@@ -18,7 +15,7 @@ use daqmeter_report::table;
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
-use crate::output::{Failure, emit, read_file, tell};
+use crate::output::{Failure, read_file, tell};
 
 /// Measure the points of a plan.
 ///
@@ -39,9 +36,6 @@ pub(crate) struct Arguments {
     /// Begin no further point after this time, whatever the plan says
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<Duration>,
-    /// Print the points and what would be waived; measure nothing
-    #[arg(long)]
-    list: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -50,9 +44,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let common = &arguments.common;
     let site = Site { pin: common.pin.clone().map(|list| list.0), ..Site::here() };
     let plan = Plan::load_for(&arguments.plan, &site).map_err(Failure::refused)?;
-    if arguments.list {
-        return emit(&points(&plan));
-    }
     let mut bench = Bench::new(common, plan.points.len())?;
     // No other run writes the file from now on.
     let known = known(arguments)?;
@@ -89,13 +80,15 @@ fn text(records: &[RunRecord]) -> String {
 }
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
-    let go_on = match &arguments.common.recording.records {
-        Some(out) => {
-            format!("daqmeter run {} --records {} --resume goes on", arguments.plan, out.display())
-        }
-        None => "with --records FILE it could be gone on with".to_owned(),
+    let (begun, points) = (done.begun, plural(done.points as u64, "point"));
+    let records = match &arguments.common.recording.records {
+        Some(records) => records.display().to_string(),
+        None => "FILE.jsonl".to_owned(),
     };
-    format!("daqmeter: {} of {} measured; {go_on}", done.begun, plural(done.points as u64, "point"))
+    let plan = &arguments.plan;
+    format!(
+        "daqmeter: {begun} of {points} measured; daqmeter run {plan} --records {records} --resume goes on"
+    )
 }
 
 pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
@@ -124,13 +117,13 @@ pub(crate) fn points(plan: &Plan) -> String {
         ]
     });
     format!(
-        "{}\n{}\n\n{}\n{}, {} of them different; {}\n",
+        "{}\n{}\n\n{}\n{}, {} of them different{}\n",
         sanitise::text(&plan.title),
         plan.about,
         table::plain(&["study", "engine", "parameters", "steps", "times", "state"], rows),
         plural(plan.points.len() as u64, "point"),
         different.len(),
-        time(plan)
+        plan.budget.time.map_or(String::new(), |time| format!("; {} s for all", time.as_secs()))
     )
 }
 
@@ -170,21 +163,6 @@ fn state(point: &PlannedPoint) -> String {
     }
 }
 
-fn time(plan: &Plan) -> String {
-    let seconds = plan.budget.time.map_or(0, |time| time.as_secs());
-    if plan.budget.time.is_some() && plan.budget.spend == Spend::Share {
-        return format!("{seconds} s are shared out among them: steps are shares");
-    }
-    let timed = |point: &PlannedPoint| match point.steps {
-        StepPlan::Timed(time) => time,
-        _ => Duration::ZERO,
-    };
-    let timed_s = plan.points.iter().map(timed).sum::<Duration>().as_secs_f64();
-    let budget =
-        plan.budget.time.map_or(String::new(), |_| format!("; none is begun after {seconds} s"));
-    format!("timed points take {timed_s:.1} s in all, without limits and verification{budget}")
-}
-
 fn steps(steps: StepPlan) -> String {
     match steps {
         StepPlan::Timed(time) => format!("{} ms", time.as_millis()),
@@ -199,8 +177,4 @@ pub(crate) fn shipped() -> String {
         vec![name.to_owned(), plan.points.len().to_string(), plan.title]
     };
     table::plain(&["plan", "points", "what it is"], SHIPPED_PLANS.names().into_iter().map(row))
-}
-
-pub(crate) fn is_named(text: &str) -> bool {
-    SHIPPED_PLANS.names().contains(&text) || text.contains('.') || PathBuf::from(text).is_file()
 }

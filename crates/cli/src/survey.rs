@@ -23,6 +23,7 @@ use crate::named::{Appended, Replaced, refuse_same_files};
 use crate::output::{Failure, tell, write_file};
 use crate::pmu::chosen::Observed;
 use crate::quiet::wait_for_quiet;
+use crate::recorder::Recording;
 use crate::run::refuse_refused;
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next
@@ -95,7 +96,8 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let began = Instant::now();
     refuse_small(daqmeter_sys::available::memory_bytes())?;
-    let Written { page, records: out } = Written::of(arguments)?;
+    let is_there = |name: &str| FilePath::new(name).is_file() || FilePath::new(name).is_dir();
+    let (page, out) = new_files(&arguments.common.recording, is_there)?;
     let mut common = arguments.common.clone();
     (common.recording.records, common.recording.output) = (Some(out.clone()), Some(page.clone()));
     refuse_same_files([("--output", &page), ("--records", &out)])?;
@@ -207,107 +209,51 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
     }
     let _ = write!(out, "\n{}", head(&first.host, records.len(), took.as_secs_f64(), done));
     if with_tables {
-        let _ = write!(out, "\n{}", tables(records));
+        let _ = write!(out, "\n{}\n{}", paths::text(records), table::text(records));
     }
     out
-}
-
-fn tables(records: &[RunRecord]) -> String {
-    let all = [paths::text(records), table::text(records)];
-    let all: Vec<String> = all.into_iter().filter(|text| !text.is_empty()).collect();
-    all.join("\n")
 }
 
 fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {
     let share = |seconds: f64| seconds / took_s * 100.0;
     let lines = format!(
-        "{}, {}, kernel {}\n{} in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification, \
-         {:.1} % the survey itself",
+        "{}, {}, kernel {}\n{} in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification",
         host.cpu_model,
-        topology(host),
+        plural(u64::from(host.logical_cpus), "CPU"),
         host.kernel.split(' ').next().unwrap_or(""),
         plural(points as u64, "point"),
         share(done.timed_s),
-        share(done.measuring_s - done.timed_s),
-        share(took_s - done.measuring_s)
+        share(done.measuring_s - done.timed_s)
     );
     wrapped(&lines, 2) + "\n"
 }
 
-/// CPUs, and their hierarchy where a CPU is not just a core.
-fn topology(host: &Host) -> String {
-    let cpus = plural(u64::from(host.logical_cpus), "CPU");
-    let nodes = host.numa.len() as u64;
-    if host.cores == host.logical_cpus && host.sockets <= 1 && nodes <= 1 {
-        return cpus;
+/// Returns the page and the file of records of a survey as they were named, else with the first
+/// number that is free for both. Records may be appended to an existing file, but a page would be
+/// written over it.
+fn new_files(
+    named: &Recording,
+    is_there: impl Fn(&str) -> bool,
+) -> Result<(Replaced, Appended), Failure> {
+    const MAX_SURVEYS: u64 = 1_000_000;
+    if let Some(page) = named.output.as_ref().filter(|page| is_there(&page.to_string_lossy())) {
+        return Err(Failure::refused(format!(
+            "{} is there: a survey writes over nothing; name a new page with --output",
+            page.display()
+        )));
     }
-    let slower = match host.slower_cpus.len() as u64 {
-        0 => String::new(),
-        slower => format!(", {}", plural(slower, "slower CPU")),
-    };
-    format!(
-        "{cpus} ({}, {}, {}{slower})",
-        plural(host.sockets.into(), "socket"),
-        plural(host.cores.into(), "core"),
-        plural(nodes.max(1), "NUMA node")
-    )
+    let numbers = std::iter::once(String::new()).chain((2..MAX_SURVEYS).map(|at| format!("-{at}")));
+    let mut names = numbers.map(|at| (format!("report{at}.html"), format!("records{at}.jsonl")));
+    let free = names.find(|(page, records)| {
+        (named.output.is_some() || !is_there(page))
+            && (named.records.is_some() || !is_there(records))
+    });
+    let (page, records) = free.ok_or_else(|| {
+        Failure::refused("no name is free here: name files with --output and --records")
+    })?;
+    let page = named.output.clone().unwrap_or_else(|| Replaced::at(page));
+    Ok((page, named.records.clone().unwrap_or_else(|| Appended::at(records))))
 }
-
-/// Files of a survey. They are new, so that those of an earlier survey are kept.
-#[derive(Debug)]
-struct Written {
-    page: Replaced,
-    records: Appended,
-}
-
-impl Written {
-    /// Returns the files as they were named, else with the first number that is free for both.
-    /// Records may be appended to an existing file, but a page would be written over it.
-    fn of(arguments: &Arguments) -> Result<Written, Failure> {
-        Written::beside(
-            &arguments.common.recording.output,
-            &arguments.common.recording.records,
-            |file| file.is_file() || file.is_dir(),
-        )
-    }
-
-    fn beside(
-        page: &Option<Replaced>,
-        records: &Option<Appended>,
-        is_there: impl Fn(&FilePath) -> bool,
-    ) -> Result<Written, Failure> {
-        if let Some(page) = page.as_ref().filter(|page| is_there(page)) {
-            return Err(Failure::refused(format!(
-                "{} is there: a survey writes over nothing; name a new page with --output",
-                page.display()
-            )));
-        }
-        let numbered = |number: u64| {
-            let free = |name: &str, ending: &str| {
-                let file = match number {
-                    1 => format!("{name}.{ending}"),
-                    _ => format!("{name}-{number}.{ending}"),
-                };
-                (!is_there(FilePath::new(&file))).then_some(file)
-            };
-            Some(Written {
-                page: match page {
-                    Some(page) => page.clone(),
-                    None => Replaced::at(free("report", "html")?),
-                },
-                records: match records {
-                    Some(records) => records.clone(),
-                    None => Appended::at(free("records", "jsonl")?),
-                },
-            })
-        };
-        (1..MAX_SURVEYS).find_map(numbered).ok_or_else(|| {
-            Failure::refused("no name is free here: name files with --output and --records")
-        })
-    }
-}
-
-const MAX_SURVEYS: u64 = 1_000_000;
 
 fn advice_text(records: &[RunRecord]) -> String {
     let all = advice(records);
@@ -329,33 +275,21 @@ mod tests {
     /// Regression: a survey emptied the records of the one before and wrote over its page.
     #[test]
     fn files_of_a_survey_before_stay_and_the_next_number_is_taken_for_both() {
-        let there = |names: &'static [&'static str]| {
-            move |file: &FilePath| names.iter().any(|name| file == FilePath::new(name))
-        };
-        let names = |found: Result<Written, Failure>| {
-            let Written { page, records } = found.map_err(|failure| failure.line().to_owned())?;
-            Ok::<_, String>(format!("{} {}", page.display(), records.display()))
-        };
-        let found = |names_there| names(Written::beside(&None, &None, there(names_there)));
-        assert_eq!(found(&[]).unwrap(), "report.html records.jsonl");
-        assert_eq!(
-            found(&["records.jsonl", "report-2.html"]).unwrap(),
-            "report-3.html records-3.jsonl"
-        );
-        let named = Some(Replaced::at("a.html"));
-        let mine = names(Written::beside(&named, &None, there(&["records.jsonl"])));
-        assert_eq!(mine.unwrap(), "a.html records-2.jsonl");
-        let refused = names(Written::beside(&named, &None, there(&["a.html"])));
-        assert!(refused.unwrap_err().starts_with("a.html is there: "));
-    }
-
-    #[test]
-    fn cpus_that_are_not_just_cores_say_what_they_are_parts_of() {
-        let mut host = Host { logical_cpus: 8, cores: 8, sockets: 1, ..Host::default() };
-        assert_eq!(topology(&host), "8 CPUs");
-        (host.cores, host.sockets) = (4, 2);
-        assert_eq!(topology(&host), "8 CPUs (2 sockets, 4 cores, 1 NUMA node)");
-        host.slower_cpus = vec![6, 7];
-        assert!(topology(&host).ends_with("1 NUMA node, 2 slower CPUs)"));
+        let page = |name| Some(Replaced::at(name));
+        for (page, there, found) in [
+            (None, &[][..], Ok("report.html records.jsonl")),
+            (None, &["records.jsonl", "report-2.html"], Ok("report-3.html records-3.jsonl")),
+            (page("a.html"), &["records.jsonl"], Ok("a.html records-2.jsonl")),
+            (page("a.html"), &["a.html"], Err("a.html is there: a survey writes over nothing")),
+        ] {
+            let named = Recording { output: page, ..Recording::default() };
+            match (new_files(&named, |file| there.contains(&file)), found) {
+                (Ok((page, records)), Ok(wanted)) => {
+                    assert_eq!(format!("{} {}", page.display(), records.display()), wanted);
+                }
+                (Err(failure), Err(why)) => assert!(failure.line().starts_with(why)),
+                (_, wanted) => panic!("{wanted:?}"),
+            }
+        }
     }
 }

@@ -88,7 +88,6 @@ fn a_list_shows_points_and_runs_nothing() {
         listed.contains("4 points, 2 of them different") && listed.contains("ready"),
         "{listed}"
     );
-    assert_eq!(stdout(&daqmeter("run", &[&folder.path("plan.toml"), "--list"])), listed);
     assert!(stdout(&daqmeter("list", &["plans"])).contains("digitizer-2017"));
 }
 

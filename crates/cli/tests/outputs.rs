@@ -54,7 +54,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("path run digitizer-crate -o a --records a", same),
         ("path run digitizer-crate -o r.jsonl", records),
         ("path run p.toml -o p.toml", same),
-        ("path run digitizer-crate -o data", "is no page"),
         ("path run digitizer-crate --set source.file=data -o data", same),
         ("readout run gbt --time 10ms -o a --records a", same),
         ("readout run gbt --replay data -o data", same),
@@ -74,7 +73,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("report r.jsonl --format csv -o link", same),
         ("report r.jsonl --format json -o hard.csv", same),
         ("report - -o r.jsonl", records),
-        ("report r.jsonl -o hard.parquet", same),
+        ("report r.jsonl --format parquet -o hard.csv", same),
         ("report . -o hard.csv", records),
         ("ab x y --point null --switch data --records data", same),
         ("ab null null --records page.html", none),
@@ -124,7 +123,7 @@ fn records_that_are_removed_while_they_are_written_are_kept() {
     }
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
-    assert!(stderr(&out).contains("removed or replaced"), "{}", stderr(&out));
+    assert!(stderr(&out).contains("was removed, replaced or shortened"), "{}", stderr(&out));
     assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 100);
 }
 
@@ -175,7 +174,7 @@ fn help_is_a_verb_and_folders_are_read_by_every_verb_of_records() {
         assert_eq!(stdout(&as_verb).trim(), stdout(&as_option).trim());
         assert!(stdout(&as_verb).contains("Usage: daqmeter"));
     }
-    are_refused("help", &[(&["nothing"], "there is no verb `nothing`")]);
+    are_refused("help", &[(&["readout", "nothing"], "there is no verb `readout nothing`")]);
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("day")).unwrap();
     std::fs::write(folder.path().join("day/r.jsonl"), RECORDS).unwrap();
@@ -217,9 +216,18 @@ fn standard_output_is_no_file_of_a_measurement() {
 fn what_cannot_be_done_is_refused_in_a_line() {
     are_refused("survey", &[(&["--budget", "0s"], "no time to measure in")]);
     are_refused("run", &[(&["quick", "--budget", "0"], "no time to measure in")]);
-    are_refused("report", &[(&["r.jsonl", "-o", "x.xlsx"], "`.xlsx` says no format")]);
+    are_refused(
+        "report",
+        &[(
+            &[
+                concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/digitizer.jsonl"),
+                "-o",
+                "x.xlsx",
+            ],
+            "`.xlsx` says no format",
+        )],
+    );
     are_refused("serve", &[(&["nosuchdir"], "nosuchdir: no such file or folder")]);
-    are_refused("man", &[(&["readout", "nothing"], "there is no verb `readout nothing`")]);
 }
 
 const PLAN: &str = "

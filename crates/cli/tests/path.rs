@@ -42,7 +42,7 @@ fn a_run_is_a_record_with_its_threads() {
     assert!(text.contains("MB/s sustained") && text.contains("memory -> copy"), "{text}");
     assert!(text.contains("1 of 1 ledgers close"), "{text}");
     let line = std::fs::read_to_string(file).unwrap();
-    assert!(line.contains("\"preempted_ns\"") || line.contains("\"elsewhere_ns\""));
+    assert!(line.contains("\"elsewhere_ns\""), "{line}");
 }
 
 #[test]
@@ -115,13 +115,8 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
     let output = path(&["explain", file, "--time", "10ms", "--budget", "1ms"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    for wanted in [
-        "limit: ",
-        "with the ring looked at eight times as often: ",
-        " of the time at work of to-host: card ",
-        "\n card ",
-        "\n receiver ",
-    ] {
+    for wanted in ["  limit ", " of the time at work of to-host: card ", "\n card ", "\n receiver "]
+    {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
 }
@@ -145,7 +140,7 @@ fn the_largest_rate_is_stated_with_its_confidence() {
 }
 
 #[test]
-fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
+fn an_explanation_has_a_slope_for_each_part_and_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     let file = small(folder.path());
     let records = folder.path().join("explained.jsonl");
@@ -164,8 +159,7 @@ fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     for part in ["\n memory ", "\n read "] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let answers = ["limit: no single one", "limit: cannot tell", "one for one"];
-    assert!(answers.iter().any(|answer| text.contains(answer)), "{text}");
+    assert!(text.contains("  limit "), "{text}");
     // The last record is a run of the path with the answer, for pages and tables.
     let records = std::fs::read_to_string(records).unwrap();
     let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();

@@ -39,8 +39,8 @@ fn a_shorter_run_has_the_points_of_a_longer_one() {
         ),
         (
             "copy",
-            "bandwidth --sizes 4KiB --engine thread --lanes 2 --reps 3",
-            "bandwidth --sizes 4KiB --engine thread --lanes 2 --reps 4",
+            "bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --reps 3",
+            "bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --reps 4",
         ),
         ("digitizer", "emu:l0 -S 1600 -A 4 -N 2 --unpaced", "emu:l0 -S 1600 -A 4 -N 3 --unpaced"),
         (

@@ -106,7 +106,7 @@ fn row(answer: &Answer, point: &str) -> Vec<String> {
     let time = |ns: Option<f64>| ns.map_or("-".to_owned(), show_ns);
     let interval = |(low, high)| format!("{low:.4} - {high:.4}");
     vec![
-        verdict(answer.verdict).to_owned(),
+        format!("{:?}", answer.verdict).to_lowercase(),
         answer.stage.clone(),
         time(answer.a_ns),
         time(answer.b_ns),
@@ -117,15 +117,6 @@ fn row(answer: &Answer, point: &str) -> Vec<String> {
         answer.sum(|block| block.left_out).to_string(),
         point.to_owned(),
     ]
-}
-
-fn verdict(verdict: AbVerdict) -> &'static str {
-    match verdict {
-        AbVerdict::Same => "same",
-        AbVerdict::Slower => "slower",
-        AbVerdict::Faster => "faster",
-        AbVerdict::Undecided => "undecided",
-    }
 }
 
 fn notes(out: &mut String, one: &Compared) {
@@ -148,24 +139,15 @@ fn notes(out: &mut String, one: &Compared) {
 }
 
 fn undecided(answer: &Answer) -> String {
-    if answer.wandered {
-        return "the difference itself changed while it was measured; more time does not help"
-            .to_owned();
-    }
-    let seen =
-        answer.visible.map_or("too few blocks to see any difference".to_owned(), |visible| {
-            format!("a difference above {} would have been seen", percent(visible))
-        });
+    let seen = match answer.visible {
+        None => "too few blocks to see any difference".to_owned(),
+        Some(visible) => format!("a difference above {} would have been seen", percent(visible)),
+    };
     match answer.missing_s {
-        Some(seconds) => format!("{seen}; about {} more would decide", seconds_more(seconds)),
-        None => {
-            format!("{seen}; it lies on the bound of what is ignored, and more time does not help")
-        }
+        _ if answer.wandered => "the difference itself changed while it was measured".to_owned(),
+        Some(seconds) => format!("{seen}; about {:.0} s more would decide", seconds.max(1.0)),
+        None => format!("{seen}; it lies on the bound of what is ignored"),
     }
-}
-
-fn seconds_more(seconds: f64) -> String {
-    format!("{:.0} s", seconds.ceil().max(1.0))
 }
 
 fn percent(share: f64) -> String {

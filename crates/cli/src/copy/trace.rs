@@ -1,6 +1,5 @@
 //! `daqmeter copy trace`: sizes, numbers and users of the kernel's copies.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +17,7 @@ use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 use super::write_files;
 use crate::arguments::duration;
 use crate::interrupt;
-use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, emit, emit_as_it_is, tell};
+use crate::output::{Failure, tell};
 use crate::recorder::{Recorder, Recording};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
@@ -40,16 +38,11 @@ pub(super) struct Arguments {
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
     top: usize,
-    /// Show the tables once a second while it goes on
-    #[arg(long)]
-    live: bool,
     /// Write the original study's files into this directory, too
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     classic: Option<PathBuf>,
     #[command(flatten)]
     recording: Recording,
-    #[command(flatten)]
-    metrics: Metrics,
 }
 
 /// Reads a time; 0 needs no unit.
@@ -73,12 +66,6 @@ fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stop = interrupt::flag();
     let mut recorder = Recorder::new(&arguments.recording)?;
-    let tracing = Tracing {
-        arguments,
-        stop: &stop,
-        page: arguments.metrics.served()?,
-        live: arguments.live && std::io::stdout().is_terminal(),
-    };
     let (engine, device) = match TraceDevice::open(Path::new(TRACE_DEVICE)) {
         Ok(device) => ("trace", Some(device)),
         Err(error) if error.errno() == Some(2) => {
@@ -97,8 +84,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
     let watched = arguments.recording.context().watch("copy/trace", info, workload);
     let traced = match device {
-        Some(device) => tracing.by_module(device)?,
-        None => tracing.by_proc()?,
+        Some(device) => by_module(arguments, device, &stop)?,
+        None => by_proc(arguments, &stop)?,
     };
     recorder.take(watched.end(traced.found, None, Vec::new()))?;
     if let Some(folder) = &arguments.classic {
@@ -115,119 +102,70 @@ struct Traced {
     files: daqmeter_report::copy_classic::StudyFiles,
 }
 
-struct Tracing<'a> {
-    arguments: &'a Arguments,
-    stop: &'a AtomicBool,
-    page: Option<Page>,
-    live: bool,
-}
-
-impl Tracing<'_> {
-    fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    fn by_module(&self, mut device: TraceDevice) -> Result<Traced, Failure> {
-        let mut trace = Trace::new(self.arguments.classic.is_some());
-        let symbols = KernelSymbols::of_kernel();
-        device.start().map_err(Failure::refused)?;
-        let (began, mut shown) = (Instant::now(), Instant::now());
-        let mut requests = 0;
-        while began.elapsed() < self.arguments.time && !self.is_stopped() {
-            self.sleep(began);
-            look(&mut device, &mut trace)?;
-            requests += 1;
-            for row in trace.operations() {
-                self.publish(row.operation, row.calls, row.bytes);
-            }
-            if self.live && shown.elapsed() > Duration::from_secs(1) {
-                shown = Instant::now();
-                // Home, and clear below: the tables stay in place.
-                emit_as_it_is("\u{1b}[H\u{1b}[J")?;
-                emit(&tables(&trace, &symbols, self.arguments.top, began.elapsed()))?;
-            }
-        }
-        let elapsed = began.elapsed();
-        device.stop().map_err(Failure::tool)?;
-        look(&mut device, &mut trace)?;
-        let info = device.info().map_err(Failure::tool)?;
-        let (ledger, warnings) = trace.accounts(&info);
-        let Arguments { time, delay, .. } = *self.arguments;
-        let mut text = requests_text(requests, time, delay);
-        text.push_str(&tables(&trace, &symbols, self.arguments.top, elapsed));
-        text.push_str(&format!("{ledger}\n{}", lines(&warnings)));
-        Ok(Traced {
-            found: Tally {
-                counters: with_requests(trace.counters(&info), requests),
-                ledgers: vec![ledger],
-                warnings,
-                ..Tally::default()
-            },
-            text,
-            files: trace.classic(),
-        })
-    }
-
-    fn sleep(&self, began: Instant) {
-        let left = self.arguments.time.saturating_sub(began.elapsed());
-        let look = Instant::now() + self.arguments.delay.min(left);
+fn by_module(
+    arguments: &Arguments,
+    mut device: TraceDevice,
+    stop: &AtomicBool,
+) -> Result<Traced, Failure> {
+    let Arguments { time, delay, top, .. } = *arguments;
+    let mut trace = Trace::new(arguments.classic.is_some());
+    let symbols = KernelSymbols::of_kernel();
+    device.start().map_err(Failure::refused)?;
+    let (began, mut requests) = (Instant::now(), 0);
+    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
+        let look = Instant::now() + delay.min(time.saturating_sub(began.elapsed()));
         while let Some(left) = look.checked_duration_since(Instant::now())
-            && !self.is_stopped()
+            && !stop.load(Ordering::Relaxed)
         {
             std::thread::sleep(left.min(LONGEST_SLEEP));
         }
+        look_at(&mut device, &mut trace)?;
+        requests += 1;
     }
+    let elapsed = began.elapsed();
+    device.stop().map_err(Failure::tool)?;
+    look_at(&mut device, &mut trace)?;
+    let info = device.info().map_err(Failure::tool)?;
+    let (ledger, warnings) = trace.accounts(&info);
+    let text = format!(
+        "{}{}{ledger}\n{}",
+        requests_text(requests, time, delay),
+        tables(&trace, &symbols, top, elapsed),
+        lines(&warnings)
+    );
+    let counters = with_requests(trace.counters(&info), requests);
+    let found = Tally { counters, ledgers: vec![ledger], warnings, ..Tally::default() };
+    Ok(Traced { found, text, files: trace.classic() })
+}
 
-    /// Counts the system calls that /proc shows, without the tracer.
-    fn by_proc(&self) -> Result<Traced, Failure> {
-        let look = |rows: &dyn Fn() -> Vec<ProcessIo>| {
-            if self.page.is_some() {
-                let rows = rows();
-                let sum = |of: fn(&ProcessIo) -> u64| rows.iter().map(of).sum::<u64>();
-                let (reads, writes) = (sum(|row| row.reads), sum(|row| row.writes));
-                self.publish("reads", reads, sum(|row| row.read_bytes));
-                self.publish("writes", writes, sum(|row| row.written_bytes));
-            }
-            self.is_stopped()
-        };
-        let Arguments { time, delay, top, .. } = *self.arguments;
-        let (rows, requests) = sampled(time, delay, look).map_err(Failure::tool)?;
-        let warnings = vec![PROC_WARNING.to_owned()];
-        let mean = |bytes: u64, calls: u64| match calls {
-            0 => "-".to_owned(),
-            calls => significant(bytes as f64 / calls as f64, 4),
-        };
-        let cells = rows.iter().take(top).map(|row| {
-            vec![
-                row.name.clone(),
-                row.pid.to_string(),
-                row.reads.to_string(),
-                show_bytes(row.read_bytes),
-                mean(row.read_bytes, row.reads),
-                row.writes.to_string(),
-                show_bytes(row.written_bytes),
-                mean(row.written_bytes, row.writes),
-            ]
-        });
-        Ok(Traced {
-            text: requests_text(requests, time, delay)
-                + &numbers_from(2, &PROC_HEADINGS, cells)
-                + &lines(&warnings),
-            found: Tally {
-                counters: with_requests(proc_counters(&rows), requests),
-                warnings,
-                ..Tally::default()
-            },
-            files: Default::default(),
-        })
-    }
-
-    fn publish(&self, operation: &str, calls: u64, bytes: u64) {
-        if let Some(page) = &self.page {
-            page.set("daqmeter_operations_total", operation, calls as f64);
-            page.set("daqmeter_bytes_total", operation, bytes as f64);
-        }
-    }
+/// Counts the system calls that /proc shows, without the tracer.
+fn by_proc(arguments: &Arguments, stop: &AtomicBool) -> Result<Traced, Failure> {
+    let Arguments { time, delay, top, .. } = *arguments;
+    let is_stopped = |_: &dyn Fn() -> Vec<ProcessIo>| stop.load(Ordering::Relaxed);
+    let (rows, requests) = sampled(time, delay, is_stopped).map_err(Failure::tool)?;
+    let warnings = vec![PROC_WARNING.to_owned()];
+    let mean = |bytes: u64, calls: u64| match calls {
+        0 => "-".to_owned(),
+        calls => significant(bytes as f64 / calls as f64, 4),
+    };
+    let cells = rows.iter().take(top).map(|row| {
+        vec![
+            row.name.clone(),
+            row.pid.to_string(),
+            row.reads.to_string(),
+            show_bytes(row.read_bytes),
+            mean(row.read_bytes, row.reads),
+            row.writes.to_string(),
+            show_bytes(row.written_bytes),
+            mean(row.written_bytes, row.writes),
+        ]
+    });
+    let text = requests_text(requests, time, delay)
+        + &numbers_from(2, &PROC_HEADINGS, cells)
+        + &lines(&warnings);
+    let counters = with_requests(proc_counters(&rows), requests);
+    let found = Tally { counters, warnings, ..Tally::default() };
+    Ok(Traced { text, found, files: Default::default() })
 }
 
 fn with_requests(mut counters: Vec<Counter>, requests: u64) -> Vec<Counter> {
@@ -249,7 +187,7 @@ const PROC_HEADINGS: [&str; 8] = [
     "mean size",
 ];
 
-fn look(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
+fn look_at(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
     let mut batch = Vec::new();
     device.read(&mut batch).map_err(Failure::tool)?;
     trace.add(&batch);

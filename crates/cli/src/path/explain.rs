@@ -4,22 +4,21 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan};
+use daqmeter_harness::{Request, StepPlan, placement};
 use daqmeter_path::explain::{
     Explanation, Interval, LimitAnswer, MIN_ROUNDS, PathLoad, PathSystem, Seen, Slope, Used,
     explain,
 };
-use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathUsed};
+use daqmeter_path::{Path, PathRequest, device_node};
+use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathThread, PathUsed};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
-use daqmeter_record::{RunRecord, sanitise};
-use daqmeter_report::paths;
+use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::table::numbers_from;
+use daqmeter_report::{answers_text, paths};
+use daqmeter_sys::host::Files;
 
-use super::max::{probe, probe_quietly, run_of};
-use super::placed::Placed;
-use super::run::{checked, loaded, request};
+use super::run::{checked, loaded, probe, probe_quietly, request, run_of};
 use crate::arguments::{budget, duration};
 use crate::measure::{Bench, Common};
 use crate::output::Failure;
@@ -86,22 +85,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         PathRequest { unpaced: true, ..request(&path, arguments.time, &arguments.common) };
     checked(&request)?;
     let mut bench = Bench::new(&arguments.common, 0)?;
-    let placed = Placed::choose(&bench, &path, &mut request)?;
+    let threads = run_of(&probe_quietly(&bench, &request)?)?.threads.clone();
+    let near = device_node(&path, &Files::default());
+    if let Some(cpus) = own_cores(&bench.runner.context.host, near, &threads) {
+        request.cpus = cpus;
+    }
     let begin = Instant::now();
     let mut chain = Chain { bench: &mut bench, request, path: &path, is_kept: true };
     let explained = explain(&mut chain, &path.parts(), |_| begin.elapsed() < arguments.budget)?;
     let record = proved(&chain, "path/explain", &explained)?;
     bench.recorder.take(record)?;
     bench.recorder.finish(|records| {
-        let last = records.iter().rev().find_map(|record| record.path.as_deref());
-        let line = last.map_or_else(String::new, |run| format!("{}\n", sanitise::text(&run.line)));
-        let shown = Shown {
-            explained: &explained,
-            block_bytes: path.block_bytes as f64,
-            is_live: path.is_live(),
-        };
-        line + &format!("placement: {}\n", placed.text()) + &shown.text() + &paths::text(records)
+        let last = records.last().map(std::slice::from_ref).unwrap_or_default();
+        let tables = tables(&explained, path.block_bytes as f64);
+        format!("{}\n{tables}\n{}", answers_text(last), paths::text(records))
     })
+}
+
+/// Returns a core for each thread, if the user chose none and there are as many; else the scheduler
+/// places them.
+fn own_cores(host: &Host, near: Option<u32>, threads: &[PathThread]) -> Option<Vec<u32>> {
+    let is_chosen = threads.iter().any(|thread| thread.cpu.is_some());
+    let busy_ns: Vec<f64> = threads.iter().map(|thread| thread.busy_ns as f64).collect();
+    let has_cores = threads.len() <= placement::cores(host);
+    (has_cores && !is_chosen).then(|| placement::spread(host, near, &busy_ns))
 }
 
 const MIN_TIME: Duration = Duration::from_millis(5);
@@ -173,103 +180,49 @@ fn used(explained: &Explanation, what: &What) -> Option<PathUsed> {
     Some(PathUsed { works, waits_for_cpu: own.occupied.mean - mean })
 }
 
-struct Shown<'a> {
-    explained: &'a Explanation,
-    block_bytes: f64,
-    is_live: bool,
+fn tables(explained: &Explanation, block_bytes: f64) -> String {
+    let percent = |share: f64| significant(share * 100.0, 3);
+    let rate = |block_ns: f64| show_mb_per_s(block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9);
+    let resource = |found: &Used| {
+        vec![
+            found.what.text(),
+            percent(found.used.mean),
+            format!("{} to {}", percent(found.used.low), percent(found.used.high)),
+            percent(found.occupied.mean),
+            show_ns(found.least_ns.mean),
+            rate(found.least_ns.mean),
+        ]
+    };
+    let headings =
+        ["resource", "used [%]", "interval", "or waits for a CPU [%]", "per block", "allows MB/s"];
+    let resources = numbers_from(1, &headings, explained.resources.iter().map(resource));
+    let slope = |Slope { name, slope }: &Slope| {
+        let interval = format!("{} to {}", significant(slope.low, 2), significant(slope.high, 2));
+        vec![name.clone(), significant(slope.mean, 2), interval]
+    };
+    let headings = ["part", "slope", "interval"];
+    let slopes = numbers_from(1, &headings, explained.slopes.iter().map(slope));
+    format!(
+        "{resources}\n{slopes}\nlargest rate: {} MB/s; {} times as fast with eight times as many buffers; {} runs\n",
+        rate(explained.block_ns.mean),
+        significant(explained.more_buffers.mean, 3),
+        explained.runs
+    )
 }
 
-impl Shown<'_> {
-    fn text(&self) -> String {
-        let Explanation { runs, block_ns, more_buffers: more, .. } = self.explained;
-        let [mean, low, high] =
-            [block_ns.mean, block_ns.high, block_ns.low].map(|ns| self.rate(ns));
-        let [times, least, most] =
-            [more.mean, more.low, more.high].map(|times| significant(times, 3));
-        format!(
-            "{}\nlargest rate: {mean} MB/s ({low} to {high})\n{}: {times} times as fast ({least} to {most})\n\n{}\n{}\n{runs} runs; intervals hold with 95 % confidence each\n",
-            self.answer(),
-            self.more_buffers(),
-            self.resources(),
-            self.slopes(),
-        )
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn rate(&self, block_ns: f64) -> String {
-        show_mb_per_s(self.block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9)
-    }
-
-    fn more_buffers(&self) -> &'static str {
-        match self.is_live {
-            true => "with the ring looked at eight times as often",
-            false => "with eight times as many buffers",
-        }
-    }
-
-    fn answer(&self) -> String {
-        let what = match &self.explained.answer {
-            LimitAnswer::Limit(what) => what,
-            LimitAnswer::NoSingle => {
-                return "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
-                 the time of wake-ups, or memory, is left"
-                    .to_owned();
-            }
-            LimitAnswer::CannotTell => {
-                return "limit: cannot tell. What was measured fits several resources, or none: a longer --budget, a longer --time, or a quiet host"
-                    .to_owned();
-            }
-        };
-        let used = used(self.explained, what).map_or_else(String::new, |used| used.text());
-        let why = match what {
-            What::Buffers if self.is_live => {
-                "No resource is used up, and the card's ring is full before it is looked at again"
-                    .to_owned()
-            }
-            What::Buffers => "No resource is used up, and threads wait for one another".to_owned(),
-            _ if what.follows_no_part() => format!("It {used}, and the path follows no part"),
-            _ => format!("It {used}, and the path follows what uses it"),
-        };
-        let gain = self.explained.gain.map_or_else(String::new, |gain| {
-            format!(
-                ".\nWithout it, the path would be about {} times as fast until the next resource is used up: predicted from what a \
-                 block needs now, not tried",
-                significant(gain, 2)
-            )
-        });
-        format!("limit: {}. {why}{gain}", sanitise::text(&what.text()))
-    }
-
-    fn resources(&self) -> String {
-        let percent = |share: f64| significant(share * 100.0, 3);
-        let row = |used: &Used| {
-            vec![
-                used.what.text(),
-                percent(used.used.mean),
-                format!("{} to {}", percent(used.used.low), percent(used.used.high)),
-                percent(used.occupied.mean),
-                show_ns(used.least_ns.mean),
-                self.rate(used.least_ns.mean),
-            ]
-        };
-        let headings = [
-            "resource",
-            "used [%]",
-            "interval",
-            "or waits for a CPU [%]",
-            "per block",
-            "allows MB/s",
-        ];
-        numbers_from(1, &headings, self.explained.resources.iter().map(row))
-    }
-
-    fn slopes(&self) -> String {
-        let row = |Slope { name, slope }: &Slope| {
-            vec![
-                name.clone(),
-                significant(slope.mean, 2),
-                format!("{} to {}", significant(slope.low, 2), significant(slope.high, 2)),
-            ]
-        };
-        numbers_from(1, &["part", "slope", "interval"], self.explained.slopes.iter().map(row))
+    #[test]
+    fn each_thread_gets_a_core_the_busiest_a_fast_one_and_a_choice_is_kept() {
+        let thread = |busy_ns: u64, cpu| PathThread { busy_ns, cpu, ..PathThread::default() };
+        let threads = [5, 90, 80].map(|busy_ns| thread(busy_ns, None));
+        let mut host =
+            Host { allowed_cpus: (0..4).collect(), slower_cpus: vec![0, 3], ..Host::default() };
+        assert_eq!(own_cores(&host, None, &threads), Some(vec![3, 2, 1]));
+        host.siblings = vec![vec![0, 1], vec![2, 3]];
+        assert_eq!(own_cores(&host, None, &threads), None, "3 threads, 2 cores");
+        assert_eq!(own_cores(&host, None, &[thread(5, Some(0)), thread(9, None)]), None);
     }
 }

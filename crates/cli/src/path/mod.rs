@@ -2,8 +2,6 @@
 
 mod calibrate;
 mod explain;
-mod max;
-mod placed;
 mod predict;
 pub(crate) mod run;
 mod serve;

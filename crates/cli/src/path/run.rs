@@ -1,18 +1,20 @@
 //! `daqmeter path run`: a path as one record, or the search for its largest rate without loss.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan};
-use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::units::show_ns;
+use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
+use daqmeter_harness::{Request, Settings, StepPlan};
+use daqmeter_path::{Path, PathRequest, engine};
+use daqmeter_readout::search::{Observation, RatedSystem, SearchPlan, SearchResult, highest_rate};
+use daqmeter_record::units::{show_mb_per_s, significant};
+use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 use daqmeter_report::{paths, predictions_text};
 
-use super::max::{self, Searching};
 use crate::arguments::{budget, duration};
 use crate::measure::{Bench, Common};
-use crate::output::{CANNOT_TELL, Failure, tell};
+use crate::output::{CANNOT_TELL, Failure};
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
@@ -51,41 +53,35 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.set)?;
     let mut request = request(&path, arguments.time, &arguments.common);
-    request.unpaced = arguments.unpaced;
-    request.lossy = arguments.lossy;
+    (request.unpaced, request.lossy) = (arguments.unpaced, arguments.lossy);
     if let Some(rate) = &arguments.rate {
         let hz = path.parse_rate(rate);
-        request.rate_hz =
-            Some(hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?);
+        let hz = hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?;
+        request.rate_hz = Some(hz);
     }
     checked(&request)?;
     let mut bench = Bench::new(&arguments.common, 1)?;
-    let mut searched = Searching::default();
-    if arguments.max {
-        if !arguments.common.recording.json && !arguments.common.recording.quiet {
-            let budget = show_ns(arguments.budget.as_secs_f64() * 1e9);
-            tell(&format!("searching for the largest rate, for {budget} at most (--budget)"));
-        }
-        searched = max::search(&mut bench, &path, &mut request, arguments.budget)?;
+    let found = match arguments.max {
+        true => Some(search(&mut bench, &path, &request, arguments.budget)?),
+        false => None,
+    };
+    if let Some(found) = &found {
+        (request.rate_hz, request.lossy) = (found.rate_hz, !path.is_live());
     }
-    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/run", &[]);
-    if !arguments.max || request.rate_hz.is_some() {
+    if found.is_none() || request.rate_hz.is_some() {
+        let settings = bench.runner.settings(StepPlan::ByStage(1), "path/run", &[]);
         bench.measure(&request, &settings, None)?;
     }
     let code = bench.recorder.finish(|records| {
-        searched.text + &paths::text(records) + &after_a_line(predictions_text(records))
+        let searched = found.as_ref().map(|found| text(&path, found));
+        let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(match searched.cannot_tell && code == ExitCode::SUCCESS {
+    let cannot_tell = found.is_some_and(|found| found.is_cut && found.rate_hz.is_none());
+    Ok(match cannot_tell && code == ExitCode::SUCCESS {
         true => ExitCode::from(CANNOT_TELL),
         false => code,
     })
-}
-
-fn after_a_line(text: String) -> String {
-    match text.is_empty() {
-        true => text,
-        false => format!("\n{text}"),
-    }
 }
 
 pub(crate) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
@@ -101,4 +97,110 @@ pub(super) fn checked(request: &PathRequest) -> Result<(), Failure> {
         Failure::refused(format!("`{}` {}", problem.name, problem.text))
     };
     request.check().map_err(wrong)
+}
+
+pub(super) fn probe(bench: &mut Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
+    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
+    bench.measure(request, &Settings { role: Role::Probe, ..settings }, None)?;
+    done(bench, bench.recorder.records.last().cloned())
+}
+
+/// Makes a run without a record in the file, for searches that keep only their result.
+pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
+    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
+    let record = bench.runner.quietly(PathRequest::KIND, &request.workload(), &settings)?;
+    done(bench, Some(record))
+}
+
+fn done(bench: &Bench, record: Option<RunRecord>) -> Result<RunRecord, Failure> {
+    if bench.runner.stop.is_set() {
+        return Err(Failure::interrupted());
+    }
+    let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
+    match &record.outcome {
+        Outcome::Ok => Ok(record),
+        other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
+    }
+}
+
+pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
+    let run = record.path.as_deref().filter(|run| run.blocks > 0);
+    run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
+}
+
+struct Searched<'a> {
+    bench: &'a mut Bench,
+    path: &'a Path,
+    request: &'a PathRequest,
+    begin: Instant,
+    budget: Duration,
+}
+
+impl RatedSystem for Searched<'_> {
+    type Error = Failure;
+
+    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
+        let request = PathRequest {
+            rate_hz: Some(rate_hz),
+            lossy: !self.path.is_live(),
+            seconds: duration.as_secs_f64(),
+            ..self.request.clone()
+        };
+        let record = probe(self.bench, &request)?;
+        Ok(engine::observation(self.path, &record, duration))
+    }
+
+    fn is_over(&self) -> bool {
+        self.begin.elapsed() >= self.budget
+    }
+}
+
+fn bounds_hz(bench: &mut Bench, path: &Path, request: &PathRequest) -> Result<(f64, f64), Failure> {
+    /// Trigger rate of ATLAS: a card's search begins there.
+    const CARD_FROM_HZ: f64 = 100e3;
+    if path.is_live() {
+        return Ok((CARD_FROM_HZ, *TRIGGER_RATES_HZ.end()));
+    }
+    // A path that may lose blocks loses them at its full speed. This is no fault here.
+    let free = PathRequest { unpaced: true, lossy: path.may_lose(), ..request.clone() };
+    let record = probe(bench, &free)?;
+    let run = run_of(&record)?;
+    let free_hz = run.blocks as f64 / (run.wall_ns as f64 * 1e-9) / path.streams() as f64;
+    Ok((free_hz / 2.0, free_hz * 2.0))
+}
+
+/// Searches for the largest rate for about the time `budget`.
+fn search(
+    bench: &mut Bench,
+    path: &Path,
+    request: &PathRequest,
+    budget: Duration,
+) -> Result<SearchResult, Failure> {
+    let begin = Instant::now();
+    let confirm = Duration::from_secs_f64(request.seconds);
+    let (from_hz, to_hz) = bounds_hz(bench, path, request)?;
+    let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe: confirm / 6, confirm };
+    highest_rate(&mut Searched { bench, path, request, begin, budget }, &plan)
+}
+
+fn text(path: &Path, found: &SearchResult) -> String {
+    let due = if path.is_live() { "triggers/s" } else { "blocks/s per stream" };
+    let bytes = path.due_bytes() * path.streams() as f64;
+    let shown = |hz: f64| {
+        let rate = show_mb_per_s(hz * bytes);
+        format!("{} {due}, {rate} MB/s in all", significant(hz, 4))
+    };
+    let highest = match (found.rate_hz, found.is_cut) {
+        (Some(hz), _) => shown(hz),
+        (None, true) => "cannot tell, give it more --budget".to_owned(),
+        (None, false) => "none".to_owned(),
+    };
+    let unstable =
+        found.unstable_hz.map_or("no rate up to the end of the search".to_owned(), shown);
+    format!(
+        "{}: largest rate without loss: {highest}\n  unstable: {unstable}\n  {} probes; {}\n",
+        path.name,
+        found.probes.len(),
+        found.confidence
+    )
 }
