@@ -99,7 +99,7 @@ pub struct TriggerSettings {
     pub source: TriggerKind,
     pub rate: Hertz,
     pub seed: u64,
-    /// BUSY from outside, such as `10ms/5%` ([`crate::pattern`]).
+    /// BUSY from outside, such as `10ms/5%`.
     pub external_busy: Option<String>,
 }
 
