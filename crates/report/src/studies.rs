@@ -108,7 +108,14 @@ impl ReproducedStudy {
 
 pub fn full(study: &ReproducedStudy) -> String {
     let mut out = format!("{}\n{}\n\n", study.title, study.about);
-    out.push_str(&table(COLUMNS.len(), &COLUMNS, &study.rows));
+    let mut rows = study.rows.clone();
+    // A title stands at its first row.
+    for at in (1..rows.len()).rev() {
+        if rows[at].table == rows[at - 1].table {
+            rows[at].table.clear();
+        }
+    }
+    out.push_str(&table(COLUMNS.len(), &COLUMNS, &rows));
     if !study.findings.is_empty() {
         out.push_str("\nFindings\n");
         for finding in &study.findings {
