@@ -342,5 +342,5 @@ fn the_survey_is_a_plan_that_can_be_listed() {
     assert!(plans.contains("survey-short"), "{plans}");
     let points = listed(&["survey-short"]);
     assert!(points.contains("survey/felix") && points.contains("survey/memory"), "{points}");
-    assert!(points.contains("20 s are shared out among them"), "{points}");
+    assert!(points.contains("; 20 s for all"), "{points}");
 }
