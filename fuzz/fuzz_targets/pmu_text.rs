@@ -2,6 +2,7 @@
 //! output, a format. No panic and no hang; parsed values have sound sizes.
 #![no_main]
 
+use daqmeter_harness::TomlText;
 use daqmeter_pmu::emulated::emulated;
 use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::format::FormatField;
@@ -26,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
                 .all(|event| event.count.len() == intervals && event.enabled_ns.len() == intervals)
         );
     }
-    let _ = MetricGroup::parse(&text, "fuzz");
+    let _ = MetricGroup::parse(&TomlText::new("fuzz", &text));
     if let Some(format) = FormatField::parse("x", &text) {
         let mut words = [0; 3];
         let most = u64::MAX >> (64 - format.bits());

@@ -40,7 +40,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         "pmu",
         &[
             (&["stat"], "what is to be counted?"),
-            (&["stat", "--group", "nothing"], "there are memory, pcie"),
+            (&["stat", "--group", "nothing"], "shipped with daqmeter: memory, pcie"),
             (&["stat", "--group", &group], "it has no events"),
             (&["stat", "-e", "arm_cnm/x/"], "no PMU `arm_cnm`"),
             (&["stat", "-e", "page-fault"], "is not an event"),
@@ -273,7 +273,7 @@ fn a_plan_is_made_for_the_map_of_another_machine() {
     let text = stdout(&output);
     assert!(text.contains("arm_cmn_0, 6.1 driver: events take turns"), "{text}{}", stderr(&output));
     assert!(stderr(&output).contains("before Linux 6.7 loses counts"));
-    assert!(said(&["list", "--groups", "--map", &map]).contains("slc (cmn, here)"));
+    assert!(said(&["list", "--groups", "--map", &map]).contains("slc (here)"));
 }
 
 #[test]
@@ -281,9 +281,9 @@ fn groups_are_here_where_their_events_are() {
     for mesh in ["n1sdp", "s3"] {
         let text = said(&["list", "--groups", "--emulated", mesh]);
         for group in ["memory", "memory-nodes", "slc"] {
-            assert!(text.contains(&format!("{group} (cmn, here)")), "{mesh}: {text}");
+            assert!(text.contains(&format!("{group} (here)")), "{mesh}: {text}");
         }
-        assert!(text.contains("imc (intel, not here: "), "{text}");
+        assert!(text.contains("imc (not here: "), "{text}");
     }
 }
 
@@ -294,7 +294,7 @@ fn counters_of_the_system_are_there_on_every_host() {
     let text = said(&["stat", "-e", "vmstat.pgfault", "--", "true"]);
     assert!(text.contains("1 intervals") || text.contains("intervals"), "{text}");
     assert!(said(&["list"]).contains("virtual memory"));
-    assert!(said(&["list", "--groups"]).contains("memory (cmn"));
+    assert!(said(&["list", "--groups"]).contains("memory ("));
     assert!(said(&["list", "--events", "vmstat.pgpgin"]).contains("vmstat.pgpgin"));
     assert!(
         said(&["list", "--emulated", "n1sdp", "--events", "hnf_mc"])

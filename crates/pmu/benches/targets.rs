@@ -7,10 +7,7 @@
     reason = "a benchmark prints, and may stop when the host refuses"
 )]
 
-use daqmeter_pmu::emulated::catalogue;
-use daqmeter_pmu::event::{EventResolver, PmuEvent};
-use daqmeter_pmu::mesh::topology::shipped;
-use daqmeter_pmu::plan::{Driver, plan};
+use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::source::KernelOpener;
 use daqmeter_pmu::{Count, Selection};
 use daqmeter_sys::counters::{Attributes, CounterGroup};
@@ -59,64 +56,25 @@ fn intervals() {
         "cpu-clock,page-faults,context-switches,cpu-migrations",
         "disk.read_bytes,disk.write_bytes,net.rx_bytes,net.tx_bytes",
     ];
-    for (name, texts) in
-        [("8 events, half from files", &texts[..]), ("4 software events", &texts[..1])]
-    {
-        let host = EventResolver { pmus: &[], files: &files };
-        let set =
-            host.resolve(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
-        let selection = Selection { set, ..Selection::default() };
-        let mut count = match Count::open(&selection, &mut KernelOpener { files: files.clone() }) {
-            Ok(count) => count,
-            Err(refused) => return println!("{name}: not measured: {refused}"),
-        };
-        count.begin(0);
-        let before = cpu_time::of_thread();
-        let intervals = 3000_u32;
-        (0..intervals).for_each(|_| count.interval());
-        let after = cpu_time::of_thread();
-        let spent = (after.user_ns + after.system_ns - before.user_ns - before.system_ns) as f64
-            / f64::from(intervals);
-        println!(
-            "{name}: {:.1} us of CPU an interval, {:.5} % of a core at 1 Hz (target 1 %)",
-            spent / 1e3,
-            spent / 1e7
-        );
-    }
-}
-
-fn plans() {
-    for name in ["n1sdp", "cmn700"] {
-        let mut mesh = shipped(name).unwrap();
-        mesh.name = "arm_cmn_0".to_owned();
-        let pmus = [catalogue(&mesh)];
-        let nodes: Vec<u16> =
-            mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect();
-        let aliases: Vec<&str> = pmus[0]
-            .events
-            .iter()
-            .filter(|alias| alias.name.starts_with("hnf_") && alias.term("occupid").is_none())
-            .map(|alias| alias.name.as_str())
-            .collect();
-        let text = |at: usize| {
-            let (alias, node) = (aliases[at % aliases.len()], nodes[at / 3 % nodes.len()]);
-            format!("arm_cmn_0/{alias},bynodeid=1,nodeid={node:#x}/")
-        };
-        let texts: Vec<String> = (0..64).map(text).collect();
-        let set = EventResolver { pmus: &pmus, files: &Files::default() }.resolve(&texts).unwrap();
-        let groups: Vec<Vec<PmuEvent>> = set.groups;
-        let samples = (0..31)
-            .map(|_| ns_of(1, || drop(plan(&mesh, Driver::Mainline, &groups).unwrap())))
-            .collect();
-        let found = plan(&mesh, Driver::Mainline, &groups).unwrap();
-        let least = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
-        println!(
-            "plan of 64 events on {name}: {:.2} ms (target 10); smallest share {:.3}, in the better order {:.3}",
-            median(samples) / 1e6,
-            least(&found.shares),
-            found.better.map_or(least(&found.shares), |(_, shares)| least(&shares))
-        );
-    }
+    let host = EventResolver { pmus: &[], files: &files };
+    let set = host.resolve(&texts.map(str::to_owned)).unwrap();
+    let selection = Selection { set, ..Selection::default() };
+    let mut count = match Count::open(&selection, &mut KernelOpener { files: files.clone() }) {
+        Ok(count) => count,
+        Err(refused) => return println!("8 events: not measured: {refused}"),
+    };
+    count.begin(0);
+    let before = cpu_time::of_thread();
+    let intervals = 3000_u32;
+    (0..intervals).for_each(|_| count.interval());
+    let after = cpu_time::of_thread();
+    let spent = (after.user_ns + after.system_ns - before.user_ns - before.system_ns) as f64
+        / f64::from(intervals);
+    println!(
+        "8 events, half from files: {:.1} us of CPU an interval, {:.5} % of a core at 1 Hz (target 1 %)",
+        spent / 1e3,
+        spent / 1e7
+    );
 }
 
 fn main() {
@@ -125,5 +83,4 @@ fn main() {
     println!("on CPU {cpu}, one thread");
     group(cpu);
     intervals();
-    plans();
 }

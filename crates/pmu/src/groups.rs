@@ -1,7 +1,7 @@
 //! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
-use daqmeter_harness::{TomlText, text_input};
+use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use daqmeter_record::{Mesh, Observations};
@@ -105,20 +105,23 @@ fn one() -> f64 {
     1.0
 }
 
-const SHIPPED: &[(&str, &str)] = &[
-    ("cmn", include_str!("../groups/cmn/memory.toml")),
-    ("cmn", include_str!("../groups/cmn/pcie.toml")),
-    ("cmn", include_str!("../groups/cmn/slc.toml")),
-    ("cmn", include_str!("../groups/cmn/nodes.toml")),
-    ("cmn", include_str!("../groups/cmn/rni.toml")),
-    ("intel", include_str!("../groups/intel/imc.toml")),
-    ("any", include_str!("../groups/any/energy.toml")),
-    ("any", include_str!("../groups/any/block.toml")),
-    ("any", include_str!("../groups/any/net.toml")),
-    ("any", include_str!("../groups/any/kernel.toml")),
-    ("any", include_str!("../groups/any/resctrl.toml")),
-    ("any", include_str!("../groups/any/cpu.toml")),
-];
+pub const SHIPPED_GROUPS: Shipped = Shipped {
+    kind: "group",
+    files: &[
+        ("memory", include_str!("../groups/cmn/memory.toml")),
+        ("pcie", include_str!("../groups/cmn/pcie.toml")),
+        ("slc", include_str!("../groups/cmn/slc.toml")),
+        ("memory-nodes", include_str!("../groups/cmn/nodes.toml")),
+        ("rni", include_str!("../groups/cmn/rni.toml")),
+        ("imc", include_str!("../groups/intel/imc.toml")),
+        ("energy", include_str!("../groups/any/energy.toml")),
+        ("block", include_str!("../groups/any/block.toml")),
+        ("net", include_str!("../groups/any/net.toml")),
+        ("kernel", include_str!("../groups/any/kernel.toml")),
+        ("mbm", include_str!("../groups/any/resctrl.toml")),
+        ("cpu", include_str!("../groups/any/cpu.toml")),
+    ],
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -128,19 +131,9 @@ pub(crate) const INSTEAD: &str =
     "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
 impl MetricGroup {
-    pub fn shipped() -> Vec<(&'static str, MetricGroup)> {
-        let parse = |(folder, text): &(&'static str, &str)| {
-            (
-                *folder,
-                MetricGroup::parse(text, folder).expect("ships with the binary and is tested"),
-            )
-        };
-        SHIPPED.iter().map(parse).collect()
-    }
-
-    pub fn parse(text: &str, file: &str) -> Result<MetricGroup, MetricGroupError> {
-        let text = TomlText { name: file.to_owned(), text: text.to_owned() };
+    pub fn parse(text: &TomlText) -> Result<MetricGroup, MetricGroupError> {
         let group: MetricGroup = text.parse().map_err(MetricGroupError)?;
+        let file = &text.name;
         let wrong = |problem: String| Err(MetricGroupError(format!("{file}: {problem}")));
         for Metric { name, sum, over, .. } in &group.metric {
             let known = |id: &&String| group.events.iter().any(|event| event.id == **id);
@@ -159,18 +152,7 @@ impl MetricGroup {
 
     /// Finds a shipped group by its name, or reads the file of that name.
     pub fn find(name: &str) -> Result<MetricGroup, MetricGroupError> {
-        if name.ends_with(".toml") {
-            let problem = |error| MetricGroupError(format!("{name}: {error}"));
-            return MetricGroup::parse(&text_input(name.as_ref()).map_err(problem)?, name);
-        }
-        let all = MetricGroup::shipped();
-        let there: Vec<&str> = all.iter().map(|(_, group)| group.name.as_str()).collect();
-        let unknown = format!(
-            "there is no group `{name}`; there are {} (daqmeter pmu list --groups), or name a file",
-            there.join(", ")
-        );
-        let found = all.into_iter().map(|(_, group)| group).find(|group| group.name == name);
-        found.ok_or(MetricGroupError(unknown))
+        MetricGroup::parse(&SHIPPED_GROUPS.get(name).map_err(MetricGroupError)?)
     }
 
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {

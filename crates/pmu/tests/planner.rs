@@ -512,29 +512,3 @@ fn groups_are_refused_where_the_driver_refuses_them() {
     let text = refusal(&s3, Driver::Mainline, vec![read, write]).unwrap();
     assert!(text.contains("the one filter of node"), "{text}");
 }
-
-#[test]
-fn an_hn_p_is_planned_for_events_of_hn_i_and_dvmsync_has_no_filter() {
-    let mesh = shipped("s3").unwrap();
-    let hnp = mesh.nodes.iter().find(|node| node.kind == "HN-P").unwrap().node_id;
-    assert_eq!(refusal(&mesh, Driver::Mainline, vec![by_node(0x4, 0x30, hnp)]), None);
-    assert!(catalogue(&mesh).event("hni_txdat_stall").is_some());
-    let dvm = mesh.nodes.iter().find(|node| node.kind == "DVM").unwrap().node_id;
-    let dvmsync = |value| OnMesh { occup_id: value, ..by_node(0x1, 0x5, dvm) };
-    assert_eq!(refusal(&mesh, Driver::Mainline, vec![dvmsync(0), dvmsync(1)]), None);
-}
-
-#[test]
-fn before_linux_6_7_events_of_two_domains_share_eight_counters() {
-    let mesh = shipped("cmn700").unwrap();
-    let homes: Vec<u16> =
-        mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect();
-    let sixteen: Vec<Vec<OnMesh>> =
-        (0..16).map(|at| vec![by_node(0x5, 1, homes[at % homes.len()])]).collect();
-    let smallest = |driver| {
-        let shares = plan(&mesh, driver, &events(&sixteen)).unwrap().shares;
-        shares.into_iter().fold(1.0, f64::min)
-    };
-    assert!((smallest(Driver::Linux6_1) - 0.5).abs() < 1e-9);
-    assert!(smallest(Driver::Linux6_12) > 0.5);
-}

@@ -6,14 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::{Observer, text_input_up_to};
-use daqmeter_pmu::emulated::{catalogue, emulated};
-use daqmeter_pmu::mesh::{self, nodes, topology};
-use daqmeter_pmu::plan::{Driver, Rules};
+use daqmeter_pmu::mesh::{self, topology};
 use daqmeter_pmu::source::KernelOpener;
-use daqmeter_pmu::{
-    Count, EventResolver, MetricGroup, Pmu, PmuEvent, PmuObserver, Selection, discover,
-};
-use daqmeter_record::Mesh;
+use daqmeter_pmu::{Count, CountedHost, MetricGroup, PmuObserver, Selection};
 use daqmeter_report::pmu::tables::RateUnit;
 use daqmeter_sys::host::Files;
 
@@ -47,26 +42,6 @@ pub(crate) struct Place {
     pub(crate) emulated: Option<String>,
 }
 
-pub(crate) struct Setting {
-    pub(crate) files: Files,
-    pub(crate) pmus: Vec<Pmu>,
-    pub(crate) meshes: Vec<Mesh>,
-    pub(crate) is_emulated: bool,
-    pub(crate) driver: Driver,
-}
-
-impl Setting {
-    /// Adds the driver's PMU for each mesh without one here, so that its events can be planned.
-    pub(crate) fn offline(mut self) -> Setting {
-        for mesh in &self.meshes {
-            if self.pmus.iter().all(|pmu| pmu.name != mesh.name) {
-                self.pmus.push(catalogue(mesh));
-            }
-        }
-        self
-    }
-}
-
 /// Longest text of a map or of perf's output, in bytes: perf writes about 70 for each count.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
@@ -78,112 +53,32 @@ pub(super) fn text_of(path: &PathBuf) -> Result<String, Failure> {
 }
 
 impl Place {
-    pub(crate) fn setting(&self) -> Result<Setting, Failure> {
-        let files = Files::default();
+    pub(crate) fn host(&self) -> Result<CountedHost, Failure> {
         if let Some(name) = &self.emulated {
-            let (mesh, pmu) = emulated(name).ok_or_else(|| {
-                let names: Vec<&str> = topology::SHIPPED.iter().map(|(name, _)| *name).collect();
-                let names = names.join(", ");
+            return CountedHost::emulated(name).ok_or_else(|| {
+                let names = topology::SHIPPED_MESHES.names().join(", ");
                 Failure::refused(format!("there is no emulated mesh `{name}`; there are {names}"))
-            })?;
-            let driver = Driver::Mainline;
-            let (pmus, meshes) = (vec![pmu], vec![mesh]);
-            return Ok(Setting { files, pmus, meshes, is_emulated: true, driver });
+            });
         }
-        let pmus = discover(&files);
-        let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
-        let mut meshes = Vec::new();
-        for (at, path) in self.map.iter().enumerate() {
-            let text = text_of(path)?;
-            let mut mesh =
-                mesh::from_text(&text, &path.display().to_string()).map_err(Failure::refused)?;
-            let by_address = cmns.iter().find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
-            let pmu = by_address.or(cmns.get(at)).map(|pmu| pmu.name.clone());
-            mesh.name = pmu.unwrap_or_else(|| format!("arm_cmn_{at}"));
-            meshes.push(mesh);
-        }
-        if self.map.is_empty() {
-            meshes = mesh::of_host(&files, &pmus);
-        }
-        let release = files.text("proc/sys/kernel/osrelease").filter(|_| !cmns.is_empty());
-        let driver = release.map_or(Driver::Mainline, |release| Driver::of_kernel(&release));
-        Ok(Setting { driver, files, pmus, meshes, is_emulated: false })
+        let map = |path: &PathBuf| {
+            let (text, name) = (text_of(path)?, path.display().to_string());
+            mesh::from_text(&text, &name).map_err(Failure::refused)
+        };
+        let maps = self.map.iter().map(map).collect::<Result<_, _>>()?;
+        Ok(CountedHost::new(Files::default(), maps))
     }
 }
 
 impl Wanted {
     /// Resolves events and groups, and refuses impossible ones before anything is opened.
-    pub(crate) fn choose(&self, setting: &Setting) -> Result<Selection, Failure> {
-        let (mut texts, mut metrics, mut names) = (Vec::new(), Vec::new(), Vec::new());
-        for name in &self.groups {
-            let group = MetricGroup::find(name).map_err(Failure::refused)?;
-            let first = texts.len();
-            let expanded = group.expand(&setting.pmus, &setting.meshes);
-            let (events, found) = expanded.map_err(Failure::refused)?;
-            texts.extend(events);
-            metrics.extend(found.into_iter().map(|metric| metric.shifted(first)));
-            names.push(group.name);
-        }
-        if let Some(event) = &self.heat {
-            texts.extend(heat_events(event, setting)?);
-            names.push(format!("heat of {event}"));
-        }
-        texts.extend(self.events.iter().cloned());
-        names.extend(self.events.iter().cloned());
-        if texts.is_empty() {
-            return Err(Failure::refused(
-                "what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)",
-            ));
-        }
-        let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
-        let set = host.resolve(&texts).map_err(Failure::refused)?;
-        let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
-        let meshes = setting.meshes.iter().filter(used);
-        let warnings = meshes.filter_map(|mesh| setting.driver.warning(mesh));
-        for warning in set.warnings.iter().cloned().chain(warnings) {
+    pub(crate) fn choose(&self, host: &CountedHost) -> Result<Selection, Failure> {
+        let chosen = host.choose(&self.groups, self.heat.as_deref(), &self.events);
+        let selection = chosen.map_err(Failure::refused)?;
+        for warning in &selection.set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
         }
-        set.groups.iter().try_for_each(|group| refuse_impossible(group, setting))?;
-        Ok(Selection { what: names.join(", "), set, metrics, meshes: setting.meshes.clone() })
+        Ok(selection)
     }
-}
-
-/// Refuses a group that none of its meshes can count; the driver adds them up.
-fn refuse_impossible(group: &Vec<PmuEvent>, setting: &Setting) -> Result<(), Failure> {
-    let is_theirs = |mesh: &&Mesh| group.iter().all(|event| event.is_on(&mesh.name));
-    let meshes = setting.meshes.iter().filter(is_theirs);
-    let checked =
-        meshes.map(|mesh| Rules::new(mesh, setting.driver).check(std::slice::from_ref(group)));
-    let (fits, refused): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
-    match refused.into_iter().next() {
-        Some(Err(error)) if fits.is_empty() => Err(Failure::refused(error)),
-        _ => Ok(()),
-    }
-}
-
-fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
-    let mut texts = Vec::new();
-    for mesh in &setting.meshes {
-        let pmu = setting.pmus.iter().find(|pmu| pmu.name == mesh.name);
-        let code = pmu.and_then(|pmu| pmu.event(event)?.term("type"));
-        let code = code.and_then(|code| u16::try_from(code).ok()).ok_or_else(|| {
-            let mesh = &mesh.name;
-            Failure::refused(format!(
-                "--heat: {mesh} has no event `{event}` (daqmeter pmu list --events)"
-            ))
-        })?;
-        let xps = mesh.crosspoints.iter().map(|xp| (nodes::XP, xp.node_id));
-        let others = mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
-        let counted = xps.chain(others).filter(|(kind, _)| nodes::counts_as(*kind, code));
-        let text = |(_, id)| format!("{}/{event},bynodeid=1,nodeid={id:#x}/", mesh.name);
-        texts.extend(counted.map(text));
-    }
-    if texts.is_empty() {
-        return Err(Failure::refused(
-            "--heat needs the map of a mesh: root and debugfs (mount -t debugfs none /sys/kernel/debug), --map FILE, or --emulated n1sdp",
-        ));
-    }
-    Ok(texts)
 }
 
 pub(crate) struct Observed {
@@ -206,10 +101,10 @@ impl Observed {
         let mut wanted = Wanted::default();
         let list = if is_group { &mut wanted.groups } else { &mut wanted.events };
         list.push(what.to_owned());
-        let setting = wanted.place.setting()?;
-        let selection = wanted.choose(&setting)?;
+        let host = wanted.place.host()?;
+        let selection = wanted.choose(&host)?;
         // Reports an error before anything is measured.
-        Count::open(&selection, &mut KernelOpener { files: setting.files })
+        Count::open(&selection, &mut KernelOpener { files: host.files })
             .map_err(Failure::refused)?;
         Ok(Observed { selection, interval })
     }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_pmu::event::{EventResolver, HARDWARE, SOFTWARE};
-use daqmeter_pmu::groups::Metric;
+use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
+use daqmeter_pmu::groups::{Metric, SHIPPED_GROUPS};
 use daqmeter_pmu::sysfs::{Alias, tracepoints};
 use daqmeter_pmu::system::SystemCounter;
-use daqmeter_pmu::{MetricGroup, Pmu, discover};
+use daqmeter_pmu::{CountedHost, MetricGroup, Pmu, discover};
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
-use super::chosen::{Place, Setting};
+use super::chosen::Place;
 use crate::output::{Failure, emit};
 
 /// List PMUs; with --events their events, with --groups the groups that ship.
@@ -38,18 +38,18 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let setting = arguments.place.setting()?;
+    let host = arguments.place.host()?;
     let filter = arguments.filter.as_deref().unwrap_or("");
-    let pmus: Vec<&Pmu> = setting.pmus.iter().filter(|pmu| pmu.name.contains(filter)).collect();
+    let pmus: Vec<&Pmu> = host.pmus.iter().filter(|pmu| pmu.name.contains(filter)).collect();
     let text = if arguments.groups {
-        groups(&setting.offline())
+        groups(&host.offline())
     } else if arguments.json {
         let line = |pmu: &&Pmu| serde_json::to_string(pmu).unwrap_or_default() + "\n";
         pmus.iter().map(line).collect()
     } else if arguments.events || pmus.is_empty() && !filter.is_empty() {
-        events(&setting, filter)
+        events(&host, filter)
     } else {
-        overview(&setting, &pmus, filter)
+        overview(&host, &pmus, filter)
     };
     if text.is_empty() {
         return Err(Failure::refused(format!("nothing here holds `{filter}`")));
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     emit(&text)
 }
 
-fn overview(setting: &Setting, pmus: &[&Pmu], filter: &str) -> String {
+fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let row = |pmu: &&Pmu| {
         let fields = pmu.formats.iter().map(|format| format.name.as_str());
@@ -85,19 +85,19 @@ fn overview(setting: &Setting, pmus: &[&Pmu], filter: &str) -> String {
             counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         out.push_str(&format!("{}, events by node type: {}\n", pmu.name, counts.join(", ")));
     }
-    if !setting.is_emulated && filter.is_empty() {
+    if !host.is_emulated && filter.is_empty() {
         let row = |(source, names): (&str, Vec<String>)| {
             let first = names.first().map_or("none here", String::as_str);
             vec![source.to_owned(), names.len().to_string(), first.to_owned()]
         };
-        let sources = SystemCounter::all(&setting.files).into_iter().map(row);
+        let sources = SystemCounter::all(&host.files).into_iter().map(row);
         out.push_str(&format!(
             "\nthe system by itself\n{}\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups\n",
             plain(&["source", "counters", "such as"], sources),
-            tracepoints(&setting.files).len(),
+            tracepoints(&host.files).len(),
             SOFTWARE.len()
         ));
-        if !has_interconnect(&setting.pmus) {
+        if !has_interconnect(&host.pmus) {
             out.push_str("no PMU of an interconnect or a memory controller: DRAM bandwidth cannot be counted here (usual in virtual machines)\n");
         }
     }
@@ -109,9 +109,9 @@ fn has_interconnect(pmus: &[Pmu]) -> bool {
     pmus.iter().any(|pmu| known.iter().any(|family| pmu.name.starts_with(family)))
 }
 
-fn events(setting: &Setting, filter: &str) -> String {
+fn events(host: &CountedHost, filter: &str) -> String {
     let mut sections: Vec<(&str, Vec<(String, String)>)> = Vec::new();
-    for pmu in &setting.pmus {
+    for pmu in &host.pmus {
         let line = |alias: &Alias| {
             let Alias { name, terms, unit, scale } = alias;
             let unit = if unit.is_empty() { String::new() } else { format!(" x {scale} {unit}") };
@@ -119,14 +119,14 @@ fn events(setting: &Setting, filter: &str) -> String {
         };
         sections.push((&pmu.name, pmu.events.iter().map(line).collect()));
     }
-    if !setting.is_emulated {
+    if !host.is_emulated {
         let bare = |names: Vec<String>| names.into_iter().map(|name| (name, String::new()));
         let software = SOFTWARE.iter().map(|(name, ..)| (*name).to_owned()).collect();
         sections.push(("software", bare(software).collect()));
         let hardware = HARDWARE.iter().map(|(name, _)| (*name).to_owned()).collect();
         sections.push(("hardware, where a PMU of the CPUs is there", bare(hardware).collect()));
-        sections.push(("tracepoints", bare(tracepoints(&setting.files)).collect()));
-        let system = SystemCounter::all(&setting.files).into_iter();
+        sections.push(("tracepoints", bare(tracepoints(&host.files)).collect()));
+        let system = SystemCounter::all(&host.files).into_iter();
         sections.extend(system.map(|(source, names)| (source, bare(names).collect())));
     }
     let shown = sections.into_iter().filter_map(|(title, lines)| {
@@ -137,15 +137,15 @@ fn events(setting: &Setting, filter: &str) -> String {
     shown.collect::<Vec<_>>().join("\n")
 }
 
-fn groups(setting: &Setting) -> String {
-    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
-    let text = |(folder, group): (&str, MetricGroup)| {
-        let missing = group.missing(&host, &setting.meshes);
+fn groups(host: &CountedHost) -> String {
+    let text = |group: MetricGroup| {
+        let missing = group.missing(&host.resolver(), &host.meshes);
         let state = missing.map_or("here".to_owned(), |missing| format!("not here: {missing}"));
         let metrics: String = group.metric.iter().map(metric_lines).collect();
-        format!("{} ({folder}, {state})\n  {}\n{metrics}", group.name, group.about)
+        format!("{} ({state})\n  {}\n{metrics}", group.name, group.about)
     };
-    MetricGroup::shipped().into_iter().map(text).collect()
+    let names = SHIPPED_GROUPS.names().into_iter();
+    names.filter_map(|name| MetricGroup::find(name).ok()).map(text).collect()
 }
 
 /// Returns `memory [B/s] = (mc_reqs) x 64`, and the caveat.

@@ -23,13 +23,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let setting = arguments.place.setting()?;
-    if setting.meshes.is_empty() {
+    let host = arguments.place.host()?;
+    if host.meshes.is_empty() {
         return Err(Failure::refused(
             "no map of a mesh: run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug) on a host with arm_cmn, or give --map FILE or --emulated n1sdp",
         ));
     }
-    let text = setting.meshes.iter().map(|mesh| match arguments.json {
+    let text = host.meshes.iter().map(|mesh| match arguments.json {
         true => format!("{}\n", serde_json::to_string(mesh).unwrap_or_default()),
         false => format!("{}\n{}", map::grid(mesh, None), map::node_table(mesh)),
     });

@@ -36,21 +36,21 @@ fn drivers() -> impl TypedValueParser<Value = Driver> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut setting = arguments.wanted.place.setting()?.offline();
-    setting.driver = arguments.driver.unwrap_or(setting.driver);
-    if setting.meshes.is_empty() {
+    let mut host = arguments.wanted.place.host()?.offline();
+    host.driver = arguments.driver.unwrap_or(host.driver);
+    if host.meshes.is_empty() {
         return Err(Failure::refused(
             "a plan needs the map of a mesh: root and debugfs on the machine itself, --map FILE, or --emulated n1sdp",
         ));
     }
-    let groups = arguments.wanted.choose(&setting)?.set.groups;
+    let groups = arguments.wanted.choose(&host)?.set.groups;
     let mut texts = Vec::new();
-    for mesh in &setting.meshes {
+    for mesh in &host.meshes {
         let is_of_mesh = |group: &&Vec<PmuEvent>| group.iter().all(|event| event.is_on(&mesh.name));
         let groups: Vec<_> = groups.iter().filter(is_of_mesh).cloned().collect();
         if !groups.is_empty() {
-            let found = plan(mesh, setting.driver, &groups).map_err(Failure::refused)?;
-            let head = format!("{}, {} driver", mesh.name, setting.driver.name());
+            let found = plan(mesh, host.driver, &groups).map_err(Failure::refused)?;
+            let head = format!("{}, {} driver", mesh.name, host.driver.name());
             texts.push(text(&head, &groups, &found));
         }
     }

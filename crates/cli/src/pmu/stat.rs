@@ -12,13 +12,13 @@ use daqmeter_harness::{Tally, Watched, next_line};
 use daqmeter_pmu::count::{Pause, error_of, total_error_of, totals, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::source::{KernelOpener, Opener};
-use daqmeter_pmu::{Count, MetricGroup, Selection, perf_format};
+use daqmeter_pmu::{Count, CountedHost, MetricGroup, Selection, perf_format};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::tables::{self, RateUnit};
 use daqmeter_report::pmu::{frames, map};
 use daqmeter_sys::process::{ends_within, terminate};
 
-use super::chosen::{Setting, Wanted, byte_unit, text_of};
+use super::chosen::{Wanted, byte_unit, text_of};
 use crate::arguments::{budget, duration};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
@@ -86,19 +86,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.from {
         return import(path, arguments);
     }
-    let setting = arguments.wanted.place.setting()?;
-    let selection = arguments.wanted.choose(&setting)?;
+    let host = arguments.wanted.place.host()?;
+    let selection = arguments.wanted.choose(&host)?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     // Intervals are the progress.
     recorder.progress = indicatif::ProgressBar::hidden();
-    let mut count = opened(&selection, &setting)?;
+    let mut count = opened(&selection, &host)?;
     let stop = interrupt::flag();
     let page = arguments.metrics.served()?;
     let length = arguments.interval.unwrap_or(Duration::from_secs(1));
     let workload = Workload::new("pmu")
         .with("what", selection.what.as_str())
         .with("interval_s", length.as_secs_f64());
-    let info = info(&selection, &setting);
+    let info = info(&selection, &host);
     let watched = arguments.recording.context().watch("pmu/stat", info, workload);
     count.begin(watched.origin_ns());
     let mut program = start(&arguments.command)?;
@@ -151,12 +151,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Longest time between two looks at signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-fn opened(selection: &Selection, setting: &Setting) -> Result<Count, Failure> {
-    let mut opener: Box<dyn Opener> = if setting.is_emulated {
-        let mesh = &setting.meshes[0];
+fn opened(selection: &Selection, host: &CountedHost) -> Result<Count, Failure> {
+    let mut opener: Box<dyn Opener> = if host.is_emulated {
+        let mesh = &host.meshes[0];
         Box::new(Synthetic::new(mesh, &selection.set.groups).map_err(Failure::refused)?)
     } else {
-        Box::new(KernelOpener { files: setting.files.clone() })
+        Box::new(KernelOpener { files: host.files.clone() })
     };
     let count = Count::open(selection, opener.as_mut()).map_err(Failure::refused)?;
     for refused in &count.refused {
@@ -165,11 +165,11 @@ fn opened(selection: &Selection, setting: &Setting) -> Result<Count, Failure> {
     Ok(count)
 }
 
-fn info(selection: &Selection, setting: &Setting) -> EngineInfo {
+fn info(selection: &Selection, host: &CountedHost) -> EngineInfo {
     let mut pmus: Vec<&str> = selection.set.events().map(|event| event.pmu.as_str()).collect();
     pmus.sort_unstable();
     pmus.dedup();
-    EngineInfo { name: "pmu".into(), target: pmus.join(", "), emulated: setting.is_emulated }
+    EngineInfo { name: "pmu".into(), target: pmus.join(", "), emulated: host.is_emulated }
 }
 
 fn start(command: &[String]) -> Result<Option<Child>, Failure> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::Context;
-use daqmeter_pmu::EventResolver;
 use daqmeter_pmu::verify::{CounterCheck, CounterVerdict, VerifyRequest, checked};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Outcome, RunRecord};
@@ -31,11 +30,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let setting = Place::default().setting()?;
-    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
+    let host = Place::default().host()?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     let stop = interrupt::flag();
-    let checked = checked(&arguments.request, &host, &arguments.recording.context(), &stop);
+    let checked =
+        checked(&arguments.request, &host.resolver(), &arguments.recording.context(), &stop);
     let (checks, record) = checked.map_err(Failure::refused)?;
     recorder.take(record)?;
     recorder.finish(|_| text(&checks))
@@ -43,9 +42,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Returns the checks of a survey as a record: short loads, a small file in the present directory.
 pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Option<RunRecord> {
-    let setting = Place::default().setting().ok()?;
-    let host = EventResolver { pmus: &setting.pmus, files: &setting.files };
-    let (_, mut record) = checked(&VerifyRequest::survey(time), &host, context, stop).ok()?;
+    let host = Place::default().host().ok()?;
+    let (_, mut record) =
+        checked(&VerifyRequest::survey(time), &host.resolver(), context, stop).ok()?;
     record.study = "survey/counters".into();
     // A different counter is reported, and fails no survey, since others may use the disk.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {

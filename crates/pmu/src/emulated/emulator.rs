@@ -300,16 +300,6 @@ mod tests {
     }
 
     #[test]
-    fn an_hn_p_counts_events_of_hn_i_too() {
-        let mesh = shipped("s3").unwrap();
-        let node = mesh.nodes.iter().find(|node| node.kind == "HN-P").unwrap();
-        let mut emulator = programmed("s3", "HN-P", node.node_id, 0x30);
-        emulator.happen(happening(HNI, node.node_id, 0x30, 12));
-        let place = Places::of(&mesh).crosspoints[node.crosspoint as usize];
-        assert_eq!(counted(&emulator, place + pmu_at(&mesh, XP), 0), 12);
-    }
-
-    #[test]
     fn a_wrap_of_the_controller_asks_for_an_interrupt_until_it_is_cleared() {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
         let event = happening(0x5, 0x24, 0xd, 1 << 47);

@@ -48,13 +48,6 @@ fn braces_group_and_commas_in_slashes_belong_to_the_event() {
 }
 
 #[test]
-fn a_filter_of_the_name_is_kept_beside_a_node() {
-    let set = resolve("arm_cmn_0/hnf_qos_pocq_occupancy_read,bynodeid=1,nodeid=0x28/").unwrap();
-    let on = set.groups[0][0].on_mesh.clone().unwrap();
-    assert_eq!((on.type_code, on.event_id, on.occup_id, on.node_id), (5, 0xf, 1, Some(0x28)));
-}
-
-#[test]
 fn wrong_events_are_refused_with_what_to_do() {
     for (text, part) in [
         ("arm_cnm/hnf_mc_reqs/", "no PMU `arm_cnm`; it has arm_cmn_0, arm_cmn_1"),

@@ -22,7 +22,8 @@ fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
         .collect();
     let text =
         format!("name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}", ids.concat());
-    let (_, metrics) = MetricGroup::parse(&text, "test").unwrap().expand(&[], &[]).unwrap();
+    let (_, metrics) =
+        MetricGroup::parse(&TomlText::new("test", &text)).unwrap().expand(&[], &[]).unwrap();
     let observed = Observations { events: events.to_vec(), ..Observations::default() };
     metrics[0].value(&observed, 0)
 }
@@ -79,23 +80,6 @@ fn ratios_need_something_below_the_line_and_nothing_is_invented() {
         ..Default::default()
     };
     assert_eq!(metric(ratio, &[counted(1, 1.0), never]), None);
-}
-
-#[test]
-fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
-    for (_, group) in MetricGroup::shipped() {
-        assert!(
-            !group.about.is_empty() && group.metric.iter().all(|metric| metric.source.len() > 10),
-            "{}",
-            group.name
-        );
-    }
-    let mut names: Vec<String> =
-        MetricGroup::shipped().into_iter().map(|(_, group)| group.name).collect();
-    let all = names.len();
-    names.sort();
-    names.dedup();
-    assert_eq!(names.len(), all, "names are unique");
 }
 
 fn host(name: &str) -> (Vec<Pmu>, Vec<Mesh>) {
@@ -160,14 +144,21 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
 }
 
 #[test]
-fn a_wrong_file_is_refused_with_its_line() {
-    let error = MetricGroup::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml")
-        .unwrap_err()
-        .to_string();
-    assert!(error.starts_with("mine.toml:3: unknown field"), "{error}");
-    let error = MetricGroup::parse(
-        "name='x'\nabout='x'\n[[events]]\nid='a'\nevent='faults'\n[[metric]]\nname='m'\nunit=''\nsource='s'\nsum=['b']",
-        "mine.toml",
-    );
-    assert!(error.unwrap_err().to_string().contains("uses `b`"));
+fn shipped_groups_have_sources_and_a_wrong_file_is_refused_with_its_line() {
+    for name in SHIPPED_GROUPS.names() {
+        let group = MetricGroup::find(name).unwrap();
+        assert!(group.metric.iter().all(|metric| metric.source.len() > 10), "{name}");
+        assert_eq!(group.name, name);
+    }
+    let metric =
+        "[[events]]\nid='a'\nevent='faults'\n[[metric]]\nname='m'\nunit=''\nsource='s'\nsum=['b']";
+    for (text, part) in [
+        ("surprise=1\nevents=[]", "mine.toml:3: unknown field"),
+        ("events=[]", "mine.toml: it has no events"),
+        (metric, "uses `b`"),
+    ] {
+        let text = format!("name='x'\nabout='x'\n{text}");
+        let error = MetricGroup::parse(&TomlText::new("mine.toml", &text)).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
 }

@@ -4,6 +4,7 @@ mod debugfs;
 pub mod nodes;
 pub mod topology;
 
+use daqmeter_harness::TomlText;
 use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
 
@@ -37,6 +38,6 @@ pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
     match text.trim_start().chars().next() {
         Some('{') => topology::from_json(text, file),
         Some('X') => debugfs::parse(text, file),
-        _ => topology::parse(text, file),
+        _ => topology::parse(&TomlText::new(file, text)),
     }
 }

@@ -2,7 +2,7 @@
 //! The shipped descriptions are below `meshes/`; the emulated configuration space is made from
 //! them.
 
-use daqmeter_harness::TomlText;
+use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 use serde::Deserialize;
@@ -49,16 +49,19 @@ struct DescribedXp {
 const MAX_DIMENSION: u32 = 12;
 pub(super) const MAX_PORTS: usize = 6;
 
-pub const SHIPPED: &[(&str, &str)] = &[
-    ("n1sdp", include_str!("../../meshes/n1sdp.toml")),
-    ("cmn650", include_str!("../../meshes/cmn650.toml")),
-    ("cmn700", include_str!("../../meshes/cmn700.toml")),
-    ("s3", include_str!("../../meshes/s3.toml")),
-];
+pub const SHIPPED_MESHES: Shipped = Shipped {
+    kind: "mesh",
+    files: &[
+        ("n1sdp", include_str!("../../meshes/n1sdp.toml")),
+        ("cmn650", include_str!("../../meshes/cmn650.toml")),
+        ("cmn700", include_str!("../../meshes/cmn700.toml")),
+        ("s3", include_str!("../../meshes/s3.toml")),
+    ],
+};
 
 pub fn shipped(name: &str) -> Option<Mesh> {
-    let (name, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
-    Some(parse(text, name).expect("ships with the binary and is tested"))
+    let text = SHIPPED_MESHES.shipped(name)?;
+    Some(parse(&text).expect("ships with the binary and is tested"))
 }
 
 /// Returns the bits of a coordinate in a NodeID: two at least in the hardware.
@@ -121,10 +124,9 @@ impl Place {
     }
 }
 
-pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
-    let text = TomlText { name: file.to_owned(), text: text.to_owned() };
+pub fn parse(text: &TomlText) -> Result<Mesh, MeshError> {
     let description = text.parse().map_err(MeshError)?;
-    build(description).map_err(|problem| MeshError(format!("{file}: {problem}")))
+    build(description).map_err(|problem| MeshError(format!("{}: {problem}", text.name)))
 }
 
 /// Reads a mesh as in records.
@@ -175,7 +177,7 @@ fn build(description: Description) -> Result<Mesh, String> {
 pub(super) fn label_known(mesh: &mut Mesh) {
     let key = |mesh: &Mesh| (mesh.part.clone(), mesh.base, mesh.width, mesh.height);
     let own = key(mesh);
-    let known = SHIPPED.iter().filter_map(|(name, _)| shipped(name));
+    let known = SHIPPED_MESHES.names().into_iter().filter_map(shipped);
     for board in known.filter(|board| board.base.is_some() && key(board) == own) {
         for node in &mut mesh.nodes {
             let id = |node: &Node| (node.type_code, node.node_id);
@@ -292,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_saved_mesh_is_read_and_one_with_gaps_is_refused() {
-        for (name, _) in SHIPPED {
+        for name in SHIPPED_MESHES.names() {
             let mut mesh = shipped(name).unwrap();
             let read =
                 |mesh: &Mesh| crate::mesh::from_text(&serde_json::to_string(mesh).unwrap(), "x");
@@ -317,7 +319,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_what_is_wrong() {
-        let n1sdp = SHIPPED[0].1;
+        let n1sdp = SHIPPED_MESHES.files[0].1;
         for (from, to, part) in [
             ("width = 4", "width = 40", "40 x 2"),
             ("width = 4", "width = 5", "crosspoint (4,0) is to be described once"),
@@ -328,7 +330,8 @@ mod tests {
             ("width = 4", "width = four", "x.toml:"),
         ] {
             assert!(n1sdp.contains(from), "{from}");
-            let error = parse(&n1sdp.replace(from, to), "x.toml").unwrap_err().to_string();
+            let error =
+                parse(&TomlText::new("x.toml", &n1sdp.replace(from, to))).unwrap_err().to_string();
             assert!(
                 error.starts_with("x.toml:") && error.contains(part),
                 "{from} -> {to}: {error}"

@@ -151,7 +151,7 @@ pub(super) fn filter_of(part: &str, on: &OnMesh) -> Option<Filter> {
 mod tests {
     use super::*;
     use crate::emulated::catalogue;
-    use crate::mesh::topology::{SHIPPED, shipped};
+    use crate::mesh::topology::{SHIPPED_MESHES, shipped};
 
     #[test]
     fn kernels_have_the_driver_of_their_version() {
@@ -174,7 +174,7 @@ mod tests {
     /// a filter.
     #[test]
     fn events_have_a_filter_where_the_drivers_listing_has_one() {
-        for (name, _) in SHIPPED {
+        for name in SHIPPED_MESHES.names() {
             let mesh = shipped(name).unwrap();
             for alias in &catalogue(&mesh).events {
                 let on = OnMesh {
