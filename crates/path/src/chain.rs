@@ -1,7 +1,7 @@
 //! A path as threads: built, released together, watched until all have ended, and accounted for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,11 +18,11 @@ use crate::cancel::Cuts;
 use crate::card::{FromCard, IntoReceiver};
 use crate::definition::{Element, Path};
 use crate::element::Work;
-use crate::expected::{Sums, expected};
+use crate::expected::expected;
 use crate::kinds::SourceKind;
 use crate::outcome::{Ended, Names, ended};
 use crate::ring::{Inlet, Outlet, link};
-use crate::shared::{How, Shared};
+use crate::shared::{How, Shared, Sums};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::stages::work;
@@ -253,7 +253,12 @@ impl Chain {
         names: Names,
     ) -> (Chain, Vec<Life>) {
         let (done_in, done) = channel();
-        let shared = Arc::new(Shared::new(how, sums));
+        let shared = Arc::new(Shared {
+            is_over: AtomicBool::new(false),
+            begin_ns: AtomicU64::new(0),
+            how: how.clone(),
+            expected: sums,
+        });
         let life = |(at, mut worker): (usize, Worker)| {
             worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
             Life { at, worker, shared: shared.clone(), done: done_in.clone() }
@@ -316,7 +321,7 @@ impl Chain {
         self.gate.open(false);
         let begin_ns = self.shared.begin_ns.load(Ordering::Acquire);
         let mut cut_at_ns =
-            begin_ns.saturating_add(self.shared.time_ns.saturating_add(self.patience_ns));
+            begin_ns.saturating_add(self.shared.how.time_ns.saturating_add(self.patience_ns));
         let mut fault = None;
         let mut all: Vec<Done> = Vec::new();
         while all.len() < self.workers {

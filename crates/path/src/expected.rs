@@ -6,17 +6,10 @@ use crate::cancel::Cuts;
 use crate::definition::Path;
 use crate::element::Work;
 use crate::kinds::StageKind;
+use crate::shared::Sums;
 use crate::sources::Named;
 use crate::stages::work;
 use crate::sum::sum;
-
-/// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that
-/// only it knows.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    pub(crate) all: Vec<u64>,
-    pub(crate) first: Vec<usize>,
-}
 
 pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     let mut turns = Vec::new();

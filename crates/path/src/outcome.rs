@@ -8,7 +8,7 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
 use crate::element::Sink;
-use crate::expected::Sums;
+use crate::shared::Sums;
 use crate::worker::{Arrived, Done, Role};
 
 /// Facts of the run that the threads do not know.

@@ -3,7 +3,7 @@
 
 mod request;
 
-use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Request, StageSpec, Tally};
+use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally};
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::chain::{Chain, filling_of, lost_or_stopped, observed};
 use daqmeter_readout::search::Observation;
@@ -18,6 +18,48 @@ use crate::definition::Path;
 use crate::lanes::{self, ReadOut, Says};
 use crate::live::Came;
 use crate::shared::How;
+
+/// Largest migration cost: with more, no task would ever be moved.
+const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
+
+/// Longest run: a day.
+const MAX_SECONDS: f64 = 86400.0;
+
+impl Request for ReadoutRequest {
+    const KIND: &'static str = "readout";
+    const DESCRIPTION: &'static str =
+        "emulated card, reader of its rings, pages over the network, checking receivers";
+
+    fn example() -> ReadoutRequest {
+        ReadoutRequest {
+            chosen: Chosen { scenario: "gbt".to_owned(), rate_hz: Some(10e3), ..Chosen::default() },
+            seconds: 0.05,
+            probe: true,
+            ..ReadoutRequest::default()
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        job(self)
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
+            let why = format!("is {}; above 0 and at most {MAX_SECONDS} is wanted", self.seconds);
+            return Err(Problem::new("seconds", why));
+        }
+        if let Some(ns) = self.migration_cost_ns {
+            Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
+        }
+        if let Some(receivers) = self.receivers.receivers {
+            // A scenario that cannot be loaded is refused on loading.
+            let scenario = self.chosen.outline();
+            let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
+            Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
+        }
+        self.receivers.check()
+    }
+}
 
 fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
     let chosen = &request.chosen;

@@ -28,7 +28,7 @@ use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use socket2::{SockRef, TcpKeepalive};
 
 use self::blocks::{ReceivedDatagrams, of_stream};
-use self::protocol::{BlockTransport, MAGIC, PATIENCE, SenderHello, words};
+use self::protocol::{BlockTransport, MAGIC, MAX_SENDERS, PATIENCE, SenderHello, words};
 use crate::udp::{Arriving, SOCKET_BUFFER_BYTES, SocketBuffer};
 
 pub use self::protocol::ReceiverReport;
@@ -37,9 +37,6 @@ const ALIVE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 /// Time without a datagram after the end from which on none comes any more.
 const QUIET: Duration = Duration::from_millis(200);
-
-/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
-pub(crate) const MAX_SENDERS: usize = 16;
 
 const READ: Readiness = Readiness { read: true, write: false };
 

@@ -9,10 +9,9 @@ use daqmeter_record::Counter;
 use crate::cancel::Cuts;
 use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
-use crate::receiver::MAX_SENDERS;
 use crate::receiver::protocol::{
-    BlockHead, BlockTransport, MAGIC, PATIENCE, ReceiverReport, SenderHello, WELCOME_BYTES,
-    numbers, whole,
+    BlockHead, BlockTransport, MAGIC, MAX_SENDERS, PATIENCE, ReceiverReport, SenderHello,
+    WELCOME_BYTES, numbers, whole,
 };
 use crate::udp::{self, Datagrams, SocketBuffer};
 

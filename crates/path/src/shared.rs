@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use crate::expected::Sums;
-
 #[derive(Clone, Debug)]
 pub(crate) struct How {
     pub(crate) time_ns: u64,
@@ -30,27 +28,19 @@ impl How {
     }
 }
 
-#[derive(Debug, Default)]
+/// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that
+/// only it knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) all: Vec<u64>,
+    pub(crate) first: Vec<usize>,
+}
+
+#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
     pub(crate) begin_ns: AtomicU64,
-    pub(crate) time_ns: u64,
-    pub(crate) most_blocks: u64,
-    pub(crate) rate_hz: Option<f64>,
-    pub(crate) lossless: bool,
+    pub(crate) how: How,
     /// Sums that blocks must have at the sink, by key; empty if they are unknown.
     pub(crate) expected: Arc<Sums>,
-}
-
-impl Shared {
-    pub(crate) fn new(how: &How, expected: Arc<Sums>) -> Shared {
-        Shared {
-            time_ns: how.time_ns,
-            most_blocks: how.most_blocks,
-            rate_hz: how.rate_hz,
-            lossless: how.lossless,
-            expected,
-            ..Shared::default()
-        }
-    }
 }

@@ -216,10 +216,10 @@ impl FromSource {
         added: Spin,
     ) -> Result<(), Fault> {
         let begin_ns = shared.begin_ns.load(Ordering::Acquire);
-        let end_ns = begin_ns.saturating_add(shared.time_ns);
+        let end_ns = begin_ns.saturating_add(shared.how.time_ns);
         let mut sequence = 0;
-        while self.issued < shared.most_blocks && !shared.is_over.load(Ordering::Relaxed) {
-            let due_ns = due(begin_ns, self.issued, shared.rate_hz);
+        while self.issued < shared.how.most_blocks && !shared.is_over.load(Ordering::Relaxed) {
+            let due_ns = due(begin_ns, self.issued, shared.how.rate_hz);
             // A late thread makes one block at least.
             if self.issued > 0 && due_ns.unwrap_or_else(monotonic_ns) >= end_ns {
                 break;
@@ -232,7 +232,7 @@ impl FromSource {
             let tried = outlet.try_empty();
             let has_waited = matches!(tried, Found::Nothing);
             let block = match tried {
-                Found::Nothing if !shared.lossless && shared.rate_hz.is_some() => {
+                Found::Nothing if !shared.how.lossless && shared.how.rate_hz.is_some() => {
                     self.issued += 1;
                     self.lost += 1;
                     self.room.lost(due_ns);
@@ -243,9 +243,9 @@ impl FromSource {
                 Found::Nothing => outlet.empty(account),
             };
             let Some(mut block) = block else { break };
-            self.room.found(due_ns, has_waited && shared.rate_hz.is_some());
+            self.room.found(due_ns, has_waited && shared.how.rate_hz.is_some());
             // A stream without a rate that waited too long for room has no block due any more.
-            if self.issued > 0 && shared.rate_hz.is_none() && monotonic_ns() >= end_ns {
+            if self.issued > 0 && shared.how.rate_hz.is_none() && monotonic_ns() >= end_ns {
                 break;
             }
             block.label.sequence = sequence;
@@ -450,7 +450,7 @@ impl IntoSink {
             arrived.payload_bytes -= blocks * each_bytes;
         }
         let all: u64 = self.lost.iter().sum();
-        match all > 0 && shared.lossless {
+        match all > 0 && shared.how.lossless {
             true => Err(Fault::new(format!(
                 "blocks were {}, {all} so far: give the path a lower rate, or write lossless = false where losses are to be counted",
                 self.missing.unwrap_or("lost")

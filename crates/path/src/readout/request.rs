@@ -1,9 +1,8 @@
 //! Request to the engine `readout`: a scenario, replaced parts of it, a duration and a place.
 
 use clap::Args;
-use daqmeter_harness::{Fault, Job, Problem, Request};
+use daqmeter_harness::Problem;
 use daqmeter_readout::Chosen;
-use daqmeter_readout::card::channel_ids;
 use daqmeter_record::units::{self, UnitError};
 use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
@@ -62,7 +61,7 @@ impl Receivers {
         self.peer_cpu.as_deref().map_or(Vec::new(), parse_cpu_list)
     }
 
-    fn check(&self) -> Result<(), Problem> {
+    pub(super) fn check(&self) -> Result<(), Problem> {
         if let Some(text) = self.peer_cpu.as_deref().filter(|text| !text.is_empty()) {
             listed_cpus(text)
                 .map_err(|why| Problem::new("peer_cpu", format!("is wrong: {why}")))?;
@@ -103,48 +102,6 @@ pub struct ReadoutRequest {
     pub probe: bool,
 }
 
-/// Largest migration cost: with more, no task would ever be moved.
-const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
-
-/// Longest run: a day.
-const MAX_SECONDS: f64 = 86400.0;
-
-impl Request for ReadoutRequest {
-    const KIND: &'static str = "readout";
-    const DESCRIPTION: &'static str =
-        "emulated card, reader of its rings, pages over the network, checking receivers";
-
-    fn example() -> ReadoutRequest {
-        ReadoutRequest {
-            chosen: Chosen { scenario: "gbt".to_owned(), rate_hz: Some(10e3), ..Chosen::default() },
-            seconds: 0.05,
-            probe: true,
-            ..ReadoutRequest::default()
-        }
-    }
-
-    fn job(&self) -> Result<Job, Fault> {
-        super::job(self)
-    }
-
-    fn check(&self) -> Result<(), Problem> {
-        if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
-            let why = format!("is {}; above 0 and at most {MAX_SECONDS} is wanted", self.seconds);
-            return Err(Problem::new("seconds", why));
-        }
-        if let Some(ns) = self.migration_cost_ns {
-            Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
-        }
-        if let Some(receivers) = self.receivers.receivers {
-            // A scenario that cannot be loaded is refused on loading.
-            let scenario = self.chosen.outline();
-            let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
-            Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
-        }
-        self.receivers.check()
-    }
-}
-
 fn nanoseconds(text: &str) -> Result<u64, String> {
     let time = units::parse_duration(text).map_err(|error| error.to_string())?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
@@ -158,6 +115,8 @@ fn seconds(text: &str) -> Result<f64, UnitError> {
 mod tests {
     use daqmeter_readout::scenario::Nanos;
     use daqmeter_record::{Param, Workload};
+
+    use daqmeter_harness::Request;
 
     use super::*;
 

@@ -7,6 +7,8 @@ use daqmeter_record::units::show_bytes;
 
 use crate::sum::sum;
 
+/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
+pub(crate) const MAX_SENDERS: usize = 16;
 /// Time in which a peer answers.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
