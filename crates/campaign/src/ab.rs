@@ -1,179 +1,154 @@
-//! Measures two sides in turns, in processes of their own, until their difference is decided.
+//! Measures two sides alternately, in processes of their own, until their difference is decided.
 //!
 //! Two files of records differ mostly by the minutes in which they were made. Here both sides are
 //! prepared, and work in slices of a fraction of a millisecond. Their order is A B B A or B A A B,
 //! so that a disturbance of the host meets both. A group of four with a slice that lost its CPU is
 //! left out on both sides, and counted. One value is the logarithm of B's time over A's in a group.
 //! A pair of processes gives the median over a block of groups. Each block has fresh processes,
-//! begun in random order with random shifts of stack and heap, since the layout of memory causes
-//! differences too. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be
-//! looked at after each.
+//! with random shifts of stack and heap, since the layout of memory causes differences too. The
+//! blocks' medians go to a [`MedianSequence`], which may be looked at after each.
 //!
-//! Begin with [`ask`]. `turns.rs` is a pair of prepared processes, `command.rs` a command that is
-//! run as a whole; `side.rs` runs in a side's process.
+//! Begin with [`ask`]. `process.rs` is a side as its parent sees it, `side.rs` the side itself.
 
-mod answer;
 mod block;
-mod command;
 mod process;
 mod protocol;
-mod question;
 mod side;
-mod switch;
-mod turns;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::StopFlag;
-use daqmeter_sys::cpu_time;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng;
+use daqmeter_stats::{Decision, MedianSequence, Random, median};
 use serde::Serialize;
 
-pub use answer::{AbVerdict, Answer};
 pub use block::Block;
 pub use protocol::SideRequest;
-pub use question::{AbSide, PATIENCE, Question};
 pub use side::serve;
-pub use switch::{Restored, Setting, Switch};
 
-use answer::Tracked;
-use block::Pair;
-use turns::Operations;
+/// Time after which a side that does not answer is ended.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Least time of a block for each stage without the start of its processes: a dozen groups. Longer
-/// blocks tell little more, since the differences between processes remain.
-const MIN_BLOCK: Duration = Duration::from_millis(10);
-/// Least number of blocks in the budget: more blocks show more differences between processes.
-const MIN_BLOCKS: u32 = 25;
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Found {
-    pub answers: Vec<Answer>,
-    pub notes: Vec<String>,
-    pub took_s: f64,
-    /// Share of the time for which a hypervisor took the CPU of the sides, if it is one CPU and the
-    /// kernel reports it.
-    pub stolen: Option<f64>,
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub sides: [AbSide; 2],
+    /// Ratios up to this are ignored: 0.01 is 1 %.
+    pub ignore: f64,
+    /// Probability that any answer is wrong.
+    pub alpha: f64,
+    pub budget: Duration,
+    pub patience: Duration,
+    pub seed: u64,
 }
 
-/// Measures until every stage is decided, the budget is over, or `stop` is set. Calls the callback
-/// with the elapsed time after each block.
+#[derive(Clone, Debug)]
+pub struct AbSide {
+    pub program: PathBuf,
+    /// Arguments that make the program a side.
+    pub arguments: Vec<String>,
+    pub request: SideRequest,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AbVerdict {
+    Same,
+    Slower,
+    Faster,
+    Undecided,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    pub stage: String,
+    pub verdict: AbVerdict,
+    /// Median over all blocks of B's time over A's; `None` without a block.
+    pub ratio: Option<f64>,
+    /// Interval of the ratio that is valid at every look; `None` with too few blocks.
+    pub interval: Option<(f64, f64)>,
+    /// Median times of one operation in nanoseconds.
+    pub a_ns: Option<f64>,
+    pub b_ns: Option<f64>,
+    /// Smallest difference that these blocks could have decided: 0.02 is 2 %. `None` with too few
+    /// blocks.
+    pub visible: Option<f64>,
+    /// True if the blocks contradict each other: the difference itself changed meanwhile.
+    pub wandered: bool,
+    pub blocks: Vec<Block>,
+}
+
+/// Measures until every stage is decided, the budget is over, or `stop` is set.
 ///
 /// # Errors
 /// Names the side with the error in one line.
-pub fn ask(
-    question: &Question,
-    stop: &StopFlag,
-    mut progress: impl FnMut(Duration),
-) -> Result<Found, String> {
-    let (began, stolen) = (Instant::now(), stolen_ns(question));
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(question.seed);
-    let mut asked = Asked::default();
-    while !asked.is_decided() && (asked.blocks == 0 || began.elapsed() < question.budget) {
-        let left = question.budget.saturating_sub(began.elapsed());
-        match asked.block(question, left, &mut random, stop) {
-            // The signal ends the sides, too.
+pub fn ask(question: &Question, stop: &StopFlag) -> Result<Vec<Answer>, String> {
+    let began = Instant::now();
+    let mut random = Random::new(question.seed);
+    let mut stages = Vec::new();
+    loop {
+        match block::measure(question, &mut stages, &mut random, stop) {
             Err(_) if stop.is_set() => break,
             done => done?,
         }
-        progress(began.elapsed());
-        if stop.is_set() {
+        let is_over = stop.is_set() || began.elapsed() >= question.budget;
+        if is_over || stages.iter().all(Tracked::is_decided) {
             break;
         }
     }
-    let took = began.elapsed();
-    let stolen = stolen.zip(stolen_ns(question)).map(|(before, after)| {
-        after.saturating_sub(before) as f64 / (took.as_nanos() as f64).max(1.0)
-    });
-    Ok(asked.found(took.as_secs_f64(), stolen))
+    Ok(stages.into_iter().map(Tracked::answer).collect())
 }
 
-fn stolen_ns(question: &Question) -> Option<u64> {
-    let [a, b] = &question.sides;
-    let cpu = a.cpu().filter(|cpu| b.cpu() == Some(*cpu))?;
-    let times = cpu_time::by_cpu(Path::new("/"));
-    times.get(&cpu).map(|times| times.steal_ns)
+/// Blocks of one stage so far.
+struct Tracked {
+    stage: String,
+    /// Operations of a slice.
+    operations: u64,
+    ignore: f64,
+    sequence: MedianSequence,
+    blocks: Vec<Block>,
 }
 
-#[derive(Default)]
-struct Asked {
-    stages: Vec<Tracked>,
-    operations: Operations,
-    notes: Vec<String>,
-    blocks: usize,
-    groups: u64,
-    measuring: Duration,
-}
+impl Tracked {
+    fn new(stage: String, operations: u64, ignore: f64, alpha: f64) -> Tracked {
+        let sequence = MedianSequence::new(alpha);
+        Tracked { stage, operations, ignore, sequence, blocks: Vec::new() }
+    }
 
-fn seconds(time_s: f64) -> Duration {
-    Duration::try_from_secs_f64(time_s).unwrap_or(Duration::MAX)
-}
+    fn add(&mut self, block: Block) {
+        if let Some(log_ratio) = block.log_ratio {
+            self.sequence.push(log_ratio);
+        }
+        self.blocks.push(block);
+    }
 
-impl Asked {
     fn is_decided(&self) -> bool {
-        self.blocks > 0 && self.stages.iter().all(Tracked::is_decided)
+        self.sequence.decision(self.ignore) != Decision::Undecided
     }
 
-    fn block(
-        &mut self,
-        question: &Question,
-        left: Duration,
-        random: &mut Xoshiro256PlusPlus,
-        stop: &StopFlag,
-    ) -> Result<(), String> {
-        let began = Instant::now();
-        let mut pair = Pair::start(question, &self.operations, random)?;
-        let start = began.elapsed();
-        if self.blocks == 0 {
-            self.begin(question, &pair);
+    fn answer(self) -> Answer {
+        let (low, high) = self.sequence.interval();
+        let is_interval = low.is_finite() && high.is_finite() && low <= high;
+        let time = |of: fn(&Block) -> f64| {
+            let counted = self.blocks.iter().filter(|block| block.log_ratio.is_some());
+            let times: Vec<f64> = counted.map(of).collect();
+            (!times.is_empty()).then(|| median(&times))
+        };
+        Answer {
+            verdict: match self.sequence.decision(self.ignore) {
+                Decision::Slower => AbVerdict::Slower,
+                Decision::Faster => AbVerdict::Faster,
+                Decision::Same => AbVerdict::Same,
+                Decision::Undecided => AbVerdict::Undecided,
+            },
+            ratio: self.sequence.median().map(f64::exp),
+            interval: is_interval.then(|| (low.exp(), high.exp())),
+            a_ns: time(|block| block.a_ns),
+            b_ns: time(|block| block.b_ns),
+            visible: self.sequence.visible(self.ignore),
+            wandered: self.sequence.is_contradictory(),
+            stage: self.stage,
+            blocks: self.blocks,
         }
-        let open: Vec<usize> =
-            (0..self.stages.len()).filter(|stage| !self.stages[*stage].is_decided()).collect();
-        let time = self.time(&open, start);
-        let time = time.min(question.budget / MIN_BLOCKS).min(left);
-        let measuring = Instant::now();
-        let blocks = pair.measure(&open, time, random, stop)?;
-        for (stage, block) in open.iter().zip(blocks) {
-            self.groups += block.groups + block.left_out;
-            self.stages[*stage].add(block);
-        }
-        self.measuring += measuring.elapsed();
-        self.blocks += 1;
-        Ok(())
-    }
-
-    /// Returns the time of a block, given the start time of its processes: that time again, until
-    /// the variances are known.
-    fn time(&self, open: &[usize], start: Duration) -> Duration {
-        let many = u32::try_from(open.len()).unwrap_or(u32::MAX);
-        let min = MIN_BLOCK.saturating_mul(many);
-        let group_s = self.measuring.as_secs_f64() / self.groups.max(1) as f64;
-        let start_groups = start.as_secs_f64() / group_s.max(1e-9) / f64::from(many.max(1));
-        let wanted = open.iter().map(|stage| self.stages[*stage].wanted_groups(start_groups));
-        let wanted = wanted.map(|groups| groups.map_or(start, |groups| seconds(groups * group_s)));
-        wanted.max().unwrap_or(start).saturating_mul(many).clamp(min, min.max(start))
-    }
-
-    fn begin(&mut self, question: &Question, pair: &Pair<'_>) {
-        let stages = pair.stages();
-        let alpha = question.alpha / stages.len() as f64;
-        self.operations = stages.iter().cloned().collect();
-        let tracked = |(name, operations)| Tracked::new(name, operations, question.ignore, alpha);
-        self.stages = stages.into_iter().map(tracked).collect();
-        let [a, b] = pair.schemas();
-        if a != b {
-            self.notes.push(format!(
-                "A writes records of schema {a}, B of schema {b}: a parameter may mean something else"
-            ));
-        }
-    }
-
-    fn found(self, took_s: f64, stolen: Option<f64>) -> Found {
-        let block_s = took_s / self.blocks.max(1) as f64;
-        let answers = self.stages.into_iter().map(|stage| stage.answer(block_s)).collect();
-        Found { answers, notes: self.notes, took_s, stolen }
     }
 }
 

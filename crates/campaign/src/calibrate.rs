@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::facts::utc_now;
-use daqmeter_harness::{Request, StepPlan, ordered};
+use daqmeter_harness::{Request, StepPlan};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_path::predict::{
     ClosedForm, CostPoint, HeldBackPath, HostProfile, MIN_CHECKS, PathShape, PredictedAndMeasured,
@@ -16,8 +16,7 @@ use daqmeter_path::predict::{
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::conditions::{self, Disturbance};
 use daqmeter_record::path::PathRun;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use daqmeter_stats::Random;
 
 use crate::run::Runner;
 
@@ -57,7 +56,7 @@ pub fn calibrate(
     step("costs of each kind of work");
     profile.works = costs(&mut paths)?;
     step("hand-overs and waits");
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(SEED);
+    let mut random = Random::new(SEED);
     let cpus = profile.host.allowed_cpus.clone();
     let mut fitted = Vec::new();
     for _ in 0..FITTED_PATHS {
@@ -115,14 +114,15 @@ fn kinds(file: &str) -> Vec<[String; 3]> {
 
 fn costs(paths: &mut ShortPaths<'_>) -> Result<Vec<WorkCost>, String> {
     let file = paths.folder.join("written").display().to_string();
-    let all: Vec<([String; 3], usize)> = kinds(&file)
+    let mut all: Vec<([String; 3], usize)> = kinds(&file)
         .into_iter()
         .flat_map(|kind| BLOCK_BYTES.map(|bytes| (kind.clone(), bytes)))
         .collect();
     let mut found: BTreeMap<String, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
     for round in 1..=ROUNDS {
-        for (_, ([source, stage, sink], bytes)) in ordered(all.clone(), round) {
-            let text = path_text(bytes, &source, &stage, &sink);
+        Random::new(round).shuffle(&mut all);
+        for ([source, stage, sink], bytes) in &all {
+            let text = path_text(*bytes, source, stage, sink);
             let (shape, run) = paths.run(&text, COST_S, None)?;
             for (row, threads) in shape.rows.iter().zip(shape.threads_of(&run)) {
                 if row.work == "memory" && source != MEMORY {
@@ -262,12 +262,12 @@ struct DrawnPath {
     load: f64,
 }
 
-fn drawn_path(random: &mut Xoshiro256PlusPlus, cpus: &[u32]) -> DrawnPath {
+fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
     // The fourfold width of a conversion to f64 is still within the calibrated sizes.
     let block_bytes = (between(random, 4096.0, 262_144.0) / 64.0).round() * 64.0;
     let buffers = 2 << below(random, 4);
     let is_pinned = below(random, 2) == 0 && !cpus.is_empty();
-    let place = |random: &mut Xoshiro256PlusPlus| match is_pinned {
+    let place = |random: &mut Random| match is_pinned {
         true => {
             let [one, other] = [(); 2].map(|()| cpus[below(random, cpus.len())]);
             format!("cpus = [{one}, {other}]\n")
@@ -303,20 +303,16 @@ fn drawn_path(random: &mut Xoshiro256PlusPlus, cpus: &[u32]) -> DrawnPath {
         text.push_str(&format!("[[stage]]\n{stage}{threads}{}", place(random)));
     }
     text.push_str(&format!("[sink]\n{READ}{}", place(random)));
-    DrawnPath { text, load: 0.2 + 0.7 * uniform(random) }
-}
-
-fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
-    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    DrawnPath { text, load: 0.2 + 0.7 * random.uniform() }
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
-fn below(random: &mut Xoshiro256PlusPlus, bound: usize) -> usize {
-    (uniform(random) * bound as f64) as usize
+fn below(random: &mut Random, bound: usize) -> usize {
+    (random.uniform() * bound as f64) as usize
 }
 
-fn between(random: &mut Xoshiro256PlusPlus, from: f64, to: f64) -> f64 {
-    from * (to / from).powf(uniform(random))
+fn between(random: &mut Random, from: f64, to: f64) -> f64 {
+    from * (to / from).powf(random.uniform())
 }
 
 #[cfg(test)]
@@ -325,7 +321,7 @@ mod tests {
 
     #[test]
     fn every_path_that_is_drawn_can_be_read_and_lies_within_the_calibrated_sizes() {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        let mut random = Random::new(7);
         for _ in 0..300 {
             let drawn = drawn_path(&mut random, &[0, 1]);
             let path = Path::parse(&drawn.text, "drawn.toml");
@@ -339,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_kinds_that_are_measured_are_those_that_paths_drawn_at_random_have() {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        let mut random = Random::new(7);
         let works = |text: &str| {
             let path = Path::parse(text, "x.toml").unwrap();
             path.shape().unwrap().rows.into_iter().map(|row| row.work).collect::<Vec<_>>()

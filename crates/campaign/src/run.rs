@@ -7,8 +7,7 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, Unfinished,
-    measure, observe,
+    Context, Limits, Observer, Refusal, Settings, StepPlan, StopFlag, measure, observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
@@ -64,21 +63,12 @@ pub struct Runner {
     pub context: Context,
     pub stop: StopFlag,
     pub limits: Limits,
-    pub progress: Progress,
-    pub unfinished: Unfinished,
     observer: Option<NewObserver>,
 }
 
 impl Runner {
     pub fn new(context: Context) -> Runner {
-        Runner {
-            context,
-            stop: StopFlag::default(),
-            limits: Limits::default(),
-            progress: Progress::default(),
-            unfinished: Unfinished::default(),
-            observer: None,
-        }
+        Runner { context, stop: StopFlag::default(), limits: Limits::default(), observer: None }
     }
 
     pub fn observe(&mut self, new: impl Fn() -> Box<dyn Observer> + Send + Sync + 'static) {
@@ -94,8 +84,6 @@ impl Runner {
             pin: pin.to_vec(),
             stop: self.stop.clone(),
             limits: self.limits.clone(),
-            progress: self.progress.clone(),
-            unfinished: self.unfinished.clone(),
             ..Settings::new(steps, study)
         }
     }

@@ -1,21 +1,19 @@
-//! `daqmeter ab`: two sides in turns, until it is decided whether they differ.
+//! `daqmeter ab`: two sides alternately, until it is decided whether they differ.
 
 mod arguments;
 mod pairs;
 mod shown;
 
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use daqmeter_campaign::ab::{PATIENCE, Question, Restored, Setting, ask, serve};
+use daqmeter_campaign::ab::{PATIENCE, Question, ask, serve};
 use daqmeter_harness::StopFlag;
 
 use crate::interrupt;
 use crate::lines::Lines;
 use crate::measure::context;
 use crate::named::Appended;
-use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit};
 use crate::recorder::progress_bar;
 
 pub(crate) use arguments::Arguments;
@@ -24,9 +22,7 @@ use pairs::{Pair, pairs};
 use shown::{Compared, Outcome, text};
 
 pub(crate) fn side() -> Result<ExitCode, Failure> {
-    let page = std::io::stdin().as_fd().try_clone_to_owned();
-    let page = File::from(page.map_err(Failure::refused)?);
-    serve(page).map_err(|why| {
+    serve(std::io::stdin().lock(), std::io::stdout().lock()).map_err(|why| {
         Failure::refused(format!("{SIDE} is started by daqmeter ab, not by hand: {why}"))
     })?;
     Ok(ExitCode::SUCCESS)
@@ -36,15 +32,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check(arguments)?;
     let pairs = pairs(arguments)?;
     let mut record = Record::open(arguments.records.as_ref())?;
-    let restored = pairs.iter().find_map(|pair| pair.switch.as_ref()).map(Restored::of);
-    let restored = restored.transpose().map_err(Failure::refused)?;
-    let said = restored.iter().flat_map(|restored| &restored.said);
-    said.for_each(|line| tell(&format!("daqmeter: {line}")));
-    let stop = stop_on_signal(restored.as_ref().map(Restored::setting));
+    let stop = interrupt::stop_flag();
     let compared = compare(arguments, &pairs, &stop, &mut record)?;
-    if let Some(restored) = restored {
-        restored.restore().map_err(Failure::refused)?;
-    }
     if let ([one], false) = (&compared[..], interrupt::is_asked())
         && one.outcome == Outcome::NotMeasured
     {
@@ -66,15 +55,6 @@ fn check(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::refused("--error is a chance above 0% and below 50%"));
     }
     Ok(())
-}
-
-fn stop_on_signal(setting: Option<Setting>) -> StopFlag {
-    interrupt::on_signal(move || {
-        if let Some(Err(why)) = setting.as_ref().map(Setting::restore) {
-            tell(&format!("daqmeter: {why}"));
-        }
-    });
-    interrupt::stop_flag()
 }
 
 fn compare(
@@ -116,10 +96,9 @@ fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compar
         budget: arguments.budget,
         patience: PATIENCE.max(arguments.budget),
         seed: arguments.seed,
-        switch: pair.switch.clone(),
     };
-    match ask(&question, stop, |_| ()) {
-        Ok(found) => Compared::of(pair, found),
+    match ask(&question, stop) {
+        Ok(answers) => Compared::of(pair, answers),
         Err(why) => Compared::without(pair, Outcome::NotMeasured, &why),
     }
 }

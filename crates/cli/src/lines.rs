@@ -16,8 +16,6 @@ pub(crate) struct Lines {
     path: PathBuf,
     file: File,
     bytes: u64,
-    /// Offset of the line of an unfinished point. The next line replaces it.
-    unfinished_at: Option<u64>,
 }
 
 impl Lines {
@@ -32,42 +30,17 @@ impl Lines {
             })
         })?;
         let bytes = file.metadata().map_or(0, |known| known.len());
-        Ok(Lines { path: path.to_path_buf(), file, bytes, unfinished_at: None })
+        Ok(Lines { path: path.to_path_buf(), file, bytes })
     }
 
     /// Appends a line, which is on its way to the disk when this returns.
     pub(crate) fn write(&mut self, line: &[u8]) -> Result<(), Failure> {
-        let written = self.take_back().and_then(|()| self.file.write_all(line));
+        let written = self.file.write_all(line);
         written.map_err(|error| {
             let path = self.path.display();
             Failure::refused(format!("cannot write {path}: {error}; the lines before are complete"))
         })?;
         self.bytes += line.len() as u64;
-        Ok(())
-    }
-
-    /// Writes the results so far of a point. A killed program leaves only this of the point. A pipe
-    /// gets whole points only.
-    pub(crate) fn write_unfinished(&mut self, line: &[u8]) -> io::Result<()> {
-        if !self.file.metadata()?.is_file() {
-            return Ok(());
-        }
-        self.take_back()?;
-        let at = self.file.metadata()?.len();
-        self.file.write_all(line)?;
-        self.unfinished_at = Some(at);
-        self.bytes = at + line.len() as u64;
-        Ok(())
-    }
-
-    /// Removes the line of an unfinished point, unless another program changed the file since.
-    fn take_back(&mut self) -> io::Result<()> {
-        if let Some(at) = self.unfinished_at.take()
-            && self.file.metadata()?.len() == self.bytes
-        {
-            self.file.set_len(at)?;
-            self.bytes = at;
-        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use daqmeter_campaign::{Runner, card_families};
-use daqmeter_harness::{Context, Progress, Request, Settings, Unfinished};
+use daqmeter_harness::{Context, Request, Settings};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, Tool};
 
@@ -51,13 +51,6 @@ impl Bench {
             runner.observe(move || observed.observer());
         }
         runner.stop = interrupt::stop_flag();
-        if !recorder.progress.is_hidden() {
-            let line = recorder.progress.clone();
-            runner.progress = Progress::new(move |look| line.set_message(look_text(look)));
-        }
-        if let Some(keep) = recorder.unfinished() {
-            runner.unfinished = Unfinished::new(keep);
-        }
         Ok(Bench { runner, recorder })
     }
 

@@ -3,11 +3,10 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use clap::Args;
 use daqmeter_campaign::{PlannedPoint, Watch};
-use daqmeter_harness::progress::{Look, Phase};
 use daqmeter_harness::{Context, Refusal};
 use daqmeter_record::observed::join_last;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
@@ -51,7 +50,7 @@ impl Recording {
 
 pub(crate) struct Recorder {
     recording: Recording,
-    file: Option<Arc<Mutex<Lines>>>,
+    file: Option<Lines>,
     pub(crate) progress: ProgressBar,
     pub(crate) metrics: Option<Page>,
     pub(crate) records: Vec<RunRecord>,
@@ -62,25 +61,10 @@ impl Recorder {
         let file = recording.records.as_ref().map(Lines::open).transpose()?;
         Ok(Recorder {
             recording: recording.clone(),
-            file: file.map(|file| Arc::new(Mutex::new(file))),
+            file,
             progress: progress_bar(0, !recording.json && !recording.quiet),
             metrics: None,
             records: Vec::new(),
-        })
-    }
-
-    /// Returns the action that keeps the samples so far of a long point in the file of records, and
-    /// shows them on the page of metrics.
-    pub(crate) fn unfinished(&self) -> Option<impl Fn(&RunRecord) + Send + Sync + 'static> {
-        let (file, page) = (self.file.clone(), self.metrics.clone());
-        (file.is_some() || page.is_some()).then_some(move |record: &RunRecord| {
-            if let Some(file) = &file {
-                // An error of the file is reported with the record of the ended point.
-                let _ = locked(file).write_unfinished(&jsonl::to_line(record));
-            }
-            if let Some(page) = &page {
-                page.so_far(record);
-            }
         })
     }
 
@@ -104,7 +88,7 @@ impl Recorder {
             page.point(&record);
         }
         let line = jsonl::to_line(&record);
-        let written = self.file.as_ref().map_or(Ok(()), |file| locked(file).write(&line));
+        let written = self.file.as_mut().map_or(Ok(()), |file| file.write(&line));
         self.records.push(jsonl::printable(record));
         join_last(&mut self.records);
         if self.recording.json {
@@ -147,7 +131,7 @@ impl Recorder {
 
     pub(crate) fn check_file(&self) -> Result<(), Failure> {
         let lines = || self.records.iter().flat_map(jsonl::to_line).collect();
-        self.file.as_ref().map_or(Ok(()), |file| locked(file).finish(lines))
+        self.file.as_ref().map_or(Ok(()), |file| file.finish(lines))
     }
 }
 
@@ -178,10 +162,6 @@ impl Watch for Recorder {
     }
 }
 
-fn locked(file: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
-    file.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     let progress = if is_wanted && std::io::stderr().is_terminal() {
         ProgressBar::new(points as u64)
@@ -191,72 +171,4 @@ pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {prefix} {wide_msg}")
         .expect("a constant template");
     progress.with_style(style)
-}
-
-pub(crate) fn look_text(look: &Look) -> String {
-    let of = |done: usize| match look.lanes {
-        1 => String::new(),
-        lanes => format!(", {done} of {lanes} lanes"),
-    };
-    let phase = match look.phase {
-        Phase::Preparing(ready) => format!("preparing{}", of(ready)),
-        Phase::Timed => "timed steps".to_owned(),
-        Phase::Ending(ended) => format!("checking{}", of(ended)),
-    };
-    match &look.limit {
-        Some(name) => format!("limit {}: {phase}", sanitise::text(name)),
-        None => phase,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::io;
-
-    use super::*;
-
-    #[test]
-    fn a_long_point_says_in_words_what_it_is_at() {
-        for (limit, phase, lanes, text) in [
-            (None, Phase::Preparing(12), 1000, "preparing, 12 of 1000 lanes"),
-            (None, Phase::Preparing(0), 1, "preparing"),
-            (None, Phase::Timed, 4, "timed steps"),
-            (None, Phase::Ending(3), 4, "checking, 3 of 4 lanes"),
-            (Some("link\u{1b}"), Phase::Timed, 4, "limit link\\u001b: timed steps"),
-        ] {
-            let limit = limit.map(str::to_owned);
-            assert_eq!(look_text(&Look { limit, phase, lanes }), text);
-        }
-    }
-
-    /// Regression: all samples of a run of hours were lost when it was killed.
-    #[test]
-    fn a_point_that_goes_on_is_in_the_file_until_its_whole_record_takes_its_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("records.jsonl");
-        let of = |study: &str| {
-            let mut record = RunRecord::default();
-            record.study = study.into();
-            record
-        };
-        let kept = || {
-            let file = io::BufReader::new(File::open(&path).unwrap());
-            let contents = jsonl::read(file).unwrap();
-            assert_eq!(contents.errors.len(), 0);
-            let studies = contents.records.iter().map(|record| record.study.to_string());
-            studies.collect::<Vec<_>>().join(" ")
-        };
-        let records = Some(Appended::at(&path));
-        let mut recorder = Recorder::new(&Recording { records, ..Recording::default() }).unwrap();
-        let unfinished = recorder.unfinished().unwrap();
-        recorder.take(of("one")).unwrap();
-        unfinished(&of("two:1"));
-        assert_eq!(kept(), "one two:1");
-        unfinished(&of("two:2"));
-        assert_eq!(kept(), "one two:2");
-        recorder.take(of("two")).unwrap();
-        recorder.take(of("three")).unwrap();
-        assert_eq!(kept(), "one two three");
-    }
 }

@@ -21,7 +21,6 @@ fn stderr(output: &Output) -> String {
 }
 
 const LANES: &str = "memory read_bytes=4KiB read_lines=1 write_lines=1 lanes=2";
-const SLOW: &str = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do env true; done";
 
 #[test]
 fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
@@ -43,23 +42,16 @@ fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
 }
 
 #[test]
-fn commands_that_differ_give_1_and_lines_of_json() {
-    let output = ab(&["--commands", ":", SLOW, "--budget", "2m", "--json"]);
+fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_gives_3() {
+    let points = ["convert function=3 samples=2000", "convert function=3 samples=8000"];
+    let ab = |budget: &str| ab(&[&points[..], &["--budget", budget, "--json"]].concat());
+    let output = ab("2m");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let line: Value = serde_json::from_str(stdout(&output).trim_end()).unwrap();
-    assert_eq!(
-        (&line["outcome"], &line["answers"][0]["verdict"]),
-        (&"different".into(), &"slower".into())
-    );
-    assert_eq!((&line["a"], &line["b"]), (&":".into(), &SLOW.into()));
-}
-
-#[test]
-fn what_the_budget_does_not_decide_gives_3_and_what_is_missing() {
-    let output = ab(&["--commands", ":", ":", "--budget", "1ms"]);
-    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    let text = stdout(&output);
-    assert!(text.contains("too few blocks to see any difference; about "), "{text}");
+    let verdict = &line["answers"][0]["verdict"];
+    assert_eq!((&line["outcome"], verdict), (&"different".into(), &"slower".into()));
+    assert_eq!((&line["a"], &line["b"]), (&points[0].into(), &points[1].into()));
+    assert_eq!(ab("1ms").status.code(), Some(3));
 }
 
 #[test]
@@ -87,19 +79,6 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
 }
 
 #[test]
-fn a_switch_is_put_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("setting");
-    std::fs::write(&file, " before\n\n").unwrap();
-    let path = file.to_str().unwrap();
-    let output = ab(&["x", "y", "--switch", path, "--point", "null", "--budget", "1ms"]);
-    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), " before\n\n");
-    assert!(stderr(&output).contains("setting.before-ab holds its value"), "{}", stderr(&output));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-}
-
-#[test]
 fn bad_input_gives_one_clear_line_and_2() {
     for (arguments, says) in [
         (&["null", "null", "--budget", "0s"][..], "--budget 0s decides nothing"),
@@ -110,17 +89,9 @@ fn bad_input_gives_one_clear_line_and_2() {
         (&["null", "null", "--pin", "9999"], "--pin is 9999: there is no such CPU"),
         (&["/nowhere/daqmeter", "true", "--plan", "quick"], "/nowhere/daqmeter is not a file"),
         (&["true", "true", "--plan", "quack"], "quack"),
-        (&["a", "b", "--switch", "/nowhere/x", "--point", "null"], "cannot read /nowhere/x"),
-        (
-            &["a", "b", "--switch", "/dev/zero", "--point", "null"],
-            "/dev/zero: it is not a regular file",
-        ),
-        (&["a", "b", "--switch", "/nowhere/x"], "--point"),
-        (&["a", "b", "--commands", "--plan", "quick"], "cannot be used with"),
         // Only the side can give this message.
         (&["nothing", "nothing"], "side A: no engine is named `nothing`"),
         (&["null", "convert samples=x"], "side B: "),
-        (&["--commands", ":", "exit 3"], "side B: `exit 3` failed (exit status: 3)"),
         (&[LANES, LANES], "it has 2 lanes, which run together"),
     ] {
         let output = ab(arguments);

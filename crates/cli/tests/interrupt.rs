@@ -199,21 +199,6 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
     }
 }
 
-/// Regression: a trigger loop of an hour left nothing when it was killed.
-#[test]
-fn a_digitizer_that_is_killed_leaves_what_it_had_measured() {
-    let mut running = Running::start("digitizer emu:l0 -S 320 -l 60000 --rate 100Hz --records OUT");
-    running.wait_until(Begun::Record);
-    running.signal("-KILL");
-    running.end();
-    let file = std::fs::File::open(running.folder.path().join("records.jsonl")).unwrap();
-    let contents = jsonl::read(BufReader::new(file)).unwrap();
-    let [record] = contents.records.as_slice() else { panic!("one record: {contents:?}") };
-    assert!(record.outcome.reason().unwrap().starts_with("unfinished"));
-    let waits = &record.lanes[0].stages[0];
-    assert!(waits.name == "wait_trigger" && !waits.sample_ns.is_empty());
-}
-
 #[test]
 fn an_interrupted_survey_still_writes_its_page() {
     let mut running = Running::start("survey --budget 1h --no-wait --records OUT");

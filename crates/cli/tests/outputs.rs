@@ -75,7 +75,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("report - -o r.jsonl", records),
         ("report r.jsonl --format parquet -o hard.csv", same),
         ("report . -o hard.csv", records),
-        ("ab x y --point null --switch data --records data", same),
         ("ab null null --records page.html", none),
     ] {
         let out = within(&folder, line);

@@ -2,7 +2,7 @@
 
 use daqmeter_harness::request::workload_of;
 use daqmeter_harness::{
-    Availability, Control, DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec,
+    Availability, DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec,
     StopFlag, Tally,
 };
 use daqmeter_record::{Ledger, Workload};
@@ -224,12 +224,10 @@ impl Session for CopySession {
             before_sample,
             checked: true,
             device_timed: self.mover.device_time().is_some(),
-            ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic).beside_copy()
+            ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic)
         };
         if self.mover.is_system_call() {
-            let call =
-                StageSpec { control: Some(Control::Call), ..StageSpec::new(NULL_CALL, 0, 0) };
-            vec![copy, call]
+            vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
         } else {
             vec![copy]
         }

@@ -151,10 +151,7 @@ impl Session for MemorySession {
     fn stages(&self) -> Vec<StageSpec> {
         let Footprint { read_bytes, write_bytes, .. } = self.footprint;
         let (read, moved) = (read_bytes as u64, read_bytes as u64 + write_bytes as u64);
-        self.variants
-            .iter()
-            .map(|variant| StageSpec::new(variant.name(), read, moved).beside_copy())
-            .collect()
+        self.variants.iter().map(|variant| StageSpec::new(variant.name(), read, moved)).collect()
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {

@@ -137,8 +137,7 @@ impl Session for PlainSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.bytes as u64;
-        let stage =
-            |work: &Work| StageSpec::new(work.name(), bytes, work.passes() * bytes).beside_copy();
+        let stage = |work: &Work| StageSpec::new(work.name(), bytes, work.passes() * bytes);
         self.works.iter().map(stage).collect()
     }
 

@@ -146,7 +146,6 @@ impl Session for ConvertSession {
         vec![StageSpec {
             limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
             ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes() as u64)
-                .beside_copy()
         }]
     }
 

@@ -10,9 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use daqmeter_harness::{
-    Control, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally,
-};
+use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
 use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
 use schemars::JsonSchema;
@@ -233,7 +231,6 @@ impl Session for PingPong {
         let moved = 2 * self.request.message_bytes;
         vec![StageSpec {
             batch: self.request.batch,
-            control: Some(Control::RoundTrip),
             ..StageSpec::new(name, self.request.counted_bytes, moved)
         }]
     }

@@ -4,7 +4,6 @@ use std::fmt::Display;
 
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
-use crate::control::Control;
 use crate::request::{Request, parameters, read};
 use crate::sample::INTERRUPTED;
 use crate::{Observer, StopFlag};
@@ -194,10 +193,6 @@ pub trait Session: Send {
     /// Begins the timed region: accounts start from zero here.
     fn begin(&mut self) {}
 
-    /// Reports the length of other work of the harness between two samples. The clock of a device
-    /// continued meanwhile.
-    fn paused(&mut self, _pause_ns: u64) {}
-
     /// Returns the accounts since [`Session::begin`].
     fn tally(&mut self) -> Tally;
 }
@@ -210,9 +205,6 @@ pub struct StageSpec {
     /// Bytes that one operation moves to and from memory, without write-allocate.
     pub traffic_bytes_per_op: u64,
     pub limit: Option<LimitSpec>,
-    /// Work that loads the resource of the stage, between samples. `None` if nothing may come
-    /// between operations: a device that continues would fill its ring.
-    pub control: Option<Control>,
     /// Runs once instead of as often as the others (function 100 of the original).
     pub once: bool,
     /// Operations that belong together, such as cycles in a pipeline or datagrams in a burst. A
@@ -245,20 +237,12 @@ impl StageSpec {
         self.is_separate() || self.checked
     }
 
-    #[must_use]
-    pub fn beside_copy(self) -> Self {
-        let footprint_bytes = self.traffic_bytes_per_op;
-        let control = Some(Control::Copy { footprint_bytes });
-        StageSpec { control, ..self }
-    }
-
     pub fn new(name: impl Into<String>, bytes_per_op: u64, traffic_bytes_per_op: u64) -> Self {
         StageSpec {
             name: name.into(),
             bytes_per_op,
             traffic_bytes_per_op,
             limit: None,
-            control: None,
             once: false,
             batch: 1,
             before_sample: false,

@@ -1,7 +1,7 @@
 //! Facts that all points of one invocation share: the tool, the host, the clock, the noise.
 
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Tool, Workload};
@@ -22,26 +22,6 @@ pub struct Context {
     pub host: Arc<Host>,
     pub clock: Clock,
     pub noise: NoiseFloor,
-    /// Start of the invocation by the wall clock and by a clock that is never set.
-    pub began: Option<(SystemTime, Instant)>,
-}
-
-const CLOCK_STEP: Duration = Duration::from_secs(1);
-
-/// Returns a text on a step of the wall clock during `elapsed`; `None` without a step.
-fn clock_step(began: SystemTime, now: SystemTime, elapsed: Duration) -> Option<String> {
-    let (by, where_to) = match now.duration_since(began) {
-        Ok(wall) if wall > elapsed => (wall - elapsed, "forward"),
-        Ok(wall) => (elapsed - wall, "back"),
-        Err(before) => (elapsed + before.duration(), "back"),
-    };
-    (by > CLOCK_STEP).then(|| {
-        format!(
-            "the system's clock was set {where_to} by {:.0} s during this run: samples are not touched by it, but times of day differ \
-             between its records",
-            by.as_secs_f64()
-        )
-    })
 }
 
 impl Context {
@@ -54,9 +34,6 @@ impl Context {
         record.clock = self.clock.clone();
         record.noise = self.noise.clone();
         record.host = self.host.clone();
-        if let Some((wall, steady)) = self.began {
-            record.warnings.extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
-        }
         record
     }
 
@@ -70,7 +47,6 @@ impl Context {
 
     /// Reads the host and measures clock and noise, in about 60 ms.
     pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
-        let began = Some((SystemTime::now(), Instant::now()));
         let host = host_facts(&Files::default(), isa);
         let cost = clock::measure();
         let clock = Clock {
@@ -80,7 +56,7 @@ impl Context {
             tool_ns_per_op: tool_ns_per_op(),
         };
         let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
-        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor(), began }
+        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor() }
     }
 }
 
@@ -384,35 +360,6 @@ mod tests {
     }
 
     #[test]
-    fn two_sockets_of_two_cores_of_two_threads_are_named_and_no_core_is_used_twice() {
-        let host = Shown {
-            cpus: &[
-                ("0", "0-1", 0),
-                ("0", "0-1", 0),
-                ("0", "2-3", 0),
-                ("0", "2-3", 0),
-                ("1", "4-5", 0),
-                ("1", "4-5", 0),
-                ("1", "6-7", 0),
-                ("1", "6-7", 0),
-            ],
-            caches: &[
-                (1, "Data", "32K", "0-1"),
-                (1, "Data", "32K", "2-3"),
-                (1, "Data", "32K", "4-5"),
-                (1, "Data", "32K", "6-7"),
-                (3, "Unified", "16384K", "0-3"),
-                (3, "Unified", "16384K", "4-7"),
-            ],
-            more: &[],
-        }
-        .host();
-        assert_eq!(counts(&host), [2, 4, 8, 1]);
-        assert_eq!(caches_of(&host), [(1, 32, 2, 4), (3, 16384, 4, 2)]);
-        assert_eq!(crate::placement::order(&host)[..4], [7, 5, 3, 1]);
-    }
-
-    #[test]
     fn fast_and_slow_cores_with_caches_of_their_own_are_told_apart() {
         let host = Shown {
             cpus: &[
@@ -468,16 +415,6 @@ mod tests {
         assert_eq!(crate::placement::order(&host), [2, 1, 0, 3]);
     }
 
-    #[test]
-    fn one_cpu_is_one_of_everything() {
-        let host =
-            Shown { cpus: &[("0", "0", 0)], caches: &[(3, "Unified", "16384K", "0")], more: &[] }
-                .host();
-        assert_eq!(counts(&host), [1, 1, 1, 1]);
-        assert_eq!(caches_of(&host), [(3, 16384, 1, 1)]);
-        assert_eq!(crate::placement::order(&host), [0]);
-    }
-
     fn fake_host() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
@@ -528,17 +465,6 @@ mod tests {
         ] {
             assert_eq!(utc(time), text);
         }
-    }
-
-    #[test]
-    fn a_clock_that_was_set_is_told_and_one_that_runs_is_not() {
-        let (began, second) =
-            (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000), Duration::from_secs(1));
-        let said = |wall: SystemTime| clock_step(began, wall, 10 * second).unwrap_or_default();
-        assert_eq!(said(began + 10 * second), "");
-        assert!(said(began + 70 * second).contains("forward by 60 s"));
-        assert!(said(began - 5 * second).contains("back by 15 s"));
-        assert!(said(began + 4 * second).contains("back by 6 s"));
     }
 
     #[test]

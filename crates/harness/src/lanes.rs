@@ -3,21 +3,19 @@
 //! Any failure of a session or an observer, even a panic, becomes an outcome in the record. A
 //! failed lane stops no other lane, and no thread waits for it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, TimeSeries};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock};
 
+use crate::barrier::{Barrier, Participant};
 use crate::conditions::Conditions;
 use crate::guarded::guarded;
-use crate::meeting::{Meeting, Party};
-use crate::progress::Phase;
 use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
-use crate::unfinished::{Handover, Questions};
 use crate::variants;
 use crate::{Context, Fault, Observer, Session, Settings};
 
@@ -55,54 +53,8 @@ pub(crate) struct Running<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
     pub(crate) processes: bool,
-    /// Number of lanes that take controls at one time; `None` for no controls.
-    pub(crate) controls: Option<usize>,
     /// Makes the thread of the lane with that index; tests make one that cannot be started.
     pub(crate) thread: fn(usize) -> thread::Builder,
-}
-
-#[derive(Default)]
-struct Shared {
-    origin_ns: AtomicU64,
-    ready: AtomicUsize,
-    ended: AtomicUsize,
-    handover: Option<Handover>,
-}
-
-struct Waiting<'a> {
-    party: Party<'a>,
-    shared: &'a Shared,
-    settings: &'a Settings,
-    lanes: usize,
-}
-
-impl Waiting<'_> {
-    fn wait_timed(&self, record: &RunRecord, lanes: &[Lane], origin_ns: u64) {
-        let handover = self.shared.handover.as_ref();
-        let questions = handover.map(|handover| Questions::new(handover, record, lanes, origin_ns));
-        let progress = &self.settings.progress;
-        let due_in = || {
-            let question = questions.as_ref().map(Questions::due_in);
-            progress.due_in().into_iter().chain(question).min()
-        };
-        let look = || {
-            progress.look(Phase::Timed, self.lanes);
-            if let Some(questions) = &questions {
-                questions.look();
-            }
-        };
-        self.party.wait_looking(due_in, look);
-    }
-
-    fn wait(&self, phase: impl Fn(&Shared) -> Phase) {
-        let progress = &self.settings.progress;
-        let look = || progress.look(phase(self.shared), self.lanes);
-        self.party.wait_looking(|| progress.due_in(), look);
-    }
-}
-
-fn count(count: &AtomicUsize) -> usize {
-    count.load(Ordering::Relaxed)
 }
 
 pub(crate) fn lane_thread(index: usize) -> thread::Builder {
@@ -115,29 +67,21 @@ pub(crate) fn run_lanes(
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
 ) -> Ran {
-    let meeting = Meeting::default();
-    let shared = Shared {
-        handover: running.settings.unfinished.handover(sessions.len()),
-        ..Shared::default()
-    };
+    let barrier = Barrier::default();
+    let origin_ns = AtomicU64::new(0);
     let mut faults = Vec::new();
     each(observers, &mut faults, |observer| observer.arm());
     thread::scope(|scope| {
-        // This thread joins first and waits last. On unwinding, its party is dropped before the
+        // This thread joins first and waits last. On unwinding, it leaves the barrier before the
         // scope waits for the lanes.
-        let own = Waiting {
-            party: meeting.join(),
-            shared: &shared,
-            settings: running.settings,
-            lanes: sessions.len(),
-        };
+        let own = barrier.join();
         let mut threads = Vec::new();
         for (index, session) in sessions.into_iter().enumerate() {
             let runner = LaneRunner::new(index, session, running);
-            let (lane, party, shared) = (runner.lane.clone(), meeting.join(), &shared);
-            // If the thread cannot be started, the closure is dropped, and with it the party.
-            let work = move || runner.run(&party, shared);
-            let started = if own.party.is_called_off() {
+            let (lane, participant, origin_ns) = (runner.lane.clone(), barrier.join(), &origin_ns);
+            // If the thread cannot be started, the closure is dropped, and with it the participant.
+            let work = move || runner.run(&participant, origin_ns);
+            let started = if own.is_called_off() {
                 Err(Fault::too_large(
                     "its thread was not started, because that of another lane could not be",
                 ))
@@ -147,19 +91,16 @@ pub(crate) fn run_lanes(
                     .map_err(|error| Fault::too_large(format!("cannot start its thread: {error}")))
             };
             if started.is_err() {
-                own.party.call_off();
+                own.call_off();
             }
             threads.push((lane, started));
         }
         // The first wait ends once all lanes are ready, the second once all have measured the speed
         // of their CPU.
-        own.wait(|shared| Phase::Preparing(count(&shared.ready)));
-        own.party.wait();
+        own.wait();
+        own.wait();
         let conditions = Conditions::before(running.processes);
-        let lanes: Vec<Lane> = threads.iter().map(|(lane, _)| lane.clone()).collect();
-        observe(&own, &lanes, &conditions, observers, record, &mut faults);
-        // The lanes leave the party without this meeting.
-        own.wait(|shared| Phase::Ending(count(&shared.ended)));
+        observe(&own, &origin_ns, &conditions, observers, record, &mut faults);
         let lanes =
             threads.into_iter().map(|(lane, started)| match started.map(|thread| thread.join()) {
                 Ok(Ok(done)) => done,
@@ -176,8 +117,8 @@ pub(crate) fn run_lanes(
 /// Runs from the release of the lanes to the last end, with the observers and the accounts of the
 /// host.
 fn observe(
-    own: &Waiting<'_>,
-    lanes: &[Lane],
+    own: &Participant<'_>,
+    origin: &AtomicU64,
     conditions: &Conditions,
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
@@ -185,9 +126,9 @@ fn observe(
 ) {
     each(observers, faults, |observer| observer.start());
     let origin_ns = clock::monotonic_ns();
-    own.shared.origin_ns.store(origin_ns, Ordering::Release);
-    own.party.wait();
-    own.wait_timed(record, lanes, origin_ns);
+    origin.store(origin_ns, Ordering::Release);
+    own.wait();
+    own.wait();
     record.wall_ns = clock::monotonic_ns() - origin_ns;
     record.origin_ns = origin_ns;
     record.counters =
@@ -202,7 +143,7 @@ fn observe(
         .extend(each(observers, faults, |observer| observer.trouble()).into_iter().flatten());
     conditions.after(record);
     // The lanes now verify and tally; their CPU time no longer counts.
-    own.party.wait();
+    own.wait();
 }
 
 fn each<T>(
@@ -274,28 +215,26 @@ impl<'a> LaneRunner<'a> {
         }
     }
 
-    /// Runs the lane's whole life. A failed lane still joins every meeting until the party is
-    /// dropped.
-    fn run(mut self, party: &Party, shared: &Shared) -> LaneDone {
+    /// Runs the lane's whole life. A failed lane still waits at every round of the barrier.
+    fn run(mut self, barrier: &Participant, origin_ns: &AtomicU64) -> LaneDone {
         let mut warnings = Vec::new();
         let ready = self.make_ready();
         let mut sampler = self.sampler(&mut warnings);
-        shared.ready.fetch_add(1, Ordering::Relaxed);
-        party.wait();
+        barrier.wait();
         // All lanes measure together, because a CPU is faster while others are idle.
         let mut reference_ns = vec![speed_ns()];
-        party.wait();
-        party.wait();
-        let ready = match party.is_called_off() {
+        barrier.wait();
+        barrier.wait();
+        let ready = match barrier.is_called_off() {
             true => ready.and(Err(Fault::too_large(
                 "not run, because another lane's thread could not be started",
             ))),
             false => ready,
         };
-        let timed = ready.and_then(|stages| self.timed(stages, shared, sampler.as_ref()));
+        let timed = ready.and_then(|stages| self.timed(stages, origin_ns, sampler.as_ref()));
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
-        party.wait();
-        party.wait();
+        barrier.wait();
+        barrier.wait();
         reference_ns.push(speed_ns());
         self.lane.reference_ns = reference_ns;
         if lost > 0 {
@@ -304,9 +243,7 @@ impl<'a> LaneRunner<'a> {
                 self.index
             ));
         }
-        let done = self.account(timed, warnings, pointers);
-        shared.ended.fetch_add(1, Ordering::Relaxed);
-        done
+        self.account(timed, warnings, pointers)
     }
 
     fn make_ready(&mut self) -> Result<Stages, Fault> {
@@ -322,7 +259,7 @@ impl<'a> LaneRunner<'a> {
                 "pinned to CPU {cpu}, but the kernel allows {allowed}"
             )));
         }
-        let Running { settings, context, controls, .. } = self.running;
+        let Running { settings, context, .. } = self.running;
         self.session.call("set_stop_flag", |session| session.set_stop_flag(&settings.stop))?;
         self.session.call("preparation", |session| session.prepare()).flatten()?;
         let go_on = || match settings.stop.is_set() {
@@ -335,9 +272,7 @@ impl<'a> LaneRunner<'a> {
         let verified = self.session.call("verification", |session| session.verify()).flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
         go_on()?;
-        let plan = |session: &mut dyn Session| {
-            Sampling { session, settings, context, controls, handover: None }.plan()
-        };
+        let plan = |session: &mut dyn Session| Sampling { session, settings, context }.plan();
         self.session.call("the warm-up", plan).flatten()
     }
 
@@ -345,24 +280,18 @@ impl<'a> LaneRunner<'a> {
     fn timed(
         &mut self,
         mut stages: Stages,
-        shared: &Shared,
+        origin_ns: &AtomicU64,
         sampler: Option<&Sampler>,
     ) -> Result<(), Fault> {
-        let origin_ns = shared.origin_ns.load(Ordering::Acquire);
-        let handover = shared.handover.as_ref();
-        let handover = handover.map(|handover| (handover, self.index));
+        let origin_ns = origin_ns.load(Ordering::Acquire);
         self.session.call("begin", |session| session.begin())?;
         if let Some(sampler) = sampler {
             sampler.start();
         }
-        let Running { settings, context, controls, .. } = self.running;
+        let Running { settings, context, .. } = self.running;
         let seen = &mut self.lane.seen_cpus;
         let take = |session: &mut dyn Session| {
-            Sampling { session, settings, context, controls, handover }.take(
-                &mut stages,
-                origin_ns,
-                seen,
-            )
+            Sampling { session, settings, context }.take(&mut stages, origin_ns, seen)
         };
         let ended = self.session.call("a timed step", take).flatten();
         self.lane.stages = stages.into_iter().map(Sampled::stage).collect();
@@ -432,14 +361,13 @@ impl<'a> LaneRunner<'a> {
 #[cfg(test)]
 mod tests {
     use std::panic::resume_unwind;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::channel;
     use std::time::Duration;
 
     use daqmeter_record::{Host, Workload};
 
     use super::*;
     use crate::conclude::conclude;
-    use crate::progress::{Look, Progress};
     use crate::{StageSpec, StepPlan, StopFlag, Tally};
 
     /// Panics in the call of that name, without a message on stderr.
@@ -543,13 +471,8 @@ mod tests {
             };
             let context = Context { host: host.into(), ..Context::default() };
             let settings = Settings::new(StepPlan::ByStage(3), "test");
-            let running = Running {
-                settings: &settings,
-                context: &context,
-                processes: true,
-                controls: None,
-                thread,
-            };
+            let running =
+                Running { settings: &settings, context: &context, processes: true, thread };
             let mut record = context.blank_record(Default::default(), Workload::new("test"));
             let lane = |lane| Box::new(Panics { lane, at, verified: false }) as Box<dyn Session>;
             let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(BadObserver(observer))];
@@ -588,73 +511,6 @@ mod tests {
             assert!(at == "device" || reason.contains(wanted), "{at}: {reason}");
             assert!(matches!(record.outcome, Outcome::Failed(_)), "{at}: {:?}", record.outcome);
         }
-    }
-
-    struct Awaits {
-        told: Receiver<Look>,
-        seen: Vec<Look>,
-    }
-
-    impl Awaits {
-        fn wait(&mut self) {
-            self.seen.extend(self.told.recv());
-        }
-    }
-
-    impl Session for Awaits {
-        fn device(&self) -> String {
-            "test".into()
-        }
-        fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec::new("work", 1, 1)]
-        }
-        fn prepare(&mut self) -> Result<(), Fault> {
-            self.wait();
-            Ok(())
-        }
-        fn step(&mut self, _: usize, _: u64) -> Result<(), Fault> {
-            self.wait();
-            Ok(())
-        }
-        fn verify(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn tally(&mut self) -> Tally {
-            self.wait();
-            let seen = self.seen.iter();
-            Tally {
-                warnings: seen.map(|look| format!("{:?}", look.phase)).collect(),
-                ..Tally::default()
-            }
-        }
-    }
-
-    #[test]
-    fn who_waits_for_a_long_point_is_told_what_its_lanes_are_at() {
-        let (tell, told) = channel();
-        let progress = Progress::at_each_opportunity(move |look| {
-            // A failed send means that the lane has ended.
-            let _ = tell.send(look.clone());
-        });
-        let settings = Settings { progress, ..Settings::new(StepPlan::ByStage(1), "test") };
-        let context = Context::default();
-        let mut record = context.blank_record(Default::default(), Workload::new("test"));
-        let seen = Vec::new();
-        let running = Running {
-            settings: &settings,
-            context: &context,
-            processes: false,
-            controls: None,
-            thread: lane_thread,
-        };
-        let session: Box<dyn Session> = Box::new(Awaits { told, seen });
-        let ran = run_lanes(vec![session], running, &mut [], &mut record);
-        let lane = &ran.lanes[0];
-        assert_eq!(lane.lane.outcome, Outcome::Ok);
-        // Reports come faster than the lane continues: the last one is of an earlier call or of
-        // this one.
-        assert_eq!(lane.warnings[0], "Preparing(0)", "{:?}", lane.warnings);
-        assert_eq!(lane.warnings.len(), 3);
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //! returns a record. Engines do the work: they never time, format or print. Begin with `run.rs`,
 //! then `null.rs`, the simplest engine.
 
+mod barrier;
 mod conclude;
 mod conditions;
 pub mod conformance;
-mod control;
 mod cpu_model;
 mod devices;
 pub mod engine;
@@ -16,13 +16,11 @@ pub mod facts;
 mod guarded;
 mod lanes;
 mod limits;
-mod meeting;
 mod memory;
 mod null;
 pub mod observe;
 pub mod placement;
 mod processes;
-pub mod progress;
 mod reference;
 mod refusal;
 pub mod request;
@@ -31,13 +29,10 @@ mod sample;
 pub mod settings;
 mod shipped;
 pub mod slices;
-pub mod sweep;
 mod text_file;
-mod unfinished;
 pub mod variants;
 mod watched;
 
-pub use control::Control;
 pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session,
@@ -46,14 +41,11 @@ pub use engine::{
 pub use facts::Context;
 pub use null::NullRequest;
 pub use observe::Observer;
-pub use progress::Progress;
 pub use refusal::Refusal;
 pub use request::{Problem, Request, check_lanes, did_you_mean, is_default, is_one, one};
 pub use run::{check_fits, measure};
-pub use settings::{Limits, Settings, StepPlan, StopFlag};
+pub use settings::{Limits, Settings, StepPlan, StopFlag, ordered};
 pub use shipped::{Shipped, TomlText, nearest_of};
-pub use slices::{Disturbed, Slice, Slices};
-pub use sweep::{Sweep, ordered};
+pub use slices::{Slice, Slices};
 pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
-pub use unfinished::Unfinished;
 pub use watched::Watched;

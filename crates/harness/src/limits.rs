@@ -9,7 +9,6 @@ use daqmeter_stats::{Rate, sustained};
 
 use crate::refusal::Refusal;
 use crate::settings::{Settings, StepPlan, cpu_list};
-use crate::unfinished::Unfinished;
 use crate::{Engine, Job, LimitSpec, Session};
 
 /// Measures one point of a limit's engine, without limits and observers.
@@ -68,14 +67,7 @@ fn found(
     let key = format!("{} on {}", job.workload, cpu_list(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);
-        let settings = Settings {
-            plan,
-            profile_hz: None,
-            controls: false,
-            progress: settings.progress.of_limit(&name),
-            unfinished: Unfinished::default(),
-            ..settings.clone()
-        };
+        let settings = Settings { plan, profile_hz: None, ..settings.clone() };
         Ok(best_rate(&alone(&job, &settings)?))
     })?;
     Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))

@@ -17,12 +17,6 @@ pub trait Observer: Send {
         None
     }
 
-    /// Tests if its counts are compared with the known work of the lanes: then no other work runs
-    /// between their samples.
-    fn counts_all(&self) -> bool {
-        false
-    }
-
     fn trouble(&mut self) -> Option<String> {
         None
     }

@@ -32,7 +32,6 @@ pub fn measure(
     limit_engines: &[Engine],
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Refusal> {
-    settings.progress.begins();
     let mut record = blank(job, settings, context);
     if let (true, Availability::Waived(reason)) = (settings.waive, &job.availability) {
         record.outcome = Outcome::Waived(reason.clone());
@@ -55,14 +54,8 @@ pub fn measure(
     })??;
     record.limits = limits;
     record.warnings.extend(missing);
-    let is_watched = settings.profile_hz.is_some() || observers.iter().any(|it| it.counts_all());
-    let running = Running {
-        settings,
-        context,
-        processes: job.names_processes,
-        controls: (!is_watched && settings.controls).then_some(sessions.len()),
-        thread: lane_thread,
-    };
+    let running =
+        Running { settings, context, processes: job.names_processes, thread: lane_thread };
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
     Ok(record)

@@ -1,18 +1,15 @@
 //! Sampling of one lane's stages: operations per sample, warming up, the timed steps.
 //!
-//! Only this file, `lanes.rs` and `control.rs` read the clock around work. Timed steps allocate
+//! Only this file and `lanes.rs` read the clock around work. Timed steps allocate
 //! nothing: sample vectors have their room beforehand. Consecutive samples share their time stamp,
-//! so one reading of the clock is the whole cost per sample. A due control comes between two
-//! samples, in the time of neither.
+//! so one reading of the clock is the whole cost per sample.
 
 use std::time::Duration;
 
 use daqmeter_record::Stage;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
-use crate::control::Controlled;
 use crate::settings::{Settings, StepPlan};
-use crate::unfinished::Handover;
 use crate::{Context, Fault, Session, StageSpec};
 
 /// Most samples of a stage. Beyond it each sample covers several operations, which limits memory.
@@ -29,57 +26,27 @@ pub(crate) struct Sampling<'a> {
     pub(crate) session: &'a mut dyn Session,
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
-    /// Number of lanes that take controls at one time; `None` for no controls.
-    pub(crate) controls: Option<usize>,
-    /// Place at which this lane, by its number, hands over its stages so far.
-    pub(crate) handover: Option<(&'a Handover, usize)>,
 }
 
 pub(crate) struct Sampled {
     spec: StageSpec,
     stage: Stage,
-    control: Option<Controlled>,
     /// Operations that the last sample lacks, if passes share samples.
     lacks: u64,
-    /// Question that was answered last ([`Handover`]).
-    answered: u64,
 }
 
 impl Sampled {
-    /// Takes a control if one is due. Returns the time after it, or the given time.
-    fn control(&mut self, session: &mut dyn Session, now_ns: u64) -> u64 {
-        let taken = self.stage.sample_ns.len();
-        match &mut self.control {
-            Some(control) if control.is_due(now_ns) => {
-                control.take(taken);
-                let end_ns = clock::monotonic_ns();
-                session.paused(end_ns.saturating_sub(now_ns));
-                end_ns
-            }
-            _ => now_ns,
-        }
-    }
-
+    /// Returns the stage without an incomplete last sample, which is not comparable with the others.
+    /// A single sample is kept and covers the operations done.
     pub(crate) fn stage(self) -> Stage {
-        let mut stage = whole(self.stage, self.lacks);
-        if let Some((series, cpu)) = self.control.map(Controlled::series) {
-            stage.cpu.user_ns = stage.cpu.user_ns.saturating_sub(cpu.user_ns);
-            stage.cpu.system_ns = stage.cpu.system_ns.saturating_sub(cpu.system_ns);
-            stage.control = Some(series);
+        let mut stage = self.stage;
+        match (self.lacks, stage.sample_ns.len()) {
+            (0, _) => {}
+            (lacks, 1) => stage.ops_per_sample -= lacks,
+            _ => drop(stage.sample_ns.pop()),
         }
         stage
     }
-}
-
-/// Returns the stage without an incomplete last sample, which is not comparable with the others. A
-/// single sample is kept and covers the operations done.
-fn whole(mut stage: Stage, lacks: u64) -> Stage {
-    match (lacks, stage.sample_ns.len()) {
-        (0, _) => {}
-        (lacks, 1) => stage.ops_per_sample -= lacks,
-        _ => drop(stage.sample_ns.pop()),
-    }
-    stage
 }
 
 impl Sampling<'_> {
@@ -110,14 +77,7 @@ impl Sampling<'_> {
             sample_start_ns: Vec::with_capacity(if spec.has_gaps() { room } else { 0 }),
             ..Stage::default()
         };
-        let control = spec.control.zip(self.controls);
-        Ok(Sampled {
-            control: control.and_then(|(control, lanes)| Controlled::new(control, lanes)),
-            spec,
-            stage,
-            lacks: 0,
-            answered: 0,
-        })
+        Ok(Sampled { spec, stage, lacks: 0 })
     }
 
     /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is long
@@ -169,7 +129,6 @@ impl Sampling<'_> {
                             seen.extend(affinity::current_cpu());
                             let merge = pass % sampled.stage.ops_per_sample != 0;
                             self.one_pass(at, sampled, merge, origin_ns)?;
-                            self.answer(at, sampled);
                         }
                     }
                     self.check_stop(pass + 1, passes)?;
@@ -186,7 +145,6 @@ impl Sampling<'_> {
                     seen.extend(affinity::current_cpu());
                     self.stage_samples(at, sampled, (samples, u64::MAX), origin_ns)?;
                     seen.extend(affinity::current_cpu());
-                    self.hand_over(at, sampled);
                     self.check_stop(sampled.stage.sample_ns.len() as u64, samples)
                 })
             }
@@ -196,26 +154,9 @@ impl Sampling<'_> {
                     let most = (MAX_SAMPLES, as_ns(budget));
                     self.stage_samples(at, sampled, most, origin_ns)?;
                     seen.extend(affinity::current_cpu());
-                    self.hand_over(at, sampled);
                     self.check_stop(sampled.stage.sample_ns.len() as u64, MAX_SAMPLES)
                 })
             }
-        }
-    }
-
-    fn answer(&self, at: usize, sampled: &mut Sampled) -> bool {
-        let question =
-            self.handover.and_then(|(handover, _)| handover.open_question(sampled.answered));
-        if let Some(question) = question {
-            sampled.answered = question;
-            self.hand_over(at, sampled);
-        }
-        question.is_some()
-    }
-
-    fn hand_over(&self, at: usize, sampled: &Sampled) {
-        if let Some((handover, lane)) = self.handover {
-            handover.put(lane, at, whole(sampled.stage.clone(), sampled.lacks));
         }
     }
 
@@ -239,7 +180,7 @@ impl Sampling<'_> {
             _ => Stride::of(sampled.spec.batch.min(ops_per_sample)),
         };
         let mut cpu_before = cpu_time::of_thread();
-        let begin = sampled.control(self.session, clock::monotonic_ns());
+        let begin = clock::monotonic_ns();
         if sampled.stage.sample_ns.is_empty() {
             sampled.stage.start_ns = begin.saturating_sub(origin_ns);
         }
@@ -273,10 +214,7 @@ impl Sampling<'_> {
                 sampled.stage.sample_start_ns.push(start_ns);
             }
             end = now;
-            last = sampled.control(self.session, now);
-            if self.answer(at, sampled) {
-                last = clock::monotonic_ns();
-            }
+            last = now;
             taken += 1;
             if checks.is_due(taken) {
                 // The comparison is not part of the stage's work.
@@ -330,7 +268,7 @@ impl Sampling<'_> {
         origin_ns: u64,
     ) -> Result<(), Fault> {
         let mut cpu_before = cpu_time::of_thread();
-        let begin = sampled.control(self.session, clock::monotonic_ns());
+        let begin = clock::monotonic_ns();
         let mut last = begin;
         let mut taken = 0;
         let mut checks = Checks::of(&sampled.spec);
@@ -343,8 +281,7 @@ impl Sampling<'_> {
             if result.is_err() {
                 break;
             }
-            last = sampled.control(self.session, clock::monotonic_ns());
-            self.answer(at, sampled);
+            last = clock::monotonic_ns();
             taken += 1;
             if checks.is_due(taken) {
                 book_cpu(&mut sampled.stage, cpu_before);
@@ -401,7 +338,7 @@ impl Sampling<'_> {
             return self.separate_samples(at, sampled, (1, u64::MAX), origin_ns);
         }
         let cpu_before = cpu_time::of_thread();
-        let begin = sampled.control(self.session, clock::monotonic_ns());
+        let begin = clock::monotonic_ns();
         let stage = &mut sampled.stage;
         let result = self.session.step(at, 1);
         let end = clock::monotonic_ns();
@@ -523,7 +460,6 @@ mod tests {
     struct Stops {
         at: u64,
         done: u64,
-        paused_ns: u64,
         stop: StopFlag,
     }
 
@@ -532,11 +468,7 @@ mod tests {
             "test".to_owned()
         }
         fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec {
-                batch: 5,
-                control: Some(crate::Control::Call),
-                ..StageSpec::new("work", 1, 1)
-            }]
+            vec![StageSpec { batch: 5, ..StageSpec::new("work", 1, 1) }]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
@@ -560,9 +492,6 @@ mod tests {
         fn verify(&mut self) -> Result<(), Fault> {
             Ok(())
         }
-        fn paused(&mut self, pause_ns: u64) {
-            self.paused_ns += pause_ns;
-        }
         fn tally(&mut self) -> Tally {
             Tally::default()
         }
@@ -572,13 +501,8 @@ mod tests {
         let (settings, context) = (Settings::new(plan, "test"), Context::default());
         let mut session = Stops { at, ..Stops::default() };
         session.set_stop_flag(&settings.stop);
-        let mut sampling = Sampling {
-            session: &mut session,
-            settings: &settings,
-            context: &context,
-            controls: None,
-            handover: None,
-        };
+        let mut sampling =
+            Sampling { session: &mut session, settings: &settings, context: &context };
         let mut stages = sampling.plan().unwrap();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
         (taken, session.done, stages.remove(0).stage())
@@ -633,16 +557,11 @@ mod tests {
         }
     }
 
-    fn broken(plan: StepPlan, handover: Option<&Handover>) -> (Result<(), Fault>, u64, Stage) {
+    fn broken(plan: StepPlan) -> (Result<(), Fault>, u64, Stage) {
         let settings = Settings::new(plan, "test");
         let mut session = Breaks(0);
-        let mut sampling = Sampling {
-            session: &mut session,
-            settings: &settings,
-            context: &Context::default(),
-            controls: None,
-            handover: handover.map(|handover| (handover, 0)),
-        };
+        let mut sampling =
+            Sampling { session: &mut session, settings: &settings, context: &Context::default() };
         let mut stages = sampling.plan().unwrap();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
         (taken, session.0, stages.remove(0).stage())
@@ -651,49 +570,9 @@ mod tests {
     /// Regression: no sample was left of 453 reads of 10^9.
     #[test]
     fn what_was_done_before_an_operation_that_was_cut_short_is_kept() {
-        let (taken, done, stage) = broken(StepPlan::ByStage(1 << 40), None);
+        let (taken, done, stage) = broken(StepPlan::ByStage(1 << 40));
         assert_eq!(taken, Err(Fault::interrupted()));
         assert_eq!((stage.ops_per_sample, stage.sample_ns.len()), (done, 1));
-    }
-
-    #[test]
-    fn a_lane_hands_over_what_it_has_measured_when_it_is_asked() {
-        for (plan, samples) in [(StepPlan::ByStage(7), 7), (StepPlan::ByPass(2000), 1)] {
-            let handover = crate::Unfinished::new(|_| ()).handover(1).unwrap();
-            handover.ask();
-            let (_, _, stage) = broken(plan, Some(&handover));
-            let lanes = [daqmeter_record::Lane::default()];
-            let record = handover.record(&Default::default(), &lanes, 0).unwrap();
-            let given = &record.lanes[0].stages[0];
-            assert_eq!(given.name, stage.name);
-            assert_eq!(given.sample_ns, stage.sample_ns[..samples]);
-        }
-    }
-
-    #[test]
-    fn a_control_is_sampled_before_the_first_sample_and_only_where_it_is_wanted() {
-        for (controls, wanted) in [(None, false), (Some(1), true)] {
-            let settings = Settings::new(StepPlan::ByStage(50), "test");
-            let mut session = Stops { at: u64::MAX / 16, ..Stops::default() };
-            let mut sampling = Sampling {
-                session: &mut session,
-                settings: &settings,
-                context: &Context::default(),
-                controls,
-                handover: None,
-            };
-            let mut stages = sampling.plan().unwrap();
-            sampling.take(&mut stages, 0, &mut Vec::new()).unwrap();
-            let stage = stages.remove(0).stage();
-            let first = stage.control.as_ref().map(|control| control.after_samples[0]);
-            assert_eq!(first, wanted.then_some(0));
-            let in_controls = stage.control.iter().flat_map(|control| &control.sample_ns);
-            assert!(session.paused_ns >= in_controls.sum());
-            assert_eq!(session.paused_ns > 0, wanted, "the session was told");
-            // Its time is before the first sample.
-            let within = stage.end_ns - stage.start_ns;
-            assert!(stage.sample_ns.iter().sum::<u64>() <= within);
-        }
     }
 
     #[test]

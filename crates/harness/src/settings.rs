@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use daqmeter_record::Role;
-use daqmeter_stats::Rate;
+use daqmeter_record::{Order, Role};
+use daqmeter_stats::{Random, Rate};
 
-use crate::progress::Progress;
 use crate::refusal::Refusal;
-use crate::unfinished::Unfinished;
 
 type Measured = Result<Rate, String>;
 
@@ -34,10 +32,6 @@ pub struct Settings {
     pub role: Role,
     pub stop: StopFlag,
     pub limits: Limits,
-    /// True if stages with a control sample it in turn with their own samples, except for limits.
-    pub controls: bool,
-    pub progress: Progress,
-    pub unfinished: Unfinished,
     /// True if a workload that this host lacks the means for is waived, else it is refused, as for
     /// an explicit request.
     pub waive: bool,
@@ -92,12 +86,18 @@ impl Settings {
             role: Role::default(),
             stop: StopFlag::default(),
             limits: Limits::default(),
-            controls: true,
-            progress: Progress::default(),
-            unfinished: Unfinished::default(),
             waive: false,
         }
     }
+}
+
+/// Shuffles points by the seed and numbers them, so that slow drift of the host does not look like
+/// an effect of a parameter.
+pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
+    Random::new(seed).shuffle(&mut points);
+    let of = points.len() as u64;
+    let order = |position| Order { seed, position, of };
+    (0..).map(order).zip(points).collect()
 }
 
 /// Writes CPUs as people do: `0,1`.

@@ -1,4 +1,4 @@
-//! Work of one lane in short slices, to measure two sides in turns: see `daqmeter_campaign::ab`.
+//! Work of one lane in short slices, to measure two sides alternately: see `daqmeter_campaign::ab`.
 //!
 //! A slice is a fixed number of operations between two readings of the clock, short against the
 //! scheduler's own slices if the operation allows it. Each slice reports a loss of the CPU.
@@ -31,21 +31,8 @@ pub struct Slices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     pub ns: u64,
-    pub disturbed: Disturbed,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disturbed {
-    pub preempted: bool,
-    pub migrated: bool,
-    /// The thread neither ran nor waited for some time: a hypervisor took it.
-    pub stolen: bool,
-}
-
-impl Disturbed {
-    pub fn any(self) -> bool {
-        self.preempted || self.migrated || self.stolen
-    }
+    /// True if the thread was preempted, was moved to another CPU, or lost it to a hypervisor.
+    pub is_disturbed: bool,
 }
 
 impl Slices {
@@ -93,7 +80,7 @@ impl Slices {
             let slice = self.slice(stage, operations)?;
             let waited_ns = clock::monotonic_ns() - begin;
             // A slice that lost its CPU does not measure the work, unless all do.
-            if !slice.disturbed.any() || waited_ns > MAX_SEARCH_NS {
+            if !slice.is_disturbed || waited_ns > MAX_SEARCH_NS {
                 operations = fitting(slice.ns, operations, wanted_ns, batch);
                 measured += 1;
             }
@@ -119,11 +106,11 @@ impl Slices {
             let begin = clock::monotonic_ns();
             session.step(stage, operations)?;
             let wall_ns = clock::monotonic_ns() - begin;
-            let disturbed = before.disturbed(Seen::now(), wall_ns);
+            let is_disturbed = before.is_disturbed(Seen::now(), wall_ns);
             let device = is_device_timed.then(|| session.device_time());
             let device = device.map(|time| time.after_ns.saturating_sub(time.before_ns));
             let ns = device.unwrap_or(wall_ns);
-            Ok(Slice { ns, disturbed })
+            Ok(Slice { ns, is_disturbed })
         })
     }
 
@@ -194,7 +181,7 @@ fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
         * batch
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Seen {
     cpu: Option<u32>,
     cpu_ns: u64,
@@ -210,15 +197,14 @@ impl Seen {
         }
     }
 
-    fn disturbed(self, after: Seen, wall_ns: u64) -> Disturbed {
+    fn is_disturbed(self, after: Seen, wall_ns: u64) -> bool {
         let missing_ns = wall_ns.saturating_sub(after.cpu_ns - self.cpu_ns);
         let is_missed = missing_ns > MIN_STOLEN_NS.max(wall_ns / MIN_STOLEN_SHARE);
+        // A thread that neither ran nor waited lost its CPU to a hypervisor.
         let never_left = after.usage.context_switches == self.usage.context_switches;
-        Disturbed {
-            preempted: after.usage.preemptions != self.usage.preemptions,
-            migrated: after.cpu != self.cpu,
-            stolen: is_missed && never_left,
-        }
+        after.usage.preemptions != self.usage.preemptions
+            || after.cpu != self.cpu
+            || (is_missed && never_left)
     }
 }
 
@@ -272,18 +258,17 @@ mod tests {
     #[test]
     fn a_slice_that_lost_its_cpu_is_told_from_one_that_waited() {
         let before = Seen { cpu: Some(1), cpu_ns: 0, usage: cpu_time::Usage::default() };
-        let after = |cpu, cpu_ns, context_switches, preemptions| {
+        for (cpu, cpu_ns, context_switches, preemptions, wanted) in [
+            (1, 985_000, 0, 0, false),
+            // A wait for a device is a voluntary switch.
+            (1, 100_000, 1, 0, false),
+            (1, 900_000, 0, 0, true),
+            (1, 100_000, 1, 1, true),
+            (0, 999_000, 0, 0, true),
+        ] {
             let usage = cpu_time::Usage { context_switches, preemptions, ..before.usage };
-            before.disturbed(Seen { cpu: Some(cpu), cpu_ns, usage }, 1_000_000)
-        };
-        assert!(!after(1, 985_000, 0, 0).any());
-        // A wait for a device is a voluntary switch.
-        assert!(!after(1, 100_000, 1, 0).any());
-        let stolen = Disturbed { stolen: true, ..Disturbed::default() };
-        assert_eq!(after(1, 900_000, 0, 0), stolen);
-        let preempted = Disturbed { preempted: true, ..Disturbed::default() };
-        assert_eq!(after(1, 100_000, 1, 1), preempted);
-        let migrated = Disturbed { migrated: true, ..Disturbed::default() };
-        assert_eq!(after(0, 999_000, 0, 0), migrated);
+            let after = Seen { cpu: Some(cpu), cpu_ns, usage };
+            assert_eq!(before.is_disturbed(after, 1_000_000), wanted, "{after:?}");
+        }
     }
 }

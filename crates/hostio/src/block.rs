@@ -122,11 +122,7 @@ impl Session for BlockSession {
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.request.block_bytes as u64;
         let name = if self.request.cached { "read, page cache" } else { "read, direct" };
-        let plain = StageSpec::new(name, bytes, bytes);
-        let mut stage = match self.request.cached {
-            true => plain.beside_copy(),
-            false => plain,
-        };
+        let mut stage = StageSpec::new(name, bytes, bytes);
         // A read out of the page cache is a copy; the speed of a device is unknown.
         stage.limit = self.request.cached.then(|| LimitSpec::memory(bytes, 1, 1));
         vec![stage]

@@ -35,10 +35,6 @@ impl<O: Opener + Send> PmuObserver<O> {
 }
 
 impl<O: Opener + Send> Observer for PmuObserver<O> {
-    fn counts_all(&self) -> bool {
-        true
-    }
-
     fn arm(&mut self) {
         self.running = None;
         match Count::open(&self.selection, &mut self.opener) {

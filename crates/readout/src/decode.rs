@@ -106,8 +106,7 @@ impl Session for DecodeSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let mut stage =
-            StageSpec::new(format!("decode {}", self.scenario.name), self.bytes, self.bytes)
-                .beside_copy();
+            StageSpec::new(format!("decode {}", self.scenario.name), self.bytes, self.bytes);
         stage.limit = Some(LimitSpec::Measured {
             name: format!("memory read at {} B", self.bytes),
             how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),

@@ -266,33 +266,6 @@ pub struct Stage {
     pub sample_start_ns: Vec<u64>,
     /// CPU time that the thread spent in this stage.
     pub cpu: CpuTime,
-    /// Work of a fixed kind that loads the same resource, done in turn with the samples. None in
-    /// older records, and where nothing may come between the operations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control: Option<ControlSeries>,
-}
-
-/// What a control took, in turn with the samples of its stage. Its time is in none of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ControlSeries {
-    /// What it does: `copy`, `call`, `round-trip`.
-    pub name: String,
-    /// Bytes that it works on in turn, from the first to the last; 0 where it moves none.
-    pub footprint_bytes: u64,
-    /// Operations in each of its samples.
-    pub ops_per_sample: u64,
-    /// Duration of each of its samples in nanoseconds.
-    pub sample_ns: Vec<u64>,
-    /// How many samples of the stage came before each of them.
-    pub after_samples: Vec<u64>,
-}
-
-impl ControlSeries {
-    pub fn times_ns(&self) -> Vec<f64> {
-        let per_op = self.ops_per_sample.max(1) as f64;
-        let times = self.sample_ns.iter().map(|&ns| ns as f64 / per_op);
-        times.filter(|ns| *ns > 0.0).collect()
-    }
 }
 
 impl Stage {
@@ -307,19 +280,10 @@ impl Stage {
     }
 
     /// Iterates over the starts of the samples relative to the release of all lanes. Without
-    /// recorded starts, samples follow one another from the stage's start, with the controls
-    /// between them.
+    /// recorded starts, samples follow one another from the stage's start.
     pub fn sample_starts_ns(&self) -> impl Iterator<Item = u64> + '_ {
-        let controls = self.control.iter().flat_map(|control| {
-            let places = control.after_samples.iter().copied();
-            places.zip(control.sample_ns.iter().copied())
-        });
-        let mut controls = controls.skip_while(|(after, _)| *after == 0).peekable();
         let mut next_ns = self.start_ns;
         self.sample_ns.iter().enumerate().map(move |(at, ns)| {
-            while let Some((_, control_ns)) = controls.next_if(|(after, _)| *after <= at as u64) {
-                next_ns = next_ns.saturating_add(control_ns);
-            }
             let start_ns = self.sample_start_ns.get(at).copied().unwrap_or(next_ns);
             next_ns = next_ns.saturating_add(*ns);
             start_ns

@@ -7,11 +7,8 @@
 //! or from a stated prior ([`crate::fit`]).
 //!
 //! Sides that were not recorded in turn may differ because of a bad hour of the host. Their
-//! difference counts only beyond the effect of such an hour. The known effect of a control of the
-//! same resource is subtracted ([`crate::control`]), and its possible further effect does not
-//! count. One border holds for the whole comparison ([`crate::null`]).
+//! difference counts only beyond the effect of such an hour. One border holds for the whole comparison ([`crate::null`]).
 
-use crate::control::Controlled;
 use crate::fit::{Fit, Pair, fit, location, shared};
 use crate::null::{Drawn, border, student};
 use crate::sides::{Point, Value};
@@ -60,11 +57,8 @@ pub struct Effect {
     /// Level of A, in the unit of the samples: the trimmed mean of its occasions' logarithms.
     pub a: f64,
     pub b: f64,
-    /// B over A, without the effect of a control of the same resource: see [`Effect::corrected`].
+    /// B over A.
     pub ratio: f64,
-    /// Subtracted effect of the control, as a ratio of the sides: 1 without a control, or if the
-    /// control does not move with the point.
-    pub corrected: f64,
     /// 95 % interval of the ratio of this point alone.
     pub interval: (f64, f64),
     /// Interval of the verdict: all intervals of a comparison hold together with 1 -
@@ -79,9 +73,6 @@ pub struct Effect {
     pub history: usize,
     /// True if the sides took turns, so that no hour of the host belongs to one of them.
     pub in_turn: bool,
-    /// True if a control of the same resource moved with the point and removes a difference that
-    /// would have counted.
-    pub explained: bool,
 }
 
 impl Effect {
@@ -89,7 +80,6 @@ impl Effect {
         a: f64::NAN,
         b: f64::NAN,
         ratio: f64::NAN,
-        corrected: f64::NAN,
         interval: (f64::NAN, f64::NAN),
         joint: (f64::NAN, f64::NAN),
         allowed: f64::NAN,
@@ -98,7 +88,6 @@ impl Effect {
         occasions: (0, 0),
         history: 0,
         in_turn: false,
-        explained: false,
     };
 
     pub fn differs(&self) -> bool {
@@ -158,24 +147,19 @@ fn judge(pair: &Pair, fit: &Fit, border: f64, asked: Asked) -> Effect {
         allowed: asked.width * fit.allowed,
         ignore: asked.ignore.ln_1p(),
     };
-    let plain = judged.verdict(fit.effect);
-    let left = judged.verdict(unexplained(fit.effect, pair.control.map(Controlled::left)));
-    let explained = matches!(plain, Verdict::Slower | Verdict::Faster) && plain != left;
     let around = |half: f64| ((fit.effect - half).exp(), (fit.effect + half).exp());
     Effect {
         a: pair.levels.0.exp(),
         b: pair.levels.1.exp(),
         ratio: fit.effect.exp(),
-        corrected: pair.control.map_or(0.0, Controlled::correction).exp(),
         interval: around(half(NORMAL_95)),
         joint: around(judged.half),
         allowed: fit.allowed.exp(),
         visible: (judged.half + judged.allowed + judged.ignore).exp_m1(),
-        verdict: if explained { Verdict::Unclear } else { plain },
+        verdict: judged.verdict(fit.effect),
         occasions: (pair.a.len(), pair.b.len()),
         history: pair.history.len(),
         in_turn: fit.in_turn,
-        explained,
     }
 }
 
@@ -198,13 +182,6 @@ impl Judged {
             _ => Verdict::Unclear,
         }
     }
-}
-
-/// Returns the rest of a difference after subtraction of the control's difference. The rest is
-/// never larger than the difference, and never of the other sign.
-fn unexplained(effect: f64, control: Option<f64>) -> f64 {
-    let same_way = control.map_or(0.0, |control| control * effect.signum());
-    effect - same_way.clamp(0.0, effect.abs()) * effect.signum()
 }
 
 /// Combines all points to one more: each occasion is the mean of its points, each relative to the
@@ -236,7 +213,6 @@ fn overall(pairs: &[Pair]) -> Option<Pair> {
         a,
         b,
         history: gather(|pair| &pair.history, false),
-        control: None,
     })
 }
 
@@ -255,7 +231,6 @@ fn together(mut values: Vec<(Value, f64, f64)>, weight: f64) -> Vec<Value> {
         at: moment[0].0.at,
         log: mean(moment, |value| value.2),
         within: Some(mean(moment, |value| value.0.within.unwrap_or(0.0))),
-        control: None,
     };
     whole.map(value).collect()
 }
@@ -268,7 +243,7 @@ mod tests {
     use crate::{Level, Occasion, Side};
 
     fn host(layout: Layout, occasion: f64, slower: f64) -> Host {
-        Host { kind: Kind::Independent, occasion, layout, points: 6, slower, seen: 0.0 }
+        Host { kind: Kind::Independent, occasion, layout, points: 6, slower }
     }
 
     fn of_20(host: Host, found: impl Fn(&Comparison) -> bool) -> usize {
@@ -345,37 +320,12 @@ mod tests {
     }
 
     #[test]
-    fn a_control_that_moved_as_much_explains_a_difference_and_one_that_did_not_does_not() {
-        let mut random = Random::new(9);
-        let mut points = host(Layout::InTurn(10), 0.003, 1.2).draw(&mut random);
-        let found = |control: Option<f64>, points: &mut Vec<Point>| {
-            let Point { a, b, .. } = &mut points[0];
-            let plain = control.map(|_| 7.0);
-            a.occasions.iter_mut().for_each(|of_a| of_a.control = plain);
-            let moved = control.map(|log| 7.0 * log.exp());
-            b.occasions.iter_mut().for_each(|of_b| of_b.control = moved);
-            compare(points, Asked::ignoring(0.02)).effects[0]
-        };
-        let verdict = |effect: Effect| (effect.verdict, effect.explained);
-        let explained = found(Some(1.2_f64.ln()), &mut points);
-        assert_eq!(verdict(explained), (Verdict::Unclear, true));
-        for control in [None, Some(0.0), Some(-0.2), Some(f64::NAN)] {
-            assert_eq!(
-                verdict(found(control, &mut points)),
-                (Verdict::Slower, false),
-                "{control:?}"
-            );
-        }
-    }
-
-    #[test]
     fn what_only_the_slow_half_does_is_seen_by_the_mean_alone() {
         // A disk whose slow reads, two of five, take twice as long in B. The median read is a fast
         // one on both sides.
         let occasion = |at: usize, slow: f64| Occasion {
             at: at as f64,
             repetitions: vec![(0..500).map(|at| if at % 5 < 3 { 1.0 } else { slow }).collect()],
-            control: None,
         };
         let found = |level: Level| {
             let side = |parity: usize, slow: f64| Side {
@@ -395,7 +345,7 @@ mod tests {
     #[test]
     fn samples_that_are_no_times_are_missing_and_not_a_panic() {
         let side = |samples: Vec<f64>| Side {
-            occasions: vec![Occasion { at: 0.0, repetitions: vec![samples], control: None }],
+            occasions: vec![Occasion { at: 0.0, repetitions: vec![samples] }],
             level: Level::Median,
         };
         let pair = |a: Vec<f64>| Point { a: side(a), b: side(vec![1.0]), ..Point::default() };

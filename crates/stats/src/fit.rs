@@ -1,7 +1,6 @@
 //! Variation between occasions of an unchanged point: from its sides and its history, or from a
 //! stated prior.
 
-use crate::control::{Controlled, controlled};
 use crate::sides::{Point, Side, Value, in_order, location_of, trimmed};
 use crate::{change_points, median, sorted};
 
@@ -41,10 +40,8 @@ pub(crate) struct Pair {
     pub(crate) b: Vec<Value>,
     /// History at one level, without steps.
     pub(crate) history: Vec<Value>,
-    /// Measured levels of A and B, without a correction by the control.
+    /// Measured levels of A and B.
     pub(crate) levels: (f64, f64),
-    /// Control of the point; the values are corrected by it.
-    pub(crate) control: Option<Controlled>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,11 +57,10 @@ pub(crate) struct Fit {
 impl Pair {
     pub(crate) fn of(point: &Point) -> Option<Pair> {
         let usable = |side: &Side| Some(side.values()).filter(|values| !values.is_empty());
-        let (mut a, mut b) = (usable(&point.a)?, usable(&point.b)?);
-        let mut history = without_steps(in_order(&point.history, point.a.level));
+        let (a, b) = (usable(&point.a)?, usable(&point.b)?);
+        let history = without_steps(in_order(&point.history, point.a.level));
         let levels = (location(&a), location(&b));
-        let control = controlled(&mut a, &mut b, &mut history);
-        Some(Pair { group: point.group, a, b, history, levels, control })
+        Some(Pair { group: point.group, a, b, history, levels })
     }
 
     /// Tests if sides take turns in time, so that no hour belongs to one of them.
@@ -104,10 +100,6 @@ impl Pair {
             let share = expected_squares(row.len(), correlation) / (n - 1.0);
             sum += squares / share * n / kept;
             freedom += kept - 1.0;
-        }
-        // The slope of a control was estimated from the same values.
-        if self.control.is_some_and(|control| control.slope > 0.0) && freedom > 1.0 {
-            freedom -= 1.0;
         }
         let thinned = (1.0 - correlation.powi(2)) / (1.0 + correlation.powi(2));
         (freedom > 0.0).then(|| {
@@ -156,9 +148,7 @@ pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
         let (in_turn, correlation) = (pair.is_in_turn(), of(pair));
         Fit {
             effect: pair.effect(),
-            error: (variance * pair.factor(correlation, in_turn)
-                + pair.control.map_or(0.0, Controlled::added_variance))
-            .sqrt(),
+            error: (variance * pair.factor(correlation, in_turn)).sqrt(),
             freedom,
             allowed: if in_turn { 0.0 } else { pair.allowed() },
             in_turn,
@@ -296,12 +286,8 @@ mod tests {
     use crate::simulated::{Kind, null_row};
 
     fn values(times: &[f64]) -> Vec<Value> {
-        let value = |(at, time): (usize, &f64)| Value {
-            at: at as f64,
-            log: time.ln(),
-            within: None,
-            control: None,
-        };
+        let value =
+            |(at, time): (usize, &f64)| Value { at: at as f64, log: time.ln(), within: None };
         times.iter().enumerate().map(value).collect()
     }
 
@@ -331,7 +317,6 @@ mod tests {
                     b: values(&[1.0]),
                     history: values(&null_row(Kind::Correlated(truth), 80, &mut random)),
                     levels: (0.0, 0.0),
-                    control: None,
                 })
                 .collect();
             let found = correlation(&pairs, PRIOR_CORRELATION);

@@ -8,9 +8,7 @@
 
 mod changes;
 mod compare;
-mod control;
 mod fit;
-mod held;
 mod null;
 mod paired;
 mod random;
@@ -20,7 +18,6 @@ mod sides;
 
 pub use changes::{Change, change_points};
 pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
-pub use held::{fewest_held, outer_rank};
 pub use paired::{Ratio, quantile_ratio};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};

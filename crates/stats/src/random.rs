@@ -13,6 +13,14 @@ impl Random {
         Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
+    /// Shuffles by Fisher and Yates: a seed always gives one order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let drawn = (u128::from(self.0.next_u64()) * (last as u128 + 1)) >> 64;
+            items.swap(last, drawn as usize);
+        }
+    }
+
     /// Draws evenly between 0 and 1, both excluded.
     pub fn uniform(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64

@@ -96,32 +96,6 @@ impl MedianSequence {
         let half = (self.interval.1 - self.interval.0) / 2.0;
         (half.is_finite() && half >= 0.0).then(|| (half + (1.0 + ignore).ln()).exp() - 1.0)
     }
-
-    /// Estimates the number of further pairs for a decision, if the median stays and the interval
-    /// narrows with the root of their number. Before the first interval, it is the number of pairs
-    /// for one. `None` if the median lies on the bound.
-    pub fn missing(&self, ignore: f64) -> Option<usize> {
-        if self.is_contradictory() {
-            return None;
-        }
-        let half = (self.interval.1 - self.interval.0) / 2.0;
-        if !half.is_finite() {
-            return Some(min_pairs(self.alpha).saturating_sub(self.len()).max(1));
-        }
-        let distance = (self.median()?.abs() - (1.0 + ignore).ln()).abs();
-        let pairs = self.len() as f64 * (half / distance).powi(2);
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "below 1e9 and not negative"
-        )]
-        let missing = |pairs: f64| (pairs.ceil() as usize).saturating_sub(self.len()).max(1);
-        (pairs < 1e9).then(|| missing(pairs))
-    }
-}
-
-fn min_pairs(alpha: f64) -> usize {
-    (1..).find(|n| outside(*n, alpha).is_some()).expect("2^n outgrows n / alpha")
 }
 
 /// Returns the number of n values outside of the interval at each end: the bet against the coin won
@@ -231,17 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_it_could_have_seen_and_what_is_missing() {
+    fn it_says_what_it_could_have_seen() {
         let mut sequence = MedianSequence::new(0.01);
-        assert_eq!((sequence.visible(0.01), sequence.missing(0.01)), (None, Some(11)));
+        assert_eq!(sequence.visible(0.01), None);
         let mut random = Random::new(9);
         (0..20).for_each(|_| sequence.push(0.02 + noise(&mut random)));
         let visible = sequence.visible(0.01).unwrap();
         assert!((0.01..0.3).contains(&visible), "{visible}");
-        if sequence.decision(0.01) == Decision::Undecided {
-            let missing = sequence.missing(0.01).unwrap();
-            assert!((1..1000).contains(&missing), "{missing}");
-        }
         sequence.push(f64::NAN);
         assert_eq!(sequence.len(), 20);
     }
@@ -254,7 +224,7 @@ mod tests {
         (0..200).for_each(|at| sequence.push(-1e-6 * f64::from(at)));
         assert!(sequence.is_contradictory());
         assert_eq!(sequence.decision(0.01), Decision::Undecided);
-        assert_eq!((sequence.visible(0.01), sequence.missing(0.01)), (None, None));
+        assert_eq!(sequence.visible(0.01), None);
     }
 
     #[test]
@@ -272,7 +242,6 @@ mod tests {
         // 2^n / (n + 1) of a mixture that won every time, against 100: 93 with ten, 171 with
         // eleven.
         assert_eq!((outside(10, 0.01), outside(11, 0.01)), (None, Some(0)));
-        assert_eq!(min_pairs(0.01), 11);
         assert!(outside(20, 0.01).is_some());
         let shares: Vec<f64> =
             [50, 500, 5000].map(|n| outside(n, 0.01).unwrap() as f64 / n as f64).into();

@@ -33,8 +33,6 @@ pub struct Occasion {
     pub at: f64,
     /// Positive samples of each repetition, in the order of measurement.
     pub repetitions: Vec<Vec<f64>>,
-    /// Time of a control that loads the same resource, measured in this occasion, in any unit.
-    pub control: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,7 +59,6 @@ pub(crate) struct Value {
     pub(crate) log: f64,
     /// Standard deviation of the logarithm of one repetition; `None` for a single sample.
     pub(crate) within: Option<f64>,
-    pub(crate) control: Option<f64>,
 }
 
 impl Occasion {
@@ -82,7 +79,6 @@ impl Occasion {
             at: self.at,
             log: median(&logs),
             within: (parts.len() > 1).then(|| deviation(&parts)),
-            control: self.control.map(f64::ln).filter(|log| log.is_finite()),
         })
     }
 }
@@ -131,11 +127,8 @@ mod tests {
 
     #[test]
     fn an_occasion_is_its_middle_repetition() {
-        let occasion = Occasion {
-            at: 0.0,
-            repetitions: vec![vec![1.0; 3], vec![2.0; 3], vec![100.0; 3]],
-            control: None,
-        };
+        let occasion =
+            Occasion { at: 0.0, repetitions: vec![vec![1.0; 3], vec![2.0; 3], vec![100.0; 3]] };
         let value = occasion.value(Level::Median).unwrap();
         assert_eq!(value.log, 2.0_f64.ln());
         assert!(value.within.unwrap() > 0.5);
@@ -144,7 +137,7 @@ mod tests {
     #[test]
     fn a_single_repetition_is_judged_by_its_blocks_and_a_single_sample_by_nothing() {
         let of = |samples: Vec<f64>| {
-            let occasion = Occasion { at: 0.0, repetitions: vec![samples], control: None };
+            let occasion = Occasion { at: 0.0, repetitions: vec![samples] };
             occasion.value(Level::Mean)
         };
         let halves = [vec![2.0; 50], vec![4.0; 50]].concat();

@@ -10,7 +10,6 @@
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
 //! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between
 //!   processes;
-//! - [`turns`]: a page in which processes take turns;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
@@ -45,7 +44,6 @@ pub mod scheduler;
 pub mod sis8300;
 pub mod symbols;
 pub mod tty;
-pub mod turns;
 pub mod uapi;
 pub mod uring;
 pub mod wait;

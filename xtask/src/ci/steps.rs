@@ -96,10 +96,4 @@ pub(super) const STEPS: &[Step] = &[
         ran(tried(checks::copies))
     }),
     step("counters: a mesh on a page", Alone, &[PROGRAM], checks::mesh_page),
-    step("comparisons: their promises with real work, alone", Alone, &[BENCHES], || {
-        ran(tried(|| checks::promises("alone")))
-    }),
-    step("comparisons: their promises with real work, overcommitted", Alone, &[BENCHES], || {
-        ran(tried(|| checks::promises("overcommitted")))
-    }),
 ];

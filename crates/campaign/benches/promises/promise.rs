@@ -1,6 +1,6 @@
 //! Promises of comparisons, measured on simulated hosts whose truth is known.
 
-use statrs::distribution::{Beta, ContinuousCDF, Normal};
+use statrs::distribution::{Beta, ContinuousCDF};
 
 use daqmeter_stats::{Asked, Comparison, FALSE_ALARM, Random, Verdict, change_points, compare};
 
@@ -14,8 +14,6 @@ const LAYOUTS: [Layout; 4] = [
     Layout::OneAfterTheOther(5),
 ];
 const POINTS: usize = 6;
-/// Shares of an occasion's effect on a point that its control sees.
-const SEEN: [f64; 3] = [0.3, 0.8, 0.98];
 const COVERAGE: (f64, f64) = (0.93, 0.97);
 /// Slowdown that has to be found, and the share of comparisons that has to find it.
 const SLOWER: f64 = 1.05;
@@ -28,64 +26,31 @@ pub(crate) struct Promise {
     pub(crate) found: f64,
     pub(crate) bounds: (f64, f64),
     pub(crate) of: usize,
-    /// Number of independent comparisons, since rounds share comparisons; `None` if all are
-    /// independent.
-    pub(crate) independent: Option<usize>,
 }
 
-const EXCLUDED: f64 = 0.1;
-/// Factor by which a figure may look worse than its promise where few comparisons are independent.
-/// With 36 of them, a host that keeps it exceeds this about once in ten times, and CI tries again.
-const WORSE: f64 = 3.0;
-/// Chance that a figure of too few comparisons is within its bounds although the truth is not.
+/// Probability outside of the intervals of figures.
 const UNPROVED: f64 = 0.05;
 
 impl Promise {
-    /// Allows 1 wrong comparison of 100 in real work.
-    pub(crate) fn false_ones(name: String, wrong: usize, of: usize, independent: usize) -> Promise {
-        Promise {
-            name,
-            found: wrong as f64 / of.max(1) as f64,
-            bounds: (0.0, FALSE_ALARM),
-            of,
-            independent: Some(independent),
-        }
+    /// Allows 1 wrong comparison of 100.
+    pub(crate) fn false_ones(name: String, wrong: usize, of: usize) -> Promise {
+        let found = wrong as f64 / of.max(1) as f64;
+        Promise { name, found, bounds: (0.0, FALSE_ALARM), of }
     }
 
-    /// Requires this share of right comparisons in real work, each with its own measurement.
     pub(crate) fn right_ones(name: String, right: usize, of: usize, least: f64) -> Promise {
-        Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of, of) }
+        Promise { bounds: (least, 1.0), ..Promise::false_ones(name, right, of) }
     }
 
+    /// Tests if the 95 % interval of the figure reaches the bounds.
     pub(crate) fn is_kept(&self) -> bool {
-        self.is_within() && self.is_of_enough()
+        let ((low, high), (least, most)) = (self.interval(), self.bounds);
+        low <= most && high >= least
     }
 
-    /// Returns true if the figure is within its bounds, for any number of comparisons. If
-    /// comparisons share data, its interval has to reach the bounds, and the figure exceeds them by
-    /// [`WORSE`] at most.
-    fn is_within(&self) -> bool {
-        let (least, most) = self.bounds;
-        let is_in = |low: f64, high: f64| low <= most && high >= least;
-        match self.independent {
-            Some(_) => {
-                let (low, high) = self.interval();
-                let missed = 1.0 - self.found;
-                let is_near = self.found <= WORSE * most && missed <= WORSE * (1.0 - least);
-                is_in(low, high) && is_near
-            }
-            None => is_in(self.found, self.found),
-        }
-    }
-
-    fn is_of_enough(&self) -> bool {
-        self.independent.unwrap_or(self.of) as f64 >= self.needed()
-    }
-
-    /// 95 % interval of the figure (Clopper and Pearson 1934), with as many comparisons as are
-    /// independent (Korn and Graubard 1998).
-    pub(crate) fn interval(&self) -> (f64, f64) {
-        let n = self.independent.unwrap_or(self.of) as f64;
+    /// 95 % interval of the figure (Clopper and Pearson 1934).
+    fn interval(&self) -> (f64, f64) {
+        let n = self.of as f64;
         let hits = self.found * n;
         let quantile = |a: f64, b: f64, at: f64| Beta::new(a, b).map(|beta| beta.inverse_cdf(at));
         let low = quantile(hits, n - hits + 1.0, UNPROVED / 2.0).unwrap_or(0.0);
@@ -93,58 +58,14 @@ impl Promise {
         (low, high)
     }
 
-    /// Fewest comparisons that can show the promise with 95 %, by the binomial distribution. On a
-    /// host at the bound, the best figure has a chance of 5 %. This takes 299 comparisons for at
-    /// most 1 %, 149 for at most 2 %, 59 for at least 95 %. Between two bounds, 95 % of the figures
-    /// of a host in their middle have to be within them. By the normal approximation this takes 457
-    /// for 93 to 97 %.
-    ///
-    /// Real work has no time for that: 36 comparisons, all of them right, exclude [`EXCLUDED`].
-    fn needed(&self) -> f64 {
-        let (least, most) = self.bounds;
-        if self.independent.is_some() {
-            return ((UNPROVED / 2.0).ln() / (1.0 - EXCLUDED).ln()).ceil();
-        }
-        let one_sided = |share: f64| (UNPROVED.ln() / share.ln()).ceil();
-        match (least, most) {
-            (least, most) if least <= 0.0 => one_sided(1.0 - most),
-            (least, most) if most >= 1.0 => one_sided(least),
-            _ => {
-                let middle = f64::midpoint(least, most);
-                let errors = Normal::standard().inverse_cdf(1.0 - UNPROVED / 2.0) / (most - middle);
-                (middle * (1.0 - middle) * errors.powi(2)).ceil()
-            }
-        }
-    }
-
     pub(crate) fn line(&self) -> String {
-        let per_cent = |share: f64| format!("{:.2}", share * 100.0);
-        let (least, most) = self.bounds;
-        let wanted = match (least, most) {
-            (least, most) if least <= 0.0 => format!("at most {}", per_cent(most)),
-            (least, most) if most >= 1.0 => format!("at least {}", per_cent(least)),
-            _ => format!("{} to {}", per_cent(least), per_cent(most)),
-        };
-        let verdict = match (self.is_within(), self.is_of_enough()) {
-            (true, true) => "kept".to_owned(),
-            (false, _) => "BROKEN".to_owned(),
-            (true, false) => format!("BROKEN, too few: {} needed", self.needed()),
-        };
-        let (low, high) = self.interval();
+        let ((low, high), (least, most)) = (self.interval(), self.bounds);
+        let verdict = if self.is_kept() { "kept" } else { "BROKEN" };
+        let [found, low, high, least, most] =
+            [self.found, low, high, least, most].map(|share| share * 100.0);
         format!(
-            "{:66} {:>7} %  {:>15}   {wanted:16} {:>6} {:>11}   {verdict}",
-            self.name,
-            per_cent(self.found),
-            format!("{} to {}", per_cent(low), per_cent(high)),
-            self.of,
-            self.independent.unwrap_or(self.of)
-        )
-    }
-
-    pub(crate) fn head() -> String {
-        format!(
-            "{:66} {:>9}  {:>15}   {:16} {:>6} {:>11}",
-            "promise", "measured", "95 %", "promised [%]", "of", "independent"
+            "{:66} {found:6.2} % ({low:.2} to {high:.2}) of {}; promised {least:.0} to {most:.0}: {verdict}",
+            self.name, self.of
         )
     }
 }
@@ -184,7 +105,6 @@ impl Counted {
             found: self.alarms as f64 / self.comparisons as f64,
             bounds: (0.0, FALSE_ALARM),
             of: self.comparisons,
-            independent: None,
         }
     }
 
@@ -194,7 +114,6 @@ impl Counted {
             found: self.cover as f64 / self.intervals as f64,
             bounds,
             of: self.intervals,
-            independent: None,
         }
     }
 }
@@ -208,7 +127,7 @@ pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     let mut promises = Vec::new();
     let mut all = Counted::default();
     for kind in Kind::ALL {
-        let of_kind = counted(kind, 0.0, each, asked, &mut random);
+        let of_kind = counted(kind, each, asked, &mut random);
         promises.push(
             of_kind.alarms(format!("cmp, nothing changed, false comparisons: {}", kind.name())),
         );
@@ -221,16 +140,6 @@ pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
         ),
     );
     promises.push(power(each * 20, asked, &mut random));
-    let mut with_controls = Counted::default();
-    for (kind, seen) in Kind::ALL.into_iter().zip(SEEN.into_iter().cycle()) {
-        with_controls = with_controls.and(counted(kind, seen, each, asked, &mut random));
-    }
-    promises.push(
-        with_controls.alarms("cmp, nothing changed, false comparisons: with controls".to_owned()),
-    );
-    promises.push(
-        with_controls.coverage("cmp, 95 % intervals that cover the truth, with controls", COVERAGE),
-    );
     promises
 }
 
@@ -245,19 +154,18 @@ fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
             layout: Layout::InTurn(occasions),
             points: POINTS,
             slower: 1.0,
-            seen: 0.0,
         };
         (0..2 * each).for_each(|_| found.add(&compare(&host.draw(random), asked)));
     }
     found
 }
 
-fn counted(kind: Kind, seen: f64, each: usize, asked: Asked, random: &mut Random) -> Counted {
+fn counted(kind: Kind, each: usize, asked: Asked, random: &mut Random) -> Counted {
     let mut of_kind = Counted::default();
     for (occasion, layout) in
         OCCASIONS.into_iter().flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
     {
-        let host = Host { kind, occasion, layout, points: POINTS, slower: 1.0, seen };
+        let host = Host { kind, occasion, layout, points: POINTS, slower: 1.0 };
         (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), asked)));
     }
     of_kind
@@ -271,7 +179,6 @@ fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
         layout: Layout::InTurn(10),
         points: POINTS,
         slower: SLOWER,
-        seen: 0.0,
     };
     let is_found =
         |_: &usize| compare(&host.draw(random), asked).effects[0].verdict == Verdict::Slower;
@@ -281,7 +188,6 @@ fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
         found: found as f64 / comparisons as f64,
         bounds: (FOUND, 1.0),
         of: comparisons,
-        independent: None,
     }
 }
 
@@ -311,7 +217,6 @@ pub(crate) fn histories(rows: usize) -> Vec<Promise> {
             found: (0..rows).filter(has_step).count() as f64 / rows as f64,
             bounds: (0.0, FALSE_STEPS),
             of: rows,
-            independent: None,
         });
     }
     let is_found = |_: &usize| {
@@ -328,7 +233,6 @@ pub(crate) fn histories(rows: usize) -> Vec<Promise> {
         found: (0..rows).filter(is_found).count() as f64 / rows as f64,
         bounds: (FOUND, 1.0),
         of: rows,
-        independent: None,
     });
     promises
 }

@@ -1,7 +1,6 @@
 //! Promises of `daqmeter ab`, on simulated hosts and with real work: equal sides are not called
 //! different, and 1 % more work is found.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,8 +19,7 @@ const BLOCKS: usize = 100;
 const GROUPS: usize = 12;
 
 pub(crate) fn side() {
-    let page = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    serve(page.into()).unwrap();
+    serve(std::io::stdin().lock(), std::io::stdout().lock()).unwrap();
 }
 
 /// A host with this correlation of values of slices and this standard deviation between processes.
@@ -53,7 +51,7 @@ pub(crate) fn simulated(tests: usize) -> Vec<Promise> {
         let missed = wrong(0.01, 0.005, [Decision::Same, Decision::Faster]);
         [("equal sides differ", differ), ("1 % is none", missed)].map(|(name, wrong)| {
             let name = format!("ab, {name}: {}", host.name);
-            Promise::false_ones(name, wrong, tests, tests)
+            Promise::false_ones(name, wrong, tests)
         })
     };
     HOSTS.iter().flat_map(of_host).collect()
@@ -117,34 +115,25 @@ pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
     let name = |what: &str| format!("ab, {where_}, {what}");
     vec![
         Promise::right_ones(name("1 % found within 10 s a point"), right, of, found),
-        Promise::false_ones(name("1 % taken for none or less"), wrong, of, of),
-        Promise::false_ones(name("with itself, different"), alarms, of, of),
+        Promise::false_ones(name("1 % taken for none or less"), wrong, of),
+        Promise::false_ones(name("with itself, different"), alarms, of),
         Promise::right_ones(name("with itself, within 1.2 % in 1 s"), near, of, 0.95),
     ]
 }
 
 fn answer(question: Question) -> Answer {
-    let found = ask(&question, &StopFlag::default(), |_| ()).unwrap();
-    found.answers.into_iter().next().unwrap()
+    ask(&question, &StopFlag::default()).unwrap().remove(0)
 }
 
 fn question(a: &str, b: &str, ignore: f64, seed: u64, seconds: f64) -> Question {
     let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap().last().copied();
-    let side = |text: &str| AbSide::Point {
+    let side = |text: &str| AbSide {
         program: std::env::current_exe().unwrap(),
         arguments: vec![crate::SIDE.to_owned()],
         request: SideRequest { cpu, ..SideRequest::parse(text).unwrap() },
     };
     let budget = Duration::from_secs_f64(seconds);
-    Question {
-        sides: [side(a), side(b)],
-        ignore,
-        alpha: ALPHA,
-        budget,
-        patience: PATIENCE,
-        seed,
-        switch: None,
-    }
+    Question { sides: [side(a), side(b)], ignore, alpha: ALPHA, budget, patience: PATIENCE, seed }
 }
 
 pub(crate) struct Load {

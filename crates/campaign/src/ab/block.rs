@@ -1,21 +1,20 @@
-//! One block: fresh processes, groups of four slices in turns, and their result.
+//! One block: fresh processes, groups of four slices, and their result.
 
 use std::time::{Duration, Instant};
 
-use daqmeter_harness::{Disturbed, Slice, StopFlag};
-use daqmeter_stats::median;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::Rng;
+use daqmeter_harness::{Slice, StopFlag};
+use daqmeter_stats::{Random, median};
 use serde::Serialize;
 
-use super::command::Run;
-use super::question::{AbSide, Question};
-use super::turns::{Operations, Turns};
+use super::process::Process;
+use super::{Question, Tracked};
 
-/// Bound of the shifts of heaps and stacks: a page has every alignment that matters to a loop.
-const MAX_SHIFT: u64 = 4096;
-const BATCH: Duration = Duration::from_millis(50);
-const MAX_GROUPS: usize = 32;
+/// Least time of a block for each stage, without the start of its processes: a dozen groups. A
+/// block lasts as long as that start: longer ones tell little more, since the differences between
+/// processes remain.
+const MIN_BLOCK: Duration = Duration::from_millis(10);
+/// Least number of blocks in the budget: more blocks show more differences between processes.
+const MIN_BLOCKS: u32 = 25;
 /// Slices longer than this always count, since a scheduler with slices of 3 to 4 ms (EEVDF's base
 /// slice) hardly ever leaves them alone.
 const LONG_NS: u64 = 5_000_000;
@@ -27,226 +26,134 @@ const MIN_SHARE: usize = 8;
 pub struct Block {
     /// Logarithm of B's time over A's: the median of the groups that count. `None` without one.
     pub log_ratio: Option<f64>,
-    pub spread: f64,
     pub a_ns: f64,
     pub b_ns: f64,
     pub groups: u64,
     /// Groups that do not count, because one of their slices lost its CPU.
     pub left_out: u64,
-    pub preempted: u64,
-    pub migrated: u64,
-    pub stolen: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Group {
     op_ns: [f64; 2],
     is_disturbed: bool,
 }
 
-pub(super) struct Pair<'a> {
-    question: &'a Question,
-    turns: Option<Turns>,
-    shifts: [usize; 2],
+/// Adds a block to each stage that is not decided. The first one finds the stages.
+pub(super) fn measure(
+    question: &Question,
+    stages: &mut Vec<Tracked>,
+    random: &mut Random,
+    stop: &StopFlag,
+) -> Result<(), String> {
+    let began = Instant::now();
+    let first = toss(random);
+    let one = Process::start(question, first, stages, random)?;
+    let other = Process::start(question, 1 - first, stages, random)?;
+    let mut sides = if first == 0 { [one, other] } else { [other, one] };
+    let time = began.elapsed().min(question.budget / MIN_BLOCKS);
+    let common = common_stages(&sides)?;
+    if stages.is_empty() {
+        let alpha = question.alpha / common.len() as f64;
+        let tracked = |(name, operations)| Tracked::new(name, operations, question.ignore, alpha);
+        stages.extend(common.into_iter().map(tracked));
+    }
+    let open: Vec<usize> = (0..stages.len()).filter(|at| !stages[*at].is_decided()).collect();
+    let time = time.max(MIN_BLOCK * u32::try_from(open.len()).unwrap_or(u32::MAX));
+    let measuring = Instant::now();
+    let mut groups = vec![Vec::new(); stages.len()];
+    while !stop.is_set() {
+        for &at in &open {
+            let first = toss(random);
+            let mut slices = [(0, Slice::default()); 4];
+            for (slice, side) in slices.iter_mut().zip([first, 1 - first, 1 - first, first]) {
+                *slice = (side, sides[side].slice(at, stages[at].operations)?);
+            }
+            groups[at].push(group(slices, stages[at].operations));
+        }
+        if measuring.elapsed() >= time {
+            break;
+        }
+    }
+    sides.iter_mut().try_for_each(Process::verify)?;
+    for at in open {
+        stages[at].add(concluded(&groups[at]));
+    }
+    Ok(())
 }
 
-impl<'a> Pair<'a> {
-    pub(super) fn start(
-        question: &'a Question,
-        operations: &Operations,
-        random: &mut Xoshiro256PlusPlus,
-    ) -> Result<Pair<'a>, String> {
-        let shifts = [(); 4].map(|()| shift(random));
-        let first = usize::from(random.next_u64() & 1 == 1);
-        let is_command = matches!(question.sides[0], AbSide::Command { .. });
-        let turns = (!is_command).then(|| Turns::start(question, first, shifts, operations));
-        let turns = turns.transpose()?;
-        Ok(Pair { question, turns, shifts: [shifts[0], shifts[1]] })
-    }
-
-    pub(super) fn stages(&self) -> Vec<(String, u64)> {
-        let run = || vec![("run".to_owned(), 1)];
-        self.turns.as_ref().map_or_else(run, |turns| turns.stages().to_vec())
-    }
-
-    pub(super) fn schemas(&self) -> [u32; 2] {
-        self.turns.as_ref().map_or([0; 2], Turns::schemas)
-    }
-
-    fn is_one_group(&self) -> bool {
-        self.turns.is_none()
-    }
-
-    pub(super) fn measure(
-        &mut self,
-        stages: &[usize],
-        time: Duration,
-        random: &mut Xoshiro256PlusPlus,
-        stop: &StopFlag,
-    ) -> Result<Vec<Block>, String> {
-        let began = Instant::now();
-        let mut found: Vec<(Vec<Group>, Block)> = vec![Default::default(); stages.len()];
-        let mut groups = 1;
-        while !stop.is_set() {
-            let before = Instant::now();
-            self.batch(stages, groups, random, stop, &mut found)?;
-            if began.elapsed() >= time || self.is_one_group() {
-                break;
-            }
-            let left = time.saturating_sub(began.elapsed()).min(BATCH).as_secs_f64();
-            groups = fitting(groups, before.elapsed().as_secs_f64(), left);
-        }
-        if let Some(turns) = &mut self.turns {
-            turns.verify()?;
-        }
-        Ok(found.into_iter().map(|(groups, block)| concluded(&groups, block)).collect())
-    }
-
-    fn batch(
-        &mut self,
-        stages: &[usize],
-        groups: usize,
-        random: &mut Xoshiro256PlusPlus,
-        stop: &StopFlag,
-        found: &mut [(Vec<Group>, Block)],
-    ) -> Result<(), String> {
-        let mut wanted = Vec::with_capacity(groups * stages.len() * 4);
-        for _ in 0..groups {
-            for stage in stages {
-                let first = usize::from(random.next_u64() & 1 == 1);
-                let order = [first, 1 - first, 1 - first, first];
-                wanted.extend(order.map(|side| (side, *stage)));
-            }
-        }
-        let slices = self.work(&wanted, stop)?;
-        let operations: Vec<u64> = self.stages().iter().map(|(_, count)| *count).collect();
-        for (at, (wanted, slices)) in wanted.chunks(4).zip(slices.chunks(4)).enumerate() {
-            let (groups, block) = &mut found[at % stages.len()];
-            groups.push(group(wanted, slices, operations[wanted[0].1], block));
-        }
-        Ok(())
-    }
-
-    fn work(&mut self, wanted: &[(usize, usize)], stop: &StopFlag) -> Result<Vec<Slice>, String> {
-        if let (Some(turns), None) = (&mut self.turns, &self.question.switch) {
-            return turns.work(wanted);
-        }
-        let mut slices = Vec::with_capacity(wanted.len());
-        for wanted in wanted {
-            if let Some(switch) = &self.question.switch {
-                switch.set(wanted.0)?;
-                // The effect of the setting may take a while to settle.
-                self.one(*wanted, stop)?;
-            }
-            slices.push(self.one(*wanted, stop)?);
-        }
-        Ok(slices)
-    }
-
-    fn one(&mut self, wanted: (usize, usize), stop: &StopFlag) -> Result<Slice, String> {
-        let side = wanted.0;
-        match (&mut self.turns, &self.question.sides[side]) {
-            (Some(turns), _) => Ok(turns.work(&[wanted])?[0]),
-            (None, AbSide::Command { line, cpu }) => {
-                let (shift, patience) = (self.shifts[side], self.question.patience);
-                Run { side, line, cpu: *cpu, shift, patience }.once(stop)
-            }
-            (None, AbSide::Point { .. }) => {
-                Err("a command cannot be compared with a point".to_owned())
-            }
-        }
-    }
+fn toss(random: &mut Random) -> usize {
+    usize::from(random.uniform() < 0.5)
 }
 
-fn shift(random: &mut Xoshiro256PlusPlus) -> usize {
-    usize::try_from(random.next_u64() % MAX_SHIFT).expect("small")
+/// Returns the stages of both with the smaller number of operations, so that both do equal work.
+fn common_stages(sides: &[Process; 2]) -> Result<Vec<(String, u64)>, String> {
+    let [a, b] = sides.each_ref().map(|side| &side.stages);
+    let names = |stages: &[(String, u64)]| {
+        stages.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    if names(a) != names(b) {
+        return Err(format!("A has the stages {}, B has {}", names(a), names(b)));
+    }
+    Ok(a.iter().zip(b).map(|((name, a), (_, b))| (name.clone(), (*a).min(*b).max(1))).collect())
 }
 
-fn fitting(groups: usize, took_s: f64, left_s: f64) -> usize {
-    let fitting = groups as f64 * left_s / took_s.max(1e-6);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-    let fitting = fitting.clamp(1.0, MAX_GROUPS as f64) as usize;
-    fitting
-}
-
-fn group(wanted: &[(usize, usize)], slices: &[Slice], operations: u64, block: &mut Block) -> Group {
+fn group(slices: [(usize, Slice); 4], operations: u64) -> Group {
     let mut group = Group::default();
-    for ((side, _), slice) in wanted.iter().zip(slices) {
-        group.op_ns[*side] += slice.ns as f64 / operations as f64 / 2.0;
-        group.is_disturbed |= slice.disturbed.any() && slice.ns < LONG_NS;
-        let Disturbed { preempted, migrated, stolen } = slice.disturbed;
-        block.preempted += u64::from(preempted);
-        block.migrated += u64::from(migrated);
-        block.stolen += u64::from(stolen);
+    for (side, slice) in slices {
+        group.op_ns[side] += slice.ns as f64 / operations as f64 / 2.0;
+        group.is_disturbed |= slice.is_disturbed && slice.ns < LONG_NS;
     }
     group
 }
 
 /// Returns the result of the groups. Disturbed ones are left out on both sides, unless nearly all
 /// are.
-fn concluded(groups: &[Group], mut block: Block) -> Block {
+fn concluded(groups: &[Group]) -> Block {
     let mut counted: Vec<&Group> = groups.iter().filter(|group| !group.is_disturbed).collect();
     if counted.len() * MIN_SHARE < groups.len() {
         counted = groups.iter().collect();
     }
-    block.groups = counted.len() as u64;
-    block.left_out = groups.len() as u64 - block.groups;
-    if counted.is_empty() {
-        return block;
-    }
-    let middle = |of: &dyn Fn(&Group) -> f64| {
+    let middle = |of: fn(&Group) -> f64| {
         median(&counted.iter().map(|group| of(group)).collect::<Vec<f64>>())
     };
-    let log_ratio = |group: &Group| (group.op_ns[1] / group.op_ns[0]).ln();
-    let of_block = middle(&log_ratio);
-    block.log_ratio = Some(of_block);
-    block.spread = middle(&|group| (log_ratio(group) - of_block).abs());
-    block.a_ns = middle(&|group| group.op_ns[0]);
-    block.b_ns = middle(&|group| group.op_ns[1]);
-    block
+    if counted.is_empty() {
+        return Block::default();
+    }
+    Block {
+        log_ratio: Some(middle(|group| (group.op_ns[1] / group.op_ns[0]).ln())),
+        a_ns: middle(|group| group.op_ns[0]),
+        b_ns: middle(|group| group.op_ns[1]),
+        groups: counted.len() as u64,
+        left_out: (groups.len() - counted.len()) as u64,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ORDER: [(usize, usize); 4] = [(1, 0), (0, 0), (0, 0), (1, 0)];
-
-    fn slices(ns: [u64; 4], preempted: bool) -> [Slice; 4] {
-        let disturbed = Disturbed { preempted, ..Disturbed::default() };
-        let mut slices = ns.map(|ns| Slice { ns, ..Slice::default() });
-        slices[2].disturbed = disturbed;
-        slices
+    fn of(ns: [u64; 4], is_disturbed: bool) -> Group {
+        let slice = |at: usize| ([1, 0, 0, 1][at], Slice { ns: ns[at], is_disturbed });
+        group([slice(0), slice(1), slice(2), slice(3)], 10)
     }
 
     #[test]
     fn a_group_cancels_what_changes_steadily() {
-        let mut block = Block::default();
-        let found = group(&ORDER, &slices([100, 110, 120, 130], false), 10, &mut block);
-        assert_eq!((found.op_ns, found.is_disturbed), ([11.5, 11.5], false));
+        let found = of([100, 110, 120, 130], false);
+        assert_eq!(found, Group { op_ns: [11.5, 11.5], is_disturbed: false });
     }
 
     #[test]
     fn disturbed_groups_are_left_out_counted_and_kept_only_where_nearly_all_are() {
-        let mut block = Block::default();
-        let clean = group(&ORDER, &slices([100; 4], false), 1, &mut block);
-        let disturbed = group(&ORDER, &slices([100, 100, 900, 100], true), 1, &mut block);
-        assert_eq!(block.preempted, 1);
-        let found = concluded(&[clean, disturbed, disturbed], block.clone());
+        let (clean, disturbed) = (of([100; 4], false), of([100, 100, 900, 100], true));
+        let found = concluded(&[clean, disturbed, disturbed]);
         assert_eq!((found.groups, found.left_out, found.log_ratio), (1, 2, Some(0.0)));
-        let found = concluded(&[disturbed, disturbed], block.clone());
+        let found = concluded(&[disturbed, disturbed]);
         assert_eq!((found.groups, found.left_out), (2, 0));
         assert!(found.log_ratio.is_some_and(|ratio| ratio < -1.0), "{found:?}");
-        assert_eq!(concluded(&[], block).log_ratio, None);
+        assert_eq!(concluded(&[]).log_ratio, None);
         // One operation is longer than any scheduler leaves alone.
-        let long = group(&ORDER, &slices([LONG_NS; 4], true), 1, &mut Block::default());
-        assert!(!long.is_disturbed);
-    }
-
-    #[test]
-    fn as_many_groups_are_worked_as_fit() {
-        assert_eq!(fitting(1, 0.004, 0.05), 12);
-        assert_eq!(fitting(1, 2.0, 0.05), 1);
-        assert_eq!(fitting(1, 0.0, 0.05), MAX_GROUPS);
+        assert!(!of([LONG_NS; 4], true).is_disturbed);
     }
 }

@@ -8,8 +8,9 @@ mod read;
 
 use std::collections::BTreeSet;
 
-use daqmeter_harness::{Shipped, TomlText, ordered};
+use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_record::Order as Place;
+use daqmeter_stats::Random;
 
 use crate::budget::Budget;
 use crate::point::PlannedPoint;
@@ -96,13 +97,11 @@ fn in_order(sweeps: &[(u64, PlannedPoint)], order: PlanOrder, seed: u64) -> Vec<
         if left.is_empty() {
             break;
         }
-        let in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
-        match order {
-            PlanOrder::Given => points.extend(in_round),
-            PlanOrder::Random => points.extend(
-                ordered(in_round, seed.wrapping_add(round)).into_iter().map(|(_, point)| point),
-            ),
+        let mut in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
+        if order == PlanOrder::Random {
+            Random::new(seed.wrapping_add(round)).shuffle(&mut in_round);
         }
+        points.extend(in_round);
     }
     let of = points.len() as u64;
     for (position, point) in (0_u64..).zip(&mut points) {

@@ -1,6 +1,5 @@
 //! The options of `daqmeter ab`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,16 +10,14 @@ use crate::named::Appended;
 /// Measure two sides in turns and say whether they differ.
 ///
 /// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two
-/// binaries of daqmeter that measure the same points; with --commands two commands for the shell,
-/// measured as a whole; with --switch two values of a setting of the host. Both sides are prepared,
-/// in processes of their own, and then work in turns in slices of about a millisecond, so that
-/// whatever else the host does meets both alike. It ends as soon as the answer is known: same,
-/// slower or faster; or at the budget, undecided.
+/// binaries of daqmeter that measure the same points. Both sides are prepared, in processes of
+/// their own, and then work alternately in slices of a fraction of a millisecond, so that whatever
+/// else the host does meets both alike. It ends as soon as the answer is known: same, slower or
+/// faster; or at the budget, undecided.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary, a command or a
-    /// value with the options below
+    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary with --plan
     #[arg(value_name = "A")]
     pub(super) a: String,
     /// Side B
@@ -28,18 +25,8 @@ pub(crate) struct Arguments {
     pub(super) b: String,
     /// A and B are binaries of daqmeter: measure the points of this plan (a file, or a name) with
     /// both
-    #[arg(long, value_name = "PLAN", group = "kind")]
+    #[arg(long, value_name = "PLAN")]
     pub(super) plan: Option<String>,
-    /// A and B are commands for the shell, each run measured as a whole
-    #[arg(long, group = "kind")]
-    pub(super) commands: bool,
-    /// A and B are values: write them to this file before each turn, put back at the end what it
-    /// held
-    #[arg(long, value_name = "FILE", group = "kind", requires = "point")]
-    pub(super) switch: Option<PathBuf>,
-    /// With --switch: the point that is measured under both values
-    #[arg(long, value_name = "POINT", requires = "switch")]
-    pub(super) point: Option<String>,
     /// Differences up to this are of no interest
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
     pub(super) ignore: f64,
@@ -49,7 +36,7 @@ pub(crate) struct Arguments {
     /// Chance that any of the answers is wrong, all points together
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
     pub(super) error: f64,
-    /// CPU for both sides [default: the last one allowed; commands are left free]
+    /// CPU for both sides [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pub(super) pin: Option<u32>,
     /// Seed of all orders
@@ -69,8 +56,6 @@ Examples:
   $ daqmeter ab \"convert function=3 samples=2000 isa=portable\" \"convert function=3 samples=2000 isa=avx2\"
   $ daqmeter ab \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=0\" \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=1\"
   $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick --records ab.jsonl
-  $ daqmeter ab --commands \"gzip -1 < file\" \"gzip -2 < file\" --budget 1m
-  # daqmeter ab always never --switch /sys/kernel/mm/transparent_hugepage/enabled --point \"memory read_bytes=64MiB read_lines=1 write_lines=1\"
 
 B is slower when its time is longer by more than --ignore, with a certainty of 99 % (--error) over all points together, however often it
 was looked. To find a slowdown of 1 %, ignore less: --ignore 0.5%.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daqmeter_campaign::ab::{AbSide, SideRequest, Switch};
+use daqmeter_campaign::ab::{AbSide, SideRequest};
 use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::request::Problem;
 use daqmeter_harness::slices;
@@ -16,7 +16,6 @@ pub(super) struct Pair {
     pub(super) point: String,
     pub(super) names: [String; 2],
     pub(super) sides: [AbSide; 2],
-    pub(super) switch: Option<Switch>,
     /// Reason why the point of a plan cannot be measured in turns.
     pub(super) left_out: Option<String>,
 }
@@ -28,31 +27,16 @@ pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
         return of_plan(arguments, plan);
     }
     let names = [arguments.a.clone(), arguments.b.clone()];
-    if arguments.commands {
-        return Ok(vec![of_commands(arguments, names)]);
-    }
-    let switch = arguments.switch.clone().map(|path| Switch { path, values: names.clone() });
-    let texts = match &arguments.point {
-        Some(point) => [point.clone(), point.clone()],
-        None => names.clone(),
-    };
     let own = std::env::current_exe().map_err(Failure::refused)?;
-    let side = |at: usize, option: &str| {
-        let request = SideRequest::parse(&texts[at]);
+    let side = |text: &str, option: &str| {
+        let request = SideRequest::parse(text);
         let request = request.map_err(|why| Failure::refused(format!("{option}: {why}")))?;
         let cpus: Vec<u32> = request.cpu.into_iter().collect();
         check_cpus(&format!("{option}: cpu"), &cpus)?;
         Ok::<AbSide, Failure>(point(own.clone(), placed(arguments, request)?))
     };
-    let (first, second) = if switch.is_some() { ("--point", "--point") } else { ("A", "B") };
-    let pair = Pair {
-        point: arguments.point.clone().unwrap_or_else(|| shared(&names)),
-        sides: [side(0, first)?, side(1, second)?],
-        names,
-        switch,
-        left_out: None,
-    };
-    Ok(vec![pair])
+    let sides = [side(&names[0], "A")?, side(&names[1], "B")?];
+    Ok(vec![Pair { point: shared(&names), sides, names, left_out: None }])
 }
 
 fn check_cpus(name: &str, cpus: &[u32]) -> Result<(), Failure> {
@@ -69,17 +53,6 @@ fn shared(names: &[String; 2]) -> String {
     words.join(" ")
 }
 
-fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
-    let side = |line: &String| AbSide::Command { line: line.clone(), cpu: arguments.pin };
-    Pair {
-        point: "command".to_owned(),
-        sides: [side(&names[0]), side(&names[1])],
-        names,
-        switch: None,
-        left_out: None,
-    }
-}
-
 /// Places a side on the CPU of the point, or of the option, or on the last one, since the first
 /// ones serve most interrupts.
 fn placed(arguments: &Arguments, request: SideRequest) -> Result<SideRequest, Failure> {
@@ -89,7 +62,7 @@ fn placed(arguments: &Arguments, request: SideRequest) -> Result<SideRequest, Fa
 }
 
 fn point(program: PathBuf, request: SideRequest) -> AbSide {
-    AbSide::Point { program, arguments: vec![SIDE.to_owned()], request }
+    AbSide { program, arguments: vec![SIDE.to_owned()], request }
 }
 
 fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
@@ -112,7 +85,6 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
             point: name,
             names: [arguments.a.clone(), arguments.b.clone()],
             sides: binaries.clone().map(|binary| point(binary, request.clone())),
-            switch: None,
         });
     }
     match pairs.iter().all(|pair| pair.left_out.is_some()) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_campaign::ab::{AbVerdict, Answer, Found};
+use daqmeter_campaign::ab::{AbVerdict, Answer, Block};
 use daqmeter_harness::Context;
 use daqmeter_record::units::show_ns;
 use daqmeter_report::table;
@@ -30,27 +30,26 @@ pub(super) struct Compared {
     pub(super) outcome: Outcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    #[serde(flatten)]
-    pub(super) found: Found,
+    pub(super) answers: Vec<Answer>,
 }
 
 impl Compared {
-    pub(super) fn of(pair: &Pair, found: Found) -> Compared {
-        let any = |verdict| found.answers.iter().any(|answer| answer.verdict == verdict);
+    pub(super) fn of(pair: &Pair, answers: Vec<Answer>) -> Compared {
+        let any = |verdict| answers.iter().any(|answer| answer.verdict == verdict);
         let outcome = if any(AbVerdict::Slower) || any(AbVerdict::Faster) {
             Outcome::Different
-        } else if any(AbVerdict::Undecided) || found.answers.is_empty() {
+        } else if any(AbVerdict::Undecided) || answers.is_empty() {
             Outcome::Undecided
         } else {
             Outcome::Same
         };
         let [a, b] = pair.names.clone();
-        Compared { point: pair.point.clone(), a, b, outcome, reason: None, found }
+        Compared { point: pair.point.clone(), a, b, outcome, reason: None, answers }
     }
 
     pub(super) fn without(pair: &Pair, outcome: Outcome, why: &str) -> Compared {
-        let found = Compared::of(pair, Found::default());
-        Compared { outcome, reason: Some(why.to_owned()), ..found }
+        let compared = Compared::of(pair, Vec::new());
+        Compared { outcome, reason: Some(why.to_owned()), ..compared }
     }
 
     pub(super) fn line(&self, arguments: &Arguments, context: &Context) -> Result<String, Failure> {
@@ -84,7 +83,7 @@ fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
 pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
     let rows: Vec<Vec<String>> = compared
         .iter()
-        .flat_map(|one| one.found.answers.iter().map(|answer| row(answer, &one.point)))
+        .flat_map(|one| one.answers.iter().map(|answer| row(answer, &one.point)))
         .collect();
     let mut out = String::new();
     if !rows.is_empty() {
@@ -105,6 +104,7 @@ pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
 fn row(answer: &Answer, point: &str) -> Vec<String> {
     let time = |ns: Option<f64>| ns.map_or("-".to_owned(), show_ns);
     let interval = |(low, high)| format!("{low:.4} - {high:.4}");
+    let sum = |of: fn(&Block) -> u64| answer.blocks.iter().map(of).sum::<u64>().to_string();
     vec![
         format!("{:?}", answer.verdict).to_lowercase(),
         answer.stage.clone(),
@@ -113,8 +113,8 @@ fn row(answer: &Answer, point: &str) -> Vec<String> {
         answer.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.4}")),
         answer.interval.map_or("-".to_owned(), interval),
         answer.blocks.len().to_string(),
-        answer.sum(|block| block.groups).to_string(),
-        answer.sum(|block| block.left_out).to_string(),
+        sum(|block| block.groups),
+        sum(|block| block.left_out),
         point.to_owned(),
     ]
 }
@@ -125,28 +125,16 @@ fn notes(out: &mut String, one: &Compared) {
         let what = if one.outcome == Outcome::LeftOut { "left out" } else { "not measured" };
         let _ = writeln!(out, "{what}: {point}: {why}");
     }
-    for note in &one.found.notes {
-        let _ = writeln!(out, "note: {point}: {note}");
-    }
-    let stolen = one.found.stolen.filter(|share| *share > 0.01);
-    if let Some(stolen) = stolen {
-        let _ =
-            writeln!(out, "note: {point}: a hypervisor took {} of the CPU's time", percent(stolen));
-    }
-    for answer in one.found.answers.iter().filter(|one| one.verdict == AbVerdict::Undecided) {
+    for answer in one.answers.iter().filter(|one| one.verdict == AbVerdict::Undecided) {
         let _ = writeln!(out, "undecided: {} of {point}: {}", answer.stage, undecided(answer));
     }
 }
 
 fn undecided(answer: &Answer) -> String {
-    let seen = match answer.visible {
+    match answer.visible {
+        _ if answer.wandered => "the difference itself changed while it was measured".to_owned(),
         None => "too few blocks to see any difference".to_owned(),
         Some(visible) => format!("a difference above {} would have been seen", percent(visible)),
-    };
-    match answer.missing_s {
-        _ if answer.wandered => "the difference itself changed while it was measured".to_owned(),
-        Some(seconds) => format!("{seen}; about {:.0} s more would decide", seconds.max(1.0)),
-        None => format!("{seen}; it lies on the bound of what is ignored"),
     }
 }
 
@@ -157,8 +145,6 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_campaign::ab::Block;
-
     use super::*;
 
     fn answer(verdict: AbVerdict) -> Answer {
@@ -170,18 +156,15 @@ mod tests {
             interval: Some((1.0101, 1.0145)),
             a_ns: Some(1200.0),
             b_ns: Some(1215.0),
-            operations: 800,
             visible: Some(0.0123),
-            missing_s: (verdict == AbVerdict::Undecided).then_some(17.2),
             wandered: false,
             blocks: vec![block; 20],
         }
     }
 
     fn compared(point: &str, outcome: Outcome, answers: Vec<Answer>) -> Compared {
-        let found = Found { answers, took_s: 3.0, ..Found::default() };
         let (point, a, b) = (point.to_owned(), "old".to_owned(), "new".to_owned());
-        Compared { point, a, b, outcome, reason: None, found }
+        Compared { point, a, b, outcome, reason: None, answers }
     }
 
     #[test]
@@ -189,16 +172,13 @@ mod tests {
         let wandered = Answer { wandered: true, interval: None, ..answer(AbVerdict::Undecided) };
         let early = Answer { visible: None, interval: None, ..answer(AbVerdict::Undecided) };
         let reason = Some("it has 2 lanes".to_owned());
-        let mut noted = compared("memory", Outcome::Same, vec![answer(AbVerdict::Same)]);
-        noted.found.notes.push("A writes records of schema 1".to_owned());
-        noted.found.stolen = Some(0.125);
         let all = [
             compared(
                 "convert",
                 Outcome::Different,
                 vec![answer(AbVerdict::Slower), answer(AbVerdict::Faster)],
             ),
-            noted,
+            compared("memory", Outcome::Same, vec![answer(AbVerdict::Same)]),
             compared(
                 "pread",
                 Outcome::Undecided,

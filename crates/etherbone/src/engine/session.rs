@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use daqmeter_harness::{Control, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::Width;
@@ -50,11 +50,6 @@ struct Seen {
     start_ns: Option<u64>,
     first_ns: Option<u64>,
     last_ns: u64,
-    /// Time that the harness used for other work: before the first timestamp, between the first and
-    /// the last, and since then.
-    paused_before_ns: u64,
-    paused_within_ns: u64,
-    paused_since_ns: u64,
     /// Sum of the gaps between the timestamps of each cycle, and the number of gaps.
     gaps_ns: u64,
     gaps: u64,
@@ -68,11 +63,6 @@ impl Seen {
         };
         let first_ns = self.unroller.time_ns(high, low);
         let last_ns = pairs.fold(first_ns, |_, (high, low)| self.unroller.time_ns(high, low));
-        let paused_ns = std::mem::take(&mut self.paused_since_ns);
-        match self.first_ns {
-            None => self.paused_before_ns = paused_ns,
-            Some(_) => self.paused_within_ns += paused_ns,
-        }
         self.first_ns.get_or_insert(first_ns);
         self.last_ns = last_ns;
         self.gaps_ns += last_ns.saturating_sub(first_ns);
@@ -84,11 +74,10 @@ impl Seen {
         let (Some(start_ns), Some(first_ns)) = (self.start_ns, self.first_ns) else {
             return Vec::new();
         };
-        let since = |ns: u64, paused_ns: u64| self.last_ns.saturating_sub(ns + paused_ns) as f64;
-        let (before_ns, within_ns) = (self.paused_before_ns, self.paused_within_ns);
+        let since = |ns: u64| self.last_ns.saturating_sub(ns) as f64;
         let mut counters = vec![
-            time("eca-window-realistic", since(start_ns, before_ns + within_ns)),
-            time("eca-window-underestimated", since(first_ns, within_ns)),
+            time("eca-window-realistic", since(start_ns)),
+            time("eca-window-underestimated", since(first_ns)),
         ];
         if self.gaps > 0 {
             let gap_ns = self.gaps_ns as f64 / self.gaps as f64;
@@ -279,7 +268,6 @@ impl Session for EtherboneSession {
         let bytes = request.counted_bytes();
         vec![StageSpec {
             limit: self.limit.clone(),
-            control: Some(Control::RoundTrip),
             batch: request.batch(),
             ..StageSpec::new(request.method.name(), bytes, 2 * bytes)
         }]
@@ -330,10 +318,6 @@ impl Session for EtherboneSession {
             // The windows that need it are left out if it fails.
             self.seen.start_ns = way.single_timestamp(&mut self.seen.unroller).ok();
         }
-    }
-
-    fn paused(&mut self, pause_ns: u64) {
-        self.seen.paused_since_ns += pause_ns;
     }
 
     fn tally(&mut self) -> Tally {
@@ -406,23 +390,13 @@ fn verify_memory(way: &mut Conversation) -> Result<(), Fault> {
 mod tests {
     use super::*;
 
-    /// Regression: windows of 25 us contained controls of 20 us.
     #[test]
-    fn windows_leave_out_what_the_harness_did_between_the_samples() {
-        let words = |time_ns: u64| [time_ns >> 32, time_ns & 0xFFFF_FFFF];
+    fn windows_begin_before_the_series_or_at_its_first_timestamp() {
         let mut seen = Seen { start_ns: Some(1_000), ..Seen::default() };
-        for (paused_ns, time_ns) in [(20_000, 25_000), (0, 26_000), (300, 29_300)] {
-            seen.paused_since_ns += paused_ns;
-            seen.timestamps(&words(time_ns));
+        for time_ns in [25_000_u64, 26_000, 29_300] {
+            seen.timestamps(&[time_ns >> 32, time_ns & 0xFFFF_FFFF]);
         }
-        // This pause is after the last timestamp, so no window contains it.
-        seen.paused_since_ns += 50_000;
-        let window = |name: &str| {
-            let counters = seen.windows();
-            let found = counters.iter().find(|counter| counter.name == name);
-            found.map(|counter| counter.value)
-        };
-        assert_eq!(window("eca-window-realistic"), Some(8_000.0));
-        assert_eq!(window("eca-window-underestimated"), Some(4_000.0));
+        let values: Vec<f64> = seen.windows().iter().map(|counter| counter.value).collect();
+        assert_eq!(values[..2], [28_300.0, 4_300.0]);
     }
 }

@@ -121,9 +121,6 @@ pub(crate) struct Host {
     pub(crate) layout: Layout,
     /// Time of B over time of A at the first point; 1 without a change.
     pub(crate) slower: f64,
-    /// Correlation of an occasion's effect on a point with the effect on its control. The control
-    /// varies as much; 0 without a control.
-    pub(crate) seen: f64,
 }
 
 impl Host {
@@ -137,8 +134,7 @@ impl Host {
             let effect =
                 |at: usize| (1.0_f64 / 3.0).sqrt() * common[at] + (2.0_f64 / 3.0).sqrt() * own[at];
             let effects: Vec<f64> = (0..sides.len()).map(effect).collect();
-            let controls = self.controls(&effects, random);
-            self.point(at, &sides, &effects, &controls, random)
+            self.point(at, &sides, &effects, random)
         });
         points.collect()
     }
@@ -149,22 +145,11 @@ impl Host {
         row.map(|value| (value.ln() - mean) * scale).collect()
     }
 
-    fn controls(&self, effects: &[f64], random: &mut Random) -> Vec<Option<f64>> {
-        if self.seen <= 0.0 {
-            return vec![None; effects.len()];
-        }
-        let own = self.effects(effects.len(), random);
-        let rest = (1.0 - self.seen * self.seen).max(0.0).sqrt();
-        let both = effects.iter().zip(own);
-        both.map(|(effect, own)| Some(50.0 * (self.seen * effect + rest * own).exp())).collect()
-    }
-
     fn point(
         &self,
         at: usize,
         sides: &[Option<bool>],
         effects: &[f64],
-        controls: &[Option<f64>],
         random: &mut Random,
     ) -> Point {
         let noise = 1e-5 * 1e4_f64.powf((at * 7 % 10) as f64 / 9.0);
@@ -172,8 +157,7 @@ impl Host {
         let mut point = Point { group: at, ..Point::default() };
         for (when, (side, effect)) in sides.iter().zip(effects).enumerate() {
             let level = 100.0 * effect.exp() * if *side == Some(true) { slower } else { 1.0 };
-            let mut occasion = occasion(when, level, noise, random);
-            occasion.control = controls[when];
+            let occasion = occasion(when, level, noise, random);
             match side {
                 None => point.history.push(occasion),
                 Some(false) => point.a.occasions.push(occasion),
@@ -189,7 +173,6 @@ fn occasion(at: usize, level: f64, noise: f64, random: &mut Random) -> Occasion 
     Occasion {
         at: at as f64,
         repetitions: (0..5).map(|_| (0..5).map(&mut sample).collect()).collect(),
-        control: None,
     }
 }
 
