@@ -11,7 +11,7 @@ use crate::interrupt;
 use crate::metrics::Metrics;
 use crate::output::Failure;
 use crate::pmu::chosen::Observed;
-use crate::recorder::{Recorder, Recording, look_text};
+use crate::recorder::{Recorder, Recording};
 
 /// Options of every verb that measures.
 #[derive(Debug, Clone, Args)]
