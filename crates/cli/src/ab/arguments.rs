@@ -7,7 +7,7 @@ use clap::Args;
 use crate::arguments::{duration, per_cent};
 use crate::named::Appended;
 
-/// Measure two sides in turns and say whether they differ.
+/// Measure two sides alternately and say whether they differ.
 ///
 /// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two
 /// binaries of daqmeter that measure the same points. Both sides are prepared, in processes of
