@@ -2,14 +2,14 @@
 //! skipped.
 #![no_main]
 
-use daqmeter_readout::check::{Checker, Options};
+use daqmeter_readout::check::{CheckOptions, Checker};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, u16, Vec<u8>)| {
     let (level, cut, bytes) = input;
     let mut whole = vec![8, 0, 0xCE, 0xC0];
     whole.extend_from_slice(&bytes);
-    let options = Options { level: level & 3, ..Options::default() };
+    let options = CheckOptions { level: level & 3, ..CheckOptions::default() };
     let mut checker = Checker::new(options);
     for part in whole.chunks(usize::from(cut).max(1)) {
         checker.take(part).unwrap();

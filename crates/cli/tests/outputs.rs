@@ -278,39 +278,6 @@ fn a_survey_answers_first_and_ends_with_its_budget() {
     assert!(text.find(" points in ").unwrap() < table, "{text}");
 }
 
-#[test]
-fn metrics_of_a_chain_are_served_while_it_runs() {
-    let mut child = Command::new(PROGRAM)
-        .args(["readout", "run", "gbt", "--time", "1h", "--rate", "10kHz"])
-        .args(["--metrics", "127.0.0.1:0"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut said = BufReader::new(child.stderr.take().unwrap());
-    said.read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("metrics at http://").unwrap();
-    let address = address.strip_suffix("/metrics").unwrap().to_owned();
-    let until = Instant::now() + Duration::from_secs(120);
-    let served = loop {
-        let page = asked(&address);
-        let triggers = page
-            .lines()
-            .find(|line| line.starts_with("daqmeter_triggers_total{device=\"card gbt\"} "));
-        let count = triggers.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        if count.is_some_and(|count| count > 0.0) || Instant::now() > until {
-            break page;
-        }
-        std::thread::yield_now();
-    };
-    interrupt(child.id());
-    let code = child.wait().unwrap().code();
-    assert!(served.contains("daqmeter_ring_size_bytes{device=\"card gbt\"}"), "{served}");
-    assert!(served.contains("# TYPE daqmeter_triggers counter"), "{served}");
-    assert_eq!(code, Some(130));
-}
-
 fn asked(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

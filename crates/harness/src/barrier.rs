@@ -1,8 +1,8 @@
 //! Barrier of the lanes.
 //!
 //! A [`std::sync::Barrier`] waits for a fixed number of threads, for ever if one never comes. Here
-//! each participant holds a [`Participant`]; its drop, even by unwinding, reduces the count. So no thread
-//! waits for one that has panicked or was never started.
+//! each participant holds a [`Participant`]; its drop, even by unwinding, reduces the count. So no
+//! thread waits for one that has panicked or was never started.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -32,8 +32,8 @@ impl State {
 }
 
 impl Barrier {
-    /// Adds a participant. The first to join must be the last to wait, or the barrier may open before
-    /// all have joined.
+    /// Adds a participant. The first to join must be the last to wait, or the barrier may open
+    /// before all have joined.
     pub(crate) fn join(&self) -> Participant<'_> {
         self.state().participants += 1;
         Participant(self)

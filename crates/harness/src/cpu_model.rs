@@ -20,8 +20,9 @@ const IMPLEMENTERS: [(u32, &str); 7] = [
     (0xC0, "Ampere"),
 ];
 
-/// Parts of servers and small computers by implementer, MIDR_EL1 bits 15:4, from Linux arch/arm64/include/asm/cputype.h, which
-/// cites each core's manual. An unknown part is shown by its number, so that hosts stay distinct.
+/// Parts of servers and small computers by implementer, MIDR_EL1 bits 15:4, from Linux
+/// arch/arm64/include/asm/cputype.h, which cites each core's manual. An unknown part is shown by
+/// its number, so that hosts stay distinct.
 const PARTS: [(u32, u32, &str); 22] = [
     (0x41, 0xD03, "Cortex-A53"),
     (0x41, 0xD05, "Cortex-A55"),

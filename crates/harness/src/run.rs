@@ -1,7 +1,8 @@
 //! The one measuring loop.
 //!
 //! ```text
-//! probe -> open -> limits -> [each lane: pin, prepare, verify, warm up] -> observers start -> release
+//! probe -> open -> limits -> [each lane: pin, prepare, verify, warm up] -> observers start ->
+//! release
 //!       -> [each lane: timed steps] -> observers stop -> [each lane: verify, tally] -> record
 //! ```
 //!

@@ -36,8 +36,8 @@ pub(crate) struct Sampled {
 }
 
 impl Sampled {
-    /// Returns the stage without an incomplete last sample, which is not comparable with the others.
-    /// A single sample is kept and covers the operations done.
+    /// Returns the stage without an incomplete last sample, which is not comparable with the
+    /// others. A single sample is kept and covers the operations done.
     pub(crate) fn stage(self) -> Stage {
         let mut stage = self.stage;
         match (self.lacks, stage.sample_ns.len()) {

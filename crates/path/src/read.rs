@@ -179,7 +179,7 @@ fn set(file: &mut Table, setting: &str) -> Result<(), String> {
 fn fields<T: DeserializeOwned>(value: Value) -> Result<T, (String, String)> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let message = error.inner().message().replace('\n', " ");
-        let key = error.path().iter().last().map(ToString::to_string);
+        let key = error.path().iter().next_back().map(ToString::to_string);
         let key = key.filter(|key| key != "?").unwrap_or_default();
         let hint = nearest_of(&message);
         (key, format!("{message}{hint}"))

@@ -3,8 +3,8 @@
 //! counted, never guessed.
 //!
 //! ```text
-//! datagram: number of the block (u64), where its bytes begin in the block (u32), bytes of the block (u32), the bytes
-//! ```
+//! datagram: number of the block (u64), where its bytes begin in the block (u32), bytes of the
+//! block (u32), the bytes ```
 //!
 //! All numbers are little-endian. Datagrams cross the kernel in batches if it can (`UDP_SEGMENT`,
 //! `UDP_GRO`).

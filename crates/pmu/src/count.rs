@@ -27,8 +27,11 @@ pub struct Selection {
     pub meshes: Vec<Mesh>,
 }
 
+/// Counters of a group; `None` where the driver refused them.
+type OpenGroup = Option<Box<dyn Counters>>;
+
 pub struct Count {
-    groups: Vec<(Range<usize>, Option<Box<dyn Counters>>)>,
+    groups: Vec<(Range<usize>, OpenGroup)>,
     before: Vec<Reading>,
     now: Vec<Reading>,
     observed: Observations,

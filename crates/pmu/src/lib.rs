@@ -2,9 +2,9 @@
 //! verified.
 //!
 //! ```text
-//! sysfs -> Pmu -> event texts -> EventSet -> Opener (kernel, emulated mesh) -> Count -> Observations (record)
-//! debugfs | file -> Mesh -> plan (who fits, what share) ; map, heat map (report)
-//! ```
+//! sysfs -> Pmu -> event texts -> EventSet -> Opener (kernel, emulated mesh) -> Count ->
+//! Observations (record) debugfs | file -> Mesh -> plan (who fits, what share) ; map, heat map
+//! (report) ```
 //!
 //! Begin with [`event`] and [`count`]; [`plan`] for what fits at once; [`emulated`] for meshes
 //! without silicon. It draws and prints nothing.

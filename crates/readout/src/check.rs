@@ -25,7 +25,7 @@ pub(crate) use tables::fault;
 pub use tables::{Checked, ElinkRow};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CheckOptions {
     pub level: u8,
     /// E-links to check; all of them if empty.
     pub elinks: Vec<u16>,
@@ -36,15 +36,21 @@ pub struct Options {
     pub abce_kib: u8,
 }
 
-impl Default for Options {
+impl Default for CheckOptions {
     fn default() -> Self {
-        Options { level: 3, elinks: Vec::new(), skip_blocks: 0, max_messages: 1000, abce_kib: 1 }
+        CheckOptions {
+            level: 3,
+            elinks: Vec::new(),
+            skip_blocks: 0,
+            max_messages: 1000,
+            abce_kib: 1,
+        }
     }
 }
 
 #[derive(Debug)]
 pub struct Checker {
-    options: Options,
+    options: CheckOptions,
     share: Share,
     format: Option<BlockFormat>,
     /// E-links by their numbers.
@@ -79,11 +85,11 @@ pub struct Progress {
 }
 
 impl Checker {
-    pub fn new(options: Options) -> Checker {
+    pub fn new(options: CheckOptions) -> Checker {
         Checker::of_share(options, Share::part(0, 1))
     }
 
-    fn of_share(options: Options, share: Share) -> Checker {
+    fn of_share(options: CheckOptions, share: Share) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
         Checker {

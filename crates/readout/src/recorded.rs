@@ -20,7 +20,7 @@ use daqmeter_wire::felix::{BlockFormat, Elink, Reassembler, Subchunk, SubchunkKi
 
 use crate::card::tape::{Tape, TapeBlock, TapeElink, header};
 use crate::card::words::MAX_ELINKS;
-use crate::check::{Checker, Options, fault, places};
+use crate::check::{CheckOptions, Checker, fault, places};
 use crate::repeats::Repeats;
 
 pub(crate) const MAX_CHUNK_BYTES: usize = 1 << 20;
@@ -51,7 +51,8 @@ impl Playback {
     }
 
     fn of(name: &str, mut bytes: Vec<u8>, abce_kib: u8) -> Result<Playback, String> {
-        let mut checker = Checker::new(Options { max_messages: 0, abce_kib, ..Options::default() });
+        let mut checker =
+            Checker::new(CheckOptions { max_messages: 0, abce_kib, ..CheckOptions::default() });
         let mut parts = bytes.chunks(CHECK_BYTES);
         let checked = parts.try_for_each(|part| checker.take(part)).and_then(|()| checker.finish());
         let faults = checked.map_err(|error| error.to_string())?.faults;

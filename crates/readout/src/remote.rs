@@ -1,7 +1,8 @@
 //! A card in a process of its own: readers ask for a channel over a Unix socket and get its ring
 //! and its interrupt line.
 //!
-//! One line of JSON goes each way. The reader keeps the connection; a channel has one reader in all.
+//! One line of JSON goes each way. The reader keeps the connection; a channel has one reader in
+//! all.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

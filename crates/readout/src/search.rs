@@ -1,10 +1,10 @@
 //! Search for the highest rate without loss, and the confidence of its result.
 //!
-//! A point is stable when nothing is lost, no time is dead, and its backlog does not grow. A backlog
-//! that would reach the BUSY mark within a minute, at its slope, is not stable, even without a loss.
-//! The backlog is all data that no subscriber has acknowledged: a limit in the network fills pages
-//! and sockets long before the ring. Near the knee points are repeated and the majority counts,
-//! because the host disturbs them. One long run confirms the result.
+//! A point is stable when nothing is lost, no time is dead, and its backlog does not grow. A
+//! backlog that would reach the BUSY mark within a minute, at its slope, is not stable, even
+//! without a loss. The backlog is all data that no subscriber has acknowledged: a limit in the
+//! network fills pages and sockets long before the ring. Near the knee points are repeated and the
+//! majority counts, because the host disturbs them. One long run confirms the result.
 
 use std::time::Duration;
 
@@ -129,6 +129,9 @@ struct Search<'a, S: RatedSystem> {
     found: SearchResult,
 }
 
+/// A rate that works and one that does not, where they were found.
+type Bracket = (Option<f64>, Option<f64>);
+
 enum Stop<E> {
     Over,
     Failed(E),
@@ -210,11 +213,7 @@ impl<S: RatedSystem> Search<'_, S> {
     }
 
     /// Goes down to a rate that works, or up to one that does not; returns both, if found.
-    fn bracket(
-        &mut self,
-        from_hz: f64,
-        lowest_hz: f64,
-    ) -> Result<(Option<f64>, Option<f64>), Stop<S::Error>> {
+    fn bracket(&mut self, from_hz: f64, lowest_hz: f64) -> Result<Bracket, Stop<S::Error>> {
         let (mut rate_hz, mut good, mut bad) = (from_hz, None, None);
         loop {
             if self.is_stable(rate_hz)? {

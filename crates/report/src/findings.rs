@@ -1,5 +1,5 @@
-//! Measured paths in sentences: capacity, limit, use of each resource, a change, and the capacity of
-//! this host. Begin with [`chains`].
+//! Measured paths in sentences: capacity, limit, use of each resource, a change, and the capacity
+//! of this host. Begin with [`chains`].
 
 use std::collections::BTreeMap;
 

@@ -79,7 +79,7 @@ pub(crate) fn labelled<'a>(
     name: impl Fn(&RunRecord) -> String,
     but: &[&str],
 ) -> Vec<(&'a RunRecord, String)> {
-    let all = differing(&records, |record| name(record));
+    let all = differing(&records, &name);
     let label = |(record, parameters): (&&'a RunRecord, &Parameters<'_>)| {
         let words = words(parameters, but);
         let comma = if words.is_empty() { "" } else { ", " };

@@ -7,7 +7,8 @@
 //! or from a stated prior ([`crate::fit`]).
 //!
 //! Sides that were not recorded in turn may differ because of a bad hour of the host. Their
-//! difference counts only beyond the effect of such an hour. One border holds for the whole comparison ([`crate::null`]).
+//! difference counts only beyond the effect of such an hour. One border holds for the whole
+//! comparison ([`crate::null`]).
 
 use crate::fit::{Fit, Pair, fit, location, shared};
 use crate::null::{Drawn, border, student};

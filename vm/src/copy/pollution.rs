@@ -1,6 +1,7 @@
 //! Cache misses without counters: the pollution study under QEMU with the cache model of
 //! `vm/qemu/cache.c`.
-//! The resulting records are marked `simulated`, for `daqmeter report --format copy-figures` and `reproduce copy
+//! The resulting records are marked `simulated`, for `daqmeter report --format copy-figures` and
+//! `reproduce copy
 //! --from`. Their times are those of an emulator.
 
 use std::fs;

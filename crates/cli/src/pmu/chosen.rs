@@ -1,6 +1,6 @@
 //! Events and groups of the command line, resolved on the PMUs and meshes of this host.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -46,7 +46,7 @@ pub(crate) struct Place {
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// Reads a file, or stdin for `-`.
-pub(super) fn text_of(path: &PathBuf) -> Result<String, Failure> {
+pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
     let place = if path.as_os_str() == "-" { "/dev/stdin".as_ref() } else { path.as_path() };
     text_input_up_to(place, MAX_TEXT_BYTES)
         .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))

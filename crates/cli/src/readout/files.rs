@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
-use daqmeter_readout::check::{Checked, Checker, MAX_THREADS, Options, Progress, check_watched};
+use daqmeter_readout::check::{
+    CheckOptions, Checked, Checker, MAX_THREADS, Progress, check_watched,
+};
 use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
@@ -175,8 +177,8 @@ impl CheckArguments {
         self.threads.map_or_else(allowed, usize::from)
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> CheckOptions {
+        CheckOptions {
             level: self.level,
             elinks: self.elinks.clone(),
             skip_blocks: self.skip,

@@ -223,7 +223,8 @@ impl Channel {
         let Some(directory) = &network.bus_dir else {
             return Ok(Channel { name, reader, _announcement: None });
         };
-        // An address that listens everywhere says nothing to others: they get the name of this host.
+        // An address that listens everywhere says nothing to others: they get the name of this
+        // host.
         for any in ["0.0.0.0:", "[::]:"] {
             if let Some(port) = address.strip_prefix(any) {
                 let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

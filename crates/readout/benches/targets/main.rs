@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, Session};
-use daqmeter_readout::check::{self, Options};
+use daqmeter_readout::check::{self, CheckOptions};
 use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion, ReaderMode};
 use daqmeter_readout::{DecodeRequest, Scenario, recording};
 use daqmeter_record::Workload;
@@ -102,7 +102,7 @@ fn checker(scenario: &str, triggers: u64) {
         .unwrap();
     let bytes = file.metadata().unwrap().len() as f64;
     for level in [1, 2, 3] {
-        let options = Options { level, ..Options::default() };
+        let options = CheckOptions { level, ..CheckOptions::default() };
         let (mut checked, mut plain) = (file.try_clone().unwrap(), file.try_clone().unwrap());
         let mut buffer = vec![0; 512 << 10];
         let [took, limit] = in_turn(

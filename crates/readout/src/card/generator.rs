@@ -240,12 +240,12 @@ impl Faults {
     fn span(&mut self, block: &[u8]) -> Span {
         let (_, found) =
             subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
-        let kinds = found.iter().map(|subchunk| subchunk.trailer());
+        let mut kinds = found.iter().map(|subchunk| subchunk.trailer());
         let is_end =
             |trailer: &Trailer| matches!(trailer.kind, SubchunkKind::Both | SubchunkKind::Last);
         let ended = kinds.clone().filter(is_end).count() as u64;
         let ends_inside =
-            kinds.filter(Trailer::carries_data).next_back().map_or(self.last.ends_inside, |last| {
+            kinds.rfind(Trailer::carries_data).map_or(self.last.ends_inside, |last| {
                 matches!(last.kind, SubchunkKind::First | SubchunkKind::Middle)
             });
         let begins_inside = self.last.ends_inside;

@@ -1,7 +1,8 @@
 //! The emulated card: the part of a FELIX between the trigger and the host's memory.
 //!
 //! ```text
-//! Source -> [BUSY?] -> emulators (deficit) -> block formers -> FIFO (truncation) -> DMA (TLPs, gap) -> ring
+//! Source -> [BUSY?] -> emulators (deficit) -> block formers -> FIFO (truncation) -> DMA (TLPs,
+//! gap) -> ring
 //!              ^------------- thresholds of FIFO and ring, hysteresis ----------------------'
 //! ```
 //!

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use daqmeter_wire::felix::Elink;
 
-use super::{CheckError, Checked, Checker, Options, Progress};
+use super::{CheckError, CheckOptions, Checked, Checker, Progress};
 
 /// Threads that may check one file: each looks at every header, so more threads gain nothing.
 pub const MAX_THREADS: usize = 16;
@@ -56,7 +56,7 @@ impl Share {
 }
 
 /// Checks all bytes of a reader by one thread. Fails if no block begins in its first MiB.
-pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, CheckError> {
+pub fn check(from: impl Read + Send, options: &CheckOptions) -> Result<Checked, CheckError> {
     check_watched(from, options, 1, |_| {})
 }
 
@@ -64,7 +64,7 @@ pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, Check
 /// ahead. `watch` gets the progress after each part of about half a megabyte.
 pub fn check_watched(
     from: impl Read + Send,
-    options: &Options,
+    options: &CheckOptions,
     threads: usize,
     mut watch: impl FnMut(Progress),
 ) -> Result<Checked, CheckError> {
@@ -136,8 +136,8 @@ fn read_ahead(
         if filled == 0 {
             return Ok(());
         }
-        let parts = vec![Arc::new((buffer, filled)); outs.len()];
-        if outs.iter().zip(parts).any(|(out, part)| out.send(part).is_err()) {
+        let part = Arc::new((buffer, filled));
+        if outs.iter().any(|out| out.send(part.clone()).is_err()) {
             return Ok(());
         }
     }

@@ -20,7 +20,7 @@ fn file(triggers: u64, faults: &str) -> Vec<u8> {
 }
 
 fn of(bytes: &[u8]) -> Checked {
-    check(bytes, &Options::default()).unwrap()
+    check(bytes, &CheckOptions::default()).unwrap()
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn however_the_bytes_are_cut_the_result_is_the_same() {
     let bytes = file(500, "[[fault]]\nkind = \"corrupted-magic\"\nevery = 5\n");
     let whole = of(&bytes);
     for cut in [1, 7, 1000, 1024, 1025, 5000] {
-        let mut checker = Checker::new(Options::default());
+        let mut checker = Checker::new(CheckOptions::default());
         bytes.chunks(cut).for_each(|part| checker.take(part).unwrap());
         assert_eq!(checker.finish().unwrap(), whole, "{cut}");
     }
@@ -91,7 +91,9 @@ fn levels_leave_out_what_is_above_them() {
     let mut bytes = file(500, "");
     bytes[20] ^= 1;
     bytes.drain(21 * 1024..22 * 1024);
-    let at = |level| check(&bytes[..], &Options { level, ..Options::default() }).unwrap().faults;
+    let at = |level| {
+        check(&bytes[..], &CheckOptions { level, ..CheckOptions::default() }).unwrap().faults
+    };
     assert!(at(0).is_empty());
     assert_eq!(at(1).keys().collect::<Vec<_>>(), [&"sequence mismatch"]);
     assert!(at(2).contains_key("sequence mismatch") && !at(2).contains_key("wrong payload"));
@@ -158,7 +160,7 @@ fn what_is_missing_what_comes_twice_and_what_comes_late_are_counted_apart() {
 fn a_block_that_is_missing_among_blocks_that_are_all_alike_is_missing() {
     let bytes = one_elink(Elink::new(8), std::iter::repeat_n(vec![0x55; 1016], 100));
     let lost = [&bytes[..50 * 1024], &bytes[51 * 1024..]].concat();
-    let checked = check(&lost[..], &Options { level: 2, ..Options::default() }).unwrap();
+    let checked = check(&lost[..], &CheckOptions { level: 2, ..CheckOptions::default() }).unwrap();
     assert_eq!(sums(&checked)[0], [1, 0, 0], "{:?}", checked.messages);
 }
 
@@ -252,7 +254,7 @@ fn a_bad_beginning_costs_what_is_bad_and_no_more() {
     let edited = |edit: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         edit(&mut bytes);
-        let mut parts = Checker::new(Options::default());
+        let mut parts = Checker::new(CheckOptions::default());
         bytes.chunks(777).for_each(|part| parts.take(part).unwrap());
         let checked = of(&bytes);
         assert_eq!(parts.finish().unwrap(), checked);
@@ -274,13 +276,13 @@ fn a_bad_beginning_costs_what_is_bad_and_no_more() {
 #[test]
 fn a_selection_of_nothing_is_not_good() {
     let bytes = file(100, "");
-    let with = |options: Options| check(&bytes[..], &options).unwrap();
+    let with = |options: CheckOptions| check(&bytes[..], &options).unwrap();
     let blocks = of(&bytes).checked_blocks;
     assert_eq!(blocks, bytes.len() as u64 / 1024);
     for options in [
-        Options { elinks: vec![0x7FF], ..Options::default() },
-        Options { skip_blocks: 100_000, ..Options::default() },
-        Options { elinks: vec![0x7FF], level: 0, ..Options::default() },
+        CheckOptions { elinks: vec![0x7FF], ..CheckOptions::default() },
+        CheckOptions { skip_blocks: 100_000, ..CheckOptions::default() },
+        CheckOptions { elinks: vec![0x7FF], level: 0, ..CheckOptions::default() },
     ] {
         let checked = with(options);
         assert_eq!(
@@ -288,8 +290,8 @@ fn a_selection_of_nothing_is_not_good() {
             (0, false, 0)
         );
     }
-    assert!(with(Options { elinks: vec![8], ..Options::default() }).is_good());
-    assert!(with(Options { skip_blocks: blocks - 1, ..Options::default() }).is_good());
+    assert!(with(CheckOptions { elinks: vec![8], ..CheckOptions::default() }).is_good());
+    assert!(with(CheckOptions { skip_blocks: blocks - 1, ..CheckOptions::default() }).is_good());
 }
 
 #[test]
@@ -299,7 +301,8 @@ fn messages_that_are_left_out_are_counted() {
     bytes[2] = 0xCE;
     let last = bytes.len() - 1022;
     bytes[last] = 0xCE;
-    let checked = check(&bytes[..], &Options { max_messages: 7, ..Options::default() }).unwrap();
+    let checked =
+        check(&bytes[..], &CheckOptions { max_messages: 7, ..CheckOptions::default() }).unwrap();
     assert_eq!(checked.messages.len(), 7);
     assert_eq!(
         checked.messages_left_out + 7,
@@ -311,10 +314,11 @@ fn messages_that_are_left_out_are_counted() {
 
 #[test]
 fn foreign_and_short_files_are_refused() {
-    let error =
-        check(&b"#!/bin/sh\necho not a block\n"[..], &Options::default()).unwrap_err().to_string();
+    let error = check(&b"#!/bin/sh\necho not a block\n"[..], &CheckOptions::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("no file of FELIX blocks"), "{error}");
-    assert!(check(&b""[..], &Options::default()).unwrap_err().to_string().contains("0 bytes"));
+    assert!(check(&b""[..], &CheckOptions::default()).unwrap_err().to_string().contains("0 bytes"));
 }
 
 #[test]
@@ -327,7 +331,7 @@ fn both_ways_of_counting_differ_by_what_a_timeout_cut_off() {
     encoder.timeout(&mut |block| bytes.extend_from_slice(block));
     // The flag of the timeout's trailer.
     *bytes.last_mut().unwrap() |= 1 << 4;
-    let checked = check(&bytes[..], &Options { level: 2, ..Options::default() }).unwrap();
+    let checked = check(&bytes[..], &CheckOptions { level: 2, ..CheckOptions::default() }).unwrap();
     assert_eq!((checked.rows[0].chunks, checked.rows[0].chunks_with_timeouts), (1, 2));
 }
 
@@ -361,7 +365,7 @@ proptest! {
     ) {
         let mut bytes = file(300, "");
         damaged(&mut bytes, &damage);
-        let options = Options { level, max_messages, skip_blocks, ..Options::default() };
+        let options = CheckOptions { level, max_messages, skip_blocks, ..CheckOptions::default() };
         let by = |threads: usize| {
             let checked = check_watched(&bytes[..], &options, threads, |_| {});
             checked.map_err(|error| error.to_string())
@@ -388,9 +392,10 @@ fn what_cannot_be_read_ends_the_check_of_all_threads() {
         }
     }
     for threads in [1, 3] {
-        let failed = check_watched(Failing(file(10, "")), &Options::default(), threads, |_| {});
+        let failed =
+            check_watched(Failing(file(10, "")), &CheckOptions::default(), threads, |_| {});
         assert_eq!(failed.unwrap_err().to_string(), "cannot read: no more");
-        let foreign = check_watched(&[7; 2 << 20][..], &Options::default(), threads, |_| {});
+        let foreign = check_watched(&[7; 2 << 20][..], &CheckOptions::default(), threads, |_| {});
         assert!(matches!(foreign, Err(CheckError::Foreign(0x0707_0707))));
     }
 }
@@ -403,7 +408,7 @@ fn progress_has_the_faults_of_all_threads() {
     }
     for threads in [1, 2] {
         let mut last = None;
-        let checked = check_watched(&bytes[..], &Options::default(), threads, |progress| {
+        let checked = check_watched(&bytes[..], &CheckOptions::default(), threads, |progress| {
             last = Some(progress);
         });
         let (last, checked) = (last.unwrap(), checked.unwrap());
@@ -417,7 +422,7 @@ proptest! {
     fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in 1..3000_usize) {
         let mut whole = vec![8, 0, 0xCE, 0xC0];
         whole.extend_from_slice(&bytes);
-        let mut checker = Checker::new(Options::default());
+        let mut checker = Checker::new(CheckOptions::default());
         for part in whole.chunks(cut) {
             checker.take(part).unwrap();
         }

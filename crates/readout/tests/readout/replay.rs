@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use daqmeter_readout::card::CardState;
-use daqmeter_readout::check::{Checker, Options, check};
+use daqmeter_readout::check::{CheckOptions, Checker, check};
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::{Card, Chosen, Scenario, recording};
 
@@ -49,7 +49,7 @@ fn a_good_file_arrives_whole_once_and_as_often_as_it_is_repeated() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for text in ["", "mode = \"full\"\npayload = \"3000B\"\n", "ttc = true\n"] {
         let bytes = made(text, 1000);
-        let elinks = check(&bytes[..], &Options::default()).unwrap().rows.len() as u64;
+        let elinks = check(&bytes[..], &CheckOptions::default()).unwrap().rows.len() as u64;
         for mode in [ReaderMode::Buffered, ReaderMode::ZeroCopy] {
             for rate_hz in [Some(40e3), None] {
                 let once = Chosen { mode: Some(mode), rate_hz, ..chosen(&file, &bytes) };
@@ -126,7 +126,7 @@ fn the_ring_gets_the_bytes_of_the_file_and_numbers_go_on_over_its_end() {
     }
     assert!(given.len() > 5 * bytes.len());
     assert_eq!(&given[..bytes.len()], &bytes[..]);
-    let mut checker = Checker::new(Options::default());
+    let mut checker = Checker::new(CheckOptions::default());
     checker.take(&given).unwrap();
     let checked = checker.finish().unwrap();
     assert!(checked.is_good(), "{:?} {:?}", checked.faults, checked.messages);

@@ -1,6 +1,6 @@
-//! Reader of the study's files, the inverse of [`super::classic`]. It makes one record for each point, from
-//! a template with the copier, the path and the host. A synthesis holds no single times, from which
-//! all else is computed; it is recognised by name and refused.
+//! Reader of the study's files, the inverse of [`super::classic`]. It makes one record for each
+//! point, from a template with the copier, the path and the host. A synthesis holds no single
+//! times, from which all else is computed; it is recognised by name and refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -124,8 +124,8 @@ const KINDS: [(&str, &str, &str); 18] = [
     ("MTSX", "Memory tag slaves", "mtsx"),
 ];
 
-/// Writes the table of nodes as in the document of the N1SDP: grouped by kind, those with a label of
-/// their own first. Kinds from the eighth on are in the order of the mesh.
+/// Writes the table of nodes as in the document of the N1SDP: grouped by kind, those with a label
+/// of their own first. Kinds from the eighth on are in the order of the mesh.
 pub fn node_table(mesh: &Mesh) -> String {
     let crosspoints = mesh.crosspoints.iter().map(|xp| ("XP", "", xp.node_id));
     let nodes = mesh.nodes.iter().map(|node| (&*node.kind, &*node.label, node.node_id));
