@@ -5,10 +5,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use common::{PROGRAM, are_refused, stderr, stdout};
 
@@ -242,7 +240,7 @@ fn records_are_appended_and_quiet_prints_nothing() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("p.toml"), PLAN).unwrap();
     for lines in 1..=2 {
-        let out = within(&folder, &"run p.toml --records r.jsonl");
+        let out = within(&folder, "run p.toml --records r.jsonl");
         assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
         assert!(stdout(&out).contains("null"), "{}", stdout(&out));
         let records = std::fs::read_to_string(folder.path().join("r.jsonl")).unwrap();
@@ -276,17 +274,4 @@ fn a_survey_answers_first_and_ends_with_its_budget() {
     let text = stdout(&with_table);
     let table = text.find("spread [%]").unwrap();
     assert!(text.find(" points in ").unwrap() < table, "{text}");
-}
-
-fn asked(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page
-}
-
-fn interrupt(pid: u32) {
-    let done = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
-    assert!(done.success());
 }

@@ -47,7 +47,7 @@ const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// Reads a file, or stdin for `-`.
 pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
-    let place = if path.as_os_str() == "-" { "/dev/stdin".as_ref() } else { path.as_path() };
+    let place = if path.as_os_str() == "-" { "/dev/stdin".as_ref() } else { path };
     text_input_up_to(place, MAX_TEXT_BYTES)
         .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))
 }
