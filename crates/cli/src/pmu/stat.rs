@@ -1,7 +1,7 @@
 //! `daqmeter pmu stat`: counting in intervals.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -325,7 +325,7 @@ impl Arguments {
 }
 
 /// Shows and records the output of perf stat.
-fn import(path: &PathBuf, arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn import(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut recorder = Recorder::new(&arguments.recording)?;
     // On Ctrl-C perf prints its last rows and ends; they are read, too.
     interrupt::flag();
