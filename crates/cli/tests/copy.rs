@@ -216,3 +216,49 @@ fn help_for_people() {
     }
     insta::assert_snapshot!("help", stdout(&copy(&["-h"])));
 }
+
+/// Sample lines of sections 3.2.1, 3.3.1, 3.4.1 and 3.5.1 of the document.
+#[test]
+fn the_studys_own_files_become_records_of_another_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("exclusive/micro-benchmark_from_nc_5.dat", "3\t64\t2740081346085\t2740081346193\t108\n");
+    write("exclusive/micro-benchmark_from_nc_5_synth.dat", "64 108 108 108 0 108\n");
+    let channel = "0 1024 300 1384270020290328601 1384270020290437344 108743 2694.138933";
+    write("measures_from.dat", &format!("{channel}\ntotal_band= 2694.138933\n"));
+    let run = "qsort_small 55698518635 55702757592 4238957 157283 982 0.624352\n";
+    write("cpu_from_224/measure_run7.dat", run);
+    let traced = "0 1102 8 0 613326537662 613326537755 93 0xfffffffff8144c129 CPU\n";
+    write("mem_trace_from.dat", traced);
+    write("notes.txt", "not of the study\n");
+    let import = |from: &str| {
+        let from = folder.path().join(from);
+        copy(&["import", from.to_str().unwrap(), "--json"])
+    };
+    let read = import("");
+    assert_eq!(read.status.code(), Some(0), "{}", stderr(&read));
+    let text = stdout(&read);
+    let mut found: Vec<&str> = text
+        .lines()
+        .map(|line| line.split("\"study\":\"").nth(1).unwrap().split('"').next().unwrap())
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, ["copy/bandwidth", "copy/latency", "copy/pollution", "copy/trace"]);
+    assert!(text.contains("\"context\":\"exclusive\"") && text.contains("measured elsewhere"));
+    for (from, wanted) in [
+        ("notes.txt", "holds no file of the study"),
+        ("measures_to.dat", "No such file"),
+        ("cpu_to/measure_x.dat", "its folder must say who copied what, as cpu_from_224"),
+    ] {
+        if from.starts_with("cpu_to") {
+            write(from, run);
+        }
+        let refused = import(from);
+        assert_eq!(refused.status.code(), Some(2), "{from}");
+        assert!(stderr(&refused).contains(wanted), "{from}: {}", stderr(&refused));
+    }
+}

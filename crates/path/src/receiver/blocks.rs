@@ -178,7 +178,7 @@ mod tests {
         fn no_block_is_put_together_wrongly(troubles in troubles()) {
             let mut datagrams: Vec<(Head, Vec<u8>)> = Vec::new();
             for number in 0..3 {
-                let block = sent(number, &vec![u8::try_from(number).unwrap(); 161]);
+                let block = sent(number, &[u8::try_from(number).unwrap(); 161]);
                 for (at, piece) in (0..).zip(block.chunks(21)) {
                     datagrams.push((Head { number, at: at * 21, of: 201 }, piece.to_vec()));
                 }
