@@ -75,10 +75,6 @@ impl Runner {
         self.observer = Some(Box::new(new));
     }
 
-    pub fn is_observed(&self) -> bool {
-        self.observer.is_some()
-    }
-
     pub fn settings(&self, steps: StepPlan, study: &str, pin: &[u32]) -> Settings {
         Settings {
             pin: pin.to_vec(),

@@ -19,23 +19,6 @@ pub struct Attributes {
     pub config: u64,
     pub config1: u64,
     pub config2: u64,
-    pub excluded: Excluded,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Excluded {
-    pub user: bool,
-    pub kernel: bool,
-    pub hypervisor: bool,
-}
-
-impl Excluded {
-    fn flags(self) -> u64 {
-        let bit = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
-        bit(self.user, perf::FLAG_EXCLUDE_USER)
-            | bit(self.kernel, perf::FLAG_EXCLUDE_KERNEL)
-            | bit(self.hypervisor, perf::FLAG_EXCLUDE_HV)
-    }
 }
 
 #[derive(Debug)]
@@ -71,8 +54,7 @@ impl CounterGroup {
                     | perf::READ_TOTAL_TIME_RUNNING
                     | READ_GROUP,
                 // The leader starts the group; siblings follow it.
-                flags: event.excluded.flags()
-                    | if members.is_empty() { perf::FLAG_DISABLED } else { 0 },
+                flags: if members.is_empty() { perf::FLAG_DISABLED } else { 0 },
                 ..Attr::default()
             };
             let what =

@@ -5,8 +5,7 @@
 //! - [`affinity`], [`clock`], [`cpu_time`]: CPUs of threads, time, and CPU time;
 //! - [`processes`], [`scheduler`]: other processes, and a scheduler setting that is restored;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
-//! - [`net`], [`zerocopy`], [`tty`]: datagrams in batches, readiness, sends without a copy, raw
-//!   terminals;
+//! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
 //! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between
 //!   processes;
@@ -47,7 +46,6 @@ pub mod tty;
 pub mod uapi;
 pub mod uring;
 pub mod wait;
-pub mod zerocopy;
 
 use std::io;
 

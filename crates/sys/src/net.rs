@@ -194,16 +194,7 @@ pub fn send(
 /// # Errors
 /// Those of `send(2)`; `WouldBlock` when the buffer is full.
 pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    send_bytes(socket, bytes, libc::MSG_DONTWAIT)
-}
-
-/// Sends on a stream with more to follow: the kernel holds back a short packet until then.
-pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    send_bytes(socket, bytes, libc::MSG_MORE)
-}
-
-fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], flags: libc::c_int) -> io::Result<usize> {
-    let flags = flags | libc::MSG_NOSIGNAL;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `bytes`.
     check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }

@@ -58,9 +58,8 @@ const _: () = assert!(size_of::<Attr>() == 112);
 
 pub(crate) const FLAG_DISABLED: u64 = 1 << 0;
 const FLAG_INHERIT: u64 = 1 << 1;
-pub(crate) const FLAG_EXCLUDE_USER: u64 = 1 << 4;
-pub(crate) const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
-pub(crate) const FLAG_EXCLUDE_HV: u64 = 1 << 6;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_EXCLUDE_HV: u64 = 1 << 6;
 const FLAG_FREQ: u64 = 1 << 10;
 pub(crate) const READ_TOTAL_TIME_ENABLED: u64 = 1;
 pub(crate) const READ_TOTAL_TIME_RUNNING: u64 = 2;

@@ -1,10 +1,10 @@
 //! io_uring (by the `io-uring` crate): several copies for one system call, with plain or registered
-//! buffers; sends on a stream.
+//! buffers.
 
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
@@ -141,68 +141,6 @@ impl UringBlocks {
     }
 }
 
-pub struct Sender {
-    ring: IoUring,
-    is_lost: bool,
-}
-
-impl Sender {
-    /// # Errors
-    /// ENOSYS or EPERM with io_uring off, EINVAL before Linux 5.6, which cannot send by it.
-    pub fn new() -> io::Result<Sender> {
-        let ring = ring_of(1)?;
-        let mut known = io_uring::Probe::new();
-        ring.submitter().register_probe(&mut known)?;
-        match known.is_supported(opcode::Send::CODE) {
-            true => Ok(Sender { ring, is_lost: false }),
-            false => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-        }
-    }
-
-    pub fn send_all(&mut self, socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let sent = self.send(socket, bytes)?;
-            bytes = &bytes[sent..];
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        if self.is_lost {
-            return Err(io::Error::other("the ring failed before"));
-        }
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let entry = opcode::Send::new(types::Fd(socket.as_raw_fd()), bytes.as_ptr(), length)
-            .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
-            .build();
-        // SAFETY: the bytes are borrowed until this returns, which is after the completion of the
-        // only request; where the ring fails before that, the connection is shut down, so that
-        // nothing is read to be sent any more.
-        unsafe { self.ring.submission().push(&entry) }.expect("the queue has room for one");
-        loop {
-            let waited = self.ring.submit_and_wait(1);
-            if let Some(entry) = self.ring.completion().next() {
-                let result = entry.result();
-                return usize::try_from(result)
-                    .map_err(|_| io::Error::from_raw_os_error(-result))
-                    .and_then(|sent| match sent {
-                        0 => Err(io::ErrorKind::WriteZero.into()),
-                        sent => Ok(sent),
-                    });
-            }
-            match waited {
-                Err(error) if !is_transient(&error) => {
-                    self.is_lost = true;
-                    // SAFETY: takes no pointers. It fails only where nothing is connected any more.
-                    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
-                    return Err(error);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 fn submitting(source: io::Error) -> SysError {
     SysError { call: "submit to io_uring".to_owned(), source }
 }
@@ -226,25 +164,6 @@ mod tests {
         file.set_len(8 * 512).unwrap();
         blocks.run(false).expect("every block is there now");
         assert_eq!(blocks.ring.completion().len(), 0, "nothing of these calls is left");
-    }
-
-    #[test]
-    fn a_stream_gets_all_bytes_and_one_that_is_closed_is_an_error() {
-        use std::io::Read;
-        use std::os::fd::AsFd;
-        use std::os::unix::net::UnixStream;
-
-        let mut sender = Sender::new().unwrap();
-        let (out, mut inward) = UnixStream::pair().unwrap();
-        let bytes: Vec<u8> = (0..=250).cycle().take(3_000_000).collect();
-        let reads = std::thread::spawn(move || {
-            let mut back = vec![0; 3_000_000];
-            inward.read_exact(&mut back).map(|()| back)
-        });
-        sender.send_all(out.as_fd(), &bytes).unwrap();
-        assert_eq!(reads.join().unwrap().unwrap(), bytes);
-        let gone = sender.send_all(out.as_fd(), &bytes).unwrap_err();
-        assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]
