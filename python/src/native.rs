@@ -11,7 +11,7 @@ use std::time::Duration;
 use daqmeter_campaign::{
     Budget, Done, ENGINES, Options, Plan, PlannedPoint, Runner, Watch, engine,
 };
-use daqmeter_harness::{Context, Engine, Refusal, StepPlan};
+use daqmeter_harness::{Context, Engine, Fault, StepPlan};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::jsonl::Writer;
@@ -227,8 +227,8 @@ impl Watch for Kept {
         Ok(())
     }
 
-    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> PyResult<()> {
-        self.errors.push(format!("{}: {refusal}", point.workload));
+    fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> PyResult<()> {
+        self.errors.push(format!("{}: {fault}", point.workload));
         Ok(())
     }
 }

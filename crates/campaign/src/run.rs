@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Limits, Observer, Refusal, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Fault, Limits, Observer, Settings, StepPlan, StopFlag, measure, observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
@@ -30,7 +30,7 @@ pub trait Watch {
     fn record(&mut self, record: RunRecord) -> Result<(), Self::Error>;
 
     /// Called for a point that could not be measured; an error gives up the others, too.
-    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Self::Error>;
+    fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> Result<(), Self::Error>;
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,7 @@ pub struct Runner {
 
 impl Runner {
     pub fn new(context: Context) -> Runner {
-        Runner { context, stop: StopFlag::default(), limits: Limits::default(), observer: None }
+        Runner { context, stop: StopFlag::default(), limits: Limits::new(Limits::USUAL_TIME), observer: None }
     }
 
     pub fn observe(&mut self, new: impl Fn() -> Box<dyn Observer> + Send + Sync + 'static) {
@@ -89,8 +89,8 @@ impl Runner {
         name: &str,
         workload: &Workload,
         settings: &Settings,
-    ) -> Result<RunRecord, Refusal> {
-        let job = engine(name).map_err(Refusal)?.parse(workload)?;
+    ) -> Result<RunRecord, Fault> {
+        let job = engine(name).map_err(Fault::new)?.parse(workload)?;
         let load = job.load.iter().map(|new| new());
         let own = self.observer.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
@@ -103,8 +103,8 @@ impl Runner {
         name: &str,
         workload: &Workload,
         settings: &Settings,
-    ) -> Result<RunRecord, Refusal> {
-        let job = engine(name).map_err(Refusal)?.parse(workload)?;
+    ) -> Result<RunRecord, Fault> {
+        let job = engine(name).map_err(Fault::new)?.parse(workload)?;
         measure(&job, settings, &self.context, &[], &mut [])
     }
 
@@ -116,7 +116,7 @@ impl Runner {
         options: Options<'_>,
         watch: &mut W,
     ) -> Result<Done, W::Error> {
-        self.limits = Limits::shared(options.budget.limit_time());
+        self.limits = Limits::new(options.budget.limit_time());
         let all = points.len();
         let Context { host, tool, .. } = &self.context;
         let points = left_to_measure(points, options.known, host, tool);
@@ -157,9 +157,9 @@ impl Runner {
                 record.order = Some(point.place.clone());
                 watch.record(record).map(|()| timed_s)
             }
-            Err(refusal) => {
+            Err(fault) => {
                 done.refused += 1;
-                watch.refused(point, refusal).map(|()| 0.0)
+                watch.refused(point, fault).map(|()| 0.0)
             }
         }
     }
@@ -206,8 +206,8 @@ mod tests {
             Ok(())
         }
 
-        fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), ()> {
-            self.refused.push(format!("{}: {refusal}", point.source));
+        fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> Result<(), ()> {
+            self.refused.push(format!("{}: {fault}", point.source));
             Ok(())
         }
     }

@@ -66,12 +66,6 @@ impl Failure {
     }
 }
 
-impl From<daqmeter_harness::Refusal> for Failure {
-    fn from(refusal: daqmeter_harness::Refusal) -> Self {
-        Failure::refused(refusal)
-    }
-}
-
 impl From<daqmeter_harness::Fault> for Failure {
     fn from(fault: daqmeter_harness::Fault) -> Self {
         Failure::refused(fault)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use daqmeter_campaign::{PlannedPoint, Watch};
-use daqmeter_harness::{Context, Refusal};
+use daqmeter_harness::{Context, Fault};
 use daqmeter_record::observed::join_last;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -155,9 +155,9 @@ impl Watch for Recorder {
         self.take(record)
     }
 
-    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Failure> {
+    fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> Result<(), Failure> {
         let PlannedPoint { source, workload, .. } = point;
-        tell(&format!("daqmeter: {source}: {workload}: {refusal}"));
+        tell(&format!("daqmeter: {source}: {workload}: {fault}"));
         Ok(())
     }
 }

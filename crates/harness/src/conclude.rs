@@ -20,21 +20,21 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     let lacks_room = ran.lanes.iter().any(|done| done.does_not_fit);
     for mut done in ran.lanes {
         pointers.append(&mut done.pointers);
-        for ledger in done.ledgers {
+        for ledger in done.tally.ledgers {
             match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
                 Some(known) => known.add(&ledger),
                 None => record.ledgers.push(ledger),
             }
         }
-        for counter in done.counters {
+        for counter in done.tally.counters {
             match record.counters.iter_mut().find(|known| known.name == counter.name) {
                 Some(known) => known.value += counter.value,
                 None => record.counters.push(counter),
             }
         }
-        record.series.extend(done.series);
-        record.path = record.path.take().or(done.path.map(Box::new));
-        for warning in done.warnings {
+        record.series.extend(done.tally.series);
+        record.path = record.path.take().or(done.tally.path.map(Box::new));
+        for warning in done.tally.warnings {
             if !record.warnings.contains(&warning) {
                 record.warnings.push(warning);
             }
@@ -116,7 +116,6 @@ fn build_warning(record: &RunRecord) -> Option<String> {
 }
 
 /// Returns one line for each kind of stage that is faster than its limit allows: a fault of the
-/// measurement.
 /// measurement.
 fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let above = |stage: &Stage| {

@@ -64,10 +64,7 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
         steal_ns: times.steal_ns,
         iowait_ns: times.iowait_ns,
         idle_ns: times.idle_ns,
-        steal_by_cpu_ns: Default::default(),
-        busy_by_cpu_ns: Default::default(),
-        threads_ns: Default::default(),
-        processes: Vec::new(),
+        ..HostCpu::default()
     }
 }
 

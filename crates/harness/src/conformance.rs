@@ -21,7 +21,7 @@ pub fn run(job: &Job) {
     timed_plans_stay_near_their_budget(job);
 }
 
-fn context() -> Context {
+pub(crate) fn context() -> Context {
     let allowed_cpus =
         daqmeter_sys::affinity::allowed_cpus().expect("the kernel tells our own mask");
     let host = daqmeter_record::Host { allowed_cpus, logical_cpus: 1, ..Default::default() };

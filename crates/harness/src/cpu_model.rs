@@ -10,40 +10,24 @@ use daqmeter_sys::host::Files;
 
 /// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux
 /// arch/arm64/include/asm/cputype.h).
-const IMPLEMENTERS: [(u32, &str); 7] = [
-    (0x41, "Arm"),
-    (0x43, "Cavium"),
-    (0x46, "Fujitsu"),
-    (0x48, "HiSilicon"),
-    (0x4E, "NVIDIA"),
-    (0x61, "Apple"),
-    (0xC0, "Ampere"),
-];
+const IMPLEMENTERS: [(u32, &str); 4] =
+    [(0x41, "Arm"), (0x43, "Cavium"), (0x46, "Fujitsu"), (0xC0, "Ampere")];
 
 /// Parts of servers and small computers by implementer, MIDR_EL1 bits 15:4, from Linux
 /// arch/arm64/include/asm/cputype.h, which cites each core's manual. An unknown part is shown by
 /// its number, so that hosts stay distinct.
-const PARTS: [(u32, u32, &str); 22] = [
+const PARTS: [(u32, u32, &str); 13] = [
     (0x41, 0xD03, "Cortex-A53"),
-    (0x41, 0xD05, "Cortex-A55"),
-    (0x41, 0xD07, "Cortex-A57"),
     (0x41, 0xD08, "Cortex-A72"),
     (0x41, 0xD0B, "Cortex-A76"),
     (0x41, 0xD0C, "Neoverse-N1"),
     (0x41, 0xD40, "Neoverse-V1"),
-    (0x41, 0xD41, "Cortex-A78"),
     (0x41, 0xD49, "Neoverse-N2"),
-    (0x41, 0xD4A, "Neoverse-E1"),
     (0x41, 0xD4F, "Neoverse-V2"),
     (0x41, 0xD84, "Neoverse-V3"),
     (0x41, 0xD8E, "Neoverse-N3"),
-    (0x43, 0x0A1, "ThunderX-88XX"),
     (0x43, 0x0AF, "ThunderX2-99XX"),
     (0x46, 0x001, "A64FX"),
-    (0x48, 0xD01, "Kunpeng-920"),
-    (0x4E, 0x004, "Carmel"),
-    (0x61, 0x022, "Icestorm-M1"),
-    (0x61, 0x023, "Firestorm-M1"),
     (0xC0, 0xAC3, "Ampere-1"),
     (0xC0, 0xAC4, "Ampere-1A"),
 ];
@@ -149,9 +133,7 @@ mod tests {
     }
 
     fn said(cpuinfo: &str) -> String {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("proc")).unwrap();
-        std::fs::write(root.path().join("proc/cpuinfo"), cpuinfo).unwrap();
+        let root = crate::fixtures::root(&[("proc/cpuinfo", cpuinfo)]);
         cpu_model(&Files::below(root.path()))
     }
 

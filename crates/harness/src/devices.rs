@@ -136,25 +136,21 @@ mod tests {
 
     #[test]
     fn what_is_built_in_is_found_and_what_is_only_software_is_not() {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("sys/block/nvme0n1/size", "2000000");
-        write("sys/block/nvme0n1/device/model", "Fast Disk");
-        write("sys/block/loop0/size", "8");
-        write("sys/class/net/lo/mtu", "65536");
-        write("sys/class/net/eth0/mtu", "9000");
-        write("sys/class/net/eth0/speed", "100000");
-        write("sys/class/net/eth0/device/vendor", "x");
-        write("sys/class/net/ifb0/mtu", "1500");
-        write("sys/bus/event_source/devices/arm_cmn_0/type", "12");
-        write("sys/class/dma/dma0chan0/memcpy_count", "7");
-        write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H200\n");
-        write("sys/bus/pci/devices/0000:05:00.0/vendor", "0x1796\n");
-        write("dev/sis8300-5", "");
+        let root = crate::fixtures::root(&[
+            ("sys/block/nvme0n1/size", "2000000"),
+            ("sys/block/nvme0n1/device/model", "Fast Disk"),
+            ("sys/block/loop0/size", "8"),
+            ("sys/class/net/lo/mtu", "65536"),
+            ("sys/class/net/eth0/mtu", "9000"),
+            ("sys/class/net/eth0/speed", "100000"),
+            ("sys/class/net/eth0/device/vendor", "x"),
+            ("sys/class/net/ifb0/mtu", "1500"),
+            ("sys/bus/event_source/devices/arm_cmn_0/type", "12"),
+            ("sys/class/dma/dma0chan0/memcpy_count", "7"),
+            ("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H200\n"),
+            ("sys/bus/pci/devices/0000:05:00.0/vendor", "0x1796\n"),
+            ("dev/sis8300-5", ""),
+        ]);
         let family = CardFamily {
             kind: "digitizer",
             maker: "Struck",

@@ -46,7 +46,8 @@ impl Engine {
 
     /// Reads and checks a workload: all measurements parse it here.
     ///
-    /// # Errors Names the parameter that is missing, unknown, of the wrong type or out of bounds,
+    /// # Errors
+    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds,
     /// or the file that cannot be read.
     pub fn parse(&self, workload: &Workload) -> Result<Job, Fault> {
         (self.parse)(workload)
@@ -187,7 +188,8 @@ pub trait Session: Send {
     /// Checks the bytes: before timing it does and compares each stage's work once, after timing it
     /// compares the output of the last step. A wrong byte is a failure at any speed.
     ///
-    /// # Errors Names the first wrong place, with expected and found values.
+    /// # Errors
+    /// Names the first wrong place, with expected and found values.
     fn verify(&mut self) -> Result<(), Fault>;
 
     /// Begins the timed region: accounts start from zero here.
@@ -302,23 +304,17 @@ pub(crate) fn max_lanes() -> u64 {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Fault(pub String, Cause);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    Any,
-    TooLarge,
-}
+pub struct Fault(pub String, bool);
 
 impl Fault {
     pub fn new(reason: impl Into<String>) -> Self {
-        Fault(reason.into(), Cause::Any)
+        Fault(reason.into(), false)
     }
 
     /// Reports too little memory or too few threads for the work, by the host, a control group or a
     /// limit of this process.
     pub fn too_large(reason: impl Into<String>) -> Self {
-        Fault(reason.into(), Cause::TooLarge)
+        Fault(reason.into(), true)
     }
 
     pub fn interrupted() -> Self {
@@ -327,7 +323,7 @@ impl Fault {
 
     /// Tests if memory or threads were lacking: a smaller workload may fit.
     pub(crate) fn does_not_fit(&self) -> bool {
-        self.1 == Cause::TooLarge
+        self.1
     }
 
     pub fn context(self, what: impl Display) -> Self {

@@ -1,7 +1,7 @@
 //! Facts that all points of one invocation share: the tool, the host, the clock, the noise.
 
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Tool, Workload};
@@ -72,16 +72,7 @@ pub fn last_level_cache_bytes() -> u64 {
 
 /// Returns the UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
-    utc(SystemTime::now())
-}
-
-/// Formats a time as RFC 3339 with milliseconds. Times before 1970 and after 9999, as on a board
-/// without a battery, become the first and the last valid ones.
-fn utc(time: SystemTime) -> String {
-    const LAST_S: u64 = 253_402_300_799;
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    let since = since.unwrap_or_default().min(Duration::from_secs(LAST_S));
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
 /// Returns the cost of the step loop per operation: the median of 31 samples of the null engine,
@@ -305,6 +296,7 @@ fn cgroup_quota(files: &Files) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::root;
 
     /// CPUs as in sysfs: package, the list of its core, NUMA node.
     struct Shown {
@@ -315,11 +307,9 @@ mod tests {
 
     impl Shown {
         fn host(&self) -> Host {
-            let root = tempfile::tempdir().unwrap();
-            let write = |path: &str, text: &str| {
-                let path = root.path().join("sys/devices").join(path);
-                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                std::fs::write(path, text).unwrap();
+            let mut files = Vec::new();
+            let mut write = |path: &str, text: &str| {
+                files.push((format!("sys/devices/{path}"), text.to_owned()));
             };
             write("system/cpu/online", &format!("0-{}", self.cpus.len() - 1));
             for (at, (package, core, _)) in (0_u32..).zip(self.cpus) {
@@ -344,6 +334,9 @@ mod tests {
                 write(&format!("system/node/node{node}/cpulist"), &own.join(","));
             }
             self.more.iter().for_each(|(path, text)| write(path, text));
+            let files: Vec<(&str, &str)> =
+                files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+            let root = root(&files);
             let host = host_facts(&Files::below(root.path()), vec![]);
             Host { allowed_cpus: (0..host.logical_cpus).collect(), ..host }
         }
@@ -415,35 +408,28 @@ mod tests {
         assert_eq!(crate::placement::order(&host), [2, 1, 0, 3]);
     }
 
-    fn fake_host() -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("proc/cpuinfo", "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n");
-        write("proc/meminfo", "MemTotal: 8000000 kB\n");
-        write("sys/devices/system/cpu/online", "0-3");
-        for cpu in 0..4 {
-            let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
-            write(&format!("{topology}/physical_package_id"), "0");
-            write(&format!("{topology}/core_cpus_list"), if cpu < 2 { "0-1" } else { "2-3" });
-        }
-        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand");
-        write("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI");
-        write("sys/devices/system/cpu/vulnerabilities/mds", "Not affected");
-        write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
-        write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64");
-        write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60");
-        write("proc/self/cgroup", "0::/box\n");
-        write("sys/fs/cgroup/box/cpu.max", "150000 100000\n");
-        root
-    }
-
     #[test]
     fn the_facts_of_the_documents_own_machine_are_read() {
-        let root = fake_host();
+        let topology =
+            |cpu: usize, what: &str| format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}");
+        let packages = [0, 1, 2, 3].map(|cpu| topology(cpu, "physical_package_id"));
+        let cores = [0, 1, 2, 3].map(|cpu| topology(cpu, "core_cpus_list"));
+        let mut files = vec![
+            ("proc/cpuinfo", "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n"),
+            ("proc/meminfo", "MemTotal: 8000000 kB\n"),
+            ("sys/devices/system/cpu/online", "0-3"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand"),
+            ("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI"),
+            ("sys/devices/system/cpu/vulnerabilities/mds", "Not affected"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
+            ("proc/self/cgroup", "0::/box\n"),
+            ("sys/fs/cgroup/box/cpu.max", "150000 100000\n"),
+        ];
+        files.extend(packages.iter().map(|path| (path.as_str(), "0")));
+        files.extend(cores.iter().zip(["0-1", "0-1", "2-3", "2-3"]).map(|(p, c)| (p.as_str(), c)));
+        let root = root(&files);
         let host = host_facts(&Files::below(root.path()), vec![]);
         assert_eq!((host.logical_cpus, host.cores, host.sockets), (4, 2, 1));
         assert_eq!(host.memory_bytes, 8_000_000 * 1024);
@@ -453,18 +439,6 @@ mod tests {
         assert_eq!(host.huge_pages[0].free, 60);
         assert_eq!(host.cgroup_cpu_quota.as_deref(), Some("1.50"));
         assert!(host.hypervisor.is_some());
-    }
-
-    #[test]
-    fn a_clock_of_any_year_gives_a_time_that_can_be_read() {
-        let epoch = SystemTime::UNIX_EPOCH;
-        for (time, text) in [
-            (epoch - Duration::from_secs(86_400), "1970-01-01T00:00:00.000Z"),
-            (epoch + Duration::from_millis(1500), "1970-01-01T00:00:01.500Z"),
-            (epoch + Duration::from_secs(1 << 40), "9999-12-31T23:59:59.000Z"),
-        ] {
-            assert_eq!(utc(time), text);
-        }
     }
 
     #[test]

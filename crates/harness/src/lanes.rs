@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, TimeSeries};
+use daqmeter_record::{Lane, Outcome, RunRecord};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock};
 
@@ -17,16 +17,12 @@ use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
 use crate::variants;
-use crate::{Context, Fault, Observer, Session, Settings};
+use crate::{Context, Fault, Observer, Session, Settings, Tally};
 
 #[derive(Default)]
 pub(crate) struct LaneDone {
     pub(crate) lane: Lane,
-    pub(crate) ledgers: Vec<Ledger>,
-    pub(crate) counters: Vec<Counter>,
-    pub(crate) series: Vec<TimeSeries>,
-    pub(crate) path: Option<PathRun>,
-    pub(crate) warnings: Vec<String>,
+    pub(crate) tally: Tally,
     pub(crate) pointers: Vec<u64>,
     pub(crate) does_not_fit: bool,
 }
@@ -301,7 +297,7 @@ impl<'a> LaneRunner<'a> {
     fn account(
         mut self,
         timed: Result<(), Fault>,
-        mut warnings: Vec<String>,
+        warnings: Vec<String>,
         pointers: Vec<u64>,
     ) -> LaneDone {
         let verified = timed.and_then(|()| {
@@ -309,8 +305,8 @@ impl<'a> LaneRunner<'a> {
             verified.map_err(|fault| fault.context("verification after the run"))
         });
         let tally = self.session.call("tally", |session| session.tally());
-        let (tally, tallied) =
-            tally.map_or_else(|fault| (Default::default(), Err(fault)), |tally| (tally, Ok(())));
+        let (mut tally, tallied) =
+            tally.map_or_else(|fault| (Tally::default(), Err(fault)), |tally| (tally, Ok(())));
         let ended = self.session.end();
         let mut lane = self.lane;
         let mut does_not_fit = false;
@@ -324,17 +320,8 @@ impl<'a> LaneRunner<'a> {
         lane.numa_node = tally.numa_node;
         lane.seen_cpus.sort_unstable();
         lane.seen_cpus.dedup();
-        warnings.extend(tally.warnings);
-        LaneDone {
-            lane,
-            ledgers: tally.ledgers,
-            counters: tally.counters,
-            series: tally.series,
-            path: tally.path,
-            warnings,
-            pointers,
-            does_not_fit,
-        }
+        tally.warnings.splice(0..0, warnings);
+        LaneDone { lane, tally, pointers, does_not_fit }
     }
 
     fn sampler(&self, warnings: &mut Vec<String>) -> Option<Sampler> {
@@ -364,11 +351,11 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use daqmeter_record::{Host, Workload};
+    use daqmeter_record::{Counter, Workload};
 
     use super::*;
     use crate::conclude::conclude;
-    use crate::{StageSpec, StepPlan, StopFlag, Tally};
+    use crate::{StageSpec, StepPlan, StopFlag};
 
     /// Panics in the call of that name, without a message on stderr.
     struct Panics {
@@ -464,12 +451,7 @@ mod tests {
     ) -> RunRecord {
         let (send, receive) = channel();
         thread::spawn(move || {
-            let host = Host {
-                allowed_cpus: affinity::allowed_cpus().unwrap(),
-                logical_cpus: 1,
-                ..Host::default()
-            };
-            let context = Context { host: host.into(), ..Context::default() };
+            let context = crate::conformance::context();
             let settings = Settings::new(StepPlan::ByStage(3), "test");
             let running =
                 Running { settings: &settings, context: &context, processes: true, thread };

@@ -22,7 +22,6 @@ pub mod observe;
 pub mod placement;
 mod processes;
 mod reference;
-mod refusal;
 pub mod request;
 pub mod run;
 mod sample;
@@ -41,11 +40,56 @@ pub use engine::{
 pub use facts::Context;
 pub use null::NullRequest;
 pub use observe::Observer;
-pub use refusal::Refusal;
-pub use request::{Problem, Request, check_lanes, did_you_mean, is_default, is_one, one};
+pub use request::{
+    Problem, Request, check_lanes, did_you_mean, is_default, is_one, nearest_of, one,
+};
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag, ordered};
-pub use shipped::{Shipped, TomlText, nearest_of};
+pub use shipped::{Shipped, TomlText};
 pub use slices::{Slice, Slices};
 pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
 pub use watched::Watched;
+
+#[cfg(test)]
+mod fixtures {
+    use crate::{Fault, Session, StageSpec, Tally};
+
+    /// Session of one stage, whose step is a closure.
+    pub(crate) struct Fake<F> {
+        pub(crate) stage: StageSpec,
+        pub(crate) step: F,
+        pub(crate) verified: Result<(), Fault>,
+    }
+
+    impl<F: FnMut(u64) -> Result<(), Fault> + Send> Session for Fake<F> {
+        fn device(&self) -> String {
+            "test".to_owned()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![self.stage.clone()]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
+            (self.step)(operations)
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            self.verified.clone()
+        }
+        fn tally(&mut self) -> Tally {
+            Tally::default()
+        }
+    }
+
+    /// Makes a folder with these files.
+    pub(crate) fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+}

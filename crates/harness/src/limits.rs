@@ -7,12 +7,11 @@
 use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Rate, sustained};
 
-use crate::refusal::Refusal;
 use crate::settings::{Settings, StepPlan, cpu_list};
-use crate::{Engine, Job, LimitSpec, Session};
+use crate::{Engine, Fault, Job, LimitSpec, Session};
 
 /// Measures one point of a limit's engine, without limits and observers.
-pub(crate) type Alone<'a> = dyn FnMut(&Job, &Settings) -> Result<RunRecord, Refusal> + 'a;
+pub(crate) type Alone<'a> = dyn FnMut(&Job, &Settings) -> Result<RunRecord, Fault> + 'a;
 
 /// Finds every distinct limit of the sessions' stages, with one lane per session, and reports those
 /// that are missing.
@@ -21,7 +20,7 @@ pub(crate) fn limits(
     sessions: &[Box<dyn Session>],
     settings: &Settings,
     alone: &mut Alone<'_>,
-) -> Result<(Vec<Limit>, Vec<String>), Refusal> {
+) -> Result<(Vec<Limit>, Vec<String>), Fault> {
     let (mut limits, mut missing) = (Vec::<Limit>::new(), Vec::<(String, String)>::new());
     for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit)
     {
@@ -51,7 +50,7 @@ fn found(
     lanes: usize,
     settings: &Settings,
     alone: &mut Alone<'_>,
-) -> Result<Option<Result<Limit, String>>, Refusal> {
+) -> Result<Option<Result<Limit, String>>, Fault> {
     let (name, how, workload, scale) = match spec {
         LimitSpec::Given(limit) => return Ok(Some(Ok(limit))),
         LimitSpec::Measured { name, how, workload, scale } => (name, how, workload, scale),
@@ -117,16 +116,12 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::{Context, Fault, Limits, Request, StageSpec, Tally, measure};
+    use crate::fixtures::Fake;
+    use crate::{Context, Limits, Request, StageSpec, measure};
 
     /// Copies eight bytes; leaves wrong ones where a test asks for them.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     struct Plain {
-        wrong: bool,
-    }
-
-    struct PlainSession {
-        limit: Option<LimitSpec>,
         wrong: bool,
     }
 
@@ -144,29 +139,16 @@ mod tests {
     }
 
     fn session(limit: Option<LimitSpec>, wrong: bool) -> Box<dyn Session> {
-        Box::new(PlainSession { limit, wrong })
-    }
-
-    impl Session for PlainSession {
-        fn device(&self) -> String {
-            "test".into()
-        }
-        fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec { limit: self.limit.clone(), ..StageSpec::new("work", 8, 8) }]
-        }
-        fn prepare(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
+        let step = |operations| {
             std::hint::black_box((0..operations).sum::<u64>());
             Ok(())
-        }
-        fn verify(&mut self) -> Result<(), Fault> {
-            if self.wrong { Err(Fault::new("byte 3 differs")) } else { Ok(()) }
-        }
-        fn tally(&mut self) -> Tally {
-            Tally::default()
-        }
+        };
+        let verified = if wrong { Err(Fault::new("byte 3 differs")) } else { Ok(()) };
+        Box::new(Fake {
+            stage: StageSpec { limit, ..StageSpec::new("work", 8, 8) },
+            step,
+            verified,
+        })
     }
 
     /// Runs an engine whose limit is that of another, which may fail its verification.
@@ -180,7 +162,7 @@ mod tests {
         let job = Job::untyped(Workload::new("work"), "test", move || {
             Ok(vec![session(Some(spec.clone()), false)])
         });
-        let limits = Limits::shared(Duration::from_micros(200));
+        let limits = Limits::new(Duration::from_micros(200));
         let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
         let engines = [Engine::of::<Plain>()];
         measure(&job, &settings, &Context::default(), &engines, &mut []).unwrap()

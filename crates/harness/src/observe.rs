@@ -2,7 +2,7 @@
 
 use daqmeter_record::{Counter, Observations};
 use daqmeter_sys::cpu_time;
-use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
+use daqmeter_sys::perf::{CounterSource, EVENTS, Event, KernelCounters, OpenCounter, Reading};
 
 pub trait Observer: Send {
     fn arm(&mut self) {}
@@ -23,19 +23,13 @@ pub trait Observer: Send {
 }
 
 /// Counters of `perf_event_open` of all our threads. Events that the host lacks are left out.
-pub struct PerfObserver<S: CounterSource = KernelCounters> {
+struct PerfObserver<S> {
     source: S,
-    open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,
-}
-
-impl Default for PerfObserver {
-    fn default() -> Self {
-        PerfObserver::with_source(KernelCounters)
-    }
+    open: Vec<(&'static str, Box<dyn OpenCounter>, Reading)>,
 }
 
 impl<S: CounterSource> PerfObserver<S> {
-    pub(crate) fn with_source(source: S) -> Self {
+    fn with_source(source: S) -> Self {
         PerfObserver { source, open: Vec::new() }
     }
 }
@@ -43,13 +37,8 @@ impl<S: CounterSource> PerfObserver<S> {
 impl<S: CounterSource> Observer for PerfObserver<S> {
     fn arm(&mut self) {
         // Threads inherit the counters that are open at their start.
-        let open = |event: &daqmeter_sys::perf::Event| {
-            Some((
-                event.name,
-                self.source.open(*event).ok()?,
-                daqmeter_sys::perf::Reading::default(),
-            ))
-        };
+        let open =
+            |event: &Event| Some((event.name, self.source.open(*event).ok()?, Reading::default()));
         self.open = EVENTS.iter().filter_map(open).collect();
     }
 
@@ -60,13 +49,9 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
     }
 
     fn stop(&mut self) -> Vec<Counter> {
-        let read = |(name, mut counter, before): (
-            &'static str,
-            Box<dyn OpenCounter>,
-            daqmeter_sys::perf::Reading,
-        )| {
+        let read = |(name, mut counter, before): (&'static str, Box<dyn OpenCounter>, Reading)| {
             let after = counter.read();
-            let passed = daqmeter_sys::perf::Reading {
+            let passed = Reading {
                 value: after.value.saturating_sub(before.value),
                 enabled_ns: after.enabled_ns.saturating_sub(before.enabled_ns),
                 running_ns: after.running_ns.saturating_sub(before.running_ns),
@@ -80,7 +65,7 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
 
 /// Page faults and context switches by getrusage, on every host and at any `perf_event_paranoid`.
 #[derive(Debug, Default)]
-pub struct UsageObserver {
+struct UsageObserver {
     before: cpu_time::Usage,
 }
 
@@ -105,13 +90,13 @@ impl Observer for UsageObserver {
 }
 
 pub fn standard() -> Vec<Box<dyn Observer>> {
-    vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::default())]
+    vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::with_source(KernelCounters))]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_sys::perf::{Fake, Reading};
+    use daqmeter_sys::perf::Fake;
 
     #[test]
     fn only_what_passed_between_start_and_stop_counts_and_shares_are_kept() {

@@ -14,7 +14,7 @@ pub fn order(host: &Host) -> Vec<u32> {
 
 /// Returns the order with the cores of that NUMA node first: elsewhere, data of a device on it
 /// cross the link between sockets.
-pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
+fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     let near = host.numa.iter().find(|node| Some(node.node) == near);
     let mut cpus = host.allowed_cpus.clone();
     cpus.sort_by_cached_key(|&cpu| {
@@ -30,45 +30,15 @@ pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     cpus
 }
 
-pub fn cores(host: &Host) -> usize {
-    let cpus = host.allowed_cpus.iter();
-    cpus.filter(|&&cpu| rank(host, cpu) == 0).count()
-}
-
-/// Returns a CPU for each thread, by its busy time per block of the whole. With enough cores,
-/// neighbours are side by side and the busiest ones on fast cores. Otherwise the busiest thread
-/// comes first, each on the CPU with the least work, including that of its core. The cores of the
-/// source device's node come first, if there is one.
-pub fn spread(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Vec<u32> {
-    let order = order_near(host, near);
-    if busy_ns.len() <= cores(host) {
-        return side_by_side(host, &order[..busy_ns.len()], busy_ns);
+/// Returns a core for each thread, in their order, if there are as many. Neighbours are side by
+/// side, and the busiest threads avoid slower CPUs. The cores of the source device's node come
+/// first, if there is one.
+pub fn own_cores(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Option<Vec<u32>> {
+    let cores = host.allowed_cpus.iter().filter(|&&cpu| rank(host, cpu) == 0).count();
+    if busy_ns.len() > cores {
+        return None;
     }
-    let mut threads: Vec<usize> = (0..busy_ns.len()).collect();
-    threads.sort_by(|&a, &b| busy_ns[b].total_cmp(&busy_ns[a]));
-    let mut load_ns = vec![0.0; order.len()];
-    let mut placed = vec![0; busy_ns.len()];
-    for thread in threads {
-        let of_core = |&at: &usize| -> f64 {
-            let core = core(host, order[at]);
-            let same = (0..order.len()).filter(|&other| self::core(host, order[other]) == core);
-            same.map(|other| load_ns[other]).sum()
-        };
-        let all = 0..order.len();
-        let Some(at) = all.min_by(|a, b| {
-            of_core(a).total_cmp(&of_core(b)).then(load_ns[*a].total_cmp(&load_ns[*b]))
-        }) else {
-            return Vec::new();
-        };
-        load_ns[at] += busy_ns[thread].max(f64::MIN_POSITIVE);
-        placed[thread] = order[at];
-    }
-    placed
-}
-
-/// Returns a CPU for each of as many threads, in their order. The busiest threads avoid slower
-/// CPUs.
-fn side_by_side(host: &Host, cpus: &[u32], busy_ns: &[f64]) -> Vec<u32> {
+    let cpus = &order_near(host, near)[..busy_ns.len()];
     let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
     let (slow, fast): (Vec<&u32>, Vec<&u32>) = cpus.iter().partition(is_slow);
     let mut busiest: Vec<usize> = (0..busy_ns.len()).collect();
@@ -79,7 +49,7 @@ fn side_by_side(host: &Host, cpus: &[u32], busy_ns: &[f64]) -> Vec<u32> {
         true => fast.next(),
         false => slow.next(),
     };
-    (0..busy_ns.len()).filter_map(cpu).copied().collect()
+    Some((0..busy_ns.len()).filter_map(cpu).copied().collect())
 }
 
 /// Returns the number of CPUs of its core before this one, the last one first.
@@ -150,8 +120,8 @@ mod tests {
         assert_eq!(order_near(&two_nodes, Some(1)), order(&two_nodes));
         // A node that the kernel does not show changes nothing.
         assert_eq!(order_near(&two_nodes, Some(9)), order(&two_nodes));
-        assert_eq!(spread(&two_nodes, Some(0), &[1.0, 2.0]), [6, 4]);
-        assert_eq!(spread(&two_nodes, None, &[1.0, 2.0]), [7, 5]);
+        assert_eq!(own_cores(&two_nodes, Some(0), &[1.0, 2.0]), Some(vec![6, 4]));
+        assert_eq!(own_cores(&two_nodes, None, &[1.0, 2.0]), Some(vec![7, 5]));
     }
 
     fn shares_a_core_needlessly(host: &Host, cpus: &[u32]) -> bool {
@@ -180,9 +150,10 @@ mod tests {
                 assert!(!shares_a_core_needlessly(host, first), "{first:?}");
                 let busy_ns = [0.0, 2.0, 4.0, 1.0, 3.0, 0.0, 2.0, 4.0, 1.0, 3.0, 0.0];
                 let busy_ns = &busy_ns[..threads];
-                let cpus = spread(host, None, busy_ns);
-                assert_eq!(cpus.len(), threads);
-                assert!(!shares_a_core_needlessly(host, &cpus), "{busy_ns:?}: {cpus:?}");
+                if let Some(cpus) = own_cores(host, None, busy_ns) {
+                    assert_eq!(cpus.len(), threads);
+                    assert!(!shares_a_core_needlessly(host, &cpus), "{busy_ns:?}: {cpus:?}");
+                }
             }
         }
         // The numbers of the CPUs decide.
@@ -196,20 +167,13 @@ mod tests {
             slower_cpus: vec![4, 5],
             ..host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]])
         };
-        assert_eq!(cores(&hybrid), 4);
-        assert_eq!(spread(&hybrid, None, &[1.0, 9.0, 2.0, 8.0]), [5, 3, 4, 1]);
-        assert_eq!(spread(&hybrid, None, &[1.0, 9.0]), [3, 1]);
+        let own = |host: &Host, busy_ns: &[f64]| own_cores(host, None, busy_ns);
+        assert_eq!(own(&hybrid, &[1.0, 9.0, 2.0, 8.0]), Some(vec![5, 3, 4, 1]));
+        assert_eq!(own(&hybrid, &[1.0, 9.0]), Some(vec![3, 1]));
+        assert_eq!(own(&hybrid, &[1.0; 5]), None, "there are four cores");
         // All the CPUs that are needed are fast: neighbours stay side by side.
         let equal = host(3, &[], &[&[0, 1, 2]]);
-        assert_eq!(spread(&equal, None, &[1.0, 9.0, 2.0]), [2, 1, 0]);
-    }
-
-    #[test]
-    fn more_threads_than_cores_are_spread_by_how_busy_they_are() {
-        let two = host(2, &[], &[&[0, 1]]);
-        assert_eq!(spread(&two, None, &[10.0, 100.0, 60.0, 20.0]), [0, 1, 0, 0]);
-        let one_core = host(2, &[&[0, 1]], &[&[0, 1]]);
-        assert_eq!(spread(&one_core, None, &[10.0, 100.0, 60.0]), [0, 1, 0]);
-        assert_eq!(spread(&Host::default(), None, &[1.0]), [0_u32; 0]);
+        assert_eq!(own(&equal, &[1.0, 9.0, 2.0]), Some(vec![2, 1, 0]));
+        assert_eq!(own(&Host::default(), &[1.0]), None);
     }
 }

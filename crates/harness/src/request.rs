@@ -30,7 +30,8 @@ pub trait Request:
     /// Checks conditions beyond the types of the fields: bounds, and values that exclude each
     /// other.
     ///
-    /// # Errors Names the parameter, its value and the wanted one.
+    /// # Errors
+    /// Names the parameter, its value and the wanted one.
     fn check(&self) -> Result<(), Problem> {
         Ok(())
     }
@@ -45,7 +46,8 @@ pub trait Request:
 
     /// Reads and checks a workload.
     ///
-    /// # Errors Names the parameter that is missing, unknown, of the wrong type or out of bounds.
+    /// # Errors
+    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds.
     fn of(workload: &Workload) -> Result<Self, Fault> {
         let request = read::<Self>(workload)?;
         request.check().map_err(|problem| workload.error(problem.name, problem.text))?;
@@ -183,38 +185,39 @@ fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     fields.keys().filter(is_known).find(readable_without).cloned()
 }
 
-/// Adds the nearest name. serde quotes the unknown name and then the expected ones in backticks;
-/// for a flattened struct only the unknown one.
+/// Adds the nearest name. For a flattened struct, serde does not list the known fields.
 fn with_nearest<R: Request>(problem: String) -> String {
-    let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
-    let Some((wrong, expected)) = names.split_first() else {
-        return problem;
-    };
-    let fields = parameters::<R>();
-    let fields: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
-    let hint = if problem.starts_with("unknown field ") {
-        did_you_mean(wrong, &fields)
-    } else if problem.starts_with("unknown ") {
-        did_you_mean(wrong, expected)
-    } else {
-        String::new()
+    let field = problem.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+    let hint = match field {
+        Some(wrong) => {
+            let fields = parameters::<R>();
+            let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+            did_you_mean(wrong, &names)
+        }
+        None => nearest_of(&problem),
     };
     problem + &hint
+}
+
+/// Finds the nearest name: serde quotes the unknown name and then the expected ones in backticks.
+pub fn nearest_of(message: &str) -> String {
+    let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match names.split_first() {
+        Some((wrong, expected)) if message.starts_with("unknown ") => did_you_mean(wrong, expected),
+        _ => String::new(),
+    }
 }
 
 /// Returns the known name that was probably meant, as the end of an error's line; empty without a
 /// near one.
 pub fn did_you_mean(wrong: &str, known: &[&str]) -> String {
-    nearest(wrong, known).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
-}
-
-fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     // Likeness measure and limit of clap's own suggestions, so that options and parameters are
     // found alike.
     const MIN_LIKENESS: f64 = 0.7;
     let likeness = |name: &&str| strsim::jaro(wrong, name);
     let near = known.iter().copied().filter(|name| likeness(name) > MIN_LIKENESS);
-    near.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+    let nearest = near.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    nearest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// Returns the fields of a request with the first lines of their comments.

@@ -15,7 +15,6 @@ use crate::conclude::conclude;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::limits;
-pub use crate::refusal::Refusal;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::{Settings, cpu_list};
 use crate::{Availability, Context, Engine, Fault, Job, Observer};
@@ -32,7 +31,7 @@ pub fn measure(
     context: &Context,
     limit_engines: &[Engine],
     observers: &mut [Box<dyn Observer>],
-) -> Result<RunRecord, Refusal> {
+) -> Result<RunRecord, Fault> {
     let mut record = blank(job, settings, context);
     if let (true, Availability::Waived(reason)) = (settings.waive, &job.availability) {
         record.outcome = Outcome::Waived(reason.clone());
@@ -62,10 +61,10 @@ pub fn measure(
     Ok(record)
 }
 
-fn check_pins(pins: &[u32], allowed: &[u32]) -> Result<(), Refusal> {
+fn check_pins(pins: &[u32], allowed: &[u32]) -> Result<(), Fault> {
     match pins.iter().find(|cpu| !allowed.contains(cpu)) {
         None => Ok(()),
-        Some(cpu) => Err(Refusal(format!(
+        Some(cpu) => Err(Fault::new(format!(
             "CPU {cpu} does not exist or is not allowed here; choose among {}",
             cpu_list(allowed)
         ))),
@@ -103,22 +102,13 @@ fn blank(job: &Job, settings: &Settings, context: &Context) -> RunRecord {
 mod tests {
     use std::time::Duration;
 
-    use daqmeter_record::{Host, Ledger, Workload};
+    use daqmeter_record::{Ledger, Workload};
     use daqmeter_sys::affinity;
 
     use super::*;
+    use crate::conformance::context;
+    use crate::fixtures::Fake;
     use crate::{NullRequest, Request, Session, StageSpec, StepPlan, Tally};
-
-    fn context() -> Context {
-        let host = Host {
-            allowed_cpus: affinity::allowed_cpus().unwrap(),
-            logical_cpus: 1,
-            ..Host::default()
-        };
-        let clock =
-            daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
-        Context { host: host.into(), clock, ..Context::default() }
-    }
 
     fn run(script: &Scripted, settings: &Settings) -> RunRecord {
         run_job(&script.job(), settings)
@@ -254,54 +244,29 @@ mod tests {
         assert_eq!(record.ledgers[0].issued, 62);
     }
 
-    /// Records the requested operations, which come in batches of ten.
-    #[derive(Clone, Default)]
-    struct Batched(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
-
-    impl Batched {
-        fn job(&self) -> Job {
-            let own = self.clone();
-            Job::untyped(Workload::new("batched"), "test", move || Ok(vec![Box::new(own.clone())]))
-        }
-    }
-
-    impl Session for Batched {
-        fn device(&self) -> String {
-            "test".to_owned()
-        }
-        fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec { batch: 10, ..StageSpec::new("work", 1, 1) }]
-        }
-        fn prepare(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
-            self.0.lock().unwrap().push(operations);
-            Ok(())
-        }
-        fn verify(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn tally(&mut self) -> Tally {
-            Tally::default()
-        }
+    /// Returns the operations of each call, of a stage with batches of ten.
+    fn batched(plan: StepPlan) -> Vec<u64> {
+        let (send, calls) = std::sync::mpsc::channel();
+        let job = Job::untyped(Workload::new("batched"), "test", move || {
+            let send = send.clone();
+            let step = move |operations| {
+                send.send(operations).unwrap();
+                Ok(())
+            };
+            let stage = StageSpec { batch: 10, ..StageSpec::new("work", 1, 1) };
+            Ok(vec![Box::new(Fake { stage, step, verified: Ok(()) })])
+        });
+        run_job(&job, &Settings::new(plan, "test"));
+        calls.try_iter().collect()
     }
 
     #[test]
     fn operations_that_belong_together_are_not_torn_apart() {
-        for (plan, wanted) in [
-            (StepPlan::ByStage(30), vec![10, 10, 10]),
-            (StepPlan::ByStage(7), vec![7]),
-            (StepPlan::ByStage(10), vec![10]),
-        ] {
-            let engine = Batched::default();
-            run_job(&engine.job(), &Settings::new(plan, "test"));
-            assert_eq!(*engine.0.lock().unwrap(), wanted);
-        }
-        let engine = Batched::default();
-        let timed = Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test");
-        run_job(&engine.job(), &timed);
-        assert!(engine.0.lock().unwrap().iter().all(|operations| operations.is_multiple_of(10)));
+        assert_eq!(batched(StepPlan::ByStage(30)), [10, 10, 10]);
+        assert_eq!(batched(StepPlan::ByStage(7)), [7]);
+        assert_eq!(batched(StepPlan::ByStage(10)), [10]);
+        let timed = batched(StepPlan::Timed(Duration::from_millis(1)));
+        assert!(timed.iter().all(|operations| operations.is_multiple_of(10)));
     }
 
     #[test]
@@ -328,18 +293,15 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_fail_the_run() {
-        let engine = Scripted { wrong_bytes: true, ..Scripted::default() };
-        let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
-        let reason = record.outcome.reason().unwrap();
-        assert!(reason.contains("verification after the run: byte 3"), "{reason}");
-    }
-
-    #[test]
-    fn a_ledger_that_does_not_close_fails_the_run() {
-        let engine = Scripted { leak: 1, ..Scripted::default() };
-        let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
-        assert!(record.outcome.reason().unwrap().contains("does not close"));
+    fn wrong_bytes_and_a_ledger_that_does_not_close_fail_the_run() {
+        let wrong = Scripted { wrong_bytes: true, ..Scripted::default() };
+        let leak = Scripted { leak: 1, ..Scripted::default() };
+        for (script, wanted) in
+            [(wrong, "verification after the run: byte 3"), (leak, "does not close")]
+        {
+            let record = run(&script, &Settings::new(StepPlan::ByStage(3), "test"));
+            assert!(record.outcome.reason().unwrap().contains(wanted), "{:?}", record.outcome);
+        }
     }
 
     #[test]

@@ -35,7 +35,27 @@ pub(crate) struct Sampled {
     lacks: u64,
 }
 
+/// Operations of one sample that were done, and their time.
+struct Taken {
+    operations: u64,
+    from_ns: u64,
+    to_ns: u64,
+}
+
 impl Sampled {
+    fn keep(&mut self, taken: &Taken, origin_ns: u64) {
+        let start_ns = taken.from_ns.saturating_sub(origin_ns);
+        let stage = &mut self.stage;
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = start_ns;
+        }
+        stage.end_ns = taken.to_ns.saturating_sub(origin_ns);
+        if self.spec.has_gaps() {
+            stage.sample_start_ns.push(start_ns);
+        }
+        stage.sample_ns.push(taken.to_ns.saturating_sub(taken.from_ns));
+    }
+
     /// Returns the stage without an incomplete last sample, which is not comparable with the
     /// others. A single sample is kept and covers the operations done.
     pub(crate) fn stage(self) -> Stage {
@@ -121,102 +141,92 @@ impl Sampling<'_> {
         origin_ns: u64,
         seen: &mut Vec<u32>,
     ) -> Result<(), Fault> {
-        match self.settings.plan {
-            StepPlan::ByPass(passes) => {
-                for pass in 0..passes {
-                    for (at, sampled) in stages.iter_mut().enumerate() {
-                        if !sampled.spec.once || pass == 0 {
-                            seen.extend(affinity::current_cpu());
-                            let merge = pass % sampled.stage.ops_per_sample != 0;
-                            self.one_pass(at, sampled, merge, origin_ns)?;
-                        }
-                    }
-                    self.check_stop(pass + 1, passes)?;
-                }
-                Ok(())
-            }
-            StepPlan::ByStage(operations) => {
-                stages.iter_mut().enumerate().try_for_each(|(at, sampled)| {
-                    let samples = if sampled.spec.once {
-                        1
-                    } else {
-                        operations.div_ceil(sampled.stage.ops_per_sample)
-                    };
-                    seen.extend(affinity::current_cpu());
-                    self.stage_samples(at, sampled, (samples, u64::MAX), origin_ns)?;
-                    seen.extend(affinity::current_cpu());
-                    self.check_stop(sampled.stage.sample_ns.len() as u64, samples)
-                })
-            }
-            StepPlan::Timed(budget) => {
-                stages.iter_mut().enumerate().try_for_each(|(at, sampled)| {
-                    seen.extend(affinity::current_cpu());
-                    let most = (MAX_SAMPLES, as_ns(budget));
-                    self.stage_samples(at, sampled, most, origin_ns)?;
-                    seen.extend(affinity::current_cpu());
-                    self.check_stop(sampled.stage.sample_ns.len() as u64, MAX_SAMPLES)
-                })
-            }
+        let (operations, budget_ns) = match self.settings.plan {
+            StepPlan::ByPass(passes) => return self.passes(stages, passes, origin_ns, seen),
+            StepPlan::ByStage(operations) => (Some(operations), u64::MAX),
+            StepPlan::Timed(budget) => (None, as_ns(budget)),
+        };
+        for (at, sampled) in stages.iter_mut().enumerate() {
+            let most = match operations {
+                None => MAX_SAMPLES,
+                Some(_) if sampled.spec.once => 1,
+                Some(operations) => operations.div_ceil(sampled.stage.ops_per_sample),
+            };
+            seen.extend(affinity::current_cpu());
+            self.samples(at, sampled, (most, budget_ns), origin_ns)?;
+            seen.extend(affinity::current_cpu());
+            self.check_stop(sampled.stage.sample_ns.len() as u64, most)?;
         }
+        Ok(())
+    }
+
+    fn passes(
+        &mut self,
+        stages: &mut [Sampled],
+        passes: u64,
+        origin_ns: u64,
+        seen: &mut Vec<u32>,
+    ) -> Result<(), Fault> {
+        for pass in 0..passes {
+            for (at, sampled) in stages.iter_mut().enumerate() {
+                if sampled.spec.once && pass > 0 {
+                    continue;
+                }
+                seen.extend(affinity::current_cpu());
+                if sampled.spec.is_separate() {
+                    self.samples(at, sampled, (1, u64::MAX), origin_ns)?;
+                } else {
+                    self.one_pass(at, sampled, pass, origin_ns)?;
+                }
+            }
+            self.check_stop(pass + 1, passes)?;
+        }
+        Ok(())
     }
 
     /// Takes up to `most` samples, for at most `budget_ns` (but five), and books the CPU time.
-    fn stage_samples(
+    fn samples(
         &mut self,
         at: usize,
         sampled: &mut Sampled,
         (most, budget_ns): (u64, u64),
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if sampled.spec.is_separate() {
-            return self.separate_samples(at, sampled, (most, budget_ns), origin_ns);
-        }
-        let ops_per_sample = sampled.stage.ops_per_sample;
+        let (is_separate, whole) = (sampled.spec.is_separate(), sampled.stage.ops_per_sample);
         // Calibrated samples are short; those of an exact plan may have any number of operations.
         let mut stride = match self.settings.plan {
             StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => {
-                Stride::of(ops_per_sample)
+                Stride::of(whole)
             }
-            _ => Stride::of(sampled.spec.batch.min(ops_per_sample)),
+            _ => Stride::of(sampled.spec.batch.min(whole)),
         };
         let mut cpu_before = cpu_time::of_thread();
         let begin = clock::monotonic_ns();
-        if sampled.stage.sample_ns.is_empty() {
-            sampled.stage.start_ns = begin.saturating_sub(origin_ns);
-        }
-        let (mut last, mut end) = (begin, begin);
-        let mut taken = 0;
+        let (mut last, mut count) = (begin, 0);
         let mut checks = Checks::of(&sampled.spec);
         let mut result = Ok(());
-        while taken < most
-            && (last - begin < budget_ns || taken < 5)
+        while count < most
+            && (last - begin < budget_ns || count < 5)
             && !self.settings.stop.is_set()
         {
-            let (done, now, ended) = self.sample(at, ops_per_sample, &mut stride);
-            if done < ops_per_sample {
+            let (taken, ended) = match is_separate {
+                true => self.separate_sample(at, &sampled.spec),
+                false => self.sample(at, whole, last, &mut stride),
+            };
+            if taken.operations < whole {
                 // The lane was stopped, or it failed. A partial sample is kept only if it is the
                 // only one.
-                if taken == 0 && done > 0 {
-                    sampled.stage.ops_per_sample = done;
-                    sampled.stage.sample_ns.push(now - last);
-                    if sampled.spec.has_gaps() {
-                        let start_ns = last.saturating_sub(origin_ns);
-                        sampled.stage.sample_start_ns.push(start_ns);
-                    }
-                    end = now;
+                if count == 0 && taken.operations > 0 {
+                    sampled.stage.ops_per_sample = taken.operations;
+                    sampled.keep(&taken, origin_ns);
                 }
                 result = ended;
                 break;
             }
-            sampled.stage.sample_ns.push(now - last);
-            if sampled.spec.has_gaps() {
-                let start_ns = last.saturating_sub(origin_ns);
-                sampled.stage.sample_start_ns.push(start_ns);
-            }
-            end = now;
-            last = now;
-            taken += 1;
-            if checks.is_due(taken) {
+            sampled.keep(&taken, origin_ns);
+            last = if is_separate { clock::monotonic_ns() } else { taken.to_ns };
+            count += 1;
+            if checks.is_due(count) {
                 // The comparison is not part of the stage's work.
                 book_cpu(&mut sampled.stage, cpu_before);
                 result = self.session.check_sample(at);
@@ -227,102 +237,57 @@ impl Sampling<'_> {
                 last = clock::monotonic_ns();
             }
         }
-        sampled.stage.end_ns = end.saturating_sub(origin_ns);
         book_cpu(&mut sampled.stage, cpu_before);
         result
     }
 
-    /// Does the operations of one sample, in calls short enough for the stop flag. Returns their
-    /// number and the time of the last end: fewer than all after a stop or a fault.
+    /// Does the operations of one sample, which begins at `from_ns`, in calls short enough for the
+    /// stop flag: fewer than all after a stop or a fault.
     fn sample(
         &mut self,
         at: usize,
         operations: u64,
+        from_ns: u64,
         stride: &mut Stride,
-    ) -> (u64, u64, Result<(), Fault>) {
+    ) -> (Taken, Result<(), Fault>) {
+        let taken = |operations, to_ns| Taken { operations, from_ns, to_ns };
         if operations <= stride.operations {
             let ended = self.session.step(at, operations);
             let done = if ended.is_ok() { operations } else { 0 };
-            return (done, clock::monotonic_ns(), ended);
+            return (taken(done, clock::monotonic_ns()), ended);
         }
         let (mut done, mut before) = (0, clock::monotonic_ns());
         while done < operations && (done == 0 || !self.settings.stop.is_set()) {
             let now = stride.operations.min(operations - done);
             if let Err(fault) = self.session.step(at, now) {
-                return (done, before, Err(fault));
+                return (taken(done, before), Err(fault));
             }
             done += now;
             let after = clock::monotonic_ns();
             stride.took(after - before);
             before = after;
         }
-        (done, before, Ok(()))
+        (taken(done, before), Ok(()))
     }
 
-    /// Takes samples of one operation each: prepared before, or timed by the device.
-    fn separate_samples(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        (most, budget_ns): (u64, u64),
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
-        let mut cpu_before = cpu_time::of_thread();
-        let begin = clock::monotonic_ns();
-        let mut last = begin;
-        let mut taken = 0;
-        let mut checks = Checks::of(&sampled.spec);
-        let mut result = Ok(());
-        while taken < most
-            && (last - begin < budget_ns || taken < 5)
-            && !self.settings.stop.is_set()
-        {
-            result = self.separate_sample(at, sampled, origin_ns);
-            if result.is_err() {
-                break;
-            }
-            last = clock::monotonic_ns();
-            taken += 1;
-            if checks.is_due(taken) {
-                book_cpu(&mut sampled.stage, cpu_before);
-                result = self.session.check_sample(at);
-                cpu_before = cpu_time::of_thread();
-                if result.is_err() {
-                    break;
-                }
-            }
-        }
-        book_cpu(&mut sampled.stage, cpu_before);
-        result
-    }
-
-    fn separate_sample(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
-        let Sampled { spec, stage, .. } = sampled;
-        if spec.before_sample {
-            self.session.before_sample(at)?;
-        }
-        let before = clock::monotonic_ns();
-        self.session.step(at, 1)?;
-        let after = clock::monotonic_ns();
-        let (before, after) = if spec.device_timed {
-            let told = self.session.device_time();
-            (told.before_ns, told.after_ns)
-        } else {
-            (before, after)
+    /// Takes a sample of one operation: prepared before, or timed by the device.
+    fn separate_sample(&mut self, at: usize, spec: &StageSpec) -> (Taken, Result<(), Fault>) {
+        let mut ended = match spec.before_sample {
+            true => self.session.before_sample(at),
+            false => Ok(()),
         };
-        let start_ns = before.saturating_sub(origin_ns);
-        if stage.sample_ns.is_empty() {
-            stage.start_ns = start_ns;
-        }
-        stage.end_ns = after.saturating_sub(origin_ns);
-        stage.sample_start_ns.push(start_ns);
-        stage.sample_ns.push(after.saturating_sub(before));
-        Ok(())
+        let from_ns = clock::monotonic_ns();
+        ended = ended.and_then(|()| self.session.step(at, 1));
+        let to_ns = clock::monotonic_ns();
+        let operations = u64::from(ended.is_ok());
+        let (from_ns, to_ns) = match spec.device_timed {
+            true => {
+                let time = self.session.device_time();
+                (time.before_ns, time.after_ns)
+            }
+            false => (from_ns, to_ns),
+        };
+        (Taken { operations, from_ns, to_ns }, ended)
     }
 
     /// Does one operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive
@@ -331,31 +296,28 @@ impl Sampling<'_> {
         &mut self,
         at: usize,
         sampled: &mut Sampled,
-        merge: bool,
+        pass: u64,
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if sampled.spec.is_separate() {
-            return self.separate_samples(at, sampled, (1, u64::MAX), origin_ns);
-        }
         let cpu_before = cpu_time::of_thread();
-        let begin = clock::monotonic_ns();
-        let stage = &mut sampled.stage;
+        let from_ns = clock::monotonic_ns();
         let result = self.session.step(at, 1);
-        let end = clock::monotonic_ns();
-        if stage.sample_ns.is_empty() {
-            stage.start_ns = begin.saturating_sub(origin_ns);
-        }
-        stage.end_ns = end.saturating_sub(origin_ns);
+        let to_ns = clock::monotonic_ns();
+        let Sampled { stage, lacks, .. } = sampled;
         book_cpu(stage, cpu_before);
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = from_ns.saturating_sub(origin_ns);
+        }
+        stage.end_ns = to_ns.saturating_sub(origin_ns);
         result?;
         match stage.sample_ns.last_mut() {
-            Some(last) if merge => {
-                *last += end - begin;
-                sampled.lacks -= 1;
+            Some(last) if pass % stage.ops_per_sample != 0 => {
+                *last += to_ns - from_ns;
+                *lacks -= 1;
             }
             _ => {
-                stage.sample_ns.push(end - begin);
-                sampled.lacks = stage.ops_per_sample - 1;
+                stage.sample_ns.push(to_ns - from_ns);
+                *lacks = stage.ops_per_sample - 1;
             }
         }
         Ok(())
@@ -434,7 +396,7 @@ fn as_ns(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{StopFlag, Tally};
+    use crate::fixtures::Fake;
 
     #[test]
     fn checks_have_no_period_and_few_samples() {
@@ -456,56 +418,35 @@ mod tests {
         }
     }
 
-    #[derive(Default)]
-    struct Stops {
-        at: u64,
-        done: u64,
-        stop: StopFlag,
-    }
-
-    impl Session for Stops {
-        fn device(&self) -> String {
-            "test".to_owned()
-        }
-        fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec { batch: 5, ..StageSpec::new("work", 1, 1) }]
-        }
-        fn prepare(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn set_stop_flag(&mut self, stop: &StopFlag) {
-            self.stop = stop.clone();
-        }
-        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
-            if self.stop.is_set() || operations > 10 * self.at {
-                return Err(Fault::new(format!(
-                    "{operations} operations at once after {}",
-                    self.done
-                )));
-            }
-            self.done += operations;
-            if self.done >= self.at {
-                self.stop.set();
-            }
-            Ok(())
-        }
-        fn verify(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn tally(&mut self) -> Tally {
-            Tally::default()
-        }
-    }
-
-    fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
-        let (settings, context) = (Settings::new(plan, "test"), Context::default());
-        let mut session = Stops { at, ..Stops::default() };
-        session.set_stop_flag(&settings.stop);
-        let mut sampling =
-            Sampling { session: &mut session, settings: &settings, context: &context };
+    fn sampled(
+        settings: &Settings,
+        batch: u64,
+        step: impl FnMut(u64) -> Result<(), Fault> + Send,
+    ) -> (Result<(), Fault>, Stage) {
+        let stage = StageSpec { batch, ..StageSpec::new("work", 1, 1) };
+        let mut session = Fake { stage, step, verified: Ok(()) };
+        let context = &Context::default();
+        let mut sampling = Sampling { session: &mut session, settings, context };
         let mut stages = sampling.plan().unwrap();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
-        (taken, session.done, stages.remove(0).stage())
+        (taken, stages.remove(0).stage())
+    }
+
+    /// Sets the stop flag after `at` operations, and refuses any after it.
+    fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
+        let settings = Settings::new(plan, "test");
+        let (stop, mut done) = (settings.stop.clone(), 0);
+        let (taken, stage) = sampled(&settings, 5, |operations| {
+            if stop.is_set() || operations > 10 * at {
+                return Err(Fault::new(format!("{operations} operations at once after {done}")));
+            }
+            done += operations;
+            if done >= at {
+                stop.set();
+            }
+            Ok(())
+        });
+        (taken, done, stage)
     }
 
     #[test]
@@ -529,48 +470,18 @@ mod tests {
         assert_eq!(stage.sample_ns.len(), 3);
     }
 
-    /// Session that is interrupted in the middle of an operation after a thousand of them.
-    struct Breaks(u64);
-
-    impl Session for Breaks {
-        fn device(&self) -> String {
-            "test".to_owned()
-        }
-        fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec::new("work", 1, 1)]
-        }
-        fn prepare(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
-            if self.0 > 1000 {
-                return Err(Fault::interrupted());
-            }
-            self.0 += operations;
-            Ok(())
-        }
-        fn verify(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn tally(&mut self) -> Tally {
-            Tally::default()
-        }
-    }
-
-    fn broken(plan: StepPlan) -> (Result<(), Fault>, u64, Stage) {
-        let settings = Settings::new(plan, "test");
-        let mut session = Breaks(0);
-        let mut sampling =
-            Sampling { session: &mut session, settings: &settings, context: &Context::default() };
-        let mut stages = sampling.plan().unwrap();
-        let taken = sampling.take(&mut stages, 0, &mut Vec::new());
-        (taken, session.0, stages.remove(0).stage())
-    }
-
     /// Regression: no sample was left of 453 reads of 10^9.
     #[test]
     fn what_was_done_before_an_operation_that_was_cut_short_is_kept() {
-        let (taken, done, stage) = broken(StepPlan::ByStage(1 << 40));
+        let mut done = 0;
+        let settings = Settings::new(StepPlan::ByStage(1 << 40), "test");
+        let (taken, stage) = sampled(&settings, 1, |operations| {
+            if done > 1000 {
+                return Err(Fault::interrupted());
+            }
+            done += operations;
+            Ok(())
+        });
         assert_eq!(taken, Err(Fault::interrupted()));
         assert_eq!((stage.ops_per_sample, stage.sample_ns.len()), (done, 1));
     }

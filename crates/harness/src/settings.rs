@@ -8,7 +8,7 @@ use std::time::Duration;
 use daqmeter_record::{Order, Role};
 use daqmeter_stats::{Random, Rate};
 
-use crate::refusal::Refusal;
+use crate::Fault;
 
 type Measured = Result<Rate, String>;
 
@@ -40,38 +40,31 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub time: Duration,
-    /// Limits of this invocation that points of equal placement share; `None` measures each anew.
-    known: Option<Arc<Mutex<BTreeMap<String, Measured>>>>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { time: Duration::from_millis(150), known: None }
-    }
+    /// Limits of this invocation, which points of equal placement share.
+    known: Arc<Mutex<BTreeMap<String, Measured>>>,
 }
 
 impl Limits {
-    /// Measures each limit once in this invocation, for all points that have it. Clones share the
-    /// results.
-    pub fn shared(time: Duration) -> Self {
-        Limits { time, known: Some(Arc::default()) }
+    /// Time of a limit's measurement outside of plans.
+    pub const USUAL_TIME: Duration = Duration::from_millis(150);
+
+    /// Measures each limit once, for `time`. Clones share the results.
+    pub fn new(time: Duration) -> Self {
+        Limits { time, known: Arc::default() }
     }
 
     /// Returns the known rate, or that of `measure`. A failure is kept, too, and not tried again.
     pub(crate) fn rate(
         &self,
         key: String,
-        measure: impl FnOnce() -> Result<Measured, Refusal>,
-    ) -> Result<Measured, Refusal> {
-        let Some(known) = &self.known else {
-            return measure();
-        };
-        let found = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        measure: impl FnOnce() -> Result<Measured, Fault>,
+    ) -> Result<Measured, Fault> {
+        let found = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(rate) = found {
             return Ok(rate);
         }
         let rate = measure()?;
-        known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate.clone());
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate.clone());
         Ok(rate)
     }
 }
@@ -85,7 +78,7 @@ impl Settings {
             study: study.into(),
             role: Role::default(),
             stop: StopFlag::default(),
-            limits: Limits::default(),
+            limits: Limits::new(Limits::USUAL_TIME),
             waive: false,
         }
     }
@@ -131,17 +124,12 @@ mod tests {
             measured.set(measured.get() + 1);
             Ok(Ok(Rate::exactly(f64::from(measured.get()))))
         };
-        let shared = Limits::shared(Duration::from_millis(1));
+        let shared = Limits::new(Duration::from_millis(1));
         let again = shared.clone();
         let is = |rate: f64| Ok(Ok(Rate::exactly(rate)));
         assert_eq!(shared.rate("a on 0".into(), measure), is(1.0));
         assert_eq!(again.rate("a on 0".into(), measure), is(1.0));
         assert_eq!(again.rate("a on 1".into(), measure), is(2.0));
-        let each = Limits::default();
-        assert_eq!(
-            (each.rate("a".into(), measure), each.rate("a".into(), measure)),
-            (is(3.0), is(4.0))
-        );
         let failed = || Ok(Err("bytes differ".to_owned()));
         assert_eq!(shared.rate("b".into(), failed), Ok(Err("bytes differ".to_owned())));
         assert_eq!(again.rate("b".into(), measure), Ok(Err("bytes differ".to_owned())));

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::{did_you_mean, text_file, text_input};
+use crate::request::{did_you_mean, nearest_of};
+use crate::{text_file, text_input};
 
 /// Files of one kind that ship with daqmeter.
 #[derive(Clone, Copy, Debug)]
@@ -96,15 +97,6 @@ impl TomlText {
             let hint = nearest_of(&message);
             format!("{}:{line}: {message}{hint}", self.name)
         })
-    }
-}
-
-/// Finds the nearest name: serde quotes the unknown name and then the expected ones in backticks.
-pub fn nearest_of(message: &str) -> String {
-    let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match names.split_first() {
-        Some((wrong, expected)) if message.starts_with("unknown ") => did_you_mean(wrong, expected),
-        _ => String::new(),
     }
 }
 

@@ -15,7 +15,7 @@ pub fn text_file(path: &Path) -> io::Result<String> {
 pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
     // The check precedes the open, because opening a pipe waits for a writer.
     if path.metadata()?.is_file() {
-        text_of(path, max_bytes)
+        text_input_up_to(path, max_bytes)
     } else {
         Err(invalid("not a regular file"))
     }
@@ -23,12 +23,17 @@ pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
 
 /// Returns the text of a file of the command line, which may be a pipe; at most 1 MiB.
 pub fn text_input(path: &Path) -> io::Result<String> {
-    text_of(path, MAX_BYTES)
+    text_input_up_to(path, MAX_BYTES)
 }
 
 /// Returns a longer text than [`text_input`], of at most `max_bytes`.
 pub fn text_input_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
-    text_of(path, max_bytes)
+    let mut text = String::new();
+    let read = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
+    if read as u64 > max_bytes {
+        return Err(invalid(format!("longer than {max_bytes} bytes")));
+    }
+    Ok(text)
 }
 
 /// Longest line of [`next_line`]: rows of tables have a few hundred bytes.
@@ -48,16 +53,6 @@ pub fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bo
         line.pop();
     }
     Ok(read > 0)
-}
-
-fn text_of(path: &Path, max_bytes: u64) -> io::Result<String> {
-    let mut text = String::new();
-    let read = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
-    if read as u64 > max_bytes {
-        Err(invalid(format!("longer than {max_bytes} bytes")))
-    } else {
-        Ok(text)
-    }
 }
 
 fn invalid(problem: impl Into<String>) -> io::Error {

@@ -30,17 +30,7 @@ impl Watched {
         self.record.origin_ns
     }
 
-    /// Ends the measurement and returns its record. Faults and ledgers that do not close fail the
-    /// record.
-    pub fn end(
-        self,
-        found: Tally,
-        observed: Option<Observations>,
-        faults: Vec<String>,
-    ) -> RunRecord {
-        self.so_far(found, observed, faults)
-    }
-
+    /// Returns the record until now. Faults and ledgers that do not close fail it.
     pub fn so_far(
         &self,
         found: Tally,
@@ -83,7 +73,7 @@ mod tests {
             warnings: vec!["some are missing".to_owned()],
             ..Tally::default()
         };
-        let record = watched.end(found, None, Vec::new());
+        let record = watched.so_far(found, None, Vec::new());
         assert_eq!((record.study.as_str(), record.origin_ns), ("copy/trace", began));
         assert!(record.wall_ns >= 30_000_000 && record.memory.peak_rss_bytes > 0);
         let host = &record.host_cpu;
@@ -101,8 +91,8 @@ mod tests {
         ledger.delivered = 1;
         let found = Tally { ledgers: vec![ledger], ..Tally::default() };
         let reason = |record: RunRecord| record.outcome.reason().unwrap_or("").to_owned();
-        assert!(reason(watch().end(found, None, Vec::new())).starts_with("ledger: "));
+        assert!(reason(watch().so_far(found, None, Vec::new())).starts_with("ledger: "));
         let faults = vec!["net: counted nothing".to_owned()];
-        assert_eq!(reason(watch().end(Tally::default(), None, faults)), "net: counted nothing");
+        assert_eq!(reason(watch().so_far(Tally::default(), None, faults)), "net: counted nothing");
     }
 }

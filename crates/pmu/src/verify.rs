@@ -337,7 +337,7 @@ pub fn checked(
     };
     let is_failed = |check: &&CounterCheck| check.verdict == CounterVerdict::Fail;
     let faults = checks.iter().filter(is_failed).map(CounterCheck::sentence).collect();
-    let record = watched.end(found, None, faults);
+    let record = watched.so_far(found, None, faults);
     Ok((checks, record))
 }
 

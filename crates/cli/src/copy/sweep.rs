@@ -129,7 +129,7 @@ impl Sweep {
         cpus: &[u32],
     ) -> Result<ExitCode, Failure> {
         let requests = self.requests(verb, lanes)?;
-        bench.runner.limits = Limits::shared(LIMIT_TIME);
+        bench.runner.limits = Limits::new(LIMIT_TIME);
         let plan = StepPlan::ByStage(self.sampled.reps);
         let settings = bench.runner.settings(plan, verb.study, cpus);
         self.sampled.measure(bench, requests, &settings, verb.files, verb.text)

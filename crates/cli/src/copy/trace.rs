@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(device) => by_module(arguments, device, &stop)?,
         None => by_proc(arguments, &stop)?,
     };
-    recorder.take(watched.end(traced.found, None, Vec::new()))?;
+    recorder.take(watched.so_far(traced.found, None, Vec::new()))?;
     if let Some(folder) = &arguments.classic {
         write_files(folder, &traced.files)?;
     }

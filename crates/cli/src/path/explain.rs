@@ -107,8 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn own_cores(host: &Host, near: Option<u32>, threads: &[PathThread]) -> Option<Vec<u32>> {
     let is_chosen = threads.iter().any(|thread| thread.cpu.is_some());
     let busy_ns: Vec<f64> = threads.iter().map(|thread| thread.busy_ns as f64).collect();
-    let has_cores = threads.len() <= placement::cores(host);
-    (has_cores && !is_chosen).then(|| placement::spread(host, near, &busy_ns))
+    if is_chosen { None } else { placement::own_cores(host, near, &busy_ns) }
 }
 
 const MIN_TIME: Duration = Duration::from_millis(5);
