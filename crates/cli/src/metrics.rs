@@ -113,15 +113,18 @@ impl Page {
 
     pub(crate) fn so_far(&self, record: &RunRecord) {
         for row in daqmeter_report::rows(std::slice::from_ref(record)) {
-            let labels = [("study", &*row.study), ("device", &*row.device), ("stage", &*row.stage)];
+            let Some(stage) = row.stage else { continue };
+            let labels =
+                [("study", &*record.study), ("device", row.device), ("stage", &*stage.name)];
             let put = |name, value| self.values().insert((name, written(&labels)), value);
-            if row.n > 0 {
-                put("daqmeter_stage_operations", row.n as f64 * row.ops_per_sample as f64);
-                put("daqmeter_median_seconds", row.median_ns * 1e-9);
-                put("daqmeter_rate_bytes_per_second", row.rate_bytes_per_s);
+            if row.summary.n > 0 {
+                let operations = row.summary.n as f64 * stage.ops_per_sample as f64;
+                put("daqmeter_stage_operations", operations);
+                put("daqmeter_median_seconds", row.summary.median * 1e-9);
+                put("daqmeter_rate_bytes_per_second", row.rate.per_s);
             }
-            if let Some(fraction) = row.fraction.filter(|_| !row.is_above_limit) {
-                put("daqmeter_limit_fraction", fraction);
+            if let Some(share) = row.share.filter(|share| !share.is_above) {
+                put("daqmeter_limit_fraction", share.fraction);
             }
         }
     }

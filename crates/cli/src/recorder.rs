@@ -118,7 +118,7 @@ impl Recorder {
             tell(&format!("daqmeter: {study}: FAILED: {reason}"));
         }
         if let Some(path) = output {
-            let page = daqmeter_report::page(&self.records).map_err(Failure::refused)?;
+            let page = daqmeter_report::page(&self.records);
             write_file(path, &page)?;
             if !quiet {
                 tell(&format!("wrote {}", path.display()));

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::export::{DataFrame, counters, parquet, sample_parts, series, stages};
+use daqmeter_report::export::{DataFrame, counters, sample_parts, series, stages};
 use daqmeter_report::figures::copy_study::study;
-use daqmeter_report::{answers_text, page, page_of, table};
+use daqmeter_report::{answers_text, page, page_of, parquet, table};
 
 use crate::files::{read_all, shown};
 use crate::named::Replaced;
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let output = named.as_ref().filter(|path| path.as_os_str() != "-");
     let text = match format {
         Format::Csv | Format::Parquet => return data(arguments, format, output, &records),
-        Format::Html => page(&records).map_err(Failure::refused)?,
+        Format::Html => page(&records),
         Format::CopyFigures => copy_figures(&records)?,
         Format::Md => table::markdown(&records),
         Format::Text => text(&records),
@@ -168,7 +168,7 @@ fn data(
             return frames.map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part));
         }
         (None, _) => return Err(Failure::refused("parquet goes to a file: name it with --output")),
-        (Some(path), Format::Parquet) => write_with(path, |sink| parquet(frames, sink))?,
+        (Some(path), Format::Parquet) => write_with(path, |sink| parquet::write(frames, sink))?,
         (Some(path), _) => write_with(path, |sink| {
             frames.map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
         })?,
@@ -194,5 +194,5 @@ fn copy_figures(records: &[RunRecord]) -> Result<String, Failure> {
             "the records fill none of the figures; see the commands above",
         ));
     }
-    page_of(records, figures, &[]).map_err(Failure::refused)
+    Ok(page_of(records, figures, &[]))
 }

@@ -106,7 +106,7 @@ fn show(
     let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
     let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
     if let Some(path) = &arguments.common.recording.output.clone().or(several) {
-        let page = page_of(records, figures(records), &shown).map_err(Failure::refused)?;
+        let page = page_of(records, figures(records), &shown);
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }

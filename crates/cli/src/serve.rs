@@ -106,7 +106,7 @@ fn page(file: &Path) -> Result<Answer, String> {
     // The file may grow meanwhile.
     let reader = BufReader::with_capacity(1 << 20, opened.take(MAX_FILE_BYTES));
     let contents = jsonl::read_printable(reader).map_err(|error| error.to_string())?;
-    let page = daqmeter_report::page(&contents.records).map_err(|error| error.to_string())?;
+    let page = daqmeter_report::page(&contents.records);
     Ok(Answer::html(page))
 }
 

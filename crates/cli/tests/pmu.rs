@@ -156,7 +156,7 @@ fn an_emulated_mesh_is_counted_recorded_and_replayed() {
     let shown = said(&["replay", &out, "--bytes", "both"]);
     assert!(shown.contains("XP 0x68") && shown.contains("3 intervals"), "{shown}");
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("id=\"mesh-0\"") && page.matches("data-node=").count() >= 4);
+    assert!(page.contains("id=\"mesh-0\"") && page.matches("class=\"heat\"").count() >= 4);
 }
 
 #[test]

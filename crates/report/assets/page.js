@@ -9,13 +9,8 @@
   addEventListener("unhandledrejection", fault);
   document.addEventListener("securitypolicyviolation", fault);
   document.body.dataset.faults = "0";
-  // What the section of an element is drawn from.
-  const data = new WeakMap();
-  const dataOf = (element) => {
-    const section = element.closest("section");
-    if (!data.has(section)) data.set(section, JSON.parse(section.querySelector("script[type='application/json']").textContent));
-    return data.get(section);
-  };
+  // The data of the section of an element.
+  const dataOf = (element) => JSON.parse(element.closest("section").querySelector("script[type='application/json']").textContent);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const digits = (v) => v == null ? "–" : v === 0 ? "0" : String(Number(v.toPrecision(4)));
   const bytes = (v) => {
@@ -184,20 +179,11 @@
     legendTakesFocus(chart);
     charts.set(host, chart);
   };
-  // What was taken off the page goes, what is new is drawn.
   const draw = () => {
-    charts.forEach((chart, host) => {
-      if (host.isConnected) return;
-      chart.destroy();
-      charts.delete(host);
-    });
-    hosts().filter((host) => !charts.has(host)).forEach(drawOne);
-    document.body.dataset.charts = String(charts.size);
-  };
-  const drawAnew = () => {
     charts.forEach((chart) => chart.destroy());
     charts.clear();
-    draw();
+    hosts().forEach(drawOne);
+    document.body.dataset.charts = String(charts.size);
   };
 
   // What a place of the horizontal axis is called.
@@ -341,61 +327,15 @@
     picture.src = drawing;
   });
   let pending;
-  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(drawAnew, 120); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAnew);
+  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 120); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   // On paper figures are light, as wide as the sheet, and two to a page.
   for (const [when, paper] of [["beforeprint", true], ["afterprint", false]]) {
-    addEventListener(when, () => { root.classList.toggle("paper", paper); drawAnew(); });
+    addEventListener(when, () => { root.classList.toggle("paper", paper); draw(); });
   }
 
-  // Meshes: colour and number of each counted node in the interval that the slider stands at.
-  const player = (slider) => {
-    const section = slider.closest("section");
-    const mesh = dataOf(section);
-    const output = section.querySelector("output");
-    const short = (v) => {
-      const unit = v < 1e3 ? [1, ""] : v < 1e6 ? [1e3, "k"] : v < 1e9 ? [1e6, "M"] : [1e9, "G"];
-      return digits(v / unit[0]) + unit[1] + "/s";
-    };
-    const show = () => {
-      const at = Number(slider.value);
-      mesh.rates[at].forEach((rate, node) => {
-        const box = section.querySelector(`[data-node="${node}"]`);
-        const text = section.querySelector(`[data-rate="${node}"]`);
-        if (!box) return;
-        box.setAttribute("fill-opacity", rate == null ? 0 : 0.1 + 0.75 * rate / (mesh.most || 1));
-        text.textContent = rate == null ? "–" : short(rate);
-      });
-      output.textContent = `until ${mesh.times_s[at].toFixed(1)} s`;
-    };
-    slider.addEventListener("input", show);
-    const button = section.querySelector(".play");
-    let timer = null;
-    button.addEventListener("click", () => {
-      if (timer) { clearInterval(timer); timer = null; button.textContent = "Play"; return; }
-      button.textContent = "Stop";
-      if (Number(slider.value) >= Number(slider.max)) slider.value = 0;
-      timer = setInterval(() => {
-        if (!button.isConnected) clearInterval(timer);
-        if (Number(slider.value) >= Number(slider.max)) { button.click(); return; }
-        slider.value = Number(slider.value) + 1;
-        show();
-      }, 250);
-    });
-    show();
-  };
-
-  const players = new WeakSet();
-  const refresh = () => {
-    draw();
-    document.querySelectorAll(".player input").forEach((slider) => {
-      if (players.has(slider)) return;
-      players.add(slider);
-      player(slider);
-    });
-    // For the test in a browser: every figure can be saved in every form.
-    const figures = hosts().map(dataOf);
-    document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
-  };
-  refresh();
+  draw();
+  // For the test in a browser: every figure can be saved in every form.
+  const figures = hosts().map(dataOf);
+  document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
 })();

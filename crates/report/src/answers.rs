@@ -8,23 +8,13 @@ use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 use crate::families::pmu::verified;
 pub use crate::family::PlainAnswer;
-use crate::{findings, rate, several};
+use crate::{findings, rate};
 
-/// Returns the answers that the records of each host support. Records that failed or exceed their
-/// limit support none.
-pub fn answers(all: &[RunRecord]) -> Vec<PlainAnswer> {
-    several::each(all, |host, all| {
-        let mut answers = answers_of(&rate::usable(all), all);
-        if let Some(host) = host {
-            let named =
-                |answer: &mut PlainAnswer| answer.answer.insert_str(0, &format!("{host}: "));
-            answers.iter_mut().for_each(named);
-        }
-        answers
-    })
-}
-
-fn answers_of(usable: &[RunRecord], all: &[RunRecord]) -> Vec<PlainAnswer> {
+/// Returns the answers that the records support. Records that failed or exceed their limit support
+/// none.
+pub fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
+    let all = &*rate::of_first_host(records);
+    let usable = &*rate::usable(all);
     let of_families = FAMILIES.iter().flat_map(|family| family.questions).map(|own| {
         let answer = (own.answer)(usable)?;
         Some(PlainAnswer { question: own.question, answer, figure: own.figure })

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use daqmeter_record::Stage;
 use daqmeter_record::units::{plural, show_ns, significant};
 
+use crate::families::label;
 use crate::rate::{shown_interval, shown_share};
 use crate::rows::StageRow;
+use crate::samples::cpu_fraction;
 
 /// Value of a table. A missing number has its type, so that the type of a column does not depend on
 /// the records.
@@ -67,9 +70,11 @@ impl From<f64> for Cell {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Unit {
-    Plain,
+    /// Text, shown of rows without a stage, too.
+    Text,
+    Number,
     Ns,
     Fraction,
     BytesPerS,
@@ -79,18 +84,22 @@ pub(crate) struct StageColumn {
     /// Name in exports; empty for columns for people alone.
     pub(crate) name: &'static str,
     /// Heading for people; empty for columns of exports alone.
-    pub(crate) heading: &'static str,
+    heading: &'static str,
     unit: Unit,
-    pub(crate) value: fn(&StageRow) -> Cell,
+    value: fn(&StageRow<'_>) -> Cell,
 }
 
 const fn column(
     name: &'static str,
     heading: &'static str,
     unit: Unit,
-    value: fn(&StageRow) -> Cell,
+    value: fn(&StageRow<'_>) -> Cell,
 ) -> StageColumn {
     StageColumn { name, heading, unit, value }
+}
+
+fn of_stage(row: &StageRow<'_>, value: impl Fn(&Stage) -> Cell) -> Cell {
+    row.stage.map_or(Cell::None, value)
 }
 
 /// Returns the lower or upper end of an interval.
@@ -102,45 +111,63 @@ fn high(interval: Option<(f64, f64)>) -> Cell {
     interval.map(|(_, high)| high).into()
 }
 
-use Unit::{BytesPerS, Fraction, Ns, Plain};
+fn limit(row: &StageRow<'_>) -> Option<(f64, f64)> {
+    row.limit?.interval
+}
+
+use Unit::{BytesPerS, Fraction, Ns, Number, Text};
 
 /// Columns of all outputs. The study is for people alone: exports begin with it
 /// ([`crate::export`]).
 pub(crate) const COLUMNS: [StageColumn; 28] = [
-    column("", "study", Plain, |row| row.study.as_str().into()),
-    column("device", "device", Plain, |row| row.device.as_str().into()),
-    column("stage", "", Plain, |row| row.stage.as_str().into()),
-    column("label", "stage", Plain, |row| row.label.as_str().into()),
-    column("point", "point", Plain, |row| row.point.as_str().into()),
-    column("n", "n", Plain, |row| (row.n as u64).into()),
-    column("ops_per_sample", "", Plain, |row| row.ops_per_sample.into()),
-    column("bytes_per_op", "", Plain, |row| row.bytes_per_op.into()),
-    column("carried_bytes", "", Plain, |row| row.carried_bytes.map(|bytes| bytes as f64).into()),
-    column("median_ns", "median", Ns, |row| row.median_ns.into()),
-    column("ci_low_ns", "", Ns, |row| row.ci_ns.0.into()),
-    column("ci_high_ns", "", Ns, |row| row.ci_ns.1.into()),
-    column("spread", "spread [%]", Fraction, |row| row.spread.into()),
-    column("p99_ns", "p99", Ns, |row| row.p99_ns.into()),
-    column("outliers", "", Plain, |row| (row.outliers as u64).into()),
-    column("rate_bytes_per_s", "MB/s", BytesPerS, |row| row.rate_bytes_per_s.into()),
-    column("", "95 % MB/s", Plain, |row| shown_interval(row.rate_interval_bytes_per_s).into()),
-    column("rate_low_bytes_per_s", "", BytesPerS, |row| low(row.rate_interval_bytes_per_s)),
-    column("rate_high_bytes_per_s", "", BytesPerS, |row| high(row.rate_interval_bytes_per_s)),
-    column("limit_bytes_per_s", "limit MB/s", BytesPerS, |row| row.limit_bytes_per_s.into()),
-    column("limit_low_bytes_per_s", "", BytesPerS, |row| low(row.limit_interval_bytes_per_s)),
-    column("limit_high_bytes_per_s", "", BytesPerS, |row| high(row.limit_interval_bytes_per_s)),
-    column("fraction", "", Fraction, |row| row.fraction.into()),
-    column("", "of limit", Plain, |row| shown_share(row.share()).into()),
-    column("cpu_fraction", "CPU [%]", Fraction, |row| row.cpu_fraction.into()),
-    column("doubt", "", Plain, |row| if row.is_above_limit { "above-limit" } else { "" }.into()),
-    column("disturbed", "", Plain, |row| row.disturbed.as_str().into()),
-    column("", "note", Plain, |row| note(row).into()),
+    column("", "study", Text, |row| row.record.study.as_str().into()),
+    column("device", "device", Text, |row| row.device.into()),
+    column("stage", "", Text, |row| of_stage(row, |stage| stage.name.as_str().into())),
+    column("label", "stage", Text, |row| of_stage(row, |stage| label(row.record, stage).into())),
+    column("point", "point", Text, |row| row.point.as_str().into()),
+    column("n", "n", Number, |row| (row.summary.n as u64).into()),
+    column("ops_per_sample", "", Number, |row| row.ops_per_sample().into()),
+    column("bytes_per_op", "", Number, |row| of_stage(row, |stage| stage.bytes_per_op.into())),
+    column("carried_bytes", "", Number, |row| {
+        of_stage(row, |stage| stage.carried_bytes.map(|bytes| bytes as f64).into())
+    }),
+    column("median_ns", "median", Ns, |row| row.summary.median.into()),
+    column("ci_low_ns", "", Ns, |row| row.summary.median_ci.0.into()),
+    column("ci_high_ns", "", Ns, |row| row.summary.median_ci.1.into()),
+    column("spread", "spread [%]", Fraction, |row| row.summary.relative_spread().into()),
+    // A mean of several operations has no percentile of one.
+    column("p99_ns", "p99", Ns, |row| row.summary.p99.filter(|_| row.ops_per_sample() <= 1).into()),
+    column("outliers", "", Number, |row| (row.summary.outliers as u64).into()),
+    column("rate_bytes_per_s", "MB/s", BytesPerS, |row| row.rate.per_s.into()),
+    column("", "95 % MB/s", Number, |row| shown_interval(row.rate.interval).into()),
+    column("rate_low_bytes_per_s", "", BytesPerS, |row| low(row.rate.interval)),
+    column("rate_high_bytes_per_s", "", BytesPerS, |row| high(row.rate.interval)),
+    column("limit_bytes_per_s", "limit MB/s", BytesPerS, |row| {
+        row.limit.map(|limit| limit.per_s).into()
+    }),
+    column("limit_low_bytes_per_s", "", BytesPerS, |row| low(limit(row))),
+    column("limit_high_bytes_per_s", "", BytesPerS, |row| high(limit(row))),
+    column("fraction", "", Fraction, |row| row.share.map(|share| share.fraction).into()),
+    column("", "of limit", Number, |row| shown_share(row.share).into()),
+    column("cpu_fraction", "CPU [%]", Fraction, |row| {
+        of_stage(row, |stage| cpu_fraction(stage).into())
+    }),
+    column("doubt", "", Text, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
+    column("disturbed", "", Text, |row| row.disturbed.as_str().into()),
+    column("", "note", Text, |row| note(row).into()),
 ];
 
 impl StageColumn {
-    fn shown(&self, row: &StageRow) -> String {
-        match (self.unit, (self.value)(row)) {
-            (_, Cell::Float(None)) => "-".to_owned(),
+    pub(crate) fn cell(&self, row: &StageRow<'_>) -> Cell {
+        match row.stage {
+            None if self.unit != Text => Cell::None,
+            _ => (self.value)(row),
+        }
+    }
+
+    fn shown(&self, row: &StageRow<'_>) -> String {
+        match (self.unit, self.cell(row)) {
+            (_, Cell::None | Cell::Float(None)) => "-".to_owned(),
             (Ns, Cell::Float(Some(ns))) => show_ns(ns),
             (Fraction, Cell::Float(Some(fraction))) => significant(fraction * 100.0, 3),
             (BytesPerS, Cell::Float(Some(rate))) if rate > 0.0 => significant(rate / 1e6, 4),
@@ -150,14 +177,16 @@ impl StageColumn {
     }
 }
 
-fn note(row: &StageRow) -> String {
-    let undone = row.undone().map(|(how, _)| how.to_uppercase());
-    let doubt = row.is_above_limit.then(|| "ABOVE ITS LIMIT".to_owned());
-    let disturbed = (!row.disturbed.is_empty()).then(|| format!("UNSOUND: {}", row.disturbed));
-    let emulated = row.emulated.then(|| "emulated".to_owned());
-    let means = (row.ops_per_sample > 1).then(|| format!("means of {}", row.ops_per_sample));
-    let outliers = (row.outliers > 0).then(|| plural(row.outliers as u64, "outlier"));
-    let all = [undone, doubt, disturbed, emulated, means, outliers];
+fn note(row: &StageRow<'_>) -> String {
+    let (ops, outliers) = (row.ops_per_sample(), row.summary.outliers as u64);
+    let all = [
+        row.undone().map(|(how, _)| how.to_uppercase()),
+        row.is_above_limit().then(|| "ABOVE ITS LIMIT".to_owned()),
+        (!row.disturbed.is_empty()).then(|| format!("UNSOUND: {}", row.disturbed)),
+        row.emulated.then(|| "emulated".to_owned()),
+        (ops > 1).then(|| format!("means of {ops}")),
+        (outliers > 0).then(|| plural(outliers, "outlier")),
+    ];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -169,8 +198,8 @@ pub(crate) struct ShownTable {
     pub(crate) lines: Vec<Vec<String>>,
 }
 
-pub(crate) fn shown(rows: &[StageRow]) -> ShownTable {
-    let studies = rows.windows(2).any(|pair| pair[0].study != pair[1].study);
+pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
+    let studies = rows.windows(2).any(|pair| pair[0].record.study != pair[1].record.study);
     let points = rows.iter().any(|row| !row.point.is_empty());
     let is_shown = |column: &&StageColumn| match column.heading {
         "" => false,

@@ -5,21 +5,21 @@
 //! ([`counters`]) or value of a time series ([`series`]). Names of columns carry their unit last,
 //! as in the record. Parameters of workloads are columns of their own, `param.<name>`.
 
-use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::iter::repeat_n;
 use std::time::UNIX_EPOCH;
 
 use daqmeter_record::units::plural;
-use daqmeter_record::{Outcome, Param, RunRecord, sanitise};
+use daqmeter_record::{Counter, Outcome, Param, RunRecord, sanitise};
 
+use crate::columns::COLUMNS;
 pub use crate::columns::Cell;
-use crate::columns::{COLUMNS, StageColumn};
 use crate::families::label;
-#[cfg(feature = "parquet")]
-pub use crate::parquet::{ParquetError, parquet};
+use crate::families::pmu::rate_at;
 use crate::rate::undone;
 use crate::rows::{StageRow, outcome_of, points, rows_of};
+use crate::samples::stages as stages_of;
 
 /// Narrowest type of a column that holds all of its values: a parameter may be a number for one
 /// engine and a name for another.
@@ -80,10 +80,10 @@ pub struct DataColumn {
 }
 
 impl DataColumn {
-    fn push(&mut self, cell: Cell, count: usize) {
+    fn push(&mut self, cell: Cell) {
         match self.runs.last_mut() {
-            Some((last, rows)) if *last == cell => *rows += count,
-            _ => self.runs.push((cell, count)),
+            Some((last, rows)) if *last == cell => *rows += 1,
+            _ => self.runs.push((cell, 1)),
         }
     }
 
@@ -96,12 +96,6 @@ impl DataColumn {
     }
 }
 
-type Named = (Cow<'static, str>, Cell);
-
-fn named(name: &'static str, value: impl Into<Cell>) -> Named {
-    (Cow::Borrowed(name), value.into())
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataFrame {
     pub columns: Vec<DataColumn>,
@@ -109,6 +103,13 @@ pub struct DataFrame {
 }
 
 impl DataFrame {
+    /// Makes a table without rows: the columns of every table, then its own.
+    fn new<'a>(own: impl IntoIterator<Item = &'a str>) -> DataFrame {
+        let names = CONTEXT.into_iter().chain(own);
+        let columns = names.map(|name| DataColumn { name: name.to_owned(), runs: Vec::new() });
+        DataFrame { columns: columns.collect(), rows: 0 }
+    }
+
     pub fn len(&self) -> usize {
         self.rows
     }
@@ -117,26 +118,10 @@ impl DataFrame {
         self.rows == 0
     }
 
-    /// Appends a row. Each name of a row becomes a column.
-    fn push(&mut self, row: impl IntoIterator<Item = Named>) {
-        let mut is_set = vec![false; self.columns.len()];
-        for (expected, (name, cell)) in row.into_iter().enumerate() {
-            let has_name = |column: &DataColumn| column.name == name;
-            let at = match self.columns.get(expected) {
-                Some(column) if has_name(column) => expected,
-                _ => self.columns.iter().position(has_name).unwrap_or_else(|| {
-                    let mut column = DataColumn { name: name.into_owned(), runs: Vec::new() };
-                    column.push(Cell::None, self.rows);
-                    self.columns.push(column);
-                    is_set.push(true);
-                    self.columns.len() - 1
-                }),
-            };
-            is_set[at] = true;
-            self.columns[at].push(cell, 1);
-        }
-        let unset = self.columns.iter_mut().zip(is_set).filter(|(_, is_set)| !is_set);
-        unset.for_each(|(column, _)| column.push(Cell::None, 1));
+    /// Appends a row with a cell for each column.
+    fn push(&mut self, context: &[Cell], own: impl IntoIterator<Item = Cell>) {
+        let cells = context.iter().cloned().chain(own);
+        self.columns.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
         self.rows += 1;
     }
 
@@ -161,26 +146,31 @@ impl DataFrame {
     }
 }
 
-fn context(record: &RunRecord, outcome: &Outcome, emulated: bool) -> [Named; 10] {
+const CONTEXT: [&str; 10] = [
+    "run_id", "time_utc", "study", "engine", "target", "workload", "outcome", "reason", "host",
+    "emulated",
+];
+
+fn context(record: &RunRecord, outcome: &Outcome, emulated: bool) -> [Cell; CONTEXT.len()] {
     let (outcome, reason) = undone(outcome).unwrap_or(("ok", ""));
     let time = humantime::parse_rfc3339(&record.time_utc).ok();
     let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let time_ms = since.and_then(|since| i64::try_from(since.as_millis()).ok());
     [
-        named("run_id", record.run_id.as_str()),
-        named("time_utc", Cell::Time(time_ms)),
-        named("study", record.study.as_str()),
-        named("engine", record.engine.name.as_str()),
-        named("target", record.engine.target.as_str()),
-        named("workload", record.workload.to_string()),
-        named("outcome", outcome),
-        named("reason", reason),
-        named("host", host(record)),
-        named("emulated", Cell::Flag(emulated)),
+        record.run_id.as_str().into(),
+        Cell::Time(time_ms),
+        record.study.as_str().into(),
+        record.engine.name.as_str().into(),
+        record.engine.target.as_str().into(),
+        record.workload.to_string().into(),
+        outcome.into(),
+        reason.into(),
+        host(record).into(),
+        Cell::Flag(emulated),
     ]
 }
 
-fn context_of(record: &RunRecord) -> [Named; 10] {
+fn context_of(record: &RunRecord) -> [Cell; CONTEXT.len()] {
     context(record, &record.outcome, record.engine.emulated)
 }
 
@@ -198,58 +188,61 @@ fn host(record: &RunRecord) -> String {
 /// Returns one row for each stage of each lane. A record without lanes (waived, failed) is a row
 /// with its reason and without numbers.
 pub fn stages(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::default();
+    let about = ["cpu_model", "logical_cpus", "kernel", "tool_version", "git_revision"];
+    let summary = || COLUMNS.iter().filter(|column| !column.name.is_empty());
+    let params: BTreeSet<&String> =
+        records.iter().flat_map(|record| record.workload.params.keys()).collect();
+    let headings: Vec<String> = params.iter().map(|name| format!("param.{name}")).collect();
+    let names = about.into_iter().chain(summary().map(|column| column.name));
+    let mut frame = DataFrame::new(names.chain(headings.iter().map(String::as_str)));
     for (record, point) in records.iter().zip(points(records)) {
-        let mut rows = rows_of(record);
+        let mut rows = rows_of(record, &point);
         if rows.is_empty() {
-            rows.push(StageRow::empty(record, "", record.outcome.clone()));
+            rows.push(StageRow::new(record, None, None, &point));
         }
-        for mut row in rows {
-            row.point.clone_from(&point);
-            let about = [
-                named("cpu_model", record.host.cpu_model.as_str()),
-                named("logical_cpus", u64::from(record.host.logical_cpus)),
-                named("kernel", record.host.kernel.as_str()),
-                named("tool_version", record.tool.version.as_str()),
-                named("git_revision", record.tool.git_revision.as_str()),
+        for row in rows {
+            let about: [Cell; 5] = [
+                record.host.cpu_model.as_str().into(),
+                u64::from(record.host.logical_cpus).into(),
+                record.host.kernel.as_str().into(),
+                record.tool.version.as_str().into(),
+                record.tool.git_revision.as_str().into(),
             ];
-            let value = |column: &StageColumn| match column.name {
-                "device" | "point" => (column.value)(&row),
-                _ if row.stage.is_empty() => Cell::None,
-                _ => (column.value)(&row),
-            };
-            let own = COLUMNS.iter().filter(|column| !column.name.is_empty());
-            let own = own.map(|column| named(column.name, value(column)));
-            let params = record.workload.params.iter();
-            let params = params.map(|(name, value)| (format!("param.{name}").into(), value.into()));
-            let context = context(record, &row.outcome, row.emulated);
-            frame.push(context.into_iter().chain(about).chain(own).chain(params));
+            let own = summary().map(|column| column.cell(&row));
+            let value = |name: &&String| record.workload.params.get(*name);
+            let params = params.iter().map(|name| value(name).map_or(Cell::None, Cell::from));
+            let context = context(record, row.outcome, row.emulated);
+            frame.push(&context, about.into_iter().chain(own).chain(params));
         }
     }
     frame
 }
 
 pub fn samples(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::default();
+    let mut frame = DataFrame::new([
+        "device",
+        "stage",
+        "label",
+        "index",
+        "start_ns",
+        "sample_ns",
+        "ops",
+        "bytes_per_op",
+    ]);
     for record in records {
         for lane in &record.lanes {
             let context = context(record, outcome_of(record, lane), lane.is_emulated(record));
             for stage in &lane.stages {
-                let about = [
-                    named("device", lane.device.as_str()),
-                    named("stage", stage.name.as_str()),
-                    named("label", label(record, stage)),
+                let about: [Cell; 3] = [
+                    lane.device.as_str().into(),
+                    stage.name.as_str().into(),
+                    label(record, stage).into(),
                 ];
                 let times = stage.sample_starts_ns().zip(&stage.sample_ns).enumerate();
                 for (index, (start_ns, ns)) in times {
-                    let own = [
-                        named("index", index as u64),
-                        named("start_ns", start_ns),
-                        named("sample_ns", *ns),
-                        named("ops", stage.ops_per_sample),
-                        named("bytes_per_op", stage.bytes_per_op),
-                    ];
-                    frame.push(context.iter().chain(&about).cloned().chain(own));
+                    let (ops, bytes) = (stage.ops_per_sample, stage.bytes_per_op);
+                    let own = [index as u64, start_ns, *ns, ops, bytes].map(Cell::from);
+                    frame.push(&context, about.iter().cloned().chain(own));
                 }
             }
         }
@@ -261,8 +254,7 @@ pub fn samples(records: &[RunRecord]) -> DataFrame {
 /// are many. No record is split.
 pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = DataFrame> {
     let of = |record: &RunRecord| -> usize {
-        let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
-        stages.map(|stage| stage.sample_ns.len()).sum()
+        stages_of(record).map(|stage| stage.sample_ns.len()).sum()
     };
     let mut left = records;
     let parts = std::iter::from_fn(move || {
@@ -280,17 +272,13 @@ pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = 
 }
 
 pub fn counters(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::default();
+    let mut frame = DataFrame::new(["counter", "value", "unit", "share"]);
     for record in records {
         let context = context_of(record);
-        for counter in &record.counters {
-            let own = [
-                named("counter", counter.name.as_str()),
-                named("value", counter.value),
-                named("unit", counter.unit.as_str()),
-                named("share", counter.share),
-            ];
-            frame.push(context.iter().cloned().chain(own));
+        for Counter { name, value, unit, share } in &record.counters {
+            let own: [Cell; 4] =
+                [name.as_str().into(), (*value).into(), unit.as_str().into(), (*share).into()];
+            frame.push(&context, own);
         }
     }
     frame
@@ -299,19 +287,12 @@ pub fn counters(records: &[RunRecord]) -> DataFrame {
 /// Returns one row for each value of each time series, and for each interval of each event and
 /// rate.
 pub fn series(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::default();
+    let mut frame = DataFrame::new(["series", "time_ns", "value", "unit", "per_s", "share"]);
     for record in records {
         let context = context_of(record);
         let mut push = |name: &str, unit: &str, time_ns: u64, value, per_s, share| {
-            let own = [
-                named("series", name),
-                named("time_ns", time_ns),
-                named("value", Cell::Float(value)),
-                named("unit", unit),
-                named("per_s", Cell::Float(per_s)),
-                named("share", Cell::Float(share)),
-            ];
-            frame.push(context.iter().cloned().chain(own));
+            let [value, per_s, share] = [value, per_s, share].map(Cell::Float);
+            frame.push(&context, [name.into(), time_ns.into(), value, unit.into(), per_s, share]);
         };
         for series in &record.series {
             for (&time_ns, &value) in series.times_ns.iter().zip(&series.values) {
@@ -321,9 +302,7 @@ pub fn series(records: &[RunRecord]) -> DataFrame {
         let Some(observed) = &record.observed else { continue };
         for (at, &time_ns) in observed.end_ns.iter().enumerate() {
             for event in &observed.events {
-                let value = event.scaled(at);
-                let seconds = observed.seconds_of(event, at);
-                let per_s = value.zip(seconds).map(|(value, seconds)| value / seconds);
+                let (value, per_s) = (event.scaled(at), rate_at(observed, event, at));
                 push(&event.name, &event.unit, time_ns, value, per_s, event.share(at));
             }
             for metric in &observed.metrics {
@@ -386,10 +365,11 @@ mod tests {
 
     #[test]
     fn a_column_that_holds_numbers_and_names_is_text_and_rows_without_it_have_holes() {
-        let mut frame = DataFrame::default();
-        frame.push([named("a", 7_u64), named("b", Cell::Float(None))]);
-        frame.push([named("a", "seven"), named("c", Cell::Flag(true))]);
-        frame.push([named("c", Cell::Flag(false)), named("b", 1.5)]);
+        let mut frame = DataFrame::new(["a", "b", "c"]);
+        frame.columns.drain(..CONTEXT.len());
+        frame.push(&[], [7_u64.into(), Cell::Float(None), Cell::None]);
+        frame.push(&[], ["seven".into(), Cell::None, Cell::Flag(true)]);
+        frame.push(&[], [Cell::None, 1.5.into(), Cell::Flag(false)]);
         assert_eq!(frame.csv(true), "a,b,c\n7,,\nseven,,true\n,1.5,false\n");
         let types: Vec<CellType> = frame.columns.iter().map(DataColumn::cell_type).collect();
         assert_eq!(types, [CellType::Text, CellType::Float, CellType::Flag]);

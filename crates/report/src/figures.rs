@@ -8,7 +8,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_stats::Rate;
 use serde::Serialize;
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figure {
     pub id: String,
     pub title: String,
@@ -24,15 +24,16 @@ pub struct Figure {
     pub emulated: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChartKind {
+    #[default]
     Lines,
     Bars,
     Points,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
     pub label: &'static str,
     pub log: bool,
@@ -127,11 +128,7 @@ impl Plot {
             kind: self.kind,
             x: self.x.clone(),
             y: self.y.clone(),
-            xs: Vec::new(),
-            categories: Vec::new(),
-            series: Vec::new(),
-            command: String::new(),
-            emulated: false,
+            ..Figure::default()
         };
         let figure = drawn(blank, (self.marks)(records));
         Some(figure).filter(|figure| figure.xs.len() > usize::from(self.kind != ChartKind::Bars))

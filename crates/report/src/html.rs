@@ -1,9 +1,12 @@
 //! Self-contained HTML page without external requests.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use daqmeter_record::conditions::Conditions;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
-use daqmeter_record::{Host, RunRecord, sanitise};
-use minijinja::{AutoEscape, Environment, Value, context, escape_formatter};
+use daqmeter_record::{Host, Mesh, RunRecord};
+use minijinja::{Value, context};
 use serde::Serialize;
 
 use crate::advice::advice;
@@ -16,19 +19,14 @@ use crate::findings::chains;
 use crate::predicted::{self, predictions};
 use crate::rate::warnings;
 use crate::rows::{StageRow, rows};
-use crate::several;
 use crate::studies::ReproducedStudy;
+use crate::template::{rendered, serde};
 
-const TEMPLATE: &str = include_str!("../assets/page.html");
-const PARTS: &str = include_str!("../assets/parts.html");
+const PAGE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
-
-#[derive(Debug, thiserror::Error)]
-#[error("the page could not be made: {0}")]
-pub struct PageError(#[from] minijinja::Error);
 
 #[derive(Serialize)]
 struct DataTable {
@@ -37,56 +35,12 @@ struct DataTable {
     lines: Vec<Vec<String>>,
 }
 
-/// Makes the page of records.
-///
-/// # Errors
-/// Fails if the template does, which its test rules out.
-pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
+pub fn page(records: &[RunRecord]) -> String {
     page_of(records, figures(records), &[])
 }
 
 /// Makes the page of records with these figures and studies.
-///
-/// # Errors
-/// As [`page`].
-pub fn page_of(
-    records: &[RunRecord],
-    figures: Vec<Figure>,
-    studies: &[ReproducedStudy],
-) -> Result<String, PageError> {
-    let body = body(records, figures, studies)?;
-    let values = context! {
-        style => STYLE,
-        script => SCRIPT,
-        uplot_script => UPLOT_SCRIPT,
-        uplot_style => UPLOT_STYLE,
-        body => body,
-    };
-    rendered("page.html", TEMPLATE, values)
-}
-
-/// Fills a template. Text is escaped, and marks of direction are shown.
-pub(crate) fn rendered(name: &str, template: &str, values: Value) -> Result<String, PageError> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => {
-            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
-        }
-        _ => escape_formatter(out, state, value),
-    });
-    Ok(environment.render_named_str(name, template, values)?)
-}
-
-pub(crate) fn serde<T: Serialize>(value: T) -> Value {
-    Value::from(minijinja::value::Serde(value))
-}
-
-fn body(
-    records: &[RunRecord],
-    figures: Vec<Figure>,
-    studies: &[ReproducedStudy],
-) -> Result<String, PageError> {
+pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[ReproducedStudy]) -> String {
     let conditions = Conditions::of(records);
     let summary =
         |study: &ReproducedStudy| context! { study => serde(study), summary => study.summary() };
@@ -99,6 +53,10 @@ fn body(
     let in_table = &records[..records.len().min(MAX_ROWS)];
     let rows = rows(in_table);
     let values = context! {
+        style => STYLE,
+        script => SCRIPT,
+        uplot_script => UPLOT_SCRIPT,
+        uplot_style => UPLOT_STYLE,
         host => title(records),
         time => records.first().map(|record| record.time_utc.clone()),
         tool => tool,
@@ -122,20 +80,29 @@ fn body(
         ledgers => ledgers(records),
         records => records.len(),
     };
-    rendered("parts.html", PARTS, values)
+    rendered("page.html", PAGE, values)
 }
 
 fn title(records: &[RunRecord]) -> Option<String> {
-    /// Limit above which the names would fill the screen.
-    const MAX_NAMES: usize = 4;
     let host = &records.first()?.host;
-    let hosts = several::hosts(records);
-    Some(match hosts.len() {
-        1 if host.name.is_empty() => host.cpu_model.clone(),
-        1 => format!("{}: {}", host.name, host.cpu_model),
-        2..=MAX_NAMES => hosts.join(" and "),
-        count => format!("{} and {} other hosts", hosts[0], count - 1),
+    let name = match host.name.is_empty() {
+        true => host.cpu_model.clone(),
+        false => format!("{}: {}", host.name, host.cpu_model),
+    };
+    Some(match other_hosts(records).len() {
+        0 => name,
+        count => format!("{name}, and points of {}", plural(count as u64, "other host")),
     })
+}
+
+fn other_hosts(records: &[RunRecord]) -> BTreeSet<String> {
+    // Records of one run share their host.
+    let runs = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
+    let mut hosts: BTreeSet<String> = runs.map(|run| run[0].host.label()).collect();
+    if let Some(first) = records.first() {
+        hosts.remove(&first.host.label());
+    }
+    hosts
 }
 
 fn ledgers(records: &[RunRecord]) -> Vec<String> {
@@ -161,37 +128,24 @@ fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) ->
     lines
 }
 
-const MAX_FRAMES: usize = 3600;
-
-/// Returns every mesh with counted nodes, and those of records that only draw one.
+/// Returns every mesh, with the mean rates of its counted nodes.
 fn mesh_views(records: &[RunRecord]) -> Vec<Value> {
-    let mut views = Vec::new();
-    for record in records {
-        let Some(observed) = &record.observed else { continue };
-        let heats = pmu::frames(observed);
-        for mesh in &observed.meshes {
+    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let views = observed.flat_map(|(record, observed)| {
+        let heats = pmu::heats(observed, None);
+        let view = |mesh: &Mesh| {
             let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
-            let frames = heat.map_or(&[][..], |heat| &heat.frames);
-            let frames = &frames[frames.len().saturating_sub(MAX_FRAMES)..];
-            let (times_s, rates): (Vec<f64>, Vec<&Vec<Option<f64>>>) =
-                frames.iter().map(|(end_s, rates)| (end_s, rates)).unzip();
-            views.push(context! {
-                id => format!("mesh-{}", views.len()),
+            context! {
                 title => pmu::map::title(mesh),
-                event => heat.map(|heat| heat.event.clone()),
-                command => record.command.to_string(),
+                event => heat.map(|heat| &heat.event),
+                command => record.command.as_str(),
                 emulated => record.engine.emulated,
                 svg => pmu::map::svg(mesh, heat),
-                intervals => frames.len(),
-                data => context! {
-                    times_s => times_s,
-                    rates => serde(rates),
-                    most => heat.map_or(0.0, pmu::Heat::most),
-                },
-            });
-        }
-    }
-    views
+            }
+        };
+        observed.meshes.iter().map(view).collect::<Vec<_>>()
+    });
+    views.collect()
 }
 
 fn data_table(figure: Figure) -> DataTable {
@@ -215,9 +169,10 @@ fn data_table(figure: Figure) -> DataTable {
 }
 
 /// Returns for each point a fault, and its share of the limit in per cent, for the width of a bar.
-fn mark(row: &StageRow) -> (bool, String) {
-    let is_fault = row.undone().is_some() || row.is_above_limit || !row.disturbed.is_empty();
-    (is_fault, format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0))
+fn mark(row: &StageRow<'_>) -> (bool, String) {
+    let is_fault = row.undone().is_some() || row.is_above_limit() || !row.disturbed.is_empty();
+    let fraction = row.share.map_or(0.0, |share| share.fraction);
+    (is_fault, format!("{:.0}", fraction.clamp(0.0, 1.0) * 100.0))
 }
 
 /// Returns names and values of the first record's host.
@@ -292,11 +247,11 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         );
         notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
     }
-    let hosts = several::hosts(records);
-    if hosts.len() > 1 {
+    let others = other_hosts(records);
+    if !others.is_empty() {
         notes.push(format!(
-            "records of several hosts are on this page, and the block below is of the first: {}",
-            hosts.join("; ")
+            "figures, answers and the block below are of the first host; the points are also of {}",
+            others.into_iter().collect::<Vec<_>>().join("; ")
         ));
     }
     notes.sort();
@@ -312,9 +267,9 @@ mod tests {
 
     #[test]
     fn the_page_of_a_host_that_was_not_quiet_says_so_at_its_head_and_in_its_rows() {
-        let quiet = page(&[example()]).unwrap();
+        let quiet = page(&[example()]);
         assert!(!quiet.contains("UNSOUND"));
-        let page = page(&[crate::examples::disturbed()]).unwrap();
+        let page = page(&[crate::examples::disturbed()]);
         let head = &page[..page.find("<main>").unwrap()];
         assert!(
             head.contains("UNSOUND: other programs took 90 % of the time of all CPUs"),
@@ -332,14 +287,14 @@ mod tests {
         observed.meshes[0].nodes[0].kind = "<script>alert(1)</script>".into();
         observed.meshes[0].crosspoints[0].ports[0] = "<script>alert(1)</script>".into();
         record.observed = Some(Box::new(observed));
-        let page = page(&[record]).unwrap();
+        let page = page(&[record]);
         assert_eq!(page.matches("class=\"mesh\"").count(), 1);
         assert!(page.contains("id=\"mesh-0\"") && !page.contains("<script>alert(1)"));
     }
 
     #[test]
     fn the_page_is_whole_and_asks_nobody() {
-        let page = page(&[example()]).unwrap();
+        let page = page(&[example()]);
         assert!(page.contains("default-src 'none'"));
         for outside in ["src=\"http", "href=\"http", "@import", "url(http"] {
             assert!(!page.contains(outside), "{outside}");
@@ -355,7 +310,7 @@ mod tests {
             cpu_model: "\u{202e}<b>".into(),
             ..Default::default()
         });
-        let page = page(&[record]).unwrap();
+        let page = page(&[record]);
         assert!(
             !page.contains('\u{202e}') && page.contains("\\u202e&lt;b&gt;"),
             "nor does it turn the text around"
@@ -366,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_page_without_its_libraries() {
-        let page = page(&[example()]).unwrap();
+        let page = page(&[example()]);
         let lean = page
             .replace(UPLOT_SCRIPT, "[uPlot]")
             .replace(UPLOT_STYLE, "[uPlot style]")
@@ -375,23 +330,35 @@ mod tests {
     }
 
     #[test]
-    fn every_section_is_a_part_with_a_name_of_its_own() {
+    fn every_section_has_a_name_of_its_own() {
         let mut observed = example();
         observed.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
-        let page = page(&[observed]).unwrap();
-        let keys: Vec<&str> = page
-            .match_indices("\n<section")
-            .map(|(at, _)| page[at..].split("data-part=\"").nth(1).unwrap())
-            .map(|rest| rest.split('"').next().unwrap())
+        let page = page(&[observed]);
+        let sections = page.match_indices("\n<section").map(|(at, _)| &page[at..]);
+        let ids: Vec<&str> = sections
+            .map(|text| text.split("id=\"").nth(1).unwrap().split('"').next().unwrap())
             .collect();
-        let mut distinct = keys.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        assert!(keys.len() > 6 && distinct.len() == keys.len(), "{keys:?}");
+        let distinct: std::collections::BTreeSet<&&str> = ids.iter().collect();
+        assert!(ids.len() > 6 && distinct.len() == ids.len(), "{ids:?}");
+    }
+
+    #[test]
+    fn figures_and_answers_are_of_the_first_host_and_the_others_are_named() {
+        let of = |name: &str| {
+            let mut record = example();
+            name.clone_into(&mut Arc::make_mut(&mut record.host).name);
+            record
+        };
+        let (alone, both) = ([of("lab7")], [of("lab7"), of("lab8")]);
+        assert_eq!(figures(&both), figures(&alone));
+        assert_eq!(answers(&both), answers(&alone));
+        let page = page(&both);
+        assert!(page.contains("and points of 1 other host</h1>"));
+        assert!(page.contains("the points are also of lab8"));
     }
 
     #[test]
     fn no_records_still_make_a_page() {
-        assert!(page(&[]).unwrap().contains("No records"));
+        assert!(page(&[]).contains("No records"));
     }
 }

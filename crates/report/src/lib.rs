@@ -24,15 +24,15 @@ pub mod history;
 pub mod html;
 mod parameters;
 #[cfg(feature = "parquet")]
-mod parquet;
+pub mod parquet;
 pub mod points;
 mod predicted;
 pub mod rate;
 pub mod rows;
 mod samples;
-mod several;
 pub mod studies;
 pub mod table;
+mod template;
 
 pub use answers::{PlainAnswer, answers, answers_text};
 pub use families::copy::{classic as copy_classic, imported as copy_imported};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
-pub use parquet::errors::ParquetError;
+use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
@@ -16,7 +16,7 @@ use crate::export::{Cell, CellType, DataColumn, DataFrame};
 ///
 /// # Errors
 /// Returns errors of the sink, and an error for different columns.
-pub fn parquet<W: Write + Send>(
+pub fn write<W: Write + Send>(
     frames: impl IntoIterator<Item = DataFrame>,
     sink: W,
 ) -> Result<(), ParquetError> {
@@ -84,7 +84,7 @@ mod tests {
 
     fn read(frames: impl IntoIterator<Item = DataFrame>) -> SerializedFileReader<bytes::Bytes> {
         let mut bytes = Vec::new();
-        parquet(frames, &mut bytes).unwrap();
+        write(frames, &mut bytes).unwrap();
         SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap()
     }
 

@@ -5,9 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use daqmeter_record::units::significant;
-use daqmeter_record::{Limit, Outcome, RunRecord, Stage, conditions};
+use daqmeter_record::{Host, Limit, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
 pub fn of(stage: &Stage) -> Option<Rate> {
@@ -91,8 +92,19 @@ pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     only(records, is_done)
 }
 
-fn only(records: &[RunRecord], is_wanted: fn(&RunRecord) -> bool) -> Cow<'_, [RunRecord]> {
-    match records.iter().all(is_wanted) {
+/// Returns the records of the first one's host: figures and answers belong to one host.
+pub(crate) fn of_first_host(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
+    let first = records.first().map(|first| (&first.host, first.host.label()));
+    only(records, |record| {
+        let is_own = |(host, label): &(&Arc<Host>, String)| {
+            Arc::ptr_eq(host, &record.host) || *label == record.host.label()
+        };
+        first.as_ref().is_some_and(is_own)
+    })
+}
+
+fn only(records: &[RunRecord], is_wanted: impl Fn(&RunRecord) -> bool) -> Cow<'_, [RunRecord]> {
+    match records.iter().all(&is_wanted) {
         true => Cow::Borrowed(records),
         false => records.iter().filter(|record| is_wanted(record)).cloned().collect(),
     }
@@ -104,7 +116,7 @@ pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
 
 /// Writes a share of a limit for a table, with a mark if it is impossible.
 pub(crate) fn shown_share(share: Option<Share>) -> String {
-    share.map_or("-".to_owned(), |Share { fraction, is_above, .. }| {
+    share.map_or("-".to_owned(), |Share { fraction, is_above }| {
         let mark = if is_above { "!" } else { "" };
         match fraction {
             ..0.095 => format!("{}{mark}", significant(fraction, 2)),

@@ -41,6 +41,8 @@ fn normal_quantile(probability: f64) -> f64 {
 pub struct Summary {
     pub n: usize,
     pub mean: f64,
+    /// Sample variance (divided by n - 1); 0 for one sample.
+    pub variance: f64,
     pub median: f64,
     pub mad: f64,
     pub min: f64,
@@ -76,9 +78,12 @@ impl Summary {
         values.iter_mut().for_each(|x| *x = (*x - median).abs());
         let mad = middle(&mut values);
         let limit = OUTLIER_SIGMAS * MAD_TO_SIGMA * mad;
+        let mean = samples.iter().sum::<f64>() / n as f64;
+        let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
         Some(Summary {
             n,
-            mean: samples.iter().sum::<f64>() / n as f64,
+            mean,
+            variance: squares / (n - 1).max(1) as f64,
             median,
             mad,
             min: samples.iter().copied().fold(f64::INFINITY, f64::min),

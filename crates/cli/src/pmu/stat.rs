@@ -15,7 +15,7 @@ use daqmeter_pmu::source::{KernelOpener, Opener};
 use daqmeter_pmu::{Count, CountedHost, MetricGroup, Selection, perf_format};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::tables::{self, RateUnit};
-use daqmeter_report::pmu::{frames, map};
+use daqmeter_report::pmu::{heats, map};
 use daqmeter_sys::process::{ends_within, terminate};
 
 use super::chosen::{Wanted, byte_unit, text_of};
@@ -273,14 +273,13 @@ pub(super) fn interval_text(
     bytes: RateUnit,
     has_grid: bool,
 ) -> String {
-    // A long run has many frames, of which only the current one is needed.
-    let heats = if has_grid { frames(&observed.only(at)) } else { Vec::new() };
+    let heats = if has_grid { heats(observed, Some(at)) } else { Vec::new() };
     if heats.is_empty() {
         return tables::interval(observed, at, bytes, error_of);
     }
     let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
     let grids = heats.iter().map(|heat| {
-        format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(&heat.mesh, Some((heat, 0))))
+        format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(heat.mesh, Some(heat)))
     });
     grids.collect()
 }

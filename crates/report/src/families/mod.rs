@@ -17,7 +17,7 @@ use daqmeter_stats::Level;
 
 use crate::family::{Family, Work};
 use crate::figures::Figure;
-use crate::several;
+use crate::rate;
 
 pub(crate) const FAMILIES: &[Family] = &[
     digitizer::FAMILY,
@@ -39,25 +39,12 @@ pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
     })
 }
 
-/// Returns every figure that the records can fill, of each host, without failed records.
+/// Returns every figure that the records can fill, without failed records.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
-    let mut number = 0;
-    several::each(&crate::rate::done(records), |host, records| {
-        let plots = FAMILIES.iter().flat_map(|family| family.plots);
-        let mut figures: Vec<Figure> = plots.filter_map(|plot| plot.draw(records)).collect();
-        figures.extend(pmu::over_time(records));
-        number += 1;
-        for figure in &mut figures {
-            if let Some(host) = host {
-                figure.title.push_str(&format!(": {host}"));
-            }
-            // Answers refer to the figures of the first host.
-            if number > 1 {
-                figure.id.push_str(&format!("-{number}"));
-            }
-        }
-        figures
-    })
+    let records = &*rate::of_first_host(records);
+    let records = &*rate::done(records);
+    let plots = FAMILIES.iter().flat_map(|family| family.plots);
+    plots.filter_map(|plot| plot.draw(records)).chain(pmu::over_time(records)).collect()
 }
 
 /// Returns the compared statistic of a stage's runs: the mean for data on its way, the median for

@@ -1,33 +1,14 @@
 //! Figures 2.1 to 2.50 of the study of copies (reference 1.9), drawn from any records.
 
+use std::collections::BTreeMap;
+
 use daqmeter_record::RunRecord;
 
 use super::{Axis, ChartKind, Figure, Mark, drawn};
 use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, pollution_rows, traced_sizes};
+use crate::rate;
 
-#[derive(Clone, Copy)]
-enum Content {
-    /// Mean latency against block size, by context.
-    Latency { cold: bool },
-    /// Sum of the channels' rates against block size, by context.
-    Total,
-    /// Rate of each channel under the priority policy.
-    Channels,
-    /// Calls in 100 s by block size.
-    Calls(&'static [&'static str]),
-    /// Mean cache-miss percentage or mean execution time of each program, by neighbour.
-    Programs { small: bool, misses: bool },
-}
-
-/// Figure of the study without its number.
-#[derive(Clone, Copy)]
-struct StudyFigure {
-    content: Content,
-    /// Direction, or the neighbour's copies.
-    copies: &'static str,
-    load: &'static str,
-}
-
+const LOADS: [&str; 2] = ["light", "heavy"];
 /// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text
 /// fits its place. The "huge" images, whose figures the study does not name, are with the large
 /// ones.
@@ -58,28 +39,84 @@ fn shown(name: &str) -> &str {
     NAMES.iter().find(|(known, _)| *known == name).map_or(name, |(_, shown)| *shown)
 }
 
-/// Returns all 50 figures, in the order of their numbers.
-fn figures() -> Vec<StudyFigure> {
-    use Content::{Calls, Channels, Latency, Programs, Total};
-    let loads = ["light", "heavy"];
-    let of = |load: &'static str, directions: &[&'static str], content| {
-        let figure = |copies: &&'static str| StudyFigure { content, copies, load };
-        directions.iter().map(figure).collect::<Vec<_>>()
-    };
-    let colds = [false, true];
-    let latencies = loads.iter().flat_map(|load| {
-        colds.into_iter().flat_map(|cold| of(load, &["from", "to"], Latency { cold }))
-    });
-    let directions = ["from", "to", "both"];
-    let totals = loads.iter().flat_map(|load| of(load, &directions, Total));
-    let channels = loads.iter().flat_map(|load| of(load, &directions, Channels));
-    let calls = OPERATIONS.iter().flat_map(|names| of("", &[""], Calls(names)));
-    let programs = [true, false].into_iter().flat_map(|misses| {
-        let pair = move |copies| [true, false].map(|small| (copies, Programs { small, misses }));
-        COPIES.into_iter().flat_map(pair)
-    });
-    let programs = programs.flat_map(|(copies, content)| of("", &[copies], content));
-    latencies.chain(totals).chain(channels).chain(calls).chain(programs).collect()
+/// Quantity of copies against their size.
+struct Quantity {
+    directions: &'static [&'static str],
+    /// Title behind the operation.
+    title: &'static str,
+    command: &'static str,
+    /// Ending of the operation in the command.
+    ending: &'static str,
+    y: &'static str,
+    is_shown: fn(&CopyRow<'_>) -> bool,
+    /// Series and values of a row.
+    values: fn(&CopyRow<'_>) -> Vec<(String, f64)>,
+    /// Caption, by the copies of each size and the lanes.
+    about: fn(u64, usize) -> String,
+}
+
+const LATENCY: Quantity = Quantity {
+    directions: &["from", "to"],
+    title: ": mean latency",
+    command: "latency",
+    ending: "",
+    y: "mean latency [ns]",
+    is_shown: |row| !row.cold && row.lanes_bytes_per_s.len() == 1 && row.context != "priority",
+    values: |row| vec![(copier(row), row.times.mean)],
+    about: |copies, _| format!("Mean of {copies} copies of each size, one at a time."),
+};
+
+const COLD_LATENCY: Quantity = Quantity {
+    title: ", no cache: mean latency",
+    ending: "_nc",
+    is_shown: |row| row.cold && row.lanes_bytes_per_s.len() == 1 && row.context != "priority",
+    ..LATENCY
+};
+
+const TOTAL: Quantity = Quantity {
+    directions: &["from", "to", "both"],
+    title: ": total bandwidth",
+    command: "bandwidth",
+    ending: "",
+    y: "total bandwidth [MB/s]",
+    is_shown: |row| !row.cold && row.lanes_bytes_per_s.len() > 1,
+    values: |row| vec![(copier(row), row.total_bytes_per_s() / MIB)],
+    about: |copies, lanes| {
+        format!(
+            "Sum of the rates of {lanes} CPUs or channels that copy at once, {copies} copies of each size each; MB of 2^20 bytes."
+        )
+    },
+};
+
+const CHANNELS: Quantity = Quantity {
+    title: ": bandwidth by channel, priority policy",
+    command: "bandwidth --contexts priority",
+    y: "bandwidth [MB/s]",
+    is_shown: |row| !row.cold && row.context == "priority",
+    values: |row| {
+        let rates = row.lanes_bytes_per_s.iter().enumerate();
+        rates.map(|(at, rate)| (format!("channel {at}"), rate / MIB)).collect()
+    },
+    about: |copies, _| {
+        format!(
+            "Rate of each channel, {copies} copies of each size; the high channels own the engine for a quantum in each window; MB of 2^20 bytes."
+        )
+    },
+    ..TOTAL
+};
+
+fn copier(row: &CopyRow<'_>) -> String {
+    format!("{} ({})", shown(row.context), row.path)
+}
+
+/// Figure of the study without its number.
+struct StudyFigure<'a> {
+    title: String,
+    command: String,
+    caption: String,
+    kind: ChartKind,
+    y: &'static str,
+    marks: Vec<Mark<'a>>,
 }
 
 pub struct Drawn {
@@ -90,225 +127,165 @@ pub struct Drawn {
 
 /// Returns all 50 figures, in order.
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
-    let (mut copies, programs) = (copy_rows(records), pollution_rows(records));
-    copies.retain(|row| !row.is_clearing());
-    let all = figures().into_iter().enumerate();
-    all.map(|(at, figure)| figure.draw(at + 1, records, &copies, &programs)).collect()
-}
-
-/// Values of a figure: series, block or program, value.
-type Points = Vec<(String, f64, String, f64)>;
-
-struct Values {
-    points: Points,
-    y: &'static str,
-    caption: String,
-    emulated: bool,
-}
-
-impl StudyFigure {
-    /// Returns title and command.
-    fn words(&self) -> (String, String) {
-        let StudyFigure { copies, load, .. } = self;
-        let heavy = if *load == "heavy" { " --load heavy" } else { "" };
-        let operation = match *copies {
-            "both" => shown("both").to_owned(),
-            direction => format!("copy_{direction}_user"),
-        };
-        match self.content {
-            Content::Latency { cold } => {
-                let (name, suffix) = if cold { (", no cache", "_nc") } else { ("", "") };
-                (
-                    format!("{operation}{name}: mean latency, {load} load"),
-                    format!("latency --operations {copies}{suffix}{heavy}"),
-                )
-            }
-            Content::Total => (
-                format!("{operation}: total bandwidth, {load} load"),
-                format!("bandwidth --operations {copies}{heavy}"),
-            ),
-            Content::Channels => (
-                format!("{operation}: bandwidth by channel, priority policy, {load} load"),
-                format!("bandwidth --contexts priority --operations {copies}{heavy}"),
-            ),
-            Content::Calls(names) => (
-                format!("{}: calls in 100 s by size", names.join(" + ")),
-                "trace --time 100s".to_owned(),
-            ),
-            Content::Programs { small, misses } => {
-                let programs = if small { "small" } else { "large and huge" };
-                let quantity = if misses { "cache misses" } else { "execution time" };
-                (
-                    format!("{programs} programs: {quantity} beside {copies} B copies"),
-                    format!("pollution --copies {}", copies.replace(' ', ":")),
-                )
+    let done = rate::done(records);
+    let (mut rows, beside) = (copy_rows(&done), pollution_rows(&done));
+    rows.retain(|row| !row.is_clearing());
+    let mut all = Vec::new();
+    for quantities in [&[LATENCY, COLD_LATENCY][..], &[TOTAL], &[CHANNELS]] {
+        for load in LOADS {
+            for quantity in quantities {
+                let figure = |direction: &&str| copies(&rows, quantity, load, direction);
+                all.extend(quantity.directions.iter().map(figure));
             }
         }
     }
+    all.extend(OPERATIONS.map(|names| calls(records, names)));
+    for misses in [true, false] {
+        for copies in COPIES {
+            all.extend([true, false].map(|small| programs(&beside, copies, small, misses)));
+        }
+    }
+    all.into_iter().enumerate().map(|(at, figure)| figure.draw(at + 1)).collect()
+}
 
-    fn draw(
-        &self,
-        number: usize,
-        records: &[RunRecord],
-        copies: &[CopyRow],
-        programs: &[PollutionRow],
-    ) -> Drawn {
-        let (title, command) = self.words();
+impl StudyFigure<'_> {
+    fn draw(self, number: usize) -> Drawn {
+        let StudyFigure { title, command, caption, kind, y, marks } = self;
         let (title, command) = (format!("2.{number} {title}"), format!("daqmeter copy {command}"));
-        let values = match self.content {
-            Content::Calls(names) => calls(records, names),
-            Content::Programs { small, misses } => Some(self.programs(programs, small, misses)),
-            _ => Some(self.copies(copies)),
+        let is_bars = kind == ChartKind::Bars;
+        let blank = Figure {
+            id: format!("fig-2-{number}"),
+            title: title.clone(),
+            caption,
+            kind,
+            x: if is_bars { Axis::NONE } else { Axis::log_bytes("block") },
+            y: if is_bars { Axis::linear(y) } else { Axis::log(y) },
+            ..Figure::default()
         };
-        let values = values.filter(|values| !values.points.is_empty());
-        let figure = values.map(|Values { points, y, caption, emulated }| {
-            let is_program = matches!(self.content, Content::Programs { .. });
-            let mut places: Vec<f64> = points.iter().map(|point| point.1).collect();
-            places.dedup();
-            let kind = match self.content {
-                Content::Programs { .. } => ChartKind::Bars,
-                Content::Calls(_) => ChartKind::Points,
-                _ if places.len() < 2 => ChartKind::Points,
-                _ => ChartKind::Lines,
-            };
-            let blank = Figure {
-                id: format!("fig-2-{number}"),
-                title: title.clone(),
-                caption,
-                kind,
-                x: if is_program { Axis::NONE } else { Axis::log_bytes("block") },
-                y: if is_program { Axis::linear(y) } else { Axis::log(y) },
-                xs: Vec::new(),
-                categories: Vec::new(),
-                series: Vec::new(),
-                command: String::new(),
-                emulated,
-            };
-            let mark = |(series, x, category, value)| Mark {
-                category,
-                ..Mark::at(&records[0], series, x, value)
-            };
-            let figure = drawn(blank, points.into_iter().map(mark).collect());
-            Figure { command: command.clone(), emulated, ..figure }
-        });
+        let figure = (!marks.is_empty()).then(|| drawn(blank, marks));
+        let figure = figure.map(|figure| Figure { command: command.clone(), ..figure });
         Drawn { title, figure, command }
     }
+}
 
-    fn copies(&self, rows: &[CopyRow]) -> Values {
-        let is_of = |row: &&CopyRow| {
-            let lanes = row.lanes_bytes_per_s.len();
-            let is_of = match self.content {
-                Content::Latency { cold } => {
-                    row.cold == cold && lanes == 1 && row.context != "priority"
-                }
-                Content::Total => !row.cold && lanes > 1,
-                _ => !row.cold && row.context == "priority",
-            };
-            is_of && row.direction == self.copies && row.load == self.load
-        };
-        let rows: Vec<&CopyRow> = rows.iter().filter(is_of).collect();
-        // A sample may be of several copies.
-        let copies = |row: &&CopyRow| (row.n as u64).saturating_mul(row.ops_per_sample);
-        let n = rows.iter().map(copies).max().unwrap_or(0);
-        let lanes = rows.first().map_or(0, |row| row.lanes_bytes_per_s.len());
-        let (y, text) = match self.content {
-            Content::Latency { .. } => {
-                ("mean latency [ns]", format!("Mean of {n} copies of each size, one at a time."))
-            }
-            Content::Total => (
-                "total bandwidth [MB/s]",
-                format!(
-                    "Sum of the rates of {lanes} CPUs or channels that copy at once, {n} copies of each size each; MB of 2^20 bytes."
-                ),
-            ),
-            _ => (
-                "bandwidth [MB/s]",
-                format!(
-                    "Rate of each channel, {n} copies of each size; the high channels own the engine for a quantum in each window; MB of 2^20 bytes."
-                ),
-            ),
-        };
-        let values = |row: &&CopyRow| -> Vec<(String, f64)> {
-            let series = format!("{} ({})", shown(&row.context), row.path);
-            match self.content {
-                Content::Latency { .. } => vec![(series, row.mean_ns)],
-                Content::Total => vec![(series, row.total_bytes_per_s() / MIB)],
-                _ => {
-                    let rates = row.lanes_bytes_per_s.iter().enumerate();
-                    rates.map(|(at, rate)| (format!("channel {at}"), rate / MIB)).collect()
-                }
-            }
-        };
-        let point = |row: &&CopyRow| {
-            let x = row.block_bytes as f64;
-            let values = values(row).into_iter();
-            values.map(move |(series, y)| (series, x, String::new(), y)).collect::<Vec<_>>()
-        };
-        let emulated = rows.iter().any(|row| row.emulated);
-        let emulation = if emulated { " The DMA engine is EMULATED by a CPU." } else { "" };
-        let caption = format!("System load: {}. {text}{emulation}", self.load);
-        Values { points: rows.iter().flat_map(point).collect(), y, caption, emulated }
-    }
-
-    fn programs(&self, rows: &[PollutionRow], small: bool, misses: bool) -> Values {
-        // Times of an emulator are no results.
-        let is_of = |row: &&PollutionRow| {
-            row.copies == self.copies
-                && row.test.ends_with("small") == small
-                && (misses || !row.simulated)
-        };
-        let value =
-            |row: &PollutionRow| if misses { row.miss_percent } else { Some(row.mean_ns / 1e3) };
-        let rows = rows.iter().filter(is_of).filter_map(|row| Some((row, value(row)?)));
-        let rows: Vec<(&PollutionRow, f64)> = rows.collect();
-        let n = rows.iter().map(|(row, _)| row.n).max().unwrap_or(0);
-        let simulated = rows.iter().any(|(row, _)| row.simulated);
-        let model = if simulated {
-            " SIMULATED: counted by a cache model in an emulator (L1 32 KiB, shared L2 4 MiB)."
-        } else {
-            ""
-        };
-        let point = |(row, value): (&PollutionRow, f64)| {
-            (shown(&row.neighbour).to_owned(), 0.0, row.test.clone(), value)
-        };
-        Values {
-            points: rows.into_iter().map(point).collect(),
-            y: if misses { "cache misses [%]" } else { "execution time [us]" },
-            caption: format!(
-                "Mean of {n} runs of each program on one CPU while another copies {} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain.",
-                self.copies
-            ),
-            emulated: simulated,
-        }
+fn copies<'a>(
+    rows: &[CopyRow<'a>],
+    quantity: &Quantity,
+    load: &str,
+    direction: &str,
+) -> StudyFigure<'a> {
+    let is_of = |row: &&CopyRow<'_>| {
+        row.direction == direction && row.load == load && (quantity.is_shown)(row)
+    };
+    let rows: Vec<&CopyRow<'a>> = rows.iter().filter(is_of).collect();
+    let marks = rows.iter().flat_map(|row| {
+        let values = (quantity.values)(row).into_iter();
+        values.map(|(series, y)| Mark::at(row.record, series, row.block_bytes as f64, y))
+    });
+    let marks: Vec<Mark<'a>> = marks.collect();
+    // A sample may be of several copies.
+    let count = |row: &&CopyRow<'_>| (row.n as u64).saturating_mul(row.ops_per_sample);
+    let count = rows.iter().map(count).max().unwrap_or(0);
+    let lanes = rows.first().map_or(0, |row| row.lanes_bytes_per_s.len());
+    let is_emulated = rows.iter().any(|row| row.record.engine.emulated);
+    let emulation = if is_emulated { " The DMA engine is EMULATED by a CPU." } else { "" };
+    let Quantity { title, command, ending, .. } = quantity;
+    let operation = match direction {
+        "both" => shown(direction).to_owned(),
+        direction => format!("copy_{direction}_user"),
+    };
+    let heavy = if load == "heavy" { " --load heavy" } else { "" };
+    StudyFigure {
+        title: format!("{operation}{title}, {load} load"),
+        command: format!("{command} --operations {direction}{ending}{heavy}"),
+        caption: format!("System load: {load}. {}{emulation}", (quantity.about)(count, lanes)),
+        kind: match marks.iter().all(|mark| mark.x == marks[0].x) {
+            true => ChartKind::Points,
+            false => ChartKind::Lines,
+        },
+        y: quantity.y,
+        marks,
     }
 }
 
-fn calls(records: &[RunRecord], operations: &[&str]) -> Option<Values> {
+fn programs<'a>(
+    rows: &[PollutionRow<'a>],
+    copies: &str,
+    small: bool,
+    misses: bool,
+) -> StudyFigure<'a> {
+    // Times of an emulator are no results.
+    let is_of = |row: &&PollutionRow<'_>| {
+        let is_small = row.test.ends_with("small");
+        row.copies == copies && is_small == small && (misses || !row.simulated())
+    };
+    let value = |row: &PollutionRow<'_>| match misses {
+        true => row.miss_percent,
+        false => Some(row.times.mean / 1e3),
+    };
+    let rows = rows.iter().filter(is_of).filter_map(|row| Some((row, value(row)?)));
+    let runs = rows.clone().map(|(row, _)| row.times.n).max().unwrap_or(0);
+    let model = match rows.clone().any(|(row, _)| row.simulated()) {
+        true => " SIMULATED: counted by a cache model in an emulator (L1 32 KiB, shared L2 4 MiB).",
+        false => "",
+    };
+    let bar = |(row, value): (&PollutionRow<'a>, f64)| {
+        Mark::bar(row.record, shown(row.neighbour), row.test, value)
+    };
+    let programs = if small { "small" } else { "large and huge" };
+    let (quantity, y) = match misses {
+        true => ("cache misses", "cache misses [%]"),
+        false => ("execution time", "execution time [us]"),
+    };
+    StudyFigure {
+        title: format!("{programs} programs: {quantity} beside {copies} B copies"),
+        command: format!("pollution --copies {}", copies.replace(' ', ":")),
+        caption: format!(
+            "Mean of {runs} runs of each program on one CPU while another copies {copies} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain."
+        ),
+        kind: ChartKind::Bars,
+        y,
+        marks: rows.map(bar).collect(),
+    }
+}
+
+fn calls<'a>(records: &'a [RunRecord], operations: &[&str]) -> StudyFigure<'a> {
     let is_trace = |record: &&RunRecord| record.engine.name == "trace" && record.wall_ns > 0;
-    let record = records.iter().rev().find(is_trace)?;
-    let seconds = record.wall_ns as f64 / 1e9;
+    let trace = records.iter().rev().find(is_trace);
+    let seconds = trace.map_or(CALLS_SECONDS, |record| record.wall_ns as f64 / 1e9);
     // Both forms of a direction are one curve: their calls of a size are summed.
-    let mut sizes = std::collections::BTreeMap::<u64, f64>::new();
-    for (bytes, calls) in operations.iter().flat_map(|name| traced_sizes(record, name)) {
+    let mut sizes: BTreeMap<u64, f64> = BTreeMap::new();
+    let traced = trace
+        .into_iter()
+        .flat_map(|record| operations.iter().flat_map(|name| traced_sizes(record, name)));
+    for (bytes, calls) in traced {
         *sizes.entry(bytes.max(1)).or_default() += calls / seconds * CALLS_SECONDS;
     }
     let scaled = match (seconds - CALLS_SECONDS).abs() {
         ..=1.0 => String::new(),
         _ => format!(", scaled from {seconds:.0} s"),
     };
-    let point = |(bytes, calls)| (operations.join(" + "), bytes as f64, String::new(), calls);
-    Some(Values {
-        points: sizes.into_iter().map(point).collect(),
-        y: "calls in 100 s",
+    let name = operations.join(" + ");
+    let marks = trace.into_iter().flat_map(|record| {
+        let mark = |(&bytes, &calls)| Mark::at(record, name.as_str(), bytes as f64, calls);
+        sizes.iter().map(mark).collect::<Vec<_>>()
+    });
+    StudyFigure {
+        marks: marks.collect(),
+        title: format!("{name}: calls in 100 s by size"),
+        command: "trace --time 100s".to_owned(),
         caption: format!(
             "Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace."
         ),
-        emulated: false,
-    })
+        kind: ChartKind::Points,
+        y: "calls in 100 s",
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Counter;
+
     use super::*;
     use crate::copy::tests::example;
 
@@ -359,28 +336,20 @@ mod tests {
 
     #[test]
     fn times_of_this_host_and_misses_of_the_model_draw_a_figure_each() {
-        let row = |misses: Option<f64>| PollutionRow {
-            test: "qsort_small".to_owned(),
-            neighbour: "cpu".to_owned(),
-            copies: "both 16".to_owned(),
-            n: 3,
-            mean_ns: 5000.0,
-            median_ns: 5000.0,
-            p10_ns: None,
-            max_ns: 6000.0,
-            references: misses.map(|_| 100.0),
-            misses,
-            miss_percent: misses,
-            simulated: misses.is_some(),
-            copied_bytes_per_s: None,
+        let run = |counters: &[(&str, u64)]| {
+            let mut record = example("cpu", "both", 16, &[5000]);
+            record.engine.name = "pollution".into();
+            record.set_param("test", "qsort_small");
+            record.set_param("neighbour", "cpu");
+            record.set_param("simulated", !counters.is_empty());
+            let counter = |(name, value): &(&str, u64)| Counter::count(*name, *value);
+            record.counters = counters.iter().map(counter).collect();
+            record
         };
-        let rows = [row(None), row(Some(4.0))];
-        let of = |number: usize| {
-            let records = [example("cpu", "from", 64, &[100])];
-            let drawn = figures()[number - 1].draw(number, &records, &[], &rows);
-            drawn.figure.unwrap().series[0].ys.clone()
-        };
-        assert_eq!(of(27), [Some(4.0)]);
-        assert_eq!(of(39), [Some(5.0)]);
+        let counted =
+            [("victim-runs", 1), ("victim-cache-references", 100), ("victim-cache-misses", 4)];
+        let drawn = study(&[run(&[]), run(&counted)]);
+        let bars = |number: usize| drawn[number - 1].figure.as_ref().unwrap().series[0].ys.clone();
+        assert_eq!((bars(27), bars(39)), (vec![Some(4.0)], vec![Some(5.0)]));
     }
 }

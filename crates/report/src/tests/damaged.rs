@@ -67,7 +67,7 @@ fn shown(records: &[daqmeter_record::RunRecord]) {
     table::markdown(records);
     table::stamp(records);
     answers_text(records);
-    page(records).unwrap();
+    page(records);
     for frame in [
         export::stages(records),
         export::samples(records),

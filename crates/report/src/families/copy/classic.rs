@@ -11,6 +11,7 @@ use std::fmt::Write;
 
 use daqmeter_record::border::sum;
 use daqmeter_record::{Lane, RunRecord, Stage};
+use daqmeter_stats::Summary;
 
 use super::pollution::{counted, pollution_rows};
 use super::rows::{copied, copy_rows};
@@ -82,13 +83,14 @@ pub fn latency(records: &[RunRecord]) -> StudyFiles {
             }
         }
         for row in copy_rows(std::slice::from_ref(*record)) {
+            let Summary { min, max, mean, variance, median, .. } = row.times;
             let synth = files
                 .entry(format!("{folder}micro-benchmark_{operation}_{x}_synth.dat"))
                 .or_default();
             let _ = writeln!(
                 synth,
-                "{}\t{:.0}\t{:.0}\t{:.4}\t{:.4}\t{:.4}",
-                row.block_bytes, row.min_ns, row.max_ns, row.mean_ns, row.variance, row.median_ns
+                "{}\t{min:.0}\t{max:.0}\t{mean:.4}\t{variance:.4}\t{median:.4}",
+                row.block_bytes
             );
         }
     }
@@ -193,9 +195,9 @@ pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
             synthesis,
             "{}\t{}\t{:.4}\t{:.0}\t{mean_references}\t{percent}",
             row.test,
-            row.n,
-            row.mean_ns / 1e3,
-            row.max_ns / 1e3
+            row.times.n,
+            row.times.mean / 1e3,
+            row.times.max / 1e3
         );
     }
     files

@@ -9,8 +9,9 @@ mod tables;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns};
 
-pub use pollution::{PollutionRow, pollution_rows, pollution_text};
-pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
+pub use pollution::pollution_text;
+pub(crate) use pollution::{PollutionRow, pollution_rows};
+pub(crate) use rows::{CopyRow, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
 use crate::family::{Counsel, Family, Question, Work, of_engine};
@@ -29,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
             kind: ChartKind::Lines,
             x: Axis::log_bytes("block"),
             y: Axis::log("median [ns]"),
-            marks: |records| by_size(records, |lanes| lanes == 1, |row| row.median_ns),
+            marks: |records| by_size(records, |lanes| lanes == 1, |row| row.times.median),
         },
         Plot {
             id: "copy-bandwidth",
@@ -61,7 +62,7 @@ pub(crate) const MIB: f64 = 1_048_576.0;
 fn by_size(
     records: &[RunRecord],
     keep: fn(usize) -> bool,
-    value: fn(&CopyRow) -> f64,
+    value: fn(&CopyRow<'_>) -> f64,
 ) -> Vec<Mark<'_>> {
     let rows = of_engine(records, rows::ENGINE).filter_map(|it| Some((it, rows::row(it)?)));
     let light = rows.filter(|(_, row)| row.load == "light" && keep(row.lanes_bytes_per_s.len()));
@@ -73,7 +74,7 @@ fn by_size(
 }
 
 fn answer(records: &[RunRecord]) -> Option<String> {
-    let called = |row: &CopyRow| {
+    let called = |row: &CopyRow<'_>| {
         let is_plain = row.direction == "to" && row.context == "cpu" && !row.cold;
         is_plain && row.null_ns.is_some() && !row.is_clearing()
     };
@@ -89,9 +90,9 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
     Some(format!(
         "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}",
-        show_ns(one.median_ns),
-        show_ns(one.median_interval_ns.0),
-        show_ns(one.median_interval_ns.1),
+        show_ns(one.times.median),
+        show_ns(one.times.median_ci.0),
+        show_ns(one.times.median_ci.1),
         one.null_ns.map_or("-".to_owned(), show_ns),
         spoken_number(ratio(large.lane?, plain.lane?), 2),
         show_bytes(large.block_bytes)
@@ -103,7 +104,7 @@ fn calls(records: &[RunRecord]) -> Option<String> {
     let active = mitigations.iter().filter(|line| line.contains("Mitigation")).count();
     let rows = copy_rows(records);
     let small = rows.iter().filter(|row| row.block_bytes <= 4096 && row.path == "pread");
-    let called = small.filter_map(|row| Some((row.null_ns?, row.median_ns)));
+    let called = small.filter_map(|row| Some((row.null_ns?, row.times.median)));
     // Both values come from one run.
     let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let (null, percent) = (show_ns(null_ns), null_ns / copy_ns * 100.0);

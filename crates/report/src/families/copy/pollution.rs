@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_ns, significant};
-use daqmeter_stats as stats;
+use daqmeter_stats::{Summary, sorted, supported_quantile};
 
 use super::rows::samples;
 use super::tables::footnotes;
@@ -12,38 +12,46 @@ use crate::rate;
 
 pub(super) const ENGINE: &str = "pollution";
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct PollutionRow {
+/// Runs of a program beside a neighbour.
+#[derive(Clone, Debug)]
+pub(crate) struct PollutionRow<'a> {
+    pub(crate) record: &'a RunRecord,
     /// Program, e.g. `susan[s]_small`.
-    pub test: String,
+    pub(crate) test: &'a str,
     /// Neighbour: `ideal`, `cpu`, `dma`, `spin`, `null-call`.
-    pub neighbour: String,
+    pub(crate) neighbour: &'a str,
     /// Operation and block of the neighbour, e.g. `from 224`.
-    pub copies: String,
-    pub n: usize,
-    pub mean_ns: f64,
-    pub median_ns: f64,
-    /// 10th percentile; `None` with too few runs for it.
-    pub p10_ns: Option<f64>,
-    pub max_ns: f64,
+    pub(crate) copies: String,
+    /// Times of one run in nanoseconds.
+    pub(crate) times: Summary,
     /// Cache references of one run, if they were counted.
-    pub references: Option<f64>,
-    pub misses: Option<f64>,
+    pub(super) references: Option<f64>,
     /// Misses in percent of references, as in the study: the mean over the runs of each one's
     /// percentage. With sums alone, the percentage of these.
-    pub miss_percent: Option<f64>,
-    /// True if a model counted, not a cache.
-    pub simulated: bool,
-    /// Bytes that the neighbour copied in each second, if they were counted.
-    pub copied_bytes_per_s: Option<f64>,
+    pub(crate) miss_percent: Option<f64>,
 }
 
-impl PollutionRow {
-    fn beside<'a>(&self, rows: &'a [PollutionRow], neighbour: &str) -> Option<&'a PollutionRow> {
+impl<'a> PollutionRow<'a> {
+    fn beside<'b>(&self, rows: &'b [Self], neighbour: &str) -> Option<&'b PollutionRow<'a>> {
         rows.iter().find(|other| {
-            let is_alike = other.copies == self.copies && other.simulated == self.simulated;
+            let is_alike = other.copies == self.copies && other.simulated() == self.simulated();
             other.test == self.test && is_alike && other.neighbour == neighbour
         })
+    }
+
+    /// Tests if a model counted, not a cache.
+    pub(crate) fn simulated(&self) -> bool {
+        self.record.workload.flag("simulated")
+    }
+
+    /// Returns the 10th percentile; `None` with too few runs for it.
+    fn p10_ns(&self) -> Option<f64> {
+        supported_quantile(&sorted(&samples(self.record)), 0.1)
+    }
+
+    /// Returns the bytes that the neighbour copied in each second, if they were counted.
+    pub(super) fn copied_bytes_per_s(&self) -> Option<f64> {
+        Some(self.record.counter("neighbour-bytes")? / self.record.wall_ns.max(1) as f64 * 1e9)
     }
 }
 
@@ -80,17 +88,15 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
-    let records = &*rate::done(records);
-    let mut rows: Vec<PollutionRow> =
-        of_engine(records, ENGINE).filter_map(pollution_row).collect();
-    rows.sort_by_key(|row| (row.copies.clone(), row.test.clone()));
+/// Returns the runs that were done and verified.
+pub(crate) fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow<'_>> {
+    let done = of_engine(records, ENGINE).filter(|record| rate::is_done(record));
+    let mut rows: Vec<PollutionRow<'_>> = done.filter_map(pollution_row).collect();
+    rows.sort_by_key(|row| (row.copies.clone(), row.test));
     rows
 }
 
-fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
-    let samples = samples(record);
-    let sorted = stats::sorted(&samples);
+fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
     let per_run = |name: &str| Some(record.counter(name)? / runs?);
     let (references, misses) = (per_run(REFERENCES), per_run(MISSES));
@@ -99,27 +105,20 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
         let (references, misses) = references.zip(misses)?;
         Counted { references, misses }.miss_percent()
     };
-    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
+    let text = |name: &str| record.workload.text(name).unwrap_or("");
     let bytes = record.workload.int("block_bytes").unwrap_or(0);
-    let copied = record.counter("neighbour-bytes");
     Some(PollutionRow {
+        record,
         test: text("test"),
         neighbour: text("neighbour"),
         copies: format!("{} {bytes}", text("direction")),
-        n: samples.len(),
-        mean_ns: samples.iter().sum::<f64>() / samples.len().max(1) as f64,
-        median_ns: stats::quantile(&sorted, 0.5),
-        p10_ns: stats::supported_quantile(&sorted, 0.1),
-        max_ns: *sorted.last()?,
+        times: Summary::of(&samples(record))?,
         references,
-        misses,
         miss_percent: of_runs.or_else(of_sums),
-        simulated: record.workload.flag("simulated"),
-        copied_bytes_per_s: copied.map(|bytes| bytes / (record.wall_ns.max(1) as f64) * 1e9),
     })
 }
 
-type BesideAlone<'a> = (&'a PollutionRow, Option<&'a PollutionRow>);
+type BesideAlone<'a> = (&'a PollutionRow<'a>, Option<&'a PollutionRow<'a>>);
 
 fn number(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| significant(value, 4))
@@ -128,21 +127,25 @@ fn number(value: Option<f64>) -> String {
 fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
     [
         ("copies", |(row, _)| row.copies.clone()),
-        ("test", |(row, _)| row.test.clone()),
+        ("test", |(row, _)| row.test.to_owned()),
         ("neighbour", |(row, _)| {
-            let simulated = if row.simulated { " (simulated)" } else { "" };
+            let simulated = if row.simulated() { " (simulated)" } else { "" };
             format!("{}{simulated}", row.neighbour)
         }),
-        ("mean", |(row, _)| show_ns(row.mean_ns)),
-        ("p10", |(row, _)| row.p10_ns.map_or("-".to_owned(), show_ns)),
-        ("median", |(row, _)| show_ns(row.median_ns)),
-        ("max", |(row, _)| show_ns(row.max_ns)),
-        ("p10/alone", |(row, alone)| number(alone.and_then(|a| Some(row.p10_ns? / a.p10_ns?)))),
-        ("median/alone", |(row, alone)| number(alone.map(|a| row.median_ns / a.median_ns))),
+        ("mean", |(row, _)| show_ns(row.times.mean)),
+        ("p10", |(row, _)| row.p10_ns().map_or("-".to_owned(), show_ns)),
+        ("median", |(row, _)| show_ns(row.times.median)),
+        ("max", |(row, _)| show_ns(row.times.max)),
+        ("p10/alone", |(row, alone)| {
+            number(alone.and_then(|alone| Some(row.p10_ns()? / alone.p10_ns()?)))
+        }),
+        ("median/alone", |(row, alone)| {
+            number(alone.map(|alone| row.times.median / alone.times.median))
+        }),
         ("references", |(row, _)| number(row.references)),
         ("miss %", |(row, _)| number(row.miss_percent)),
         ("copied MB/s", |(row, _)| {
-            row.copied_bytes_per_s.map_or("-".to_owned(), |rate| significant(rate / 1e6, 3))
+            row.copied_bytes_per_s().map_or("-".to_owned(), |rate| significant(rate / 1e6, 3))
         }),
     ]
 }

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_stats as stats;
+use daqmeter_stats::median;
 
-use super::rows::{CopyRow, all_rows};
+use super::rows::{CopyRow, copy_rows};
 use crate::aligned::{TextColumn, numbers_from, table};
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, shown_share};
 
-fn operation_name(row: &CopyRow) -> String {
-    let name = match row.direction.as_str() {
+fn operation_name(row: &CopyRow<'_>) -> String {
+    let name = match row.direction {
         "from" => "copy_from_user",
         "to" if row.is_clearing() => "clear_user",
         "to" => "copy_to_user",
@@ -24,9 +24,9 @@ fn operation_name(row: &CopyRow) -> String {
 }
 
 pub fn latency_text(records: &[RunRecord]) -> String {
-    let rows = all_rows(records);
+    let rows = copy_rows(records);
     let tables = distinct(rows.iter().map(operation_name)).into_iter().map(|operation| {
-        let of: Vec<&CopyRow> =
+        let of: Vec<&CopyRow<'_>> =
             rows.iter().filter(|row| operation_name(row) == operation).collect();
         latency_table(&operation, &of) + "\n"
     });
@@ -38,7 +38,7 @@ fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
     texts.filter(|text| seen.insert(text.clone())).collect()
 }
 
-fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
+fn latency_table(operation: &str, rows: &[&CopyRow<'_>]) -> String {
     let whos = distinct(rows.iter().map(|row| row.who()));
     let mut headings = vec!["block".to_owned()];
     for who in &whos {
@@ -53,8 +53,8 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
         for who in &whos {
             let row = rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who);
             cells.extend(row.map_or(["-"; 4].map(str::to_owned), |row| {
-                let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
-                [show_ns(row.median_ns), p99, show_ns(row.max_ns), share_cell(row)]
+                let p99 = row.p99_ns().map_or("-".to_owned(), show_ns);
+                [show_ns(row.times.median), p99, show_ns(row.times.max), share_cell(row)]
             }));
         }
         cells
@@ -70,7 +70,7 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
 }
 
 /// Returns the heading of the shares: a clear is compared with a fill.
-fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow>) -> &'static str {
+fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow<'a>>) -> &'static str {
     let (clears, copies): (Vec<_>, Vec<_>) = rows.partition(|row| row.is_clearing());
     match (clears.is_empty(), copies.is_empty()) {
         (true, _) => "of memcpy",
@@ -79,8 +79,8 @@ fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow>) -> &'static str {
     }
 }
 
-fn share_cell(row: &CopyRow) -> String {
-    row.undone.map_or_else(|| shown_share(row.share), str::to_uppercase)
+fn share_cell(row: &CopyRow<'_>) -> String {
+    rate::undone_word(row.record).map_or_else(|| shown_share(row.share), str::to_uppercase)
 }
 
 fn mib(rate: f64) -> String {
@@ -89,8 +89,8 @@ fn mib(rate: f64) -> String {
 
 /// Writes bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
 pub fn bandwidth_text(records: &[RunRecord]) -> String {
-    let rows = all_rows(records);
-    let columns: [TextColumn<CopyRow>; 9] = [
+    let rows = copy_rows(records);
+    let columns: [TextColumn<CopyRow<'_>>; 9] = [
         ("operation", operation_name),
         ("context", CopyRow::who),
         ("block", |row| show_bytes(row.block_bytes)),
@@ -100,22 +100,20 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
         }),
         ("fastest MiB/s", |row| mib(row.lanes_bytes_per_s.iter().copied().fold(0.0, f64::max))),
         ("sum MiB/s", |row| mib(row.total_bytes_per_s())),
-        ("together MiB/s", |row| mib(row.union_bytes_per_s)),
+        ("together MiB/s", |row| mib(row.union_bytes_per_s())),
         (held_against(rows.iter()), share_cell),
     ];
     let about = "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n";
     table(2, &columns, &rows) + about + &footnotes(records, &rows)
 }
 
-pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
+pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
     let mut out = String::new();
-    let mut nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
-    nulls.sort_by(f64::total_cmp);
+    let nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
     if !nulls.is_empty() {
-        let null = stats::quantile(&nulls, 0.5);
         out.push_str(&format!(
             "a system call without work takes {} here (median), which is in the times above\n",
-            show_ns(null)
+            show_ns(median(&nulls))
         ));
     }
     if rows.iter().any(|row| row.path == "engine-thread") {
@@ -138,7 +136,7 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::copy::rows::copy_rows;
+    use crate::families::copy::classic;
     use crate::families::copy::rows::tests::example;
 
     #[test]
@@ -149,7 +147,7 @@ mod tests {
         let mut record = example("cpu", "to", 100, &samples);
         let row = &copy_rows(std::slice::from_ref(&record))[0];
         assert!((row.share.unwrap().fraction - 0.1).abs() < 1e-9, "{row:?}");
-        assert!(row.p99_ns.is_some_and(|p99| p99 > 9_000.0));
+        assert!(row.p99_ns().is_some_and(|p99| p99 > 9_000.0));
         for table in [
             latency_text(std::slice::from_ref(&record)),
             bandwidth_text(std::slice::from_ref(&record)),
@@ -158,7 +156,7 @@ mod tests {
         }
         record.lanes[0].stages[0].ops_per_sample = 10;
         assert_eq!(
-            copy_rows(&[record])[0].p99_ns,
+            copy_rows(&[record])[0].p99_ns(),
             None,
             "means of ten copies have no percentiles of one"
         );
@@ -168,7 +166,7 @@ mod tests {
     fn a_copy_whose_bytes_differ_is_marked_and_used_for_nothing() {
         let mut failed = example("cpu", "to", 4096, &[100, 100]);
         failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
-        assert!(copy_rows(std::slice::from_ref(&failed)).is_empty());
+        assert!(classic::latency(std::slice::from_ref(&failed)).is_empty());
         for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
             assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
         }

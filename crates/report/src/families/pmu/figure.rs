@@ -1,69 +1,49 @@
 //! Counters of the machine over time: the metrics of a group, else its events.
 
-use daqmeter_record::{Observations, RunRecord};
+use daqmeter_record::RunRecord;
 
 use super::{end_s, rate_at};
-use crate::figures::{Axis, ChartKind, Figure, Mark, Plot};
+use crate::figures::{Axis, Figure, Mark, drawn};
+
+/// Most events in the figure.
+const MAX_EVENTS: usize = 12;
 
 /// Draws the observation with the most intervals.
 pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
-    let (_, observed) = longest(records)?;
-    let is_bytes = observed.metrics.iter().any(|metric| metric.unit == "B/s");
-    let (label, what) = match is_bytes {
-        true => ("MB/s", "Rates computed from counters"),
-        false => (
+    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let (record, observed) = observed.max_by_key(|(_, observed)| observed.end_ns.len())?;
+    let curve = |name: &str, value: &dyn Fn(usize) -> Option<f64>| -> Vec<Mark<'_>> {
+        let mark = |at| Some(Mark::at(record, name, end_s(observed, at), value(at)?));
+        (0..observed.end_ns.len()).filter_map(mark).collect()
+    };
+    let rates = observed.metrics.iter().filter(|metric| metric.unit == "B/s");
+    let rates = rates
+        .flat_map(|metric| curve(&metric.name, &|at| Some(metric.values.get(at).copied()?? / 1e6)));
+    let events = observed.events.iter().take(MAX_EVENTS);
+    let events = events.flat_map(|event| curve(&event.name, &|at| rate_at(observed, event, at)));
+    let (label, what, marks) = match rates.collect::<Vec<_>>() {
+        marks if marks.is_empty() => (
             "events per second",
             "Events per second, scaled to the whole interval where they took turns",
+            events.collect(),
         ),
-    };
-    let plot = Plot {
-        id: "counters",
-        title: "Counters over time",
-        caption: "",
-        kind: ChartKind::Lines,
-        x: Axis::linear("time [s]"),
-        y: Axis::linear(label),
-        marks: if is_bytes { metrics } else { events },
+        marks => ("MB/s", "Rates computed from counters", marks),
     };
     let caveats = observed.metrics.iter().map(|metric| metric.caveat.as_str());
     let caveats: Vec<&str> = caveats.filter(|text| !text.is_empty()).collect();
-    let mut caption = format!("{what}: {}.", observed.what);
-    if !caveats.is_empty() {
-        caption.push_str(&format!(" To know: {}.", caveats.join("; ")));
-    }
-    Some(Figure { caption, ..plot.draw(records)? })
-}
-
-fn longest(records: &[RunRecord]) -> Option<(&RunRecord, &Observations)> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
-    observed.max_by_key(|(_, observed)| observed.end_ns.len())
-}
-
-fn metrics(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let found = longest(records).into_iter().flat_map(|(record, observed)| {
-        let in_bytes = observed.metrics.iter().filter(|metric| metric.unit == "B/s");
-        in_bytes.flat_map(move |metric| {
-            let values = metric.values.iter().enumerate();
-            values.filter_map(move |(at, value)| {
-                let mb_per_s = (*value)? / 1e6;
-                Some(Mark::at(record, metric.name.as_str(), end_s(observed, at), mb_per_s))
-            })
-        })
-    });
-    found.collect()
-}
-
-fn events(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let found = longest(records).into_iter().flat_map(|(record, observed)| {
-        observed.events.iter().take(12).flat_map(move |event| {
-            let rate = move |at| {
-                let (end_s, rate) = (end_s(observed, at), rate_at(observed, event, at)?);
-                Some(Mark::at(record, event.name.as_str(), end_s, rate))
-            };
-            (0..observed.end_ns.len()).filter_map(rate)
-        })
-    });
-    found.collect()
+    let to_know = match caveats.is_empty() {
+        true => String::new(),
+        false => format!(" To know: {}.", caveats.join("; ")),
+    };
+    let blank = Figure {
+        id: "counters".to_owned(),
+        title: "Counters over time".to_owned(),
+        caption: format!("{what}: {}.{to_know}", observed.what),
+        x: Axis::linear("time [s]"),
+        y: Axis::linear(label),
+        ..Figure::default()
+    };
+    Some(drawn(blank, marks)).filter(|figure| figure.xs.len() > 1)
 }
 
 #[cfg(test)]

@@ -3,26 +3,27 @@
 use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{Mesh, Observations};
 
-use super::{end_s, rate_at};
+use super::rate_at;
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct Heat {
-    pub mesh: Mesh,
+/// Rates of the counted nodes of a mesh.
+#[derive(Clone, Debug)]
+pub struct Heat<'a> {
+    pub mesh: &'a Mesh,
     pub event: String,
-    /// Counted nodes: kind and NodeID.
-    pub nodes: Vec<(String, u16)>,
-    /// End in seconds of each interval, and the rate per second of each node; `None` for a node
-    /// that did not count.
-    pub frames: Vec<(f64, Vec<Option<f64>>)>,
+    /// Counts of a node, and its rate per second if it counted.
+    nodes: Vec<(&'a ObservedEvent, Option<f64>)>,
 }
 
-impl Heat {
-    pub fn most(&self) -> f64 {
-        self.frames.iter().flat_map(|(_, rates)| rates).flatten().copied().fold(0.0, f64::max)
+impl Heat<'_> {
+    pub(super) fn rate(&self, kind: &str, node_id: u16) -> Option<f64> {
+        let is_node = |event: &ObservedEvent| {
+            same_kind(&event.node_kind, kind) && event.node_id == Some(node_id)
+        };
+        self.nodes.iter().find(|(event, _)| is_node(event))?.1
     }
 
-    pub fn number(&self, kind: &str, node_id: u16) -> Option<usize> {
-        self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)
+    pub(super) fn max(&self) -> f64 {
+        self.nodes.iter().filter_map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 }
 
@@ -32,7 +33,7 @@ fn same_kind(counted: &str, node: &str) -> bool {
 }
 
 /// Returns the event without the terms that select its node.
-pub(crate) fn base_name(event: &str) -> String {
+fn base_name(event: &str) -> String {
     let Some((pmu, rest)) = event.split_once('/') else {
         return event.to_owned();
     };
@@ -47,33 +48,25 @@ fn is_on(event: &ObservedEvent, mesh: &Mesh) -> bool {
         && (event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu)))
 }
 
-/// Returns the heat of each mesh, by the first event that is counted by node there.
-pub fn frames(observed: &Observations) -> Vec<Heat> {
-    let heat = |mesh: &Mesh| {
-        let first = observed.events.iter().find(|event| is_on(event, mesh))?;
-        let base = base_name(&first.name);
-        let events: Vec<&ObservedEvent> = observed
-            .events
-            .iter()
-            .filter(|event| is_on(event, mesh) && base_name(&event.name) == base)
-            .collect();
-        let rates = |at| events.iter().map(|event| rate_at(observed, event, at)).collect();
-        let frame = |at: usize| (end_s(observed, at), rates(at));
-        Some(Heat {
-            mesh: mesh.clone(),
-            event: base,
-            nodes: events
-                .iter()
-                .map(|event| (event.node_kind.clone(), event.node_id.unwrap_or(0)))
-                .collect(),
-            frames: (0..observed.end_ns.len()).map(frame).collect(),
-        })
+/// Returns the heat of each mesh in an interval, or in the whole run, by the first event that is
+/// counted by node there.
+pub fn heats(observed: &Observations, interval: Option<usize>) -> Vec<Heat<'_>> {
+    let heat = |mesh| {
+        let on_mesh = observed.events.iter().filter(move |event| is_on(event, mesh));
+        let event = base_name(&on_mesh.clone().next()?.name);
+        let rate = |event| match interval {
+            Some(at) => rate_at(observed, event, at),
+            None => observed.rate_of(event),
+        };
+        let own = on_mesh.filter(|one| base_name(&one.name) == event);
+        let nodes = own.map(|event| (event, rate(event))).collect();
+        Some(Heat { mesh, event, nodes })
     };
     observed.meshes.iter().filter_map(heat).collect()
 }
 
 /// Writes a rate in few letters: `121.7M`.
-pub fn short(rate: f64) -> String {
+pub(super) fn short(rate: f64) -> String {
     let (value, unit) = match rate {
         rate if rate < 1e3 => (rate, ""),
         rate if rate < 1e6 => (rate / 1e3, "k"),
@@ -153,15 +146,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_interval_has_a_rate_for_each_counted_node() {
-        let heat = &frames(&example())[0];
-        assert_eq!(heat.event, "arm_cmn_0/hnf_mc_reqs/");
-        let at = heat.number("HN-F", 0x4).unwrap();
-        assert_eq!(heat.frames[0].1[at], Some(121_713_206.0));
-        assert_eq!(heat.frames[1].1[at], Some(120_000_000.0), "scaled by its share");
-        assert_eq!(heat.frames[1].1[heat.number("HN-F", 0x20).unwrap()], None);
-        assert_eq!(heat.number("RN-D", 0x0), None);
-        assert_eq!(heat.most(), 121_713_206.0);
+    fn each_interval_and_the_whole_have_a_rate_for_each_counted_node() {
+        let observed = example();
+        let rate = |interval, kind: &str, id| heats(&observed, interval)[0].rate(kind, id);
+        assert_eq!(heats(&observed, None)[0].event, "arm_cmn_0/hnf_mc_reqs/");
+        assert_eq!(rate(Some(0), "HN-F", 0x4), Some(121_713_206.0));
+        assert_eq!(rate(Some(1), "HN-F", 0x4), Some(120_000_000.0), "scaled by its share");
+        assert_eq!(rate(Some(1), "HN-F", 0x20), None);
+        // 181,713,206 counts in three quarters of two seconds.
+        assert_eq!(rate(None, "HN-F", 0x4).unwrap().round(), 121_142_137.0);
+        assert_eq!(rate(None, "RN-D", 0x0), None);
+        assert_eq!(heats(&observed, Some(0))[0].max(), 121_713_206.0);
     }
 
     #[test]

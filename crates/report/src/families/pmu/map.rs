@@ -9,26 +9,23 @@ use serde::Serialize;
 
 use super::heat::{Heat, short};
 use crate::aligned::plain;
-use crate::html::{rendered, serde};
+use crate::template::{rendered, serde};
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PortLine {
+#[derive(Serialize)]
+struct PortLine {
     /// Text, e.g. `HN-F 0x24`.
-    pub text: String,
-    pub counted: Option<usize>,
-    pub rate: Option<f64>,
+    text: String,
+    rate: Option<f64>,
+    shown: String,
 }
 
 /// Returns the lines of a crosspoint: itself, and one for each NodeID at a port, or for a port
 /// without one.
-pub fn cell(mesh: &Mesh, number: usize, heat: Option<(&Heat, usize)>) -> Vec<PortLine> {
+fn cell(mesh: &Mesh, number: usize, heat: Option<&Heat<'_>>) -> Vec<PortLine> {
     let xp = &mesh.crosspoints[number];
     let line = |text: String, kinds: &[&str], id: u16| {
-        let counted = heat.and_then(|(heat, frame)| {
-            let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
-            Some((at, heat.frames.get(frame).and_then(|(_, rates)| *rates.get(at)?)))
-        });
-        PortLine { text, counted: counted.map(|it| it.0), rate: counted.and_then(|it| it.1) }
+        let rate = heat.and_then(|heat| kinds.iter().find_map(|kind| heat.rate(kind, id)));
+        PortLine { text, rate, shown: rate.map_or(String::new(), |rate| short(rate) + "/s") }
     };
     let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
     let mut lines = vec![line(format!("XP {:#04x}  {dtc}", xp.node_id), &["XP"], xp.node_id)];
@@ -55,7 +52,7 @@ pub fn cell(mesh: &Mesh, number: usize, heat: Option<(&Heat, usize)>) -> Vec<Por
     lines
 }
 
-pub fn title(mesh: &Mesh) -> String {
+pub(crate) fn title(mesh: &Mesh) -> String {
     let mut out = mesh.name.clone();
     if !mesh.part.is_empty() {
         let _ = write!(out, ": {} {}", mesh.part, mesh.revision);
@@ -67,8 +64,12 @@ pub fn title(mesh: &Mesh) -> String {
     out
 }
 
-pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
-    let texts = |number| cell(mesh, number, heat).iter().map(entry_text).collect();
+pub fn grid(mesh: &Mesh, heat: Option<&Heat<'_>>) -> String {
+    let text = |line: &PortLine| match line.rate {
+        Some(_) => format!("{} {:>8}", line.text, line.shown),
+        None => line.text.clone(),
+    };
+    let texts = |number| cell(mesh, number, heat).iter().map(text).collect();
     let cells: Vec<Vec<String>> = (0..mesh.crosspoints.len()).map(texts).collect();
     let width = cells.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
     let rule =
@@ -93,13 +94,6 @@ pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
         (0..mesh.width).map(|x| format!("{:^1$}", format!("x={x}"), width + 3)).collect();
     let _ = writeln!(out, "       {}", foot.trim_end());
     out
-}
-
-fn entry_text(entry: &PortLine) -> String {
-    match entry.rate {
-        Some(rate) => format!("{} {:>6}/s", entry.text, short(rate)),
-        None => entry.text.clone(),
-    }
 }
 
 /// Kinds of nodes in the order of the table: purpose, and the beginning of the driver's events.
@@ -156,10 +150,9 @@ pub fn node_table(mesh: &Mesh) -> String {
 
 const PICTURE: &str = include_str!("../../../assets/mesh.svg");
 
-/// Draws the mesh as SVG; counted nodes have `data-node`, so that a page can colour them. The
-/// page's colours replace those given there.
-pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
-    let entries = |number| cell(mesh, number, heat.map(|heat| (heat, 0)));
+/// Draws the mesh as SVG. The page's colours replace those given there.
+pub(crate) fn svg(mesh: &Mesh, heat: Option<&Heat<'_>>) -> String {
+    let entries = |number| cell(mesh, number, heat);
     let cells = mesh.crosspoints.iter().enumerate().map(|(number, xp)| {
         context! { x => xp.x, row => mesh.height - 1 - xp.y, entries => serde(entries(number)) }
     });
@@ -169,25 +162,26 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
         width => mesh.width,
         height => mesh.height,
         lines => lines.unwrap_or(1),
+        max => heat.map_or(0.0, Heat::max).max(f64::MIN_POSITIVE),
         cells => cells.collect::<Vec<_>>(),
     };
-    rendered("mesh.svg", PICTURE, values).expect("a test draws the template") + "\n"
+    rendered("mesh.svg", PICTURE, values) + "\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::pmu::heat::frames;
+    use crate::families::pmu::heat::heats;
     use crate::families::pmu::heat::tests::example;
 
     #[test]
     fn the_grid_shows_every_node_in_its_place_and_its_rate() {
         let observed = example();
-        let heat = &frames(&observed)[0];
+        let heat = &heats(&observed, Some(0))[0];
         insta::assert_snapshot!(format!(
             "{}\n{}\n{}",
             grid(&observed.meshes[0], None),
-            grid(&observed.meshes[0], Some((heat, 0))),
+            grid(&observed.meshes[0], Some(heat)),
             node_table(&observed.meshes[0])
         ));
     }
@@ -196,9 +190,9 @@ mod tests {
     fn the_picture_is_whole_and_marks_what_is_counted() {
         let mut observed = example();
         observed.meshes[0].name = "<arm & cmn>".into();
-        let picture = svg(&observed.meshes[0], Some(&frames(&example())[0]));
+        let picture = svg(&observed.meshes[0], heats(&example(), Some(0)).first());
         assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
-        assert_eq!(picture.matches("data-node=").count(), 2);
+        assert_eq!(picture.matches("class=\"heat\"").count(), 2);
         assert!(picture.contains("&lt;arm &amp; cmn&gt;") && !picture.contains("<arm"));
     }
 }

@@ -1,7 +1,7 @@
 //! Counters and meshes: tables, pictures, a figure over time, and comparisons with known loads.
 
 mod figure;
-pub mod heat;
+pub(crate) mod heat;
 pub mod map;
 pub mod tables;
 
@@ -9,7 +9,7 @@ use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{Counter, Observations, RunRecord};
 
 pub(crate) use figure::over_time;
-pub use heat::{Heat, frames};
+pub use heat::{Heat, heats};
 
 use crate::family::{Family, PlainAnswer, Work};
 
@@ -27,7 +27,11 @@ fn end_s(observed: &Observations, interval: usize) -> f64 {
 }
 
 /// Returns the rate per second of an event in an interval.
-fn rate_at(observed: &Observations, event: &ObservedEvent, interval: usize) -> Option<f64> {
+pub(crate) fn rate_at(
+    observed: &Observations,
+    event: &ObservedEvent,
+    interval: usize,
+) -> Option<f64> {
     Some(event.scaled(interval)? / observed.seconds_of(event, interval)?)
 }
 

@@ -32,7 +32,7 @@ fn the_documents_sample_of_a_latency_is_a_record() {
     let text = "3\t64\t2740081346085\t2740081346193\t108\n";
     let records = read("x/micro-benchmark_from_nc_5.dat", text).unwrap();
     let row = &copy_rows(&records)[0];
-    assert_eq!((row.median_ns, row.block_bytes, row.n), (108.0, 64, 1));
+    assert_eq!((row.times.median, row.block_bytes, row.n), (108.0, 64, 1));
     assert_eq!(row.operation(), "from_nc");
     assert_eq!(records[0].lanes[0].seen_cpus, [3]);
     assert_eq!(records[0].lanes[0].stages[0].name, "copy_from_user");
@@ -84,10 +84,10 @@ fn the_documents_sample_of_a_program_has_its_misses() {
     let text = "qsort_small\t55698518635\t55702757592\t4238957\t157283\t982\t0.624352\n";
     let records = read("measure_run7.dat", text).unwrap();
     let row = &pollution_rows(&records)[0];
-    assert_eq!((row.mean_ns, row.references), (4_238_957.0, Some(157_283.0)));
+    assert_eq!((row.times.mean, row.references), (4_238_957.0, Some(157_283.0)));
     assert!((row.miss_percent.unwrap() - 0.624_352).abs() < 1e-6);
-    assert_eq!((&*row.test, &*row.copies), ("qsort_small", "from 224"));
-    assert_eq!(row.copied_bytes_per_s, None, "the file does not say");
+    assert_eq!((row.test, &*row.copies), ("qsort_small", "from 224"));
+    assert_eq!(row.copied_bytes_per_s(), None, "the file does not say");
     let written = classic::pollution(&records, "run7");
     assert_eq!(written["cpu_from_224/measure_run7.dat"], text);
     let none = "qsort_small\t5\t9\t4\tn/a\tn/a\tn/a\n";
