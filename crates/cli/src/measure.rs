@@ -2,9 +2,9 @@
 
 use clap::Args;
 use daqmeter_campaign::{Runner, card_families};
-use daqmeter_harness::{Context, Request, Settings};
+use daqmeter_harness::{Context, Request, Settings, StepPlan};
 use daqmeter_kernels::Isa;
-use daqmeter_record::{Order, Tool};
+use daqmeter_record::{Order, Outcome, Role, RunRecord, Tool};
 
 use crate::arguments::{CpuList, cpu_list};
 use crate::interrupt;
@@ -68,6 +68,30 @@ impl Bench {
         let mut record = self.runner.measured(R::KIND, &request.workload(), settings)?;
         record.order = order;
         self.recorder.take(record)
+    }
+
+    /// Measures one point of a search.
+    pub(crate) fn probe<R: Request>(
+        &mut self,
+        request: &R,
+        study: &str,
+        pins: &[u32],
+    ) -> Result<RunRecord, Failure> {
+        let settings = self.runner.settings(StepPlan::ByStage(1), study, pins);
+        self.measure(request, &Settings { role: Role::Probe, ..settings }, None)?;
+        self.done(self.recorder.records.last().cloned())
+    }
+
+    /// Returns the record of a point that was measured to its end.
+    pub(crate) fn done(&self, record: Option<RunRecord>) -> Result<RunRecord, Failure> {
+        if self.runner.stop.is_set() {
+            return Err(Failure::interrupted());
+        }
+        let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
+        match &record.outcome {
+            Outcome::Ok => Ok(record),
+            other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
+        }
     }
 }
 

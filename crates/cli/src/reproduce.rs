@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use daqmeter_campaign::studies::{Study, StudyOptions, studies};
+use daqmeter_campaign::studies::{Study, studies};
 use daqmeter_campaign::{Options, PlannedPoint};
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::figures;
@@ -84,8 +84,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn points(studies: &[Study], arguments: &Arguments) -> Vec<PlannedPoint> {
-    let options = StudyOptions { reps: arguments.reps, receiver_cpus: None };
-    let mut points: Vec<_> = studies.iter().flat_map(|study| study.points(&options)).collect();
+    let points = studies.iter().flat_map(|study| study.points(arguments.reps));
+    let mut points: Vec<PlannedPoint> = points.collect();
     if let Some(pin) = &arguments.common.pin {
         points.iter_mut().for_each(|point| point.pin.clone_from(&pin.0));
     }

@@ -54,8 +54,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("path run p.toml -o p.toml", same),
         ("path run digitizer-crate --set source.file=data -o data", same),
         ("readout run gbt --time 10ms -o a --records a", same),
-        ("readout run gbt --replay data -o data", same),
-        ("readout run gbt --replay data --records data", same),
         ("readout record p.toml -o p.toml", same),
         ("readout record gbt -o r.jsonl", records),
         ("readout sweep gbt -o a --records a", same),

@@ -38,8 +38,7 @@ pub struct Path {
     pub(crate) source: Element<SourceKind>,
     pub(crate) stages: Vec<Element<StageKind>>,
     pub(crate) sink: Element<SinkKind>,
-    /// Scenario of a card that is read out live. The blocks of a recorded file are not read before
-    /// it runs.
+    /// Scenario of a card that is read out live.
     pub(crate) scenario: Option<Box<Scenario>>,
 }
 
@@ -250,9 +249,8 @@ impl Path {
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
-        if let (SourceKind::Card { chosen }, Some(scenario)) = (&self.source.kind, self.live()) {
-            let file = chosen.replayed_bytes();
-            return file.saturating_add(scenario.memory_bytes(Chain::parts(scenario)));
+        if let Some(scenario) = self.live() {
+            return scenario.memory_bytes(Chain::parts(scenario));
         }
         let stages = self.stages.iter();
         let widest = stages.clone().map(|stage| stage.threads).max().unwrap_or(1);

@@ -369,9 +369,7 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
 
 /// Trigger rate of a card that does not run as fast as it can.
 fn asked_hz(live: &Live) -> Option<f64> {
-    let scenario = &live.scenario;
-    let hz = Some(scenario.trigger.rate.0).filter(|_| !scenario.is_flat_out());
-    hz.filter(|hz| *hz < TOO_MANY_HZ)
+    Some(live.scenario.trigger.rate.0).filter(|hz| *hz < TOO_MANY_HZ)
 }
 
 /// Ledger of an E-link. Chunks that a failed run left on their way are booked as such.

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag, Tally};
-use daqmeter_readout::card::Played;
 use daqmeter_readout::chain::{
     Added, Chain, ChainPart, CpuLoad, Experiment, ReaderDone, check_bytes, check_ledgers, counters,
-    counters_of_reader, filling, joined, latency, losses_by_elink, notes_of_file, turns,
+    counters_of_reader, filling, joined, latency, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::{Card, Chosen, Scenario};
@@ -137,30 +136,18 @@ impl Live {
         self.card.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn played(&self) -> Option<Played> {
-        self.card().played()
-    }
-
     /// Checks for reasons, known to that reader, why a run without a fault failed.
     pub(crate) fn check(&self, came: &Came, reader: &ReaderDone) -> Result<(), Fault> {
         check_ledgers(std::slice::from_ref(reader), &came.received).map_err(Fault::new)?;
-        if !self.scenario.fault.is_empty() {
-            return Ok(());
+        if self.scenario.fault.is_empty() {
+            check_bytes(&came.received).map_err(Fault::new)?;
         }
-        let is_foreign = self.played().is_some_and(|played| !played.is_emulated);
-        let foreign = if is_foreign { u64::MAX } else { 0 };
-        check_bytes(&came.received, foreign).map_err(Fault::new)
+        Ok(())
     }
 
     fn counters(&self, came: &Came) -> Vec<Counter> {
         let peak_bytes = self.card().peak_bytes();
-        let mut all = counters(&self.scenario, &came.whole(), &came.received, &peak_bytes);
-        all.extend(self.played().map(turns));
-        all
-    }
-
-    fn notes_of_file(&self) -> Vec<String> {
-        notes_of_file(&self.scenario, self.played())
+        counters(&self.scenario, &came.whole(), &came.received, &peak_bytes)
     }
 
     /// Account of a reader's lane, with the ledger of each of its E-links; the first one also has
@@ -176,7 +163,6 @@ impl Live {
             tally.counters.extend(losses_by_elink(&each));
         }
         if at == 0 {
-            tally.warnings.extend(self.notes_of_file());
             tally.series.extend(filling(&came.whole()));
             tally.counters.extend(self.counters(came));
             tally.path = Some(self.run(path, came));
@@ -188,8 +174,6 @@ impl Live {
         let readers = || came.readers.iter().flatten();
         let blocks = readers().map(|reader| reader.stats.blocks).sum();
         let latency_ns = latency(&came.received);
-        // Receivers compare every chunk with the emulator's. A recorded file may hold anything.
-        let is_known = self.played().is_none();
         let mut threads = came.threads.clone();
         for (thread, reader) in threads.iter_mut().zip(&came.readers) {
             thread.within = reader.as_ref().map_or_else(Vec::new, |one| within(path, one));
@@ -200,10 +184,11 @@ impl Live {
             payload_bytes: readers().map(|reader| reader.stats.bytes).sum(),
             blocks,
             events: came.received.iter().map(|(one, _)| one.chunks()).sum(),
-            verified_blocks: if is_known { blocks } else { 0 },
+            // Receivers compare every chunk with the emulator's.
+            verified_blocks: blocks,
             latency: buckets(&latency_ns),
             latency_max_ns: latency_ns.max(),
-            is_paced: !self.scenario.is_flat_out(),
+            is_paced: true,
             cpus: daqmeter_sys::available::cpus(),
             stolen_ns: came.stolen_ns.clone(),
             threads,

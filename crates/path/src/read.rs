@@ -398,7 +398,7 @@ fn source(
             if chosen.transport.is_some() {
                 return wrong("transport", "is the stage behind `to-host`: say it there");
             }
-            let scenario = chosen.outline().or_else(|error| wrong("scenario", error))?;
+            let scenario = chosen.load().or_else(|error| wrong("scenario", error))?;
             let card_bytes = scenario.card.block.0;
             if block_bytes != card_bytes {
                 let problem = format!("its blocks have {card_bytes} bytes, and so must `block`");

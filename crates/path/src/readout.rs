@@ -53,7 +53,7 @@ impl Request for ReadoutRequest {
         }
         if let Some(receivers) = self.receivers.receivers {
             // A scenario that cannot be loaded is refused on loading.
-            let scenario = self.chosen.outline();
+            let scenario = self.chosen.load();
             let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
             Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
         }
@@ -63,7 +63,7 @@ impl Request for ReadoutRequest {
 
 fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
     let chosen = &request.chosen;
-    let scenario = chosen.outline()?;
+    let scenario = chosen.load()?;
     let target = format!("{} over {}", scenario.name, scenario.publish.transport);
     let memory_bytes = scenario.memory_bytes(Chain::parts(&scenario));
     let availability =
@@ -74,7 +74,7 @@ fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
     Ok(Job {
         availability,
         is_emulated: true,
-        memory_bytes: Some(chosen.replayed_bytes().saturating_add(memory_bytes)),
+        memory_bytes: Some(memory_bytes),
         names_processes: true,
         ..Job::new(request, target, move |request| {
             let says = Says { device, stage: stage(request, &scenario), tally };
@@ -213,7 +213,7 @@ mod tests {
             receivers: Receivers { receivers: Some(1), peer_cpu: Some("0".to_owned()) },
             ..ReadoutRequest::default()
         };
-        let scenario = request.chosen.outline().unwrap();
+        let scenario = request.chosen.load().unwrap();
         let path = path(&request, &scenario).unwrap();
         assert_eq!(path.line(), "1 KiB -> card gbt -> to-host -> published over tcp -> receiver");
         assert_eq!((path.streams(), path.stages[0].threads), (2, 2));

@@ -7,26 +7,29 @@ use daqmeter_record::Ledger;
 use daqmeter_record::ledger::{NOT_GIVEN, NOT_LOST, STOPPED};
 use serde::{Deserialize, Serialize};
 
-use crate::busy::DeadTime;
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CardElink {
     pub tag: u64,
-    pub elink: u16,
     /// Triggers for which the emulator made no fragment.
     pub deficit: u64,
-    /// Events that the sender could not hold back any longer (XOFF).
-    pub sender_lost: u64,
     /// Fragments that found no room in the FIFO at all.
     pub fifo_lost: u64,
     pub truncated: u64,
     /// Whole chunks that were made unreadable by injected faults.
     pub fault_lost: u64,
     /// Chunks that injected faults marked as cut off, or with an error or CRC flag.
-    #[serde(default)]
     pub fault_flagged: u64,
     /// Chunks handed to the ring: with those cut off, without those made unreadable.
     pub chunks: u64,
+}
+
+impl CardElink {
+    pub(crate) fn counts(&mut self) -> [&mut u64; 6] {
+        let CardElink { deficit, fifo_lost, truncated, fault_lost, fault_flagged, chunks, .. } =
+            self;
+        [deficit, fifo_lost, truncated, fault_lost, fault_flagged, chunks]
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,26 +37,7 @@ pub struct CardAccount {
     pub issued: u64,
     pub vetoed_dma: u64,
     pub vetoed_fifo: u64,
-    #[serde(default)]
-    pub vetoed_external: u64,
-    /// The blocks are those of a recorded file, which may lack some.
-    #[serde(default)]
-    pub recorded: bool,
     pub elinks: Vec<CardElink>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dead {
-    pub ns: u64,
-    pub count: u64,
-    pub longest_ns: u64,
-    pub vetoed: u64,
-}
-
-impl From<DeadTime> for Dead {
-    fn from(dead: DeadTime) -> Self {
-        Dead { ns: dead.ns, count: dead.count, longest_ns: dead.longest_ns, vetoed: dead.vetoed }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,10 +179,9 @@ impl FinalAccount {
     /// [`Ledger::lost_on_the_way`].
     pub fn lost_on_the_way(&self) -> u64 {
         // The reader's losses are counted for each subscriber, not for the first alone.
-        let at_reader = |name: &str| name == LOSSES[8] || name == LOSSES[9];
         let before = |ledger: &Ledger| {
-            let losses = ledger.losses.iter().filter(|(name, _)| at_reader(name));
-            ledger.lost_on_the_way() - losses.map(|(_, count)| count).sum::<u64>()
+            let losses = [DROPPED, NETWORK].map(|name| ledger.losses[name]);
+            ledger.lost_on_the_way() - losses.iter().sum::<u64>()
         };
         let at_card: u64 = self.ledgers().iter().map(|(_, ledger)| before(ledger)).sum();
         let of_subscribers =
@@ -216,44 +199,17 @@ impl FinalAccount {
     }
 }
 
-pub(crate) const LOSSES: [&str; 11] = [
-    STOPPED[0],
-    STOPPED[1],
-    "held back by XOFF too long",
-    "emulator deficit",
-    "FIFO truncation",
-    NOT_LOST[0],
-    FLAGGED,
-    NOT_SUBSCRIBED,
-    "dropped by reader",
-    "network",
-    EXTERNAL,
-];
-
-/// Triggers that BUSY from outside stopped: no loss of the chain.
-pub(crate) const EXTERNAL: &str = STOPPED[2];
-
-const LOSSES_OF_RECORDED: [&str; 11] = {
-    let mut names = LOSSES;
-    // Nothing sends, so nothing is held back: these chunks wait for the rest of their block.
-    names[2] = NOT_GIVEN[1];
-    names[3] = NOT_GIVEN[2];
-    // Faults are made with the blocks.
-    names[5] = NOT_GIVEN[3];
-    names
-};
-
 pub const FLAGGED: &str = NOT_LOST[1];
-/// Chunks that injected faults flagged, or that had a flag in the recorded file.
+/// Chunks that injected faults flagged.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
+const DROPPED: &str = "dropped by reader";
+const NETWORK: &str = "network";
 
+/// Losses of an E-link's own: not of all E-links together, as by BUSY.
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
-    let losses = ledger.losses.iter();
-    let of_all = |kind: &str| kind == LOSSES[0] || kind == LOSSES[1] || kind == EXTERNAL;
-    losses
-        .map(|(kind, count)| (kind.as_str(), *count))
-        .filter(move |(kind, count)| *count > 0 && !of_all(kind))
+    let losses = ledger.losses.iter().map(|(kind, count)| (kind.as_str(), *count));
+    losses.filter(|(kind, count)| *count > 0 && !STOPPED.contains(kind))
 }
 
 /// Triggers that a receiver should have had whole and had not, injected faults included. Without
@@ -271,33 +227,24 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
     let mut ledger =
         Ledger { issued: card.issued, delivered: reader.delivered, ..Ledger::new("triggers") };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
-    // The FIFO did not cut these off: the recorder of the file did, or a fault that the scenario
-    // asks for.
-    let (names, cut_before, flagged_before) = match card.recorded {
-        true => (LOSSES_OF_RECORDED, cut, flagged),
-        false => {
-            let by_fault = cut.saturating_sub(at.truncated).min(at.fault_flagged);
-            (LOSSES, by_fault, flagged.min(at.fault_flagged - by_fault))
-        }
-    };
-    let counts = [
-        card.vetoed_dma,
-        card.vetoed_fifo,
-        at.sender_lost,
-        at.deficit,
-        at.fifo_lost + (cut - cut_before),
-        at.fault_lost + cut_before,
-        flagged - flagged_before,
-        reader.unsubscribed,
-        reader.dropped,
-        reader.network_lost,
-        card.vetoed_external,
-    ];
-    for (name, count) in names.into_iter().zip(counts) {
+    // The FIFO did not cut these off: faults did that the scenario asks for.
+    let cut_by_fault = cut.saturating_sub(at.truncated).min(at.fault_flagged);
+    let flagged_by_fault = flagged.min(at.fault_flagged - cut_by_fault);
+    for (name, count) in [
+        (STOPPED[0], card.vetoed_dma),
+        (STOPPED[1], card.vetoed_fifo),
+        (NOT_GIVEN, at.deficit),
+        ("FIFO truncation", at.fifo_lost + (cut - cut_by_fault)),
+        (NOT_LOST[0], at.fault_lost + cut_by_fault),
+        (FLAGGED, flagged - flagged_by_fault),
+        (NOT_SUBSCRIBED, reader.unsubscribed),
+        (DROPPED, reader.dropped),
+        (NETWORK, reader.network_lost),
+    ] {
         ledger.lose(name, count);
     }
-    if flagged_before > 0 {
-        ledger.lose(FLAGGED_AT_SOURCE, flagged_before);
+    if flagged_by_fault > 0 {
+        ledger.lose(FLAGGED_AT_SOURCE, flagged_by_fault);
     }
     ledger
 }

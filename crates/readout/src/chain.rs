@@ -18,7 +18,8 @@ pub use self::counters::*;
 
 pub use self::watch::{Added, ChainPart, Experiment};
 pub(crate) use self::watch::{PartWatch, Slowed};
-use crate::accounts::{Dead, FinalAccount, ledger};
+use crate::accounts::{FinalAccount, ledger};
+use crate::busy::Dead;
 use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
 use crate::port::Port;
@@ -145,7 +146,7 @@ pub struct ReaderDone {
     pub notes: Vec<String>,
     pub ring_bytes: usize,
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
-    pub dead: [Dead; 4],
+    pub dead: [Dead; 3],
     pub card_ns: u64,
     /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
     pub filling: Vec<(u64, u64)>,

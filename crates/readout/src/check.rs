@@ -6,22 +6,20 @@
 
 mod elink;
 mod resync;
-mod share;
 mod tables;
 
-use std::io;
+use std::io::{self, Read};
+use std::sync::mpsc::{channel, sync_channel};
 
 use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 
+use crate::fragment::FragmentFaults;
 use elink::{Common, ElinkCheck};
-pub(crate) use resync::places;
 use resync::{Piece, next_piece, recognise};
-use share::Share;
-pub use share::{MAX_THREADS, check, check_watched};
 use tables::Findings;
-pub(crate) use tables::fault;
+use tables::fault;
 pub use tables::{Checked, ElinkRow};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +49,6 @@ impl Default for CheckOptions {
 #[derive(Debug)]
 pub struct Checker {
     options: CheckOptions,
-    share: Share,
     format: Option<BlockFormat>,
     /// E-links by their numbers.
     elinks: Vec<Option<Box<ElinkCheck>>>,
@@ -76,26 +73,13 @@ pub enum CheckError {
     Short(usize),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    pub blocks: u64,
-    /// Bytes so far, without those that wait for the rest of their block.
-    pub bytes: u64,
-    pub faults: u64,
-}
-
 impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
-        Checker::of_share(options, Share::part(0, 1))
-    }
-
-    fn of_share(options: CheckOptions, share: Share) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
         Checker {
             common,
             options,
-            share,
             format: None,
             elinks: std::iter::repeat_with(|| None).take(usize::from(Elink::MOST) + 1).collect(),
             checked_blocks: 0,
@@ -121,11 +105,6 @@ impl Checker {
         Ok(())
     }
 
-    pub fn progress(&self) -> Progress {
-        let Findings { block, position, counts, .. } = &self.common.findings;
-        Progress { blocks: *block, bytes: *position, faults: counts.values().sum() }
-    }
-
     fn blocks_of(&mut self, bytes: &[u8], last: bool) -> Result<usize, CheckError> {
         let Some(format) = self.recognised(bytes, last)? else {
             return Ok(0);
@@ -136,9 +115,7 @@ impl Checker {
             let piece_bytes = &bytes[at..at + length];
             match piece {
                 Piece::Block(header) => {
-                    if let Some(ahead) = bytes.get(at + 2 * size..at + 3 * size)
-                        && self.share.may_be_own(header_of(ahead).elink)
-                    {
+                    if let Some(ahead) = bytes.get(at + 2 * size..at + 3 * size) {
                         daqmeter_kernels::prefetch(ahead);
                     }
                     self.block(format, header, piece_bytes);
@@ -180,10 +157,8 @@ impl Checker {
     }
 
     fn no_block(&mut self, what: &'static str, bytes: usize, more: impl FnOnce() -> String) {
-        if self.share.has_what_is_no_block() {
-            self.common.findings.fault(what, more);
-            self.skipped_bytes += bytes as u64;
-        }
+        self.common.findings.fault(what, more);
+        self.skipped_bytes += bytes as u64;
     }
 
     fn bad_start(&mut self, header: FelixHeader) {
@@ -198,7 +173,6 @@ impl Checker {
         let number = header.elink.number();
         if self.common.findings.block >= self.options.skip_blocks
             && (self.options.elinks.is_empty() || self.options.elinks.contains(&number))
-            && self.share.is_own(header.elink)
         {
             self.checked_blocks += 1;
             self.elinks[usize::from(number)]
@@ -207,26 +181,7 @@ impl Checker {
         }
     }
 
-    pub fn finish(self) -> Result<Checked, CheckError> {
-        Checker::joined(vec![self])
-    }
-
-    fn joined(mut shares: Vec<Checker>) -> Result<Checked, CheckError> {
-        for checker in &mut shares {
-            checker.end()?;
-        }
-        let mut all = shares.remove(0);
-        for share in shares {
-            for (elink, other) in all.elinks.iter_mut().zip(share.elinks) {
-                *elink = elink.take().or(other);
-            }
-            all.checked_blocks += share.checked_blocks;
-            all.common.findings.add(share.common.findings);
-        }
-        Ok(all.checked())
-    }
-
-    fn end(&mut self) -> Result<(), CheckError> {
+    pub fn finish(mut self) -> Result<Checked, CheckError> {
         let rest = std::mem::take(&mut self.rest);
         let left = rest.len() - self.blocks_of(&rest, true)?;
         if self.format.is_none() {
@@ -236,36 +191,67 @@ impl Checker {
             let what = || format!("the last {left} bytes are not a whole block");
             self.no_block(fault::CUT_OFF, left, what);
         }
-        Ok(())
+        Ok(self.checked())
     }
 
     fn checked(self) -> Checked {
         let rows: Vec<ElinkRow> = self.elinks.iter().flatten().map(|elink| elink.row()).collect();
-        let sum = |of: fn(&ElinkRow) -> u64| rows.iter().map(of).sum::<u64>();
-        let mut findings = self.common.findings;
-        let mut faults = std::mem::take(&mut findings.counts);
-        let counted = [
-            (fault::MISSING, sum(|row| row.missing_events)),
-            (fault::FELL, sum(|row| row.falls)),
-            (fault::DUPLICATE, sum(|row| row.duplicate_events)),
-            (fault::LATE, sum(|row| row.late_events)),
-            (fault::PAYLOAD, sum(|row| row.wrong_payloads)),
-            (fault::ELINK, sum(|row| row.wrong_elinks)),
+        let sum = |of: fn(&FragmentFaults) -> u64| rows.iter().map(|row| of(&row.events)).sum();
+        let Findings { counts: mut faults, messages, left_out, block, .. } = self.common.findings;
+        let counted: [(_, u64); 6] = [
+            (fault::MISSING, sum(|events| events.missing)),
+            (fault::FELL, sum(|events| events.falls)),
+            (fault::DUPLICATE, sum(|events| events.duplicates)),
+            (fault::LATE, sum(|events| events.out_of_order)),
+            (fault::PAYLOAD, sum(|events| events.payload)),
+            (fault::ELINK, sum(|events| events.wrong_elink)),
         ];
         faults.extend(counted.into_iter().filter(|(_, count)| *count > 0));
-        let blocks = findings.block;
-        let (messages, messages_left_out) = findings.messages();
         Checked {
-            blocks,
+            blocks: block,
             checked_blocks: self.checked_blocks,
             block_bytes: self.format.map_or(0, |format| format.block_bytes),
             rows,
             faults,
             messages,
-            messages_left_out,
+            messages_left_out: left_out,
             skipped_bytes: self.skipped_bytes,
         }
     }
+}
+
+/// Bytes of one read: they stay in the second-level cache between the copy and the check.
+const READ_BYTES: usize = 512 << 10;
+const READ_AHEAD: usize = 4;
+
+/// Checks all bytes of a reader, which another thread reads ahead. Fails if no block begins in the
+/// first MiB.
+pub fn check(mut from: impl Read + Send, options: &CheckOptions) -> Result<Checked, CheckError> {
+    let mut checker = Checker::new(options.clone());
+    let (out, parts) = sync_channel(READ_AHEAD);
+    let (back, empty) = channel();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(move || -> io::Result<()> {
+            loop {
+                let mut part = empty.try_recv().unwrap_or_else(|_| vec![0; READ_BYTES]);
+                let got = match from.read(&mut part) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    got => got?,
+                };
+                // The other side is gone if it found no blocks.
+                if got == 0 || out.send((part, got)).is_err() {
+                    return Ok(());
+                }
+            }
+        });
+        for (part, got) in parts {
+            checker.take(&part[..got])?;
+            // At the end the reading thread is gone.
+            let _ = back.send(part);
+        }
+        reading.join().expect("reading does not panic")?;
+        checker.finish()
+    })
 }
 
 fn header_of(block: &[u8]) -> FelixHeader {

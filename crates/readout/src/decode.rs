@@ -2,18 +2,70 @@
 
 use std::sync::atomic::AtomicBool;
 
-use daqmeter_harness::{Fault, Job, LimitSpec, Request, Session, StageSpec, Tally};
+use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::memory::buffer_bytes;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Subchunk, subchunks};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::card::ChannelId;
 use crate::recording;
-use crate::request::DecodeRequest;
-use crate::scenario::Scenario;
+use crate::request::Chosen;
+use crate::scenario::{Scenario, ScenarioError};
 
-pub(crate) fn job(request: &DecodeRequest) -> Result<Job, Fault> {
+/// Blocks of a scenario into descriptors of their subchunks. One operation is one pass over them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DecodeRequest {
+    /// Read-out chain whose blocks are decoded
+    pub scenario: String,
+    /// Bytes of blocks, at most 16 GiB
+    pub bytes: u64,
+    /// DMA channels of each device of the card
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u16>,
+    /// Bytes of a chunk
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_bytes: Option<u64>,
+}
+
+impl DecodeRequest {
+    fn load(&self) -> Result<Scenario, ScenarioError> {
+        let chosen = Chosen {
+            scenario: self.scenario.clone(),
+            channels: self.channels,
+            payload_bytes: self.payload_bytes,
+            ..Chosen::default()
+        };
+        chosen.load()
+    }
+}
+
+impl Request for DecodeRequest {
+    const KIND: &'static str = "decode";
+    const DESCRIPTION: &'static str = "FELIX blocks to descriptors of their subchunks";
+
+    fn example() -> DecodeRequest {
+        DecodeRequest {
+            scenario: "gbt".to_owned(),
+            bytes: 1 << 20,
+            channels: None,
+            payload_bytes: None,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        job(self)
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("bytes", self.bytes, 1..=1 << 34)
+    }
+}
+
+fn job(request: &DecodeRequest) -> Result<Job, Fault> {
     let scenario = request.load()?;
     let ring_bytes = buffer_bytes(scenario.card.ring.0 as u64);
     Ok(Job {

@@ -16,8 +16,6 @@ pub struct FragmentFaults {
     pub falls: u64,
     /// Events missing if all of those are losses.
     pub falls_missing: u64,
-    /// Counters that do not follow the one before, for any of these reasons.
-    pub jumps: u64,
     pub payload: u64,
     pub wrong_elink: u64,
 }
@@ -30,7 +28,6 @@ impl FragmentFaults {
         self.resets += other.resets;
         self.falls += other.falls;
         self.falls_missing += other.falls_missing;
-        self.jumps += other.jumps;
         self.payload += other.payload;
         self.wrong_elink += other.wrong_elink;
     }
@@ -111,18 +108,12 @@ impl FragmentCheck {
         self.pattern.clear();
     }
 
-    /// Begins the stream anew: the next fragment may have any number.
-    pub(crate) fn restart(&mut self) {
-        (self.order, self.resets) = (SequenceTracker::default(), None);
-    }
-
     /// Takes the next fragment; returns a fault or an announced reset.
     #[inline]
     pub fn check(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
-        let Some(&event) = payload.get(3) else {
-            return self.short(payload);
-        };
-        if self.pattern.len() == payload.len()
+        let event = payload.get(3).copied();
+        if let Some(event) = event
+            && self.pattern.len() == payload.len()
             && self.order.expected() == Some(u32::from(event))
             && !self.is_ttc
             && same_but_counter(&self.pattern, payload)
@@ -158,7 +149,7 @@ impl FragmentCheck {
         }
     }
 
-    fn check_any(&mut self, payload: &[u8], event: u8) -> Option<FragmentFinding> {
+    fn check_any(&mut self, payload: &[u8], event: Option<u8>) -> Option<FragmentFinding> {
         if self.is_ttc {
             return self.check_ttc(payload);
         }
@@ -166,6 +157,8 @@ impl FragmentCheck {
             self.faults.payload += 1;
             return Some(FragmentFinding::Payload);
         }
+        // One that is too short for a counter.
+        let event = event?;
         // Its counter is that of another E-link: it says nothing about this one's.
         if let (Some(index), Some(&found)) = (self.index, payload.get(4))
             && index != found
@@ -192,63 +185,49 @@ impl FragmentCheck {
             return Some(FragmentFinding::Payload);
         };
         let since = self.resets.map_or(0, |before| ttc.ecr.wrapping_sub(before));
-        match since {
-            0 => {}
+        if since >= 128 {
             // A trigger from before the last reset.
-            128.. => {
-                self.faults.jumps += 1;
-                self.faults.out_of_order += 1;
-                return Some(FragmentFinding::OutOfOrder);
-            }
-            _ => {
-                self.restart();
-                self.resets = Some(ttc.ecr);
-                self.follow(ttc.l1id, TRIGGERS);
-                self.faults.jumps += 1;
-                self.faults.resets += u64::from(since);
-                // Counting starts at 0.
-                self.faults.missing += u64::from(ttc.l1id);
-                return Some(FragmentFinding::Reset(ttc.l1id));
-            }
+            self.faults.out_of_order += 1;
+            return Some(FragmentFinding::OutOfOrder);
         }
         self.resets = Some(ttc.ecr);
-        self.follow(ttc.l1id, TRIGGERS)
+        if since == 0 {
+            return self.follow(ttc.l1id, TRIGGERS);
+        }
+        self.order = SequenceTracker::default();
+        self.follow(ttc.l1id, TRIGGERS);
+        self.faults.resets += u64::from(since);
+        // Counting starts at 0.
+        self.faults.missing += u64::from(ttc.l1id);
+        Some(FragmentFinding::Reset(ttc.l1id))
     }
 
     fn follow(&mut self, number: u32, modulus: u32) -> Option<FragmentFinding> {
         let way = std::mem::replace(&mut self.way, self.usual_way);
         let to_wrap = self.order.next().map_or(0, |next| modulus - next);
         let faults = &mut self.faults;
-        let (count, finding) = match self.order.step(number, modulus, way) {
+        Some(match self.order.step(number, modulus, way) {
             SequenceStep::Next => return None,
             SequenceStep::Missing(count) => {
                 faults.missing += u64::from(count);
-                faults.jumps += 1;
-                return Some(FragmentFinding::Missing(count));
+                FragmentFinding::Missing(count)
             }
             SequenceStep::Late => {
                 // It was counted as missing when a later one came.
                 faults.missing = faults.missing.saturating_sub(1);
-                (&mut faults.out_of_order, FragmentFinding::OutOfOrder)
+                faults.out_of_order += 1;
+                FragmentFinding::OutOfOrder
             }
-            SequenceStep::Again => (&mut faults.duplicates, FragmentFinding::Duplicate),
+            SequenceStep::Again => {
+                faults.duplicates += 1;
+                FragmentFinding::Duplicate
+            }
             SequenceStep::Restarted => {
-                faults.jumps += 1;
                 faults.falls += 1;
                 faults.falls_missing += u64::from(to_wrap);
-                return Some(FragmentFinding::Fell(to_wrap));
+                FragmentFinding::Fell(to_wrap)
             }
-        };
-        *count += 1;
-        faults.jumps += 1;
-        Some(finding)
-    }
-
-    /// Checks the beginning of the header of a fragment that is too short for a counter.
-    fn short(&mut self, payload: &[u8]) -> Option<FragmentFinding> {
-        let wrong = !is_emulated(payload);
-        self.faults.payload += u64::from(wrong);
-        wrong.then_some(FragmentFinding::Payload)
+        })
     }
 }
 
@@ -364,10 +343,7 @@ mod tests {
     fn counters_go_on_over_their_wrap_and_gaps_are_counted() {
         let mut check = FragmentCheck::new(None);
         events(&mut check, (0..=255).chain(0..10).chain(15..20));
-        assert_eq!(
-            check.faults,
-            FragmentFaults { missing: 5, jumps: 1, ..FragmentFaults::default() }
-        );
+        assert_eq!(check.faults, FragmentFaults { missing: 5, ..FragmentFaults::default() });
         check.gap();
         assert_eq!(
             events(&mut check, [18]),
@@ -458,10 +434,7 @@ mod tests {
         for l0id in [0xFF_FFFE, 0xFF_FFFF, 0x100_0000, 0x100_0003] {
             check.check(&ttc(0, l0id));
         }
-        assert_eq!(
-            check.faults,
-            FragmentFaults { missing: 2, jumps: 1, ..FragmentFaults::default() }
-        );
+        assert_eq!(check.faults, FragmentFaults { missing: 2, ..FragmentFaults::default() });
         let mut wrong = ttc(0, 0x100_0004);
         wrong[16] ^= 1;
         assert_eq!(check.check(&wrong), Some(FragmentFinding::Payload));
@@ -490,13 +463,7 @@ mod tests {
         );
         assert_eq!(
             check.faults,
-            FragmentFaults {
-                missing: 2,
-                resets: 3,
-                out_of_order: 1,
-                jumps: 3,
-                ..FragmentFaults::default()
-            }
+            FragmentFaults { missing: 2, resets: 3, out_of_order: 1, ..FragmentFaults::default() }
         );
     }
 }

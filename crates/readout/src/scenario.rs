@@ -26,8 +26,8 @@ use std::path::Path;
 
 use daqmeter_harness::{Shipped, TomlText};
 
-pub(crate) use self::check::MAX_PAYLOAD_BYTES;
 pub use self::check::check_congestion;
+pub(crate) use self::check::{MAX_ELINKS, MAX_PAYLOAD_BYTES};
 pub use self::derived::{ElinkSpec, PartCounts};
 pub use self::spec::{
     BlockSource, BusySettings, ByteSize, CardSettings, FaultKind, FaultSpec, Generation, Hertz,

@@ -70,17 +70,6 @@ impl Observation {
     }
 }
 
-pub trait RatedSystem {
-    type Error;
-
-    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Self::Error>;
-
-    /// True if the time for the search is over: no further run is made.
-    fn is_over(&self) -> bool {
-        false
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchPlan {
     pub from_hz: f64,
@@ -122,9 +111,9 @@ const RAISES: u32 = 2;
 /// Lowest rate of a search, as a part of the first one.
 const LOWEST: f64 = 1.0 / 1024.0;
 
-struct Search<'a, S: RatedSystem> {
-    system: &'a mut S,
-    plan: SearchPlan,
+struct Search<'a, F> {
+    observe: F,
+    plan: &'a SearchPlan,
     confirmations: u32,
     found: SearchResult,
 }
@@ -138,13 +127,13 @@ enum Stop<E> {
 }
 
 /// Finds the highest stable rate: by doubling, by halving the interval, and by confirming. The rate
-/// above it is then run once more, so that a failure by a disturbed host does not decide.
-pub fn highest_rate<S: RatedSystem>(
-    system: &mut S,
+/// above it is then run once more, so that a failure by a disturbed host does not decide. `observe`
+/// runs the system at a rate for a time; `None` ends the search, whose time is over.
+pub fn highest_rate<E>(
     plan: &SearchPlan,
-) -> Result<SearchResult, S::Error> {
-    let mut search =
-        Search { system, plan: *plan, confirmations: 0, found: SearchResult::default() };
+    observe: impl FnMut(f64, Duration) -> Result<Option<Observation>, E>,
+) -> Result<SearchResult, E> {
+    let mut search = Search { observe, plan, confirmations: 0, found: SearchResult::default() };
     let is_cut = match search.run() {
         Ok(()) => false,
         Err(Stop::Over) => true,
@@ -162,8 +151,8 @@ pub fn highest_rate<S: RatedSystem>(
     Ok(SearchResult { is_cut, confidence, ..search.found })
 }
 
-impl<S: RatedSystem> Search<'_, S> {
-    fn run(&mut self) -> Result<(), Stop<S::Error>> {
+impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F> {
+    fn run(&mut self) -> Result<(), Stop<E>> {
         let mut from_hz = self.plan.from_hz;
         for _ in 0..=RAISES {
             let is_confirmed = self.maximum(from_hz)?;
@@ -178,7 +167,7 @@ impl<S: RatedSystem> Search<'_, S> {
 
     /// Searches from a rate and confirms what it finds; returns true if it is above what was
     /// confirmed before.
-    fn maximum(&mut self, from_hz: f64) -> Result<bool, Stop<S::Error>> {
+    fn maximum(&mut self, from_hz: f64) -> Result<bool, Stop<E>> {
         let lowest_hz = self.found.rate_hz.unwrap_or(self.plan.from_hz * LOWEST);
         let (good, mut bad) = self.bracket(from_hz, lowest_hz)?;
         let Some(mut good) = good else {
@@ -213,7 +202,7 @@ impl<S: RatedSystem> Search<'_, S> {
     }
 
     /// Goes down to a rate that works, or up to one that does not; returns both, if found.
-    fn bracket(&mut self, from_hz: f64, lowest_hz: f64) -> Result<Bracket, Stop<S::Error>> {
+    fn bracket(&mut self, from_hz: f64, lowest_hz: f64) -> Result<Bracket, Stop<E>> {
         let (mut rate_hz, mut good, mut bad) = (from_hz, None, None);
         loop {
             if self.is_stable(rate_hz)? {
@@ -232,19 +221,16 @@ impl<S: RatedSystem> Search<'_, S> {
         }
     }
 
-    fn once(&mut self, rate_hz: f64, duration: Duration) -> Result<Stability, Stop<S::Error>> {
-        if self.system.is_over() {
-            return Err(Stop::Over);
-        }
-        let observed = self.system.observe(rate_hz, duration);
-        let verdict = observed.map_err(Stop::Failed)?.verdict();
+    fn once(&mut self, rate_hz: f64, duration: Duration) -> Result<Stability, Stop<E>> {
+        let observed = (self.observe)(rate_hz, duration).map_err(Stop::Failed)?;
+        let verdict = observed.ok_or(Stop::Over)?.verdict();
         self.found.probes.push(Probe { rate_hz, verdict });
         Ok(verdict)
     }
 
     /// Decides by the majority of up to three runs; one that passes at once is enough. A filling
     /// ring may be emptying after a stop of the host: a longer run decides.
-    fn is_stable(&mut self, rate_hz: f64) -> Result<bool, Stop<S::Error>> {
+    fn is_stable(&mut self, rate_hz: f64) -> Result<bool, Stop<E>> {
         let duration = match self.once(rate_hz, self.plan.probe)? {
             Stability::Stable => return Ok(true),
             Stability::Growing => self.plan.confirm,
@@ -273,20 +259,13 @@ mod tests {
         confirm: Duration::from_secs(2),
     };
 
-    /// A system by a function of its number, the rate and the duration of an observation.
-    struct Given<F: FnMut(u32, f64, Duration) -> Observation>(u32, F);
-
-    impl<F: FnMut(u32, f64, Duration) -> Observation> RatedSystem for Given<F> {
-        type Error = Infallible;
-
-        fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Infallible> {
-            self.0 += 1;
-            Ok((self.1)(self.0 - 1, rate_hz, duration))
-        }
-    }
-
-    fn found(observe: impl FnMut(u32, f64, Duration) -> Observation) -> SearchResult {
-        highest_rate(&mut Given(0, observe), &PLAN).unwrap()
+    /// Searches a system by a function of the observation's number, rate and duration.
+    fn found(mut observe: impl FnMut(u32, f64, Duration) -> Observation) -> SearchResult {
+        let mut numbers = 0..;
+        let observe = |rate_hz, duration| {
+            Ok::<_, Infallible>(Some(observe(numbers.next().unwrap(), rate_hz, duration)))
+        };
+        highest_rate(&PLAN, observe).unwrap()
     }
 
     fn losing(is_lost: bool) -> Observation {

@@ -86,11 +86,11 @@ impl TriggerSource {
         if at_ns > self.end_ns { NEVER } else { at_ns }
     }
 
-    pub fn is_over(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.issued >= self.most || now_ns >= self.end_ns
     }
 
-    pub fn issue(&mut self, n: u64) {
+    pub(crate) fn issue(&mut self, n: u64) {
         self.issued += n;
         for _ in 0..n.min(self.ahead.len() as u64) {
             self.ahead.pop_front();
@@ -102,7 +102,7 @@ impl TriggerSource {
         clippy::cast_sign_loss,
         reason = "times are positive and below 2^53 ns"
     )]
-    pub fn due(&mut self, now_ns: u64) -> u64 {
+    pub(crate) fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
         if self.random.is_none() {
             let period_ns = self.period_ns;

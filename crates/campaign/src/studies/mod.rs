@@ -34,8 +34,6 @@ const SHIPPED_STUDIES: Shipped = Shipped {
     ],
 };
 
-const REPS: &str = "reps";
-const RECEIVER_PIN: &str = "receiver-pin";
 /// Repetitions of the plan that `--reps` replaces; a plan has fewer where they take long.
 const USUAL_REPS: u64 = 300;
 
@@ -45,42 +43,31 @@ pub struct Study {
     file: StudyFile,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StudyOptions<'a> {
-    pub reps: Option<u64>,
-    pub receiver_cpus: Option<&'a str>,
-}
-
 impl Study {
     pub fn about(&self) -> &About {
         &self.file.study
     }
 
-    pub fn options(&self) -> &[String] {
-        &self.file.options
+    fn takes_reps(&self) -> bool {
+        self.file.takes_reps
     }
 
-    pub fn points(&self, options: &StudyOptions<'_>) -> Vec<PlannedPoint> {
+    /// Returns the points of its plan. `reps` replaces the plan's repetitions where the study allows
+    /// it.
+    pub fn points(&self, reps: Option<u64>) -> Vec<PlannedPoint> {
         let Some(name) = &self.file.plan else { return Vec::new() };
         let mut points = Plan::load(name).expect("ships with the binary and is tested").points;
         // A program's neighbour needs a CPU of its own.
         points.retain(|point| point.workload.kind != "pollution" || point.pin.len() > 1);
         for point in &mut points {
             if let (StepPlan::ByStage(planned), Some(reps)) =
-                (point.steps, options.reps.filter(|_| self.takes(REPS)))
+                (point.steps, reps.filter(|_| self.takes_reps()))
             {
                 let reps = if planned == USUAL_REPS { reps } else { reps.min(planned) };
                 point.steps = StepPlan::ByStage(reps.max(2));
             }
-            if let Some(cpus) = options.receiver_cpus.filter(|_| self.takes(RECEIVER_PIN)) {
-                point.workload = point.workload.clone().with("receiver_cpus", cpus);
-            }
         }
         points
-    }
-
-    fn takes(&self, option: &str) -> bool {
-        self.file.options.iter().any(|known| known == option)
     }
 
     /// Returns every figure with its consequences, a model's and the records' figures, and every

@@ -9,7 +9,7 @@ fn study(name: &str) -> Study {
 }
 
 fn points(study: &Study) -> Vec<PlannedPoint> {
-    study.points(&StudyOptions::default())
+    study.points(None)
 }
 
 fn find<'a>(lines: &'a [StudyLine], row: &str) -> &'a StudyLine {
@@ -96,11 +96,10 @@ fn without_records_nothing_is_measured_and_no_finding_is_judged() {
 }
 
 #[test]
-fn every_option_of_a_study_changes_its_points() {
-    let chosen = StudyOptions { reps: Some(7), receiver_cpus: Some("1") };
+fn repetitions_change_the_points_of_studies_that_take_them() {
     for study in studies() {
-        let is_changed = points(&study) != study.points(&chosen);
-        assert_eq!(is_changed, !study.options().is_empty(), "{}", study.name);
+        let is_changed = points(&study) != study.points(Some(7));
+        assert_eq!(is_changed, study.takes_reps(), "{}", study.name);
     }
 }
 

@@ -18,7 +18,7 @@ use daqmeter_report::table::numbers_from;
 use daqmeter_report::{answers_text, paths};
 use daqmeter_sys::host::Files;
 
-use super::run::{checked, loaded, probe, probe_quietly, request, run_of};
+use super::run::{PROBE, checked, loaded, probe_quietly, request, run_of};
 use crate::arguments::{budget, duration};
 use crate::measure::{Bench, Common};
 use crate::output::Failure;
@@ -72,7 +72,7 @@ impl PathSystem for Chain<'_> {
             PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
         }
         let record = match self.is_kept {
-            true => probe(self.bench, &request)?,
+            true => self.bench.probe(&request, PROBE, &[])?,
             false => probe_quietly(self.bench, &request)?,
         };
         Ok(Seen::of(run_of(&record)?))

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
-use daqmeter_harness::{Request, Settings, StepPlan};
+use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
-use daqmeter_readout::search::{Observation, RatedSystem, SearchPlan, SearchResult, highest_rate};
+use daqmeter_readout::search::{SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_mb_per_s, significant};
-use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
+use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::{paths, predictions_text};
 
 use crate::arguments::{budget, duration};
@@ -99,60 +99,19 @@ pub(super) fn checked(request: &PathRequest) -> Result<(), Failure> {
     request.check().map_err(wrong)
 }
 
-pub(super) fn probe(bench: &mut Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
-    bench.measure(request, &Settings { role: Role::Probe, ..settings }, None)?;
-    done(bench, bench.recorder.records.last().cloned())
-}
+/// Study of the points of a search.
+pub(super) const PROBE: &str = "path/probe";
 
 /// Makes a run without a record in the file, for searches that keep only their result.
 pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let settings = bench.runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
+    let settings = bench.runner.settings(StepPlan::ByStage(1), PROBE, &[]);
     let record = bench.runner.quietly(PathRequest::KIND, &request.workload(), &settings)?;
-    done(bench, Some(record))
-}
-
-fn done(bench: &Bench, record: Option<RunRecord>) -> Result<RunRecord, Failure> {
-    if bench.runner.stop.is_set() {
-        return Err(Failure::interrupted());
-    }
-    let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
-    match &record.outcome {
-        Outcome::Ok => Ok(record),
-        other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
-    }
+    bench.done(Some(record))
 }
 
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
     let run = record.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
-}
-
-struct Searched<'a> {
-    bench: &'a mut Bench,
-    path: &'a Path,
-    request: &'a PathRequest,
-    begin: Instant,
-    budget: Duration,
-}
-
-impl RatedSystem for Searched<'_> {
-    type Error = Failure;
-
-    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let request = PathRequest {
-            rate_hz: Some(rate_hz),
-            lossy: !self.path.is_live(),
-            seconds: duration.as_secs_f64(),
-            ..self.request.clone()
-        };
-        let record = probe(self.bench, &request)?;
-        Ok(engine::observation(self.path, &record, duration))
-    }
-
-    fn is_over(&self) -> bool {
-        self.begin.elapsed() >= self.budget
-    }
 }
 
 fn bounds_hz(bench: &mut Bench, path: &Path, request: &PathRequest) -> Result<(f64, f64), Failure> {
@@ -163,7 +122,7 @@ fn bounds_hz(bench: &mut Bench, path: &Path, request: &PathRequest) -> Result<(f
     }
     // A path that may lose blocks loses them at its full speed. This is no fault here.
     let free = PathRequest { unpaced: true, lossy: path.may_lose(), ..request.clone() };
-    let record = probe(bench, &free)?;
+    let record = bench.probe(&free, PROBE, &[])?;
     let run = run_of(&record)?;
     let free_hz = run.blocks as f64 / (run.wall_ns as f64 * 1e-9) / path.streams() as f64;
     Ok((free_hz / 2.0, free_hz * 2.0))
@@ -180,7 +139,19 @@ fn search(
     let confirm = Duration::from_secs_f64(request.seconds);
     let (from_hz, to_hz) = bounds_hz(bench, path, request)?;
     let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe: confirm / 6, confirm };
-    highest_rate(&mut Searched { bench, path, request, begin, budget }, &plan)
+    highest_rate(&plan, |rate_hz, duration| {
+        if begin.elapsed() >= budget {
+            return Ok(None);
+        }
+        let request = PathRequest {
+            rate_hz: Some(rate_hz),
+            lossy: !path.is_live(),
+            seconds: duration.as_secs_f64(),
+            ..request.clone()
+        };
+        let record = bench.probe(&request, PROBE, &[])?;
+        Ok(Some(engine::observation(path, &record, duration)))
+    })
 }
 
 fn text(path: &Path, found: &SearchResult) -> String {

@@ -1,11 +1,12 @@
 //! `daqmeter readout`: the FELIX-class chain: emulated card, reader, receivers, checker, maximum
 //! rate, the published study.
 
+mod check;
 mod emulate;
-mod files;
 mod ledgers;
 mod options;
 mod receive;
+mod record;
 mod run;
 mod sweep;
 mod tohost;
@@ -53,9 +54,9 @@ enum Verb {
     /// Subscribe to publishers and check all that comes
     Receive(receive::Arguments),
     /// Write the blocks that a card makes to a file
-    Record(files::RecordArguments),
+    Record(record::Arguments),
     /// Check a file of blocks, or what a card makes
-    Check(files::CheckArguments),
+    Check(check::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Emulate(arguments) => emulate::run(arguments),
         Verb::Tohost(arguments) => tohost::run(arguments),
         Verb::Receive(arguments) => receive::run(arguments),
-        Verb::Record(arguments) => files::record(arguments),
-        Verb::Check(arguments) => files::check(arguments),
+        Verb::Record(arguments) => record::run(arguments),
+        Verb::Check(arguments) => check::run(arguments),
     }
 }

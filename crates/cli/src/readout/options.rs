@@ -1,17 +1,13 @@
-//! Options that several verbs share, the instance of a verb, and its waits.
+//! Options that several verbs share, and their waits.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_readout::card::Card;
+use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
 
-use crate::arguments::{count, duration};
-use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, tell};
 
@@ -22,29 +18,13 @@ pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
 }
 
 /// Completes a request for records: it states rate and polling interval, even the scenario's.
-/// A recorded file that is replayed at full speed has none.
 pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
     let scenario = load(chosen)?;
     Ok(Chosen {
-        rate_hz: (!scenario.is_flat_out()).then_some(scenario.trigger.rate.0),
+        rate_hz: Some(scenario.trigger.rate.0),
         poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
         ..chosen.clone()
     })
-}
-
-pub(super) struct Instance {
-    pub(super) stop: Arc<AtomicBool>,
-    pub(super) page: Page,
-}
-
-impl Instance {
-    pub(super) fn begin(metrics: &Metrics) -> Result<Instance, Failure> {
-        Ok(Instance { stop: interrupt::flag(), page: metrics.served()?.unwrap_or_default() })
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
 }
 
 pub(super) fn publish(page: &Page, name: &str, values: &[(&'static str, f64)]) {
@@ -83,36 +63,6 @@ impl Waiting {
     }
 }
 
-/// How long triggers come.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Length {
-    /// Time for which triggers come
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
-    /// Or their number
-    #[arg(long, value_name = "N", value_parser = count)]
-    triggers: Option<u64>,
-}
-
-const DEFAULT_LENGTH: Duration = Duration::from_secs(10);
-
-impl Length {
-    pub(super) fn limits(self) -> (Duration, Option<u64>) {
-        let default = if self.triggers.is_some() { Duration::MAX } else { DEFAULT_LENGTH };
-        (self.time.unwrap_or(default), self.triggers)
-    }
-
-    pub(super) fn card(self, scenario: &Scenario) -> Result<Card, Failure> {
-        let (mut card, _) = Card::new(scenario).map_err(Failure::refused)?;
-        let (time, triggers) = self.limits();
-        card.source().end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
-        if let Some(triggers) = triggers {
-            card.source().end_after(triggers);
-        }
-        Ok(card)
-    }
-}
-
 /// Where pages go and come from.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Network {
@@ -133,4 +83,29 @@ pub(super) fn elink(text: &str) -> Result<u16, String> {
         .ok()
         .filter(|number| *number <= 0x7FF)
         .ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
+}
+
+pub(super) fn channel(text: &str) -> Result<ChannelId, String> {
+    let parts = text.split_once('.');
+    let parsed = parts.and_then(|(device, channel)| {
+        Some(ChannelId { device: device.parse().ok()?, channel: channel.parse().ok()? })
+    });
+    parsed.ok_or_else(|| format!("`{text}`: write device.channel, such as 0.3"))
+}
+
+/// Returns the wanted channels of a card in its order; all of them if none is named.
+pub(super) fn channels(
+    scenario: &Scenario,
+    wanted: &[ChannelId],
+) -> Result<Vec<ChannelId>, Failure> {
+    let all = channel_ids(scenario);
+    let text = |id: &ChannelId| format!("{}.{}", id.device, id.channel);
+    if let Some(id) = wanted.iter().find(|id| !all.contains(id)) {
+        let [id, first, last] = [id, &all[0], &all[all.len() - 1]].map(text);
+        let name = &scenario.name;
+        return Err(Failure::refused(format!(
+            "--channels {id}: {name} has channels {first} to {last}"
+        )));
+    }
+    Ok(all.into_iter().filter(|id| wanted.is_empty() || wanted.contains(id)).collect())
 }

@@ -14,9 +14,10 @@ use daqmeter_wire::felix::payload::Fid;
 use serde_json::{Value, json};
 
 use super::ledgers::{cpu_seconds, ledger_text, listed, not_closed};
-use super::options::{Instance, Network, Waiting, elink, publish};
+use super::options::{Network, Waiting, elink, publish};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::duration;
+use crate::interrupt;
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
 
@@ -52,7 +53,7 @@ impl Arguments {
         let mut findings = Findings::default();
         let (faults, chunks) = (report.faults(), report.chunks());
         if chunks == 0 {
-            findings.fails("no event came");
+            findings.faults.push("no event came".to_owned());
         }
         let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost).count();
         for (count, what) in [
@@ -66,14 +67,14 @@ impl Arguments {
             findings.fault(count, what);
         }
         let cut = report.sum(|stream| stream.truncated);
-        findings.values(&[
+        findings.values = vec![
             (Measure::Loss, faults.missing + cut, chunks + faults.missing),
             (Measure::Order, faults.duplicates + faults.out_of_order, chunks),
             (Measure::Connections, report.lost, 0),
             (Measure::Flags, report.sum(|stream| stream.flagged), chunks),
             (Measure::Resets, faults.resets, chunks),
-        ]);
-        findings.fell_to_0(faults.falls, faults.falls_missing);
+        ];
+        findings.falls = (faults.falls, faults.falls_missing);
         findings.verdict(&self.limits)
     }
 
@@ -91,12 +92,11 @@ impl Arguments {
         Ok(found.into_iter().map(|(address, tags)| (publish(address), tags)).collect())
     }
 
-    fn connect(&self, waiting: &mut Waiting, stop: &AtomicBool) -> Result<Receiver, Failure> {
+    fn connect(&self, waiting: &mut Waiting, quit: &dyn Fn() -> bool) -> Result<Receiver, Failure> {
         let way = transport::named(&self.transport).map_err(Failure::refused)?;
-        let quit = || stop.load(Ordering::Relaxed);
         loop {
             let tried = self.wanted().and_then(|wanted| {
-                Receiver::connect(way.as_ref(), &wanted, &quit).map_err(Failure::refused)
+                Receiver::connect(way.as_ref(), &wanted, quit).map_err(Failure::refused)
             });
             match tried {
                 Err(failure) if !waiting.is_over() && !quit() => {
@@ -110,9 +110,10 @@ impl Arguments {
 
     /// Receives to the end of the publishers, until it is to stop, or until no data came for too
     /// long.
-    fn receive(&self, name: &str, instance: &Instance) -> Result<Report, Failure> {
+    fn receive(&self, name: &str, stop: &AtomicBool, page: &Page) -> Result<Report, Failure> {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
-        let mut receiver = self.connect(&mut Waiting::new(self.wait), &instance.stop)?;
+        let is_stopped = || stop.load(Ordering::Relaxed);
+        let mut receiver = self.connect(&mut Waiting::new(self.wait), &is_stopped)?;
         receiver.delay = self.slow;
         let (mut waiting, ended) = (Waiting::new(self.wait), AtomicBool::new(false));
         let report = receiver.run(&ended, |receiver| {
@@ -120,18 +121,18 @@ impl Arguments {
             if is_waiting {
                 waiting.say(|| format!("data: {BEGINS}"));
             }
-            let is_over = instance.is_stopped() || is_waiting && waiting.is_over();
+            let is_over = is_stopped() || is_waiting && waiting.is_over();
             ended.store(is_over, Ordering::Relaxed);
             for note in receiver.take_notes() {
                 tell(&format!("daqmeter: {note}"));
             }
-            show_progress(&receiver.report(), name, &instance.page);
+            show_progress(&receiver.report(), name, page);
         });
         if let Some(why) = report.refused.first().filter(|_| report.chunks() == 0) {
             return Err(Failure::refused(why));
         }
         let nothing_came = report.pages == 0 && report.accounts.is_empty();
-        if nothing_came && waiting.is_over() && !instance.is_stopped() {
+        if nothing_came && waiting.is_over() && !is_stopped() {
             let within = waiting.limit_text();
             return Err(Failure::refused(format!(
                 "no data came within {within}: {BEGINS}, or by --no-wait"
@@ -142,11 +143,12 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let instance = Instance::begin(&arguments.network.metrics)?;
+    let stop = interrupt::flag();
+    let page = arguments.network.metrics.served()?.unwrap_or_default();
     chain::pin(arguments.pin).map_err(Failure::refused)?;
     let name = format!("receiver {}", std::process::id());
-    let report = match arguments.receive(&name, &instance) {
-        Err(_) if instance.is_stopped() => return Ok(Judgement::Passed.exit(true)),
+    let report = match arguments.receive(&name, &stop, &page) {
+        Err(_) if stop.load(Ordering::Relaxed) => return Ok(Judgement::Passed.exit(&stop)),
         received => received?,
     };
     for why in &report.refused {
@@ -160,7 +162,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             format!("{name}\n{}{} {verdict}\n", listed(&line), ledger_text(&report.ledgers))
         }
     })?;
-    Ok(verdict.judgement().exit(instance.is_stopped()))
+    Ok(verdict.judgement().exit(&stop))
 }
 
 fn show_progress(report: &Report, name: &str, page: &Page) {

@@ -13,7 +13,7 @@ use daqmeter_report::paths;
 use super::options::completed;
 use super::verdict::{Findings, Judgement, Limits, Measure};
 use crate::measure::{Bench, Common};
-use crate::output::{Failure, tell};
+use crate::output::{FAILED, Failure, tell};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]
@@ -45,18 +45,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let threads = paths::threads_text(records);
         format!("{chains}{details}{threads} {verdict}\n")
     })?;
-    match verdict.judgement() {
-        Judgement::Passed => Ok(code),
-        _ if bench.runner.stop.is_set() => Ok(code),
-        judgement => Ok(judgement.exit(false)),
-    }
+    Ok(match verdict.judgement() {
+        Judgement::Failed if !bench.runner.stop.is_set() => ExitCode::from(FAILED),
+        _ => code,
+    })
 }
 
 fn findings(records: &[RunRecord]) -> Findings {
     let mut findings = Findings::default();
     for record in records {
         if let Outcome::Failed(why) = &record.outcome {
-            findings.fails(why);
+            findings.faults.push(why.clone());
         }
     }
     let ledgers = || records.iter().flat_map(|record| &record.ledgers);
@@ -64,17 +63,17 @@ fn findings(records: &[RunRecord]) -> Findings {
     findings.fault(open as u64, "accounts that do not close");
     let issued = ledgers().map(|ledger| ledger.issued).sum();
     if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
-        findings.fails("no event was delivered");
+        findings.faults.push("no event was delivered".to_owned());
     }
     let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED)).sum();
     let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
     const ALL: u64 = 1_000_000_000;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of ALL")]
     let dead = (dead.clamp(0.0, 1.0) * ALL as f64).round() as u64;
-    findings.values(&[
+    findings.values = vec![
         (Measure::Loss, ledgers().map(Ledger::lost_on_the_way).sum(), issued),
         (Measure::Flags, flagged, issued),
         (Measure::Dead, dead, ALL),
-    ]);
+    ];
     findings
 }

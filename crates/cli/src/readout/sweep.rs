@@ -4,15 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{Request, Settings, StepPlan, ordered};
+use daqmeter_harness::{Request, StepPlan, ordered};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_path::readout::{Receivers, observation};
 use daqmeter_readout::Chosen;
-use daqmeter_readout::search::{
-    Observation, RatedSystem, SearchPlan, SearchResult, Stability, highest_rate,
-};
+use daqmeter_readout::search::{SearchPlan, SearchResult, Stability, highest_rate};
 use daqmeter_record::units::significant;
-use daqmeter_record::{Counter, Outcome, Role, RunRecord};
+use daqmeter_record::{Counter, Role, RunRecord};
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 
 use super::options::completed;
@@ -52,32 +50,6 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-struct Chain<'a> {
-    bench: &'a mut Bench,
-    base: &'a ReadoutRequest,
-    pin: &'a [u32],
-}
-
-impl RatedSystem for Chain<'_> {
-    type Error = Failure;
-
-    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = self.bench.runner.settings(StepPlan::ByStage(1), "readout/search", self.pin);
-        let settings = Settings { role: Role::Probe, ..settings };
-        let request = probe(self.base, rate_hz, duration);
-        self.bench.measure(&request, &settings, None)?;
-        if self.bench.runner.stop.is_set() {
-            return Err(Failure::interrupted());
-        }
-        let record = self.bench.recorder.records.last();
-        let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
-        match &record.outcome {
-            Outcome::Ok => Ok(observation(record)),
-            other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
-        }
-    }
-}
-
 fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequest {
     let mut request = base.clone();
     request.chosen.rate_hz = Some(rate_hz);
@@ -92,18 +64,17 @@ const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 const IDLE_HZ: f64 = 1.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    // A probe takes its time, however short a recorded file is.
-    let replay_loop = arguments.chosen.replay.is_some();
-    let chosen = Chosen { replay_loop, ..completed(&arguments.chosen)? };
-    let receivers = arguments.receivers.clone();
-    let base = ReadoutRequest { chosen, receivers, ..ReadoutRequest::default() };
-    let mut bases = vec![base.clone()];
-    if !arguments.payloads.is_empty() {
-        bases = arguments.payloads.iter().map(|_| base.clone()).collect();
+    let chosen = completed(&arguments.chosen)?;
+    let mut payloads: Vec<_> = arguments.payloads.iter().copied().map(Some).collect();
+    if payloads.is_empty() {
+        payloads.push(chosen.payload_bytes);
     }
-    for (base, payload) in bases.iter_mut().zip(&arguments.payloads) {
-        base.chosen.payload_bytes = Some(*payload);
-    }
+    let base = |payload_bytes| ReadoutRequest {
+        chosen: Chosen { payload_bytes, ..chosen.clone() },
+        receivers: arguments.receivers.clone(),
+        ..ReadoutRequest::default()
+    };
+    let bases: Vec<ReadoutRequest> = payloads.into_iter().map(base).collect();
     // An impossible combination is refused before the first run.
     for base in &bases {
         let probe = probe(base, arguments.from, arguments.probe);
@@ -140,7 +111,10 @@ fn search(
     };
     let pin = arguments.common.pins();
     let before = bench.recorder.records.len();
-    let found = highest_rate(&mut Chain { bench, base, pin: &pin }, &plan)?;
+    let found = highest_rate(&plan, |rate_hz, duration| {
+        let request = probe(base, rate_hz, duration);
+        bench.probe(&request, "readout/search", &pin).map(|record| Some(observation(&record)))
+    })?;
     if let Some(record) = maximum(&bench.recorder.records[before..], &found) {
         bench.recorder.take(record)?;
     }

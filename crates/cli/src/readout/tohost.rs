@@ -1,14 +1,14 @@
 //! `daqmeter readout tohost`: readers of a card's rings, which publish their data.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 use daqmeter_readout::accounts::{FLAGGED, FinalAccount, NOT_SUBSCRIBED};
 use daqmeter_readout::card::{CardView, channel_ids};
-use daqmeter_readout::chain::{self, Chain};
+use daqmeter_readout::chain;
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
@@ -16,9 +16,10 @@ use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
 use serde_json::{Value, json};
 
 use super::ledgers::{cpu_seconds, ledger_text, listed, not_closed};
-use super::options::{Instance, Length, Network, Waiting, load, publish};
+use super::options::{Network, Waiting, load, publish};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::{CpuList, cpu_list, duration};
+use crate::interrupt;
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
 
@@ -27,14 +28,12 @@ use crate::output::{Failure, emit, tell};
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// Card of another process (emulate --at); a card in this process without it
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["time", "triggers"])]
-    card: Option<PathBuf>,
-    /// Channels of that card, from 0; all of them without it
-    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "card")]
+    /// Socket of the card (emulate --at)
+    #[arg(long, value_name = "PATH")]
+    card: PathBuf,
+    /// Channels of the card, from 0; all of them without it
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
     channels: Option<Vec<usize>>,
-    #[command(flatten)]
-    length: Length,
     /// Where channel 0 publishes; further ones take the next ports
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
@@ -70,19 +69,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(address) = &arguments.address {
         scenario.publish.address.clone_from(address);
     }
-    let instance = Instance::begin(&arguments.network.metrics)?;
-    let readers = match &arguments.card {
-        Some(path) => arguments.of_card(path, &scenario, &instance)?,
-        None => {
-            let (time, triggers) = arguments.length.limits();
-            let chain = Chain::open(&scenario, 1, time, triggers, None);
-            chain.map_err(Failure::refused)?.readers.into_iter().enumerate().collect()
-        }
-    };
+    let stop = interrupt::flag();
+    let page = arguments.network.metrics.served()?.unwrap_or_default();
+    let readers = arguments.readers(&scenario, &stop)?;
     let channel = |(at, reader)| Channel::new(&scenario, at, reader, &arguments.network);
     let channels = readers.into_iter().map(channel).collect::<Result<Vec<_>, _>>()?;
     let mut judgement = Judgement::Passed;
-    for done in arguments.read_all(channels, &instance) {
+    for done in arguments.read_all(channels, &stop, &page) {
         let done = done?;
         let verdict = arguments.verdict(&done.account, &done.view);
         judgement = judgement.max(verdict.judgement());
@@ -92,30 +85,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             false => text(&done, &line, &verdict),
         })?;
     }
-    Ok(judgement.exit(instance.is_stopped()))
+    Ok(judgement.exit(&stop))
 }
 
 impl Arguments {
-    /// Readers of the channels of a card in another process; none after a signal.
-    fn of_card(
+    /// Readers of the card's channels; none after a signal.
+    fn readers(
         &self,
-        path: &Path,
         scenario: &Scenario,
-        instance: &Instance,
+        stop: &AtomicBool,
     ) -> Result<Vec<(usize, ToHost)>, Failure> {
         let all = || (0..channel_ids(scenario).len()).collect();
         let mut readers = Vec::new();
         let mut waiting = Waiting::new(self.wait);
         for at in self.channels.clone().unwrap_or_else(all) {
             let port = loop {
-                match remote::connect(path, scenario, at) {
+                match remote::connect(&self.card, scenario, at) {
                     Err(RemoteError::Absent(_)) if !waiting.is_over() => {
-                        waiting.say(|| format!("a card at {}", path.display()));
+                        waiting.say(|| format!("a card at {}", self.card.display()));
                         std::thread::sleep(Duration::from_millis(20));
                     }
                     port => break port.map_err(Failure::refused)?,
                 }
-                if instance.is_stopped() {
+                if stop.load(Ordering::Relaxed) {
                     return Ok(Vec::new());
                 }
             };
@@ -127,19 +119,18 @@ impl Arguments {
     fn read_all(
         &self,
         channels: Vec<Channel>,
-        instance: &Instance,
+        stop: &AtomicBool,
+        page: &Page,
     ) -> Vec<Result<ReadDone, Failure>> {
         let cpus = self.pin.as_ref().map_or(&[][..], |list| &list.0);
-        let panicked =
-            |_| Err(Failure::refused("a reader panicked: a bug in daqmeter, please report it"));
         std::thread::scope(|scope| {
             let each = channels.into_iter().enumerate();
             let threads = each.map(|(nth, channel)| {
                 let cpu = cpus.get(nth % cpus.len().max(1)).copied();
-                scope.spawn(move || self.read(channel, cpu, instance))
+                scope.spawn(move || self.read(channel, cpu, stop, page))
             });
             let threads: Vec<_> = threads.collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+            threads.into_iter().map(|thread| thread.join().expect("a reader panicked")).collect()
         })
     }
 
@@ -147,32 +138,26 @@ impl Arguments {
         &self,
         channel: Channel,
         cpu: Option<u32>,
-        instance: &Instance,
+        stop: &AtomicBool,
+        page: &Page,
     ) -> Result<ReadDone, Failure> {
-        chain::pin(cpu).map_err(|error| {
-            // The others would wait for this one's channel.
-            instance.stop.store(true, Ordering::Relaxed);
-            Failure::refused(error)
-        })?;
+        // The others would wait for this one's channel.
+        let stop_all = || stop.store(true, Ordering::Relaxed);
+        chain::pin(cpu).inspect_err(|_| stop_all()).map_err(Failure::refused)?;
         let Channel { name, mut reader, .. } = channel;
-        let tell_notes = |reader: &mut ToHost| {
-            for note in reader.take_notes() {
-                tell(&format!("{name}: {note}"));
-            }
-        };
         let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
-        let account = reader.run(&instance.stop, !self.no_wait, |reader| {
+        let account = reader.run(stop, !self.no_wait, |reader| {
             if !self.no_wait && !reader.has_begun() && missing.is_none() {
                 waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
                 if waiting.is_over() {
                     missing = Some(without_subscriber(reader));
-                    instance.stop.store(true, Ordering::Relaxed);
+                    stop_all();
                 }
             }
-            tell_notes(reader);
-            show_progress(reader, &name, &instance.page);
+            tell_notes(&name, reader);
+            show_progress(reader, &name, page);
         });
-        tell_notes(&mut reader);
+        tell_notes(&name, &mut reader);
         if let Some(elinks) = missing {
             return Err(Failure::refused(format!(
                 "{name}: no subscriber of {elinks} within {}; subscribe to all, give --wait more time, or begin without them by --no-wait",
@@ -187,7 +172,8 @@ impl Arguments {
         let mut findings = Findings::default();
         let ledgers = account.ledgers();
         if account.card_is_lost {
-            findings.fails("the card's process ended before its triggers did: what it counted last is not known");
+            let why = "the card's process ended before its triggers did: what it counted last is not known";
+            findings.faults.push(why.to_owned());
         } else {
             findings.fault(not_closed(&ledgers), "accounts that do not close");
         }
@@ -198,13 +184,13 @@ impl Arguments {
         let unheard = if self.no_wait { lost(NOT_SUBSCRIBED) } else { 0 };
         let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
         if issued > unheard && ledgers.iter().all(|(_, ledger)| ledger.delivered == 0) {
-            findings.fails("no event was delivered");
+            findings.faults.push("no event was delivered".to_owned());
         }
-        findings.values(&[
+        findings.values = vec![
             (Measure::Loss, account.lost_on_the_way() - unheard, account.due()),
             (Measure::Flags, lost(FLAGGED), issued),
             (Measure::Dead, view.dead[2].ns, view.now_ns),
-        ]);
+        ];
         findings.verdict(&self.limits)
     }
 }
@@ -235,6 +221,12 @@ impl Channel {
         let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
         let announcement = bus::announce(directory, &entry).map_err(Failure::refused)?;
         Ok(Channel { name, reader, _announcement: Some(announcement) })
+    }
+}
+
+fn tell_notes(name: &str, reader: &mut ToHost) {
+    for note in reader.take_notes() {
+        tell(&format!("{name}: {note}"));
     }
 }
 
@@ -271,7 +263,7 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
 
 fn json_line(done: &ReadDone, verdict: &Verdict) -> Value {
     let ReadDone { name, account, view } = done;
-    let [by_dma, by_fifo, busy, external_busy] = view.dead;
+    let [by_dma, by_fifo, busy] = view.dead;
     let ledgers = account.ledgers();
     let elinks = ledgers.iter().map(|(tag, ledger)| {
         json!({ "elink": elink_of(*tag).map(|elink| elink.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() })
@@ -279,7 +271,7 @@ fn json_line(done: &ReadDone, verdict: &Verdict) -> Value {
     json!({
         "name": name, "time_ns": view.now_ns,
         "chunks": account.readers.iter().map(|elink| elink.chunks).sum::<u64>(),
-        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo, "external_busy": external_busy },
+        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo },
         "elinks": elinks.collect::<Vec<_>>(), "subscriptions": account.subscriptions,
         "closes": account.closes(), "card_is_lost": account.card_is_lost, "verdict": verdict,
     })

@@ -1,15 +1,15 @@
 //! `--fail-on`: limits of losses for exit code 1, and the verdict in one line.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use daqmeter_record::units::{self, significant};
 
 use crate::output::{CANNOT_TELL, FAILED, INTERRUPTED};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Measure {
     Loss,
     Order,
@@ -88,12 +88,15 @@ pub(super) struct Limits {
     pub(super) fail_on: Vec<(Measure, Limit)>,
 }
 
-/// What a verb found: faults, which always fail, and counts of what has a limit.
+/// What a verb found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
-    faults: Vec<String>,
-    values: BTreeMap<Measure, (u64, u64)>,
-    falls: (u64, u64),
+    /// Faults, which always fail.
+    pub(super) faults: Vec<String>,
+    /// Counts of what has a limit, and of all things that were looked at.
+    pub(super) values: Vec<(Measure, u64, u64)>,
+    /// Falls of event counters to 0, and the events that are missing if these are losses.
+    pub(super) falls: (u64, u64),
 }
 
 impl Findings {
@@ -103,23 +106,12 @@ impl Findings {
         }
     }
 
-    pub(super) fn fails(&mut self, why: impl fmt::Display) {
-        self.faults.push(why.to_string());
-    }
-
-    pub(super) fn values(&mut self, values: &[(Measure, u64, u64)]) {
-        self.values.extend(values.iter().map(|(measure, count, of)| (*measure, (*count, *of))));
-    }
-
-    pub(super) fn fell_to_0(&mut self, falls: u64, missing: u64) {
-        self.falls = (falls, missing);
-    }
-
     pub(super) fn verdict(&self, limits: &Limits) -> Verdict {
         let mut verdict = Verdict { exceeded: self.faults.clone(), ..Verdict::default() };
         let (falls, missing) = self.falls;
         for (measure, limit) in &limits.fail_on {
-            let Some(&(count, of)) = self.values.get(measure) else { continue };
+            let value = self.values.iter().find(|(of, ..)| of == measure);
+            let Some(&(_, count, of)) = value else { continue };
             let percent = significant(count as f64 / of.max(1) as f64 * 100.0, 3);
             let shown = match measure {
                 Dead => format!("dead {percent} %"),
@@ -169,9 +161,9 @@ pub(super) enum Judgement {
 
 impl Judgement {
     /// Exit code of a verb that did its work, or the part of it before a signal.
-    pub(super) fn exit(self, is_interrupted: bool) -> ExitCode {
+    pub(super) fn exit(self, stop: &AtomicBool) -> ExitCode {
         ExitCode::from(match self {
-            _ if is_interrupted => INTERRUPTED,
+            _ if stop.load(Ordering::Relaxed) => INTERRUPTED,
             Judgement::Passed => 0,
             Judgement::CannotTell => CANNOT_TELL,
             Judgement::Failed => FAILED,
@@ -219,8 +211,8 @@ mod tests {
 
     #[test]
     fn a_verdict_names_what_was_exceeded_or_may_be_with_its_value() {
-        let mut found = Findings::default();
-        found.values(&[(Loss, 12, 1000), (Dead, 45, 1000)]);
+        let values = vec![(Loss, 12, 1000), (Dead, 45, 1000)];
+        let mut found = Findings { values, ..Findings::default() };
         let check = |found: &Findings, limits: &[(Measure, Limit)], code, text: &str| {
             let verdict = found.verdict(&Limits { fail_on: limits.to_vec() });
             assert_eq!(verdict.to_string(), format!("verdict: {text}"));
@@ -237,7 +229,7 @@ mod tests {
         check(&found, &[loss(0), dead], Judgement::Failed, failed);
         let absent = (Measure::Flags, Limit::Count(0));
         check(&found, &[absent], Judgement::Passed, "passed: no limits");
-        found.fell_to_0(1, 5);
+        found.falls = (1, 5);
         let cannot = "cannot tell: loss 12 of 1000 (1.2 %), limit 16: event counters fell to 0: 1 resets, or a loss of 5";
         check(&found, &[loss(16)], Judgement::CannotTell, cannot);
         let passed = "passed: loss 12 of 1000 (1.2 %), limit 17";

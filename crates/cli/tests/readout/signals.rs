@@ -99,12 +99,15 @@ fn a_reader_that_waits_for_its_card_or_its_subscribers_ends() {
     let mut child = start(&["tohost", "gbt", "--card", &none, "--wait", "1h"]);
     until_said(&mut errors(&mut child), "waiting for a card at");
     interrupted(child, "INT");
-    let mut child = start(&["tohost", "gbt"]);
+    let at = directory.path().join("card").display().to_string();
+    let card = start(&["emulate", "gbt", "--at", &at]);
+    let mut child = start(&["tohost", "gbt", "--card", &at]);
     until_said(
         &mut errors(&mut child),
         "waiting for subscribers of 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)",
     );
     assert!(interrupted(child, "INT").contains("ledger:"));
+    interrupted(card, "INT");
 }
 
 #[test]
@@ -176,12 +179,10 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     let text = interrupted(child, "INT");
     assert!(text.contains("Blocks"), "{text}");
     drop(input);
-    let metrics = ["--metrics", "127.0.0.1:0"];
-    let mut child = start(
-        &[&["check", "--scenario", "gbt", "--triggers", "1000000000000"][..], &metrics].concat(),
-    );
-    // The program has taken the signals over by then.
-    until_said(&mut errors(&mut child), "metrics at");
+    let child = start(&["check", "--scenario", "gbt", "--triggers", "1000000000000"]);
+    // Beside the main thread and that of the signals.
+    let tasks = format!("/proc/{}/task", child.id());
+    until("no thread checks", || std::fs::read_dir(&tasks).is_ok_and(|tasks| tasks.count() > 2));
     interrupted(child, "INT");
 }
 
@@ -213,15 +214,25 @@ fn a_run_and_a_search_end_with_their_records() {
 
 #[test]
 fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let emulated = |name: &str| {
+        let at = directory.path().join(name).display().to_string();
+        let card = start(&["emulate", "gbt", "--at", &at]);
+        until("no card", || Path::new(&at).exists());
+        (card, at)
+    };
+    let (card, at) = emulated("one");
     are_refused(
         "readout",
         &[(
-            &["tohost", "gbt", "--wait", "0s"][..],
+            &["tohost", "gbt", "--card", &at, "--wait", "0s"][..],
             "no subscriber of 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)",
         )],
     );
+    interrupted(card, "INT");
     // A subscription to a part of the E-links lets the publisher wait for the others.
-    let mut tohost = start(&["tohost", "gbt"]);
+    let (card, at) = emulated("other");
+    let mut tohost = start(&["tohost", "gbt", "--card", &at]);
     let mut said = errors(&mut tohost);
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
@@ -234,6 +245,7 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
         "{text}"
     );
     interrupted(tohost, "INT");
+    interrupted(card, "INT");
 }
 
 /// Issue 14: the card's process was killed without any report.

@@ -57,27 +57,6 @@ fn several_channels_share_receivers_and_each_option_of_a_card_is_a_field() {
 }
 
 #[test]
-fn a_recorded_file_is_read_out_as_a_path_and_nothing_is_said_of_its_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("blocks.dat");
-    let mut bytes = Vec::new();
-    let scenario = daqmeter_readout::Scenario::load("gbt").unwrap();
-    daqmeter_readout::recording::record(&scenario, 2000, |_, part| {
-        bytes.extend_from_slice(part);
-        Ok(())
-    })
-    .unwrap();
-    std::fs::write(&file, &bytes).unwrap();
-    let text = card(&format!("replay = \"{}\"", file.display()));
-    let record = record(folder.path(), &text, |request| request.blocks = None);
-    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
-    let run = record.path.as_deref().unwrap();
-    assert_eq!(run.payload_bytes, bytes.len() as u64);
-    assert_eq!(run.verified_blocks, 0);
-    assert_eq!(record.counter("turns of the recorded file"), Some(1.0));
-}
-
-#[test]
 fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
     use daqmeter_path::ReadoutRequest;
     use daqmeter_readout::Chosen;

@@ -1,35 +1,30 @@
 //! One DMA channel: what fills it, output FIFO, endless DMA, ring.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Producer, Shape};
-use daqmeter_wire::felix::block::HEADER_BYTES;
 
 use super::ChannelId;
 use super::generator::{Emulator, emulators};
-use super::tape::{Player, Tape};
+use super::tape::{self, Tape};
 use crate::accounts::CardElink;
 use crate::scenario::{Scenario, ScenarioError};
 
 #[derive(Debug)]
-pub(super) enum Filler {
+enum Filler {
     Live(Vec<Emulator>),
-    Tape(Player),
+    Tape(Tape),
 }
 
+/// A block in the FIFO. The ring has its other bytes already.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     ready_ns: u64,
     birth_ns: u64,
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Stored(usize),
-    InRing(Option<[u8; HEADER_BYTES]>),
+    /// Bytes of its beginning in the store.
+    place: usize,
+    bytes: usize,
 }
 
 /// The DMA writes multiples of this, the usual payload of a PCIe packet.
@@ -73,52 +68,32 @@ impl Dma {
         self.most_blocks.saturating_sub(self.waiting.len())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// Takes a block, with another header if there is one; without bytes the ring has it already.
-    /// The caller has made sure that there is room.
+    /// Takes a block, of which `bytes` are the beginning; the ring has the rest already. The caller
+    /// has made sure that there is room.
     #[inline]
-    fn push(
-        &mut self,
-        now_ns: u64,
-        birth_ns: u64,
-        head: Option<[u8; HEADER_BYTES]>,
-        block: Option<&[u8]>,
-    ) {
+    fn push(&mut self, now_ns: u64, birth_ns: u64, bytes: &[u8]) {
         if self.waiting.is_empty()
             && self.ns_per_byte.is_none()
             && self.producer.free() >= self.block_bytes
         {
             self.producer.set_timestamp(0, birth_ns);
-            if let Some(block) = block {
-                self.producer.write(0, block);
-            }
-            if let Some(head) = head {
-                self.producer.write(0, &head);
-            }
+            self.producer.write(0, bytes);
             self.producer.advance(self.block_bytes);
             return;
         }
-        let what = match block {
-            Some(block) => What::Stored(self.store(head, block)),
-            None => What::InRing(head),
-        };
-        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what });
+        let place = self.store(bytes);
+        let bytes = bytes.len();
+        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, place, bytes });
     }
 
-    fn store(&mut self, head: Option<[u8; HEADER_BYTES]>, block: &[u8]) -> usize {
+    fn store(&mut self, bytes: &[u8]) -> usize {
         if self.store.is_empty() {
             // More than may wait: closing blocks at the end of a run may push past a full FIFO by a
             // few.
             self.store = vec![0; (self.most_blocks + 64) * self.block_bytes];
         }
         let place = self.store_next;
-        self.store[place..place + self.block_bytes].copy_from_slice(block);
-        if let Some(head) = head {
-            self.store[place..place + HEADER_BYTES].copy_from_slice(&head);
-        }
+        self.store[place..place + bytes.len()].copy_from_slice(bytes);
         self.store_next = (place + self.block_bytes) % self.store.len();
         place
     }
@@ -148,14 +123,9 @@ impl Dma {
             if self.moved == 0 {
                 self.producer.set_timestamp(0, front.birth_ns);
             }
-            match front.what {
-                What::Stored(place) => {
-                    let from = place + self.moved;
-                    self.producer.write(0, &self.store[from..from + bytes]);
-                }
-                What::InRing(Some(head)) if self.moved == 0 => self.producer.write(0, &head),
-                What::InRing(_) => {}
-            }
+            let end = (self.moved + bytes).min(front.bytes);
+            let stored = &self.store[front.place..front.place + end];
+            self.producer.write(0, stored.get(self.moved..).unwrap_or_default());
             self.producer.advance(bytes);
             self.moved += bytes;
             self.busy_until_ns = begin_ns + bytes as f64 * self.ns_per_byte.unwrap_or(0.0);
@@ -185,12 +155,12 @@ impl Channel {
         id: ChannelId,
     ) -> Result<(Channel, Consumer), ScenarioError> {
         let block_bytes = scenario.card.block.0;
-        let mut made = match scenario.replays() {
+        let made = match scenario.replays() {
             true => Some(Tape::made(scenario, id)?),
             false => None,
         };
         let whole = scenario.card.ring.0 / block_bytes * block_bytes;
-        scenario.card.ring.0 = made.as_ref().map_or(whole, |tape| tape.bytes.len());
+        scenario.card.ring.0 = made.as_ref().map_or(whole, |(_, bytes)| bytes.len());
         let card = &scenario.card;
         let shape = Shape {
             ring_bytes: card.ring.0,
@@ -201,52 +171,40 @@ impl Channel {
         };
         let (mut producer, consumer) =
             ring::ring(&shape).map_err(|error| ScenarioError(format!("card.ring: {error}")))?;
-        if let Some(tape) = &mut made {
-            producer.write(0, &tape.bytes);
-            tape.bytes = Vec::new();
-        }
-        let filler = match (made, &scenario.recorded) {
-            (Some(tape), _) => Filler::Tape(Player::new(Arc::new(tape), true, true)),
-            (None, Some(one)) => Filler::Tape(Player::new(one.tape.clone(), false, one.loops)),
-            (None, None) => Filler::Live(emulators(scenario, id)),
+        let filler = match made {
+            Some((tape, bytes)) => {
+                producer.write(0, &bytes);
+                Filler::Tape(tape)
+            }
+            None => Filler::Live(emulators(scenario, id)),
         };
         let dma = Dma::new(producer, block_bytes, card.dma_rate.map(|rate| rate.0), card.fifo.0);
         Ok((Channel { id, dma, filler, busy: [false; 2], peak_bytes: 0 }, consumer))
     }
 
-    pub(super) fn player(&self) -> Option<&Player> {
-        match &self.filler {
-            Filler::Tape(player) => Some(player),
-            Filler::Live(_) => None,
-        }
-    }
-
-    pub(super) fn player_mut(&mut self) -> Option<&mut Player> {
-        match &mut self.filler {
-            Filler::Tape(player) => Some(player),
-            Filler::Live(_) => None,
-        }
-    }
-
+    /// Accepted trigger that completes the next block of a tape.
     pub(super) fn next_completion(&self) -> Option<u64> {
-        self.player()?.next_completion()
+        match &self.filler {
+            Filler::Tape(tape) => Some(tape.next_completion()),
+            Filler::Live(_) => None,
+        }
     }
 
-    /// Gives the blocks that the accepted triggers completed, as far as the FIFO takes them, until
-    /// the ring holds `most_bytes`.
-    pub(super) fn play(&mut self, now_ns: u64, period_ns: f64, most_bytes: usize) {
-        let Channel { dma, filler: Filler::Tape(player), .. } = self else {
+    /// Shows the blocks that the accepted triggers completed, as far as the FIFO takes them.
+    pub(super) fn play(&mut self, now_ns: u64, period_ns: f64, accepted: u64) {
+        let Channel { dma, filler: Filler::Tape(tape), .. } = self else {
             return;
         };
-        while dma.fifo_room() > 0 && dma.producer.filled() < most_bytes && player.is_due() {
-            let given = player.take();
+        while dma.fifo_room() > 0
+            && let Some(shown) = tape.take(accepted)
+        {
             #[allow(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
                 reason = "a time span within a run"
             )]
-            let birth_ns = now_ns.saturating_sub((given.spans as f64 * period_ns) as u64);
-            dma.push(now_ns, birth_ns, given.head, given.block);
+            let birth_ns = now_ns.saturating_sub((shown.spans as f64 * period_ns) as u64);
+            dma.push(now_ns, birth_ns, shown.head.as_ref().map_or(&[], |head| &head[..]));
         }
     }
 
@@ -256,7 +214,7 @@ impl Channel {
         };
         for emulator in emulators {
             emulator.trigger(now_ns, number, dma.fifo_room(), &mut |block, birth_ns| {
-                dma.push(now_ns, birth_ns, None, Some(block));
+                dma.push(now_ns, birth_ns, block);
             });
         }
     }
@@ -269,33 +227,40 @@ impl Channel {
         for emulator in emulators.iter_mut().filter(|emulator| emulator.is_open_since(before_ns)) {
             dma.drain(now_ns);
             if dma.fifo_room() > 0 {
-                emulator
-                    .close(&mut |block, birth_ns| dma.push(now_ns, birth_ns, None, Some(block)));
+                emulator.close(&mut |block, birth_ns| dma.push(now_ns, birth_ns, block));
             }
         }
     }
 
     /// Gives all that is left when no further trigger comes, as far as the FIFO takes it; true if
     /// nothing is.
-    pub(super) fn finish(&mut self, scenario: &Scenario, now_ns: u64) -> bool {
+    pub(super) fn finish(&mut self, scenario: &Scenario, now_ns: u64, accepted: u64) -> bool {
         self.close(now_ns, u64::MAX);
-        self.play(now_ns, 0.0, usize::MAX);
+        self.play(now_ns, 0.0, accepted);
         let Channel { id, dma, filler, .. } = self;
-        if let Filler::Tape(player) = filler
-            && !player.is_due()
-            && dma.fifo_room() >= player.tape.elinks.len()
-        {
-            player.close(scenario, *id, |block| dma.push(now_ns, now_ns, None, Some(block)));
+        let mut is_done = true;
+        if let Filler::Tape(tape) = filler {
+            is_done = tape.next_completion() > accepted;
+            if is_done && dma.fifo_room() >= tape.open_blocks() {
+                tape.close(scenario, *id, accepted, |block| dma.push(now_ns, now_ns, block));
+            }
         }
         dma.drain(now_ns);
-        self.dma.is_empty() && !self.player().is_some_and(Player::is_due)
+        is_done && dma.waiting.is_empty()
     }
 
-    pub(super) fn accounts(&self, scenario: &Scenario) -> Vec<CardElink> {
+    pub(super) fn accounts(
+        &self,
+        scenario: &Scenario,
+        accepted: u64,
+        fifo_lost: u64,
+    ) -> Vec<CardElink> {
+        let ChannelId { device, channel } = self.id;
         match &self.filler {
             Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
-            Filler::Tape(player) => {
-                player.accounts(&scenario.elinks(self.id.device, self.id.channel))
+            Filler::Tape(_) => {
+                let specs = scenario.elinks(device, channel);
+                specs.iter().map(|spec| tape::account(spec, accepted, fifo_lost)).collect()
             }
         }
     }

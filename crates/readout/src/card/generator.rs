@@ -59,7 +59,7 @@ impl Emulator {
             deficit: 0.0,
             opened_ns: None,
             faults: (!own.is_empty()).then(|| Box::new(Faults::new(format, own))),
-            account: CardElink { tag: spec.tag, elink: number, ..CardElink::default() },
+            account: CardElink { tag: spec.tag, ..CardElink::default() },
         }
     }
 
@@ -125,9 +125,12 @@ impl Emulator {
         (kept >= 8.min(length)).then_some(kept)
     }
 
-    /// True if a block is open whose first chunk came up to this time.
+    /// True if a block is open, or waits for another, whose first chunk came up to this time.
     pub(crate) fn is_open_since(&self, before_ns: u64) -> bool {
-        !self.encoder.is_empty() && self.opened_ns.unwrap_or(0) <= before_ns
+        let held = self.faults.as_ref().and_then(|faults| faults.held.as_ref());
+        let held_ns = held.map(|(_, birth_ns, _)| *birth_ns);
+        let open_ns = (!self.encoder.is_empty()).then_some(self.opened_ns.unwrap_or(0));
+        held_ns.or(open_ns).is_some_and(|ns| ns <= before_ns)
     }
 
     pub(crate) fn close(&mut self, out: &mut impl FnMut(&[u8], u64)) {

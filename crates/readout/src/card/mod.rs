@@ -12,18 +12,16 @@
 
 mod channel;
 mod generator;
-pub(crate) mod tape;
+mod tape;
 pub(crate) mod words;
 
 use daqmeter_harness::CardFamily;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
-pub use tape::Played;
 pub use words::{CardState, CardView};
 
 use crate::accounts::CardAccount;
-use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
-use crate::pattern::Pattern;
+use crate::busy::{BusyLine, CAUSES, Hysteresis};
 use crate::scenario::{PartCounts, Scenario, ScenarioError};
 use crate::source::{NEVER, TriggerSource};
 use channel::Channel;
@@ -41,12 +39,13 @@ pub struct Card {
     source: TriggerSource,
     channels: Vec<Channel>,
     line: BusyLine,
-    pattern: Option<Pattern>,
     marks: [Hysteresis; 2],
     state: CardState,
     start_ns: u64,
     now_ns: u64,
     accepted: u64,
+    /// Triggers whose events found no room in the FIFOs of made blocks.
+    fifo_lost: u64,
     next_publish_ns: u64,
 }
 
@@ -99,14 +98,14 @@ impl Card {
         let mut card = Card {
             source: TriggerSource::new(&scenario.trigger),
             channels,
-            line: BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit),
-            pattern: scenario.external_busy()?,
+            line: BusyLine::new([scenario.busy.dma, scenario.busy.fifo]),
             marks: [of_ring, Hysteresis { high, low }],
             scenario,
             state: CardState::Idle,
             start_ns: 0,
             now_ns: 0,
             accepted: 0,
+            fifo_lost: 0,
             next_publish_ns: 0,
         };
         card.publish();
@@ -186,27 +185,21 @@ impl Card {
         &self.line
     }
 
-    /// Blocks of a recorded file that were given.
-    pub fn played(&self) -> Option<Played> {
-        let is_emulated = self.scenario.recorded.as_ref()?.is_emulated;
-        Some(self.channels[0].player()?.played(is_emulated))
-    }
-
     /// Carries the card to a time since its start. The host's pointers count as moved just after
     /// the time before.
     pub fn advance(&mut self, now_ns: u64) {
         if self.state != CardState::Running || now_ns < self.now_ns {
             return;
         }
-        while let Some((edge_ns, on)) =
-            self.pattern.as_mut().and_then(|pattern| pattern.next_edge(now_ns))
-        {
-            self.carry(edge_ns);
-            self.line.set_external(edge_ns, on);
+        self.settle(self.now_ns);
+        if self.next_completion().is_some() {
+            self.advance_tape(now_ns);
+        } else {
+            self.advance_live(now_ns);
         }
-        self.carry(now_ns);
-        let is_played = self.played().is_some() && self.next_completion().is_none();
-        if self.source.is_over(now_ns) || is_played {
+        self.settle(now_ns);
+        self.now_ns = now_ns;
+        if self.source.is_over(now_ns) {
             self.finish();
         } else if now_ns >= self.next_publish_ns {
             self.next_publish_ns = now_ns + PUBLISH_NS;
@@ -214,27 +207,9 @@ impl Card {
         }
     }
 
-    /// Carries the card to a time before which nothing changes from outside.
-    fn carry(&mut self, now_ns: u64) {
-        self.settle(self.now_ns);
-        if self.scenario.is_flat_out() {
-            self.advance_flat_out(now_ns);
-        } else if self.channels[0].player().is_some() {
-            self.advance_tape(now_ns);
-        } else {
-            self.advance_live(now_ns);
-        }
-        self.settle(now_ns);
-        self.now_ns = now_ns;
-    }
-
     /// Time at which the next data may be there: that of the next trigger, or of the next whole
     /// block of a tape.
     pub(crate) fn next_event_ns(&mut self) -> u64 {
-        if self.scenario.is_flat_out() {
-            return self.now_ns;
-        }
-        // At its end a file's card finishes as soon as it is looked at.
         let next = self.next_completion().unwrap_or(self.accepted + 1);
         match self.source.ahead(next.saturating_sub(self.accepted).max(1)) {
             // Open blocks are closed when the source ends.
@@ -302,7 +277,7 @@ impl Card {
             if at_ns > now_ns {
                 let due = self.source.due(now_ns).min(wanted - 1);
                 self.source.issue(due);
-                self.accept(due);
+                self.accepted += due;
                 return;
             }
             self.source.issue(wanted);
@@ -311,52 +286,22 @@ impl Card {
             };
             if self.channels.iter().any(is_full) {
                 // A full FIFO and no BUSY: the event finds no room anywhere.
-                self.accept(wanted - 1);
-                for player in self.channels.iter_mut().filter_map(Channel::player_mut) {
-                    player.fifo_lost += 1;
-                }
+                self.accepted += wanted - 1;
+                self.fifo_lost += 1;
                 self.settle(at_ns);
                 continue;
             }
-            self.accept(wanted);
+            self.accepted += wanted;
             for channel in &mut self.channels {
-                channel.play(at_ns, period_ns, usize::MAX);
+                channel.play(at_ns, period_ns, self.accepted);
                 channel.dma.drain(at_ns);
             }
             self.update_busy(at_ns);
         }
     }
 
-    /// Plays a file as fast as the host releases. The ring is kept half full, below the mark of
-    /// BUSY.
-    fn advance_flat_out(&mut self, now_ns: u64) {
-        let half = self.channels[0].dma.producer.ring_bytes() / 2;
-        let below_mark = self.marks[0].high.saturating_sub(self.scenario.card.block.0);
-        let most = half.min(below_mark).max(1);
-        while let Some(next) = self.next_completion() {
-            let dma = &self.channels[0].dma;
-            let is_full = !dma.is_empty() || dma.producer.filled() >= most;
-            let wanted = next.saturating_sub(self.accepted).min(self.source.left());
-            let is_over = self.source.is_over(now_ns);
-            if is_full || is_over || self.line.asserted().is_some() {
-                return;
-            }
-            self.source.issue(wanted);
-            self.accept(wanted);
-            self.channels[0].play(now_ns, 0.0, most);
-            self.channels[0].dma.drain(now_ns);
-        }
-    }
-
     fn next_completion(&self) -> Option<u64> {
         self.channels.iter().filter_map(Channel::next_completion).min()
-    }
-
-    fn accept(&mut self, triggers: u64) {
-        self.accepted += triggers;
-        for player in self.channels.iter_mut().filter_map(Channel::player_mut) {
-            player.accepted += triggers;
-        }
     }
 
     fn advance_live(&mut self, now_ns: u64) {
@@ -396,7 +341,7 @@ impl Card {
         let (now_ns, scenario) = (self.now_ns, &self.scenario);
         let mut is_done = true;
         for channel in &mut self.channels {
-            is_done &= channel.finish(scenario, now_ns);
+            is_done &= channel.finish(scenario, now_ns, self.accepted);
         }
         if is_done {
             self.update_busy(now_ns);
@@ -419,27 +364,24 @@ impl Card {
 
     fn publish(&mut self) {
         let line = &self.line;
-        let [dma, fifo, external] =
-            [Cause::Dma, Cause::Fifo, Cause::External].map(|cause| line.dead(cause, self.now_ns));
+        let [dma, fifo] = CAUSES.map(|cause| line.dead(cause, self.now_ns));
         let is_live = CAUSES.map(|cause| u64::from(line.is_live(cause)) << cause as usize);
         for channel in &self.channels {
-            let view = CardView {
+            let mut view = CardView {
                 state: self.state,
                 account: CardAccount {
                     issued: self.source.issued(),
                     vetoed_dma: dma.vetoed,
                     vetoed_fifo: fifo.vetoed,
-                    vetoed_external: external.vetoed,
-                    recorded: self.scenario.recorded.is_some(),
-                    elinks: channel.accounts(&self.scenario),
+                    elinks: channel.accounts(&self.scenario, self.accepted, self.fifo_lost),
                 },
-                dead: [dma, fifo, line.all(self.now_ns), external].map(Into::into),
+                dead: [dma, fifo, line.all(self.now_ns)],
                 busy: is_live.iter().sum(),
                 fifo_bytes: channel.dma.fifo_bytes() as u64,
                 now_ns: self.now_ns,
                 start_ns: self.start_ns,
             };
-            words::publish(&channel.dma.producer, &view);
+            words::publish(&channel.dma.producer, &mut view);
         }
     }
 }

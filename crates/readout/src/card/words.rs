@@ -5,27 +5,23 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::ring::{Consumer, Producer, WORDS};
 
-use crate::accounts::{CardAccount, CardElink, Dead};
+use crate::accounts::{CardAccount, CardElink};
+use crate::busy::Dead;
+use crate::scenario::MAX_ELINKS;
 
 const STATE: usize = 0;
-const START_NS: usize = 1;
-const ISSUED: usize = 2;
-const VETOED: usize = 3;
-const NOW_NS: usize = 5;
-/// 1 for the blocks of a recorded file.
-const RECORDED: usize = 6;
-const FIFO_BYTES: usize = 7;
-/// Four times four words.
-const DEAD: usize = 8;
-const ELINKS: usize = 24;
-const GO: usize = 25;
+const GO: usize = 1;
 /// Flag that the reader waits for an interrupt.
-const ARMED: usize = 26;
-const VETOED_EXTERNAL: usize = 27;
-const BUSY: usize = 28;
+const ARMED: usize = 2;
+const ELINKS: usize = 3;
+const START_NS: usize = 4;
+/// Counts of the card, in the order of [`CardView::counts`].
+const COUNTS: usize = 8;
+/// Each E-link's tag, and its counts in the order of [`CardElink::counts`].
 const FIRST_ELINK: usize = 64;
-const WORDS_PER_ELINK: usize = 9;
-pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
+const WORDS_PER_ELINK: usize = 7;
+
+const _: () = assert!(FIRST_ELINK + WORDS_PER_ELINK * MAX_ELINKS <= WORDS);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CardState {
@@ -38,14 +34,26 @@ pub enum CardState {
 pub struct CardView {
     pub state: CardState,
     pub account: CardAccount,
-    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap; external BUSY.
-    pub dead: [Dead; 4],
+    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap.
+    pub dead: [Dead; 3],
     /// BUSY now: 1 by DMA, 2 by FIFO, 3 by both.
     pub busy: u64,
     pub fifo_bytes: u64,
     /// Time since the start up to which all counts hold.
     pub now_ns: u64,
     pub start_ns: u64,
+}
+
+impl CardView {
+    fn counts(&mut self) -> impl Iterator<Item = &mut u64> {
+        let CardView { account, dead, busy, fifo_bytes, now_ns, .. } = self;
+        let CardAccount { issued, vetoed_dma, vetoed_fifo, .. } = account;
+        let dead = dead.iter_mut().flat_map(|dead| {
+            let Dead { ns, count, longest_ns, vetoed } = dead;
+            [ns, count, longest_ns, vetoed]
+        });
+        [issued, vetoed_dma, vetoed_fifo, busy, fifo_bytes, now_ns].into_iter().chain(dead)
+    }
 }
 
 pub(crate) trait Words {
@@ -78,41 +86,13 @@ impl Words for Consumer {
 }
 
 /// Writes the card's counts, the state last: a reader that sees the end sees all counts.
-pub(crate) fn publish(ring: &impl Words, view: &CardView) {
-    let account = &view.account;
-    for (at, value) in [
-        (START_NS, view.start_ns),
-        (ISSUED, account.issued),
-        (VETOED, account.vetoed_dma),
-        (VETOED + 1, account.vetoed_fifo),
-        (VETOED_EXTERNAL, account.vetoed_external),
-        (NOW_NS, view.now_ns),
-        (RECORDED, u64::from(account.recorded)),
-        (BUSY, view.busy),
-        (FIFO_BYTES, view.fifo_bytes),
-        (ELINKS, account.elinks.len() as u64),
-    ] {
-        ring.set(at, value);
-    }
-    let set = |from: usize, values: &[u64]| {
-        values.iter().zip(from..).for_each(|(value, at)| ring.set(at, *value));
-    };
-    for (at, dead) in view.dead.iter().enumerate() {
-        set(DEAD + 4 * at, &[dead.ns, dead.count, dead.longest_ns, dead.vetoed]);
-    }
-    for (at, elink) in account.elinks.iter().enumerate() {
-        let values = [
-            elink.tag,
-            u64::from(elink.elink),
-            elink.deficit,
-            elink.sender_lost,
-            elink.fifo_lost,
-            elink.truncated,
-            elink.fault_lost,
-            elink.chunks,
-            elink.fault_flagged,
-        ];
-        set(FIRST_ELINK + WORDS_PER_ELINK * at, &values);
+pub(crate) fn publish(ring: &impl Words, view: &mut CardView) {
+    ring.set(START_NS, view.start_ns);
+    ring.set(ELINKS, view.account.elinks.len() as u64);
+    view.counts().zip(COUNTS..).for_each(|(count, at)| ring.set(at, *count));
+    for (elink, at) in view.account.elinks.iter_mut().zip(elink_words()) {
+        ring.set(at, elink.tag);
+        elink.counts().into_iter().zip(at + 1..).for_each(|(count, at)| ring.set(at, *count));
     }
     // Release: pairs with the acquire in `view`.
     ring.word(STATE).store(view.state as u64, Ordering::Release);
@@ -122,44 +102,28 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
 pub(crate) fn view(ring: &impl Words) -> CardView {
     let state = state(ring);
     let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
-    let elink = |at: usize| {
-        let word = FIRST_ELINK + WORDS_PER_ELINK * at;
-        let [elink, deficit, sender_lost, fifo_lost, truncated, fault_lost, chunks, fault_flagged] =
-            std::array::from_fn(|field| ring.count(word + 1 + field));
-        let (tag, elink) = (ring.get(word), u16::try_from(elink).unwrap_or(u16::MAX));
-        CardElink {
-            tag,
-            elink,
-            deficit,
-            sender_lost,
-            fifo_lost,
-            truncated,
-            fault_lost,
-            fault_flagged,
-            chunks,
-        }
+    let elink = |word: usize| {
+        let mut elink = CardElink { tag: ring.get(word), ..CardElink::default() };
+        let counts = elink.counts().into_iter().zip(word + 1..);
+        counts.for_each(|(count, at)| *count = ring.count(at));
+        elink
     };
-    let dead = std::array::from_fn(|at| {
-        let [ns, count, longest_ns, vetoed] =
-            std::array::from_fn(|field| ring.count(DEAD + 4 * at + field));
-        Dead { ns, count, longest_ns, vetoed }
-    });
-    CardView {
+    let elinks = elink_words().take(count).map(elink).collect();
+    let mut view = CardView {
         state,
-        account: CardAccount {
-            issued: ring.count(ISSUED),
-            vetoed_dma: ring.count(VETOED),
-            vetoed_fifo: ring.count(VETOED + 1),
-            vetoed_external: ring.count(VETOED_EXTERNAL),
-            recorded: ring.get(RECORDED) == 1,
-            elinks: (0..count).map(elink).collect(),
-        },
-        dead,
-        busy: ring.get(BUSY) & 3,
-        fifo_bytes: ring.count(FIFO_BYTES),
-        now_ns: ring.count(NOW_NS),
+        account: CardAccount { elinks, ..CardAccount::default() },
+        dead: Default::default(),
+        busy: 0,
+        fifo_bytes: 0,
+        now_ns: 0,
         start_ns: start_ns(ring),
-    }
+    };
+    view.counts().zip(COUNTS..).for_each(|(count, at)| *count = ring.count(at));
+    view
+}
+
+fn elink_words() -> impl Iterator<Item = usize> {
+    (FIRST_ELINK..).step_by(WORDS_PER_ELINK)
 }
 
 pub(crate) fn state(ring: &impl Words) -> CardState {

@@ -5,8 +5,8 @@ use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
 use super::{CpuLoad, ReaderDone, joined};
-use crate::accounts::{EXTERNAL, own_losses};
-use crate::card::{Played, channel_ids};
+use crate::accounts::own_losses;
+use crate::card::channel_ids;
 use crate::receive::{Report, elink_name};
 use crate::scenario::Scenario;
 use crate::search::Observation;
@@ -27,11 +27,11 @@ pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, CpuLoad)]) -> 
     Ok(())
 }
 
-pub fn check_bytes(received: &[(Report, CpuLoad)], foreign: u64) -> Result<(), String> {
+pub fn check_bytes(received: &[(Report, CpuLoad)]) -> Result<(), String> {
     let reports = || received.iter().map(|(report, _)| report);
     let payload: u64 = reports().map(|report| report.faults().payload).sum();
     let bad_pages: u64 = reports().map(|report| report.bad_pages).sum();
-    match payload.saturating_sub(foreign) + bad_pages {
+    match payload + bad_pages {
         0 => Ok(()),
         _ => Err(format!(
             "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
@@ -82,7 +82,7 @@ pub fn counters(
         unit: unit.into(),
         ..Counter { value, ..Counter::count(name, 0) }
     };
-    let [dma, fifo, any, external] = first.dead;
+    let [dma, fifo, any] = first.dead;
     let card_ns = first.card_ns.max(1) as f64;
     let latency = latency(received);
     let bytes: u64 = received.iter().map(|(report, _)| report.bytes).sum();
@@ -96,9 +96,6 @@ pub fn counters(
         measured("dead-time", any.ns as f64 / card_ns, "of the time"),
         measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
         measured("dead-time BUSY-by-FIFO", fifo.ns as f64 / card_ns, "of the time"),
-        measured("dead-time external BUSY", external.ns as f64 / card_ns, "of the time"),
-        measured("external BUSY intervals", external.count as f64, ""),
-        measured("stopped by external BUSY", external.vetoed as f64, ""),
         measured("BUSY intervals", any.count as f64, ""),
         measured("longest BUSY", any.longest_ns as f64, "ns"),
         measured("ring", first.ring_bytes as f64, "B"),
@@ -150,32 +147,10 @@ pub fn filling_of(scenario: &Scenario, channel: usize, reader: &ReaderDone) -> T
     series(name, &reader.filling)
 }
 
-pub fn turns(played: Played) -> Counter {
-    Counter {
-        value: played.blocks as f64 / played.of.max(1) as f64,
-        ..Counter::count("turns of the recorded file", 0)
-    }
-}
-
-pub fn notes_of_file(scenario: &Scenario, played: Option<Played>) -> Vec<String> {
-    let Some((playback, played)) = scenario.recorded.as_ref().zip(played) else {
-        return Vec::new();
-    };
-    let mut notes = playback.notes.clone();
-    if !playback.loops && played.blocks < played.of {
-        notes.push(format!(
-            "{}: the time was over after {} of {} blocks; a longer --time replays the rest",
-            playback.name, played.blocks, played.of
-        ));
-    }
-    notes
-}
-
-/// Triggers x E-links that were lost on the way or that BUSY of the card stopped: neither those
-/// that the source did not give nor those that BUSY from outside stopped.
+/// Triggers x E-links that were lost on the way or that BUSY stopped, but for those that the source
+/// did not give.
 pub fn lost_or_stopped(ledger: &Ledger) -> u64 {
-    let external = ledger.losses.get(EXTERNAL).copied().unwrap_or(0);
-    ledger.lost() - ledger.not_given() - external
+    ledger.lost() - ledger.not_given()
 }
 
 /// Observation for a search from a record with a chain's counters, given bytes per trigger and

@@ -285,7 +285,7 @@ impl ElinkCheck {
     }
 
     pub(super) fn row(&self) -> ElinkRow {
-        let (counts, faults) = (&self.reassembler.counts, &self.fragments.faults);
+        let counts = &self.reassembler.counts;
         let is_ttc = self.row.elink == Elink::TTC.number();
         ElinkRow {
             blocks: counts.blocks,
@@ -295,14 +295,7 @@ impl ElinkCheck {
             smallest: if counts.ended() > 0 { self.row.smallest } else { 0 },
             width: if is_ttc { 0 } else { self.fragments.width().unwrap_or(0) },
             flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
-            missing_events: faults.missing,
-            duplicate_events: faults.duplicates,
-            late_events: faults.out_of_order,
-            resets: faults.resets,
-            falls: faults.falls,
-            falls_missing: faults.falls_missing,
-            wrong_payloads: faults.payload,
-            wrong_elinks: faults.wrong_elink,
+            events: self.fragments.faults,
             ..self.row
         }
     }

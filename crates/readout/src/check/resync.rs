@@ -87,18 +87,3 @@ fn next_start(bytes: &[u8], format: BlockFormat, last: bool) -> Option<usize> {
     }
     None
 }
-
-/// Format of a whole file's bytes, and the places of its blocks, bad starts included, as the
-/// checker counts them. `None` without any block.
-pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(BlockFormat, Vec<usize>)> {
-    let format = recognise(bytes, abce_kib, true)??;
-    let size = format.block_bytes;
-    let (mut at, mut places) = (0, Vec::with_capacity(bytes.len() / size));
-    while let Some((piece, length)) = next_piece(&bytes[at..], format, true) {
-        if !matches!(piece, Piece::NoBlock) {
-            places.extend((at..at + length).step_by(size));
-        }
-        at += length;
-    }
-    Some((format, places))
-}

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use daqmeter_wire::felix::{Elink, SubchunkKind};
 
-use crate::fragment::FragmentFinding;
+use crate::fragment::{FragmentFaults, FragmentFinding};
 
-pub(crate) mod fault {
+pub(super) mod fault {
     pub(crate) const BAD_START: &str = "bad block start";
     pub(crate) const NO_BLOCK: &str = "bytes of no block";
     pub(crate) const CUT_OFF: &str = "cut off";
@@ -44,8 +44,9 @@ const LOSS_AND_ORDER: [&str; 7] = [
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) counts: BTreeMap<&'static str, u64>,
-    messages: Vec<(u64, String)>,
-    left_out: u64,
+    /// Messages that are kept, in their order, and the number of others.
+    pub(super) messages: Vec<String>,
+    pub(super) left_out: u64,
     pub(super) max_messages: usize,
     /// The block at hand: its place in the file, and its number.
     pub(super) position: u64,
@@ -61,8 +62,7 @@ impl Findings {
     fn message(&mut self, what: &'static str, more: impl FnOnce() -> String) {
         if self.messages.len() < self.max_messages {
             let (position, block) = (self.position, self.block);
-            let message = format!("block {block} @ {position:#x}: {what}: {}", more());
-            self.messages.push((position, message));
+            self.messages.push(format!("block {block} @ {position:#x}: {what}: {}", more()));
         } else {
             self.left_out += 1;
         }
@@ -83,24 +83,6 @@ impl Findings {
         };
         let place = self.position + begin as u64;
         self.message(what, || format!("E-link {elink:#05x} at {place:#x}{more}"));
-    }
-
-    /// Adds those of another share of the same blocks.
-    pub(super) fn add(&mut self, other: Findings) {
-        self.left_out += other.left_out;
-        self.messages.extend(other.messages);
-        for (what, count) in other.counts {
-            *self.counts.entry(what).or_default() += count;
-        }
-    }
-
-    /// Messages that are kept, in their order, and the number of others.
-    pub(super) fn messages(mut self) -> (Vec<String>, u64) {
-        // Those of one block are of one share, in their order.
-        self.messages.sort_by_key(|(position, _)| *position);
-        let kept = self.messages.len().min(self.max_messages);
-        let left_out = self.left_out + (self.messages.len() - kept) as u64;
-        (self.messages.into_iter().take(kept).map(|(_, message)| message).collect(), left_out)
     }
 }
 
@@ -128,17 +110,9 @@ pub struct ElinkRow {
     pub missing_blocks: u64,
     pub duplicate_blocks: u64,
     pub late_blocks: u64,
-    /// Events missing by their counters: a lower bound.
-    pub missing_events: u64,
-    pub duplicate_events: u64,
-    pub late_events: u64,
-    /// Resets of the counter of events, by the trigger system or of all E-links together: no fault.
-    pub resets: u64,
-    pub falls: u64,
-    /// Events missing if all of those are losses.
-    pub falls_missing: u64,
-    pub wrong_payloads: u64,
-    pub wrong_elinks: u64,
+    /// Faults of the events, by their counters and bytes.
+    #[serde(flatten)]
+    pub events: FragmentFaults,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -232,11 +206,12 @@ impl Checked {
             " {} blocks of {} bytes, {undefined} undefined types, {} truncated, {} errors, {} CRC errors, {} busy",
             self.blocks, self.block_bytes, flags[0], flags[1], flags[2], flags[3]
         );
-        let resets = self.sum(|row| row.resets);
+        let resets = self.sum(|row| row.events.resets);
         if resets > 0 {
             let _ = writeln!(out, " event counters began anew {resets} times");
         }
-        let [falls, missing] = [self.sum(|row| row.falls), self.sum(|row| row.falls_missing)];
+        let [falls, missing] =
+            [self.sum(|row| row.events.falls), self.sum(|row| row.events.falls_missing)];
         if falls > 0 {
             let _ = writeln!(
                 out,

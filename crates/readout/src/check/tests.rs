@@ -109,9 +109,9 @@ fn sums(checked: &Checked) -> [[u64; 3]; 2] {
             sum(|row| row.late_blocks),
         ],
         [
-            sum(|row| row.missing_events),
-            sum(|row| row.duplicate_events),
-            sum(|row| row.late_events),
+            sum(|row| row.events.missing),
+            sum(|row| row.events.duplicates),
+            sum(|row| row.events.out_of_order),
         ],
     ]
 }
@@ -214,11 +214,11 @@ fn a_counter_that_falls_to_0_may_be_a_reset_or_a_loss() {
     let alone = one_elink(Elink::new(8), (0..200).chain(0..100).map(|event| emulated(8, event)));
     let checked = of(&alone);
     let [missing, resets, falls] = [
-        checked.sum(|row| row.missing_events),
-        checked.sum(|row| row.resets),
-        checked.sum(|row| row.falls),
+        checked.sum(|row| row.events.missing),
+        checked.sum(|row| row.events.resets),
+        checked.sum(|row| row.events.falls),
     ];
-    assert_eq!((missing, resets, falls, checked.rows[0].falls_missing), (0, 0, 1, 56));
+    assert_eq!((missing, resets, falls, checked.rows[0].events.falls_missing), (0, 0, 1, 56));
     assert!(!checked.is_good());
     let table = checked.fcheck_table();
     assert!(table.contains("event counters fell to 0 1 times: resets, or 56 events missing"));
@@ -232,7 +232,7 @@ fn a_reset_that_the_trigger_system_announces_is_counted_and_is_no_fault() {
     let counts = (0..50).map(|number| (0, number)).chain((0..60).map(|number| (1, number)));
     let checked = of(&one_elink(Elink::TTC, counts.map(ttc)));
     assert!(checked.is_good(), "{:?}", checked.messages);
-    assert_eq!((checked.rows[0].resets, checked.rows[0].chunks), (1, 110));
+    assert_eq!((checked.rows[0].events.resets, checked.rows[0].chunks), (1, 110));
     assert!(checked.fcheck_table().contains("event counters began anew 1 times"));
     assert!(
         checked.messages[0].contains("counter reset: E-link 0x600 at 0x"),
@@ -335,50 +335,8 @@ fn both_ways_of_counting_differ_by_what_a_timeout_cut_off() {
     assert_eq!((checked.rows[0].chunks, checked.rows[0].chunks_with_timeouts), (1, 2));
 }
 
-/// Damage as files have it: bytes changed, left out, and blocks exchanged.
-fn damaged(bytes: &mut Vec<u8>, damage: &[(u8, usize, u8)]) {
-    for &(kind, at, value) in damage {
-        let at = at % bytes.len();
-        match kind % 3 {
-            0 => bytes[at] ^= value,
-            1 => drop(bytes.drain(at..(at + usize::from(value)).min(bytes.len()))),
-            _ => {
-                let (one, other) = (at / 1024, usize::from(value) % (bytes.len() / 1024));
-                if one.max(other) < bytes.len() / 1024 && one != other {
-                    swapped(bytes, one.min(other), one.max(other));
-                }
-            }
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-
-    /// The oracle of several threads is one.
-    #[test]
-    fn however_many_threads_check_the_result_is_the_same(
-        damage in proptest::collection::vec((any::<u8>(), any::<usize>(), 1_u8..), 0..12),
-        level in 0..=3_u8,
-        max_messages in 0..20_usize,
-        skip_blocks in 0..10_u64,
-    ) {
-        let mut bytes = file(300, "");
-        damaged(&mut bytes, &damage);
-        let options = CheckOptions { level, max_messages, skip_blocks, ..CheckOptions::default() };
-        let by = |threads: usize| {
-            let checked = check_watched(&bytes[..], &options, threads, |_| {});
-            checked.map_err(|error| error.to_string())
-        };
-        let one = by(1);
-        for threads in [2, 5] {
-            prop_assert_eq!(by(threads), one.clone());
-        }
-    }
-}
-
 #[test]
-fn what_cannot_be_read_ends_the_check_of_all_threads() {
+fn what_cannot_be_read_ends_the_check() {
     struct Failing(Vec<u8>);
     impl std::io::Read for Failing {
         fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
@@ -391,30 +349,10 @@ fn what_cannot_be_read_ends_the_check_of_all_threads() {
             }
         }
     }
-    for threads in [1, 3] {
-        let failed =
-            check_watched(Failing(file(10, "")), &CheckOptions::default(), threads, |_| {});
-        assert_eq!(failed.unwrap_err().to_string(), "cannot read: no more");
-        let foreign = check_watched(&[7; 2 << 20][..], &CheckOptions::default(), threads, |_| {});
-        assert!(matches!(foreign, Err(CheckError::Foreign(0x0707_0707))));
-    }
-}
-
-#[test]
-fn progress_has_the_faults_of_all_threads() {
-    let mut bytes = file(20_000, "");
-    for block in 20..28 {
-        bytes[block * 1024 + 2] ^= 0xff;
-    }
-    for threads in [1, 2] {
-        let mut last = None;
-        let checked = check_watched(&bytes[..], &CheckOptions::default(), threads, |progress| {
-            last = Some(progress);
-        });
-        let (last, checked) = (last.unwrap(), checked.unwrap());
-        assert_eq!((last.blocks, last.bytes), (checked.blocks, bytes.len() as u64));
-        assert!(last.faults > 0 && last.faults <= checked.faults.values().sum());
-    }
+    let failed = check(Failing(file(10, "")), &CheckOptions::default());
+    assert_eq!(failed.unwrap_err().to_string(), "cannot read: no more");
+    let foreign = check(&[7; 2 << 20][..], &CheckOptions::default());
+    assert!(matches!(foreign, Err(CheckError::Foreign(0x0707_0707))));
 }
 
 proptest! {

@@ -115,12 +115,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
         card: CardAccount {
             issued,
             elinks: LINKS
-                .map(|elink| CardElink {
-                    tag: tag(elink),
-                    elink,
-                    chunks: issued,
-                    ..CardElink::default()
-                })
+                .map(|elink| CardElink { tag: tag(elink), chunks: issued, ..CardElink::default() })
                 .to_vec(),
             ..CardAccount::default()
         },

@@ -8,10 +8,11 @@ use daqmeter_sys::host::Files;
 
 use super::ScenarioError;
 use super::spec::{Mode, Scenario};
-use crate::card::words::MAX_ELINKS;
 
 /// Longest chunk: a page must hold it.
-pub(crate) const MAX_PAYLOAD_BYTES: usize = crate::recorded::MAX_CHUNK_BYTES;
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+/// E-links of a channel: 24 links with 32 of them. The words beside a ring have an account of each.
+pub(crate) const MAX_ELINKS: usize = 24 * 32;
 /// Largest ring: real cards are given 1 to 16 GiB for each channel.
 const MAX_RING_BYTES: u64 = 64 << 30;
 /// Largest output FIFO of a channel: real ones have some MiB.
@@ -60,7 +61,6 @@ impl Scenario {
         if let Some((_, field, what)) = rules.into_iter().find(|(holds, ..)| !holds) {
             return Err(wrong(&field, what));
         }
-        self.external_busy()?;
         check_congestion(&publish.congestion).map_err(|what| wrong("publish.congestion", what))
     }
 

@@ -4,10 +4,7 @@ use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
 use daqmeter_wire::felix::{BlockFormat, Elink};
 
-use super::ScenarioError;
-use super::spec::{BlockSource, ByteSize, Generation, Mode, Scenario};
-use crate::pattern::Pattern;
-use crate::recorded::Playback;
+use super::spec::{BlockSource, Generation, Mode, Scenario};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElinkSpec {
@@ -50,11 +47,6 @@ impl Scenario {
             deficit,
             tag: Fid::of_elink(0, device, elink).to_u64(),
         };
-        if let Some(playback) = &self.recorded {
-            let elinks = playback.tape.elinks.iter();
-            let recorded = elinks.map(|one| of(one.elink, one.longest.max(1), 0.0));
-            return recorded.collect();
-        }
         let card = &self.card;
         let mut elinks = Vec::new();
         for link in 0..card.links {
@@ -74,9 +66,6 @@ impl Scenario {
     /// Bytes that a trigger brings into each ring, blocks and trailers included.
     pub fn event_bytes(&self) -> f64 {
         const MANY: u64 = 1 << 20;
-        if let Some(playback) = &self.recorded {
-            return playback.tape.event_bytes();
-        }
         let Some(format) = self.format() else {
             return 0.0;
         };
@@ -90,21 +79,11 @@ impl Scenario {
     /// trigger system's numbers, faults, deficits, and blocks closed by a timeout.
     pub fn replays(&self) -> bool {
         let card = &self.card;
-        self.recorded.is_none()
-            && card.blocks == BlockSource::Auto
+        card.blocks == BlockSource::Auto
             && !card.ttc
             && self.fault.is_empty()
             && card.deficits.iter().all(|deficit| *deficit == 0.0)
             && card.timeout.is_none()
-    }
-
-    pub fn is_flat_out(&self) -> bool {
-        self.recorded.as_ref().is_some_and(|playback| !playback.is_paced)
-    }
-
-    pub(crate) fn external_busy(&self) -> Result<Option<Pattern>, ScenarioError> {
-        let pattern = self.trigger.external_busy.as_deref().map(Pattern::parse).transpose();
-        pattern.map_err(|what| ScenarioError(format!("trigger.external_busy: {what}")))
     }
 
     pub fn pointer_gap(&self) -> usize {
@@ -124,36 +103,5 @@ impl Scenario {
     pub(crate) fn fifo_thresholds(&self) -> (usize, usize) {
         let fifo = self.card.fifo.0;
         (fifo / 2, fifo / 4 * 3)
-    }
-
-    /// Makes a card of one channel that gives the blocks of a file. The scenario's links, trigger
-    /// E-link and timeouts describe the making of blocks, and are not used. Fails if the file holds
-    /// no blocks, or the scenario wants faults in them.
-    pub(crate) fn replay(
-        &mut self,
-        path: &str,
-        is_paced: bool,
-        loops: bool,
-    ) -> Result<(), ScenarioError> {
-        let wrong = |what: String| ScenarioError(format!("replay: {path}: {what}"));
-        if !self.fault.is_empty() {
-            let what = "recorded blocks get no faults: take a scenario without [[fault]]";
-            return Err(wrong(what.to_owned()));
-        }
-        let kib = u8::try_from(self.card.block.0 / 1024).unwrap_or(1);
-        let playback = Playback::read(path, kib.clamp(1, 16)).map_err(wrong)?;
-        let format = playback.tape.format;
-        let card = &mut self.card;
-        (card.devices, card.channels, card.links) = (1, 1, 1);
-        (card.ttc, card.timeout) = (false, None);
-        card.deficits.clear();
-        card.block = ByteSize(format.block_bytes);
-        card.format = match format.magic {
-            0xABCD => Generation::Phase1,
-            0xABCE => Generation::Phase1Wide,
-            _ => Generation::Phase2,
-        };
-        self.recorded = Some(Playback { is_paced, loops, ..playback });
-        Ok(())
     }
 }

@@ -4,8 +4,6 @@ use daqmeter_record::units::{self, UnitError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::recorded::Playback;
-
 /// A size, written `64MiB` or as a number of bytes.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "Written")]
@@ -80,9 +78,6 @@ pub struct Scenario {
     pub fault: Vec<FaultSpec>,
     pub reader: ReaderSettings,
     pub publish: Publish,
-    /// A recorded file whose blocks the card gives instead of its own.
-    #[serde(skip)]
-    pub(crate) recorded: Option<Playback>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -93,20 +88,17 @@ pub enum TriggerKind {
     Poisson,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct TriggerSettings {
     pub source: TriggerKind,
     pub rate: Hertz,
     pub seed: u64,
-    /// BUSY from outside, such as `10ms/5%`.
-    pub external_busy: Option<String>,
 }
 
 impl Default for TriggerSettings {
     fn default() -> Self {
-        let rate = Hertz(100e3);
-        TriggerSettings { source: TriggerKind::Fixed, rate, seed: 1, external_busy: None }
+        TriggerSettings { source: TriggerKind::Fixed, rate: Hertz(100e3), seed: 1 }
     }
 }
 
@@ -207,19 +199,11 @@ pub struct BusySettings {
     /// Free bytes above which it is released; 1/4 of the ring by default.
     pub release_above: Option<ByteSize>,
     pub fifo: bool,
-    /// True if nothing reaches the trigger source: flags only.
-    pub inhibit: bool,
 }
 
 impl Default for BusySettings {
     fn default() -> Self {
-        BusySettings {
-            dma: true,
-            assert_below: None,
-            release_above: None,
-            fifo: false,
-            inhibit: false,
-        }
+        BusySettings { dma: true, assert_below: None, release_above: None, fifo: false }
     }
 }
 

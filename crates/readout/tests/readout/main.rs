@@ -9,7 +9,6 @@ mod card;
 mod chain;
 mod hostile;
 mod memory;
-mod replay;
 mod subscriptions;
 #[cfg(feature = "zenoh")]
 mod zenoh;

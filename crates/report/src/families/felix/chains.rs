@@ -167,15 +167,6 @@ pub fn details_text(records: &[RunRecord]) -> String {
     for record in chains(records) {
         let value = |name: &str| record.counter(name).unwrap_or(0.0);
         let _ = write!(out, " {}", dead_time(record));
-        if value("external BUSY intervals") > 0.0 {
-            let _ = writeln!(
-                out,
-                " external BUSY, not in the dead time: {} % of the time; {} intervals; {} triggers stopped",
-                percent(value("dead-time external BUSY")),
-                value("external BUSY intervals"),
-                value("stopped by external BUSY"),
-            );
-        }
         let at = |name: &str| record.counter(name).map_or("-".to_owned(), show_ns);
         let _ = writeln!(
             out,

@@ -1,0 +1,265 @@
+//! `daqmeter readout check`: files of blocks, or the blocks that a card makes.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use daqmeter_readout::card::ChannelId;
+use daqmeter_readout::check::{CheckOptions, Checked, Checker, check};
+use daqmeter_readout::{Scenario, recording};
+use daqmeter_record::sanitise;
+use daqmeter_sys::net::{Readiness, wait_ready};
+
+use super::options::{channel, channels, elink};
+use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
+use crate::arguments::count;
+use crate::interrupt;
+use crate::output::{Failure, emit, tell};
+
+/// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter readout record felig --triggers 1M -o felig.dat\n  $ daqmeter readout check felig.dat\n\nChunks are counted as fdaqm does (BOTH and LAST) and as fcheck does (TIMEOUT with truncation, too)."
+)]
+pub(crate) struct Arguments {
+    /// Files of blocks; - is stdin
+    #[arg(required_unless_present = "scenario")]
+    files: Vec<PathBuf>,
+    /// Check what the card of this scenario makes, without a file between
+    #[arg(long, value_name = "SCENARIO", conflicts_with = "files")]
+    scenario: Option<String>,
+    /// Only these channels of the scenario's card, as device.channel; all without it
+    #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel, conflicts_with = "files")]
+    channels: Vec<ChannelId>,
+    /// Triggers of the card
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    triggers: u64,
+    /// 0 block starts, 1 sequence, 2 chunks, 3 payload
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3), default_value = "3")]
+    level: u8,
+    /// Only these E-links: 0x008 or 0x008,0x010
+    #[arg(long, alias = "elink", value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
+    elinks: Vec<u16>,
+    /// Skip blocks at the beginning
+    #[arg(long, value_name = "N", value_parser = count, default_value = "0")]
+    skip: u64,
+    /// Messages to print at most
+    #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
+    messages: u64,
+    /// Size in KiB of blocks of 0xABCE, which do not say it
+    #[arg(long, value_name = "KIB", default_value = "1")]
+    block_kib: u8,
+    /// A line of JSON per file or channel instead of tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// Results of a file, or of a channel of a card.
+struct Part {
+    name: String,
+    dev_dma: String,
+    checked: Checked,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let stop = interrupt::flag();
+    let mut judgement = Judgement::Passed;
+    if let Some(name) = &arguments.scenario {
+        judgement = arguments.show(&arguments.check_card(name, &stop)?)?;
+    }
+    for path in arguments.files.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let name = path.display().to_string();
+        let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{name}: {error}"));
+        let file = match path.to_str() {
+            // Standard input has no buffer here, since its content could not be waited for.
+            Some("-") => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            _ => File::open(path),
+        };
+        let file = file.map_err(|error| refused(&error))?;
+        let file = Stoppable { file, stop: &stop, read: 0 };
+        match check(file, &arguments.options()) {
+            // No block was read that could be checked.
+            Err(_) if stop.load(Ordering::Relaxed) => break,
+            Err(error) => return Err(refused(&error)),
+            Ok(checked) => {
+                let part = Part { name, dev_dma: "0-0".to_owned(), checked };
+                judgement = judgement.max(arguments.show(&[part])?);
+            }
+        }
+    }
+    if stop.load(Ordering::Relaxed) {
+        tell("daqmeter: interrupted; the tables are of what was checked until then");
+    }
+    Ok(judgement.exit(&stop))
+}
+
+impl Arguments {
+    fn options(&self) -> CheckOptions {
+        CheckOptions {
+            level: self.level,
+            elinks: self.elinks.clone(),
+            skip_blocks: self.skip,
+            max_messages: usize::try_from(self.messages).unwrap_or(usize::MAX),
+            abce_kib: self.block_kib,
+        }
+    }
+
+    /// Checks channels of a card by as many threads as there are CPUs.
+    fn check_card(&self, name: &str, stop: &AtomicBool) -> Result<Vec<Part>, Failure> {
+        let scenario = Scenario::load(name).map_err(Failure::refused)?;
+        let ids = channels(&scenario, &self.channels)?;
+        let results: Vec<OnceLock<Result<Checked, Failure>>> =
+            ids.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 0..cpus.min(ids.len()) {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed)
+                        && let at = next.fetch_add(1, Ordering::Relaxed)
+                        && let Some(id) = ids.get(at)
+                    {
+                        results[at].get_or_init(|| self.check_channel(&scenario, *id, stop));
+                    }
+                });
+            }
+        });
+        let done = ids.iter().zip(results).filter_map(|(id, one)| Some((id, one.into_inner()?)));
+        done.map(|(ChannelId { device, channel }, checked)| {
+            let (name, dev_dma) =
+                (format!("{name}:{device}.{channel}"), format!("{device}-{channel}"));
+            Ok(Part { name, dev_dma, checked: checked? })
+        })
+        .collect()
+    }
+
+    fn check_channel(
+        &self,
+        scenario: &Scenario,
+        id: ChannelId,
+        stop: &AtomicBool,
+    ) -> Result<Checked, Failure> {
+        let mut checker = Checker::new(self.options());
+        recording::record_until(scenario, &[id], self.triggers, stop, |_, part| {
+            checker.take(part).map_err(|error| io::Error::other(error.to_string()))
+        })
+        .map_err(Failure::refused)?;
+        checker.finish().map_err(Failure::refused)
+    }
+
+    fn show(&self, parts: &[Part]) -> Result<Judgement, Failure> {
+        // An E-link need not be in every channel.
+        let rows = || parts.iter().flat_map(|part| &part.checked.rows);
+        let asked = self.elinks.iter().copied();
+        let absent: Vec<u16> =
+            asked.filter(|elink| !rows().any(|row| row.elink == *elink)).collect();
+        let any = parts.iter().any(|part| part.checked.checked_blocks > 0);
+        let mut judgement = Judgement::Passed;
+        for part in parts {
+            let Part { name, checked, .. } = part;
+            let verdict = self.verdict(checked, any, &absent);
+            judgement = judgement.max(verdict.judgement());
+            let json = serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
+            emit(&if self.json { format!("{json}\n") } else { tables(part, &verdict) })?;
+        }
+        Ok(judgement)
+    }
+
+    fn verdict(&self, checked: &Checked, may_be_empty: bool, absent: &[u16]) -> Verdict {
+        let mut findings = Findings::default();
+        let (blocks, skip) = (checked.blocks, self.skip);
+        let elinks = |elinks: &[u16]| {
+            let each = elinks.iter().map(|elink| format!("{elink:#05x}"));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        findings.faults.extend(match checked.checked_blocks {
+            0 if may_be_empty => None,
+            0 if skip >= blocks => {
+                Some(format!("nothing was checked: --skip {skip} leaves out all {blocks} blocks"))
+            }
+            0 if self.elinks.is_empty() => {
+                Some(format!("nothing was checked: no good block among {blocks}"))
+            }
+            0 => Some(format!(
+                "nothing was checked: none of {blocks} blocks is of E-link {}",
+                elinks(&self.elinks)
+            )),
+            _ if absent.is_empty() => None,
+            _ => Some(format!("no block was checked of E-link {}", elinks(absent))),
+        });
+        checked.damages().for_each(|(what, count)| findings.fault(count, what));
+        let chunks = checked.sum(|row| row.chunks_with_timeouts);
+        let (missing, of) = match self.level {
+            3.. => (checked.sum(|row| row.events.missing), chunks),
+            _ => (checked.sum(|row| row.missing_blocks), checked.checked_blocks),
+        };
+        let order = checked.sum(|row| {
+            let events = row.events.duplicates + row.events.out_of_order;
+            row.duplicate_blocks + row.late_blocks + events
+        });
+        let cut = checked.sum(|row| row.cut_events);
+        findings.values = vec![
+            (Measure::Loss, missing + cut, of + missing),
+            (Measure::Order, order, of),
+            (Measure::Flags, checked.sum(|row| row.flagged_events), chunks),
+            (Measure::Resets, checked.sum(|row| row.events.resets), chunks),
+        ];
+        let [falls, missing] =
+            [checked.sum(|row| row.events.falls), checked.sum(|row| row.events.falls_missing)];
+        findings.falls = (falls, missing);
+        findings.verdict(&self.limits)
+    }
+}
+
+fn tables(part: &Part, verdict: &Verdict) -> String {
+    let Part { name, dev_dma, checked } = part;
+    let mut out = format!("{}\n", sanitise::text(name));
+    for message in &checked.messages {
+        let _ = writeln!(out, " {message}");
+    }
+    let left_out = checked.messages_left_out;
+    if left_out > 0 {
+        let all = left_out + checked.messages.len() as u64;
+        let _ = writeln!(out, " ... {left_out} more messages; --messages {all} shows all");
+    }
+    let (fcheck, fdaqm) = (checked.fcheck_table(), checked.fdaqm_table(dev_dma));
+    let _ = writeln!(out, "{fcheck}\n{fdaqm}{verdict}");
+    out
+}
+
+/// A file that ends at a block of any size when the program is asked to stop, unless nothing more
+/// comes.
+struct Stoppable<'a> {
+    file: File,
+    stop: &'a AtomicBool,
+    read: usize,
+}
+
+const LOOK: Duration = Duration::from_millis(100);
+const MAX_BLOCK_BYTES: usize = 16 << 10;
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let is_asked = || self.stop.load(Ordering::Relaxed);
+        let rest = self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read;
+        let wanted = if is_asked() { rest.min(room.len()) } else { room.len() };
+        let readable = Readiness { read: true, write: false };
+        while wanted > 0 && !wait_ready(self.file.as_fd(), readable, Some(LOOK))?.read {
+            if is_asked() {
+                return Ok(0);
+            }
+        }
+        let got = self.file.read(&mut room[..wanted])?;
+        self.read += got;
+        Ok(got)
+    }
+}

@@ -1,0 +1,67 @@
+//! `daqmeter readout record`: the blocks of a card's channel as a file.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use daqmeter_readout::card::ChannelId;
+use daqmeter_readout::{Chosen, recording};
+
+use super::options::{channel, channels, load};
+use super::verdict::Judgement;
+use crate::arguments::count;
+use crate::interrupt;
+use crate::named::Replaced;
+use crate::output::{Failure, tell};
+
+/// Write the blocks that a channel of a card makes to a file, as fast as they can be made.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// File to write, - for standard output
+    #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
+    output: Replaced,
+    /// Channel of the card
+    #[arg(long, value_name = "DEV.CH", value_parser = channel, default_value = "0.0")]
+    channel: ChannelId,
+    /// Triggers
+    #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
+    triggers: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let scenario = load(&arguments.chosen)?;
+    let ids = channels(&scenario, &[arguments.channel])?;
+    let stop = interrupt::flag();
+    let (shown, mut sink): (String, Box<dyn Write>) = match arguments.output.to_str() {
+        Some("-") if io::stdout().is_terminal() => {
+            return Err(Failure::refused(
+                "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file",
+            ));
+        }
+        Some("-") => ("standard output".to_owned(), Box::new(io::stdout().lock())),
+        _ => {
+            let shown = arguments.output.display().to_string();
+            let file = File::create(&*arguments.output)
+                .map_err(|error| Failure::refused(format!("cannot write {shown}: {error}")))?;
+            (shown, Box::new(file))
+        }
+    };
+    let mut bytes = 0_u64;
+    let made = recording::record_until(&scenario, &ids, arguments.triggers, &stop, |_, part| {
+        bytes += part.len() as u64;
+        sink.write_all(part)
+    });
+    let is_whole = made.and_then(|is_whole| Ok(sink.flush().map(|()| is_whole)?));
+    let is_whole = is_whole.map_err(|error| match error {
+        recording::RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Failure::unread()
+        }
+        error => Failure::refused(format!("{shown}: {error}; what is there is incomplete")),
+    })?;
+    let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
+    tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
+    Ok(Judgement::Passed.exit(&stop))
+}
