@@ -17,7 +17,7 @@ pub mod studies;
 
 pub use budget::{Budget, Spend};
 pub use engines::{ENGINES, card_families, engine};
-pub use plan::{Plan, PlanOrder, SHIPPED_PLANS, json_schema};
+pub use plan::{Plan, SHIPPED_PLANS, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};
 pub use site::Site;

@@ -11,41 +11,33 @@ use crate::point::PlannedPoint;
 /// Only records of this host and this build count, since another one says nothing of this one.
 /// Failed points are measured again.
 pub(crate) fn left_to_measure(
-    points: Vec<PlannedPoint>,
+    mut points: Vec<PlannedPoint>,
     records: &[RunRecord],
     host: &Host,
     tool: &Tool,
 ) -> Vec<PlannedPoint> {
     let key = |study: &str, engine: &str, workload: &str| format!("{study}\n{engine}\n{workload}");
-    let mut done: HashMap<String, u64> = HashMap::new();
-    for record in records {
-        let same = record.host.cpu_model == host.cpu_model
+    let counts = |record: &&RunRecord| {
+        record.host.cpu_model == host.cpu_model
             && record.host.kernel == host.kernel
-            && record.tool == *tool;
-        if same && !matches!(record.outcome, Outcome::Failed(_)) {
-            *done
-                .entry(key(&record.study, &record.engine.name, &record.workload.key()))
-                .or_default() += 1;
-        }
-    }
-    let is_left = |point: &PlannedPoint| match done.get_mut(&key(
-        &point.study,
-        &point.engine,
-        &point.workload.key(),
-    )) {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            false
-        }
-        _ => true,
+            && record.tool == *tool
+            && !matches!(record.outcome, Outcome::Failed(_))
     };
+    let mut done: HashMap<String, u64> = HashMap::new();
+    for record in records.iter().filter(counts) {
+        let key = key(&record.study, &record.engine.name, &record.workload.key());
+        *done.entry(key).or_default() += 1;
+    }
+    points.retain(|point| {
+        match done.get_mut(&key(&point.study, &point.engine, &point.workload.key())) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                false
+            }
+            _ => true,
+        }
+    });
     points
-        .into_iter()
-        .filter({
-            let mut is_left = is_left;
-            move |point| is_left(point)
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -68,7 +68,12 @@ pub struct Runner {
 
 impl Runner {
     pub fn new(context: Context) -> Runner {
-        Runner { context, stop: StopFlag::default(), limits: Limits::new(Limits::USUAL_TIME), observer: None }
+        Runner {
+            context,
+            stop: StopFlag::default(),
+            limits: Limits::new(Limits::USUAL_TIME),
+            observer: None,
+        }
     }
 
     pub fn observe(&mut self, new: impl Fn() -> Box<dyn Observer> + Send + Sync + 'static) {

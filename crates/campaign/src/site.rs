@@ -1,6 +1,5 @@
 //! The host of a plan: properties of the host in the plan become numbers here.
 
-use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use daqmeter_harness::facts::host_facts;
@@ -140,42 +139,24 @@ pub(crate) struct Range {
     /// Each size is so many times the one before.
     factor: u64,
     /// The parameter is this part of each size: 3 for a third.
-    #[serde(default = "one")]
+    #[serde(default = "daqmeter_harness::one::<u64>")]
     divide: u64,
-}
-
-fn one() -> u64 {
-    1
 }
 
 impl Range {
     /// Returns the values on that host: at most 64, because each is at least twice the one before.
-    pub(crate) fn values(&self, host: &Host) -> Result<Vec<u64>, EmptyRange> {
+    pub(crate) fn values(&self, host: &Host) -> Result<Vec<u64>, String> {
         let bytes = |size: Option<Size>| size.map(|size| size.bytes(host));
         let to = self.to.bytes(host).max(bytes(self.at_least).unwrap_or(0));
         let to = to.min(bytes(self.at_most).unwrap_or(u64::MAX));
         let from = self.from.bytes(host);
         if self.factor < 2 || self.divide == 0 || from == 0 || from > to {
-            return Err(EmptyRange { from, to });
+            return Err(format!(
+                "no size: from {from} to {to} bytes on this host; `factor` is 2 or more, `divide` 1 or more"
+            ));
         }
         let sizes = std::iter::successors(Some(from), |size| size.checked_mul(self.factor));
         Ok(sizes.take_while(|size| *size <= to).map(|size| size / self.divide).collect())
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EmptyRange {
-    from: u64,
-    to: u64,
-}
-
-impl Display for EmptyRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no size: from {} to {} bytes on this host; `factor` is 2 or more, `divide` 1 or more",
-            self.from, self.to
-        )
     }
 }
 

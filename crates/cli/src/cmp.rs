@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_record::RunRecord;
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
-use daqmeter_stats::Asked;
 
 use crate::arguments::per_cent;
 use crate::files::read_all;
@@ -58,8 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if arguments.history.is_empty() { Vec::new() } else { read_all(&arguments.history)? };
     let mut side = |path: &Path| selected(path, arguments.study.as_deref(), &mut history);
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
-    let asked = Asked::ignoring(arguments.ignore);
-    let found = cmp(&a, &b, &history, asked);
+    let found = cmp(&a, &b, &history, arguments.ignore);
     refuse_nothing(arguments, &found)?;
     if arguments.json {
         let text = serde_json::to_string(&found).map_err(Failure::refused)?;

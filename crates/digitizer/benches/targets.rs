@@ -16,7 +16,7 @@ use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_harness::{NullRequest, Request, Session, variants};
 use daqmeter_kernels::Isa;
 use daqmeter_record::Workload;
-use daqmeter_stats::quantile_ratio;
+use daqmeter_stats::trimmed_interval;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
 
@@ -106,23 +106,21 @@ fn fusion(function: u64, samples: u64, rounds: usize) {
         copy_s.push(copy);
     }
     let least_s: Vec<f64> = both_s.iter().zip(&copy_s).map(|(t, copy)| t - copy).collect();
-    let of_bound = quantile_ratio(&least_s, &fused_s, 0.5).unwrap();
-    let gain = quantile_ratio(&both_s, &fused_s, 0.5).unwrap();
+    let over_fused = |seconds: &[f64]| {
+        let ratios: Vec<f64> = seconds.iter().zip(&fused_s).map(|(s, fused)| s / fused).collect();
+        let (ratio, low, high) = trimmed_interval(&ratios, 0.95).unwrap();
+        format!("{ratio:.2} ({low:.2} - {high:.2})")
+    };
+    let (of_bound, gain) = (over_fused(&least_s), over_fused(&both_s));
     let rate = |seconds: &[f64]| samples as f64 * 2e-6 / median(seconds.to_vec());
     println!(
-        "function {function}, {:>4.0} MB raw, block {:>6.0} KiB: {:>6.0} against {:>6.0} MB/s: {:.2} ({:.2} - {:.2}) times, \
-         bound {:.2}; of the bound {:.2} ({:.2} - {:.2})",
+        "function {function}, {:>4.0} MB raw, block {:>6.0} KiB: {:>6.0} against {:>6.0} MB/s: {gain} times, \
+         bound {:.2}; of the bound {of_bound}",
         samples as f64 * 2e-6,
         block / 1024.0,
         rate(&fused_s),
         rate(&both_s),
-        gain.ratio,
-        gain.low,
-        gain.high,
         median(both_s.clone()) / median(least_s.clone()),
-        of_bound.ratio,
-        of_bound.low,
-        of_bound.high,
     );
 }
 

@@ -1,58 +1,11 @@
-//! Engines, the jobs of their workloads, and the sessions of a job.
+//! Jobs of workloads, and the sessions of a job.
 
 use std::fmt::Display;
 
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
-use crate::request::{Request, parameters, read};
 use crate::sample::INTERRUPTED;
 use crate::{Observer, StopFlag};
-
-#[derive(Clone, Copy, Debug)]
-pub struct Engine {
-    pub name: &'static str,
-    pub description: &'static str,
-    example: fn() -> Workload,
-    parameters: fn() -> Vec<Parameter>,
-    canonical: fn(&Workload) -> Result<Workload, Fault>,
-    parse: fn(&Workload) -> Result<Job, Fault>,
-}
-
-impl Engine {
-    pub const fn of<R: Request>() -> Engine {
-        Engine {
-            name: R::KIND,
-            description: R::DESCRIPTION,
-            example: || R::example().workload(),
-            parameters: parameters::<R>,
-            canonical: |workload| Ok(read::<R>(workload)?.workload()),
-            parse: |workload| R::of(workload)?.job(),
-        }
-    }
-
-    pub fn example(&self) -> Workload {
-        (self.example)()
-    }
-
-    pub fn parameters(&self) -> Vec<Parameter> {
-        (self.parameters)()
-    }
-
-    /// Returns the workload as the command line records it, so that equal requests have equal keys.
-    /// Bounds are not checked.
-    pub fn canonical(&self, workload: &Workload) -> Result<Workload, Fault> {
-        (self.canonical)(workload)
-    }
-
-    /// Reads and checks a workload: all measurements parse it here.
-    ///
-    /// # Errors
-    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds,
-    /// or the file that cannot be read.
-    pub fn parse(&self, workload: &Workload) -> Result<Job, Fault> {
-        (self.parse)(workload)
-    }
-}
 
 pub type Opener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
 
@@ -75,18 +28,6 @@ pub struct Job {
 }
 
 impl Job {
-    /// Creates a job of real work on `target` without special needs. `open` makes one session for
-    /// each lane and allocates nothing large: [`Session::prepare`] does that in the thread that
-    /// uses it.
-    pub fn new<R: Request>(
-        request: &R,
-        target: impl Into<String>,
-        open: impl Fn(&R) -> Result<Vec<Box<dyn Session>>, Fault> + 'static,
-    ) -> Job {
-        let own = request.clone();
-        Job::untyped(request.workload(), target, move || open(&own))
-    }
-
     pub(crate) fn untyped(
         workload: Workload,
         target: impl Into<String>,

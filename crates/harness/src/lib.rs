@@ -34,14 +34,14 @@ mod watched;
 
 pub use devices::CardFamily;
 pub use engine::{
-    Availability, DeviceTime, Engine, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session,
-    StageSpec, Tally,
+    Availability, DeviceTime, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
+    Tally,
 };
 pub use facts::Context;
 pub use null::NullRequest;
 pub use observe::Observer;
 pub use request::{
-    Problem, Request, check_lanes, did_you_mean, is_default, is_one, nearest_of, one,
+    Engine, Problem, Request, check_lanes, did_you_mean, is_default, is_one, nearest_of, one,
 };
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag, ordered};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::engine::{Fault, Job, Parameter, max_lanes};
+use crate::engine::{Fault, Job, Parameter, Session, max_lanes};
 use crate::settings::cpu_list;
 
 /// Request to one engine. Field names are those of the parameters, with their unit last. The first
@@ -52,6 +52,66 @@ pub trait Request:
         let request = read::<Self>(workload)?;
         request.check().map_err(|problem| workload.error(problem.name, problem.text))?;
         Ok(request)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    pub name: &'static str,
+    pub description: &'static str,
+    example: fn() -> Workload,
+    parameters: fn() -> Vec<Parameter>,
+    canonical: fn(&Workload) -> Result<Workload, Fault>,
+    parse: fn(&Workload) -> Result<Job, Fault>,
+}
+
+impl Engine {
+    pub const fn of<R: Request>() -> Engine {
+        Engine {
+            name: R::KIND,
+            description: R::DESCRIPTION,
+            example: || R::example().workload(),
+            parameters: parameters::<R>,
+            canonical: |workload| Ok(read::<R>(workload)?.workload()),
+            parse: |workload| R::of(workload)?.job(),
+        }
+    }
+
+    pub fn example(&self) -> Workload {
+        (self.example)()
+    }
+
+    pub fn parameters(&self) -> Vec<Parameter> {
+        (self.parameters)()
+    }
+
+    /// Returns the workload as the command line records it, so that equal requests have equal keys.
+    /// Bounds are not checked.
+    pub fn canonical(&self, workload: &Workload) -> Result<Workload, Fault> {
+        (self.canonical)(workload)
+    }
+
+    /// Reads and checks a workload: all measurements parse it here.
+    ///
+    /// # Errors
+    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds,
+    /// or the file that cannot be read.
+    pub fn parse(&self, workload: &Workload) -> Result<Job, Fault> {
+        (self.parse)(workload)
+    }
+}
+
+impl Job {
+    /// Creates a job of real work on `target` without special needs. `open` makes one session for
+    /// each lane and allocates nothing large: [`Session::prepare`] does that in the thread that
+    /// uses it.
+    pub fn new<R: Request>(
+        request: &R,
+        target: impl Into<String>,
+        open: impl Fn(&R) -> Result<Vec<Box<dyn Session>>, Fault> + 'static,
+    ) -> Job {
+        let own = request.clone();
+        Job::untyped(request.workload(), target, move || open(&own))
     }
 }
 

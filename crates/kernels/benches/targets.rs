@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
-use daqmeter_stats::{median, quantile_ratio};
+use daqmeter_stats::{median, trimmed_interval};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
 
@@ -117,14 +117,12 @@ impl Bench {
 }
 
 fn print(what: &str, detail: &str, mb: f64, [of_a, of_b]: [&[f64]; 2]) {
-    let ratio = quantile_ratio(of_b, of_a, 0.5).unwrap();
+    let ratios: Vec<f64> = of_b.iter().zip(of_a).map(|(b, a)| b / a).collect();
+    let (ratio, low, high) = trimmed_interval(&ratios, 0.95).unwrap();
     println!(
-        "  {what:<36} {:>6.0} of {:>6.0} MB/s  {:.2} ({:.2} - {:.2})  {detail}",
+        "  {what:<36} {:>6.0} of {:>6.0} MB/s  {ratio:.2} ({low:.2} - {high:.2})  {detail}",
         mb / median(of_a),
         mb / median(of_b),
-        ratio.ratio,
-        ratio.low,
-        ratio.high
     );
 }
 

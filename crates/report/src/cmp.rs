@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use daqmeter_record::units::{show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_stats::{Asked, Effect, Occasion, Side, Verdict, compare};
+use daqmeter_stats::{Effect, Occasion, Side, Verdict, compare};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
@@ -76,7 +76,7 @@ pub struct Compared {
 
 /// Compares records A with records B. The history, of other invocations on one host, shows their
 /// variation.
-pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked) -> Compared {
+pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64) -> Compared {
     let moments = moments(a.iter().chain(b).chain(history));
     let of_a = runs_by_point(a);
     let of_b: HashMap<StagePoint, Runs> = runs_by_point(b).into_iter().collect();
@@ -105,7 +105,7 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
             group: *groups.entry((&point.study, &point.engine, &point.workload)).or_insert(number),
         });
     }
-    let found = compare(&pairs, asked);
+    let found = compare(&pairs, ignore);
     let rows = names.into_iter().zip(&found.effects);
     let rows = rows.filter(|(_, effect)| effect.verdict != Verdict::Missing);
     let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
@@ -118,7 +118,7 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
         only_b: only(b, a),
         broken: broken(a, b),
         left_out: (left_out(a), left_out(b)),
-        ignore: asked.ignore,
+        ignore,
     };
     compared.conclusion = compared.concluded();
     compared
@@ -361,7 +361,7 @@ mod tests {
     }
 
     fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
-        cmp(a, b, &[], Asked::ignoring(0.02))
+        cmp(a, b, &[], 0.02)
     }
 
     #[test]
@@ -400,9 +400,8 @@ mod tests {
     fn a_history_narrows_what_one_invocation_a_side_can_tell() {
         let (a, b) = (runs(1.0, 0), runs(1.0, 1));
         let history: Vec<RunRecord> = [&a[1..], &b[1..]].concat();
-        let asked = Asked::ignoring(0.02);
-        let with = cmp(&a[..1], &b[..1], &history, asked);
-        let without = cmp(&a[..1], &b[..1], &[], asked);
+        let with = cmp(&a[..1], &b[..1], &history, 0.02);
+        let without = cmp(&a[..1], &b[..1], &[], 0.02);
         assert_eq!(with.points[0].history, 18);
         assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.3);
         assert_eq!(with.conclusion, Conclusion::Same);
@@ -413,8 +412,8 @@ mod tests {
             host.cpu_model = "another".into();
             record.host = host.into();
         }
-        assert_eq!(cmp(&a[..1], &b[..1], &elsewhere, asked).points[0].history, 0);
-        assert_eq!(cmp(&a[..1], &b[..1], &[a[0].clone()], asked).points[0].history, 0);
+        assert_eq!(cmp(&a[..1], &b[..1], &elsewhere, 0.02).points[0].history, 0);
+        assert_eq!(cmp(&a[..1], &b[..1], &[a[0].clone()], 0.02).points[0].history, 0);
     }
 
     /// Regression: a chain with half of its triggers stopped looked equally fast.

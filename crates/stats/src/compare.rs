@@ -26,20 +26,6 @@ const WIDEST: f64 = 18.0;
 /// Fewest groups of points for a verdict on all of them together.
 const OVERALL_GROUPS: usize = 4;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Asked {
-    /// Fraction up to which differences are ignored: 0.02 is 2 %.
-    pub ignore: f64,
-    /// Factor on the width of all intervals: 1 outside of tests.
-    pub width: f64,
-}
-
-impl Asked {
-    pub fn ignoring(ignore: f64) -> Asked {
-        Asked { ignore, width: 1.0 }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// B takes longer, by more than the ignored fraction.
@@ -114,7 +100,9 @@ impl Comparison {
     }
 }
 
-pub fn compare(points: &[Point], asked: Asked) -> Comparison {
+/// Compares the sides of each point. Differences up to the fraction `ignore` are ignored: 0.02 is
+/// 2 %.
+pub fn compare(points: &[Point], ignore: f64) -> Comparison {
     let found: Vec<Option<Pair>> = points.iter().map(Pair::of).collect();
     let mut pairs: Vec<Pair> = found.iter().flatten().cloned().collect();
     let overall = overall(&pairs);
@@ -129,7 +117,7 @@ pub fn compare(points: &[Point], asked: Asked) -> Comparison {
         false => border(FALSE_ALARM),
     };
     let judged = pairs.iter().zip(&fits);
-    let mut judged = judged.map(|(pair, fit)| judge(pair, fit, border, asked));
+    let mut judged = judged.map(|(pair, fit)| judge(pair, fit, border, ignore));
     let mut effect = |is_there: bool| {
         let missing = Effect::MISSING;
         if is_there { judged.next().unwrap_or(missing) } else { missing }
@@ -138,16 +126,9 @@ pub fn compare(points: &[Point], asked: Asked) -> Comparison {
     Comparison { effects, overall: overall.map(|_| effect(true)) }
 }
 
-fn judge(pair: &Pair, fit: &Fit, border: f64, asked: Asked) -> Effect {
-    let half = |score: f64| {
-        let half = asked.width * student(score, fit.freedom) * fit.error;
-        half.min(WIDEST)
-    };
-    let judged = Judged {
-        half: half(border),
-        allowed: asked.width * fit.allowed,
-        ignore: asked.ignore.ln_1p(),
-    };
+fn judge(pair: &Pair, fit: &Fit, border: f64, ignore: f64) -> Effect {
+    let half = |score: f64| (student(score, fit.freedom) * fit.error).min(WIDEST);
+    let judged = Judged { half: half(border), allowed: fit.allowed, ignore: ignore.ln_1p() };
     let around = |half: f64| ((fit.effect - half).exp(), (fit.effect + half).exp());
     Effect {
         a: pair.levels.0.exp(),
@@ -249,7 +230,7 @@ mod tests {
 
     fn of_20(host: Host, found: impl Fn(&Comparison) -> bool) -> usize {
         let mut random = Random::new(5);
-        let is_found = |_: &usize| found(&compare(&host.draw(&mut random), Asked::ignoring(0.02)));
+        let is_found = |_: &usize| found(&compare(&host.draw(&mut random), 0.02));
         (0..20).filter(is_found).count()
     }
 
@@ -270,10 +251,7 @@ mod tests {
         let mut random = Random::new(21);
         let (mut cover, mut all) = (0, 0);
         for _ in 0..500 {
-            let found = compare(
-                &host(Layout::InTurn(10), 0.1, 1.0).draw(&mut random),
-                Asked::ignoring(0.02),
-            );
+            let found = compare(&host(Layout::InTurn(10), 0.1, 1.0).draw(&mut random), 0.02);
             all += found.effects.len();
             let covers = |effect: &&Effect| effect.interval.0 <= 1.0 && 1.0 <= effect.interval.1;
             cover += found.effects.iter().filter(covers).count();
@@ -314,10 +292,10 @@ mod tests {
             let b = point.b.occasions.iter_mut().flat_map(|occasion| &mut occasion.repetitions);
             b.flatten().for_each(|ns| *ns *= 1.3);
         }
-        let found = compare(&points, Asked::ignoring(0.02));
+        let found = compare(&points, 0.02);
         let all = found.overall.unwrap();
         assert!(all.verdict == Verdict::Slower && (all.ratio - 1.3).abs() < 0.04, "{all:?}");
-        assert!(compare(&points[..3], Asked::ignoring(0.02)).overall.is_none());
+        assert!(compare(&points[..3], 0.02).overall.is_none());
     }
 
     #[test]
@@ -336,7 +314,7 @@ mod tests {
                 level,
             };
             let point = Point { a: side(0, 50.0), b: side(1, 100.0), ..Point::default() };
-            compare(&[point], Asked::ignoring(0.02)).effects[0]
+            compare(&[point], 0.02).effects[0]
         };
         assert_eq!(found(Level::Median).verdict, Verdict::Same);
         let mean = found(Level::Mean);
@@ -351,11 +329,11 @@ mod tests {
         };
         let pair = |a: Vec<f64>| Point { a: side(a), b: side(vec![1.0]), ..Point::default() };
         for bad in [vec![], vec![0.0], vec![f64::NAN, 1.0], vec![-1.0]] {
-            let found = compare(&[pair(bad)], Asked::ignoring(0.02));
+            let found = compare(&[pair(bad)], 0.02);
             assert_eq!(found.effects[0].verdict, Verdict::Missing);
         }
-        assert_eq!(compare(&[], Asked::ignoring(0.02)).effects, []);
-        let equal = compare(&[pair(vec![1.0])], Asked::ignoring(0.02)).effects[0];
+        assert_eq!(compare(&[], 0.02).effects, []);
+        let equal = compare(&[pair(vec![1.0])], 0.02).effects[0];
         assert!(equal.ratio == 1.0 && equal.visible.is_finite() && equal.joint.1.is_finite());
     }
 }

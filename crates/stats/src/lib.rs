@@ -10,21 +10,19 @@ mod changes;
 mod compare;
 mod fit;
 mod null;
-mod paired;
 mod random;
 mod rate;
 mod sequential;
 mod sides;
 
 pub use changes::{Change, change_points};
-pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
-pub use paired::{Ratio, quantile_ratio};
+pub use compare::{Comparison, Effect, FALSE_ALARM, Verdict, compare};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};
 pub use sequential::{Decision, MedianSequence};
 pub use sides::{Level, Occasion, Point, Side};
 
-use statrs::distribution::{ContinuousCDF, Normal};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// Factor from MAD to the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
@@ -64,7 +62,7 @@ impl Summary {
             return None;
         }
         let n = samples.len();
-        let (low, high) = median_ci_ranks(n, 0.95);
+        let (low, high) = median_ci_ranks(n);
         let [below_99, above_99] = quantile_ranks(n, P99);
         let mut ranks = [low, (n - 1) / 2, n / 2, high, below_99, above_99];
         ranks.sort_unstable();
@@ -211,18 +209,13 @@ fn middle(values: &mut [f64]) -> f64 {
 /// Statistics, 3.2). Below six samples no pair reaches it: the whole range then covers the median
 /// with 1 - 2^(1-n). `sorted` ascends and is not empty.
 pub fn median_ci(sorted: &[f64]) -> (f64, f64) {
-    median_ci_at(sorted, 0.95)
-}
-
-/// Returns the interval of [`median_ci`] with another confidence, between 0 and 1.
-pub(crate) fn median_ci_at(sorted: &[f64], confidence: f64) -> (f64, f64) {
-    let (low, high) = median_ci_ranks(sorted.len(), confidence);
+    let (low, high) = median_ci_ranks(sorted.len());
     (sorted[low], sorted[high])
 }
 
 /// Returns the ranks of the interval's ends among `n` values; `n` is not 0.
-fn median_ci_ranks(n: usize, confidence: f64) -> (usize, usize) {
-    let depth = sign_test_depth(n, (1.0 - confidence) / 2.0).max(1);
+fn median_ci_ranks(n: usize) -> (usize, usize) {
+    let depth = sign_test_depth(n, 0.025).max(1);
     (depth - 1, n - depth)
 }
 
@@ -275,8 +268,7 @@ fn drift_of(samples: &[f64], median: f64) -> f64 {
 
 /// Returns the mean of independent values of any sign and its interval by Student's t: (mean, low,
 /// high). `None` below two values.
-pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
-    use statrs::distribution::{ContinuousCDF, StudentsT};
+fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
     let n = values.len() as f64;
     if values.len() < 2 {
         return None;
@@ -293,7 +285,6 @@ pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
 /// trimmed mean with an interval from the winsorised variance (Yuen 1974, Biometrika 61). Below
 /// five values nothing is trimmed.
 pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
-    use statrs::distribution::{ContinuousCDF, StudentsT};
     let sorted = sorted(values);
     let (n, cut) = (sorted.len(), sorted.len() / 5);
     if cut == 0 {

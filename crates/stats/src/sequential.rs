@@ -14,6 +14,8 @@
 //! priors of 2 to 16, effects of 0 to 1 % in noise of 0.3 to 1.5 %). They need more pairs for the
 //! clear cases and save less than a tenth in the others.
 
+use statrs::function::gamma::ln_gamma;
+
 use crate::quantile;
 
 /// Logarithms of ratios of pairs, and the interval of their median.
@@ -53,14 +55,6 @@ impl MedianSequence {
             self.interval.0 = self.interval.0.max(self.values[low]);
             self.interval.1 = self.interval.1.min(self.values[high]);
         }
-    }
-
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
     }
 
     pub fn median(&self) -> Option<f64> {
@@ -122,12 +116,8 @@ fn outside(n: usize, alpha: f64) -> Option<usize> {
 /// n: B(h + 1, n - h + 1) * 2^n.
 fn log_bet(heads: usize, n: usize) -> f64 {
     let (heads, n) = (heads as f64, n as f64);
-    log_beta(heads + 1.0, n - heads + 1.0) + n * std::f64::consts::LN_2
-}
-
-pub(crate) fn log_beta(a: f64, b: f64) -> f64 {
-    use statrs::function::gamma::ln_gamma;
-    ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b)
+    let (a, b) = (heads + 1.0, n - heads + 1.0);
+    ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b) + n * std::f64::consts::LN_2
 }
 
 #[cfg(test)]
@@ -213,7 +203,7 @@ mod tests {
         let visible = sequence.visible(0.01).unwrap();
         assert!((0.01..0.3).contains(&visible), "{visible}");
         sequence.push(f64::NAN);
-        assert_eq!(sequence.len(), 20);
+        assert_eq!(sequence.values.len(), 20);
     }
 
     #[test]

@@ -43,9 +43,7 @@ fn main() -> ExitCode {
             turns::side();
             return ExitCode::SUCCESS;
         }
-        "simulated" => {
-            [measured(SIMULATED, 1.0), histories(ROWS), turns::simulated(TURNS)].concat()
-        }
+        "simulated" => [measured(SIMULATED), histories(ROWS), turns::simulated(TURNS)].concat(),
         "ab-alone" => turns::real("alone", time, 0.95),
         "ab-overcommitted" => {
             let _load = Load::of(OVERCOMMIT);

@@ -2,7 +2,7 @@
 
 use statrs::distribution::{Beta, ContinuousCDF};
 
-use daqmeter_stats::{Asked, Comparison, FALSE_ALARM, Random, Verdict, change_points, compare};
+use daqmeter_stats::{Comparison, FALSE_ALARM, Random, Verdict, change_points, compare};
 
 use crate::simulated::{Host, Kind, Layout, null_row};
 
@@ -14,6 +14,7 @@ const LAYOUTS: [Layout; 4] = [
     Layout::OneAfterTheOther(5),
 ];
 const POINTS: usize = 6;
+const IGNORE: f64 = 0.02;
 const COVERAGE: (f64, f64) = (0.93, 0.97);
 /// Slowdown that has to be found, and the share of comparisons that has to find it.
 const SLOWER: f64 = 1.05;
@@ -119,15 +120,13 @@ impl Counted {
 }
 
 /// Holds comparisons to their promises: `each` of them for every kind of host, occasion effect and
-/// layout. All intervals are `width` times as wide as they should be, 1 unless a test makes the
-/// statistics wrong.
-pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
-    let asked = Asked { width, ..Asked::ignoring(0.02) };
+/// layout.
+pub(crate) fn measured(each: usize) -> Vec<Promise> {
     let mut random = Random::new(17);
     let mut promises = Vec::new();
     let mut all = Counted::default();
     for kind in Kind::ALL {
-        let of_kind = counted(kind, each, asked, &mut random);
+        let of_kind = counted(kind, each, &mut random);
         promises.push(
             of_kind.alarms(format!("cmp, nothing changed, false comparisons: {}", kind.name())),
         );
@@ -135,17 +134,17 @@ pub(crate) fn measured(each: usize, width: f64) -> Vec<Promise> {
     }
     promises.push(all.coverage("cmp, 95 % intervals that cover the truth, all hosts", COVERAGE));
     promises.push(
-        noisy_in_turn(each, asked, &mut random).alarms(
+        noisy_in_turn(each, &mut random).alarms(
             "cmp, nothing changed, false comparisons: in turn, occasions of 50 %".to_owned(),
         ),
     );
-    promises.push(power(each * 20, asked, &mut random));
+    promises.push(power(each * 20, &mut random));
     promises
 }
 
 /// Comparisons of sides in turn, with noise far above the ignored difference, so that it hides no
 /// false one.
-fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
+fn noisy_in_turn(each: usize, random: &mut Random) -> Counted {
     let mut found = Counted::default();
     for (kind, occasions) in Kind::ALL.into_iter().flat_map(|kind| [(kind, 5), (kind, 10)]) {
         let host = Host {
@@ -155,24 +154,24 @@ fn noisy_in_turn(each: usize, asked: Asked, random: &mut Random) -> Counted {
             points: POINTS,
             slower: 1.0,
         };
-        (0..2 * each).for_each(|_| found.add(&compare(&host.draw(random), asked)));
+        (0..2 * each).for_each(|_| found.add(&compare(&host.draw(random), IGNORE)));
     }
     found
 }
 
-fn counted(kind: Kind, each: usize, asked: Asked, random: &mut Random) -> Counted {
+fn counted(kind: Kind, each: usize, random: &mut Random) -> Counted {
     let mut of_kind = Counted::default();
     for (occasion, layout) in
         OCCASIONS.into_iter().flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
     {
         let host = Host { kind, occasion, layout, points: POINTS, slower: 1.0 };
-        (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), asked)));
+        (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), IGNORE)));
     }
     of_kind
 }
 
 /// Compares a slowdown of 5 % at one point, in noise of 1 %, with ten occasions a side in turn.
-fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
+fn power(comparisons: usize, random: &mut Random) -> Promise {
     let host = Host {
         kind: Kind::Independent,
         occasion: 0.01,
@@ -181,7 +180,7 @@ fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
         slower: SLOWER,
     };
     let is_found =
-        |_: &usize| compare(&host.draw(random), asked).effects[0].verdict == Verdict::Slower;
+        |_: &usize| compare(&host.draw(random), IGNORE).effects[0].verdict == Verdict::Slower;
     let found = (0..comparisons).filter(is_found).count();
     Promise {
         name: "cmp, 5 % in occasions of 1 %, ten a side in turn, found".to_owned(),

@@ -12,7 +12,7 @@ use crate::site::Range;
 /// In which order points are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum PlanOrder {
+pub(super) enum PlanOrder {
     /// Each repetition is a round over all points, and each round is shuffled by the seed: slow
     /// drift of the host does not look like an effect of a parameter, nor like a difference between
     /// repetitions.
@@ -65,10 +65,10 @@ pub(super) struct PlanFile {
     #[serde(default)]
     pub(super) order: PlanOrder,
     /// Seed of the random order.
-    #[serde(default = "one")]
+    #[serde(default = "daqmeter_harness::one::<u64>")]
     pub(super) seed: u64,
     /// How often each point is measured; three or more let `daqmeter cmp` see small differences.
-    #[serde(default = "one")]
+    #[serde(default = "daqmeter_harness::one::<u64>")]
     pub(super) repetitions: u64,
     /// Time of the whole: `60s`, `10m`. No further point is begun after it, unless `spend` says
     /// otherwise.
@@ -143,10 +143,6 @@ pub(super) struct SweepFile {
     #[serde(default)]
     #[schemars(with = "Vec<BTreeMap<String, serde_json::Value>>")]
     pub(super) skip: Vec<Params>,
-}
-
-fn one() -> u64 {
-    1
 }
 
 pub fn json_schema() -> String {

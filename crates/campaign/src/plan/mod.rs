@@ -17,7 +17,8 @@ use crate::point::PlannedPoint;
 use crate::site::Site;
 
 use file::PlanFile;
-pub use file::{PlanOrder, json_schema};
+use file::PlanOrder;
+pub use file::json_schema;
 use read::{Reader, duration};
 
 /// Plans that ship: one file in `plans/`, one line here.
@@ -67,7 +68,7 @@ impl Plan {
 
     /// Parses a text for a host. Includes are sought beside the file of its name.
     pub fn of(source: &TomlText, site: &Site) -> Result<Plan, String> {
-        let reader = Reader::new(site);
+        let mut reader = Reader::new(site);
         let file: PlanFile = source.parse()?;
         let mut above = BTreeSet::from([source.name.clone()]);
         let sweeps = reader.sweeps(source, &file, &mut above)?;

@@ -1,9 +1,8 @@
 //! Makes points of the files of plans, checked against the engines.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use daqmeter_harness::{Engine, StepPlan, TomlText, placement};
@@ -30,23 +29,16 @@ pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
 
 pub(super) struct Reader<'a> {
     site: &'a Site,
-    room: Cell<Room>,
+    room: Room,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(site: &'a Site) -> Reader<'a> {
-        Reader { site, room: Cell::new(Room::default()) }
-    }
-
-    fn take(&self, part: impl FnOnce(&mut Room) -> Result<(), String>) -> Result<(), String> {
-        let mut room = self.room.take();
-        let taken = part(&mut room);
-        self.room.set(room);
-        taken
+        Reader { site, room: Room::default() }
     }
 
     pub(super) fn sweeps(
-        &self,
+        &mut self,
         source: &TomlText,
         file: &PlanFile,
         above: &mut BTreeSet<String>,
@@ -62,13 +54,13 @@ impl<'a> Reader<'a> {
     }
 
     fn included(
-        &self,
+        &mut self,
         source: &TomlText,
         include: &Spanned<String>,
         above: &mut BTreeSet<String>,
     ) -> Result<Repeated, String> {
         let refuse = |problem: String| source.error(include.span(), "include", problem);
-        self.take(Room::include).map_err(refuse)?;
+        self.room.include().map_err(refuse)?;
         let name = include.as_ref();
         let other = match SHIPPED_PLANS.shipped(name) {
             Some(shipped) => shipped,
@@ -87,31 +79,29 @@ impl<'a> Reader<'a> {
     }
 
     fn sweep(
-        &self,
+        &mut self,
         source: &TomlText,
         file: &PlanFile,
         sweep: &SweepFile,
         at: usize,
     ) -> Result<Repeated, String> {
         let repetitions = sweep.repetitions.unwrap_or(file.repetitions);
-        let sweep = Sweep {
-            source,
-            sweep,
-            at,
-            site: self.site,
-            pin: self.pin(sweep.pin.as_ref().unwrap_or(&file.pin)),
-        };
+        let name = format!("sweep {}", at + 1);
+        let refuse = |why| source.error(sweep.engine.span(), &format!("{name}, engine"), why);
+        let engine = engine(sweep.engine.as_ref()).map_err(refuse)?;
+        let pin = self.pin(sweep.pin.as_ref().unwrap_or(&file.pin));
+        let sweep = Sweep { source, sweep, name, site: self.site, pin, engine };
         let steps = sweep.steps(file)?;
         let takes = sweep.sweep.takes.as_ref();
         let takes = takes.map(|text| point_time(source, &sweep.field("takes"), text));
         let takes = takes.transpose()?;
         let ranges = sweep.ranges()?;
         // Precedes any multiplication, since the product may fit nowhere.
-        self.take(|room| room.sweep(&sweep.size(&ranges, repetitions)))
-            .map_err(|problem| sweep.refuse(None, problem))?;
+        let size = sweep.size(&ranges, repetitions);
+        self.room.sweep(&size).map_err(|problem| sweep.refuse("", problem))?;
         let point = PlannedPoint {
             study: sweep.sweep.study.clone(),
-            engine: sweep.sweep.engine.as_ref().clone(),
+            engine: sweep.engine.name.to_owned(),
             workload: Workload::default(),
             steps,
             takes,
@@ -119,7 +109,7 @@ impl<'a> Reader<'a> {
             pin: sweep.pin.clone(),
             profile_hz: sweep.sweep.profile_hz,
             place: Order::default(),
-            source: sweep.place(),
+            source: sweep.place().into(),
         };
         let workloads = sweep.workloads(&ranges)?.into_iter();
         let planned = |workload| PlannedPoint { workload, ..point.clone() };
@@ -139,27 +129,30 @@ type Values<'a> = (&'a Spanned<String>, Vec<u64>);
 struct Sweep<'a> {
     source: &'a TomlText,
     sweep: &'a SweepFile,
-    at: usize,
+    /// Name in messages.
+    name: String,
     site: &'a Site,
     pin: Vec<u32>,
+    engine: &'static Engine,
 }
 
 impl Sweep<'_> {
     fn field(&self, name: &str) -> String {
-        format!("sweep {}, {name}", self.at + 1)
+        if name.is_empty() { self.name.clone() } else { format!("{}, {name}", self.name) }
     }
 
-    fn refuse(&self, field: Option<&str>, problem: String) -> String {
-        let name = match field {
-            Some(field) => self.field(field),
-            None => format!("sweep {}", self.at + 1),
-        };
-        self.source.error(self.sweep.engine.span(), &name, problem)
+    fn error(&self, span: std::ops::Range<usize>, field: &str, problem: impl Display) -> String {
+        self.source.error(span, &self.field(field), problem)
     }
 
-    fn place(&self) -> Arc<str> {
+    /// Reports a problem at the line of the engine, where a sweep has its place.
+    fn refuse(&self, field: &str, problem: impl Display) -> String {
+        self.error(self.sweep.engine.span(), field, problem)
+    }
+
+    fn place(&self) -> String {
         let line = self.source.line(self.sweep.engine.span());
-        format!("{}:{line}: sweep {}", self.source.name, self.at + 1).into()
+        format!("{}:{line}: {}", self.source.name, self.name)
     }
 
     fn steps(&self, file: &PlanFile) -> Result<StepPlan, String> {
@@ -171,7 +164,7 @@ impl Sweep<'_> {
         ] {
             if let Some(value) = value.filter(|value| !(1..=max).contains(value)) {
                 let problem = format!("{value}; 1 to {max} is wanted");
-                return Err(self.refuse(Some(name), problem));
+                return Err(self.refuse(name, problem));
             }
         }
         match (&sweep.time, sweep.reads, sweep.passes, &file.time) {
@@ -185,10 +178,7 @@ impl Sweep<'_> {
                 Ok(StepPlan::Timed(point_time(self.source, "time", time)?))
             }
             (None, None, None, None) => Ok(StepPlan::Timed(USUAL_TIME)),
-            _ => {
-                let problem = "one of time, reads and passes is wanted".to_owned();
-                Err(self.refuse(Some("time"), problem))
-            }
+            _ => Err(self.refuse("time", "one of time, reads and passes is wanted")),
         }
     }
 
@@ -219,9 +209,7 @@ impl Sweep<'_> {
     fn ranges(&self) -> Result<Vec<Values<'_>>, String> {
         let of_host = |(name, range): (_, &Spanned<crate::site::Range>)| {
             let values = range.as_ref().values(&self.site.host);
-            let values = values
-                .map_err(|error| self.source.error(range.span(), &self.field("ranges"), error))?;
-            Ok((name, values))
+            Ok((name, values.map_err(|problem| self.error(range.span(), "ranges", problem))?))
         };
         self.sweep.ranges.iter().map(of_host).collect()
     }
@@ -229,26 +217,25 @@ impl Sweep<'_> {
     /// Returns all combinations but the excluded ones; `None` if the host lacks the object of the
     /// sweep.
     fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, String> {
-        let params = ParamReader { sweep: self, engine: self.engine()? };
-        let Some(base) = params.base()? else {
+        let Some(base) = self.base()? else {
             return Ok(Vec::new());
         };
         let mut workloads = vec![base.clone()];
         if !self.sweep.points.is_empty() {
             let points = self.sweep.points.iter();
-            let point = |values| params.with(base.clone(), values, "points");
+            let point = |values| self.with(base.clone(), values, "points");
             workloads = points.map(point).collect::<Result<_, _>>()?;
         }
         for (name, values) in &self.sweep.axes {
-            workloads = over(workloads, name, &params.axis(name, values)?);
+            workloads = over(workloads, name, &self.axis(name, values)?);
         }
         for (name, values) in ranges {
-            params.check_name(name, "ranges")?;
+            self.check_name(name, "ranges")?;
             let values: Vec<Param> = values.iter().copied().map(Param::Int).collect();
             workloads = over(workloads, name, &values);
         }
         for values in &self.sweep.skip {
-            let skipped = params.with(Workload::default(), values, "skip")?.params;
+            let skipped = self.with(Workload::default(), values, "skip")?.params;
             let is_skipped = |workload: &Workload| {
                 let mut values = skipped.iter();
                 values.all(|(name, value)| workload.params.get(name) == Some(value))
@@ -256,14 +243,13 @@ impl Sweep<'_> {
             workloads.retain(|workload| !is_skipped(workload));
         }
         self.check_extent(&workloads)?;
-        let as_written = |workload| self.as_the_engine_writes_it(params.engine, workload);
-        Ok(workloads.into_iter().map(as_written).collect())
+        Ok(workloads.into_iter().map(|workload| self.as_the_engine_writes_it(workload)).collect())
     }
 
     /// Returns the workload as the command line records it, so that both are one point. A default
     /// extent stays, too.
-    fn as_the_engine_writes_it(&self, engine: &Engine, workload: Workload) -> Workload {
-        let Ok(mut canonical) = engine.canonical(&workload) else {
+    fn as_the_engine_writes_it(&self, workload: Workload) -> Workload {
+        let Ok(mut canonical) = self.engine.canonical(&workload) else {
             // Its measurement reports this error.
             return workload;
         };
@@ -272,10 +258,6 @@ impl Sweep<'_> {
             canonical.params.insert(name.clone(), value.clone());
         }
         canonical
-    }
-
-    fn engine(&self) -> Result<&'static Engine, String> {
-        engine(self.sweep.engine.as_ref()).map_err(|why| self.refuse(Some("engine"), why))
     }
 
     fn check_extent(&self, workloads: &[Workload]) -> Result<(), String> {
@@ -290,24 +272,9 @@ impl Sweep<'_> {
             return Ok(());
         }
         let problem = format!("`{}` is not a number in every point", name.as_ref());
-        Err(self.source.error(name.span(), &self.field("extent"), problem))
+        Err(self.error(name.span(), "extent", problem))
     }
-}
 
-fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> Vec<Workload> {
-    let with_each = |workload: Workload| {
-        let values = values.iter().cloned();
-        values.map(move |value| workload.clone().with(name.as_ref(), value))
-    };
-    workloads.into_iter().flat_map(with_each).collect()
-}
-
-struct ParamReader<'a> {
-    sweep: &'a Sweep<'a>,
-    engine: &'static Engine,
-}
-
-impl ParamReader<'_> {
     fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), String> {
         let parameters = self.engine.parameters();
         if parameters.iter().any(|parameter| parameter.name == *name.as_ref()) {
@@ -321,11 +288,6 @@ impl ParamReader<'_> {
             names.join(", ")
         );
         Err(self.error(name.span(), table, problem))
-    }
-
-    fn error(&self, span: std::ops::Range<usize>, field: &str, problem: String) -> String {
-        let field = self.sweep.field(field);
-        self.sweep.source.error(span, &field, problem)
     }
 
     fn param(
@@ -355,7 +317,7 @@ impl ParamReader<'_> {
 
     fn base(&self) -> Result<Option<Workload>, String> {
         let mut workload = Workload::new(self.engine.name);
-        for (name, value) in &self.sweep.sweep.workload {
+        for (name, value) in &self.sweep.workload {
             let Value::Table(table) = value.as_ref() else {
                 let value = self.param(name, value, "workload")?;
                 workload.params.insert(name.as_ref().clone(), value);
@@ -366,7 +328,7 @@ impl ParamReader<'_> {
                 let field = format!("workload.{}", name.as_ref());
                 self.error(value.span(), &field, error.message().replace('\n', " "))
             })?;
-            match property.param(&self.sweep.pin) {
+            match property.param(&self.pin) {
                 Some(value) => workload.params.insert(name.as_ref().clone(), value),
                 None => return Ok(None),
             };
@@ -386,6 +348,14 @@ impl ParamReader<'_> {
         let values = values.iter();
         values.map(|value| self.param(name, value, "axes")).collect()
     }
+}
+
+fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> Vec<Workload> {
+    let with_each = |workload: Workload| {
+        let values = values.iter().cloned();
+        values.map(move |value| workload.clone().with(name.as_ref(), value))
+    };
+    workloads.into_iter().flat_map(with_each).collect()
 }
 
 pub(super) fn duration(

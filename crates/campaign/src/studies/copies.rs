@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use daqmeter_record::study::{Grade, Measured};
+use daqmeter_record::study::Measured;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, together};
 use daqmeter_stats::{mean_interval, sorted, supported_quantile};
@@ -17,9 +17,8 @@ pub(super) enum CopyFinding {
     Cold,
     /// Compares mean and spread of the engine with the CPU's.
     Predictable,
-    /// Size from which on an engine pays: the measured one, and a model of one by its stated
-    /// figures.
-    Crossover { direction: String, source: String, fixed_ns: f64, bytes_per_ns: f64 },
+    /// Size from which on an engine pays, in this direction.
+    Crossover(String),
     /// Compares shared channels with exclusive ones.
     Shared,
     /// Compares the channel with the quantum with the others.
@@ -131,11 +130,7 @@ impl CopyFinding {
         match self {
             CopyFinding::Cold => cold(&copies),
             CopyFinding::Predictable => predictable(&copies),
-            CopyFinding::Crossover { direction, source, fixed_ns, bytes_per_ns } => {
-                crossover(&copies, direction, source, |bytes| {
-                    fixed_ns + bytes as f64 / bytes_per_ns
-                })
-            }
+            CopyFinding::Crossover(direction) => crossover(&copies, direction),
             CopyFinding::Shared => shared(&copies),
             CopyFinding::Priority => priority(&copies),
             CopyFinding::Total => total(&copies),
@@ -152,21 +147,16 @@ fn answered(source: Measured, evidence: String) -> Result<Judgement, String> {
 
 fn cold(copies: &Copies<'_>) -> Result<Judgement, String> {
     let pairs = copies.pairs(["cpu", "from"], ["cpu", "from"], [false, true]);
-    let ratio =
-        |(bytes, warm, cold): &(u64, Times, Times)| (*bytes, cold.median_ns / warm.median_ns);
-    let ratios: Vec<(u64, f64)> = pairs.iter().map(ratio).collect();
-    let smallest = ratios.iter().min_by(|one, other| one.1.total_cmp(&other.1));
-    let largest = ratios.iter().max_by(|one, other| one.1.total_cmp(&other.1));
-    let (Some(low), Some(high)) = (smallest, largest) else {
+    let ratio = |(bytes, warm, cold): &(u64, Times, Times)| {
+        let times = significant(cold.median_ns / warm.median_ns, 3);
+        (cold.median_ns / warm.median_ns, format!("{times} (at {})", show_bytes(*bytes)))
+    };
+    let mut ratios: Vec<(f64, String)> = pairs.iter().map(ratio).collect();
+    ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (Some((_, low)), Some((_, high))) = (ratios.first(), ratios.last()) else {
         return Err("no size was measured both ways".to_owned());
     };
-    let evidence = format!(
-        "times without cache are {} (at {}) to {} (at {}) of those with",
-        significant(low.1, 3),
-        show_bytes(low.0),
-        significant(high.1, 3),
-        show_bytes(high.0)
-    );
+    let evidence = format!("times without cache are {low} to {high} of those with");
     answered(copies.source(&["cpu"])?, evidence)
 }
 
@@ -189,34 +179,18 @@ fn predictable(copies: &Copies<'_>) -> Result<Judgement, String> {
     answered(copies.source(&["cpu", "exclusive"])?, evidence)
 }
 
-/// Returns the smallest size from which on the CPU takes longer at every larger one.
-fn pays_from(sizes: impl Iterator<Item = (u64, f64, f64)>) -> String {
-    let mut from = None;
-    for (bytes, cpu_ns, other_ns) in sizes {
-        from = if other_ns < cpu_ns { from.or(Some(bytes)) } else { None };
-    }
-    from.map_or("at no size measured".to_owned(), |size| format!("from {}", show_bytes(size)))
-}
-
-fn crossover(
-    copies: &Copies<'_>,
-    direction: &str,
-    source: &str,
-    model_ns: impl Fn(u64) -> f64,
-) -> Result<Judgement, String> {
-    let cpu = copies.times("cpu", direction, false);
-    let sizes = copies.times("exclusive", direction, false).len();
-    if cpu.len() < 2 || sizes < 2 {
+/// Finds the smallest size from which on the CPU takes longer at every larger one.
+fn crossover(copies: &Copies<'_>, direction: &str) -> Result<Judgement, String> {
+    let pairs = copies.pairs(["cpu", direction], ["exclusive", direction], [false, false]);
+    if pairs.len() < 2 {
         return Err("too few sizes were measured by both".to_owned());
     }
-    let pairs = copies.pairs(["cpu", direction], ["exclusive", direction], [false, false]);
-    let pairs = pairs.iter().map(|(bytes, cpu, engine)| (*bytes, cpu.median_ns, engine.median_ns));
-    let modelled = cpu.iter().map(|(bytes, cpu)| (*bytes, cpu.median_ns, model_ns(*bytes)));
-    let evidence = format!(
-        "pays {}, of {sizes} sizes; MODELLED, {source}: {}",
-        pays_from(pairs),
-        pays_from(modelled)
-    );
+    let is_slower = |(_, cpu, engine): &&(u64, Times, Times)| engine.median_ns < cpu.median_ns;
+    let from = match pairs.iter().rev().take_while(is_slower).last() {
+        Some((bytes, ..)) => format!("from {}", show_bytes(*bytes)),
+        None => "at no size measured".to_owned(),
+    };
+    let evidence = format!("pays {from}, of {} sizes", pairs.len());
     answered(copies.source(&["cpu", "exclusive"])?, evidence)
 }
 
@@ -398,6 +372,5 @@ fn sizes(copies: &Copies<'_>) -> Result<Judgement, String> {
     let is_there = top.iter().any(|(bytes, _)| *bytes == 16);
     let evidence = format!("most often of {all} calls: {}", names.join(", "));
     let source = weakest([Measured::over([record], all)])?;
-    let grade = if is_there { Grade::Confirmed } else { Grade::Refuted };
-    Ok(Judgement { grade: Some(grade), source, evidence })
+    Ok(Judgement { grade: Some(grade(is_there)), source, evidence })
 }

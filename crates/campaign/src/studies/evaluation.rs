@@ -111,10 +111,13 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Returns the record of a point: of several, the one with the median wall time among those of
-    /// a quiet host, if there are any. Failed and waived runs do not count.
+    /// a quiet host, if there are any; or the largest one. Failed and waived runs do not count.
     fn record(&self, select: &Select) -> Option<&'a RunRecord> {
         let mut found: Vec<&RunRecord> =
             self.records.iter().filter(|record| select.takes(record)).collect();
+        if select.largest {
+            return found.into_iter().max_by_key(|record| (record.lanes.len(), record.wall_ns));
+        }
         let is_quiet = |record: &&RunRecord| conditions::of(record).is_empty();
         if found.iter().any(is_quiet) {
             found.retain(is_quiet);

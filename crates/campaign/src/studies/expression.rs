@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use daqmeter_record::border::sum;
 use daqmeter_record::study::{Basis, Measured};
-use daqmeter_record::{Param, RunRecord};
+use daqmeter_record::{Ledger, Param, RunRecord};
 use serde::Deserialize;
 
 use super::copies::per_copy_ns;
@@ -39,6 +40,9 @@ pub(super) struct Select {
     pub(super) study: Option<String>,
     engine: Option<String>,
     lanes: Option<usize>,
+    /// Takes the record with the most lanes, and of these the longest.
+    #[serde(default)]
+    pub(super) largest: bool,
     #[serde(default)]
     parameters: BTreeMap<String, Param>,
     #[serde(default)]
@@ -50,6 +54,9 @@ pub(super) struct Select {
 pub(super) enum Statistic {
     Counter(String),
     Parameter(String),
+    Lanes,
+    /// Operations that were lost on the way, by the ledgers.
+    Lost,
     MeanNs,
     MedianNs,
     RateBytesPerS,
@@ -132,6 +139,8 @@ impl Statistic {
         match self {
             Statistic::Counter(name) => record.counter(name),
             Statistic::Parameter(name) => record.workload.float(name).ok(),
+            Statistic::Lanes => Some(record.lanes.len() as f64),
+            Statistic::Lost => Some(sum(record.ledgers.iter().map(Ledger::lost_on_the_way)) as f64),
             Statistic::MeanNs => mean(&per_copy_ns(record)),
             Statistic::MedianNs => {
                 let samples = daqmeter_stats::sorted(&per_copy_ns(record));

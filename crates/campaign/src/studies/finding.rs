@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Grade, StudyFinding, StudyVerdict};
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::{show_bytes, show_ns, significant};
 use serde::Deserialize;
 
-use super::chains::ChainFinding;
 use super::copies::CopyFinding;
 use super::expression::{Expression, Number};
 use super::judgement::{Judgement, weakest};
@@ -26,12 +25,11 @@ pub(super) struct FindingSpec {
     #[serde(default)]
     in_part: Vec<Condition>,
     /// `{name:0}` is a value with that many decimals, `{name:3s}` with three digits, `{name:ns}` a
-    /// time.
+    /// time, `{name:bytes}` a size.
     #[serde(default)]
     evidence: String,
     missing: Option<String>,
     copies: Option<CopyFinding>,
-    chains: Option<ChainFinding>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,10 +50,9 @@ impl FindingSpec {
         records: &[RunRecord],
         value: impl Fn(&Expression) -> Option<Number>,
     ) -> StudyFinding {
-        let judged = match (&self.copies, &self.chains) {
-            (Some(copies), _) => copies.judged(records),
-            (_, Some(chains)) => chains.judged(records),
-            _ => self.by_values(value),
+        let judged = match &self.copies {
+            Some(copies) => copies.judged(records),
+            None => self.by_values(value),
         };
         let (verdict, evidence) = match judged {
             Err(why) => (StudyVerdict::CannotTell, why),
@@ -112,6 +109,8 @@ fn filled(text: &str, value: impl Fn(&str) -> f64) -> String {
         let digits = format.trim_end_matches('s').parse();
         out += &match (format, digits) {
             ("ns", _) => show_ns(value),
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size")]
+            ("bytes", _) => show_bytes(value as u64),
             (format, Ok(digits)) if format.ends_with('s') => significant(value, digits),
             (_, digits) => {
                 let decimals = digits.map_or(0, |digits| usize::try_from(digits).unwrap_or(0));

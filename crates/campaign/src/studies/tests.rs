@@ -44,6 +44,11 @@ fn record(workload: Workload, emulated: bool, samples: &[u64]) -> RunRecord {
     record
 }
 
+fn of_study(study: &str, mut record: RunRecord) -> RunRecord {
+    record.study = study.into();
+    record
+}
+
 #[test]
 fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
     for study in studies() {
@@ -66,14 +71,12 @@ fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
 #[test]
 fn the_records_of_every_expression_are_planned() {
     for study in studies() {
-        let measured: Vec<RunRecord> = points(&study)
-            .into_iter()
-            .map(|point| {
-                let mut record = record(point.workload, true, &[]);
-                record.study = point.study;
-                record
-            })
-            .collect();
+        let placement = (study.name == "readout").then(|| Plan::load("felix-placement").unwrap());
+        let placement = placement.into_iter().flat_map(|plan| plan.points);
+        let record =
+            |point: PlannedPoint| of_study(&point.study, record(point.workload, true, &[]));
+        let measured: Vec<RunRecord> =
+            points(&study).into_iter().chain(placement).map(record).collect();
         for (name, select) in &study.file.records {
             assert!(measured.iter().any(|record| select.takes(record)), "{}: {name}", study.name);
         }
@@ -246,8 +249,8 @@ fn the_plan_asks_for_every_row_what_the_document_did() {
 }
 
 fn boards(id: &str, mb_per_s: &[u64]) -> RunRecord {
-    let mut record = record(Workload::new("digitizer"), true, &[]);
-    record.study = format!("reproduce/digitizer/{id}");
+    let record = record(Workload::new("digitizer"), true, &[]);
+    let mut record = of_study(&format!("reproduce/digitizer/{id}"), record);
     let lane = |speed: &u64| {
         let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);
         let sample_ns = vec![1];
@@ -360,25 +363,16 @@ fn a_maximum_needs_the_documents_readers_and_its_time() {
 
 #[test]
 fn placements_are_answered_by_the_pairs_that_were_run() {
-    let on = |cpu: Option<u32>, dead| {
-        let mut record = chain(1e6, 2.0, 1, dead);
-        record.lanes[0].requested_cpu = cpu;
-        record
+    let of = |study: &str, dead| {
+        of_study(&format!("reproduce/readout/{study}"), chain(1e6, 2.0, 1, dead))
     };
-    let with = |cpus: &str| {
-        let mut record = chain(1e4, 2.0, 16, 0.0);
-        record.set_param("receivers", 16_u64);
-        record.set_param("peer_cpu", cpus);
-        record
-    };
-    let mut moved = on(None, 0.0);
-    moved.set_param("migration_cost_ns", 1000_u64);
-    for (records, text, evidence) in [
-        (vec![on(Some(0), 0.1), on(Some(1), 0.0)], "core 0", "on CPU 0: BUSY 10 %"),
-        (vec![with("0,1"), with("0,0,0,1")], "8 and 8", "8 and 8: 8 Gb/s"),
-        (vec![on(Some(1), 0.0), on(None, 0.0)], "peaks", "= 1000: not set here"),
-        (vec![on(Some(1), 0.0), on(None, 0.0), moved], "peaks", "= 1000: 976.6 KiB"),
+    for (pair, text, evidence) in [
+        (["core-0", "core-1"], "core 0", "on CPU 0: BUSY 10 %, reader 50 % of a core; on CPU 1"),
+        (["receivers-8-8", "receivers-12-4"], "8 and 8", "8 and 8: 8 Gb/s, BUSY 10 %"),
+        (["pinned", "free"], "higher without pinning?", "pinned 976.6 KiB, free 976.6 KiB"),
+        (["pinned", "free-1000"], "also with", "free with sched_migration_cost_ns = 1000 976.6"),
     ] {
+        let records = [of(pair[0], 0.1), of(pair[1], 0.0)];
         let found = finding("readout", &records, text);
         assert_eq!(found.verdict.to_string(), "this host (emulated)");
         assert!(found.evidence.contains(evidence), "{}", found.evidence);
@@ -458,7 +452,7 @@ fn questions_on_copies_are_answered_by_records_only() {
     ];
     let crossover = finding("copy", &records, "copy_from_user");
     assert_eq!(crossover.verdict.to_string(), "this host (emulated)");
-    assert!(crossover.evidence.contains("pays from 1 MiB, of 2 sizes; MODELLED"), "{crossover:?}");
+    assert!(crossover.evidence.contains("pays from 1 MiB, of 2 sizes"), "{crossover:?}");
     records.iter_mut().for_each(|record| record.engine.emulated = false);
     assert_eq!(verdict("copy", &records, "copy_from_user"), "this host");
     records.iter_mut().for_each(|record| record.outcome = Outcome::Failed("wrong bytes".into()));

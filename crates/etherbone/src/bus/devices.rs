@@ -3,8 +3,8 @@
 
 use daqmeter_wire::etherbone::{Endian, Width};
 
-use super::BusError;
 use super::tlu::Tlu;
+use super::{BusError, low32};
 
 pub(super) enum Occupant {
     Memory(Vec<u8>),
@@ -117,10 +117,6 @@ fn store(bytes: &mut [u8], offset: u64, size: Width, endian: Endian, value: u64)
         Endian::Little => place.copy_from_slice(&value.to_le_bytes()[..size.bytes()]),
     }
     Some(())
-}
-
-pub(super) fn low32(value: u64) -> u64 {
-    value & 0xFFFF_FFFF
 }
 
 #[cfg(test)]

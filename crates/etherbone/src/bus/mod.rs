@@ -44,6 +44,10 @@ impl Default for BusTiming {
 /// Leap seconds since 2017.
 const TAI_MINUS_UTC_NS: u64 = 37_000_000_000;
 
+fn low32(value: u64) -> u64 {
+    value & 0xFFFF_FFFF
+}
+
 struct Region {
     first: u64,
     last: u64,

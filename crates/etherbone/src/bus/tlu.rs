@@ -5,8 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::BusError;
-use super::devices::low32;
+use super::{BusError, low32};
 
 /// Bits of the channels that hold a stamp (read).
 pub(crate) const READY: u64 = 0x00;

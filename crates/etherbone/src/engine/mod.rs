@@ -6,11 +6,48 @@ mod request;
 mod session;
 mod times;
 
-use daqmeter_harness::{Fault, Request};
+use daqmeter_harness::{Fault, Job, Problem, Request, Session};
 
 pub use self::request::{EtherboneRequest, Method, Payload};
 pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
+use session::EtherboneSession;
+
+impl Request for EtherboneRequest {
+    const KIND: &'static str = "etherbone";
+    const DESCRIPTION: &'static str =
+        "reads Wishbone registers over Etherbone: convenience, blocking and pipelined";
+
+    fn example() -> EtherboneRequest {
+        EtherboneRequest {
+            address: "loop/udp".to_owned(),
+            method: Method::Pipelined,
+            payload: Payload::Timestamps,
+            count: 2,
+            cycles: 3,
+            base: None,
+            pop_channel: None,
+            timeout_ms: None,
+            peer_cpu: None,
+        }
+    }
+
+    fn job(&self) -> Result<Job, Fault> {
+        let open = |request: &EtherboneRequest| {
+            let session = EtherboneSession::new(Plan::of(request)?);
+            Ok(vec![Box::new(session) as Box<dyn Session>])
+        };
+        Ok(Job {
+            is_emulated: self.is_emulated(),
+            owns_device: !self.is_emulated(),
+            ..Job::new(self, self.address.as_str(), open)
+        })
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        self.checked()
+    }
+}
 
 /// Opens a conversation with a slave outside this process, to see that it answers.
 pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {

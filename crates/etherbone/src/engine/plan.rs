@@ -10,7 +10,6 @@ use daqmeter_wire::etherbone::sdb::ids;
 use daqmeter_wire::etherbone::{DATAGRAM_BYTES, EbLayout, Width, Widths};
 
 use super::request::{EtherboneRequest, Method, Payload, Target};
-use super::session::Conversation;
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
 use crate::bus::{BusTiming, Description, tlu};
 use crate::pingpong::{PingPongRequest, Protocol, limit};
@@ -56,7 +55,7 @@ impl Plan {
         Err(request.workload().error("count", why).into())
     }
 
-    fn ops(&self, base: u64) -> Vec<Op> {
+    pub(super) fn ops(&self, base: u64) -> Vec<Op> {
         let read = |offset: u64| Op::read(base + offset, Width::W32);
         match self.request.payload {
             Payload::Timestamps => (0..self.request.count)
@@ -181,13 +180,7 @@ impl Plan {
         }
     }
 
-    pub(super) fn converse(&self) -> Result<Conversation, Fault> {
-        let (mut client, _server) = self.open()?;
-        let (base, unread) = self.device_base(&mut client)?;
-        Ok(Conversation { client, ops: self.ops(base), base, unread, _server })
-    }
-
-    fn device_base(&self, client: &mut Client) -> Result<(u64, Vec<String>), Fault> {
+    pub(super) fn device_base(&self, client: &mut Client) -> Result<(u64, Vec<String>), Fault> {
         let (id, name) = match self.request.payload {
             Payload::Timestamps => (ids::ECA, "ECA (0x651:0xb2afc251)"),
             Payload::Tlu => (ids::TLU, "TLU (0x651:0x10051981)"),

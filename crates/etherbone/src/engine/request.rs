@@ -1,12 +1,10 @@
 //! Request to the engine: the slave, the payload and the method.
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::{Fault, Job, Problem, Request, Session};
+use daqmeter_harness::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
-use super::session::EtherboneSession;
 use crate::address::{Address, parse_number};
 use crate::pingpong::Protocol;
 use daqmeter_record::units::parse_duration;
@@ -167,40 +165,8 @@ impl EtherboneRequest {
             Method::Convenience | Method::Blocking => 1,
         }
     }
-}
 
-impl Request for EtherboneRequest {
-    const KIND: &'static str = "etherbone";
-    const DESCRIPTION: &'static str =
-        "reads Wishbone registers over Etherbone: convenience, blocking and pipelined";
-
-    fn example() -> EtherboneRequest {
-        EtherboneRequest {
-            address: "loop/udp".to_owned(),
-            method: Method::Pipelined,
-            payload: Payload::Timestamps,
-            count: 2,
-            cycles: 3,
-            base: None,
-            pop_channel: None,
-            timeout_ms: None,
-            peer_cpu: None,
-        }
-    }
-
-    fn job(&self) -> Result<Job, Fault> {
-        let open = |request: &EtherboneRequest| {
-            let session: Box<dyn Session> = Box::new(EtherboneSession::new(Plan::of(request)?));
-            Ok(vec![session])
-        };
-        Ok(Job {
-            is_emulated: self.is_emulated(),
-            owns_device: !self.is_emulated(),
-            ..Job::new(self, self.address.as_str(), open)
-        })
-    }
-
-    fn check(&self) -> Result<(), Problem> {
+    pub(super) fn checked(&self) -> Result<(), Problem> {
         let is_ours = self.target()?.is_ours();
         match self.payload {
             Payload::Tlu if !is_ours && self.pop_channel.is_none() => {

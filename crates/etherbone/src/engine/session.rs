@@ -124,6 +124,12 @@ fn time(name: &str, ns: f64) -> Counter {
 }
 
 impl Conversation {
+    pub(super) fn open(plan: &Plan) -> Result<Conversation, Fault> {
+        let (mut client, _server) = plan.open()?;
+        let (base, unread) = plan.device_base(&mut client)?;
+        Ok(Conversation { client, ops: plan.ops(base), base, unread, _server })
+    }
+
     /// Runs the cycle once; all reads must work.
     fn checked(&mut self) -> Result<&CycleOutcome, Fault> {
         let outcome = self.client.cycle(&self.ops, StatusCheck::Status)?;
@@ -274,7 +280,7 @@ impl Session for EtherboneSession {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let way = self.way.insert(self.plan.converse()?);
+        let way = self.way.insert(Conversation::open(&self.plan)?);
         match self.plan.request.payload {
             Payload::Tlu => way.select(self.plan.request.channel()),
             Payload::Timestamps | Payload::Memory => Ok(()),

@@ -28,7 +28,7 @@ impl Times {
 
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
         request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
-        let way = Plan::of(request)?.converse()?;
+        let way = Conversation::open(&Plan::of(request)?)?;
         Ok(Times { way, unroller: Unroller::default() })
     }
 

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::jsonl;
-use daqmeter_stats::Asked;
 use serde_json::{Value, json};
 
 use crate::families::path::tests::record as path;
@@ -76,7 +75,7 @@ fn shown(records: &[daqmeter_record::RunRecord]) {
     ] {
         frame.csv(true);
     }
-    cmp::cmp(&records[..1], &records[1..], &[], Asked::ignoring(0.02)).text(true);
+    cmp::cmp(&records[..1], &records[1..], &[], 0.02).text(true);
     let trends = history::trends(records, 0.02);
     history::text(&trends);
 }

@@ -56,13 +56,9 @@ impl RecordHeader {
         [self.flags.0, self.select, self.writes, self.reads]
     }
 
-    /// Counts the bytes of the two blocks: each has a base address before its values, unless it is
-    /// empty.
+    /// Counts the bytes of the two blocks.
     #[inline]
     pub fn body_bytes(self, layout: EbLayout) -> usize {
-        let block = |values: u8| {
-            if values == 0 { 0 } else { 1 + usize::from(values) }
-        };
         (block(self.writes) + block(self.reads)) * layout.value_bytes()
     }
 
@@ -76,6 +72,12 @@ impl RecordHeader {
     pub fn is_empty(self) -> bool {
         self.writes == 0 && self.reads == 0
     }
+}
+
+/// Counts a block's values and its base address.
+#[inline]
+fn block(values: u8) -> usize {
+    if values == 0 { 0 } else { 1 + usize::from(values) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +104,7 @@ impl<'a> EbRecord<'a> {
     }
 
     fn write_block_bytes(&self) -> usize {
-        if self.header.writes == 0 {
-            0
-        } else {
-            (1 + usize::from(self.header.writes)) * self.value_bytes
-        }
+        block(self.header.writes) * self.value_bytes
     }
 
     /// Returns the base address and the written values.

@@ -168,46 +168,41 @@ impl SdbRecord {
     pub fn emit(&self) -> [u8; RECORD_BYTES] {
         let mut out = [0; RECORD_BYTES];
         let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        match self {
+        let record_type = match self {
             SdbRecord::Interconnect { records, version, bus_type, .. } => {
                 set(0, &MAGIC.to_be_bytes());
                 set(4, &records.to_be_bytes());
                 set(6, &[*version, *bus_type]);
+                0x00
             }
             SdbRecord::Device(device) => {
                 set(0, &device.abi_class.to_be_bytes());
                 set(2, &[device.abi_major, device.abi_minor]);
                 set(4, &device.bus_specific.to_be_bytes());
+                0x01
             }
-            SdbRecord::Bridge { child, .. } => set(0, &child.to_be_bytes()),
+            SdbRecord::Bridge { child, .. } => {
+                set(0, &child.to_be_bytes());
+                0x02
+            }
             SdbRecord::MsiMaster { flags, bus_specific, .. } => {
                 set(0, &flags.to_be_bytes());
                 set(4, &bus_specific.to_be_bytes());
+                0x03
             }
-            SdbRecord::Other(_) => {}
-        }
-        if let Some(component) = self.component() {
-            set(0x08, &component.first.to_be_bytes());
-            set(0x10, &component.last.to_be_bytes());
-            let product = &component.product;
+            SdbRecord::Other(number) => *number,
+        };
+        if let Some(Component { first, last, product }) = self.component() {
+            set(0x08, &first.to_be_bytes());
+            set(0x10, &last.to_be_bytes());
             set(0x18, &product.vendor.to_be_bytes());
             set(0x20, &product.device.to_be_bytes());
             set(0x24, &product.version.to_be_bytes());
             set(0x28, &product.date.to_be_bytes());
             set(0x2C, &product.name.0);
         }
-        set(TYPE_AT, &[self.record_type()]);
+        set(TYPE_AT, &[record_type]);
         out
-    }
-
-    pub fn record_type(&self) -> u8 {
-        match self {
-            SdbRecord::Interconnect { .. } => 0x00,
-            SdbRecord::Device(_) => 0x01,
-            SdbRecord::Bridge { .. } => 0x02,
-            SdbRecord::MsiMaster { .. } => 0x03,
-            SdbRecord::Other(number) => *number,
-        }
     }
 
     pub fn component(&self) -> Option<&Component> {
@@ -222,17 +217,14 @@ impl SdbRecord {
 }
 
 fn component(bytes: &[u8; RECORD_BYTES]) -> Component {
-    Component { first: be64(bytes, 0x08), last: be64(bytes, 0x10), product: product(bytes) }
-}
-
-fn product(bytes: &[u8; RECORD_BYTES]) -> Product {
-    Product {
+    let product = Product {
         vendor: be64(bytes, 0x18),
         device: be32(bytes, 0x20),
         version: be32(bytes, 0x24),
         date: be32(bytes, 0x28),
         name: Text::at(bytes, 0x2C),
-    }
+    };
+    Component { first: be64(bytes, 0x08), last: be64(bytes, 0x10), product }
 }
 
 /// Returns the record count of a table, from its first 8 bytes or more.

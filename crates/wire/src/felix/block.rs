@@ -1,3 +1,5 @@
+use super::le16;
+
 pub const HEADER_BYTES: usize = 4;
 /// The smallest block, and the unit of the others.
 pub(crate) const BLOCK_UNIT_BYTES: usize = 1024;
@@ -125,8 +127,7 @@ pub struct FelixHeader {
 
 impl FelixHeader {
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> FelixHeader {
-        let low = u16::from_le_bytes([bytes[0], bytes[1]]);
-        let magic = u16::from_le_bytes([bytes[2], bytes[3]]);
+        let (low, magic) = (le16(&bytes, 0), le16(&bytes, 2));
         FelixHeader { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
     }
 
@@ -191,6 +192,9 @@ impl ChunkFlags {
     }
 }
 
+/// Length in a trailer of 16 bits.
+const NARROW_LENGTH: u16 = 0x3FF;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     pub kind: SubchunkKind,
@@ -199,49 +203,38 @@ pub struct Trailer {
 }
 
 impl Trailer {
+    // The high half of a wide trailer has the fields of a narrow one and the busy flag.
     #[inline]
     pub(crate) fn of_word(word: u32, width: TrailerWidth) -> Trailer {
-        let bit = |bit: u32| word >> bit & 1 == 1;
+        let (head, is_wide, mask) = match width {
+            TrailerWidth::W32 => (word >> 16, true, u16::MAX),
+            TrailerWidth::W16 => (word, false, NARROW_LENGTH),
+        };
+        let bit = |bit: u32| head >> bit & 1 == 1;
         let bytes = word.to_be_bytes();
-        match width {
-            TrailerWidth::W32 => Trailer {
-                kind: SubchunkKind::of_bits(bytes[0] >> 5),
-                flags: ChunkFlags {
-                    truncated: bit(28),
-                    error: bit(27),
-                    crc: bit(26),
-                    busy: bit(25),
-                },
-                length: u16::from_be_bytes([bytes[2], bytes[3]]),
+        Trailer {
+            kind: SubchunkKind::of_bits(head.to_be_bytes()[2] >> 5),
+            flags: ChunkFlags {
+                truncated: bit(12),
+                error: bit(11),
+                crc: bit(10),
+                busy: is_wide && bit(9),
             },
-            TrailerWidth::W16 => Trailer {
-                kind: SubchunkKind::of_bits(bytes[2] >> 5),
-                flags: ChunkFlags { truncated: bit(12), error: bit(11), crc: bit(10), busy: false },
-                length: u16::from_be_bytes([bytes[2], bytes[3]]) & 0x3FF,
-            },
+            length: u16::from_be_bytes([bytes[2], bytes[3]]) & mask,
         }
     }
 
     /// Returns the word; only the low half of a 16-bit trailer counts.
     pub fn word(self, width: TrailerWidth) -> u32 {
         let flag = |on: bool, bit: u32| u32::from(on) << bit;
-        let (kind, flags, length) = (self.kind as u32, self.flags, u32::from(self.length));
+        let flags = self.flags;
+        let head = (self.kind as u32) << 13
+            | flag(flags.truncated, 12)
+            | flag(flags.error, 11)
+            | flag(flags.crc, 10);
         match width {
-            TrailerWidth::W32 => {
-                kind << 29
-                    | flag(flags.truncated, 28)
-                    | flag(flags.error, 27)
-                    | flag(flags.crc, 26)
-                    | flag(flags.busy, 25)
-                    | length
-            }
-            TrailerWidth::W16 => {
-                kind << 13
-                    | flag(flags.truncated, 12)
-                    | flag(flags.error, 11)
-                    | flag(flags.crc, 10)
-                    | length & 0x3FF
-            }
+            TrailerWidth::W32 => (head | flag(flags.busy, 9)) << 16 | u32::from(self.length),
+            TrailerWidth::W16 => head | u32::from(self.length & NARROW_LENGTH),
         }
     }
 

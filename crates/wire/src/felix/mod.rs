@@ -23,6 +23,18 @@ pub use decoder::{ElinkCounts, Reassembler};
 pub use encoder::Encoder;
 pub use subchunks::{Subchunk, subchunks};
 
+fn le16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from(le16(bytes, at + 2)) << 16 | u32::from(le16(bytes, at))
+}
+
+fn le64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(le32(bytes, at + 4)) << 32 | u64::from(le32(bytes, at))
+}
+
 #[cfg(test)]
 mod fixtures {
     extern crate std;

@@ -7,6 +7,7 @@
 //! A frame is a 32-byte header and a body; a stream between two hosts consists of frames only.
 
 use super::subchunks::ChunkRun;
+use super::{le32, le64};
 
 pub const FRAME_BYTES: usize = 32;
 pub(crate) const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"DQMP");
@@ -89,14 +90,10 @@ impl FelixFrame {
     }
 
     pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<FelixFrame, FrameError> {
-        let u32_at = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let u64_at = |at: usize| u64::from(u32_at(at + 4)) << 32 | u64::from(u32_at(at));
-        if u32_at(0) != FRAME_MAGIC || bytes[9] != FRAME_VERSION {
-            return Err(FrameError::Foreign(u32_at(0)));
+        if le32(bytes, 0) != FRAME_MAGIC || bytes[9] != FRAME_VERSION {
+            return Err(FrameError::Foreign(le32(bytes, 0)));
         }
-        let body_bytes = u32_at(4);
+        let body_bytes = le32(bytes, 4);
         if body_bytes as usize > MAX_BODY_BYTES {
             return Err(FrameError::Body(body_bytes));
         }
@@ -104,9 +101,9 @@ impl FelixFrame {
         Ok(FelixFrame {
             kind,
             body_bytes,
-            count: u32_at(12),
-            sequence: u64_at(16),
-            birth_ns: u64_at(24),
+            count: le32(bytes, 12),
+            sequence: le64(bytes, 16),
+            birth_ns: le64(bytes, 24),
         })
     }
 }
@@ -277,9 +274,26 @@ impl<'a> Messages<'a> {
         (count, &self.page[begin..self.at])
     }
 
-    fn fail(&mut self, error: FrameError) -> Option<Result<FelixMessage<'a>, FrameError>> {
-        (self.at, self.last_length) = (self.page.len(), 0);
-        Some(Err(error))
+    #[inline]
+    fn message(&mut self) -> Result<FelixMessage<'a>, FrameError> {
+        let at = self.at;
+        let lacks = |length| FrameError::Message { at, length };
+        let (head, mut rest) = self.page[at..].split_first_chunk().ok_or(lacks(4))?;
+        let header = u32::from_le_bytes(*head);
+        let length = header & LENGTH;
+        let mut status = Status::default();
+        if header & HAS_STATUS != 0 {
+            let (byte, after) = rest.split_first().ok_or(lacks(length))?;
+            (status, rest) = (Status(*byte), after);
+        }
+        if header & HAS_TAG != 0 {
+            let (tag, after) = rest.split_first_chunk().ok_or(lacks(length))?;
+            (self.tag, rest) = (Some(u64::from_le_bytes(*tag)), after);
+        }
+        let tag = self.tag.ok_or(FrameError::Untagged)?;
+        let (payload, rest) = rest.split_at_checked(length as usize).ok_or(lacks(length))?;
+        (self.at, self.last_length) = (self.page.len() - rest.len(), payload.len());
+        Ok(FelixMessage { tag, status, payload })
     }
 }
 
@@ -288,41 +302,14 @@ impl<'a> Iterator for Messages<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let begin = self.at;
-        if begin == self.page.len() {
+        if self.at == self.page.len() {
             return None;
         }
-        let Some(head) = self.page.get(begin..begin + 4) else {
-            return self.fail(FrameError::Message { at: begin, length: 4 });
-        };
-        let header = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        let length = header & LENGTH;
-        let mut at = begin + 4;
-        let mut status = Status::default();
-        if header & (HAS_TAG | HAS_STATUS) != 0 {
-            if header & HAS_STATUS != 0 {
-                let Some(&byte) = self.page.get(at) else {
-                    return self.fail(FrameError::Message { at: begin, length });
-                };
-                status = Status(byte);
-                at += 1;
-            }
-            if header & HAS_TAG != 0 {
-                let Some(tag) = self.page.get(at..at + 8) else {
-                    return self.fail(FrameError::Message { at: begin, length });
-                };
-                self.tag = Some(u64::from_le_bytes(tag.try_into().expect("eight bytes")));
-                at += 8;
-            }
+        let message = self.message();
+        if message.is_err() {
+            (self.at, self.last_length) = (self.page.len(), 0);
         }
-        let Some(tag) = self.tag else {
-            return self.fail(FrameError::Untagged);
-        };
-        let Some(payload) = self.page.get(at..at + length as usize) else {
-            return self.fail(FrameError::Message { at: begin, length });
-        };
-        (self.at, self.last_length) = (at + payload.len(), payload.len());
-        Some(Ok(FelixMessage { tag, status, payload }))
+        Some(message)
     }
 }
 

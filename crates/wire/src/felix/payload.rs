@@ -2,6 +2,7 @@
 //! streams.
 
 use super::block::Elink;
+use super::{le16, le32};
 
 /// Header of the chunks of a card's own emulator; the bytes 0, 1, 2 and so on follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,21 +96,17 @@ impl Ttc {
         if bytes.len() != wanted || usize::from(bytes[1]) != wanted {
             return None;
         }
-        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let accepts = bytes.get(20..26).map_or(0, |tail| {
-            tail.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
-        });
+        let is_long = wanted == TTC_BYTES;
+        let accepts =
+            if is_long { u64::from(le16(bytes, 24)) << 32 | u64::from(le32(bytes, 20)) } else { 0 };
         Some(Ttc {
             format: bytes[0],
-            bcid: u16_at(2) & 0xFFF,
-            l1id: u32_at(4) & 0xFF_FFFF,
+            bcid: le16(bytes, 2) & 0xFFF,
+            l1id: le32(bytes, 4) & 0xFF_FFFF,
             ecr: bytes[7],
-            orbit: u32_at(8),
-            trigger_type: u16_at(12),
-            l0id: u32_at(16),
+            orbit: le32(bytes, 8),
+            trigger_type: le16(bytes, 12),
+            l0id: le32(bytes, 16),
             accepts,
         })
     }
@@ -119,53 +116,34 @@ impl Ttc {
     }
 }
 
-/// Number of a stream in the whole experiment: 64 bits.
+/// Number of a stream in the whole experiment: 64 bits. The bits of virtual links, of streams to
+/// the card, of the protocol and of streams within an E-link are 0, and are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fid {
     /// Detector, 8 bits.
     pub detector: u8,
     /// Connector, 16 bits.
     pub connector: u16,
-    /// True if the link is not physical.
-    pub virtual_link: bool,
     /// Link, 13 bits.
     pub link: u16,
     /// E-link, 6 bits.
     pub elink: u8,
-    pub to_card: bool,
-    /// Protocol, 7 bits.
-    pub protocol: u8,
-    /// Stream, 8 bits.
-    pub stream: u8,
 }
 
-pub(crate) const FID_VERSION: u64 = 1;
+const FID_VERSION: u64 = 1;
 
 impl Fid {
     /// Returns the fid of an E-link of a detector's connector, from the card.
     pub fn of_elink(detector: u8, connector: u16, elink: Elink) -> Fid {
-        Fid {
-            detector,
-            connector,
-            virtual_link: false,
-            link: elink.link().into(),
-            elink: elink.index(),
-            to_card: false,
-            protocol: 0,
-            stream: 0,
-        }
+        Fid { detector, connector, link: elink.link().into(), elink: elink.index() }
     }
 
     pub fn to_u64(self) -> u64 {
         FID_VERSION << 60
             | u64::from(self.detector) << 52
             | u64::from(self.connector) << 36
-            | u64::from(self.virtual_link) << 35
             | u64::from(self.link & 0x1FFF) << 22
             | u64::from(self.elink & 0x3F) << 16
-            | u64::from(self.to_card) << 15
-            | u64::from(self.protocol & 0x7F) << 8
-            | u64::from(self.stream)
     }
 
     /// Reads the number; `None` for another version.
@@ -173,19 +151,13 @@ impl Fid {
         if number >> 60 != FID_VERSION {
             return None;
         }
-        let bytes = number.to_be_bytes();
-        let field = |shift: u32, bits: u32| (number >> shift & ((1 << bits) - 1)).to_le_bytes();
-        let narrow = |shift, bits| field(shift, bits)[0];
-        let wide = |shift, bits| u16::from_le_bytes([field(shift, bits)[0], field(shift, bits)[1]]);
+        let field = |shift: u32| (number >> shift).to_le_bytes();
+        let wide = |shift| le16(&field(shift), 0);
         Some(Fid {
-            detector: narrow(52, 8),
-            connector: wide(36, 16),
-            virtual_link: number >> 35 & 1 == 1,
-            link: wide(22, 13),
-            elink: narrow(16, 6),
-            to_card: number >> 15 & 1 == 1,
-            protocol: narrow(8, 7),
-            stream: bytes[7],
+            detector: field(52)[0],
+            connector: wide(36),
+            link: wide(22) & 0x1FFF,
+            elink: field(16)[0] & 0x3F,
         })
     }
 }
@@ -236,9 +208,10 @@ mod tests {
     proptest! {
         #[test]
         fn fids_of_version_1_are_read_back(number: u64) {
-            let number = number & (u64::MAX >> 4) | FID_VERSION << 60;
-            prop_assert_eq!(Fid::of_u64(number).unwrap().to_u64(), number);
-            prop_assert_eq!(Fid::of_u64(number ^ 1 << 61), None);
+            // Without the bits between connector and link, and those below the E-link.
+            let kept = number & !(1 << 35 | 0xFFFF) & (u64::MAX >> 4) | FID_VERSION << 60;
+            prop_assert_eq!(Fid::of_u64(number & (u64::MAX >> 4) | FID_VERSION << 60).unwrap().to_u64(), kept);
+            prop_assert_eq!(Fid::of_u64(kept ^ 1 << 61), None);
         }
     }
 
