@@ -121,19 +121,11 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     let path = directory.path().join("felig.dat").display().to_string();
     assert!(readout(&["record", "felig", "--triggers", "1000", "-o", &path]).status.success());
     let blocks = std::fs::metadata(&path).unwrap().len() / 1024;
-    for (arguments, why) in [
-        (&["--elink", "0x7ff"][..], format!("none of {blocks} blocks is of E-link 0x7ff")),
-        (&["--skip", "100000"], format!("--skip 100000 leaves out all {blocks} blocks")),
-    ] {
-        let checked = readout(&[&["check", &path][..], arguments].concat());
-        assert_eq!(checked.status.code(), Some(1), "{arguments:?}");
-        let text = stdout(&checked);
-        let last = text.lines().last().unwrap();
-        assert!(
-            last.starts_with("verdict: failed: nothing was checked: ") && last.ends_with(&why),
-            "{last}"
-        );
-    }
+    let checked = readout(&["check", &path, "--elink", "0x7ff"]);
+    let text = stdout(&checked);
+    assert_eq!(checked.status.code(), Some(1), "{text}");
+    let why = format!("nothing was checked: none of {blocks} blocks is of these E-links");
+    assert!(text.ends_with(&format!("verdict: failed: {why}\n")), "{text}");
     let one = readout(&["check", &path, "--elink", "0x008"]);
     assert!(one.status.success(), "{}", stdout(&one));
     // An E-link must be in one channel of a card, but need not be in all.

@@ -27,7 +27,6 @@ pub struct CheckOptions {
     pub level: u8,
     /// E-links to check; all of them if empty.
     pub elinks: Vec<u16>,
-    pub skip_blocks: u64,
     /// Messages that are kept; later ones are only counted.
     pub max_messages: usize,
     /// Size of blocks whose magic does not tell it (0xABCE).
@@ -36,13 +35,7 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions {
-            level: 3,
-            elinks: Vec::new(),
-            skip_blocks: 0,
-            max_messages: 1000,
-            abce_kib: 1,
-        }
+        CheckOptions { level: 3, elinks: Vec::new(), max_messages: 1000, abce_kib: 1 }
     }
 }
 
@@ -171,9 +164,7 @@ impl Checker {
 
     fn block(&mut self, format: BlockFormat, header: FelixHeader, block: &[u8]) {
         let number = header.elink.number();
-        if self.common.findings.block >= self.options.skip_blocks
-            && (self.options.elinks.is_empty() || self.options.elinks.contains(&number))
-        {
+        if self.options.elinks.is_empty() || self.options.elinks.contains(&number) {
             self.checked_blocks += 1;
             self.elinks[usize::from(number)]
                 .get_or_insert_with(|| Box::new(ElinkCheck::new(header.elink)))

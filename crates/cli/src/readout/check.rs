@@ -6,8 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -47,9 +46,6 @@ pub(crate) struct Arguments {
     /// Only these E-links: 0x008 or 0x008,0x010
     #[arg(long, alias = "elink", value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
     elinks: Vec<u16>,
-    /// Skip blocks at the beginning
-    #[arg(long, value_name = "N", value_parser = count, default_value = "0")]
-    skip: u64,
     /// Messages to print at most
     #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
     messages: u64,
@@ -78,18 +74,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     for path in arguments.files.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
         let name = path.display().to_string();
-        let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{name}: {error}"));
+        let refused = |error: String| Failure::refused(format!("{name}: {error}"));
         let file = match path.to_str() {
             // Standard input has no buffer here, since its content could not be waited for.
             Some("-") => io::stdin().as_fd().try_clone_to_owned().map(File::from),
             _ => File::open(path),
         };
-        let file = file.map_err(|error| refused(&error))?;
-        let file = Stoppable { file, stop: &stop, read: 0 };
-        match check(file, &arguments.options()) {
+        let file = file.map_err(|error| refused(error.to_string()))?;
+        match check(Stoppable { file, stop: &stop }, &arguments.options()) {
             // No block was read that could be checked.
             Err(_) if stop.load(Ordering::Relaxed) => break,
-            Err(error) => return Err(refused(&error)),
+            Err(error) => return Err(refused(error.to_string())),
             Ok(checked) => {
                 let part = Part { name, dev_dma: "0-0".to_owned(), checked };
                 judgement = judgement.max(arguments.show(&[part])?);
@@ -107,53 +102,30 @@ impl Arguments {
         CheckOptions {
             level: self.level,
             elinks: self.elinks.clone(),
-            skip_blocks: self.skip,
             max_messages: usize::try_from(self.messages).unwrap_or(usize::MAX),
             abce_kib: self.block_kib,
         }
     }
 
-    /// Checks channels of a card by as many threads as there are CPUs.
+    /// Checks channels of a card, each in a thread of its own.
     fn check_card(&self, name: &str, stop: &AtomicBool) -> Result<Vec<Part>, Failure> {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
         let ids = channels(&scenario, &self.channels)?;
-        let results: Vec<OnceLock<Result<Checked, Failure>>> =
-            ids.iter().map(|_| OnceLock::new()).collect();
-        let next = AtomicUsize::new(0);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let part = |id: ChannelId| {
+            let mut checker = Checker::new(self.options());
+            let take = |_, part: &[u8]| checker.take(part).map_err(io::Error::other);
+            recording::record_until(&scenario, &[id], self.triggers, stop, take)
+                .map_err(Failure::refused)?;
+            let checked = checker.finish().map_err(Failure::refused)?;
+            let ChannelId { device, channel } = id;
+            let name = format!("{name}:{device}.{channel}");
+            Ok(Part { name, dev_dma: format!("{device}-{channel}"), checked })
+        };
+        let part = &part;
         std::thread::scope(|scope| {
-            for _ in 0..cpus.min(ids.len()) {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed)
-                        && let at = next.fetch_add(1, Ordering::Relaxed)
-                        && let Some(id) = ids.get(at)
-                    {
-                        results[at].get_or_init(|| self.check_channel(&scenario, *id, stop));
-                    }
-                });
-            }
-        });
-        let done = ids.iter().zip(results).filter_map(|(id, one)| Some((id, one.into_inner()?)));
-        done.map(|(ChannelId { device, channel }, checked)| {
-            let (name, dev_dma) =
-                (format!("{name}:{device}.{channel}"), format!("{device}-{channel}"));
-            Ok(Part { name, dev_dma, checked: checked? })
+            let threads: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || part(id))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("checks do not panic")).collect()
         })
-        .collect()
-    }
-
-    fn check_channel(
-        &self,
-        scenario: &Scenario,
-        id: ChannelId,
-        stop: &AtomicBool,
-    ) -> Result<Checked, Failure> {
-        let mut checker = Checker::new(self.options());
-        recording::record_until(scenario, &[id], self.triggers, stop, |_, part| {
-            checker.take(part).map_err(|error| io::Error::other(error.to_string()))
-        })
-        .map_err(Failure::refused)?;
-        checker.finish().map_err(Failure::refused)
     }
 
     fn show(&self, parts: &[Part]) -> Result<Judgement, Failure> {
@@ -176,26 +148,14 @@ impl Arguments {
 
     fn verdict(&self, checked: &Checked, may_be_empty: bool, absent: &[u16]) -> Verdict {
         let mut findings = Findings::default();
-        let (blocks, skip) = (checked.blocks, self.skip);
-        let elinks = |elinks: &[u16]| {
-            let each = elinks.iter().map(|elink| format!("{elink:#05x}"));
-            each.collect::<Vec<_>>().join(", ")
-        };
-        findings.faults.extend(match checked.checked_blocks {
-            0 if may_be_empty => None,
-            0 if skip >= blocks => {
-                Some(format!("nothing was checked: --skip {skip} leaves out all {blocks} blocks"))
-            }
-            0 if self.elinks.is_empty() => {
-                Some(format!("nothing was checked: no good block among {blocks}"))
-            }
-            0 => Some(format!(
-                "nothing was checked: none of {blocks} blocks is of E-link {}",
-                elinks(&self.elinks)
-            )),
-            _ if absent.is_empty() => None,
-            _ => Some(format!("no block was checked of E-link {}", elinks(absent))),
-        });
+        if checked.checked_blocks == 0 && !may_be_empty {
+            let blocks = checked.blocks;
+            let of = if self.elinks.is_empty() { "is good" } else { "is of these E-links" };
+            findings.faults.push(format!("nothing was checked: none of {blocks} blocks {of}"));
+        } else if !absent.is_empty() {
+            let absent: Vec<String> = absent.iter().map(|elink| format!("{elink:#05x}")).collect();
+            findings.faults.push(format!("no block was checked of E-link {}", absent.join(", ")));
+        }
         checked.damages().for_each(|(what, count)| findings.fault(count, what));
         let chunks = checked.sum(|row| row.chunks_with_timeouts);
         let (missing, of) = match self.level {
@@ -236,30 +196,22 @@ fn tables(part: &Part, verdict: &Verdict) -> String {
     out
 }
 
-/// A file that ends at a block of any size when the program is asked to stop, unless nothing more
-/// comes.
+/// A file that ends when the program is asked to stop.
 struct Stoppable<'a> {
     file: File,
     stop: &'a AtomicBool,
-    read: usize,
 }
 
 const LOOK: Duration = Duration::from_millis(100);
-const MAX_BLOCK_BYTES: usize = 16 << 10;
 
 impl Read for Stoppable<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let is_asked = || self.stop.load(Ordering::Relaxed);
-        let rest = self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read;
-        let wanted = if is_asked() { rest.min(room.len()) } else { room.len() };
         let readable = Readiness { read: true, write: false };
-        while wanted > 0 && !wait_ready(self.file.as_fd(), readable, Some(LOOK))?.read {
-            if is_asked() {
-                return Ok(0);
+        while !self.stop.load(Ordering::Relaxed) {
+            if wait_ready(self.file.as_fd(), readable, Some(LOOK))?.read {
+                return self.file.read(room);
             }
         }
-        let got = self.file.read(&mut room[..wanted])?;
-        self.read += got;
-        Ok(got)
+        Ok(0)
     }
 }

@@ -33,9 +33,6 @@ pub(crate) struct Arguments {
     /// Wait so long for publishers, and for the first data
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
-    /// Delay after each page, as of a slow consumer
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
-    slow: Duration,
     /// tcp, or zenoh where that was built in
     #[arg(long, value_name = "NAME", default_value = "tcp")]
     transport: String,
@@ -114,7 +111,6 @@ impl Arguments {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let is_stopped = || stop.load(Ordering::Relaxed);
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &is_stopped)?;
-        receiver.delay = self.slow;
         let (mut waiting, ended) = (Waiting::new(self.wait), AtomicBool::new(false));
         let report = receiver.run(&ended, |receiver| {
             let is_waiting = !receiver.has_data();

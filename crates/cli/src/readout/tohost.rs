@@ -55,13 +55,7 @@ pub(crate) struct Arguments {
 struct Channel {
     name: String,
     reader: ToHost,
-    _announcement: Option<Announcement>,
-}
-
-struct ReadDone {
-    name: String,
-    account: FinalAccount,
-    view: CardView,
+    announcement: Option<Announcement>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -71,34 +65,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let stop = interrupt::flag();
     let page = arguments.network.metrics.served()?.unwrap_or_default();
-    let readers = arguments.readers(&scenario, &stop)?;
-    let channel = |(at, reader)| Channel::new(&scenario, at, reader, &arguments.network);
-    let channels = readers.into_iter().map(channel).collect::<Result<Vec<_>, _>>()?;
+    let mut channels = arguments.channels(&scenario, &stop)?;
+    let cpus = arguments.pin.as_ref().map_or(&[][..], |list| &list.0);
+    let accounts: Vec<_> = std::thread::scope(|scope| {
+        let threads = channels.iter_mut().enumerate().map(|(nth, channel)| {
+            let cpu = cpus.get(nth % cpus.len().max(1)).copied();
+            let (stop, page) = (&stop, &page);
+            scope.spawn(move || arguments.read(channel, cpu, stop, page))
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().expect("readers do not panic")).collect()
+    });
     let mut judgement = Judgement::Passed;
-    for done in arguments.read_all(channels, &stop, &page) {
-        let done = done?;
-        let verdict = arguments.verdict(&done.account, &done.view);
+    for (channel, account) in channels.iter().zip(accounts) {
+        let (account, view) = (account?, channel.reader.card());
+        let verdict = arguments.verdict(&account, &view);
         judgement = judgement.max(verdict.judgement());
-        let line = json_line(&done, &verdict);
-        emit(&match arguments.network.json {
-            true => format!("{line}\n"),
-            false => text(&done, &line, &verdict),
+        let line = json_line(&channel.name, &account, &view, &verdict);
+        let ledgers = || ledger_text(&account.ledgers());
+        emit(&match (arguments.network.json, account.card_is_lost) {
+            (true, _) => format!("{line}\n"),
+            (false, true) => format!("{}\n{} {verdict}\n", channel.name, listed(&line)),
+            (false, false) => {
+                format!("{}\n{}{} {verdict}\n", channel.name, listed(&line), ledgers())
+            }
         })?;
     }
     Ok(judgement.exit(&stop))
 }
 
 impl Arguments {
-    /// Readers of the card's channels; none after a signal.
-    fn readers(
-        &self,
-        scenario: &Scenario,
-        stop: &AtomicBool,
-    ) -> Result<Vec<(usize, ToHost)>, Failure> {
-        let all = || (0..channel_ids(scenario).len()).collect();
-        let mut readers = Vec::new();
+    /// Opens the card's channels; none after a signal.
+    fn channels(&self, scenario: &Scenario, stop: &AtomicBool) -> Result<Vec<Channel>, Failure> {
+        let ids = channel_ids(scenario);
+        let mut channels = Vec::new();
         let mut waiting = Waiting::new(self.wait);
-        for at in self.channels.clone().unwrap_or_else(all) {
+        for at in self.channels.clone().unwrap_or_else(|| (0..ids.len()).collect()) {
             let port = loop {
                 match remote::connect(&self.card, scenario, at) {
                     Err(RemoteError::Absent(_)) if !waiting.is_over() => {
@@ -111,40 +113,35 @@ impl Arguments {
                     return Ok(Vec::new());
                 }
             };
-            readers.push((at, chain::reader_of(scenario, port, at).map_err(Failure::refused)?));
+            let reader = chain::reader_of(scenario, port, at).map_err(Failure::refused)?;
+            let name = format!("tohost {}:{}.{}", scenario.name, ids[at].device, ids[at].channel);
+            let address = reader.address();
+            tell(&format!("{name} publishes at {address} ({})", reader.facts()));
+            let announcement = match &self.network.bus_dir {
+                Some(directory) => {
+                    let hello = chain::hello(scenario, at);
+                    let address = reachable(address);
+                    let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
+                    Some(bus::announce(directory, &entry).map_err(Failure::refused)?)
+                }
+                None => None,
+            };
+            channels.push(Channel { name, reader, announcement });
         }
-        Ok(readers)
-    }
-
-    fn read_all(
-        &self,
-        channels: Vec<Channel>,
-        stop: &AtomicBool,
-        page: &Page,
-    ) -> Vec<Result<ReadDone, Failure>> {
-        let cpus = self.pin.as_ref().map_or(&[][..], |list| &list.0);
-        std::thread::scope(|scope| {
-            let each = channels.into_iter().enumerate();
-            let threads = each.map(|(nth, channel)| {
-                let cpu = cpus.get(nth % cpus.len().max(1)).copied();
-                scope.spawn(move || self.read(channel, cpu, stop, page))
-            });
-            let threads: Vec<_> = threads.collect();
-            threads.into_iter().map(|thread| thread.join().expect("a reader panicked")).collect()
-        })
+        Ok(channels)
     }
 
     fn read(
         &self,
-        channel: Channel,
+        channel: &mut Channel,
         cpu: Option<u32>,
         stop: &AtomicBool,
         page: &Page,
-    ) -> Result<ReadDone, Failure> {
+    ) -> Result<FinalAccount, Failure> {
         // The others would wait for this one's channel.
         let stop_all = || stop.store(true, Ordering::Relaxed);
         chain::pin(cpu).inspect_err(|_| stop_all()).map_err(Failure::refused)?;
-        let Channel { name, mut reader, .. } = channel;
+        let Channel { name, reader, announcement } = channel;
         let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
         let account = reader.run(stop, !self.no_wait, |reader| {
             if !self.no_wait && !reader.has_begun() && missing.is_none() {
@@ -154,18 +151,18 @@ impl Arguments {
                     stop_all();
                 }
             }
-            tell_notes(&name, reader);
-            show_progress(reader, &name, page);
+            tell_notes(name, reader);
+            show_progress(reader, name, page);
         });
-        tell_notes(&name, &mut reader);
+        tell_notes(name, reader);
+        *announcement = None;
         if let Some(elinks) = missing {
             return Err(Failure::refused(format!(
                 "{name}: no subscriber of {elinks} within {}; subscribe to all, give --wait more time, or begin without them by --no-wait",
                 waiting.limit_text()
             )));
         }
-        let view = reader.card();
-        Ok(ReadDone { name, account, view })
+        Ok(account)
     }
 
     fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
@@ -195,32 +192,15 @@ impl Arguments {
     }
 }
 
-impl Channel {
-    fn new(
-        scenario: &Scenario,
-        at: usize,
-        reader: ToHost,
-        network: &Network,
-    ) -> Result<Channel, Failure> {
-        let id = channel_ids(scenario)[at];
-        let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
-        let mut address = reader.address();
-        tell(&format!("{name} publishes at {address} ({})", reader.facts()));
-        let Some(directory) = &network.bus_dir else {
-            return Ok(Channel { name, reader, _announcement: None });
-        };
-        // An address that listens everywhere says nothing to others: they get the name of this
-        // host.
-        for any in ["0.0.0.0:", "[::]:"] {
-            if let Some(port) = address.strip_prefix(any) {
-                let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-                address = format!("{}:{port}", host.trim());
-            }
+/// Address for other hosts: one that listens everywhere gets the name of this host.
+fn reachable(address: String) -> String {
+    let everywhere = ["0.0.0.0:", "[::]:"];
+    match everywhere.iter().find_map(|any| address.strip_prefix(any)) {
+        Some(port) => {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            format!("{}:{port}", host.trim())
         }
-        let hello = chain::hello(scenario, at);
-        let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
-        let announcement = bus::announce(directory, &entry).map_err(Failure::refused)?;
-        Ok(Channel { name, reader, _announcement: Some(announcement) })
+        None => address,
     }
 }
 
@@ -261,8 +241,7 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
     publish(page, name, &values);
 }
 
-fn json_line(done: &ReadDone, verdict: &Verdict) -> Value {
-    let ReadDone { name, account, view } = done;
+fn json_line(name: &str, account: &FinalAccount, view: &CardView, verdict: &Verdict) -> Value {
     let [by_dma, by_fifo, busy] = view.dead;
     let ledgers = account.ledgers();
     let elinks = ledgers.iter().map(|(tag, ledger)| {
@@ -275,12 +254,4 @@ fn json_line(done: &ReadDone, verdict: &Verdict) -> Value {
         "elinks": elinks.collect::<Vec<_>>(), "subscriptions": account.subscriptions,
         "closes": account.closes(), "card_is_lost": account.card_is_lost, "verdict": verdict,
     })
-}
-
-fn text(done: &ReadDone, line: &Value, verdict: &Verdict) -> String {
-    let ledgers = match done.account.card_is_lost {
-        true => String::new(),
-        false => ledger_text(&done.account.ledgers()),
-    };
-    format!("{}\n{}{ledgers} {verdict}\n", done.name, listed(line))
 }
