@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::time::Duration;
 
 use daqmeter_campaign::{
@@ -14,7 +14,6 @@ use daqmeter_campaign::{
 use daqmeter_harness::{Context, Engine, Fault, StepPlan};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
-use daqmeter_record::jsonl::Writer;
 use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
 use daqmeter_report::export::{
     Cell, CellType, DataColumn, DataFrame, counters, samples, series, stages,
@@ -206,7 +205,7 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
 }
 
 struct Kept {
-    file: Option<Writer<File>>,
+    file: Option<File>,
     lines: Vec<String>,
     errors: Vec<String>,
 }
@@ -220,8 +219,9 @@ impl Watch for Kept {
     }
 
     fn record(&mut self, record: RunRecord) -> PyResult<()> {
-        if let Some(writer) = &mut self.file {
-            writer.write(&record).map_err(|error| PyOSError::new_err(error.to_string()))?;
+        if let Some(file) = &mut self.file {
+            file.write_all(&jsonl::to_line(&record))
+                .map_err(|error| PyOSError::new_err(error.to_string()))?;
         }
         self.lines.push(line(&record));
         Ok(())
@@ -233,14 +233,13 @@ impl Watch for Kept {
     }
 }
 
-fn append_to(path: &str) -> PyResult<Writer<File>> {
-    let opened = jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
+fn append_to(path: &str) -> PyResult<File> {
+    jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             PyOSError::new_err(format!("{path} is being written by another run"))
         }
         _ => PyOSError::new_err(format!("{path}: {error}")),
-    });
-    Ok(Writer::new(opened?))
+    })
 }
 
 /// Measures the points of a plan; returns their records as JSON texts, each appended to a file

@@ -6,13 +6,12 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use daqmeter_record::file::Replacement;
-use daqmeter_record::observed::join_last;
+use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 
 pub(crate) use crate::failure::{
@@ -73,22 +72,15 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
-    let (mut records, mut errors) = (Vec::new(), Vec::new());
-    let each = |line: Result<RunRecord, jsonl::LineError>| {
-        match line {
-            Ok(record) => records.push(record),
-            Err(error) => errors.push(error),
-        }
-        join_last(&mut records);
-        ControlFlow::Continue(())
-    };
-    if path.as_os_str() == "-" {
-        jsonl::each_printable(io::stdin().lock(), each).map_err(refused)?;
+    let contents = if path.as_os_str() == "-" {
+        jsonl::read_printable(io::stdin().lock())
     } else {
         let file = File::open(path).map_err(refused)?;
-        jsonl::each_printable(io::BufReader::with_capacity(1 << 20, file), each)
-            .map_err(refused)?;
-    }
+        jsonl::read_printable(io::BufReader::with_capacity(1 << 20, file))
+    };
+    let jsonl::Contents { records: parts, errors } = contents.map_err(refused)?;
+    let mut records = Vec::new();
+    parts.into_iter().for_each(|part| push_or_join(&mut records, part));
     for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use daqmeter_campaign::{PlannedPoint, Watch};
 use daqmeter_harness::{Context, Fault};
-use daqmeter_record::observed::join_last;
+use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -89,8 +89,7 @@ impl Recorder {
         }
         let line = jsonl::to_line(&record);
         let written = self.file.as_mut().map_or(Ok(()), |file| file.write(&line));
-        self.records.push(jsonl::printable(record));
-        join_last(&mut self.records);
+        push_or_join(&mut self.records, jsonl::printable(record));
         if self.recording.json {
             emit(&String::from_utf8_lossy(&line))?;
         }

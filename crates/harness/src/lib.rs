@@ -32,6 +32,7 @@ mod text_file;
 pub mod variants;
 mod watched;
 
+pub use daqmeter_record::is_default;
 pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
@@ -40,9 +41,7 @@ pub use engine::{
 pub use facts::Context;
 pub use null::NullRequest;
 pub use observe::Observer;
-pub use request::{
-    Engine, Problem, Request, check_lanes, did_you_mean, is_default, is_one, nearest_of, one,
-};
+pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, is_one, nearest_of, one};
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag, ordered};
 pub use shipped::{Shipped, TomlText};

@@ -180,11 +180,6 @@ pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
     Problem::unless_within(name, lanes as u64, 1..=max_lanes())
 }
 
-/// Serves `skip_serializing_if`: a record may omit the usual value.
-pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 /// Serves `serde(default)` of numbers that are usually 1: lanes, blocks in a call.
 pub fn one<T: From<u8>>() -> T {
     T::from(1)
@@ -313,7 +308,7 @@ mod tests {
     #[serde(default)]
     struct Crew {
         /// Sailors on board
-        #[serde(skip_serializing_if = "is_default")]
+        #[serde(skip_serializing_if = "crate::is_default")]
         sailors: u64,
     }
 
@@ -331,7 +326,7 @@ mod tests {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rate_hz: Option<f64>,
         /// At night
-        #[serde(default, skip_serializing_if = "is_default")]
+        #[serde(default, skip_serializing_if = "crate::is_default")]
         night: bool,
         #[serde(flatten)]
         crew: Crew,

@@ -20,11 +20,9 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::explain::{
-    Explanation, Interval, LimitAnswer, PathLoad, PathSystem, Seen, explain,
-};
+use daqmeter_path::explain::{Explanation, PathLoad, Seen, explain};
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::resources::What;
+use daqmeter_record::path::{Interval, LimitFound, What};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
@@ -93,20 +91,14 @@ struct Chain {
     slower: Vec<(u64, f64)>,
 }
 
-impl PathSystem for Chain {
-    type Error = String;
-
-    fn run(&mut self, load: PathLoad) -> Result<Seen, String> {
-        let mut request = PathRequest {
+impl Chain {
+    fn run(&self, load: PathLoad) -> Result<Seen, String> {
+        let request = PathRequest {
             unpaced: true,
             slower: self.slower.clone(),
             ..PathRequest::new(&self.path, self.seconds)
         };
-        match load {
-            PathLoad::Free => {}
-            PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
-            PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
-        }
+        let request = load.of(request, &self.path);
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
         let context = Context::default();
         let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
@@ -114,8 +106,7 @@ impl PathSystem for Chain {
         if !record.ledgers.iter().all(|ledger| ledger.closes()) {
             return Err("a ledger does not close".to_owned());
         }
-        let run = record.path.ok_or("no run")?;
-        Ok(Seen::of(&run))
+        Seen::of(&record).ok_or("no run".to_owned())
     }
 }
 
@@ -156,8 +147,8 @@ fn main() {
         let path = Path::load(files[1].to_str().unwrap()).unwrap();
         let parts = path.parts();
         let slower = case.put.slower();
-        let mut chain = Chain { path, seconds, slower };
-        let explained = explain(&mut chain, &parts, |round| round < rounds);
+        let chain = Chain { path, seconds, slower };
+        let explained = explain(|load| chain.run(load), &parts, |round| round < rounds);
         let explained = match explained {
             Ok(explained) => explained,
             Err(error) => {
@@ -166,10 +157,10 @@ fn main() {
             }
         };
         let (found, named) = match &explained.answer {
-            LimitAnswer::Limit(what) if case.is_right(what) => (0, what.text()),
-            LimitAnswer::Limit(what) => (1, what.text()),
-            LimitAnswer::NoSingle => (1, "no single one".to_owned()),
-            LimitAnswer::CannotTell => (2, "cannot tell".to_owned()),
+            LimitFound::Limit(what) if case.is_right(what) => (0, what.text()),
+            LimitFound::Limit(what) => (1, what.text()),
+            LimitFound::NoSingleOne => (1, "no single one".to_owned()),
+            LimitFound::CannotTell => (2, "cannot tell".to_owned()),
         };
         counts[found] += 1;
         println!(

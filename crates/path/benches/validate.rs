@@ -17,9 +17,9 @@ use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::explain::{LimitAnswer, PathLoad, PathSystem, Seen, explain};
+use daqmeter_path::explain::{PathLoad, Seen, explain};
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::resources::What;
+use daqmeter_record::path::{LimitFound, What};
 use daqmeter_stats::{Random, median};
 
 /// Time for an answer: the default of `path explain`.
@@ -40,21 +40,13 @@ impl Chain {
     }
 }
 
-impl PathSystem for Chain {
-    type Error = String;
-
-    fn run(&mut self, load: PathLoad) -> Result<Seen, String> {
-        let mut request = PathRequest::new(&self.path, self.seconds);
-        match load {
-            PathLoad::Free => {}
-            PathLoad::Slowed { element, ns } => request.slower = vec![(element as u64, ns)],
-            PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
-        }
+impl Chain {
+    fn run(&self, load: PathLoad) -> Result<Seen, String> {
+        let request = load.of(PathRequest::new(&self.path, self.seconds), &self.path);
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
         let context = Context::default();
         let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
-        let run = record.map_err(|error| error.to_string())?.path.ok_or("no run")?;
-        Ok(Seen::of(&run))
+        Seen::of(&record.map_err(|error| error.to_string())?).ok_or("no run".to_owned())
     }
 }
 
@@ -160,12 +152,12 @@ fn main() -> Result<(), String> {
         let text = case.text(Some(case.times * block_ns * threads));
         let mut with = Chain::new(folder.path(), "with.toml", &text, seconds);
         let (parts, begin) = (with.path.parts(), Instant::now());
-        let explained = explain(&mut with, &parts, |_| begin.elapsed() < BUDGET)?;
+        let explained = explain(|load| with.run(load), &parts, |_| begin.elapsed() < BUDGET)?;
         let (found, named) = match &explained.answer {
-            LimitAnswer::Limit(what) if case.put.is_limit(what) => (0, what.text()),
-            LimitAnswer::Limit(what) => (1, what.text()),
-            LimitAnswer::NoSingle => (1, "no single one".to_owned()),
-            LimitAnswer::CannotTell => (2, "cannot tell".to_owned()),
+            LimitFound::Limit(what) if case.put.is_limit(what) => (0, what.text()),
+            LimitFound::Limit(what) => (1, what.text()),
+            LimitFound::NoSingleOne => (1, "no single one".to_owned()),
+            LimitFound::CannotTell => (2, "cannot tell".to_owned()),
         };
         counts[found] += 1;
         let real = real_gain(&mut with, &mut without)?;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::path::{End, PathThread};
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::memory::Pages;
 
 use crate::account::Account;
 use crate::added_work::Spin;
@@ -20,13 +19,12 @@ use crate::definition::{Element, Path};
 use crate::element::Work;
 use crate::expected::expected;
 use crate::kinds::SourceKind;
-use crate::outcome::{Ended, Names, ended};
-use crate::ring::{Inlet, Outlet, link};
+use crate::outcome::{Ended, ended};
+use crate::ring::{Blocks, Inlet, link};
 use crate::shared::{How, Shared, Sums};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::stages::work;
-use crate::stolen::Stolen;
 use crate::worker::{Done, FromSource, IntoSink, Role, Worker};
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
@@ -41,7 +39,6 @@ const STOP_GRACE_NS: u64 = 1_000_000_000;
 
 pub(crate) struct Chain {
     shared: Arc<Shared>,
-    names: Names,
     gate: Arc<Gate>,
     cuts: Cuts,
     patience_ns: u64,
@@ -51,7 +48,6 @@ pub(crate) struct Chain {
     /// Gate that holds threads that are done until all are: the CPU time of an ended thread cannot
     /// be read.
     left: Arc<Gate>,
-    pub(crate) stolen: Stolen,
 }
 
 #[derive(Default)]
@@ -82,31 +78,22 @@ impl Gate {
 
 struct Building {
     workers: Vec<Worker>,
-    queues: Vec<Vec<(String, String)>>,
+    /// Threads whose blocks the next element takes.
     open: Vec<usize>,
-    buffers: usize,
-    pages: Pages,
-    out_bytes: usize,
-    part: Part,
-}
-
-#[derive(Clone, Default)]
-struct Part {
-    element: usize,
-    name: String,
-    end: Option<End>,
+    /// Blocks behind the last element.
+    blocks: Blocks,
+    /// Element, name and end of the threads that are added next.
+    part: PathThread,
 }
 
 impl Building {
     fn new(path: &Path) -> Building {
+        let (count, bytes) = (path.buffers, path.source.out_bytes);
         Building {
             workers: Vec::new(),
-            queues: Vec::new(),
             open: Vec::new(),
-            buffers: path.buffers,
-            pages: path.pages,
-            out_bytes: path.source.out_bytes,
-            part: Part::default(),
+            blocks: Blocks { count, bytes, pages: path.pages },
+            part: PathThread::default(),
         }
     }
 
@@ -118,22 +105,18 @@ impl Building {
         }
     }
 
+    /// Adds threads that take the blocks of the row before.
     fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], added: Spin) {
-        let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers, self.pages);
-        let first = self.workers.len();
-        let from: Vec<String> =
-            self.open.iter().map(|&at| self.workers[at].thread.name.clone()).collect();
-        for (&at, outlet) in self.open.iter().zip(outlets) {
+        let from = self.open.iter().map(|&at| self.workers[at].thread.name.clone());
+        let to = roles.iter().map(|(name, _)| name.clone());
+        let (outlets, inlets) = link(&Vec::from_iter(from), &Vec::from_iter(to), self.blocks);
+        for (at, outlet) in self.open.drain(..).zip(outlets) {
             self.workers[at].outlet = Some(outlet);
         }
-        let count = roles.len();
         for (at, ((name, role), inlet)) in roles.into_iter().zip(inlets).enumerate() {
-            let rings = (0..from.len().max(count)).filter(|ring| ring % count == at);
-            let queues = rings.map(|ring| (from[ring % from.len()].clone(), name.clone()));
-            self.queues.push(queues.collect());
+            self.open.push(self.workers.len());
             self.push(name, role, cpu(cpus, at), Some(inlet), added);
         }
-        self.open = (first..self.workers.len()).collect();
     }
 
     fn push(
@@ -144,34 +127,20 @@ impl Building {
         inlet: Option<Inlet>,
         added: Spin,
     ) {
-        self.workers.push(Worker {
-            thread: PathThread {
-                name,
-                cpu,
-                part: self.part.name.clone(),
-                element: self.part.element,
-                end: self.part.end,
-                ..PathThread::default()
-            },
-            role,
-            inlet,
-            outlet: None::<Outlet>,
-            makes: (self.buffers, self.out_bytes),
-            added,
-        });
+        let thread = PathThread { name, cpu, ..self.part.clone() };
+        self.workers.push(Worker { thread, role, inlet, outlet: None, added });
     }
 
     /// Begins the next element: the threads added from here on are its own.
     fn begin(&mut self, element: usize, name: &str) {
-        self.part = Part { element, name: name.to_owned(), end: None };
+        self.part = PathThread { element, part: name.to_owned(), ..PathThread::default() };
     }
 
     fn end(&mut self, name: &str, end: End) {
-        self.part = Part { name: name.to_owned(), end: Some(end), ..self.part };
+        (self.part.part, self.part.end) = (name.to_owned(), Some(end));
     }
 
     fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, added: Spin) {
-        self.out_bytes = stage.out_bytes;
         let count = works.len();
         let mut roles = Vec::new();
         for (at, work) in works.into_iter().enumerate() {
@@ -181,19 +150,21 @@ impl Building {
                 Work::Transform(work) => roles.push((name, Role::Transform(work))),
                 Work::Away(out, inward) => {
                     let (sender, labels) = sync_channel(LABELS);
-                    self.end(&format!("{name} out"), End::Out);
-                    let out = (format!("{name} out"), Role::Out(out, Some(sender)));
-                    self.row(vec![out], &stage.cpus, added);
-                    self.end(&format!("{name} in"), End::In);
-                    let role = Role::In(inward, Some(labels));
-                    let cpu = cpu(&stage.cpus, 1);
-                    self.push(format!("{name} in"), role, cpu, None, Spin::default());
-                    self.open = vec![self.workers.len() - 1];
-                    return;
+                    let (out_name, in_name) = (format!("{name} out"), format!("{name} in"));
+                    self.end(&out_name, End::Out);
+                    let out = Role::Out(out, Some(sender));
+                    self.row(vec![(out_name, out)], &stage.cpus, added);
+                    self.end(&in_name, End::In);
+                    self.open = vec![self.workers.len()];
+                    let inward = Role::In(inward, Some(labels));
+                    self.push(in_name, inward, cpu(&stage.cpus, 1), None, Spin::default());
                 }
             }
         }
-        self.row(roles, &stage.cpus, added);
+        if !roles.is_empty() {
+            self.row(roles, &stage.cpus, added);
+        }
+        self.blocks.bytes = stage.out_bytes;
     }
 }
 
@@ -213,11 +184,9 @@ impl Chain {
         let cuts = Cuts::default();
         let mut sources = sources(path)?;
         let sums = Arc::new(expected(path, &mut sources)?);
-        let streams = sources.iter().map(|(name, _)| name.clone()).collect();
         let mut building = Building::new(path);
         build(&mut building, path, how, sources, &sums.first, &cuts)?;
-        let names = Names { streams, ..Names::default() };
-        let (mut chain, lives) = Chain::built(path, how, building, sums, names);
+        let (mut chain, lives) = Chain::built(path, how, building, sums);
         chain.cuts = cuts;
         chain.spawn(lives, stop)?;
         Ok(chain)
@@ -241,17 +210,10 @@ impl Chain {
         building.alone(&stage.name, readers.collect(), &stage.cpus);
         building.begin(path.stages.len() + 1, &path.sink.name);
         building.alone(&path.sink.name, receivers.collect(), &path.sink.cpus);
-        let (sums, names) = (Arc::default(), Names::default());
-        Chain::built(path, how, building, sums, names)
+        Chain::built(path, how, building, Arc::default())
     }
 
-    fn built(
-        path: &Path,
-        how: &How,
-        building: Building,
-        sums: Arc<Sums>,
-        names: Names,
-    ) -> (Chain, Vec<Life>) {
+    fn built(path: &Path, how: &How, building: Building, sums: Arc<Sums>) -> (Chain, Vec<Life>) {
         let (done_in, done) = channel();
         let shared = Arc::new(Shared {
             is_over: AtomicBool::new(false),
@@ -266,7 +228,6 @@ impl Chain {
         let lives: Vec<Life> = building.workers.into_iter().enumerate().map(life).collect();
         let chain = Chain {
             shared,
-            names: Names { queues: building.queues, is_paced: how.rate_hz.is_some(), ..names },
             gate: Arc::default(),
             cuts: Cuts::default(),
             patience_ns: patience_ns(path),
@@ -274,7 +235,6 @@ impl Chain {
             workers: lives.len(),
             done,
             left: Arc::default(),
-            stolen: Stolen::default(),
         };
         (chain, lives)
     }
@@ -303,14 +263,10 @@ impl Chain {
     pub(crate) fn run(mut self, stop: &StopFlag) -> Ended {
         self.release();
         let (all, fault) = self.wait(stop);
-        let mut ended = ended(&self.names, all, fault);
-        ended.expected = self.shared.expected.clone();
-        ended.run.stolen_ns = self.stolen.since();
-        ended
+        ended(&self.shared, all, fault)
     }
 
     pub(crate) fn release(&self) {
-        self.stolen.begin();
         self.shared.begin_ns.store(monotonic_ns(), Ordering::Release);
         self.gate.open(true);
     }
@@ -483,9 +439,9 @@ impl Life {
             shared.is_over.store(true, Ordering::Relaxed);
         }
         let Worker { role, inlet, outlet, .. } = worker;
-        let seen = inlet.as_ref().map_or_else(Vec::new, |inlet| inlet.seen.clone());
+        let queues = inlet.iter().flat_map(Inlet::queues).cloned().collect();
         // The run waits for all threads, and so for this one.
-        let _ = done.send(Done { at, role, seen, thread, fault });
+        let _ = done.send(Done { at, role, queues, thread, fault });
         drop((inlet, outlet));
     }
 }

@@ -8,7 +8,6 @@ use daqmeter_record::units::{parse_bytes, parse_rate_hz};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
 use daqmeter_sys::memory::{Pages, buffers_bytes};
 
-use crate::explain::PathPart;
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 
 pub(crate) const MAX_BUFFERS: usize = 65_536;
@@ -51,6 +50,13 @@ pub(crate) struct Element<K> {
     pub(crate) cpus: Vec<u32>,
     pub(crate) out_bytes: usize,
     pub(crate) unit: Unit,
+}
+
+/// Element that can be slowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPart {
+    pub name: String,
+    pub threads: usize,
 }
 
 /// Content of blocks, by its name.
@@ -182,7 +188,7 @@ impl Path {
     }
 
     /// Bytes that are due per second if each stream has this rate.
-    pub fn due_bytes_per_s(&self, rate_hz: f64) -> f64 {
+    pub(crate) fn due_bytes_per_s(&self, rate_hz: f64) -> f64 {
         self.due_bytes() * self.streams() as f64 * rate_hz
     }
 

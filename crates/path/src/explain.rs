@@ -9,15 +9,14 @@
 //! them. The assumption whose slopes are nearest to those of the rounds is the answer, if that is
 //! certain; else there are more rounds.
 
-use daqmeter_record::PathRun;
-use daqmeter_record::resources::{MAX_USED, Resource, What, all_resources, least_without_ns};
+use daqmeter_record::RunRecord;
+use daqmeter_record::path::{Interval, LimitFound};
+use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
 use daqmeter_stats::trimmed_interval;
 
-pub trait PathSystem {
-    type Error;
-
-    fn run(&mut self, load: PathLoad) -> Result<Seen, Self::Error>;
-}
+use crate::definition::Path;
+pub use crate::definition::PathPart;
+use crate::engine::PathRequest;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PathLoad {
@@ -36,6 +35,18 @@ pub enum PathLoad {
     },
 }
 
+impl PathLoad {
+    /// Returns the request for such a run of its path.
+    pub fn of(self, mut request: PathRequest, path: &Path) -> PathRequest {
+        match self {
+            PathLoad::Free => {}
+            PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
+            PathLoad::Buffers { times } => request.with = path.with_more_buffers(times),
+        }
+        request
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     pub block_ns: f64,
@@ -44,45 +55,25 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Results of a run. A CPU that one thread has to itself is no resource beside that thread: no
-    /// other uses its rest.
-    pub fn of(run: &PathRun) -> Seen {
+    /// Results of a run; `None` for the record of something else. A CPU that one thread has to
+    /// itself is no resource beside that thread: no other uses its rest.
+    pub fn of(record: &RunRecord) -> Option<Seen> {
+        let run = record.path.as_deref()?;
         let is_shared = |resource: &Resource| match resource.what {
             What::Cpu(cpu) => run.threads.iter().filter(|one| one.cpu == Some(cpu)).count() > 1,
             _ => true,
         };
-        let mut resources = all_resources(run);
+        let mut resources = resources(record);
         resources.retain(is_shared);
-        Seen { block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64, resources }
+        Some(Seen { block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64, resources })
     }
 }
 
-/// A value with its interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// Mean of the rounds, without a fifth at either end from five rounds on.
-    pub mean: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Interval {
-    /// Interval (95 %) of independent values; without ends for fewer than two.
-    fn of(values: &[f64]) -> Interval {
-        Interval::with(values, 0.95)
-    }
-
-    fn with(values: &[f64], confidence: f64) -> Interval {
-        let interval = trimmed_interval(values, confidence);
-        let (mean, low, high) = interval.unwrap_or((f64::NAN, f64::NEG_INFINITY, f64::INFINITY));
-        Interval { mean, low, high }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathPart {
-    pub name: String,
-    pub threads: usize,
+/// Interval of independent values; without ends for fewer than two.
+fn interval(values: &[f64], confidence: f64) -> Interval {
+    let interval = trimmed_interval(values, confidence);
+    let (mean, low, high) = interval.unwrap_or((f64::NAN, f64::NEG_INFINITY, f64::INFINITY));
+    Interval { mean, low, high }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -105,28 +96,11 @@ pub struct Used {
     pub least_ns: Interval,
 }
 
-impl Used {
-    /// True if it would have worked more than all of its time: the estimate of its time per block
-    /// was too high. It is not taken for a limit.
-    pub fn is_refuted(&self) -> bool {
-        self.what.is_estimated() && self.used.low > MAX_USED
-    }
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum LimitAnswer {
-    /// This resource: it is used up, and the whole follows those elements that use it.
-    Limit(What),
-    /// No element moves the whole one for one, and no resource is used up.
-    NoSingle,
-    CannotTell,
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     pub slopes: Vec<Slope>,
     pub resources: Vec<Used>,
-    pub answer: LimitAnswer,
+    pub answer: LimitFound,
     pub block_ns: Interval,
     /// Factor by which the rate grows with eight times as many buffers.
     pub more_buffers: Interval,
@@ -145,17 +119,19 @@ const PRESENT: usize = 5;
 /// Least use of a limit: CPUs that threads share idle while one wakes up, up to a fifth of the time
 /// in the validation (`benches/validate.rs`).
 const MIN_USED: f64 = 0.8;
+/// Confidence of the intervals.
+const CONFIDENCE: f64 = 0.95;
 /// Certainty of an answer against each other one. It is looked at after each round.
 const CERTAINTY: f64 = 0.99;
 
 /// Runs the path in all ways, round by round, until there is an answer or the caller wants no more
 /// after [`MIN_ROUNDS`].
-pub fn explain<S: PathSystem>(
-    system: &mut S,
+pub fn explain<E>(
+    mut run: impl FnMut(PathLoad) -> Result<Seen, E>,
     parts: &[PathPart],
-    mut wants_more: impl FnMut(usize) -> bool,
-) -> Result<Explanation, S::Error> {
-    let first = system.run(PathLoad::Free)?;
+    wants_more: impl Fn(usize) -> bool,
+) -> Result<Explanation, E> {
+    let first = run(PathLoad::Free)?;
     let mut seen = Rounds {
         parts,
         free: vec![first],
@@ -163,9 +139,9 @@ pub fn explain<S: PathSystem>(
         more_buffers: Vec::new(),
     };
     for round in 1.. {
-        seen.round(system, round as u64)?;
+        seen.round(&mut run, round as u64)?;
         let explained = seen.explained();
-        let is_open = explained.answer == LimitAnswer::CannotTell;
+        let is_open = explained.answer == LimitFound::CannotTell;
         if round >= MIN_ROUNDS && !(is_open && wants_more(round)) {
             return Ok(explained);
         }
@@ -183,7 +159,11 @@ struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    fn round<S: PathSystem>(&mut self, system: &mut S, seed: u64) -> Result<(), S::Error> {
+    fn round<E>(
+        &mut self,
+        run: &mut impl FnMut(PathLoad) -> Result<Seen, E>,
+        seed: u64,
+    ) -> Result<(), E> {
         let slowed = (0..self.parts.len()).map(Some);
         for (_, element) in daqmeter_harness::ordered(slowed.chain([None]).collect(), seed) {
             let added_ns = SHARE * self.present_ns();
@@ -196,8 +176,8 @@ impl Rounds<'_> {
                 None => PathLoad::Buffers { times: MORE_BUFFERS },
             };
             let before_ns = self.free[self.free.len() - 1].block_ns;
-            let changed_ns = system.run(load)?.block_ns;
-            self.free.push(system.run(PathLoad::Free)?);
+            let changed_ns = run(load)?.block_ns;
+            self.free.push(run(PathLoad::Free)?);
             let beside_ns = f64::midpoint(before_ns, self.free[self.free.len() - 1].block_ns);
             match element {
                 Some(element) => self.slopes[element].push((changed_ns - beside_ns) / added_ns),
@@ -216,18 +196,19 @@ impl Rounds<'_> {
     fn explained(&self) -> Explanation {
         let slope = |(part, slopes): (&PathPart, &Vec<f64>)| Slope {
             name: part.name.clone(),
-            slope: Interval::of(slopes),
+            slope: interval(slopes, CONFIDENCE),
         };
         let resources = self.used();
-        let more_buffers = Interval::of(&self.more_buffers);
+        let more_buffers = interval(&self.more_buffers, CONFIDENCE);
         let answer = self.answer(&resources, more_buffers);
         Explanation {
             slopes: self.parts.iter().zip(&self.slopes).map(slope).collect(),
             block_ns: each(&self.free, |seen| seen.block_ns),
             gain: match &answer {
-                LimitAnswer::Limit(What::Buffers) => None,
-                LimitAnswer::Limit(what) => Some(each(&self.free, |seen| gain(seen, what)).mean),
-                LimitAnswer::NoSingle | LimitAnswer::CannotTell => None,
+                LimitFound::Limit(What::Buffers)
+                | LimitFound::NoSingleOne
+                | LimitFound::CannotTell => None,
+                LimitFound::Limit(what) => Some(each(&self.free, |seen| gain(seen, what)).mean),
             },
             runs: self.free.len() + (self.parts.len() + 1) * self.more_buffers.len(),
             more_buffers,
@@ -248,10 +229,9 @@ impl Rounds<'_> {
         self.free[0].resources.iter().enumerate().map(used).collect()
     }
 
-    fn answer(&self, used: &[Used], more_buffers: Interval) -> LimitAnswer {
-        let mut possible: Vec<usize> = (0..used.len())
-            .filter(|&at| !used[at].is_refuted() && used[at].occupied.high >= MIN_USED)
-            .collect();
+    fn answer(&self, used: &[Used], more_buffers: Interval) -> LimitFound {
+        let mut possible: Vec<usize> =
+            (0..used.len()).filter(|&at| used[at].occupied.high >= MIN_USED).collect();
         possible.sort_by(|a, b| used[*b].used.mean.total_cmp(&used[*a].used.mean));
         // Of those that the path would follow in the same way the most used one.
         let mut known: Vec<Vec<f64>> = Vec::new();
@@ -272,10 +252,10 @@ impl Rounds<'_> {
             all.iter().filter(|(other, _)| other != at).all(|(_, other)| leads(this, other))
         });
         match found {
-            Some((Some(at), _)) => LimitAnswer::Limit(used[*at].what.clone()),
-            Some((None, _)) if more_buffers.low > 1.0 => LimitAnswer::Limit(What::Buffers),
-            Some((None, _)) => LimitAnswer::NoSingle,
-            None => LimitAnswer::CannotTell,
+            Some((Some(at), _)) => LimitFound::Limit(used[*at].what.clone()),
+            Some((None, _)) if more_buffers.low > 1.0 => LimitFound::Limit(What::Buffers),
+            Some((None, _)) => LimitFound::NoSingleOne,
+            None => LimitFound::CannotTell,
         }
     }
 
@@ -289,7 +269,7 @@ impl Rounds<'_> {
     /// was nearly one before.
     fn expected(&self, limit: usize, used: &[Used]) -> Vec<f64> {
         let slope = |(element, own): (usize, f64)| {
-            let others = (0..used.len()).filter(|at| *at != limit && !used[*at].is_refuted());
+            let others = (0..used.len()).filter(|at| *at != limit);
             let after = others
                 .map(|at| used[at].used.mean.min(1.0) + SHARE * self.moves(at)[element])
                 .fold(1.0 + SHARE * own, f64::max);
@@ -314,7 +294,7 @@ impl Rounds<'_> {
             nearer.sum()
         };
         let rounds: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
-        Interval::with(&rounds, CERTAINTY)
+        interval(&rounds, CERTAINTY)
     }
 }
 
@@ -326,24 +306,22 @@ fn need(part: usize, used: &[Used]) -> f64 {
 
 fn each(runs: &[Seen], of: impl Fn(&Seen) -> f64) -> Interval {
     let values: Vec<f64> = runs.iter().map(of).collect();
-    Interval::of(&values)
+    interval(&values, CONFIDENCE)
 }
 
 /// Factor by which the path would be faster without its limit, by a block's needs of everything
 /// else.
 fn gain(seen: &Seen, limit: &What) -> f64 {
-    let is_sound =
-        |one: &&Resource| !one.what.is_estimated() || one.least_ns() <= MAX_USED * seen.block_ns;
-    let sound: Vec<Resource> = seen.resources.iter().filter(is_sound).cloned().collect();
+    let all = &seen.resources;
     let next_ns = match limit {
         What::Threads { .. } => {
-            let own = sound.iter().find(|one| one.what == *limit);
+            let own = all.iter().find(|one| one.what == *limit);
             let elements = own.map(|one| one.uses.keys().copied().collect::<Vec<_>>());
-            least_without_ns(&sound, &elements.unwrap_or_default())
+            least_without_ns(all, &elements.unwrap_or_default())
         }
-        What::Between { element, .. } => least_without_ns(&sound, &[*element]),
-        What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Memory | What::Buffers => {
-            let others = sound.iter().filter(|resource| resource.what != *limit);
+        What::Between { element, .. } => least_without_ns(all, &[*element]),
+        What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Buffers => {
+            let others = all.iter().filter(|resource| resource.what != *limit);
             others.map(Resource::least_ns).fold(0.0, f64::max)
         }
     };
@@ -355,6 +333,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::convert::Infallible;
 
+    use daqmeter_record::path::LinkBy;
     use daqmeter_record::resources::bottleneck;
     use daqmeter_stats::Random;
 
@@ -366,7 +345,7 @@ mod tests {
         needs_ns: Vec<f64>,
         threads: Vec<usize>,
         cpus: Option<f64>,
-        memory_ns: f64,
+        link_ns: f64,
         /// Time per block of something that is no resource.
         hidden_ns: f64,
         noise: f64,
@@ -383,7 +362,7 @@ mod tests {
                 needs_ns: needs_ns.to_vec(),
                 threads: vec![1; needs_ns.len()],
                 cpus: None,
-                memory_ns: 0.0,
+                link_ns: 0.0,
                 hidden_ns: 0.0,
                 noise,
                 drift: 0.0,
@@ -397,10 +376,11 @@ mod tests {
             let part =
                 |(at, &threads): (usize, &usize)| PathPart { name: format!("part {at}"), threads };
             let parts: Vec<PathPart> = self.threads.iter().enumerate().map(part).collect();
-            explain(&mut self, &parts, |round| round < rounds).unwrap()
+            let Ok(explained) = explain(|load| self.run(load), &parts, |round| round < rounds);
+            explained
         }
 
-        fn answer(self) -> LimitAnswer {
+        fn answer(self) -> LimitFound {
             self.explained(8).answer
         }
 
@@ -414,7 +394,7 @@ mod tests {
                 needs.iter().zip(&self.threads).enumerate().map(row).collect();
             let uses = needs.iter().copied().enumerate().collect();
             all.extend(self.cpus.map(|capacity| resource(What::AllCpus, capacity, uses)));
-            all.push(resource(What::Memory, 1.0, BTreeMap::from([(0, self.memory_ns)])));
+            all.push(resource(link(), 1.0, BTreeMap::from([(0, self.link_ns)])));
             all
         }
     }
@@ -423,13 +403,15 @@ mod tests {
         What::Threads { element, name: format!("part {element}") }
     }
 
-    fn limit(element: usize) -> LimitAnswer {
-        LimitAnswer::Limit(threads_of(element))
+    fn link() -> What {
+        What::Link { element: 0, name: "PCIe".to_owned(), by: LinkBy::Sysfs }
     }
 
-    impl PathSystem for Simulated {
-        type Error = Infallible;
+    fn limit(element: usize) -> LimitFound {
+        LimitFound::Limit(threads_of(element))
+    }
 
+    impl Simulated {
         fn run(&mut self, load: PathLoad) -> Result<Seen, Infallible> {
             self.runs += 1;
             let drift = 1.0 + self.drift * f64::from(self.runs);
@@ -463,22 +445,21 @@ mod tests {
     #[test]
     fn each_kind_of_limit_is_named_and_what_is_no_resource_is_no_single_one() {
         let quiet = |needs: &[f64]| Simulated::new(needs, 0.005);
-        let memory = LimitAnswer::Limit(What::Memory);
-        let buffers = LimitAnswer::Limit(What::Buffers);
+        let buffers = LimitFound::Limit(What::Buffers);
         let three = [1000.0, 1600.0, 900.0];
         let alike = [1000.0, 1100.0, 1050.0];
         for (system, wanted) in [
             (Simulated { threads: vec![1, 3, 1], ..quiet(&[1000.0, 4800.0, 900.0]) }, limit(1)),
-            (Simulated { memory_ns: 2000.0, ..quiet(&three) }, memory),
-            (Simulated { memory_ns: 800.0, ..quiet(&three) }, limit(1)),
-            (Simulated { hidden_ns: 3200.0, ..quiet(&three) }, LimitAnswer::NoSingle),
+            (Simulated { link_ns: 2000.0, ..quiet(&three) }, LimitFound::Limit(link())),
+            (Simulated { link_ns: 800.0, ..quiet(&three) }, limit(1)),
+            (Simulated { hidden_ns: 3200.0, ..quiet(&three) }, LimitFound::NoSingleOne),
             (Simulated { lockstep: 0.7, ..quiet(&alike) }, buffers),
             // A resource that is used up is the limit for any gain of more buffers.
             (Simulated { lockstep: 0.4, ..quiet(&three) }, limit(1)),
             // Two equal parts are a tie, and a part just below the limit is none.
-            (quiet(&[1000.0, 1600.0, 1600.0]), LimitAnswer::CannotTell),
+            (quiet(&[1000.0, 1600.0, 1600.0]), LimitFound::CannotTell),
             (quiet(&[1000.0, 1600.0, 1440.0]), limit(1)),
-            (Simulated::new(&three, 0.4), LimitAnswer::CannotTell),
+            (Simulated::new(&three, 0.4), LimitFound::CannotTell),
         ] {
             assert_eq!(system.answer(), wanted);
         }
@@ -489,7 +470,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0; 4], 0.005);
         system.cpus = Some(2.0);
         let explained = system.explained(8);
-        assert_eq!(explained.answer, LimitAnswer::Limit(What::AllCpus), "{explained:?}");
+        assert_eq!(explained.answer, LimitFound::Limit(What::AllCpus), "{explained:?}");
         // With twice the CPUs each part is a limit.
         assert!((explained.gain.unwrap() - 2.0).abs() < 0.05, "{explained:?}");
         let explained = Simulated::new(&[1000.0, 1600.0, 1280.0], 0.002).explained(8);
@@ -516,7 +497,7 @@ mod tests {
             system.random = Random::new(seed as u64);
             match system.explained(12).answer {
                 found if found == limit(slow) => right += 1,
-                LimitAnswer::CannotTell => {}
+                LimitFound::CannotTell => {}
                 _ => wrong += 1,
             }
         }

@@ -54,7 +54,6 @@ impl ReadOut {
         if let Some(mut chain) = state.chain.take() {
             let (all, fault) = chain.wait(stop);
             state.came = Came::of(all, self.lanes, fault);
-            state.came.stolen_ns = chain.stolen.since();
         }
         state
     }

@@ -40,7 +40,6 @@ mod shared;
 mod sinks;
 mod sources;
 mod stages;
-mod stolen;
 mod sum;
 mod udp;
 mod worker;

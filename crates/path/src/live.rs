@@ -2,7 +2,6 @@
 //! and readers, its transport between readers and receivers. A path gives them its threads
 //! (`card.rs`), and closes their ledgers.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,7 +44,6 @@ pub(crate) struct Came {
     pub(crate) readers: Vec<Option<ReaderDone>>,
     pub(crate) received: Vec<(Report, CpuLoad)>,
     pub(crate) fault: Option<Fault>,
-    pub(crate) stolen_ns: BTreeMap<u32, u64>,
 }
 
 /// Request of the card: the path's transport and rate are its own.
@@ -190,7 +188,6 @@ impl Live {
             latency_max_ns: latency_ns.max(),
             is_paced: true,
             cpus: daqmeter_sys::available::cpus(),
-            stolen_ns: came.stolen_ns.clone(),
             threads,
             ..PathRun::default()
         }

@@ -3,22 +3,13 @@
 use std::sync::Arc;
 
 use daqmeter_harness::Fault;
-use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
+use daqmeter_record::path::{Bucket, PathRun};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
 use crate::element::Sink;
-use crate::shared::Sums;
-use crate::worker::{Arrived, Done, Role};
-
-/// Facts of the run that the threads do not know.
-#[derive(Default)]
-pub(crate) struct Names {
-    pub(crate) streams: Vec<String>,
-    /// Both ends of the queues of each thread that takes.
-    pub(crate) queues: Vec<Vec<(String, String)>>,
-    pub(crate) is_paced: bool,
-}
+use crate::shared::{Shared, Sums};
+use crate::worker::{Done, IntoSink, Role};
 
 pub(crate) struct Ended {
     pub(crate) fault: Option<Fault>,
@@ -40,20 +31,20 @@ impl Ended {
     }
 }
 
-pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ended {
-    let queues = queues(names, &all);
-    let (mut threads, mut sources, mut sink) = (Vec::new(), Vec::new(), None);
+pub(crate) fn ended(shared: &Shared, all: Vec<Done>, fault: Option<Fault>) -> Ended {
+    let (mut run, mut sources, mut sink) = (PathRun::default(), Vec::new(), None);
     for done in all {
-        threads.push(done.thread);
+        run.queues.extend(done.queues);
+        let name = done.thread.name.clone();
+        run.threads.push(done.thread);
         match done.role {
-            Role::Source(source) => sources.push(source),
+            Role::Source(source) => sources.push((name, source)),
             Role::Sink(into) => sink = Some(into),
             _ => {}
         }
     }
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
-    for mut from in sources {
-        let name = &names.streams[from.stream];
+    for (name, mut from) in sources {
         let delivered = sink.as_ref().map_or(0, |sink| sink.arrived.delivered[from.stream]);
         let mut ledger =
             Ledger { issued: from.issued, delivered, ..Ledger::new(format!("blocks of {name}")) };
@@ -73,13 +64,13 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
     }
     counters.extend(sink.iter().flat_map(|sink| sink.sink.counters()));
     Ended {
-        run: run(names, threads, queues, sink.as_ref().map(|sink| &sink.arrived)),
+        run: PathRun { is_paced: shared.how.rate_hz.is_some(), ..with_blocks(run, sink.as_ref()) },
         ledgers,
         counters,
         notes: sink.iter().filter_map(|sink| sink.sink.note()).collect(),
         fault,
         sink: sink.map(|sink| sink.sink),
-        expected: Arc::default(),
+        expected: shared.expected.clone(),
     }
 }
 
@@ -88,35 +79,23 @@ pub(crate) fn buckets(histogram: &LogHistogram) -> Vec<Bucket> {
     histogram.buckets().map(bucket).collect()
 }
 
-fn run(
-    names: &Names,
-    threads: Vec<PathThread>,
-    queues: Vec<PathQueue>,
-    sink: Option<&Arrived>,
-) -> PathRun {
-    PathRun {
-        wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
-        payload_bytes: sink.map_or(0, |sink| sink.payload_bytes),
-        blocks: sink.map_or(0, |sink| sink.blocks),
-        events: sink.map_or(0, |sink| sink.events),
-        verified_blocks: sink.map_or(0, |sink| sink.verified),
-        latency: sink.map_or_else(Vec::new, |sink| buckets(&sink.latency_ns)),
-        latency_max_ns: sink.map_or(0, |sink| sink.latency_ns.max()),
-        is_paced: names.is_paced,
+/// Adds what came to the sink, and the times and CPUs of all threads.
+fn with_blocks(run: PathRun, sink: Option<&IntoSink>) -> PathRun {
+    let run = PathRun {
+        wall_ns: run.threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
         cpus: daqmeter_sys::available::cpus(),
-        threads,
-        queues,
-        ..PathRun::default()
-    }
-}
-
-fn queues(names: &Names, all: &[Done]) -> Vec<PathQueue> {
-    let inlets = all.iter().filter(|done| !done.seen.is_empty());
-    let queue = |((from, to), seen): (&(String, String), &Vec<u64>)| PathQueue {
-        from: from.clone(),
-        to: to.clone(),
-        seen: seen.clone(),
+        ..run
     };
-    let of_inlet = inlets.zip(&names.queues);
-    of_inlet.flat_map(|(done, names)| names.iter().zip(&done.seen).map(queue)).collect()
+    let Some(arrived) = sink.map(|sink| &sink.arrived) else {
+        return run;
+    };
+    PathRun {
+        payload_bytes: arrived.payload_bytes,
+        blocks: arrived.blocks,
+        events: arrived.events,
+        verified_blocks: arrived.verified,
+        latency: buckets(&arrived.latency_ns),
+        latency_max_ns: arrived.latency_ns.max(),
+        ..run
+    }
 }

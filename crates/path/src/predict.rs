@@ -97,7 +97,6 @@ pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, P
         threads: row.threads,
         cost_ns: *cost_ns,
         cpu: cpu.beside(cpus),
-        depth: None,
     });
     let offered_hz = shape.total_hz();
     let lost = |hz: f64| offered_hz.map_or(0.0, |offered| (1.0 - hz / offered).clamp(0.0, 1.0));

@@ -10,31 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use daqmeter_harness::Fault;
+use daqmeter_record::path::PathQueue;
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::account::{Account, Side};
 use crate::element::{Block, Label};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found<T> {
-    Block(T),
-    Nothing,
-    /// The end of the ring.
-    Closed,
-}
-
-impl<T> Found<T> {
-    fn of(tried: Result<T, TryRecvError>) -> Found<T> {
-        match tried {
-            Ok(block) => Found::Block(block),
-            Err(TryRecvError::Empty) => Found::Nothing,
-            Err(TryRecvError::Disconnected) => Found::Closed,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
@@ -78,35 +58,29 @@ impl<T> Producer<T> {
         self.fresh.push(block);
     }
 
-    pub(crate) fn try_empty(&mut self) -> Found<T> {
-        match self.fresh.pop() {
-            Some(block) => Found::Block(block),
-            None => Found::of(self.empty.try_recv()),
-        }
+    pub(crate) fn try_empty(&mut self) -> Result<T, TryRecvError> {
+        self.fresh.pop().map_or_else(|| self.empty.try_recv(), Ok)
     }
 
-    pub(crate) fn wait_empty(&mut self) -> Result<T, Closed> {
-        self.empty.recv().map_err(|_| Closed)
+    pub(crate) fn wait_empty(&self) -> Option<T> {
+        self.empty.recv().ok()
     }
 
-    pub(crate) fn send(&mut self, block: T) -> Result<(), Closed> {
+    /// Sends a block; false if the consumer is gone.
+    pub(crate) fn send(&mut self, block: T) -> bool {
         self.count += 1;
         self.sent.store(self.count, Ordering::Relaxed);
-        self.full.send(block).map_err(|_| Closed)
+        self.full.send(block).is_ok()
     }
 }
 
 impl<T> Consumer<T> {
-    pub(crate) fn try_next(&mut self) -> Found<T> {
-        let found = Found::of(self.full.try_recv());
-        self.taken += u64::from(matches!(found, Found::Block(_)));
-        found
+    pub(crate) fn try_next(&mut self) -> Result<T, TryRecvError> {
+        self.full.try_recv().inspect(|_| self.taken += 1)
     }
 
-    pub(crate) fn wait_next(&mut self) -> Result<T, Closed> {
-        let next = self.full.recv().map_err(|_| Closed)?;
-        self.taken += 1;
-        Ok(next)
+    pub(crate) fn wait_next(&mut self) -> Option<T> {
+        self.full.recv().ok().inspect(|_| self.taken += 1)
     }
 
     /// Number of blocks that were sent and not taken yet. A hint: the producer may just be sending
@@ -125,52 +99,52 @@ impl<T> Consumer<T> {
 /// Takes blocks from one ring after the other, which gives the order in which they were dealt out.
 /// Rings that ended are left out.
 pub(crate) struct Inlet {
-    rings: Vec<Consumer<Block>>,
-    is_open: Vec<bool>,
-    /// Number of blocks in each ring when the next was wanted.
-    pub(crate) seen: Vec<Vec<u64>>,
+    rings: Vec<InRing>,
     next: usize,
 }
 
-impl Inlet {
-    pub(crate) fn new(rings: Vec<Consumer<Block>>, buffers: usize) -> Inlet {
-        Inlet {
-            is_open: vec![true; rings.len()],
-            seen: vec![vec![0; buffers + 1]; rings.len()],
-            rings,
-            next: 0,
-        }
-    }
+struct InRing {
+    ring: Consumer<Block>,
+    is_open: bool,
+    /// Its ends, and the number of blocks in it when the next was wanted.
+    queue: PathQueue,
+}
 
+impl Inlet {
     /// Next block and the ring to which it goes back; `None` at the end.
     pub(crate) fn next(&mut self, account: &mut Account) -> Option<(usize, Block)> {
         loop {
             let rings = self.rings.len();
             let mut order = (0..rings).map(|step| (self.next + step) % rings);
-            let at = order.find(|&at| self.is_open[at])?;
-            if let Some(block) = self.of(at, account) {
+            let at = order.find(|&at| self.rings[at].is_open)?;
+            if let Some(block) = self.rings[at].next(account) {
                 self.next = (at + 1) % rings;
                 return Some((at, block));
             }
-            self.is_open[at] = false;
+            self.rings[at].is_open = false;
         }
     }
 
-    fn of(&mut self, at: usize, account: &mut Account) -> Option<Block> {
-        let ring = &mut self.rings[at];
-        let depth = usize::try_from(ring.depth()).unwrap_or(usize::MAX);
-        let block = match ring.try_next() {
-            Found::Block(block) => Some(block),
-            Found::Closed => None,
-            Found::Nothing => account.wait(Side::Input, || ring.wait_next()).ok(),
-        }?;
-        let last = self.seen[at].len() - 1;
-        self.seen[at][depth.min(last)] += 1;
-        Some(block)
+    pub(crate) fn give_back(&mut self, at: usize, block: Block) {
+        self.rings[at].ring.give_back(block);
     }
 
-    pub(crate) fn give_back(&mut self, at: usize, block: Block) {
-        self.rings[at].give_back(block);
+    pub(crate) fn queues(&self) -> impl Iterator<Item = &PathQueue> {
+        self.rings.iter().map(|one| &one.queue)
+    }
+}
+
+impl InRing {
+    fn next(&mut self, account: &mut Account) -> Option<Block> {
+        let depth = usize::try_from(self.ring.depth()).unwrap_or(usize::MAX);
+        let block = match self.ring.try_next() {
+            Ok(block) => Some(block),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => account.wait(Side::Input, || self.ring.wait_next()),
+        }?;
+        let last = self.queue.seen.len() - 1;
+        self.queue.seen[depth.min(last)] += 1;
+        Some(block)
     }
 }
 
@@ -178,18 +152,24 @@ impl Inlet {
 pub(crate) struct Outlet {
     rings: Vec<Producer<Block>>,
     next: usize,
-    pages: Pages,
+    /// Blocks of each ring.
+    blocks: Blocks,
+}
+
+/// Blocks of a ring: their number, bytes and pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+    pub(crate) pages: Pages,
 }
 
 impl Outlet {
-    pub(crate) fn new(rings: Vec<Producer<Block>>, pages: Pages) -> Outlet {
-        Outlet { rings, next: 0, pages }
-    }
-
-    pub(crate) fn prepare(&mut self, blocks: usize, bytes: usize) -> Result<(), Fault> {
+    pub(crate) fn prepare(&mut self) -> Result<(), Fault> {
+        let Blocks { count, bytes, pages } = self.blocks;
         for ring in &mut self.rings {
-            for buffer in Buffer::several(blocks, bytes, self.pages)? {
-                if self.pages == Pages::HugeTlb && buffer.pages() != Pages::HugeTlb {
+            for buffer in Buffer::several(count, bytes, pages)? {
+                if pages == Pages::HugeTlb && buffer.pages() != Pages::HugeTlb {
                     return Err(Fault::new(
                         "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
                     ));
@@ -200,49 +180,45 @@ impl Outlet {
         Ok(())
     }
 
-    pub(crate) fn try_empty(&mut self) -> Found<Block> {
+    pub(crate) fn try_empty(&mut self) -> Result<Block, TryRecvError> {
         self.rings[self.next].try_empty()
     }
 
     /// Waits for an empty block; `None` if all consumers are gone.
     pub(crate) fn empty(&mut self, account: &mut Account) -> Option<Block> {
         match self.try_empty() {
-            Found::Block(block) => Some(block),
-            Found::Closed => None,
-            Found::Nothing => {
-                let ring = &mut self.rings[self.next];
-                account.wait(Side::Output, || ring.wait_empty()).ok()
+            Ok(block) => Some(block),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => {
+                let ring = &self.rings[self.next];
+                account.wait(Side::Output, || ring.wait_empty())
             }
         }
     }
 
-    pub(crate) fn send(&mut self, block: Block) -> Result<(), Closed> {
+    /// Sends a block; false if its consumer is gone.
+    pub(crate) fn send(&mut self, block: Block) -> bool {
         let at = self.next;
         self.next = (at + 1) % self.rings.len();
         self.rings[at].send(block)
     }
 }
 
-/// Links two rows of threads: one to one if they are as many, else each of one side with the single
-/// one of the other.
-pub(crate) fn link(
-    producers: usize,
-    consumers: usize,
-    buffers: usize,
-    pages: Pages,
-) -> (Vec<Outlet>, Vec<Inlet>) {
-    let mut outlets: Vec<Vec<Producer<Block>>> = (0..producers).map(|_| Vec::new()).collect();
-    let mut inlets: Vec<Vec<Consumer<Block>>> = (0..consumers).map(|_| Vec::new()).collect();
-    for at in 0..producers.max(consumers) {
-        let (producer, consumer) = ring(buffers);
-        outlets[at % producers].push(producer);
-        inlets[at % consumers].push(consumer);
+/// Links two rows of threads, given by their names: one to one if they are as many, else each of one
+/// side with the single one of the other.
+pub(crate) fn link(from: &[String], to: &[String], blocks: Blocks) -> (Vec<Outlet>, Vec<Inlet>) {
+    let outlet = |_| Outlet { rings: Vec::new(), next: 0, blocks };
+    let mut outlets: Vec<Outlet> = from.iter().map(outlet).collect();
+    let mut inlets: Vec<Inlet> = to.iter().map(|_| Inlet { rings: Vec::new(), next: 0 }).collect();
+    for at in 0..from.len().max(to.len()) {
+        let (producer, ring) = ring(blocks.count);
+        let (out, into) = (at % from.len(), at % to.len());
+        outlets[out].rings.push(producer);
+        let seen = vec![0; blocks.count + 1];
+        let queue = PathQueue { from: from[out].clone(), to: to[into].clone(), seen };
+        inlets[into].rings.push(InRing { ring, is_open: true, queue });
     }
-    let inlets = inlets.into_iter();
-    (
-        outlets.into_iter().map(|rings| Outlet::new(rings, pages)).collect(),
-        inlets.map(|rings| Inlet::new(rings, buffers)).collect(),
-    )
+    (outlets, inlets)
 }
 
 #[cfg(test)]
@@ -279,9 +255,9 @@ mod tests {
                 match act {
                     Act::Send => {
                         let found = producer.try_empty();
-                        prop_assert_eq!(matches!(found, Found::Block(_)), empty > 0);
+                        prop_assert_eq!(found.is_ok(), empty > 0);
                         if empty > 0 {
-                            producer.send(next).unwrap();
+                            prop_assert!(producer.send(next));
                             full.push_back(next);
                             (empty, next) = (empty - 1, next + 1);
                         }
@@ -289,11 +265,7 @@ mod tests {
                     Act::Take => {
                         prop_assert_eq!(consumer.depth(), full.len() as u64);
                         let wanted = full.pop_front();
-                        let found = match consumer.try_next() {
-                            Found::Block(block) => Some(block),
-                            _ => None,
-                        };
-                        prop_assert_eq!(found, wanted);
+                        prop_assert_eq!(consumer.try_next().ok(), wanted);
                         held.extend(wanted);
                     }
                     Act::GiveBack => {
@@ -311,14 +283,13 @@ mod tests {
     fn what_was_sent_before_the_producer_went_is_still_received() {
         let (mut producer, mut consumer) = ring(3);
         (0..3).for_each(|_| producer.put_in(0));
-        producer.send(1).unwrap();
-        producer.send(2).unwrap();
+        assert!(producer.send(1) && producer.send(2));
         drop(producer);
-        assert_eq!(consumer.wait_next(), Ok(1));
+        assert_eq!(consumer.wait_next(), Some(1));
         consumer.give_back(1);
-        assert_eq!(consumer.try_next(), Found::Block(2));
-        assert_eq!(consumer.wait_next(), Err(Closed));
-        assert_eq!(consumer.try_next(), Found::Closed);
+        assert_eq!(consumer.try_next(), Ok(2));
+        assert_eq!(consumer.wait_next(), None);
+        assert_eq!(consumer.try_next(), Err(TryRecvError::Disconnected));
     }
 
     #[test]
@@ -326,10 +297,10 @@ mod tests {
         let (mut producer, consumer) = ring(1);
         producer.put_in(0);
         drop(consumer);
-        assert_eq!(producer.try_empty(), Found::Block(0));
-        assert_eq!(producer.try_empty(), Found::Closed);
-        assert_eq!(producer.wait_empty(), Err(Closed));
-        assert_eq!(producer.send(1), Err(Closed));
+        assert_eq!(producer.try_empty(), Ok(0));
+        assert_eq!(producer.try_empty(), Err(TryRecvError::Disconnected));
+        assert_eq!(producer.wait_empty(), None);
+        assert!(!producer.send(1));
     }
 
     #[test]
@@ -338,12 +309,8 @@ mod tests {
         (0..4).for_each(|_| producer.put_in(0));
         let sender = std::thread::spawn(move || {
             for n in 0..10_000_u64 {
-                let empty = match producer.try_empty() {
-                    Found::Block(block) => block,
-                    _ => producer.wait_empty().unwrap(),
-                };
-                std::hint::black_box(empty);
-                producer.send(n).unwrap();
+                let empty = producer.try_empty().ok().or_else(|| producer.wait_empty());
+                assert!(empty.is_some() && producer.send(n));
             }
         });
         for wanted in 0..10_000 {
@@ -352,7 +319,7 @@ mod tests {
             assert!(consumer.depth() <= 4);
             consumer.give_back(block);
         }
-        assert_eq!(consumer.wait_next(), Err(Closed));
+        assert_eq!(consumer.wait_next(), None);
         sender.join().unwrap();
     }
 }

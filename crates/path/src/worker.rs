@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_record::path::PathThread;
+use daqmeter_record::path::{PathQueue, PathThread};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
@@ -17,7 +17,7 @@ use crate::card::{FromCard, IntoReceiver, waits_for_input};
 use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
-use crate::ring::{Found, Inlet, Outlet};
+use crate::ring::{Inlet, Outlet};
 use crate::shared::Shared;
 
 /// Labels of the blocks that are away from this program.
@@ -43,34 +43,6 @@ pub(crate) struct FromSource {
     pub(crate) first_key: usize,
     pub(crate) issued: u64,
     pub(crate) lost: u64,
-    room: Room,
-}
-
-/// Duration for which due blocks found no room.
-#[derive(Clone, Copy, Debug, Default)]
-struct Room {
-    /// Due time of the first block that was lost since there was room.
-    lost_since_ns: Option<u64>,
-    longest_ns: u64,
-}
-
-impl Room {
-    fn found(&mut self, due_ns: u64, has_waited: bool) {
-        self.lost_since_ns = None;
-        if has_waited {
-            self.add(due_ns);
-        }
-    }
-
-    fn lost(&mut self, due_ns: u64) {
-        let since_ns = *self.lost_since_ns.get_or_insert(due_ns);
-        self.add(since_ns);
-    }
-
-    fn add(&mut self, since_ns: u64) {
-        let missing_ns = monotonic_ns().saturating_sub(since_ns);
-        self.longest_ns = self.longest_ns.max(missing_ns);
-    }
 }
 
 pub(crate) struct IntoSink {
@@ -99,8 +71,6 @@ pub(crate) struct Worker {
     pub(crate) role: Role,
     pub(crate) inlet: Option<Inlet>,
     pub(crate) outlet: Option<Outlet>,
-    /// Blocks that it makes for the ring behind it, and their bytes.
-    pub(crate) makes: (usize, usize),
     pub(crate) added: Spin,
 }
 
@@ -108,8 +78,8 @@ pub(crate) struct Worker {
 pub(crate) struct Done {
     pub(crate) at: usize,
     pub(crate) role: Role,
-    /// Number of blocks in each ring before it when the next was wanted.
-    pub(crate) seen: Vec<Vec<u64>>,
+    /// Rings before it.
+    pub(crate) queues: Vec<PathQueue>,
     pub(crate) thread: PathThread,
     pub(crate) fault: Option<Fault>,
 }
@@ -118,7 +88,7 @@ impl Worker {
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.place()?;
         if let Some(outlet) = &mut self.outlet {
-            outlet.prepare(self.makes.0, self.makes.1)?;
+            outlet.prepare()?;
         }
         match &mut self.role {
             Role::Source(from) => {
@@ -184,7 +154,6 @@ impl Worker {
         let thread = account.end(self.thread.clone());
         match &self.role {
             Role::Card(_) | Role::Receiver(_) => waits_for_input(thread),
-            Role::Source(from) => PathThread { no_room_ns: from.room.longest_ns, ..thread },
             _ => thread,
         }
     }
@@ -197,15 +166,7 @@ impl FromSource {
         block_bytes: usize,
         first_key: usize,
     ) -> FromSource {
-        FromSource {
-            source,
-            stream,
-            block_bytes,
-            first_key,
-            issued: 0,
-            lost: 0,
-            room: Room::default(),
-        }
+        FromSource { source, stream, block_bytes, first_key, issued: 0, lost: 0 }
     }
 
     fn run(
@@ -229,21 +190,19 @@ impl FromSource {
             }
             // The block was due: a wait from now on is in its latency, or it is lost.
             let due_ns = due_ns.unwrap_or_else(monotonic_ns);
-            let tried = outlet.try_empty();
-            let has_waited = matches!(tried, Found::Nothing);
-            let block = match tried {
-                Found::Nothing if !shared.how.lossless && shared.how.rate_hz.is_some() => {
+            let block = match outlet.try_empty() {
+                Err(TryRecvError::Empty)
+                    if !shared.how.lossless && shared.how.rate_hz.is_some() =>
+                {
                     self.issued += 1;
                     self.lost += 1;
-                    self.room.lost(due_ns);
                     continue;
                 }
-                Found::Block(block) => Some(block),
-                Found::Closed => None,
-                Found::Nothing => outlet.empty(account),
+                Ok(block) => Some(block),
+                Err(TryRecvError::Disconnected) => None,
+                Err(TryRecvError::Empty) => outlet.empty(account),
             };
             let Some(mut block) = block else { break };
-            self.room.found(due_ns, has_waited && shared.how.rate_hz.is_some());
             // A stream without a rate that waited too long for room has no block due any more.
             if self.issued > 0 && shared.how.rate_hz.is_none() && monotonic_ns() >= end_ns {
                 break;
@@ -255,7 +214,7 @@ impl FromSource {
             self.issued += 1;
             sequence += 1;
             account.blocks += 1;
-            if outlet.send(block).is_err() {
+            if !outlet.send(block) {
                 break;
             }
         }
@@ -335,14 +294,14 @@ impl Role {
             (Role::Inspect(inspect), Some(outlet)) => {
                 block.label.events += inspect.inspect(block.bytes())?;
                 let empty = outlet.empty(account);
-                Ok(empty.filter(|_| outlet.send(block).is_ok()))
+                Ok(empty.filter(|_| outlet.send(block)))
             }
             (Role::Transform(transform), Some(outlet)) => {
                 let Some(mut made) = outlet.empty(account) else { return Ok(None) };
                 let bytes = block.label.bytes;
                 let bytes = transform.transform(&block.buffer, bytes, &mut made.buffer)?;
                 made.label = Label { bytes, ..block.label };
-                Ok(outlet.send(made).is_ok().then_some(block))
+                Ok(outlet.send(made).then_some(block))
             }
             (Role::Out(out, Some(labels)), _) => {
                 let is_known = match labels.try_send(block.label) {
@@ -383,7 +342,7 @@ fn receive(
         inward.read(block.buffer.slice_mut(label.bytes))?;
         block.label = label;
         account.blocks += 1;
-        if outlet.send(block).is_err() {
+        if !outlet.send(block) {
             break;
         }
     }
@@ -483,28 +442,5 @@ impl Arrived {
         let late_ns = monotonic_ns().saturating_sub(label.due_ns);
         self.latency_ns.add(late_ns);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_longest_time_without_room_counts_from_the_first_block_that_found_none() {
-        let ago = |ns: u64| monotonic_ns() - ns;
-        let mut room = Room::default();
-        room.found(ago(9_000_000_000), false);
-        assert_eq!(room.longest_ns, 0, "late, but there was room at once");
-        room.found(ago(1_000_000), true);
-        let waited_ns = room.longest_ns;
-        assert!(waited_ns >= 1_000_000);
-        room.lost(ago(3_000_000_000));
-        room.lost(ago(0));
-        assert!(room.longest_ns >= 3_000_000_000);
-        room.found(ago(0), false);
-        let longest_ns = room.longest_ns;
-        room.lost(ago(0));
-        assert_eq!(room.longest_ns, longest_ns, "there was room in between");
     }
 }

@@ -99,8 +99,8 @@ fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
 #[test]
 fn a_run_says_what_its_resources_are() {
     let stages = ["kind = \"copy\"\nthreads = 2", "kind = \"unix\"", "kind = \"checksum\""];
-    let run = ran(&text(MEMORY, &stages, READ)).path.unwrap();
-    let resources = daqmeter_record::resources::resources(&run);
+    let record = ran(&text(MEMORY, &stages, READ));
+    let resources = daqmeter_record::resources::resources(&record);
     let all: Vec<(String, f64)> =
         resources.iter().map(|resource| (resource.what.text(), resource.capacity)).collect();
     let of = |name: &str, capacity| (name.to_owned(), capacity);
@@ -118,7 +118,7 @@ fn a_run_says_what_its_resources_are() {
         ]
     );
     // Less what a hypervisor took meanwhile.
-    assert!(all[7].1 > 0.0 && all[7].1 <= run.cpus, "{all:?}");
+    assert!(all[7].1 > 0.0 && all[7].1 <= record.path.unwrap().cpus, "{all:?}");
 }
 
 #[test]

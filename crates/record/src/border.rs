@@ -4,7 +4,7 @@
 use std::borrow::Borrow;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// Largest accepted whole number: every reader of JSON holds it exactly (RFC 8259, section 6). As
 /// nanoseconds it is 104 days, as bytes 9 PB; 2,048 of them add up in 64 bits.
@@ -18,34 +18,35 @@ pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
 
 /// Refuses the first whole number beyond [`MAX_WHOLE`], by the path of its field. Fields of these
 /// names are not looked at.
-pub fn refuse_large(value: &Value, path: &str, names: &[&str]) -> Result<(), String> {
+pub(crate) fn refuse_large(value: &Value, names: &[&str]) -> Result<(), String> {
+    large(value, names).map_or(Ok(()), |(path, number)| {
+        let path = path.trim_start_matches('.');
+        Err(format!("{path} is {number}; the largest number taken is {MAX_WHOLE}"))
+    })
+}
+
+/// Returns the first number that is too large, and its path.
+fn large<'a>(value: &'a Value, names: &[&str]) -> Option<(String, &'a Number)> {
     match value {
         Value::Number(number) => {
             let whole = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
-            match whole.is_some_and(|whole| whole > MAX_WHOLE) {
-                true => Err(format!("{path} is {number}; the largest number taken is {MAX_WHOLE}")),
-                false => Ok(()),
-            }
+            (whole? > MAX_WHOLE).then(|| (String::new(), number))
         }
-        Value::Array(items) => {
-            let each = items.iter().enumerate();
-            let mut each = each.map(|(at, item)| (format!("{path}[{at}]"), item));
-            each.try_for_each(|(path, item)| refuse_large(item, &path, names))
-        }
-        Value::Object(fields) => {
-            let dot = if path.is_empty() { "" } else { "." };
-            let counted = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
-            let mut each = counted.map(|(name, field)| (format!("{path}{dot}{name}"), field));
-            each.try_for_each(|(path, field)| refuse_large(field, &path, names))
-        }
-        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
+        Value::Array(items) => items.iter().enumerate().find_map(|(at, item)| {
+            large(item, names).map(|(path, number)| (format!("[{at}]{path}"), number))
+        }),
+        Value::Object(fields) => fields.iter().find_map(|(name, field)| {
+            let found = if names.contains(&name.as_str()) { None } else { large(field, names) };
+            found.map(|(path, number)| (format!(".{name}{path}"), number))
+        }),
+        Value::Null | Value::Bool(_) | Value::String(_) => None,
     }
 }
 
 /// Reads a message of another process, whose fields of these names use all 64 bits.
 pub fn from_peer<T: DeserializeOwned>(bytes: &[u8], names: &[&str]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    refuse_large(&value, "", names)?;
+    refuse_large(&value, names)?;
     T::deserialize(value).map_err(|error| error.to_string())
 }
 

@@ -125,13 +125,8 @@ pub struct Cache {
     /// Number of CPUs that share one of them.
     pub shared_by: u32,
     /// How many there are; zero in older records.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub count: u32,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// A pool of huge pages.

@@ -3,10 +3,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{RunRecord, SCHEMA_VERSION, border, sanitise};
@@ -14,28 +13,7 @@ use crate::{RunRecord, SCHEMA_VERSION, border, sanitise};
 /// Longest accepted line; a record of the largest run is far shorter.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
 
-#[derive(Debug)]
-pub struct Writer<W: Write> {
-    sink: W,
-}
-
-impl<W: Write> Writer<W> {
-    pub fn new(sink: W) -> Self {
-        Writer { sink }
-    }
-
-    /// Writes one record and flushes it.
-    ///
-    /// # Errors
-    /// Returns errors of the sink. Earlier lines are complete then, because a record is written in
-    /// one call.
-    pub fn write(&mut self, record: &RunRecord) -> io::Result<()> {
-        self.sink.write_all(&to_line(record))?;
-        self.sink.flush()
-    }
-}
-
-/// Opens a file for a [`Writer`], creates it if needed, and locks it until it is closed. An
+/// Opens a file to append lines, creates it if needed, and locks it until it is closed. An
 /// incomplete last line gets its line end first, so that the next record is not lost.
 ///
 /// # Errors
@@ -100,73 +78,36 @@ pub enum LineError {
     },
 }
 
-impl LineError {
-    pub fn line(&self) -> usize {
-        match self {
-            LineError::Malformed { line, .. }
-            | LineError::Truncated { line }
-            | LineError::Newer { line, .. }
-            | LineError::TooLong { line } => *line,
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub struct Contents {
     pub records: Vec<RunRecord>,
     pub errors: Vec<LineError>,
 }
 
-/// Reads all records. [`Contents::errors`] names the lines that are not records. Consecutive
-/// records of one host share it.
+/// Reads all records. [`Contents::errors`] names the lines that are not records.
 pub fn read(source: impl BufRead) -> io::Result<Contents> {
-    read_with(source, parse_line)
+    read_with(source, |_| {})
 }
 
 /// Reads as [`read`], with escapes for control characters in the text of a record
 /// ([`crate::sanitise`]).
 pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
-    read_with(source, parse_printable)
+    read_with(source, make_printable)
 }
 
 /// Replaces control characters in the text of a record by escapes.
 pub fn printable(record: RunRecord) -> RunRecord {
-    parse_printable(to_line(&record).trim_ascii_end(), 1).unwrap_or(record)
+    parse(to_line(&record).trim_ascii_end(), 1, make_printable).unwrap_or(record)
 }
 
-/// Passes on each record of [`read_printable`] in the order of the file, without holding all of
-/// them. `ControlFlow::Break` ends the reading.
-///
-/// # Errors
-/// Returns errors of the source; records of earlier lines were passed on.
-pub fn each_printable(
-    source: impl BufRead,
-    take: impl FnMut(Result<RunRecord, LineError>) -> ControlFlow<()>,
-) -> io::Result<()> {
-    each_with(source, parse_printable, take)
+/// Parses one line, which is number `line` of its file.
+pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
+    parse(bytes, line, |_| {})
 }
 
-type Parse = fn(&[u8], usize) -> Result<RunRecord, LineError>;
-
-fn read_with(source: impl BufRead, parse: Parse) -> io::Result<Contents> {
+fn read_with(mut source: impl BufRead, change: fn(&mut Value)) -> io::Result<Contents> {
     let mut contents = Contents::default();
-    each_with(source, parse, |line| {
-        match line {
-            Ok(record) => contents.records.push(record),
-            Err(error) => contents.errors.push(error),
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(contents)
-}
-
-fn each_with(
-    mut source: impl BufRead,
-    parse: Parse,
-    mut take: impl FnMut(Result<RunRecord, LineError>) -> ControlFlow<()>,
-) -> io::Result<()> {
     let mut bytes = Vec::new();
-    let mut host = Arc::default();
     for line in 1.. {
         bytes.clear();
         // One byte beyond the limit, and the line feed.
@@ -174,35 +115,28 @@ fn each_with(
         if (&mut source).take(max).read_until(b'\n', &mut bytes)? == 0 {
             break;
         }
-        let ended = bytes.pop_if(|last| *last == b'\n').is_some();
-        let found = if bytes.len() > MAX_LINE_BYTES {
-            if !ended {
+        let is_ended = bytes.pop_if(|last| *last == b'\n').is_some();
+        if bytes.len() > MAX_LINE_BYTES {
+            if !is_ended {
                 source.skip_until(b'\n')?;
             }
             bytes = Vec::new();
-            Err(LineError::TooLong { line })
-        } else {
-            let text = without_mark(&bytes, line);
-            if text.iter().all(u8::is_ascii_whitespace) {
-                continue;
+            contents.errors.push(LineError::TooLong { line });
+            continue;
+        }
+        let text = without_mark(&bytes, line);
+        if text.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match parse(text, line, change) {
+            Ok(record) => contents.records.push(record),
+            Err(LineError::Malformed { .. }) if !is_ended => {
+                contents.errors.push(LineError::Truncated { line });
             }
-            match parse(text, line) {
-                Err(LineError::Malformed { .. }) if !ended => Err(LineError::Truncated { line }),
-                found => found,
-            }
-        };
-        let found = found.map(|mut record| {
-            if record.host == host {
-                record.host = Arc::clone(&host);
-            }
-            host = Arc::clone(&record.host);
-            record
-        });
-        if take(found).is_break() {
-            break;
+            Err(error) => contents.errors.push(error),
         }
     }
-    Ok(())
+    Ok(contents)
 }
 
 /// Removes the byte-order mark that some editors put before the first line.
@@ -211,51 +145,21 @@ fn without_mark(bytes: &[u8], line: usize) -> &[u8] {
     bytes.strip_prefix(mark.as_bytes()).unwrap_or(bytes)
 }
 
-/// Parses one line, which is number `line` of its file.
-pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
-    #[derive(serde::Deserialize)]
-    struct Version {
-        schema: u64,
-    }
-    let malformed = |why: serde_json::Error| LineError::Malformed { line, why: why.to_string() };
-    let record = serde_json::from_slice::<RunRecord>(bytes);
-    if !record.as_ref().is_ok_and(|record| record.schema <= SCHEMA_VERSION) {
-        // A newer record may not parse: its version is the better message.
-        let version: Version = serde_json::from_slice(bytes).map_err(malformed)?;
-        if version.schema > u64::from(SCHEMA_VERSION) {
-            return Err(LineError::Newer { line, found: version.schema });
-        }
-    }
-    let record = record.map_err(malformed)?;
-    if has_long_number(bytes) {
-        let mut value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
-        for free in FREE {
-            value.pointer_mut(free).map(Value::take);
-        }
-        border::refuse_large(&value, "", &[]).map_err(|why| LineError::Malformed { line, why })?;
-    }
-    Ok(record)
-}
-
 /// Fields with whole numbers of any size: the request, the seed of an order, and CPU time. CPU time
 /// is summed over all CPUs of a host, and its sums saturate.
-const FREE: [&str; 4] = ["/workload", "/order/seed", "/host_cpu", "/process_cpu"];
+const FREE: [&str; 4] = ["workload", "seed", "host_cpu", "process_cpu"];
 
-/// Tests if a line may have a number beyond [`border::MAX_WHOLE`], which has 16 digits. Also true
-/// for long fractions.
-fn has_long_number(line: &[u8]) -> bool {
-    line.split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() >= 16)
-}
-
-fn parse_printable(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
-    let record = parse_line(bytes, line)?;
-    if !may_be_hostile(bytes) {
-        return Ok(record);
+fn parse(bytes: &[u8], line: usize, change: fn(&mut Value)) -> Result<RunRecord, LineError> {
+    let malformed = |why: String| LineError::Malformed { line, why };
+    let read = serde_json::from_slice(bytes);
+    let mut value: Value = read.map_err(|error| malformed(error.to_string()))?;
+    let newer = value["schema"].as_u64().filter(|version| *version > u64::from(SCHEMA_VERSION));
+    if let Some(found) = newer {
+        return Err(LineError::Newer { line, found });
     }
-    let malformed = |why: serde_json::Error| LineError::Malformed { line, why: why.to_string() };
-    let mut value = serde_json::to_value(&record).map_err(malformed)?;
-    make_printable(&mut value);
-    serde_json::from_value(value).map_err(malformed)
+    border::refuse_large(&value, &FREE).map_err(malformed)?;
+    change(&mut value);
+    RunRecord::deserialize(value).map_err(|error| malformed(error.to_string()))
 }
 
 fn make_printable(value: &mut Value) {
@@ -273,18 +177,12 @@ fn make_printable(value: &mut Value) {
     }
 }
 
-/// Tests if a line has an escape, or text that [`sanitise::text`] changes.
-fn may_be_hostile(line: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(line);
-    text.contains(|c| c == '\\' || sanitise::is_hostile(c))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{EngineInfo, Host, Lane, Outcome, Stage, Workload};
+    use crate::{EngineInfo, Lane, Outcome, Stage, Workload};
     use proptest::prelude::*;
 
     fn record(samples: Vec<u64>) -> RunRecord {
@@ -388,32 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_records_share_their_host_and_wrong_lines_keep_their_numbers() {
-        let mut bytes = Vec::new();
-        for at in 0..6_u64 {
-            let mut one = record(vec![at]);
-            let cpu_model = format!("host {}", at / 3);
-            one.host = Arc::new(Host { cpu_model, ..Host::default() });
-            bytes.extend(to_line(&one));
-            bytes.extend_from_slice(if at == 1 { b"nonsense\n" } else { b"\n" });
-        }
-        let contents = read(&bytes[..]).unwrap();
-        let hosts: Vec<_> = contents.records.iter().map(|record| &record.host).collect();
-        let shared = hosts.windows(2).map(|pair| Arc::ptr_eq(pair[0], pair[1]));
-        assert_eq!(shared.collect::<Vec<_>>(), [true, true, false, true, true]);
-        assert_eq!(contents.errors.iter().map(LineError::line).collect::<Vec<_>>(), [4]);
-    }
-
-    #[test]
-    fn reading_ends_where_it_is_broken_off_and_with_an_error_of_the_source() {
-        let bytes: Vec<u8> = (0..9).flat_map(|at| to_line(&record(vec![at]))).collect();
-        let mut taken = 0;
-        let third = |_| {
-            taken += 1;
-            if taken == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        each_printable(&bytes[..], third).unwrap();
-        assert_eq!(taken, 3);
+    fn an_error_of_the_source_ends_the_reading() {
         // A folder can be opened but not read.
         let folder = File::open(env!("CARGO_MANIFEST_DIR")).unwrap();
         assert!(read(io::BufReader::new(folder)).is_err());
@@ -436,20 +309,21 @@ mod tests {
         std::fs::write(&path, "{\"schema\":1,\"cut").unwrap();
         let file = append_to(&path).unwrap();
         assert_eq!(append_to(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        Writer::new(file).write(&record(vec![1])).unwrap();
-        Writer::new(append_to(&path).unwrap()).write(&record(vec![2])).unwrap();
+        (&file).write_all(&to_line(&record(vec![1]))).unwrap();
+        drop(file);
+        append_to(&path).unwrap().write_all(&to_line(&record(vec![2]))).unwrap();
         let contents = read(&std::fs::read(&path).unwrap()[..]).unwrap();
         assert_eq!(contents.records.len(), 2);
         assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
     }
 
     #[test]
-    fn a_foreign_line_is_named_and_the_rest_is_read() {
-        let mut bytes = b"{\"hello\": 1}\n\n".to_vec();
+    fn a_foreign_line_is_named_by_its_number_and_the_rest_is_read() {
+        let mut bytes = b"\n{\"hello\": 1}\n\n".to_vec();
         bytes.extend(to_line(&record(vec![])));
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
+        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 2, .. }]));
     }
 
     #[test]

@@ -38,7 +38,12 @@ pub use workload::{Param, ParamError, Workload};
 
 /// Version of the record's schema. It changes if a field changes its meaning or disappears, not for
 /// a new optional field. `testdata/v<N>/` has a record of each version, and a test reads them all.
-pub const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// Tests if a field has its default value, which is left out of a record.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// Returns the JSON Schema of one record line, as in `docs/schema/run-record.v1.json`.
 pub fn json_schema() -> String {

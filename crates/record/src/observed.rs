@@ -114,65 +114,38 @@ fn one() -> f64 {
     1.0
 }
 
-/// Joins the last record with the one before if both are parts of one count. The last part has the
-/// totals since the count began, and the intervals since the part before.
-pub fn join_last(records: &mut Vec<RunRecord>) {
-    let [.., before, last] = records.as_mut_slice() else {
-        return;
+/// Adds a record to others, or joins it with the last one if both are parts of one count. A part has
+/// the totals since the count began, and the intervals since the part before.
+pub fn push_or_join(records: &mut Vec<RunRecord>, mut record: RunRecord) {
+    if let Some(before) = records.last_mut().filter(|before| is_continued(before, &record))
+        && let (Some(whole), Some(part)) = (before.observed.take(), record.observed.take())
+    {
+        record.observed = Some(Box::new(whole.with(*part)));
+        *before = record;
+    } else {
+        records.push(record);
+    }
+}
+
+fn is_continued(before: &RunRecord, record: &RunRecord) -> bool {
+    let (Some(whole), Some(part)) = (&before.observed, &record.observed) else {
+        return false;
     };
-    let (Some(whole), Some(part)) = (&before.observed, &last.observed) else {
-        return;
-    };
-    let is_next = part.continues
-        && before.run_id == last.run_id
-        && before.command == last.command
+    part.continues
+        && before.run_id == record.run_id
+        && before.command == record.command
         && whole.end_ns.last() == Some(&part.begin_ns)
-        && whole.events.iter().zip(&part.events).all(|(a, b)| a.name == b.name)
-        && whole.events.len() <= part.events.len();
-    if !is_next {
-        return;
-    }
-    let (Some(mut last), Some(mut whole)) =
-        (records.pop(), records.last_mut().and_then(|before| before.observed.take()))
-    else {
-        return;
-    };
-    if let Some(part) = last.observed.take() {
-        whole.append(*part);
-    }
-    last.observed = Some(whole);
-    let at = records.len() - 1;
-    records[at] = last;
+        && whole
+            .events
+            .iter()
+            .map(|event| &event.name)
+            .eq(part.events.iter().map(|event| &event.name))
 }
 
 impl ObservedEvent {
     /// Returns the enabled time as the mean of the CPUs that count the event.
     fn enabled_seconds(&self, enabled_ns: u64) -> f64 {
         enabled_ns as f64 * 1e-9 / f64::from(self.places.max(1))
-    }
-
-    /// Appends the intervals of the following part, on the finer scale of the two.
-    fn append(&mut self, mut part: ObservedEvent) {
-        fn refine(event: &mut ObservedEvent, scale: f64) {
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a power of ten that printed decimals differ by"
-            )]
-            let factor = (event.scale / scale).round() as u64;
-            if factor > 1 {
-                for count in &mut event.count {
-                    *count = count.saturating_mul(factor);
-                }
-                event.scale = scale;
-            }
-        }
-        refine(self, part.scale);
-        refine(&mut part, self.scale);
-        self.status = part.status;
-        self.count.extend(part.count);
-        self.enabled_ns.extend(part.enabled_ns);
-        self.running_ns.extend(part.running_ns);
     }
 
     /// Returns the share of the interval during which it counted; `None` if it was never enabled.
@@ -217,53 +190,38 @@ impl Observations {
             values[intervals.start.min(end)..end].to_vec()
         }
         let event = |event: &ObservedEvent| ObservedEvent {
-            name: event.name.clone(),
-            pmu: event.pmu.clone(),
-            node_kind: event.node_kind.clone(),
-            unit: event.unit.clone(),
-            status: event.status.clone(),
             count: of(&event.count, &intervals),
             enabled_ns: of(&event.enabled_ns, &intervals),
             running_ns: of(&event.running_ns, &intervals),
-            ..*event
+            ..event.clone()
         };
         let metric = |metric: &ObservedMetric| ObservedMetric {
-            name: metric.name.clone(),
-            unit: metric.unit.clone(),
-            caveat: metric.caveat.clone(),
             values: of(&metric.values, &intervals),
+            ..metric.clone()
         };
         let before = intervals.start.checked_sub(1);
         Observations {
-            what: self.what.clone(),
             end_ns: of(&self.end_ns, &intervals),
             begin_ns: before.map_or(self.begin_ns, |before| self.end_ns[before]),
             events: self.events.iter().map(event).collect(),
             metrics: self.metrics.iter().map(metric).collect(),
-            meshes: self.meshes.clone(),
-            continues: self.continues,
+            ..self.clone()
         }
     }
 
-    /// Appends the intervals of the following part.
-    fn append(&mut self, part: Observations) {
-        let intervals = self.end_ns.len();
+    /// Adds the intervals of the following part, which has equal events and metrics.
+    fn with(mut self, part: Observations) -> Observations {
         self.end_ns.extend(part.end_ns);
-        for (at, event) in part.events.into_iter().enumerate() {
-            if at == self.events.len() {
-                // The event first occurs here: it was not counted before.
-                self.events.push(ObservedEvent {
-                    count: vec![0; intervals],
-                    enabled_ns: vec![0; intervals],
-                    running_ns: vec![0; intervals],
-                    ..event.clone()
-                });
-            }
-            self.events[at].append(event);
+        for (whole, part) in self.events.iter_mut().zip(part.events) {
+            whole.status = part.status;
+            whole.count.extend(part.count);
+            whole.enabled_ns.extend(part.enabled_ns);
+            whole.running_ns.extend(part.running_ns);
         }
         for (whole, part) in self.metrics.iter_mut().zip(part.metrics) {
             whole.values.extend(part.values);
         }
+        self
     }
 
     /// Returns the length of an interval in seconds, as the counters of an event saw it. It
@@ -350,23 +308,16 @@ mod tests {
         assert_eq!(next(1, 3).begin_ns, 15);
         let mut records = Vec::new();
         for part in [whole.part(0..1), next(1, 3), next(3, 4)] {
-            records.push(record(part, "x"));
-            join_last(&mut records);
+            push_or_join(&mut records, record(part, "x"));
         }
         assert_eq!(records, [record(whole.clone(), "x")]);
         for other in
             [record(whole.part(1..2), "x"), record(next(1, 2), "y"), record(next(2, 3), "x")]
         {
-            let mut records = vec![record(whole.part(0..1), "x"), other];
-            join_last(&mut records);
+            let mut records = vec![record(whole.part(0..1), "x")];
+            push_or_join(&mut records, other);
             assert_eq!(records.len(), 2);
         }
-        let mut finer = next(1, 4);
-        finer.events[0].scale = 0.01;
-        let mut records = vec![record(whole.part(0..1), "x"), record(finer, "x")];
-        join_last(&mut records);
-        let joined = &records[0].observed.as_ref().unwrap().events[0];
-        assert_eq!((joined.count.as_slice(), joined.scale), (&[100, 2, 3, 4][..], 0.01));
     }
 
     #[test]

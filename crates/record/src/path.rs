@@ -1,7 +1,5 @@
 //! Results of a path: time of its threads, filling of its queues, latency of its blocks.
 
-use std::collections::BTreeMap;
-
 use crate::border::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,84 +39,15 @@ pub struct PathRun {
     /// CPUs that the process could use, in parts where it had a quota; zero in older records.
     #[serde(default)]
     pub cpus: f64,
-    /// CPU time that the hypervisor gave to others meanwhile, in nanoseconds, by CPU that the
-    /// process could use; the kernel counts it in ticks of 10 ms. Empty where none was taken, where
-    /// a quota and not the CPUs limits the process, and in older records.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub stolen_ns: BTreeMap<u32, u64>,
     /// What the path serves, and what one of them brings, as its file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
     /// Links that its bytes cross, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<PathLink>,
-    /// Its memory traffic; none where the size of the last-level cache is not known, and in older
-    /// records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<PathMemory>,
     /// What runs with parts slowed found to limit the path; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PathLimit>,
-    /// Changes that may make the path faster, the best first; empty where nobody tried.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub trials: Vec<Trial>,
-}
-
-/// A change to a path, and what came of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Trial {
-    /// The change, as options of `path run`: `--set block=128KiB`.
-    pub change: String,
-    /// How many times as fast the path would be, from what its resources were used for; none where
-    /// nothing predicts it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted: Option<f64>,
-    /// The element that gets another number of threads; none where something else is changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub threads_of: Option<usize>,
-    /// What came of it.
-    pub found: Tried,
-}
-
-/// What came of a change to a path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Tried {
-    /// The path ran with the change and without it, in turns.
-    InTurns(InTurns),
-    /// It could not be tried here, for this reason.
-    Not(String),
-}
-
-/// Runs with a change and without it, in turns.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct InTurns {
-    /// What the pairs decided.
-    pub decided: Decided,
-    /// How many times as fast the path was with the change: the median of the pairs.
-    pub times: f64,
-    /// Interval of it (95 % for all changes together); none while there are too few pairs, or where
-    /// the effect wandered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interval: Option<(f64, f64)>,
-    /// Pairs of runs.
-    pub pairs: u64,
-    /// Differences up to this share were ignored.
-    pub ignored: f64,
-}
-
-/// What was decided of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Decided {
-    /// It makes the path faster.
-    Faster,
-    /// It makes the path slower.
-    Slower,
-    /// It makes no difference that counts.
-    Same,
-    /// Its share of the time did not decide.
-    Undecided,
 }
 
 /// A link that the bytes of an element cross.
@@ -146,18 +75,6 @@ pub enum LinkBy {
     Sysfs,
     /// The profile of an emulated device.
     Profile,
-}
-
-/// Bytes that a path reads from memory and writes to it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PathMemory {
-    /// Bytes for one block, by element: from the sizes of buffers and of the last-level cache, not
-    /// counted.
-    pub bytes_per_block: Vec<f64>,
-    /// What as many threads read at once, measured in turn with runs of the path, in bytes per
-    /// second; none where nobody measured it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ceiling_bytes_per_s: Option<f64>,
 }
 
 /// What a path serves: boards, E-links.
@@ -199,32 +116,14 @@ pub struct PathLimit {
     /// By which factor the path was faster in runs without the work of the limit; none where it
     /// cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gain: Option<PathGain>,
-    /// Whether there was room for what was due in runs with time to spare; none in older records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub room: Option<PathRoom>,
-}
-
-/// Room for blocks that were due at a share of the largest rate.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PathRoom {
-    /// Blocks that were due per second of each stream.
-    pub rate_hz: f64,
-    /// Time in which that was watched, in nanoseconds.
-    pub watched_ns: u64,
-    /// The longest time for which blocks that were due found no room.
-    pub no_room_ns: u64,
-    /// Blocks between two threads.
-    pub buffers: u64,
-    /// Blocks that would have held what was due then: twice what was seen, as a power of two.
-    pub wanted: u64,
+    pub gain: Option<Interval>,
 }
 
 /// How far a resource is used, as shares of its time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathUsed {
     /// It works.
-    pub works: PathGain,
+    pub works: Interval,
     /// Its threads are ready, but others have their CPUs.
     pub waits_for_cpu: f64,
 }
@@ -244,10 +143,10 @@ impl PathUsed {
     }
 }
 
-/// A measured factor with its interval (95 %).
+/// A measured factor or share with its interval (95 %).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PathGain {
-    /// Mean.
+pub struct Interval {
+    /// Mean; in `explain` of the rounds, from five on without a fifth at either end.
     pub mean: f64,
     /// Lower end.
     pub low: f64,
@@ -298,8 +197,6 @@ pub enum What {
         /// Who says what it carries.
         by: LinkBy,
     },
-    /// Memory behind the last-level cache.
-    Memory,
     /// The number of blocks between two threads: with more of them the path is faster, and no
     /// resource is used up.
     Buffers,
@@ -316,20 +213,14 @@ impl What {
                 LinkBy::Sysfs => format!("{name}, by sysfs"),
                 LinkBy::Profile => format!("{name}, by profile"),
             },
-            What::Memory => "memory, by footprint".to_owned(),
             What::Buffers => "too few buffers".to_owned(),
         }
-    }
-
-    /// Tests if its bytes per block are estimated from sizes, not counted.
-    pub fn is_estimated(&self) -> bool {
-        *self == What::Memory
     }
 
     /// Tests if work that is added to a part leaves its use unchanged: the path follows none of its
     /// parts.
     pub fn follows_no_part(&self) -> bool {
-        matches!(self, What::Between { .. } | What::Link { .. } | What::Memory)
+        matches!(self, What::Between { .. } | What::Link { .. })
     }
 }
 
@@ -390,15 +281,11 @@ pub struct PathThread {
     pub output_ns: u64,
     /// Waiting for the time at which its next block is due, until it ran again: a source with a
     /// rate.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub due_ns: u64,
     /// CPU time of these waits, which a source without a rate does not need.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub due_cpu_ns: u64,
-    /// A source with a rate: the longest time for which blocks that were due found no room behind
-    /// it.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub no_room_ns: u64,
     /// Ready to work, but another thread had the CPU; none where the kernel does not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted_ns: Option<u64>,
@@ -416,11 +303,6 @@ pub enum End {
     Out,
     /// It reads.
     In,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]
-fn is_zero(ns: &u64) -> bool {
-    *ns == 0
 }
 
 /// How full a queue was.
@@ -452,15 +334,6 @@ pub struct Bucket {
     pub from_ns: u64,
     /// How many.
     pub count: u64,
-}
-
-impl Tried {
-    pub fn decided(&self) -> Option<Decided> {
-        match self {
-            Tried::InTurns(found) => Some(found.decided),
-            Tried::Not(_) => None,
-        }
-    }
 }
 
 /// Share of its time by which a run may end late; a later run was behind.

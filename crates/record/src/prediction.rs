@@ -4,9 +4,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Share of the measured values that the intervals hold.
-pub const CONFIDENCE: f64 = 0.9;
-
 /// A number and the interval that holds the measured one with 90 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Predicted {
@@ -40,9 +37,6 @@ pub struct PartPrediction {
     pub cost_ns: f64,
     /// CPUs of each thread.
     pub cpu: Predicted,
-    /// Mean blocks before it when it wants the next; none of the source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub depth: Option<Predicted>,
 }
 
 /// What is predicted of a path.

@@ -2,21 +2,22 @@
 //! analysis: Denning and Buzen, "The Operational Analysis of Queueing Network Models", Computing
 //! Surveys 10(3), 1978: the utilisation law, and bottlenecks).
 //!
-//! A resource is a row of threads, CPUs that threads share, a link, or memory. Its *demand* is its
+//! A resource is a row of threads, CPUs that threads share, or a link. Its *demand* is its
 //! work time for one block of the whole path. Demand over capacity is the least time per block that
 //! it allows. The resource with the largest such time is the bottleneck. Its *utilisation* in a run
 //! is that time over the time per block of the run.
 
-use crate::border::sum;
 use std::collections::BTreeMap;
 
+use crate::RunRecord;
+use crate::border::sum;
 pub use crate::path::What;
 use crate::path::{End, PathLink, PathRun, PathThread};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {
     pub what: What,
-    /// Number of threads or CPUs; 1 for a connection, a link and memory.
+    /// Number of threads or CPUs; 1 for a connection and a link.
     pub capacity: f64,
     /// Nanoseconds for one block of the whole path, by element.
     pub uses: BTreeMap<usize, f64>,
@@ -56,23 +57,13 @@ impl Resource {
     }
 }
 
-/// Utilisation above which an estimate in bytes is wrong. No resource works more than all of its
-/// time, and its ceiling was measured to about a tenth.
-pub const MAX_USED: f64 = 1.1;
-
-/// Returns the consistent resources of a run. Memory is left out if the run moved more than it
-/// carries: part of the count stayed in the cache.
-pub fn resources(run: &PathRun) -> Vec<Resource> {
-    let block_ns = run.wall_ns as f64 / run.blocks.max(1) as f64;
-    let mut all = all_resources(run);
-    all.retain(|one| !one.what.is_estimated() || one.least_ns() <= MAX_USED * block_ns);
-    all
-}
-
-/// Returns the resources of a run: threads of each part, connections, CPUs. Empty for a run without
-/// blocks, or with threads that name no part. It adds known links, and memory if its ceiling was
-/// measured and data leave the cache. Runs of one path give equal resources in equal order.
-pub fn all_resources(run: &PathRun) -> Vec<Resource> {
+/// Returns the resources of a path's run: threads of each part, connections, CPUs, known links.
+/// Empty for a run without blocks, or with threads that name no part. Runs of one path give equal
+/// resources in equal order.
+pub fn resources(record: &RunRecord) -> Vec<Resource> {
+    let Some(run) = record.path.as_deref() else {
+        return Vec::new();
+    };
     let blocks = run.blocks as f64;
     if run.blocks == 0 || run.threads.iter().any(|thread| thread.part.is_empty()) {
         return Vec::new();
@@ -82,8 +73,7 @@ pub fn all_resources(run: &PathRun) -> Vec<Resource> {
     let threads = rows.iter().map(|row| threads(row, blocks));
     let between = rows.windows(2).filter_map(|pair| between(pair[0], pair[1], blocks));
     let links = run.links.iter().map(link);
-    let cpus = shared(run).into_iter();
-    threads.chain(between).chain(cpus).chain(links).chain(memory(run)).collect()
+    threads.chain(between).chain(shared(run, &stolen(record, run))).chain(links).collect()
 }
 
 /// Returns the resource of threads of one part. They work if they do not wait for a neighbour: on a
@@ -139,8 +129,8 @@ fn between(from: &[PathThread], to: &[PathThread], blocks: f64) -> Option<Resour
 }
 
 /// Returns each CPU with its pinned threads; all CPUs if a thread is free and their number is
-/// known.
-fn shared(run: &PathRun) -> Vec<Resource> {
+/// known. `stolen` is the share of each CPU that the hypervisor took.
+fn shared(run: &PathRun, stolen: &BTreeMap<u32, f64>) -> Vec<Resource> {
     let mut by_cpu: BTreeMap<Option<u32>, BTreeMap<usize, f64>> = BTreeMap::new();
     let mut all: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in &run.threads {
@@ -150,23 +140,36 @@ fn shared(run: &PathRun) -> Vec<Resource> {
         add_uses(&mut all, thread, ns, blocks);
     }
     let is_free = by_cpu.contains_key(&None) && run.cpus > 0.0;
-    let stolen = |ns: u64| ns as f64 / run.wall_ns.max(1) as f64;
     let pinned = by_cpu.into_iter().filter_map(|(cpu, uses)| {
         let cpu = cpu?;
         Some(Resource {
             what: What::Cpu(cpu),
-            capacity: left(1.0, stolen(run.stolen_ns.get(&cpu).copied().unwrap_or(0))),
+            capacity: left(1.0, stolen.get(&cpu).copied().unwrap_or(0.0)),
             uses,
             preempted_ns: 0.0,
         })
     });
     let free = is_free.then(|| Resource {
         what: What::AllCpus,
-        capacity: left(run.cpus, stolen(run.stolen_ns.values().sum())),
+        capacity: left(run.cpus, stolen.values().sum()),
         uses: all,
         preempted_ns: 0.0,
     });
     pinned.chain(free).collect()
+}
+
+/// Returns the share of its time that the hypervisor took from each CPU that the process may use.
+/// Empty if a quota gives the process less than its CPUs: the hypervisor may take from the rest.
+fn stolen(record: &RunRecord, run: &PathRun) -> BTreeMap<u32, f64> {
+    let allowed = &record.host.allowed_cpus;
+    if run.cpus < allowed.len() as f64 {
+        return BTreeMap::new();
+    }
+    let share = |cpu: &u32| {
+        let ns = *record.host_cpu.steal_by_cpu_ns.get(cpu)?;
+        Some((*cpu, ns as f64 / record.wall_ns.max(1) as f64))
+    };
+    allowed.iter().filter_map(share).collect()
 }
 
 /// Returns the CPUs less the share of the hypervisor. Threads' CPU time excludes stolen time
@@ -188,23 +191,6 @@ fn link(link: &PathLink) -> Resource {
     }
 }
 
-/// Returns memory; `None` if all data stay in the cache, or its ceiling was not measured.
-fn memory(run: &PathRun) -> Option<Resource> {
-    let memory = run.memory.as_ref()?;
-    let ceiling = memory.ceiling_bytes_per_s.filter(|rate| *rate > 0.0)?;
-    let used = memory.bytes_per_block.iter().copied().enumerate();
-    let uses: BTreeMap<usize, f64> = used
-        .filter(|(_, bytes)| *bytes > 0.0)
-        .map(|(element, bytes)| (element, bytes / ceiling * 1e9))
-        .collect();
-    (!uses.is_empty()).then_some(Resource {
-        what: What::Memory,
-        capacity: 1.0,
-        uses,
-        preempted_ns: 0.0,
-    })
-}
-
 pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
     let each = resources.iter().map(|resource| (resource, resource.least_ns()));
     each.max_by(|a, b| a.1.total_cmp(&b.1))
@@ -219,7 +205,8 @@ pub fn least_without_ns(resources: &[Resource], elements: &[usize]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::{LinkBy, PathMemory};
+    use crate::Host;
+    use crate::path::{LinkBy, PathWithin};
 
     fn thread(element: usize, part: &str, cpu: Option<u32>, busy_ns: u64) -> PathThread {
         PathThread {
@@ -232,8 +219,9 @@ mod tests {
         }
     }
 
-    fn run(blocks: u64, cpus: f64, threads: Vec<PathThread>) -> PathRun {
-        PathRun { blocks, cpus, threads, ..PathRun::default() }
+    fn record(blocks: u64, cpus: f64, threads: Vec<PathThread>) -> RunRecord {
+        let run = PathRun { blocks, cpus, threads, ..PathRun::default() };
+        RunRecord { path: Some(Box::new(run)), ..RunRecord::default() }
     }
 
     fn least_of(all: &[Resource], text: &str) -> f64 {
@@ -244,24 +232,27 @@ mod tests {
 
     #[test]
     fn cpus_carry_less_by_what_the_hypervisor_took() {
-        let mut run = run(
-            100,
-            2.0,
-            vec![thread(0, "memory", Some(1), 80_000_000), thread(1, "read", None, 90_000_000)],
-        );
-        run.wall_ns = 100_000_000;
-        run.stolen_ns = [(0, 10_000_000), (1, 20_000_000)].into_iter().collect();
-        let all = resources(&run);
-        let close = |text: &str, wanted_ns: f64| {
-            let found = least_of(&all, text);
-            assert!((found - wanted_ns).abs() < 1.0, "{text}: {found}");
+        let threads = |cpu| {
+            vec![thread(0, "memory", Some(cpu), 80_000_000), thread(1, "read", None, 90_000_000)]
         };
-        // CPU 1 never idles: it works 80 ms, and 20 were stolen. Of two CPUs 1.7 are left.
-        close("CPU 1", 1_000_000.0);
-        close("all CPUs together", 1_000_000.0);
-        // Ticks exceed the time of the run.
-        run.stolen_ns = [(1, 200_000_000)].into_iter().collect();
-        assert!(least_of(&resources(&run), "CPU 1").is_finite());
+        // CPU 1 never idles: it works 80 ms, and 20 were stolen. Of two CPUs 1.7 are left. Beside a
+        // quota and on CPUs of others nothing is taken off. Ticks may exceed the time of the run.
+        for (allowed, cpus, stolen_ns, wanted) in [
+            (vec![0, 1], 2.0, [10, 20], [1_000_000.0, 1_000_000.0]),
+            (vec![0, 1], 1.5, [10, 20], [800_000.0, 1_700_000.0 / 1.5]),
+            (vec![1, 7], 2.0, [10, 20], [1_000_000.0, 1_700_000.0 / 1.8]),
+            (vec![0, 1], 2.0, [0, 200], [8_000_000.0, 8_500_000.0]),
+        ] {
+            let mut record = record(100, cpus, threads(1));
+            record.wall_ns = 100_000_000;
+            record.host = Host { allowed_cpus: allowed, ..Host::default() }.into();
+            let stolen_ns = (0..).zip(stolen_ns.map(|ms| ms * 1_000_000));
+            record.host_cpu.steal_by_cpu_ns = stolen_ns.collect();
+            let all = resources(&record);
+            let found = ["CPU 1", "all CPUs together"].map(|text| least_of(&all, text));
+            let is_close = found.iter().zip(wanted).all(|(ns, wanted)| (ns - wanted).abs() < 1.0);
+            assert!(is_close, "{found:?} {wanted:?}");
+        }
     }
 
     #[test]
@@ -274,7 +265,7 @@ mod tests {
             thread(1, "convert", None, 60_000),
             thread(2, "read", None, 30_000),
         ];
-        let all = resources(&run(100, 4.0, threads.clone()));
+        let all = resources(&record(100, 4.0, threads.clone()));
         assert_eq!(least_of(&all, "board"), 500.0);
         assert_eq!(least_of(&all, "convert"), 600.0);
         assert_eq!(least_of(&all, "read"), 300.0);
@@ -282,7 +273,7 @@ mod tests {
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((limit.what.text().as_str(), ns), ("convert", 600.0));
         assert_eq!(least_without_ns(&all, &[1]), 500.0);
-        let all = resources(&run(100, 1.0, threads));
+        let all = resources(&record(100, 1.0, threads));
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((&limit.what, ns), (&What::AllCpus, 1600.0));
         assert_eq!((limit.slope(0, 1), limit.slope(1, 2)), (1.0, 2.0));
@@ -290,18 +281,14 @@ mod tests {
 
     #[test]
     fn elements_in_the_thread_of_another_share_its_time_and_move_it_alike() {
-        let within = |element, ns| crate::path::PathWithin {
-            element,
-            ns,
-            ..crate::path::PathWithin::default()
-        };
+        let within = |element, ns| PathWithin { element, ns, ..PathWithin::default() };
         let reader = PathThread {
             within: vec![within(0, 100), within(2, 500)],
             ..thread(1, "to-host", None, 1000)
         };
         let run_of = |reader: &PathThread| {
             let receiver = thread(3, "receiver", None, 700);
-            resources(&run(1, 2.0, vec![reader.clone(), receiver]))
+            resources(&record(1, 2.0, vec![reader.clone(), receiver]))
         };
         let all = run_of(&reader);
         assert_eq!(all[0].uses, BTreeMap::from([(0, 100.0), (1, 400.0), (2, 500.0)]));
@@ -318,7 +305,7 @@ mod tests {
     #[test]
     fn a_thread_that_waits_for_a_cpu_keeps_the_next_block_waiting() {
         let preempted = PathThread { preempted_ns: Some(300), ..thread(0, "memory", None, 500) };
-        let all = resources(&run(1, 2.0, vec![preempted]));
+        let all = resources(&record(1, 2.0, vec![preempted]));
         assert_eq!(least_of(&all, "memory"), 500.0);
         assert_eq!(all[0].least_beside_others_ns(), 800.0);
     }
@@ -327,7 +314,7 @@ mod tests {
     fn a_timer_for_the_next_block_is_no_demand_of_it() {
         let mut source = thread(0, "memory", Some(0), 500);
         (source.cpu_ns, source.due_cpu_ns) = (800, 200);
-        assert_eq!(least_of(&resources(&run(1, 2.0, vec![source])), "CPU 0"), 600.0);
+        assert_eq!(least_of(&resources(&record(1, 2.0, vec![source])), "CPU 0"), 600.0);
     }
 
     #[test]
@@ -337,7 +324,7 @@ mod tests {
             thread(1, "copy", Some(1), 400),
             thread(2, "read", Some(1), 300),
         ];
-        let all = resources(&run(1, 2.0, pinned));
+        let all = resources(&record(1, 2.0, pinned));
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((&limit.what, ns), (&What::Cpu(1), 700.0));
         assert!(!all.iter().any(|resource| resource.what == What::AllCpus));
@@ -360,50 +347,33 @@ mod tests {
             let read = thread(2, "read", None, 900);
             vec![thread(0, "memory", None, 100), out, inward, read]
         };
-        let all = resources(&run(1, 8.0, threads(20)));
+        let all = resources(&record(1, 8.0, threads(20)));
         assert_eq!(least_of(&all, "tcp out"), 200.0);
         assert_eq!(least_of(&all, "tcp, between its ends"), 20.0);
         assert_eq!(bottleneck(&all).unwrap().0.what.text(), "read");
         // If both ends wait, the connection is slow.
-        let all = resources(&run(1, 8.0, threads(990)));
+        let all = resources(&record(1, 8.0, threads(990)));
         assert_eq!(least_of(&all, "tcp, between its ends"), 700.0);
     }
 
     #[test]
-    fn links_and_memory_are_resources_where_what_they_carry_is_known() {
-        let mut run = run(10, 2.0, vec![thread(0, "board", None, 500)]);
-        run.links = vec![PathLink {
+    fn links_that_carry_a_known_rate_are_resources() {
+        let mut record = record(10, 2.0, vec![thread(0, "board", None, 500)]);
+        record.path.as_mut().unwrap().links = vec![PathLink {
             element: 0,
             name: "PCIe of a board".to_owned(),
             bytes_per_s: 2e9,
             bytes_per_block: 4000.0,
             by: LinkBy::Sysfs,
         }];
-        run.memory =
-            Some(PathMemory { bytes_per_block: vec![12_000.0, 0.0], ceiling_bytes_per_s: None });
-        let all = resources(&run);
+        let all = resources(&record);
         assert_eq!(least_of(&all, "PCIe of a board, by sysfs"), 2000.0);
-        let mut whats = all.iter().map(|resource| &resource.what);
-        assert!(!whats.any(|what| *what == What::Memory), "no ceiling");
-        if let Some(memory) = &mut run.memory {
-            memory.ceiling_bytes_per_s = Some(4e9);
-        }
-        run.wall_ns = 30_000;
-        let all = resources(&run);
-        assert_eq!(least_of(&all, "memory, by footprint"), 3000.0);
-        assert!(all[2..].iter().all(|resource| resource.slope(0, 1) == 0.0));
-        // In half of that time memory cannot carry the estimate; the link stays.
-        run.wall_ns = 15_000;
-        let whats = |all: Vec<Resource>| all.into_iter().map(|one| one.what).collect::<Vec<_>>();
-        let possible = whats(resources(&run));
-        assert!(!possible.contains(&What::Memory));
-        assert!(whats(all_resources(&run)).contains(&What::Memory));
-        assert_eq!(possible.len(), 3);
+        assert_eq!(all[2].slope(0, 1), 0.0);
     }
 
     #[test]
     fn records_from_before_say_nothing_about_resources() {
-        assert!(resources(&run(10, 2.0, vec![thread(0, "", None, 5)])).is_empty());
-        assert!(resources(&run(0, 2.0, vec![thread(0, "memory", None, 5)])).is_empty());
+        assert!(resources(&record(10, 2.0, vec![thread(0, "", None, 5)])).is_empty());
+        assert!(resources(&record(0, 2.0, vec![thread(0, "memory", None, 5)])).is_empty());
     }
 }

@@ -76,7 +76,7 @@ pub struct RunRecord {
     pub hotspots: Vec<Hotspot>,
     /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to; 0
     /// in older records.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub origin_ns: u64,
     /// Wall time of the timed region, from the release of the lanes to the end of the last one.
     #[serde(default)]
@@ -370,11 +370,6 @@ pub struct Counter {
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
     #[serde(default = "whole", deserialize_with = "number")]
     pub share: f64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
 }
 
 /// Reads `null` as NaN: JSON cannot write NaN or infinity.

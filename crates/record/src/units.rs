@@ -10,106 +10,76 @@ pub struct UnitError {
     wanted: &'static str,
 }
 
-const COUNT_UNITS: &[(&str, u64)] = &[
-    ("", 1),
-    ("k", 1_000),
-    ("M", 1_000_000),
-    ("G", 1_000_000_000),
-    ("Ki", 1 << 10),
-    ("Mi", 1 << 20),
-    ("Gi", 1 << 30),
-    ("Ti", 1 << 40),
-    ("T", 1_000_000_000_000),
-];
-
 /// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `1e6`, `64Ki`.
 ///
 /// # Errors
 /// Refuses text that is not a number, and numbers that are negative, not whole, or beyond 64 bits.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
-    scaled(input.trim(), COUNT_UNITS).ok_or(UnitError {
+    scaled(input.trim(), |unit| factor(unit, 1000)).ok_or(UnitError {
         input: input.to_owned(),
         wanted: "a count such as 300000, 0x100000, 3M, 1e6 or 64Ki",
     })
 }
 
-/// Units of sizes. A letter alone is a power of 1024, as in fio, dd and ls; `kB`, `MB` and so on
-/// are powers of 1000.
-const BYTE_UNITS: &[(&str, u64)] = &[
-    ("", 1),
-    ("B", 1),
-    ("k", 1 << 10),
-    ("K", 1 << 10),
-    ("Ki", 1 << 10),
-    ("KiB", 1 << 10),
-    ("kB", 1_000),
-    ("KB", 1_000),
-    ("m", 1 << 20),
-    ("M", 1 << 20),
-    ("Mi", 1 << 20),
-    ("MiB", 1 << 20),
-    ("MB", 1_000_000),
-    ("g", 1 << 30),
-    ("G", 1 << 30),
-    ("Gi", 1 << 30),
-    ("GiB", 1 << 30),
-    ("GB", 1_000_000_000),
-    ("t", 1 << 40),
-    ("T", 1 << 40),
-    ("Ti", 1 << 40),
-    ("TiB", 1 << 40),
-    ("TB", 1_000_000_000_000),
-];
-
 /// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000),
-/// `1e6`.
+/// `1e6`. A letter alone is a power of 1024, as in fio, dd and ls.
 pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
-    scaled(input.trim(), BYTE_UNITS).ok_or(UnitError {
+    let of_unit = |unit: &str| match unit.strip_suffix('B') {
+        Some(prefix) => factor(prefix, 1000),
+        None if unit.len() == 1 => factor(&unit.to_ascii_uppercase(), 1024),
+        None => factor(unit, 1024),
+    };
+    scaled(input.trim(), of_unit).ok_or(UnitError {
         input: input.to_owned(),
         wanted: "a size such as 4096, 4k (4096), 64KiB, 6MB or 1e6",
     })
 }
 
-/// Splits `1.5M` into number and unit and multiplies exactly: a fraction needs a whole product.
-fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
-    if let Some(hex) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
-        return u64::from_str_radix(hex, 16).ok();
-    }
-    let digits_end = trimmed
-        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
-        .unwrap_or(trimmed.len());
-    let (number, rest) = trimmed.split_at(digits_end);
-    let (exponent, unit) = exponent(rest)?;
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
-    let number = number.replace('_', "");
-    let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
-    if whole.is_empty() || fraction.len() > 18 {
-        return None;
-    }
-    let whole: u128 = whole.parse().ok()?;
-    let fraction_value: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
-    let denominator = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    let numerator = whole
-        .checked_mul(denominator)?
-        .checked_add(fraction_value)?
-        .checked_mul(10_u128.pow(exponent))?
-        .checked_mul(u128::from(*factor))?;
-    if numerator % denominator != 0 {
-        return None;
-    }
-    u64::try_from(numerator / denominator).ok()
+/// Returns the factor of a prefix: a power of `base`, or of 1024 with an `i`.
+fn factor(prefix: &str, base: u64) -> Option<u64> {
+    let (letter, base) = match prefix.strip_suffix('i') {
+        Some(letter) => (letter, 1024),
+        None => (prefix, base),
+    };
+    let power = match letter {
+        "" if prefix.is_empty() => 0,
+        "k" | "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        _ => return None,
+    };
+    Some(base.pow(power))
 }
 
-/// Returns the power of ten of `e6`, else 0, and the rest of the text. Powers beyond 64 bits are
-/// refused.
+/// Splits `1.5e3M` into number, power of ten and unit, and multiplies exactly: a fraction needs a
+/// whole product.
+fn scaled(text: &str, factor: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(hex, 16).ok();
+    }
+    let is_number = |c: char| c.is_ascii_digit() || c == '.' || c == '_';
+    let (number, rest) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
+    let (exponent, unit) = exponent(rest)?;
+    let number = number.replace('_', "");
+    let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let product = digits
+        .checked_mul(10_u128.checked_pow(exponent)?)?
+        .checked_mul(u128::from(factor(unit.trim_start())?))?;
+    let divisor = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let is_exact = !whole.is_empty() && product % divisor == 0;
+    u64::try_from(product / divisor).ok().filter(|_| is_exact)
+}
+
+/// Returns the power of ten of `e6`, else 0, and the rest of the text.
 fn exponent(rest: &str) -> Option<(u32, &str)> {
     let Some(digits) = rest.strip_prefix(['e', 'E']) else {
         return Some((0, rest));
     };
     let digits = digits.strip_prefix('+').unwrap_or(digits);
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    let power: u32 = digits[..end].parse().ok()?;
-    (power <= 19).then_some((power, &digits[end..]))
+    Some((digits[..end].parse().ok()?, &digits[end..]))
 }
 
 const TIME_UNITS: &[(&str, f64)] = &[
@@ -129,18 +99,11 @@ const TIME_UNITS: &[(&str, f64)] = &[
 /// # Errors
 /// Refuses text that is not a number, negative numbers, and parts that do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
-    parse_seconds(input).and_then(|seconds| {
-        Duration::try_from_secs_f64(seconds)
-            .map_err(|_| UnitError { input: input.to_owned(), wanted: A_TIME })
+    let time = duration_s(input.trim()).and_then(|s| Duration::try_from_secs_f64(s).ok());
+    time.ok_or(UnitError {
+        input: input.to_owned(),
+        wanted: "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30",
     })
-}
-
-const A_TIME: &str = "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30";
-
-/// Reads a time in seconds, with parts of a nanosecond: `41.7ns`.
-pub fn parse_seconds(input: &str) -> Result<f64, UnitError> {
-    let seconds = duration_s(input.trim()).filter(|seconds| seconds.is_finite());
-    seconds.ok_or(UnitError { input: input.to_owned(), wanted: A_TIME })
 }
 
 /// Sums the parts of a time, each of a smaller unit than the one before. A last number without a
@@ -171,18 +134,17 @@ fn duration_s(trimmed: &str) -> Option<f64> {
 
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
-    let error =
-        || UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" };
     let trimmed = input.trim();
     let bare = trimmed.strip_suffix("Hz").unwrap_or(trimmed).trim_end();
-    let (number, factor) = match bare.as_bytes().last() {
-        Some(b'k') => (&bare[..bare.len() - 1], 1e3),
-        Some(b'M') => (&bare[..bare.len() - 1], 1e6),
-        _ => (bare, 1.0),
+    let (number, factor) = match bare.strip_suffix(['k', 'M']) {
+        Some(number) if bare.ends_with('k') => (number, 1e3),
+        Some(number) => (number, 1e6),
+        None => (bare, 1.0),
     };
-    let number: f64 = number.trim_end().parse().map_err(|_| error())?;
-    let rate = number * factor;
-    if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err(error()) }
+    let rate = number.trim_end().parse::<f64>().map(|number| number * factor);
+    rate.ok()
+        .filter(|rate| rate.is_finite() && *rate > 0.0)
+        .ok_or(UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" })
 }
 
 /// Writes a count with its noun: `1 file`, `2 files`, `0 files`.
@@ -274,6 +236,8 @@ mod tests {
             ("1.5KiB", 1536),
             ("0x1B", 27),
             ("10 kB", 10_000),
+            ("3KB", 3000),
+            ("2TiB", 2 << 40),
         ] {
             assert_eq!(parse_bytes(input), Ok(expected), "{input}");
         }
@@ -295,6 +259,9 @@ mod tests {
             "1e99",
             "1e-3",
             "1e19k",
+            "3i",
+            "3m",
+            ".5",
         ] {
             let error = parse_count(input).unwrap_err().to_string();
             assert!(error.contains("300000"), "{input}: {error}");

@@ -61,14 +61,15 @@ impl Chain {
 
 /// Describes a path by the longest of a number of its runs.
 fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -> Vec<Said> {
+    let resources = resources(record);
     let all = [
         ("path", Some(run.line.clone())),
         ("carries", Some(carries(run, record, runs))),
         ("BUSY", busy(record)),
-        ("limit", limit(run, name)),
-        ("used", used(run)),
+        ("limit", limit(run, &resources, name)),
+        ("used", used(run, &resources)),
         ("change", change(run)),
-        ("this host", this_host(run)),
+        ("this host", this_host(run, &resources)),
     ];
     all.into_iter().filter_map(|(about, text)| Some(Said { about, text: text? })).collect()
 }
@@ -100,9 +101,8 @@ fn percent(run: &PathRun, resource: &Resource) -> String {
     format!("{} {} %", resource.what.text(), significant(share * 100.0, 2))
 }
 
-fn limit(run: &PathRun, name: &str) -> Option<String> {
-    let all = resources(run);
-    let most = format!("most used in this run: {}", percent(run, bottleneck(&all)?.0));
+fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
+    let most = format!("most used in this run: {}", percent(run, bottleneck(resources)?.0));
     let Some(limit) = &run.limit else {
         return Some(match run.is_paced {
             true => format!("not looked for: blocks came at a rate; {most}"),
@@ -131,8 +131,8 @@ fn limit(run: &PathRun, name: &str) -> Option<String> {
     })
 }
 
-fn used(run: &PathRun) -> Option<String> {
-    let mut all = resources(run);
+fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
+    let mut all: Vec<&Resource> = resources.iter().collect();
     all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
     let named: Vec<String> = all.iter().take(MOST_USED).map(|one| percent(run, one)).collect();
     // The limit's own share comes from the runs that searched for it.
@@ -157,9 +157,6 @@ fn change(run: &PathRun) -> Option<String> {
         What::AllCpus => "more CPUs, or less work".to_owned(),
         What::Link { name, .. } => format!("a faster link than {name}"),
         What::Buffers => "eight times as many buffers".to_owned(),
-        What::Memory => {
-            "smaller blocks or fewer buffers, so that they stay in the cache".to_owned()
-        }
     };
     let gain = limit.gain.map(|gain| {
         let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
@@ -170,7 +167,7 @@ fn change(run: &PathRun) -> Option<String> {
 
 /// Returns the capacity of all CPUs of the process by the need of a block, and the limits of
 /// links. The unit is the served thing if the path names one.
-fn this_host(run: &PathRun) -> Option<String> {
+fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
         return None;
@@ -183,7 +180,7 @@ fn this_host(run: &PathRun) -> Option<String> {
     let by =
         |one: &Resource| format!("{} {}", one.what.text(), shown(block_ns(run) / one.least_ns()));
     let is_link = |one: &&Resource| matches!(one.what, What::Link { .. });
-    let links: Vec<String> = resources(run).iter().filter(is_link).map(by).collect();
+    let links: Vec<String> = resources.iter().filter(is_link).map(by).collect();
     // Available CPU time over the used one is the possible multiple of the run's load.
     let by_cpus = shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64);
     let links = links.iter().map(|link| format!("; {link}")).collect::<String>();
@@ -206,7 +203,7 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{LinkBy, PathGain, PathLimit, PathLink, PathThread, PathUsed};
+    use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathThread, PathUsed};
 
     use super::*;
 
@@ -233,17 +230,22 @@ mod tests {
     }
 
     fn of(run: &PathRun, about: &str) -> String {
-        let record = crate::families::path::tests::record();
+        let mut record = crate::families::path::tests::record();
+        record.path = Some(Box::new(run.clone()));
         let found = said("crate", run, &record, 1).into_iter().find(|said| said.about == about);
         found.map_or_else(String::new, |said| said.text)
     }
 
     fn found(found: LimitFound) -> Option<PathLimit> {
-        Some(PathLimit { found, runs: 94, used: None, gain: None, room: None })
+        Some(PathLimit { found, runs: 94, used: None, gain: None })
     }
 
     fn convert() -> What {
         What::Threads { element: 1, name: "convert".to_owned() }
+    }
+
+    fn link() -> What {
+        What::Link { element: 0, name: "PCIe".to_owned(), by: LinkBy::Sysfs }
     }
 
     #[test]
@@ -257,10 +259,10 @@ mod tests {
         assert_eq!(of(&run, "change"), "");
         run.is_paced = true;
         assert!(of(&run, "limit").starts_with("not looked for"));
-        let gain = |mean: f64| PathGain { mean, low: mean - 0.1, high: mean + 0.1 };
+        let gain = |mean: f64| Interval { mean, low: mean - 0.1, high: mean + 0.1 };
         for (what, limit, change) in [
             (convert(), "convert: it works 78 % and waits for a CPU 20 %", "less work in convert"),
-            (What::Memory, "and the path follows no part", "smaller blocks"),
+            (link(), "and the path follows no part", "a faster link than PCIe"),
             (What::Buffers, "too few buffers: with eight times as many", "eight times as many"),
         ] {
             run.limit = found(LimitFound::Limit(what));

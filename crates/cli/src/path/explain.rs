@@ -5,12 +5,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan, placement};
-use daqmeter_path::explain::{
-    Explanation, Interval, LimitAnswer, MIN_ROUNDS, PathLoad, PathSystem, Seen, Slope, Used,
-    explain,
-};
+use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest, device_node};
-use daqmeter_record::path::{LimitFound, PathGain, PathLimit, PathThread, PathUsed};
+use daqmeter_record::path::{LimitFound, PathLimit, PathThread, PathUsed};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_record::{Host, RunRecord};
@@ -53,32 +50,6 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-struct Chain<'a> {
-    bench: &'a mut Bench,
-    request: PathRequest,
-    path: &'a Path,
-    /// True if each run is kept as a record.
-    is_kept: bool,
-}
-
-impl PathSystem for Chain<'_> {
-    type Error = Failure;
-
-    fn run(&mut self, load: PathLoad) -> Result<Seen, Failure> {
-        let mut request = self.request.clone();
-        match load {
-            PathLoad::Free => {}
-            PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
-            PathLoad::Buffers { times } => request.with = self.path.with_more_buffers(times),
-        }
-        let record = match self.is_kept {
-            true => self.bench.probe(&request, PROBE, &[])?,
-            false => probe_quietly(self.bench, &request)?,
-        };
-        Ok(Seen::of(run_of(&record)?))
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.set)?;
     let mut request =
@@ -91,15 +62,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         request.cpus = cpus;
     }
     let begin = Instant::now();
-    let mut chain = Chain { bench: &mut bench, request, path: &path, is_kept: true };
-    let explained = explain(&mut chain, &path.parts(), |_| begin.elapsed() < arguments.budget)?;
-    let record = proved(&chain, "path/explain", &explained)?;
+    let explained = explain(
+        |load| seen(&bench.probe(&load.of(request.clone(), &path), PROBE, &[])?),
+        &path.parts(),
+        |_| begin.elapsed() < arguments.budget,
+    )?;
+    let record = proved(&bench, &request, "path/explain", &explained)?;
     bench.recorder.take(record)?;
     bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
         let tables = tables(&explained, path.block_bytes as f64);
         format!("{}\n{tables}\n{}", answers_text(last), paths::text(records))
     })
+}
+
+fn seen(record: &RunRecord) -> Result<Seen, Failure> {
+    run_of(record)?;
+    Ok(Seen::of(record).expect("it has a run"))
 }
 
 /// Returns a core for each thread, if the user chose none and there are as many; else the scheduler
@@ -140,43 +119,41 @@ pub(crate) fn prove(
         return Ok(false);
     }
     let request = request(each.min(MAX_TIME));
-    let mut chain = Chain { bench, request, path: &path, is_kept: false };
-    let explained = explain(&mut chain, &parts, |_| begin.elapsed() < within)?;
-    let record = proved(&chain, study, &explained)?;
+    let explained = explain(
+        |load| seen(&probe_quietly(bench, &load.of(request.clone(), &path))?),
+        &parts,
+        |_| begin.elapsed() < within,
+    )?;
+    let record = proved(bench, &request, study, &explained)?;
     bench.recorder.take(record)?;
     Ok(true)
 }
 
 /// Runs the path once more, for a record with the answer.
-fn proved(chain: &Chain<'_>, study: &str, explained: &Explanation) -> Result<RunRecord, Failure> {
-    let settings = chain.bench.runner.settings(StepPlan::ByStage(1), study, &[]);
-    let mut record = chain.bench.runner.measured("path", &chain.request.workload(), &settings)?;
+fn proved(
+    bench: &Bench,
+    request: &PathRequest,
+    study: &str,
+    explained: &Explanation,
+) -> Result<RunRecord, Failure> {
+    let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
+    let mut record = bench.runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
-        let gain = |Interval { mean, low, high }| PathGain { mean, low, high };
+        let is_buffers = explained.answer == LimitFound::Limit(What::Buffers);
         run.limit = Some(PathLimit {
-            room: None,
             runs: explained.runs as u64,
-            used: match &explained.answer {
-                LimitAnswer::Limit(what) => used(explained, what),
-                LimitAnswer::NoSingle | LimitAnswer::CannotTell => None,
-            },
-            gain: (explained.answer == LimitAnswer::Limit(What::Buffers))
-                .then(|| gain(explained.more_buffers)),
-            found: match &explained.answer {
-                LimitAnswer::Limit(what) => LimitFound::Limit(what.clone()),
-                LimitAnswer::NoSingle => LimitFound::NoSingleOne,
-                LimitAnswer::CannotTell => LimitFound::CannotTell,
-            },
+            used: used(explained),
+            gain: is_buffers.then_some(explained.more_buffers),
+            found: explained.answer.clone(),
         });
     }
     Ok(record)
 }
 
-fn used(explained: &Explanation, what: &What) -> Option<PathUsed> {
-    let own = explained.resources.iter().find(|used| used.what == *what)?;
-    let Interval { mean, low, high } = own.used;
-    let works = PathGain { mean, low, high };
-    Some(PathUsed { works, waits_for_cpu: own.occupied.mean - mean })
+fn used(explained: &Explanation) -> Option<PathUsed> {
+    let is_limit = |used: &&Used| explained.answer == LimitFound::Limit(used.what.clone());
+    let own = explained.resources.iter().find(is_limit)?;
+    Some(PathUsed { works: own.used, waits_for_cpu: own.occupied.mean - own.used.mean })
 }
 
 fn tables(explained: &Explanation, block_bytes: f64) -> String {

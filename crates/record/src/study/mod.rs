@@ -3,7 +3,6 @@
 //! A [`Published`] figure comes only from a study's data file, which states its place in the
 //! document. A [`Derived`] figure is shown, and no verdict uses it. A [`Measured`] value needs the
 //! records of its computation. So no document can be confirmed by its own numbers.
-//! numbers.
 
 use std::fmt;
 

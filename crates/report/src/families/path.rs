@@ -176,10 +176,10 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         out.push_str(&queues(run));
         out.push('\n');
     }
-    out.push_str(&used(run));
+    out.push_str(&used(record, run));
 }
 
-fn used(run: &PathRun) -> String {
+fn used(record: &RunRecord, run: &PathRun) -> String {
     let columns: [TextColumn<(&PathRun, Resource)>; 4] = [
         ("resource", |(_, resource)| resource.what.text()),
         ("used [%]", |(run, resource)| significant(resource.least_ns() / block_ns(run) * 100.0, 3)),
@@ -191,7 +191,7 @@ fn used(run: &PathRun) -> String {
             _ => "-".to_owned(),
         }),
     ];
-    let all: Vec<_> = resources(run).into_iter().map(|resource| (run, resource)).collect();
+    let all: Vec<_> = resources(record).into_iter().map(|resource| (run, resource)).collect();
     table(1, &columns, &all)
 }
 
