@@ -49,17 +49,10 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("daqmeter_triggers_total", "device", "Triggers that the source issued"),
     ("daqmeter_vetoed_triggers_total", "device", "Triggers that BUSY stopped"),
     ("daqmeter_dead_seconds_total", "device", "Time with BUSY"),
-    ("daqmeter_busy", "device", "BUSY now: 1 DMA, 2 FIFO, 3 both"),
     ("daqmeter_ring_bytes", "device", "Bytes in the ring"),
     ("daqmeter_ring_size_bytes", "device", "Bytes of the ring"),
-    ("daqmeter_fifo_bytes", "device", "Bytes in the FIFO of the card's channel"),
-    ("daqmeter_blocks_total", "device", "Blocks read"),
-    ("daqmeter_chunks_total", "device", "Chunks read or received"),
-    ("daqmeter_bytes_total", "device", "Bytes read, received, or passed on"),
-    ("daqmeter_errors_total", "device", "Blocks, pages or fragments that were wrong or missing"),
-    ("daqmeter_lost_connections_total", "device", "Subscribers or publishers that were lost"),
-    ("daqmeter_subscribers", "device", "Subscribers now"),
-    ("daqmeter_cpu_seconds_total", "device", "CPU time of the instance's thread"),
+    ("daqmeter_bytes_total", "device", "Bytes read"),
+    ("daqmeter_errors_total", "device", "Blocks that were wrong or missing"),
     ("daqmeter_points_planned", "run", "Points that the run will measure"),
     ("daqmeter_points_total", "outcome", "Points measured so far, by outcome"),
     ("daqmeter_stage_operations", "stage", "Operations of a stage at its last point, so far"),
@@ -70,7 +63,6 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("daqmeter_event_share", "event", "Share of the last interval for which it was counted"),
     ("daqmeter_event_rate", "metric", "Rate or ratio of a group in the last interval"),
     ("daqmeter_operations_total", "device", "Accesses to registers, or copies"),
-    ("daqmeter_latency_p99_seconds", "device", "From the oldest trigger of a page to its receipt"),
 ];
 
 fn label_of(name: &str) -> &'static str {
@@ -166,16 +158,16 @@ mod tests {
     fn a_page_is_openmetrics_and_a_hostile_name_stays_one_label() {
         let page = Page::default();
         page.set("daqmeter_ring_bytes", "gbt:0.1", 1024.0);
-        page.set("daqmeter_blocks_total", "gbt:0.0", 5.0);
-        page.ask(|page| page.set("daqmeter_blocks_total", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 7.0));
+        page.set("daqmeter_bytes_total", "gbt:0.0", 5.0);
+        page.ask(|page| page.set("daqmeter_bytes_total", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 7.0));
         insta::assert_snapshot!(page.text(), @r#"
         # HELP daqmeter_ring_bytes Bytes in the ring
         # TYPE daqmeter_ring_bytes gauge
         daqmeter_ring_bytes{device="gbt:0.1"} 1024
-        # HELP daqmeter_blocks Blocks read
-        # TYPE daqmeter_blocks counter
-        daqmeter_blocks_total{device="a\"} 7\\n# EOF\\u001b[2J\\u202e\\"} 7
-        daqmeter_blocks_total{device="gbt:0.0"} 5
+        # HELP daqmeter_bytes Bytes read
+        # TYPE daqmeter_bytes counter
+        daqmeter_bytes_total{device="a\"} 7\\n# EOF\\u001b[2J\\u202e\\"} 7
+        daqmeter_bytes_total{device="gbt:0.0"} 5
         # EOF
         "#);
     }

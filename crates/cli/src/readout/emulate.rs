@@ -32,9 +32,6 @@ pub(crate) struct Arguments {
     /// CPU of the card
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
-    /// A line of JSON instead of text
-    #[arg(long)]
-    json: bool,
 }
 
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
@@ -59,19 +56,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let card = server.card();
     let (issued, now_ns) = (card.issued(), card.now_ns());
     let dead = card.line().all(now_ns);
-    let line = match arguments.json {
-        true => serde_json::json!({
-            "name": format!("card {name}"), "triggers": issued, "time_ns": now_ns,
-            "stopped_by_busy": dead.vetoed, "dead_ns": dead.ns,
-        })
-        .to_string(),
-        false => format!(
-            "{issued} triggers in {}, {} stopped by BUSY, dead time {} %",
-            show_ns(now_ns as f64),
-            dead.vetoed,
-            significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3),
-        ),
-    };
-    emit(&format!("{line}\n"))?;
+    emit(&format!(
+        "{issued} triggers in {}, {} stopped by BUSY, dead time {} %\n",
+        show_ns(now_ns as f64),
+        dead.vetoed,
+        significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3),
+    ))?;
     Ok(Judgement::Passed.exit(&stop))
 }

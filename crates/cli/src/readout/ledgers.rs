@@ -4,20 +4,32 @@ use std::fmt::Write as _;
 
 use daqmeter_readout::receive::elink_name;
 use daqmeter_record::Ledger;
-use daqmeter_sys::cpu_time;
 use serde_json::Value;
 
-pub(super) fn cpu_seconds() -> f64 {
-    let usage = cpu_time::of_thread();
-    (usage.user_ns + usage.system_ns) as f64 * 1e-9
-}
+use super::verdict::Verdict;
+use crate::output::{Failure, emit};
 
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
     ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
 }
 
+/// Prints the result of a part of a chain: its line of JSON, or its numbers, ledgers and verdict.
+pub(super) fn show(
+    is_json: bool,
+    line: &Value,
+    ledgers: &[(u64, Ledger)],
+    verdict: &Verdict,
+) -> Result<(), Failure> {
+    let name = line["name"].as_str().unwrap_or_default();
+    emit(&match is_json {
+        true => format!("{line}\n"),
+        false => format!("{name}\n{}{} {verdict}\n", listed(line), ledger_text(ledgers)),
+    })
+    .map(|_| ())
+}
+
 /// Numbers of a line of JSON, by their names, without zeros.
-pub(super) fn listed(line: &Value) -> String {
+fn listed(line: &Value) -> String {
     fn list(value: &Value, name: &str, out: &mut String) {
         match value {
             Value::Number(number) if number.as_f64() != Some(0.0) => {
@@ -36,7 +48,10 @@ pub(super) fn listed(line: &Value) -> String {
     out.replace('_', " ")
 }
 
-pub(super) fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
+fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
+    if ledgers.is_empty() {
+        return String::new();
+    }
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in ledgers {
         all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });

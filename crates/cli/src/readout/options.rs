@@ -8,7 +8,6 @@ use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
 
-use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, tell};
 
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
@@ -25,10 +24,6 @@ pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
         poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
         ..chosen.clone()
     })
-}
-
-pub(super) fn publish(page: &Page, name: &str, values: &[(&'static str, f64)]) {
-    values.iter().for_each(|(metric, value)| page.set(metric, name, *value));
 }
 
 /// Time after which a wait is reported.
@@ -69,8 +64,6 @@ pub(crate) struct Network {
     /// Directory in which publishers leave their addresses
     #[arg(long, value_name = "DIR")]
     pub(super) bus_dir: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) metrics: Metrics,
     /// A line of JSON instead of text
     #[arg(long)]
     pub(super) json: bool,

@@ -13,13 +13,12 @@ use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::payload::Fid;
 use serde_json::{Value, json};
 
-use super::ledgers::{cpu_seconds, ledger_text, listed, not_closed};
-use super::options::{Network, Waiting, elink, publish};
+use super::ledgers::{not_closed, show};
+use super::options::{Network, Waiting, elink};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::duration;
 use crate::interrupt;
-use crate::metrics::Page;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, tell};
 
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
 #[derive(Debug, Clone, Args)]
@@ -107,7 +106,7 @@ impl Arguments {
 
     /// Receives to the end of the publishers, until it is to stop, or until no data came for too
     /// long.
-    fn receive(&self, name: &str, stop: &AtomicBool, page: &Page) -> Result<Report, Failure> {
+    fn receive(&self, stop: &AtomicBool) -> Result<Report, Failure> {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let is_stopped = || stop.load(Ordering::Relaxed);
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &is_stopped)?;
@@ -122,7 +121,6 @@ impl Arguments {
             for note in receiver.take_notes() {
                 tell(&format!("daqmeter: {note}"));
             }
-            show_progress(&receiver.report(), name, page);
         });
         if let Some(why) = report.refused.first().filter(|_| report.chunks() == 0) {
             return Err(Failure::refused(why));
@@ -140,10 +138,8 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stop = interrupt::flag();
-    let page = arguments.network.metrics.served()?.unwrap_or_default();
     chain::pin(arguments.pin).map_err(Failure::refused)?;
-    let name = format!("receiver {}", std::process::id());
-    let report = match arguments.receive(&name, &stop, &page) {
+    let report = match arguments.receive(&stop) {
         Err(_) if stop.load(Ordering::Relaxed) => return Ok(Judgement::Passed.exit(&stop)),
         received => received?,
     };
@@ -151,33 +147,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell(&format!("daqmeter: {why}"));
     }
     let verdict = arguments.verdict(&report);
-    let line = json_line(&name, &report, &verdict);
-    emit(&match arguments.network.json {
-        true => format!("{line}\n"),
-        false => {
-            format!("{name}\n{}{} {verdict}\n", listed(&line), ledger_text(&report.ledgers))
-        }
-    })?;
+    let line = json_line(&report, &verdict);
+    show(arguments.network.json, &line, &report.ledgers, &verdict)?;
     Ok(verdict.judgement().exit(&stop))
 }
 
-fn show_progress(report: &Report, name: &str, page: &Page) {
-    let faults = report.faults();
-    let errors = faults.missing + faults.payload + faults.wrong_elink + report.bad_pages;
-    let values = [
-        ("daqmeter_chunks_total", report.chunks() as f64),
-        ("daqmeter_bytes_total", report.bytes as f64),
-        ("daqmeter_errors_total", errors as f64),
-        ("daqmeter_lost_connections_total", report.lost as f64),
-        ("daqmeter_cpu_seconds_total", cpu_seconds()),
-    ];
-    publish(page, name, &values);
-    if let Some(ns) = report.latency_ns.supported_quantile(0.99) {
-        page.set("daqmeter_latency_p99_seconds", name, ns as f64 * 1e-9);
-    }
-}
-
-fn json_line(name: &str, report: &Report, verdict: &Verdict) -> Value {
+fn json_line(report: &Report, verdict: &Verdict) -> Value {
+    let name = format!("receiver {}", std::process::id());
     let (latency, seconds) = (&report.latency_ns, report.span_ns as f64 * 1e-9);
     let quantile = |share| latency.supported_quantile(share);
     json!({

@@ -15,13 +15,13 @@ use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
 use serde_json::{Value, json};
 
-use super::ledgers::{cpu_seconds, ledger_text, listed, not_closed};
-use super::options::{Network, Waiting, load, publish};
+use super::ledgers::{not_closed, show};
+use super::options::{Network, Waiting, load};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::{CpuList, cpu_list, duration};
 use crate::interrupt;
-use crate::metrics::Page;
-use crate::output::{Failure, emit, tell};
+use crate::metrics::{Metrics, Page};
+use crate::output::{Failure, tell};
 
 /// Read rings and publish their data; a reader per DMA channel.
 #[derive(Debug, Args)]
@@ -50,6 +50,8 @@ pub(crate) struct Arguments {
     limits: Limits,
     #[command(flatten)]
     network: Network,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 struct Channel {
@@ -64,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         scenario.publish.address.clone_from(address);
     }
     let stop = interrupt::flag();
-    let page = arguments.network.metrics.served()?.unwrap_or_default();
+    let page = arguments.metrics.served()?.unwrap_or_default();
     let mut channels = arguments.channels(&scenario, &stop)?;
     let cpus = arguments.pin.as_ref().map_or(&[][..], |list| &list.0);
     let accounts: Vec<_> = std::thread::scope(|scope| {
@@ -82,14 +84,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let verdict = arguments.verdict(&account, &view);
         judgement = judgement.max(verdict.judgement());
         let line = json_line(&channel.name, &account, &view, &verdict);
-        let ledgers = || ledger_text(&account.ledgers());
-        emit(&match (arguments.network.json, account.card_is_lost) {
-            (true, _) => format!("{line}\n"),
-            (false, true) => format!("{}\n{} {verdict}\n", channel.name, listed(&line)),
-            (false, false) => {
-                format!("{}\n{}{} {verdict}\n", channel.name, listed(&line), ledgers())
-            }
-        })?;
+        let ledgers = if account.card_is_lost { Vec::new() } else { account.ledgers() };
+        show(arguments.network.json, &line, &ledgers, &verdict)?;
     }
     Ok(judgement.exit(&stop))
 }
@@ -223,22 +219,17 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
     let (stats, view) = (reader.stats(), reader.card());
     let errors = stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks;
     let dead = view.dead[2];
-    let values = [
-        ("daqmeter_blocks_total", stats.blocks as f64),
-        ("daqmeter_chunks_total", stats.chunks as f64),
+    for (metric, value) in [
         ("daqmeter_bytes_total", stats.bytes as f64),
         ("daqmeter_errors_total", errors as f64),
-        ("daqmeter_subscribers", stats.subscribers as f64),
         ("daqmeter_ring_bytes", reader.filled_bytes() as f64),
         ("daqmeter_ring_size_bytes", reader.ring_bytes() as f64),
-        ("daqmeter_fifo_bytes", view.fifo_bytes as f64),
-        ("daqmeter_busy", view.busy as f64),
         ("daqmeter_triggers_total", view.account.issued as f64),
         ("daqmeter_vetoed_triggers_total", dead.vetoed as f64),
         ("daqmeter_dead_seconds_total", dead.ns as f64 * 1e-9),
-        ("daqmeter_cpu_seconds_total", cpu_seconds()),
-    ];
-    publish(page, name, &values);
+    ] {
+        page.set(metric, name, value);
+    }
 }
 
 fn json_line(name: &str, account: &FinalAccount, view: &CardView, verdict: &Verdict) -> Value {

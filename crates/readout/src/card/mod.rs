@@ -177,10 +177,6 @@ impl Card {
         self.channels.iter().map(|channel| channel.peak_bytes).collect()
     }
 
-    pub fn filled_bytes(&self) -> Vec<usize> {
-        self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
-    }
-
     pub fn line(&self) -> &BusyLine {
         &self.line
     }
@@ -365,7 +361,6 @@ impl Card {
     fn publish(&mut self) {
         let line = &self.line;
         let [dma, fifo] = CAUSES.map(|cause| line.dead(cause, self.now_ns));
-        let is_live = CAUSES.map(|cause| u64::from(line.is_live(cause)) << cause as usize);
         for channel in &self.channels {
             let mut view = CardView {
                 state: self.state,
@@ -376,8 +371,6 @@ impl Card {
                     elinks: channel.accounts(&self.scenario, self.accepted, self.fifo_lost),
                 },
                 dead: [dma, fifo, line.all(self.now_ns)],
-                busy: is_live.iter().sum(),
-                fifo_bytes: channel.dma.fifo_bytes() as u64,
                 now_ns: self.now_ns,
                 start_ns: self.start_ns,
             };

@@ -36,9 +36,6 @@ pub struct CardView {
     pub account: CardAccount,
     /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap.
     pub dead: [Dead; 3],
-    /// BUSY now: 1 by DMA, 2 by FIFO, 3 by both.
-    pub busy: u64,
-    pub fifo_bytes: u64,
     /// Time since the start up to which all counts hold.
     pub now_ns: u64,
     pub start_ns: u64,
@@ -46,13 +43,13 @@ pub struct CardView {
 
 impl CardView {
     fn counts(&mut self) -> impl Iterator<Item = &mut u64> {
-        let CardView { account, dead, busy, fifo_bytes, now_ns, .. } = self;
+        let CardView { account, dead, now_ns, .. } = self;
         let CardAccount { issued, vetoed_dma, vetoed_fifo, .. } = account;
         let dead = dead.iter_mut().flat_map(|dead| {
             let Dead { ns, count, longest_ns, vetoed } = dead;
             [ns, count, longest_ns, vetoed]
         });
-        [issued, vetoed_dma, vetoed_fifo, busy, fifo_bytes, now_ns].into_iter().chain(dead)
+        [issued, vetoed_dma, vetoed_fifo, now_ns].into_iter().chain(dead)
     }
 }
 
@@ -113,8 +110,6 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
         state,
         account: CardAccount { elinks, ..CardAccount::default() },
         dead: Default::default(),
-        busy: 0,
-        fifo_bytes: 0,
         now_ns: 0,
         start_ns: start_ns(ring),
     };

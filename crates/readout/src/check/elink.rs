@@ -7,6 +7,7 @@ use daqmeter_wire::felix::{BlockError, BlockFormat, Elink, Reassembler, Subchunk
 
 use super::tables::{ElinkRow, Findings, fault};
 use crate::fragment::{FragmentCheck, FragmentFinding};
+use crate::repeats::{Fingerprint, fingerprint};
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
 /// What the checks of all E-links share.
@@ -32,7 +33,7 @@ const SEQUENCES: u32 = 32;
 pub(super) struct ElinkCheck {
     reassembler: Reassembler,
     order: SequenceTracker,
-    fingerprints: [u64; 32],
+    fingerprints: [Fingerprint; 32],
     fragments: FragmentCheck,
     partial: Vec<u8>,
     open_bytes: usize,
@@ -40,40 +41,12 @@ pub(super) struct ElinkCheck {
     row: ElinkRow,
 }
 
-/// Beginning and end of a block, which tell it from one that came 32 blocks before.
-fn fingerprint(block: &[u8]) -> u64 {
-    let (Some(head), Some(tail)) = (block.first_chunk::<32>(), block.last_chunk::<16>()) else {
-        return 0;
-    };
-    let words = head.chunks_exact(8).chain(tail.chunks_exact(8));
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    // Each word by a factor of its own, so that no product waits for another. The upper half has a
-    // part of every bit.
-    let products = words.zip(FACTORS).map(|(bytes, factor)| {
-        let word = word(bytes);
-        let high = (u128::from(word) * u128::from(factor)) >> 64;
-        high as u64 ^ word.wrapping_mul(factor)
-    });
-    products.fold(0, |sum: u64, product| sum.rotate_left(11) ^ product) | 1
-}
-
-/// Odd numbers whose bits look random: the fractions of the square roots of 2, 3, 5, 7, 11 and 13
-/// (FIPS 180-4, 5.3.5).
-const FACTORS: [u64; 6] = [
-    0x6a09_e667_f3bc_c909,
-    0xbb67_ae85_84ca_a73b,
-    0x3c6e_f372_fe94_f82b,
-    0xa54f_f53a_5f1d_36f1,
-    0x510e_527f_ade6_82d1,
-    0x9b05_688c_2b3e_6c1f,
-];
-
 impl ElinkCheck {
     pub(super) fn new(elink: Elink) -> ElinkCheck {
         ElinkCheck {
             reassembler: Reassembler::new(),
             order: SequenceTracker::default(),
-            fingerprints: [0; 32],
+            fingerprints: [[0; 48]; 32],
             fragments: FragmentCheck::of_blocks(elink),
             partial: Vec::new(),
             open_bytes: 0,

@@ -168,14 +168,14 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
             now_ns += 10_000;
             card.advance(now_ns);
         }
-        let filled = card.filled_bytes()[0];
+        let filled = rings[0].filled();
         // The eight E-links fill their blocks at the same trigger.
         assert!(
             (ring_bytes - (1 << 20)..ring_bytes - (1 << 20) + 9 * 1024).contains(&filled),
             "{blocks}: {filled}"
         );
         card.advance(now_ns + MS);
-        assert_eq!(card.filled_bytes()[0], filled, "{blocks}: nothing came while BUSY");
+        assert_eq!(rings[0].filled(), filled, "{blocks}: nothing came while BUSY");
         // Half a MiB more free is between the marks; another half is above.
         rings[0].release(512 << 10);
         card.advance(now_ns + 2 * MS);
@@ -200,7 +200,7 @@ fn a_busy_that_is_off_lets_the_ring_fill_and_the_fifo_cut_off() {
     card.source().end_after(20_000);
     card.advance(20 * MS);
     assert!(card.line().is_live(Cause::Dma) && card.line().asserted().is_none());
-    assert_eq!(card.filled_bytes()[0], 1 << 20, "the card never writes over the host's pointer");
+    assert_eq!(rings[0].filled(), 1 << 20, "the card never writes over the host's pointer");
     let mut reading = Reading::new(card.scenario().format().unwrap());
     for step in 1..100 {
         reading.read(&mut rings[0]);
@@ -294,10 +294,7 @@ fn random_gaps_end_with_every_fragment_too() {
 fn a_ring_larger_than_memory_is_refused_with_its_size() {
     let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nblocks = \"live\"\n";
     let error = Card::new(&scenario(text)).unwrap_err().to_string();
-    assert!(
-        error.starts_with("card.ring: 512 channels with a ring of 64 GiB each: the run needs"),
-        "{error}"
-    );
+    assert!(error.contains("512 channels with a ring of 64 GiB each"), "{error}");
     assert!(error.ends_with("are available"), "{error}");
 }
 
