@@ -51,7 +51,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         (vec!["emu:l0", "--isa", "mmx"], "possible values: best, portable"),
         (vec![""], "names no board"),
         (vec!["/dev/no such board"], "/dev/no such board: No such file"),
-        (vec!["emu:l0", "--pin", "900"], "CPU 900 does not exist"),
+        (vec!["emu:l0", "--pin", "900"], "pin is 900: there is no such CPU"),
         (vec!["emu:l0", "--profile", "/nonexistent.toml"], "ess-2017"),
         (vec!["/nonexistent/sis8300-1"], "No such file"),
         (vec!["/dev/null"], "does not answer a register read"),

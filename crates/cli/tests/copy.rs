@@ -32,7 +32,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["latency", "--path", "nowhere"], "values: pread, tmpfs-huge"),
             (&["latency", "--contexts", "best"], "values: cpu, exclusive, shared, priority"),
             (&["latency", "--operations", "sideways"], "none of from, to, both"),
-            (&["latency", "--pin", "1000", "--sizes", "64"], "CPU 1000 does not exist"),
+            (&["latency", "--pin", "1000", "--sizes", "64"], "pin is 1000: there is no such CPU"),
             (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
             (&["bandwidth", "--lanes", "5000", "--sizes", "4KiB"], "`lanes` is 5000; 1 to "),
             (

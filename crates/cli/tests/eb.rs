@@ -149,7 +149,7 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
         (vec!["perf", "-m", "159"], "does not fit a datagram of 1472 bytes"),
         (vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"], "`pop_channel` is missing"),
         (vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"], "`base` is missing"),
-        (vec!["perf", "--pin", "900"], "CPU 900 does not exist"),
+        (vec!["perf", "--pin", "900"], "pin is 900: there is no such CPU"),
         (vec!["perf", "-n", "0"], "0"),
         (vec!["perf", "--timeout", "0s"], "`timeout_ms` is 0"),
         (vec!["perf", "tcp/127.0.0.1/1"], "cannot connect"),

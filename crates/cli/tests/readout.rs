@@ -34,7 +34,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "nothing"][..], "shipped with daqmeter: gbt, full, felig, nikhef"),
             (&["run", &wrong], "wrong.toml:3: unknown field `colour`"),
             (&["run", &taken, "--time", "10ms"], "cannot listen on"),
-            (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
+            (&["run", "gbt", "--pin", "1000"], "pin is 1000: there is no such CPU"),
             (&["run", "gbt", "--receiver-pin", "1000"], "`peer_cpu` is 1000: there is no such CPU"),
             (&["run", "gbt", "--payload", "0"], "card.payload"),
             (&["run", "gbt", "--transport", "pigeon"], "publish.transport"),

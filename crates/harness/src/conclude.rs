@@ -1,6 +1,6 @@
 //! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats as stats;
@@ -131,28 +131,21 @@ fn limit_warnings(record: &RunRecord) -> Vec<String> {
 
 /// Returns one line per stage name for any number of drifting lanes.
 fn drift_warnings(record: &RunRecord) -> Vec<String> {
-    let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
+    let mut drifts: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
         let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
         let drift = stats::drift(&samples);
         if drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12 {
-            match drifts.iter_mut().find(|(name, _)| *name == stage.name) {
-                Some((_, known)) => known.push(drift),
-                None => drifts.push((&stage.name, vec![drift])),
-            }
+            let (worst, lanes) = drifts.entry(&stage.name).or_default();
+            *lanes += 1;
+            *worst = if drift.abs() > worst.abs() { drift } else { *worst };
         }
     }
-    let line = |(name, drifts): (&str, Vec<f64>)| {
-        let worst =
-            drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
+    let line = |(name, (worst, lanes)): (&str, (f64, usize))| {
         let direction = if worst > 0.0 { "slower" } else { "faster" };
-        let lanes = if drifts.len() > 1 {
-            format!(" (worst of {} lanes)", drifts.len())
-        } else {
-            String::new()
-        };
+        let of = if lanes > 1 { format!(" (worst of {lanes} lanes)") } else { String::new() };
         format!(
-            "{name} got {:.0} % {direction} from the first third of the run to the last{lanes}",
+            "{name} got {:.0} % {direction} from the first third of the run to the last{of}",
             worst.abs() * 100.0
         )
     };

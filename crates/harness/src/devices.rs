@@ -40,9 +40,9 @@ impl CardFamily {
     }
 }
 
-/// Returns block devices, network interfaces, PMUs, DMA channels and GPUs, in this order.
+/// Returns block devices, network interfaces, PMUs and DMA channels, in this order.
 pub(crate) fn devices(files: &Files) -> Vec<HostDevice> {
-    let all = [blocks(files), networks(files), pmus(files), dma(files), gpus(files)];
+    let all = [blocks(files), networks(files), pmus(files), dma(files)];
     all.into_iter().flatten().collect()
 }
 
@@ -120,16 +120,6 @@ fn dma(files: &Files) -> Vec<HostDevice> {
         .collect()
 }
 
-fn gpus(files: &Files) -> Vec<HostDevice> {
-    let nvidia = files.names("proc/driver/nvidia/gpus").into_iter().map(|name| {
-        let model = files
-            .field(&format!("proc/driver/nvidia/gpus/{name}/information"), "Model")
-            .unwrap_or_default();
-        device("gpu", &name, vec![model])
-    });
-    nvidia.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +137,6 @@ mod tests {
             ("sys/class/net/ifb0/mtu", "1500"),
             ("sys/bus/event_source/devices/arm_cmn_0/type", "12"),
             ("sys/class/dma/dma0chan0/memcpy_count", "7"),
-            ("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H200\n"),
             ("sys/bus/pci/devices/0000:05:00.0/vendor", "0x1796\n"),
             ("dev/sis8300-5", ""),
         ]);
@@ -171,7 +160,6 @@ mod tests {
                 "network lo (MTU 65536)",
                 "pmu arm_cmn_0 ()",
                 "dma dma0chan0 (7 copies so far)",
-                "gpu 0000:01:00.0 (NVIDIA H200)",
                 "digitizer 0000:05:00.0 (Struck, no driver)",
                 &format!("digitizer {} ()", node.display()),
             ]

@@ -140,7 +140,7 @@ pub trait Session: Send {
     fn tally(&mut self) -> Tally;
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageSpec {
     pub name: String,
     /// Counted bytes of one operation.
@@ -185,12 +185,8 @@ impl StageSpec {
             name: name.into(),
             bytes_per_op,
             traffic_bytes_per_op,
-            limit: None,
-            once: false,
             batch: 1,
-            before_sample: false,
-            device_timed: false,
-            checked: false,
+            ..StageSpec::default()
         }
     }
 }

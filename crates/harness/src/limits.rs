@@ -4,6 +4,8 @@
 //! A limit is a rate by the definition of a stage's rate, sustained, see
 //! [`daqmeter_stats::sustained`]. A limit engine that failed its verification gives no limit.
 
+use std::collections::BTreeSet;
+
 use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Rate, sustained};
 
@@ -21,25 +23,22 @@ pub(crate) fn limits(
     settings: &Settings,
     alone: &mut Alone<'_>,
 ) -> Result<(Vec<Limit>, Vec<String>), Fault> {
-    let (mut limits, mut missing) = (Vec::<Limit>::new(), Vec::<(String, String)>::new());
-    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit)
-    {
+    let (mut limits, mut warnings, mut known) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let stages = sessions.iter().flat_map(|session| session.stages());
+    for spec in stages.filter_map(|stage| stage.limit) {
         let name = spec.name().to_owned();
-        let known = limits.iter().any(|limit| limit.name == name)
-            || missing.iter().any(|(other, _)| *other == name);
-        if known || settings.stop.is_set() {
+        if settings.stop.is_set() || !known.insert(name.clone()) {
             continue;
         }
         match found(engines, spec, sessions.len(), settings, alone)? {
             Some(Ok(limit)) => limits.push(limit),
-            Some(Err(why)) => missing.push((name, why)),
+            Some(Err(why)) => warnings.push(format!(
+                "no limit `{name}`: its measurement failed ({why}): no stage is held against it"
+            )),
             None => {}
         }
     }
-    let warning = |(name, why)| {
-        format!("no limit `{name}`: its measurement failed ({why}): no stage is held against it")
-    };
-    Ok((limits, missing.into_iter().map(warning).collect()))
+    Ok((limits, warnings))
 }
 
 /// Finds one limit. `None` if no engine measures limits of its kind, with a reason if the engine
@@ -69,14 +68,13 @@ fn found(
         let settings = Settings { plan, profile_hz: None, ..settings.clone() };
         Ok(best_rate(&alone(&job, &settings)?))
     })?;
-    Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))
-}
-
-fn measured(name: String, rate: Rate, how: String) -> Limit {
-    let mut limit = Limit::given(name, rate.per_s, how);
-    limit.basis = LimitBasis::Sustained;
-    (limit.low_bytes_per_s, limit.high_bytes_per_s) = rate.interval.unzip();
-    limit
+    Ok(Some(rate.map(|rate| {
+        let rate = rate.times(scale);
+        let mut limit = Limit::given(name, rate.per_s, how);
+        limit.basis = LimitBasis::Sustained;
+        (limit.low_bytes_per_s, limit.high_bytes_per_s) = rate.interval.unzip();
+        limit
+    })))
 }
 
 /// Returns a limit as a rate with its interval.

@@ -16,8 +16,8 @@ use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::limits;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
-use crate::settings::{Settings, cpu_list};
-use crate::{Availability, Context, Engine, Fault, Job, Observer};
+use crate::settings::Settings;
+use crate::{Availability, Context, Engine, Fault, Job, Observer, Problem};
 
 /// Runs one point and returns its record. The outcome in the record covers failed lanes, wrong
 /// bytes and ledgers that do not close. The one of `limit_engines` with the kind of a limit
@@ -37,7 +37,8 @@ pub fn measure(
         record.outcome = Outcome::Waived(reason.clone());
         return Ok(record);
     }
-    check_pins(&settings.pin, &context.host.allowed_cpus)?;
+    Problem::unless_cpus_exist("pin", &settings.pin)
+        .map_err(|problem| Fault::new(format!("{} {}", problem.name, problem.text)))?;
     let sessions = match check_fits(job.memory_bytes)
         .and_then(|()| guarded("opening", || job.open()).flatten())
     {
@@ -61,24 +62,10 @@ pub fn measure(
     Ok(record)
 }
 
-fn check_pins(pins: &[u32], allowed: &[u32]) -> Result<(), Fault> {
-    match pins.iter().find(|cpu| !allowed.contains(cpu)) {
-        None => Ok(()),
-        Some(cpu) => Err(Fault::new(format!(
-            "CPU {cpu} does not exist or is not allowed here; choose among {}",
-            cpu_list(allowed)
-        ))),
-    }
-}
-
 /// Compares the needs of a point with the free memory before any allocation, because the kernel
 /// would kill the program later.
 pub fn check_fits(needed_bytes: Option<u64>) -> Result<(), Fault> {
-    fits(needed_bytes, available::memory_bytes())
-}
-
-fn fits(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> Result<(), Fault> {
-    match (needed_bytes, free_bytes) {
+    match (needed_bytes, available::memory_bytes()) {
         (Some(needed), Some(free)) if needed > free => Err(Fault::too_large(format!(
             "needs {needed} bytes of memory, {free} are available to this process: choose a smaller workload"
         ))),
@@ -129,6 +116,9 @@ mod tests {
         );
         let refused = measure(&large.job(), &settings(false), &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("choose a smaller workload"));
+        let waived = run(&Scripted { waived: true, ..Scripted::default() }, &settings(true));
+        assert_eq!(waived.outcome, Outcome::Waived("no card; install one".into()));
+        assert!(waived.lanes.is_empty());
         // Memory that is lacking only at its allocation.
         let lacking = Scripted { lacks_memory: true, ..Scripted::default() };
         let record = run(&lacking, &settings(true));
@@ -137,8 +127,7 @@ mod tests {
             "{record:?}"
         );
         assert!(matches!(run(&lacking, &settings(false)).outcome, Outcome::Failed(_)));
-        assert_eq!(fits(Some(5), Some(5)), Ok(()));
-        assert_eq!((fits(None, Some(5)), fits(Some(6), None)), (Ok(()), Ok(())));
+        assert_eq!((check_fits(Some(5)), check_fits(None)), (Ok(()), Ok(())));
     }
 
     #[derive(Clone, Default)]
@@ -305,15 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn missing_hardware_is_waived_with_the_reason() {
-        let engine = Scripted { waived: true, ..Scripted::default() };
-        let settings = Settings { waive: true, ..Settings::new(StepPlan::ByStage(3), "test") };
-        let record = run(&engine, &settings);
-        assert_eq!(record.outcome, Outcome::Waived("no card; install one".into()));
-        assert!(record.lanes.is_empty());
-    }
-
-    #[test]
     fn pinning_is_verified_and_both_cpus_are_recorded() {
         let cpu = affinity::allowed_cpus().unwrap()[0];
         let settings = Settings { pin: vec![cpu], ..Settings::new(StepPlan::ByStage(3), "test") };
@@ -336,7 +316,7 @@ mod tests {
         let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
         let job = Scripted::default().job();
         let refused = measure(&job, &settings, &context(), &[], &mut []);
-        assert!(refused.unwrap_err().0.contains("CPU 9999 does not exist"));
+        assert!(refused.unwrap_err().0.contains("pin is 9999: there is no such CPU"));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Host {
 /// Something built in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostDevice {
-    /// `block`, `network`, `pmu`, `dma`, `gpu`, `digitizer` or `readout`.
+    /// `block`, `network`, `pmu`, `dma`, `digitizer` or `readout`.
     pub kind: String,
     /// Name that the kernel gives it.
     pub name: String,

@@ -1,5 +1,5 @@
-//! Measures the promises of `daqmeter cmp`, `daqmeter history` and `daqmeter ab`. It uses simulated
-//! hosts with a known truth, and for `ab` real work on this host, alone and overcommitted.
+//! Measures the promises of `daqmeter cmp` and `daqmeter ab`. It uses simulated hosts with a known
+//! truth, and for `ab` real work on this host, alone and overcommitted.
 //!
 //! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS]`; exits with 1 when a
 //! promise is broken. PART is one of
@@ -25,12 +25,11 @@ use std::time::Duration;
 
 use daqmeter_stats::{Occasion, Point, Random};
 
-use promise::{Promise, histories, measured};
+use promise::{Promise, measured};
 use turns::Load;
 
 const SIDE: &str = "side";
 const SIMULATED: usize = 25;
-const ROWS: usize = 1000;
 const TURNS: usize = 1000;
 const OVERCOMMIT: usize = 5;
 const USUAL_S: u64 = 240;
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
             turns::side();
             return ExitCode::SUCCESS;
         }
-        "simulated" => [measured(SIMULATED), histories(ROWS), turns::simulated(TURNS)].concat(),
+        "simulated" => [measured(SIMULATED), turns::simulated(TURNS)].concat(),
         "ab-alone" => turns::real("alone", time, 0.95),
         "ab-overcommitted" => {
             let _load = Load::of(OVERCOMMIT);

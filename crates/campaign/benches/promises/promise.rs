@@ -2,9 +2,9 @@
 
 use statrs::distribution::{Beta, ContinuousCDF};
 
-use daqmeter_stats::{Comparison, FALSE_ALARM, Random, Verdict, change_points, compare};
+use daqmeter_stats::{Comparison, FALSE_ALARM, Random, Verdict, compare};
 
-use crate::simulated::{Host, Kind, Layout, null_row};
+use crate::simulated::{Host, Kind, Layout};
 
 const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
 const LAYOUTS: [Layout; 4] = [
@@ -188,50 +188,4 @@ fn power(comparisons: usize, random: &mut Random) -> Promise {
         bounds: (FOUND, 1.0),
         of: comparisons,
     }
-}
-
-/// Kinds of rows with dependent runs that `history` promises to bear.
-const ROWS: [Kind; 6] = [
-    Kind::Independent,
-    Kind::Correlated(0.3),
-    Kind::Correlated(0.5),
-    Kind::TwoModes,
-    Kind::Skewed,
-    Kind::Bursts,
-];
-/// Largest share of rows without a step that may show one.
-const FALSE_STEPS: f64 = 0.02;
-const RUNS: usize = 60;
-
-/// Holds histories to their promises. `rows` rows of each kind have no step, and further rows have
-/// a step of 5 % in noise of 1 %, five runs ago.
-pub(crate) fn histories(rows: usize) -> Vec<Promise> {
-    let mut random = Random::new(23);
-    let mut promises: Vec<Promise> = Vec::new();
-    for kind in ROWS {
-        let has_step =
-            |_: &usize| !change_points(&null_row(kind, RUNS, &mut random), 0.02, 1).is_empty();
-        promises.push(Promise {
-            name: format!("history, rows without a step that show one: {}", kind.name()),
-            found: (0..rows).filter(has_step).count() as f64 / rows as f64,
-            bounds: (0.0, FALSE_STEPS),
-            of: rows,
-        });
-    }
-    let is_found = |_: &usize| {
-        // The simulated noise is 2 %.
-        let quiet = null_row(Kind::Independent, RUNS, &mut random).into_iter();
-        let after = RUNS - 5;
-        let values =
-            quiet.enumerate().map(|(at, x)| x.sqrt() * if at < after { 1.0 } else { SLOWER });
-        let steps = change_points(&values.collect::<Vec<f64>>(), 0.02, 1);
-        steps.iter().any(|step| step.at.abs_diff(after) <= 2)
-    };
-    promises.push(Promise {
-        name: "history, 5 % in runs of 1 % found within five runs".to_owned(),
-        found: (0..rows).filter(is_found).count() as f64 / rows as f64,
-        bounds: (FOUND, 1.0),
-        of: rows,
-    });
-    promises
 }

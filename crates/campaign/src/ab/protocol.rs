@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::{Param, Workload};
 use serde::{Deserialize, Serialize};
+use toml::Value;
 
 /// Protocol version. Two binaries are compared only if their versions are equal.
 pub(super) const VERSION: u32 = 2;
@@ -78,21 +79,10 @@ impl SideRequest {
     }
 }
 
-/// Reads a value as in plans: sizes may have a unit.
+/// Reads a value as in plans.
 fn param(name: &str, text: &str) -> Result<Param, String> {
-    if let Ok(flag) = text.parse() {
-        return Ok(Param::Flag(flag));
-    }
-    if let Ok(whole) = text.parse() {
-        return Ok(Param::Int(whole));
-    }
-    if let Ok(float) = text.parse::<f64>() {
-        let is_number = float.is_finite().then_some(Param::Float(float));
-        return is_number.ok_or_else(|| format!("{name}={text} is not a finite number"));
-    }
-    if name.ends_with("_bytes") {
-        let bytes = daqmeter_record::units::parse_bytes(text);
-        return bytes.map(Param::Int).map_err(|error| format!("{name}: {error}"));
-    }
-    Ok(Param::Text(text.to_owned()))
+    let flag = text.parse().map(Value::Boolean);
+    let number = || text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    let value = flag.or_else(|_| number()).unwrap_or_else(|_| Value::String(text.to_owned()));
+    crate::plan::param(name, &value).map_err(|problem| format!("{name}: {problem}"))
 }

@@ -220,7 +220,7 @@ fn points_are_read_as_they_are_written() {
         ("copy block", "`block` is not a parameter"),
         ("copy cpu=x", "no CPU number"),
         ("copy block_bytes=4Kx", "block_bytes: "),
-        ("copy rate=NaN", "rate=NaN is not a finite number"),
+        ("copy rate=NaN", "rate: NaN is not a finite number"),
     ] {
         assert!(SideRequest::parse(text).unwrap_err().contains(wanted), "{text}");
     }

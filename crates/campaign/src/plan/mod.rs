@@ -6,8 +6,6 @@
 mod file;
 mod read;
 
-use std::collections::BTreeSet;
-
 use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_record::Order as Place;
 use daqmeter_stats::Random;
@@ -19,6 +17,7 @@ use crate::site::Site;
 use file::PlanFile;
 use file::PlanOrder;
 pub use file::json_schema;
+pub(crate) use read::param;
 use read::{Reader, duration};
 
 /// Plans that ship: one file in `plans/`, one line here.
@@ -70,8 +69,7 @@ impl Plan {
     pub fn of(source: &TomlText, site: &Site) -> Result<Plan, String> {
         let mut reader = Reader::new(site);
         let file: PlanFile = source.parse()?;
-        let mut above = BTreeSet::from([source.name.clone()]);
-        let sweeps = reader.sweeps(source, &file, &mut above)?;
+        let sweeps = reader.sweeps(source, &file)?;
         let budget = file.budget.as_ref();
         let time = budget.map(|text| duration(source, "budget", text)).transpose()?;
         if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {

@@ -15,9 +15,12 @@ use super::file::{Allowed, Params, Pin, PlanFile, SweepFile};
 use crate::engines::engine;
 use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
-use crate::size::{Room, SweepSize};
+use crate::size::Room;
 
-const MAX_DEPTH: usize = 8;
+/// Most files of a plan, each of which is included once.
+const MAX_FILES: usize = 64;
+/// Most combinations that a sweep leaves out: each point is compared with each of them.
+const MAX_SKIPS: usize = 100;
 const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 const MAX_STEPS: u64 = 1 << 40;
 /// Largest number of samples of a profile per second of CPU time, as in the kernel
@@ -29,23 +32,24 @@ pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
 
 pub(super) struct Reader<'a> {
     site: &'a Site,
+    files: BTreeSet<String>,
     room: Room,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(site: &'a Site) -> Reader<'a> {
-        Reader { site, room: Room::default() }
+        Reader { site, files: BTreeSet::new(), room: Room::default() }
     }
 
     pub(super) fn sweeps(
         &mut self,
         source: &TomlText,
         file: &PlanFile,
-        above: &mut BTreeSet<String>,
     ) -> Result<Repeated, String> {
+        self.files.insert(source.name.clone());
         let mut points = Vec::new();
         for include in &file.include {
-            points.extend(self.included(source, include, above)?);
+            points.extend(self.included(source, include)?);
         }
         for (at, sweep) in file.sweep.iter().enumerate() {
             points.extend(self.sweep(source, file, sweep, at)?);
@@ -57,10 +61,8 @@ impl<'a> Reader<'a> {
         &mut self,
         source: &TomlText,
         include: &Spanned<String>,
-        above: &mut BTreeSet<String>,
     ) -> Result<Repeated, String> {
         let refuse = |problem: String| source.error(include.span(), "include", problem);
-        self.room.include().map_err(refuse)?;
         let name = include.as_ref();
         let other = match SHIPPED_PLANS.shipped(name) {
             Some(shipped) => shipped,
@@ -69,13 +71,13 @@ impl<'a> Reader<'a> {
                 SHIPPED_PLANS.get_regular(&path.to_string_lossy()).map_err(refuse)?
             }
         };
-        if above.len() >= MAX_DEPTH || !above.insert(other.name.clone()) {
-            let problem = format!("{} is included by itself, or too deep", other.name);
-            return Err(refuse(problem));
+        if self.files.contains(&other.name) {
+            return Err(refuse(format!("{} is included already", other.name)));
         }
-        let points = self.sweeps(&other, &other.parse()?, above)?;
-        above.remove(&other.name);
-        Ok(points)
+        if self.files.len() >= MAX_FILES {
+            return Err(refuse(format!("a plan has at most {MAX_FILES} files")));
+        }
+        self.sweeps(&other, &other.parse()?)
     }
 
     fn sweep(
@@ -97,8 +99,8 @@ impl<'a> Reader<'a> {
         let takes = takes.transpose()?;
         let ranges = sweep.ranges()?;
         // Precedes any multiplication, since the product may fit nowhere.
-        let size = sweep.size(&ranges, repetitions);
-        self.room.sweep(&size).map_err(|problem| sweep.refuse("", problem))?;
+        let taken = self.room.take(sweep.points(&ranges, repetitions), source.text.len());
+        taken.map_err(|problem| sweep.refuse("", problem))?;
         let point = PlannedPoint {
             study: sweep.sweep.study.clone(),
             engine: sweep.engine.name.to_owned(),
@@ -182,28 +184,12 @@ impl Sweep<'_> {
         }
     }
 
-    fn size(&self, ranges: &[Values<'_>], repetitions: u64) -> SweepSize {
-        let sweep = self.sweep;
-        let texts = |params: &Params| -> usize { params.values().map(text_bytes).sum() };
-        let longest = |values: &Vec<Spanned<Value>>| {
-            let lengths = values.iter().map(text_bytes);
-            lengths.max().unwrap_or(0)
-        };
-        let point_bytes = sweep.study.len()
-            + size_of_val(&self.pin[..])
-            + texts(&sweep.workload)
-            + sweep.points.iter().map(texts).max().unwrap_or(0)
-            + sweep.axes.values().map(longest).sum::<usize>();
-        let lists = sweep.axes.values().map(Vec::len);
-        let lists = lists
-            .chain(ranges.iter().map(|(_, values)| values.len()))
-            .chain([sweep.points.len().max(1)]);
-        SweepSize {
-            points: lists.fold(1, |all, values| all.saturating_mul(values as u64)),
-            repetitions,
-            skips: sweep.skip.len(),
-            text_bytes: point_bytes,
-        }
+    /// Counts the points with their repetitions; points without one are made all the same.
+    fn points(&self, ranges: &[Values<'_>], repetitions: u64) -> u64 {
+        let lists = self.sweep.axes.values().map(Vec::len);
+        let lists = lists.chain(ranges.iter().map(|(_, values)| values.len()));
+        let lists = lists.chain([self.sweep.points.len().max(1)]);
+        lists.fold(repetitions.max(1), |all, values| all.saturating_mul(values as u64))
     }
 
     fn ranges(&self) -> Result<Vec<Values<'_>>, String> {
@@ -233,6 +219,12 @@ impl Sweep<'_> {
             self.check_name(name, "ranges")?;
             let values: Vec<Param> = values.iter().copied().map(Param::Int).collect();
             workloads = over(workloads, name, &values);
+        }
+        if self.sweep.skip.len() > MAX_SKIPS {
+            let count = self.sweep.skip.len();
+            let problem =
+                format!("{count} combinations are left out; at most {MAX_SKIPS} are compared");
+            return Err(self.refuse("skip", problem));
         }
         for values in &self.sweep.skip {
             let skipped = self.with(Workload::default(), values, "skip")?.params;
@@ -381,17 +373,15 @@ fn point_time(source: &TomlText, field: &str, text: &Spanned<String>) -> Result<
     }
 }
 
-fn text_bytes(value: &Spanned<Value>) -> usize {
-    value.as_ref().as_str().map_or(0, str::len)
-}
-
-fn param(name: &str, value: &Value) -> Result<Param, String> {
+/// Reads a parameter: sizes and rates may have a unit.
+pub(crate) fn param(name: &str, value: &Value) -> Result<Param, String> {
     match value {
         Value::Boolean(flag) => Ok(Param::Flag(*flag)),
         Value::Integer(number) => {
             u64::try_from(*number).map(Param::Int).map_err(|_| format!("{number} is below zero"))
         }
         Value::Float(number) if number.is_finite() => Ok(Param::Float(*number)),
+        Value::Float(number) => Err(format!("{number} is not a finite number")),
         Value::String(text) if name.ends_with("bytes") => {
             parse_bytes(text).map(Param::Int).map_err(|error| error.to_string())
         }

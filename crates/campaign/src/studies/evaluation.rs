@@ -14,21 +14,20 @@ pub(super) struct Evaluation<'a> {
     file: &'a StudyFile,
     records: &'a [RunRecord],
     inputs: FormulaInputs<'a>,
-    none: BTreeMap<String, Expression>,
 }
 
 impl<'a> Evaluation<'a> {
     pub(super) fn new(file: &'a StudyFile, records: &'a [RunRecord]) -> Evaluation<'a> {
         let inputs = FormulaInputs::new(file.rings.as_ref(), &file.perf);
-        Evaluation { file, records, inputs, none: BTreeMap::new() }
+        Evaluation { file, records, inputs }
     }
 
     pub(super) fn finding(&self, finding: &FindingSpec) -> StudyFinding {
-        finding.judged(self.records, |expression| self.number(expression, finding.locals()))
+        finding.judged(self.records, |expression| self.number(expression, Some(&finding.values)))
     }
 
     pub(super) fn line(&self, line: &LineSpec) -> StudyLine {
-        let of = |expression: &Expression| self.number(expression, &self.none);
+        let of = |expression: &Expression| self.number(expression, None);
         let plain = |expression| {
             let number = of(expression).filter(|number| number.value.is_finite())?;
             assert_eq!(number.basis, None, "{}: a model uses no records", line.row);
@@ -57,7 +56,7 @@ impl<'a> Evaluation<'a> {
     fn number(
         &self,
         expression: &Expression,
-        locals: &BTreeMap<String, Expression>,
+        locals: Option<&BTreeMap<String, Expression>>,
     ) -> Option<Number> {
         let number = |expression: &Expression| self.number(expression, locals);
         let folded = |all: &[Expression], fold: fn(f64, f64) -> f64| {
@@ -74,7 +73,7 @@ impl<'a> Evaluation<'a> {
                 // `l1 = "l1"` takes the file's value of that name.
                 let is_own =
                     |local: &&Expression| matches!(local, Expression::Name(own) if own == name);
-                let local = locals.get(name).filter(|local| !is_own(local));
+                let local = locals.and_then(|all| all.get(name)).filter(|local| !is_own(local));
                 let named = local.or(self.file.value.get(name));
                 return number(named.unwrap_or_else(|| panic!("no value `{name}`")));
             }

@@ -18,7 +18,7 @@ pub(super) struct FindingSpec {
     pub(super) text: String,
     pub(super) place: String,
     #[serde(default)]
-    values: BTreeMap<String, Expression>,
+    pub(super) values: BTreeMap<String, Expression>,
     /// Conditions that all have to hold for a confirmation.
     #[serde(default)]
     holds: Vec<Condition>,
@@ -41,10 +41,6 @@ enum Condition {
 }
 
 impl FindingSpec {
-    pub(super) fn locals(&self) -> &BTreeMap<String, Expression> {
-        &self.values
-    }
-
     pub(super) fn judged(
         &self,
         records: &[RunRecord],

@@ -1,4 +1,4 @@
-use daqmeter_harness::{Availability, StepPlan};
+use daqmeter_harness::StepPlan;
 use daqmeter_record::{Counter, EngineInfo, Lane, Ledger, Outcome, Stage, Workload};
 use toml::Value;
 
@@ -50,20 +50,11 @@ fn of_study(study: &str, mut record: RunRecord) -> RunRecord {
 }
 
 #[test]
-fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
+fn every_point_belongs_to_its_study() {
     for study in studies() {
         for point in points(&study) {
-            let name = format!("{}: {}", study.name, point.workload);
             let words: Vec<&str> = point.study.split('/').collect();
-            assert!(words.contains(&"reproduce") && words.contains(&study.name), "{name}");
-            let job = crate::engine(&point.engine).and_then(|engine| {
-                engine.parse(&point.workload).map_err(|fault| fault.to_string())
-            });
-            let job = job.unwrap_or_else(|why| panic!("{name}: {why}"));
-            if job.availability == Availability::Ready {
-                let opened = job.open();
-                assert!(opened.is_ok(), "{name}: {:?}", opened.err());
-            }
+            assert!(words.contains(&"reproduce") && words.contains(&study.name), "{words:?}");
         }
     }
 }

@@ -74,19 +74,6 @@ fn byte_enables_that_are_no_run_execute_nothing_and_are_an_error() {
 }
 
 #[test]
-fn a_cycle_whose_last_record_only_writes_ends_with_a_lone_header() {
-    let answer =
-        answer_of(&mut slave(), "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005");
-    assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000 08000000"));
-}
-
-#[test]
-fn padding_of_zero_words_is_skipped() {
-    let answer = answer_of(&mut slave(), "4e6f1044 00000000 a80f0001 00008000 00010000");
-    assert_eq!(answer, hex("4e6f1444 0e0f0100 00008000 00000000"));
-}
-
-#[test]
 fn what_must_not_be_answered_is_not() {
     let mut slave = slave();
     for request in [
@@ -107,9 +94,23 @@ fn what_must_not_be_answered_is_not() {
 }
 
 #[test]
-fn a_truncated_datagram_is_answered_as_far_as_it_was_whole() {
-    let answer = answer_of(&mut slave(), "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001");
-    assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000"));
+fn lone_headers_padding_and_truncated_datagrams() {
+    for (request, wanted) in [
+        // A cycle whose last record only writes ends with a header alone.
+        (
+            "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005",
+            "4e6f1444 060f0100 00008000 00000000 08000000",
+        ),
+        // Padding of zero words is skipped.
+        ("4e6f1044 00000000 a80f0001 00008000 00010000", "4e6f1444 0e0f0100 00008000 00000000"),
+        // A truncated datagram is answered as far as it is whole.
+        (
+            "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001",
+            "4e6f1444 060f0100 00008000 00000000",
+        ),
+    ] {
+        assert_eq!(answer_of(&mut slave(), request), hex(wanted), "{request}");
+    }
 }
 
 #[test]

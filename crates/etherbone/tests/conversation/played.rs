@@ -7,12 +7,8 @@ use daqmeter_etherbone::transport::{Arrived, EbTransport, Framing};
 
 use super::*;
 
-fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
 #[derive(Clone, Default)]
@@ -67,8 +63,8 @@ fn replies_are_never_longer_than_their_requests_and_padding_is_accepted() {
     // The HDL slave answers a cycle of one write and one read with the length of the request, zero
     // words first.
     let played = Played::default();
-    let answer = "4e6f1444 00000000 00000000 0e0f0100 00008000 cafef00d";
-    played.answers.lock().unwrap().push_back(hex(answer));
+    let answer = words(&[0x4e6f_1444, 0, 0, 0x0e0f_0100, 0x8000, 0xcafe_f00d]);
+    played.answers.lock().unwrap().push_back(answer);
     let ops = [Op::write(0x10000, 1, Width::W32), Op::read(0x10000, Width::W32)];
     let mut client = client(&played);
     assert_eq!(client.cycle(&ops, Silent).unwrap().values, [0, 0xcafe_f00d]);
@@ -78,15 +74,13 @@ fn replies_are_never_longer_than_their_requests_and_padding_is_accepted() {
 #[test]
 fn transports_and_framing_a_stream_has_one_probe_and_then_bare_records() {
     let played = Played { stream: true, ..Played::default() };
-    played.answers.lock().unwrap().extend([
-        hex("4e6f16ff"),
-        hex("00000000"),
-        hex("0e0f0100 000080"),
-        hex("00 00000009"),
-    ]);
+    let answers = words(&[0x4e6f_16ff, 0, 0x0e0f_0100, 0x8000, 9]);
+    let (probe, record) = answers.split_at(8);
+    let parts = [&probe[..4], &probe[4..], &record[..7], &record[7..]].map(<[u8]>::to_vec);
+    played.answers.lock().unwrap().extend(parts);
     let mut client = client(&played);
     assert_eq!(client.cycle(&[Op::read(4, Width::W32)], Silent).unwrap().values, [9]);
     let sent = played.sent.lock().unwrap();
     assert_eq!(sent[0][..4], [0x4e, 0x6f, 0x11, 0x44]);
-    assert_eq!(sent[1], hex("a80f0001 00008000 00000004"));
+    assert_eq!(sent[1], words(&[0xa80f_0001, 0x8000, 4]));
 }
