@@ -67,7 +67,7 @@ fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
         assert!(output.status.success(), "{}", stderr(&output));
         let shown = stdout(&output);
         assert!(shown.contains("1 of 1 ledgers close"), "{shown}");
-        let has_buffer = shown.contains("UDP: 4 MiB of socket buffer asked for");
+        let has_buffer = shown.contains("UDP        4 MiB of socket buffer asked for");
         assert_eq!(has_buffer, transport == "udp", "{shown}");
         let reported: Vec<String> = lines.map(Result::unwrap).collect();
         assert!(receiver.wait().unwrap().success());
@@ -86,7 +86,7 @@ fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
         "card gbt -> to-host -> published over tcp -> receiver",
         "from the oldest trigger of a page to its receipt",
         "24 of 24 ledgers close",
-        "BUSY: 0 % of the time (0 % by DMA",
+        "BUSY       0 % of the time (0 % by DMA",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }

@@ -6,9 +6,10 @@ use daqmeter_record::conditions::Conditions;
 
 use crate::aligned::wrapped;
 use crate::families::FAMILIES;
+use crate::families::path::chains;
 use crate::families::pmu::verified;
 pub use crate::family::PlainAnswer;
-use crate::{findings, rate};
+use crate::rate;
 
 /// Returns the answers that the records support. Records that failed or exceed their limit support
 /// none.
@@ -29,7 +30,7 @@ pub fn answers_text(records: &[RunRecord]) -> String {
         let text = wrapped(&format!("  {}", answer.answer), 2);
         format!("{}\n{text}\n", wrapped(answer.question, 0))
     };
-    let paths = findings::chains(records).into_iter().map(|chain| chain.text());
+    let paths = chains(records).into_iter().map(|chain| chain.text());
     let all: Vec<String> = paths.chain(answers(records).into_iter().map(shown)).collect();
     all.join("\n")
 }

@@ -19,7 +19,6 @@ mod families;
 mod family;
 mod faults;
 pub mod figures;
-mod findings;
 pub mod history;
 pub mod html;
 mod parameters;

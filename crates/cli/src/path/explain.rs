@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
         let tables = tables(&explained, path.block_bytes as f64);
-        format!("{}\n{tables}\n{}", answers_text(last), paths::text(records))
+        format!("{}\n{tables}\n{}", answers_text(last), paths::threads_text(last))
     })
 }
 

@@ -7,12 +7,12 @@ use daqmeter_record::border::sum;
 use daqmeter_record::conditions::Conditions;
 use daqmeter_record::path::{Brings, LimitFound, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
-use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
+use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
+use super::{Longest, longest, name};
 use crate::aligned::wrapped;
-use crate::families::path::{Longest, asked, block_ns, busy, longest, name, rate_bytes_per_s};
 use crate::rate;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,7 +23,7 @@ pub(crate) struct Chain {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Said {
+pub(super) struct Said {
     about: &'static str,
     text: String,
 }
@@ -50,22 +50,27 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
 impl Chain {
     pub(crate) fn text(&self) -> String {
         let stamp = if self.is_unsound { " (UNSOUND)" } else { "" };
-        let mut out = wrapped(&format!("{}{stamp}", sanitise::text(&self.name)), 0) + "\n";
-        for Said { about, text } in &self.said {
-            let line = format!("  {about:<10} {}", sanitise::text(text));
-            out.push_str(&(wrapped(&line, 13) + "\n"));
-        }
-        out
+        wrapped(&format!("{}{stamp}", sanitise::text(&self.name)), 0) + "\n" + &lines(&self.said)
     }
 }
 
+pub(super) fn lines(said: &[Said]) -> String {
+    let line = |Said { about, text }: &Said| {
+        wrapped(&format!("  {about:<10} {}", sanitise::text(text)), 13) + "\n"
+    };
+    said.iter().map(line).collect()
+}
+
 /// Describes a path by the longest of a number of its runs.
-fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -> Vec<Said> {
+pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -> Vec<Said> {
     let resources = resources(record);
     let all = [
         ("path", Some(run.line.clone())),
         ("carries", Some(carries(run, record, runs))),
+        ("latency", Some(latency(record, run))),
+        ("checked", Some(checked(record, run))),
         ("BUSY", busy(record)),
+        ("UDP", network(record)),
         ("limit", limit(run, &resources, name)),
         ("used", used(run, &resources)),
         ("change", change(run)),
@@ -81,16 +86,115 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
         0 => String::new(),
         _ => format!(", {} events/s", significant(per_s, 3)),
     };
-    let latency = run.latency_ns(0.5).map(|ns| format!("; median latency {}", show_ns(ns as f64)));
     let of_runs = if runs > 1 { format!(", the longest of {runs} runs") } else { String::new() };
     let asked = asked(record, run).map(|asked| format!("; {asked}"));
     format!(
-        "{} MB/s sustained over {}{of_runs}{emulated}{events}{}{}",
+        "{} MB/s sustained over {}{of_runs}{emulated}: {} in {} blocks{events}{}",
         show_mb_per_s(rate_bytes_per_s(run)),
         show_ns(run.wall_ns as f64),
-        asked.unwrap_or_default(),
-        latency.unwrap_or_default()
+        show_bytes(run.payload_bytes),
+        run.blocks,
+        asked.unwrap_or_default()
     )
+}
+
+/// Returns the sustained rate: all bytes over all the time from release to end.
+fn rate_bytes_per_s(run: &PathRun) -> f64 {
+    run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
+}
+
+fn block_ns(run: &PathRun) -> f64 {
+    run.wall_ns as f64 / run.blocks.max(1) as f64
+}
+
+/// Returns the requested rate, and if it was kept. `None` for a run at full speed, for one that
+/// failed, and for older records.
+fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
+    let asked = run.asked_bytes_per_s.filter(|asked| *asked > 0.0)?;
+    if !record.outcome.is_ok() {
+        return None;
+    }
+    let (what, of) = if is_live(record) { ("trigger", " of triggers") } else { ("block", "") };
+    let ledgers = record.ledgers.iter();
+    let (lost, not_given) = ledgers.fold((0, 0), |(lost, not_given), ledger| {
+        let own = ledger.not_given();
+        (lost + ledger.lost() - own, not_given + own)
+    });
+    let due_ns = run.payload_bytes as f64 / asked * 1e9;
+    // A card's triggers have other bytes than its blocks.
+    let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
+    let kept = match (lost, behind_ns > 0.0, not_given) {
+        (1.., ..) => format!("not kept, {} lost", plural(lost, what)),
+        (0, true, _) => format!("not kept, it took {} longer", show_ns(behind_ns)),
+        (0, false, 1..) => {
+            format!("not tried, its source did not give {}", plural(not_given, what))
+        }
+        (0, false, 0) => "kept".to_owned(),
+    };
+    Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
+}
+
+fn checked(record: &RunRecord, run: &PathRun) -> String {
+    let how = match is_live(record) {
+        true => "compared chunk by chunk with what the card makes",
+        false => "compared byte by byte through their sums",
+    };
+    let ledgers = record.ledgers.iter();
+    let whole = ledgers.clone().filter(|ledger| ledger.closes()).count();
+    let (blocks, verified) = (run.blocks, run.verified_blocks);
+    format!("{verified} of {blocks} blocks {how}; {whole} of {} ledgers close", ledgers.count())
+}
+
+/// Writes the buffers and losses of sockets, if the record counts them.
+fn network(record: &RunRecord) -> Option<String> {
+    let strays = record.counter("udp-datagrams-without-a-block").unwrap_or(0.0);
+    Some(format!(
+        "{} of socket buffer asked for, {} granted; {strays} datagrams belonged to no block",
+        show_bytes(record.counter("udp-buffer-asked")? as u64),
+        show_bytes(record.counter("udp-buffer-granted")? as u64)
+    ))
+}
+
+/// Tests if its source was a card that was read out live: only such a one counts triggers.
+fn is_live(record: &RunRecord) -> bool {
+    record.counter("trigger-rate").is_some()
+}
+
+/// Writes the BUSY time and the ring's filling of a card that was read out live; `None` for other
+/// paths.
+fn busy(record: &RunRecord) -> Option<String> {
+    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    let percent = |name: &str| significant(value(name) * 100.0, 3);
+    is_live(record).then(|| {
+        format!(
+            "{} % of the time ({} % by DMA, {} % by FIFO), which stopped {} of {} triggers at {} per s; its ring held {} of {} at most",
+            percent("dead-time"),
+            percent("dead-time BUSY-by-DMA"),
+            percent("dead-time BUSY-by-FIFO"),
+            value("stopped-triggers"),
+            value("triggers"),
+            significant(value("trigger-rate"), 4),
+            show_bytes(value("ring peak") as u64),
+            show_bytes(value("ring") as u64)
+        )
+    })
+}
+
+/// Writes the latency of blocks, and its beginning.
+pub(super) fn latency(record: &RunRecord, run: &PathRun) -> String {
+    let ns = |share| run.latency_ns(share).map_or("-".to_owned(), |ns| show_ns(ns as f64));
+    let from = match run.is_paced {
+        _ if is_live(record) => "from the oldest trigger of a page to its receipt",
+        true => "from the time at which a block was due",
+        false => "from the time at which the source began a block",
+    };
+    // Percentiles need a minimum of values.
+    let n = sum(run.latency.iter().map(|bucket| bucket.count));
+    let p99 = match daqmeter_stats::supports(usize::try_from(n).unwrap_or(usize::MAX), 0.99) {
+        true => format!(", p99 {}", ns(0.99)),
+        false => String::new(),
+    };
+    format!("median {}{p99}, longest {}, {from}", ns(0.5), show_ns(run.latency_max_ns as f64))
 }
 
 /// Most resources in the line of their use.
@@ -203,8 +307,10 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Ledger;
     use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathThread, PathUsed};
 
+    use super::super::tests::record;
     use super::*;
 
     /// A second of 1000 blocks of 1 MB on `cpus` CPUs: a source, a stage and a sink.
@@ -230,7 +336,7 @@ mod tests {
     }
 
     fn of(run: &PathRun, about: &str) -> String {
-        let mut record = crate::families::path::tests::record();
+        let mut record = record();
         record.path = Some(Box::new(run.clone()));
         let found = said("crate", run, &record, 1).into_iter().find(|said| said.about == about);
         found.map_or_else(String::new, |said| said.text)
@@ -305,5 +411,32 @@ mod tests {
         assert!(host(&run).starts_with("boards: its 3 CPUs carry 5 by"));
         run.cpus = 0.0;
         assert_eq!(host(&run), "", "older records do not say");
+    }
+
+    #[test]
+    fn a_rate_that_was_asked_for_is_kept_or_it_is_said_why_not() {
+        let said = |change: fn(&mut RunRecord, &mut PathRun)| {
+            let mut record = record();
+            let mut run = *record.path.take().unwrap();
+            // 65.536 MB in 1 s.
+            run.asked_bytes_per_s = Some(65.536e6);
+            change(&mut record, &mut run);
+            asked(&record, &run)
+        };
+        let kept = said(|_, _| {});
+        assert_eq!(kept.as_deref(), Some("asked 65.54 MB/s: kept"));
+        let late = said(|_, run| run.wall_ns += 20_000_000);
+        assert_eq!(late.as_deref(), Some("asked 65.54 MB/s: not kept, it took 20 ms longer"));
+        let lossy = said(|record, _| {
+            let mut ledger = Ledger::new("blocks of memory");
+            ledger.lose("due when there was no room", 3);
+            record.ledgers.push(ledger);
+        });
+        assert_eq!(lossy.as_deref(), Some("asked 65.54 MB/s: not kept, 3 blocks lost"));
+        assert_eq!(said(|_, run| run.asked_bytes_per_s = None), None);
+        assert_eq!(
+            said(|record, _| record.outcome = daqmeter_record::Outcome::Failed("bytes".into())),
+            None
+        );
     }
 }

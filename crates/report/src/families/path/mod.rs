@@ -1,0 +1,185 @@
+//! Paths: the sustained rate, the time of each thread, the filling of the queues, the latency of
+//! blocks.
+
+mod facts;
+mod tables;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use daqmeter_record::path::PathRun;
+use daqmeter_record::{RunRecord, Stage, sanitise};
+
+pub(crate) use facts::chains;
+
+use crate::family::{Family, Work, of_engine};
+use crate::faults::faults_and_ledgers;
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[(ENGINE, Work::Path)],
+    label: |record, _: &Stage| format!("path {}", name(record).unwrap_or_default()),
+    in_label: &["path", "with"],
+    footnote: |record| {
+        let run = record.path.as_deref()?;
+        Some(format!("latency: {}", facts::latency(record, run)))
+    },
+    ..Family::EMPTY
+};
+
+const ENGINE: &str = "path";
+
+/// Returns the arguments of `daqmeter path` that identify a path. A path with other values for its
+/// fields is another one.
+pub(crate) fn name(record: &RunRecord) -> Option<String> {
+    let path = record.workload.text("path").ok()?;
+    Some(match record.workload.text("with") {
+        Ok(with) => {
+            let with: Vec<&str> = with.split(';').collect();
+            format!("{path} --set {}", with.join(" --set "))
+        }
+        Err(_) => path.to_owned(),
+    })
+}
+
+struct Longest<'a> {
+    record: &'a RunRecord,
+    run: &'a PathRun,
+    /// Number of runs of the path, of which this is the longest.
+    of: usize,
+}
+
+/// Returns the longest run of every path, from valid records. A run at full speed is preferred,
+/// because a run at a rate shows the request, not the capacity. Of equals the newest is taken.
+fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
+    let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
+    let mut longest: BTreeMap<String, Longest<'_>> = BTreeMap::new();
+    let rank = |run: &PathRun| (!run.is_paced, run.wall_ns);
+    for record in runs {
+        let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) else {
+            continue;
+        };
+        let found = longest.entry(name).or_insert(Longest { record, run, of: 0 });
+        found.of += 1;
+        if rank(run) >= rank(found.run) {
+            (found.record, found.run) = (record, run);
+        }
+    }
+    longest
+}
+
+/// Describes each run in sentences, with its threads, its queues and its faults.
+pub fn text(records: &[RunRecord]) -> String {
+    let mut out = String::new();
+    for record in records.iter().filter(|record| record.role.is_point()) {
+        if let Some(run) = &record.path {
+            let said = facts::said(&name(record).unwrap_or_default(), run, record, 1);
+            let (lines, threads) = (facts::lines(&said), tables::threads(run));
+            let _ = writeln!(out, "{lines}\n{threads}");
+            if !run.queues.is_empty() {
+                let _ = writeln!(out, "{}", tables::queues(run));
+            }
+        }
+        for line in faults_and_ledgers(record) {
+            let _ = writeln!(out, " {}", sanitise::text(&line));
+        }
+    }
+    out
+}
+
+pub fn threads_text(records: &[RunRecord]) -> String {
+    let runs = records.iter().filter_map(|record| record.path.as_deref());
+    runs.map(tables::threads).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use daqmeter_record::path::{Bucket, PathQueue, PathThread};
+
+    use super::*;
+
+    pub(crate) fn record() -> RunRecord {
+        let thread = |element, name: &str, busy_ns, input_ns, output_ns| PathThread {
+            name: name.to_owned(),
+            part: name.to_owned(),
+            element,
+            blocks: 1000,
+            wall_ns: 1_000_000_000,
+            busy_ns,
+            input_ns,
+            output_ns,
+            preempted_ns: Some(10_000_000),
+            elsewhere_ns: 990_000_000 - busy_ns - input_ns - output_ns,
+            cpu_ns: busy_ns,
+            ..PathThread::default()
+        };
+        let mut record = crate::examples::example();
+        record.engine.name = ENGINE.into();
+        record.engine.emulated = false;
+        record.workload = daqmeter_record::Workload::new(ENGINE).with("path", "pattern").into();
+        record.ledgers.clear();
+        record.path = Some(Box::new(PathRun {
+            line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),
+            wall_ns: 1_000_000_000,
+            payload_bytes: 65_536_000,
+            blocks: 1000,
+            events: 4000,
+            verified_blocks: 1000,
+            threads: vec![
+                thread(0, "memory", 400_000_000, 0, 500_000_000),
+                thread(1, "copy", 900_000_000, 50_000_000, 0),
+                thread(2, "read", 300_000_000, 600_000_000, 0),
+            ],
+            queues: vec![PathQueue {
+                from: "memory".to_owned(),
+                to: "copy".to_owned(),
+                seen: vec![0, 10, 990],
+            }],
+            latency: vec![Bucket { from_ns: 30_000, count: 1000 }],
+            latency_max_ns: 77_000,
+            is_paced: false,
+            cpus: 2.0,
+            ..PathRun::default()
+        }));
+        record
+    }
+
+    #[test]
+    fn a_path_is_shown_with_its_threads_and_queues() {
+        let text = text(&[record()]);
+        for wanted in [
+            "65.54 MB/s sustained",
+            "over 1 s: 62.5 MiB in 1000 blocks, 4000 events/s",
+            "1000 of 1000 blocks compared",
+            "memory -> copy",
+            "copy 94 %, all CPUs together 80 %",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        let copy = text.lines().find(|line| line.starts_with(" copy "));
+        let cells: Vec<&str> = copy.unwrap().split_whitespace().collect();
+        // Columns: blocks, busy, no input, no room, not due, preempted, elsewhere.
+        assert_eq!(&cells[2..9], ["1000", "90", "5", "0", "0", "1", "4"], "{text}");
+    }
+
+    /// Regression: the faster of two runs represented a path, one of 33 ms instead of 299.
+    #[test]
+    fn the_longest_run_stands_for_a_path_and_one_at_a_rate_only_where_there_is_no_other() {
+        let run = |wall_ns, payload_bytes, is_paced| {
+            let mut record = record();
+            let run = record.path.as_mut().unwrap();
+            (run.wall_ns, run.payload_bytes, run.is_paced) = (wall_ns, payload_bytes, is_paced);
+            record
+        };
+        let found = |records: &[RunRecord]| {
+            let longest = longest(records);
+            let longest = &longest["pattern"];
+            (longest.run.wall_ns, longest.of)
+        };
+        let (short, long) = (run(33, 4393, false), run(299, 3683, false));
+        assert_eq!(found(&[short.clone(), long.clone()]), (299, 2));
+        assert_eq!(found(&[long, short.clone()]), (299, 2));
+        let at_rate = run(1000, 10, true);
+        assert_eq!(found(&[at_rate.clone(), short]), (33, 2));
+        assert_eq!(found(&[at_rate]), (1000, 1));
+    }
+}

@@ -1,0 +1,63 @@
+//! Threads and queues of a path.
+
+use daqmeter_record::border::sum;
+use daqmeter_record::path::{PathQueue, PathRun, PathThread, PathWithin};
+use daqmeter_record::units::{show_ns, significant};
+
+use crate::aligned::{TextColumn, table};
+
+type ThreadOf<'a> = (&'a PathRun, &'a PathThread);
+
+/// Writes the share of the thread's time in per cent.
+fn percent((_, thread): &ThreadOf<'_>, ns: u64) -> String {
+    significant(ns as f64 / thread.wall_ns.max(1) as f64 * 100.0, 3)
+}
+
+fn cpu_per((_, thread): &ThreadOf<'_>, count: u64, shown: fn(f64) -> String) -> String {
+    if count == 0 { "-".to_owned() } else { shown(thread.cpu_ns as f64 / count as f64) }
+}
+
+pub(super) fn threads(run: &PathRun) -> String {
+    let columns: [TextColumn<ThreadOf<'_>>; 11] = [
+        ("thread", |(_, thread)| thread.name.clone()),
+        ("CPU", |(_, thread)| thread.cpu.map_or("any".to_owned(), |cpu| cpu.to_string())),
+        ("blocks", |(_, thread)| thread.blocks.to_string()),
+        ("busy [%]", |of| percent(of, of.1.busy_ns)),
+        ("no input [%]", |of| percent(of, of.1.input_ns)),
+        ("no room [%]", |of| percent(of, of.1.output_ns)),
+        ("not due [%]", |of| percent(of, of.1.due_ns)),
+        ("preempted [%]", |of| of.1.preempted_ns.map_or("-".to_owned(), |ns| percent(of, ns))),
+        ("elsewhere [%]", |of| percent(of, of.1.elsewhere_ns)),
+        ("CPU ns/B", |of| cpu_per(of, of.0.payload_bytes, |ns| significant(ns, 3))),
+        ("CPU/event", |of| cpu_per(of, of.0.events, show_ns)),
+    ];
+    let all: Vec<ThreadOf<'_>> = run.threads.iter().map(|thread| (run, thread)).collect();
+    let shared = run.threads.iter().filter_map(within);
+    shared.fold(table(1, &columns, &all), |table, line| table + &line + "\n")
+}
+
+fn within(thread: &PathThread) -> Option<String> {
+    let share = |other: &PathWithin| {
+        let percent = 100.0 * other.ns as f64 / thread.busy_ns.max(other.ns).max(1) as f64;
+        format!("{} {} %", other.name, significant(percent, 2))
+    };
+    let others: Vec<String> = thread.within.iter().map(share).collect();
+    (!others.is_empty())
+        .then(|| format!(" of the time at work of {}: {}", thread.name, others.join(", ")))
+}
+
+pub(super) fn queues(run: &PathRun) -> String {
+    fn share(queue: &PathQueue, count: Option<&u64>) -> String {
+        let looks = sum(&queue.seen);
+        let share = count.filter(|_| looks > 0).map(|count| *count as f64 / looks as f64 * 100.0);
+        share.map_or("-".to_owned(), |percent| significant(percent, 3))
+    }
+    let columns: [TextColumn<PathQueue>; 5] = [
+        ("queue", |queue| format!("{} -> {}", queue.from, queue.to)),
+        ("room", |queue| queue.seen.len().saturating_sub(1).to_string()),
+        ("mean", |queue| queue.mean().map_or("-".to_owned(), |mean| significant(mean, 3))),
+        ("empty [%]", |queue| share(queue, queue.seen.first())),
+        ("full [%]", |queue| share(queue, queue.seen.last())),
+    ];
+    table(1, &columns, &run.queues)
+}
