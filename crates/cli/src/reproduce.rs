@@ -101,7 +101,7 @@ fn show(
 ) -> Result<ExitCode, Failure> {
     let judged = |study: &Study| {
         let (lines, findings) = study.judge(records);
-        ReproducedStudy::new(study.name, study.about(), &lines, findings)
+        ReproducedStudy::new(study.name, study.about(), lines, findings)
     };
     let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
     let several = (shown.len() > 1).then(|| Replaced::at(PAGE));

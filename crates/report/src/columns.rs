@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
-use daqmeter_record::Stage;
 use daqmeter_record::units::{plural, show_ns, significant};
+use daqmeter_record::{RunRecord, Stage};
 
 use crate::families::label;
 use crate::rate::{shown_interval, shown_share};
@@ -32,8 +33,8 @@ impl fmt::Display for Cell {
             Cell::Int(number) => number.fmt(f),
             Cell::Float(Some(number)) => number.fmt(f),
             Cell::Time(Some(ms)) => {
-                let since = std::time::Duration::from_millis(u64::try_from(*ms).unwrap_or(0));
-                humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + since).fmt(f)
+                let since = Duration::from_millis(u64::try_from(*ms).unwrap_or(0));
+                humantime::format_rfc3339_millis(UNIX_EPOCH + since).fmt(f)
             }
             Cell::Text(text) => text.fmt(f),
         }
@@ -72,8 +73,8 @@ impl From<f64> for Cell {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Unit {
-    /// Text, shown of rows without a stage, too.
-    Text,
+    /// Column of the record or the lane, which rows without a stage have, too.
+    About,
     Number,
     Ns,
     Fraction,
@@ -115,16 +116,32 @@ fn limit(row: &StageRow<'_>) -> Option<(f64, f64)> {
     row.limit?.interval
 }
 
-use Unit::{BytesPerS, Fraction, Ns, Number, Text};
+use Unit::{About, BytesPerS, Fraction, Ns, Number};
 
-/// Columns of all outputs. The study is for people alone: exports begin with it
-/// ([`crate::export`]).
-pub(crate) const COLUMNS: [StageColumn; 28] = [
-    column("", "study", Text, |row| row.record.study.as_str().into()),
-    column("device", "device", Text, |row| row.device.into()),
-    column("stage", "", Text, |row| of_stage(row, |stage| stage.name.as_str().into())),
-    column("label", "stage", Text, |row| of_stage(row, |stage| label(row.record, stage).into())),
-    column("point", "point", Text, |row| row.point.as_str().into()),
+/// Number of the first columns, which all tables for other tools begin with.
+pub(crate) const CONTEXT: usize = 10;
+
+/// Columns of all outputs.
+pub(crate) const COLUMNS: [StageColumn; 42] = [
+    column("run_id", "", About, |row| row.record.run_id.as_str().into()),
+    column("time_utc", "", About, |row| Cell::Time(time_ms(row.record))),
+    column("study", "study", About, |row| row.record.study.as_str().into()),
+    column("engine", "", About, |row| row.record.engine.name.as_str().into()),
+    column("target", "", About, |row| row.record.engine.target.as_str().into()),
+    column("workload", "", About, |row| row.record.workload.to_string().into()),
+    column("outcome", "", About, |row| row.undone().map_or("ok", |(how, _)| how).into()),
+    column("reason", "", About, |row| row.undone().map_or("", |(_, why)| why).into()),
+    column("host", "", About, |row| host(row.record).into()),
+    column("emulated", "", About, |row| Cell::Flag(row.emulated)),
+    column("cpu_model", "", About, |row| row.record.host.cpu_model.as_str().into()),
+    column("logical_cpus", "", About, |row| u64::from(row.record.host.logical_cpus).into()),
+    column("kernel", "", About, |row| row.record.host.kernel.as_str().into()),
+    column("tool_version", "", About, |row| row.record.tool.version.as_str().into()),
+    column("git_revision", "", About, |row| row.record.tool.git_revision.as_str().into()),
+    column("device", "device", About, |row| row.device.into()),
+    column("stage", "", About, |row| of_stage(row, |stage| stage.name.as_str().into())),
+    column("label", "stage", About, |row| of_stage(row, |stage| label(row.record, stage).into())),
+    column("point", "point", About, |row| row.point.as_str().into()),
     column("n", "n", Number, |row| (row.summary.n as u64).into()),
     column("ops_per_sample", "", Number, |row| row.ops_per_sample().into()),
     column("bytes_per_op", "", Number, |row| of_stage(row, |stage| stage.bytes_per_op.into())),
@@ -152,15 +169,31 @@ pub(crate) const COLUMNS: [StageColumn; 28] = [
     column("cpu_fraction", "CPU [%]", Fraction, |row| {
         of_stage(row, |stage| cpu_fraction(stage).into())
     }),
-    column("doubt", "", Text, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
-    column("disturbed", "", Text, |row| row.disturbed.as_str().into()),
-    column("", "note", Text, |row| note(row).into()),
+    column("doubt", "", About, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
+    column("disturbed", "", About, |row| row.disturbed.as_str().into()),
+    column("", "note", About, |row| note(row).into()),
 ];
+
+fn time_ms(record: &RunRecord) -> Option<i64> {
+    let time = humantime::parse_rfc3339(&record.time_utc).ok()?;
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+fn host(record: &RunRecord) -> String {
+    let host = &record.host;
+    if !host.is_known() {
+        return host.cpu_model.clone();
+    }
+    let cpus = plural(u64::from(host.logical_cpus), "CPU");
+    let kernel = host.kernel.split(' ').next().unwrap_or_default();
+    let name = if host.name.is_empty() { String::new() } else { format!("{}: ", host.name) };
+    format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model)
+}
 
 impl StageColumn {
     pub(crate) fn cell(&self, row: &StageRow<'_>) -> Cell {
         match row.stage {
-            None if self.unit != Text => Cell::None,
+            None if self.unit != About => Cell::None,
             _ => (self.value)(row),
         }
     }

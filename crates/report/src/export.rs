@@ -8,17 +8,14 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::iter::repeat_n;
-use std::time::UNIX_EPOCH;
 
-use daqmeter_record::units::plural;
-use daqmeter_record::{Counter, Outcome, Param, RunRecord, sanitise};
+use daqmeter_record::{Counter, Lane, Param, RunRecord, sanitise};
 
-use crate::columns::COLUMNS;
 pub use crate::columns::Cell;
+use crate::columns::{COLUMNS, CONTEXT, StageColumn};
 use crate::families::label;
 use crate::families::pmu::rate_at;
-use crate::rate::undone;
-use crate::rows::{StageRow, outcome_of, points, rows_of};
+use crate::rows::{StageRow, points, rows_of};
 use crate::samples::stages as stages_of;
 
 /// Narrowest type of a column that holds all of its values: a parameter may be a number for one
@@ -103,11 +100,11 @@ pub struct DataFrame {
 }
 
 impl DataFrame {
-    /// Makes a table without rows: the columns of every table, then its own.
-    fn new<'a>(own: impl IntoIterator<Item = &'a str>) -> DataFrame {
-        let names = CONTEXT.into_iter().chain(own);
-        let columns = names.map(|name| DataColumn { name: name.to_owned(), runs: Vec::new() });
-        DataFrame { columns: columns.collect(), rows: 0 }
+    /// Makes a table without rows: these columns, then its own.
+    fn new<'a>(first: &[StageColumn], own: impl IntoIterator<Item = &'a str>) -> DataFrame {
+        let names = first.iter().map(|column| column.name).filter(|name| !name.is_empty());
+        let column = |name: &str| DataColumn { name: name.to_owned(), runs: Vec::new() };
+        DataFrame { columns: names.chain(own).map(column).collect(), rows: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -146,92 +143,42 @@ impl DataFrame {
     }
 }
 
-const CONTEXT: [&str; 10] = [
-    "run_id", "time_utc", "study", "engine", "target", "workload", "outcome", "reason", "host",
-    "emulated",
-];
-
-fn context(record: &RunRecord, outcome: &Outcome, emulated: bool) -> [Cell; CONTEXT.len()] {
-    let (outcome, reason) = undone(outcome).unwrap_or(("ok", ""));
-    let time = humantime::parse_rfc3339(&record.time_utc).ok();
-    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let time_ms = since.and_then(|since| i64::try_from(since.as_millis()).ok());
-    [
-        record.run_id.as_str().into(),
-        Cell::Time(time_ms),
-        record.study.as_str().into(),
-        record.engine.name.as_str().into(),
-        record.engine.target.as_str().into(),
-        record.workload.to_string().into(),
-        outcome.into(),
-        reason.into(),
-        host(record).into(),
-        Cell::Flag(emulated),
-    ]
-}
-
-fn context_of(record: &RunRecord) -> [Cell; CONTEXT.len()] {
-    context(record, &record.outcome, record.engine.emulated)
-}
-
-fn host(record: &RunRecord) -> String {
-    let host = &record.host;
-    if !host.is_known() {
-        return host.cpu_model.clone();
-    }
-    let cpus = plural(u64::from(host.logical_cpus), "CPU");
-    let kernel = host.kernel.split(' ').next().unwrap_or_default();
-    let name = if host.name.is_empty() { String::new() } else { format!("{}: ", host.name) };
-    format!("{name}{}, {cpus}, kernel {kernel}", host.cpu_model)
+/// Returns the cells of the context of a record, or of one of its lanes.
+fn context(record: &RunRecord, lane: Option<&Lane>) -> Vec<Cell> {
+    let row = StageRow::new(record, lane, None, "");
+    COLUMNS[..CONTEXT].iter().map(|column| column.cell(&row)).collect()
 }
 
 /// Returns one row for each stage of each lane. A record without lanes (waived, failed) is a row
 /// with its reason and without numbers.
 pub fn stages(records: &[RunRecord]) -> DataFrame {
-    let about = ["cpu_model", "logical_cpus", "kernel", "tool_version", "git_revision"];
-    let summary = || COLUMNS.iter().filter(|column| !column.name.is_empty());
-    let params: BTreeSet<&String> =
+    let names: BTreeSet<&String> =
         records.iter().flat_map(|record| record.workload.params.keys()).collect();
-    let headings: Vec<String> = params.iter().map(|name| format!("param.{name}")).collect();
-    let names = about.into_iter().chain(summary().map(|column| column.name));
-    let mut frame = DataFrame::new(names.chain(headings.iter().map(String::as_str)));
+    let headings: Vec<String> = names.iter().map(|name| format!("param.{name}")).collect();
+    let mut frame = DataFrame::new(&COLUMNS, headings.iter().map(String::as_str));
     for (record, point) in records.iter().zip(points(records)) {
         let mut rows = rows_of(record, &point);
         if rows.is_empty() {
             rows.push(StageRow::new(record, None, None, &point));
         }
         for row in rows {
-            let about: [Cell; 5] = [
-                record.host.cpu_model.as_str().into(),
-                u64::from(record.host.logical_cpus).into(),
-                record.host.kernel.as_str().into(),
-                record.tool.version.as_str().into(),
-                record.tool.git_revision.as_str().into(),
-            ];
-            let own = summary().map(|column| column.cell(&row));
+            let own = COLUMNS.iter().filter(|column| !column.name.is_empty());
             let value = |name: &&String| record.workload.params.get(*name);
-            let params = params.iter().map(|name| value(name).map_or(Cell::None, Cell::from));
-            let context = context(record, row.outcome, row.emulated);
-            frame.push(&context, about.into_iter().chain(own).chain(params));
+            let params = names.iter().map(|name| value(name).map_or(Cell::None, Cell::from));
+            frame.push(&[], own.map(|column| column.cell(&row)).chain(params));
         }
     }
     frame
 }
 
 pub fn samples(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::new([
-        "device",
-        "stage",
-        "label",
-        "index",
-        "start_ns",
-        "sample_ns",
-        "ops",
-        "bytes_per_op",
-    ]);
+    let mut frame = DataFrame::new(
+        &COLUMNS[..CONTEXT],
+        ["device", "stage", "label", "index", "start_ns", "sample_ns", "ops", "bytes_per_op"],
+    );
     for record in records {
         for lane in &record.lanes {
-            let context = context(record, outcome_of(record, lane), lane.is_emulated(record));
+            let context = context(record, Some(lane));
             for stage in &lane.stages {
                 let about: [Cell; 3] = [
                     lane.device.as_str().into(),
@@ -272,9 +219,9 @@ pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = 
 }
 
 pub fn counters(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::new(["counter", "value", "unit", "share"]);
+    let mut frame = DataFrame::new(&COLUMNS[..CONTEXT], ["counter", "value", "unit", "share"]);
     for record in records {
-        let context = context_of(record);
+        let context = context(record, None);
         for Counter { name, value, unit, share } in &record.counters {
             let own: [Cell; 4] =
                 [name.as_str().into(), (*value).into(), unit.as_str().into(), (*share).into()];
@@ -287,9 +234,12 @@ pub fn counters(records: &[RunRecord]) -> DataFrame {
 /// Returns one row for each value of each time series, and for each interval of each event and
 /// rate.
 pub fn series(records: &[RunRecord]) -> DataFrame {
-    let mut frame = DataFrame::new(["series", "time_ns", "value", "unit", "per_s", "share"]);
+    let mut frame = DataFrame::new(
+        &COLUMNS[..CONTEXT],
+        ["series", "time_ns", "value", "unit", "per_s", "share"],
+    );
     for record in records {
-        let context = context_of(record);
+        let context = context(record, None);
         let mut push = |name: &str, unit: &str, time_ns: u64, value, per_s, share| {
             let [value, per_s, share] = [value, per_s, share].map(Cell::Float);
             frame.push(&context, [name.into(), time_ns.into(), value, unit.into(), per_s, share]);
@@ -365,8 +315,7 @@ mod tests {
 
     #[test]
     fn a_column_that_holds_numbers_and_names_is_text_and_rows_without_it_have_holes() {
-        let mut frame = DataFrame::new(["a", "b", "c"]);
-        frame.columns.drain(..CONTEXT.len());
+        let mut frame = DataFrame::new(&[], ["a", "b", "c"]);
         frame.push(&[], [7_u64.into(), Cell::Float(None), Cell::None]);
         frame.push(&[], ["seven".into(), Cell::None, Cell::Flag(true)]);
         frame.push(&[], [Cell::None, 1.5.into(), Cell::Flag(false)]);

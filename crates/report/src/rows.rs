@@ -112,7 +112,7 @@ pub(crate) fn rows_of<'a>(record: &'a RunRecord, point: &str) -> Vec<StageRow<'a
 
 /// Returns the outcome of a lane for tables. A record that failed by some lanes leaves the others
 /// ok; one whose ledger does not close fails all.
-pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
+fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
     let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
         && record.ledgers.iter().all(Ledger::closes);
     match lane.outcome.is_ok() && !is_by_lanes {

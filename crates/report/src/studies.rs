@@ -2,68 +2,84 @@
 //! figures, verdict.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
 use daqmeter_record::study::{About, Grade, StudyFinding, StudyLine, show};
 use daqmeter_record::units::plural;
 use serde::Serialize;
 
-use crate::aligned::{TextColumn, plain, table};
+use crate::aligned::plain;
 use crate::points::in_groups;
-
-/// Row of a study, as text with units; empty for missing figures.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StudyRow {
-    pub table: String,
-    pub row: String,
-    pub published: String,
-    pub place: String,
-    pub derived: String,
-    pub how: String,
-    pub model: String,
-    pub here: String,
-    /// Measured against published figure, or against the derived one without a published one.
-    pub difference: String,
-    pub verdict: String,
-    pub grade: Option<&'static str>,
-}
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReproducedStudy {
     pub id: String,
-    pub title: String,
-    pub about: String,
-    pub command: String,
-    pub rows: Vec<StudyRow>,
-    pub findings: Vec<StudyFinding>,
-    pub remarks: Vec<String>,
+    title: String,
+    about: String,
+    command: String,
+    #[serde(serialize_with = "as_texts")]
+    rows: Vec<StudyLine>,
+    findings: Vec<StudyFinding>,
+    remarks: Vec<String>,
 }
 
-impl From<&StudyLine> for StudyRow {
-    fn from(line: &StudyLine) -> StudyRow {
-        let with_unit = |text: Option<String>| {
-            text.map_or(String::new(), |text| format!("{text} {}", line.unit))
-        };
-        let text =
-            |figure: Option<&dyn Display>| with_unit(figure.map(|figure| figure.to_string()));
-        let (published, derived) = (line.published.as_ref(), line.derived.as_ref());
-        // A figure of zero has no relative difference.
+/// Column of a study's table: name for programs and the page, heading in the terminal if it is
+/// there, text with unit, empty for a missing figure.
+type StudyColumn = (&'static str, Option<&'static str>, fn(&StudyLine) -> String);
+
+const COLUMNS: [StudyColumn; 12] = [
+    ("table", Some("table"), |line| line.table.clone()),
+    ("row", Some("row"), |line| line.row.clone()),
+    ("published", Some("published"), published),
+    ("derived", Some("derived"), |line| with_unit(line, line.derived.as_ref())),
+    ("model", Some("model"), model),
+    ("here", Some("measured here"), here),
+    // A figure of zero has no relative difference.
+    ("difference", Some("difference"), |line| {
         let difference = line.difference().filter(|difference| difference.is_finite());
-        StudyRow {
-            table: line.table.clone(),
-            row: line.row.clone(),
-            published: text(published.map(|figure| figure as _)),
-            place: published.map_or(String::new(), |published| published.place().to_owned()),
-            derived: text(derived.map(|figure| figure as _)),
-            how: derived.map_or(String::new(), |derived| derived.how().to_owned()),
-            model: with_unit(line.model.map(show)),
-            here: with_unit(line.measured.map(|measured| show(measured.value))),
-            difference: difference
-                .map_or(String::new(), |difference| format!("{:+.1} %", difference * 100.0)),
-            verdict: line.verdict().to_string(),
-            grade: line.verdict().grade().map(Grade::name),
-        }
-    }
+        difference.map_or(String::new(), |difference| format!("{:+.1} %", difference * 100.0))
+    }),
+    ("verdict", Some("verdict"), |line| line.verdict().to_string()),
+    ("grade", None, |line| line.verdict().grade().map_or("", Grade::name).to_owned()),
+    ("place", None, |line| place(line).to_owned()),
+    ("how", None, |line| how(line).to_owned()),
+    ("where", Some("where"), |line| match (place(line), how(line)) {
+        (place, "") => place.to_owned(),
+        ("", how) => format!("derived: {how}"),
+        (place, how) => format!("{place}; derived: {how}"),
+    }),
+];
+
+fn with_unit(line: &StudyLine, figure: Option<impl Display>) -> String {
+    figure.map_or(String::new(), |figure| format!("{figure} {}", line.unit))
+}
+
+fn published(line: &StudyLine) -> String {
+    with_unit(line, line.published.as_ref())
+}
+
+fn model(line: &StudyLine) -> String {
+    with_unit(line, line.model.map(show))
+}
+
+fn here(line: &StudyLine) -> String {
+    with_unit(line, line.measured.map(|measured| show(measured.value)))
+}
+
+fn place(line: &StudyLine) -> &str {
+    line.published.as_ref().map_or("", |published| published.place())
+}
+
+fn how(line: &StudyLine) -> &str {
+    line.derived.as_ref().map_or("", |derived| derived.how())
+}
+
+fn as_texts<S: serde::Serializer>(lines: &[StudyLine], to: S) -> Result<S::Ok, S::Error> {
+    let texts = |line: &StudyLine| -> BTreeMap<&str, String> {
+        COLUMNS.iter().map(|(name, _, text)| (*name, text(line))).collect()
+    };
+    to.collect_seq(lines.iter().map(texts))
 }
 
 /// Counts each verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
@@ -78,7 +94,7 @@ impl ReproducedStudy {
     pub fn new(
         name: &str,
         about: &About,
-        rows: &[StudyLine],
+        rows: Vec<StudyLine>,
         findings: Vec<StudyFinding>,
     ) -> ReproducedStudy {
         ReproducedStudy {
@@ -86,7 +102,7 @@ impl ReproducedStudy {
             title: about.title.clone(),
             about: about.about.clone(),
             command: format!("daqmeter reproduce {name}"),
-            rows: rows.iter().map(StudyRow::from).collect(),
+            rows,
             findings,
             remarks: about.notes.clone(),
         }
@@ -95,7 +111,7 @@ impl ReproducedStudy {
     /// Returns `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed
     /// (emulated)`.
     pub fn summary(&self) -> String {
-        let rows = counted(self.rows.iter().map(|row| row.verdict.clone()));
+        let rows = counted(self.rows.iter().map(|row| row.verdict().to_string()));
         let mut summary = format!("{}: {rows}", plural(self.rows.len() as u64, "row"));
         if !self.findings.is_empty() {
             let findings = counted(self.findings.iter().map(|finding| finding.verdict.to_string()));
@@ -108,14 +124,22 @@ impl ReproducedStudy {
 
 pub fn full(study: &ReproducedStudy) -> String {
     let mut out = format!("{}\n{}\n\n", study.title, study.about);
-    let mut rows = study.rows.clone();
-    // A title stands at its first row.
-    for at in (1..rows.len()).rev() {
-        if rows[at].table == rows[at - 1].table {
-            rows[at].table.clear();
+    let columns = || COLUMNS.iter().filter_map(|(_, heading, text)| Some(((*heading)?, text)));
+    let (mut title, mut rows) = ("", Vec::new());
+    for line in &study.rows {
+        let cells = columns().map(|(_, text)| text(line)).map(|cell| match cell.is_empty() {
+            true => "-".to_owned(),
+            false => cell,
+        });
+        let mut cells: Vec<String> = cells.collect();
+        // A title stands at its first row.
+        if std::mem::replace(&mut title, &line.table) == line.table {
+            cells[0].clear();
         }
+        rows.push(cells);
     }
-    out.push_str(&table(COLUMNS.len(), &COLUMNS, &rows));
+    let headings: Vec<&str> = columns().map(|(heading, _)| heading).collect();
+    out.push_str(&plain(&headings, rows));
     if !study.findings.is_empty() {
         out.push_str("\nFindings\n");
         for finding in &study.findings {
@@ -131,28 +155,6 @@ pub fn full(study: &ReproducedStudy) -> String {
         }
     }
     out
-}
-
-/// Columns of a study; the last is the place of a published figure, or the arithmetic of a derived
-/// one.
-const COLUMNS: [TextColumn<StudyRow>; 9] = [
-    ("table", |row| row.table.clone()),
-    ("row", |row| row.row.clone()),
-    ("published", |row| or_dash(&row.published)),
-    ("derived", |row| or_dash(&row.derived)),
-    ("model", |row| or_dash(&row.model)),
-    ("measured here", |row| or_dash(&row.here)),
-    ("difference", |row| or_dash(&row.difference)),
-    ("verdict", |row| row.verdict.clone()),
-    ("where", |row| match (row.place.as_str(), row.how.as_str()) {
-        (place, "") => place.to_owned(),
-        ("", how) => format!("derived: {how}"),
-        (place, how) => format!("{place}; derived: {how}"),
-    }),
-];
-
-fn or_dash(text: &str) -> String {
-    if text.is_empty() { "-" } else { text }.to_owned()
 }
 
 pub fn text(studies: &[ReproducedStudy]) -> String {
@@ -171,21 +173,26 @@ pub fn text(studies: &[ReproducedStudy]) -> String {
 }
 
 fn contradictions(study: &ReproducedStudy) -> Vec<Vec<String>> {
-    let line = |cells: [&str; 6]| {
-        let cells = std::iter::once(&*study.id).chain(cells);
-        cells.map(str::to_owned).collect::<Vec<String>>()
-    };
-    let differs = [Grade::Differs.name(), Grade::Refuted.name()];
-    let is_one = |grade: Option<&str>| grade.is_some_and(|grade| differs.contains(&grade));
-    let rows = study.rows.iter().filter(|row| is_one(row.grade)).map(|row| {
-        let name = format!("{}: {}", row.table, row.row);
-        line([&name, &row.published, &row.model, &row.here, &row.verdict, &row.place])
+    let rows =
+        study.rows.iter().filter(|line| line.verdict().grade().is_some_and(Grade::contradicts));
+    let rows = rows.map(|line| {
+        let (name, verdict) = (format!("{}: {}", line.table, line.row), line.verdict());
+        let figures = [published(line), model(line), here(line)];
+        [
+            vec![study.id.clone(), name],
+            figures.into(),
+            vec![verdict.to_string(), place(line).into()],
+        ]
+        .concat()
     });
-    let found =
-        study.findings.iter().filter(|one| is_one(one.grade)).map(|one| {
-            line([&one.text, "", "", &one.evidence, &one.verdict.to_string(), &one.place])
-        });
-    rows.chain(found).collect()
+    let findings =
+        study.findings.iter().filter(|one| one.verdict.grade().is_some_and(Grade::contradicts));
+    let findings = findings.map(|one| {
+        let (evidence, verdict) = (one.evidence.clone(), one.verdict.to_string());
+        let (none, place) = (String::new(), one.place.clone());
+        vec![study.id.clone(), one.text.clone(), none.clone(), none, evidence, verdict, place]
+    });
+    rows.chain(findings).collect()
 }
 
 #[cfg(test)]
@@ -235,7 +242,7 @@ mod tests {
             about: "On an emulated board.".to_owned(),
             notes: vec!["it contradicts itself".to_owned()],
         };
-        ReproducedStudy::new("x", &about, &lines, findings)
+        ReproducedStudy::new("x", &about, lines.into(), findings)
     }
 
     #[test]

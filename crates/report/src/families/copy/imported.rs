@@ -16,8 +16,6 @@ use super::pollution::{Counted, MISSES, REFERENCES};
 
 /// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.
 const MAX_POINTS: usize = 10_000;
-const MAX_CHANNELS: usize = 1024;
-const MAX_NAME_BYTES: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StudyFile {
@@ -99,35 +97,33 @@ impl StudyCopy {
             _ => "copy_from_and_to_user",
         };
         let mut stage = stage_of(name, spans, record.origin_ns);
-        stage.bytes_per_op = bytes.saturating_mul(self.passes());
-        stage.traffic_bytes_per_op = stage.bytes_per_op.saturating_mul(2);
+        stage.bytes_per_op = bytes * self.passes();
+        stage.traffic_bytes_per_op = 2 * stage.bytes_per_op;
         (record, stage)
     }
 }
 
+/// Line of a file: its number, the names of its fields with commas, the fields.
 struct Line<'a> {
     number: usize,
     names: &'static str,
     fields: Vec<&'a str>,
 }
 
-/// Splits text into lines of these fields, given as names with commas.
-fn lines<'a>(text: &'a str, names: &'static str) -> impl Iterator<Item = Line<'a>> + use<'a> {
-    // One field beyond the maximum of all files shows an excess.
-    let split = |line: &'a str| line.split_whitespace().take(10).collect::<Vec<_>>();
-    let lines = text.lines().map(split).enumerate().filter(|(_, fields)| !fields.is_empty());
-    lines.map(move |(at, fields)| Line { number: at + 1, names, fields })
-}
-
-impl Line<'_> {
-    fn wrong(&self, why: impl std::fmt::Display) -> String {
-        format!("line {}: {why}", self.number)
+impl<'a> Line<'a> {
+    fn new(at: usize, names: &'static str, text: &'a str) -> Result<Line<'a>, String> {
+        // One field beyond the maximum of all files shows an excess.
+        let line =
+            Line { number: at + 1, names, fields: text.split_whitespace().take(10).collect() };
+        let (found, wanted) = (line.fields.len(), names.split(", ").count());
+        match found == wanted {
+            true => Ok(line),
+            false => Err(line.wrong(format!("{found} fields; {wanted} are wanted: {names}"))),
+        }
     }
 
-    fn check_fields(&self) -> Result<(), String> {
-        let (found, wanted) = (self.fields.len(), self.names.split(", ").count());
-        let wrong = || self.wrong(format!("{found} fields; {wanted} are wanted: {}", self.names));
-        if found == wanted { Ok(()) } else { Err(wrong()) }
+    fn wrong(&self, why: impl std::fmt::Display) -> String {
+        format!("line {}: {why}", self.number)
     }
 
     fn value<T: FromStr>(&self, at: usize, fits: impl Fn(&T) -> bool) -> Result<T, String> {
@@ -141,11 +137,24 @@ impl Line<'_> {
         if self.fields[at] == NOT_KNOWN { Ok(None) } else { self.value(at, fits).map(Some) }
     }
 
+    fn count(&self, at: usize) -> Result<u64, String> {
+        self.value(at, |count| (1..=MAX_WHOLE).contains(count))
+    }
+
     fn span(&self, at: usize) -> Result<Span, String> {
         let before = self.value(at, |_| true)?;
         let after = self.value(at + 1, |after| *after >= before)?;
         Ok(Span { before, after, ns: self.value(at + 2, |ns| *ns <= after - before)? })
     }
+}
+
+/// Splits text into lines of these fields, without empty ones.
+fn lines<'a>(
+    text: &'a str,
+    names: &'static str,
+) -> impl Iterator<Item = Result<Line<'a>, String>> + use<'a> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.map(move |(at, line)| Line::new(at, names, line))
 }
 
 #[derive(Clone, Copy)]
@@ -195,9 +204,9 @@ fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries 
 fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let mut sizes: BTreeMap<u64, (BTreeSet<u32>, Vec<Span>)> = BTreeMap::new();
     for line in lines(text, "CPU, bytes, ns before, ns after, ns") {
-        line.check_fields()?;
+        let line = line?;
         let (cpu, span) = (line.known(0, |_: &u32| true)?, line.span(2)?);
-        let (cpus, spans) = sizes.entry(line.value(1, |bytes| *bytes > 0)?).or_default();
+        let (cpus, spans) = sizes.entry(line.count(1)?).or_default();
         cpus.extend(cpu);
         spans.push(span);
     }
@@ -215,71 +224,49 @@ struct ChannelLine {
     bytes: u64,
     operations: u64,
     span: Span,
-    mib_per_s: f64,
-    /// True if each operation went both ways, by its rate.
+    /// True if each operation went both ways.
     is_both_ways: bool,
 }
 
 fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
+    let names = "channel, bytes, operations, ns before, ns after, ns, MB/s";
     let (mut records, mut channels) = (Vec::new(), Vec::<ChannelLine>::new());
-    for mut line in lines(text, "channel, bytes, operations, ns before, ns after, ns, MB/s") {
+    for (at, line) in text.lines().enumerate() {
         // The total is behind the last channel, or on its own line.
-        let total = line.fields.iter().position(|field| *field == "total_band=");
-        let total = total.map(|at| line.fields.split_off(at));
-        if total.is_none() || !line.fields.is_empty() {
-            channels.push(channel_of(copy, &line, &channels)?);
+        let (fields, total) = line
+            .split_once("total_band=")
+            .map_or((line, None), |(fields, total)| (fields, Some(total)));
+        if !fields.trim().is_empty() {
+            channels.push(channel_of(copy, &Line::new(at, names, fields)?)?);
         }
-        let Some(total) = total else { continue };
-        // Each summand was rounded.
-        let sum: f64 = channels.iter().map(|channel| channel.mib_per_s).sum();
-        let allowed = 2e-6 * channels.len() as f64 + 1e-6 * sum;
-        match total[1..] {
-            [rate] if rate.parse().is_ok_and(|rate: f64| (rate - sum).abs() <= allowed) => {}
-            _ => return Err(line.wrong(format!("total_band= is not the sum, {sum:.6}"))),
+        match total {
+            None => {}
+            Some(_) if channels.is_empty() => {
+                return Err(format!("line {}: total_band= of no channel", at + 1));
+            }
+            Some(_) => records.push(group_of(copy, &std::mem::take(&mut channels), template)),
         }
-        if channels.is_empty() {
-            return Err(line.wrong("total_band= of no channel"));
-        }
-        records.push(group_of(copy, &channels, template));
-        channels.clear();
     }
-    if channels.is_empty() {
-        return Ok(records);
+    match channels.is_empty() {
+        true => Ok(records),
+        false => Err("ends without the total_band= of the last channels: it is cut off".to_owned()),
     }
-    Err("ends without the total_band= of the last channels: it is cut off".to_owned())
 }
 
-fn channel_of(
-    copy: StudyCopy,
-    line: &Line<'_>,
-    before: &[ChannelLine],
-) -> Result<ChannelLine, String> {
-    line.check_fields()?;
-    let number = line.value(0, |_| true)?;
-    let [bytes, operations]: [u64; 2] =
-        [line.value(1, |bytes| *bytes > 0)?, line.value(2, |count| *count > 0)?];
-    let mib_per_s = line.value(6, |rate: &f64| rate.is_finite() && *rate >= 0.0)?;
-    let span = line.span(3)?;
-    // Both ways, and read as well as written.
-    let traffic = bytes.checked_mul(4).and_then(|bytes| bytes.checked_mul(operations));
-    let computed = bytes as f64 * operations as f64 / span.ns.max(1) as f64 * 1e9 / MIB;
+/// Reads the line of a channel. In `from_to` its rate says if an operation went both ways.
+fn channel_of(copy: StudyCopy, line: &Line<'_>) -> Result<ChannelLine, String> {
+    let (number, bytes, operations) = (line.value(0, |_| true)?, line.count(1)?, line.count(2)?);
+    let (span, mib_per_s) = (line.span(3)?, line.value(6, |rate: &f64| *rate > 0.0)?);
+    let one_way = bytes as f64 * operations as f64 / span.ns as f64 * 1e9 / MIB;
     // Equal except for the digits of the file.
-    let is_near = |rate: f64| (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate;
-    let is_both_ways = !is_near(computed) && copy.direction == "both" && is_near(2.0 * computed);
-    let is_known = before.iter().any(|it| it.number == number || it.bytes != bytes);
-    for (is_wrong, why) in [
-        (is_known || before.len() >= MAX_CHANNELS, "a channel twice, of another size, or too many"),
-        (traffic.is_none(), "bytes x operations are more than can be counted"),
-        (
-            span.ns == 0 || !is_near(computed) && !is_both_ways,
-            "the rate is not bytes x operations / time, in MB of 2^20 bytes",
-        ),
-    ] {
-        if is_wrong {
-            return Err(line.wrong(why));
-        }
-    }
-    Ok(ChannelLine { number, bytes, operations, span, mib_per_s, is_both_ways })
+    let is_near = |passes: u64| {
+        let rate = one_way * passes as f64;
+        rate.is_finite() && (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate
+    };
+    let passes = (1..=copy.passes()).find(|passes| is_near(*passes));
+    let why = "the rate is not bytes x operations / time, in MB of 2^20 bytes";
+    let is_both_ways = passes.ok_or_else(|| line.wrong(why))? == 2;
+    Ok(ChannelLine { number, bytes, operations, span, is_both_ways })
 }
 
 fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> RunRecord {
@@ -287,18 +274,16 @@ fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> 
     let (mut record, whole) = copy.point(template, channels[0].bytes, &spans);
     record.set_param("lanes", channels.len() as u64);
     let lane = |channel: &ChannelLine| {
-        let own = stage_of(&whole.name, &[channel.span], record.origin_ns);
-        let (bytes, passes) = (channel.bytes, copy.passes());
+        let (bytes, operations, passes) = (channel.bytes, channel.operations, copy.passes());
         // A record's operation goes both ways; in a file that counts each way it is two.
-        let (bytes_per_op, ops_per_sample) = match channel.operations {
-            operations if channel.is_both_ways => (bytes * passes, operations),
-            operations if operations.is_multiple_of(passes) => {
-                (bytes * passes, operations / passes)
-            }
-            operations => (bytes, operations),
+        let (bytes_per_op, ops_per_sample) = match operations.is_multiple_of(passes) {
+            _ if channel.is_both_ways => (bytes * passes, operations),
+            true => (bytes * passes, operations / passes),
+            false => (bytes, operations),
         };
-        let traffic_bytes_per_op = bytes_per_op.saturating_mul(2);
-        let stage = Stage { bytes_per_op, ops_per_sample, traffic_bytes_per_op, ..own };
+        let own = stage_of(&whole.name, &[channel.span], record.origin_ns);
+        let stage =
+            Stage { bytes_per_op, ops_per_sample, traffic_bytes_per_op: 2 * bytes_per_op, ..own };
         lane_of(format!("channel {}", channel.number), stage)
     };
     record.lanes = channels.iter().map(lane).collect();
@@ -309,24 +294,15 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
     let names = "program, ns before, ns after, ns, cache references, misses, % misses";
     let mut tests: BTreeMap<&str, (Vec<Span>, Vec<Option<Counted>>)> = BTreeMap::new();
     for line in lines(text, names) {
-        line.check_fields()?;
+        let line = line?;
         let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
-        let counted = match (count(4)?, count(5)?) {
-            (Some(references), Some(misses)) => {
-                Some(Counted { references: references as f64, misses: misses as f64 })
-            }
-            (None, None) => None,
-            _ => return Err(line.wrong("references without misses, or misses without references")),
-        };
-        // The share of no references is undefined.
-        line.known(6, |share: &f64| share.is_finite() && *share >= 0.0)?;
-        let test = line.fields[0];
-        if test.len() > MAX_NAME_BYTES {
-            return Err(line.wrong(format!("a name of more than {MAX_NAME_BYTES} bytes")));
-        }
-        let (spans, counts) = tests.entry(test).or_default();
+        let counted = count(4)?.zip(count(5)?);
+        let (spans, counts) = tests.entry(line.fields[0]).or_default();
         spans.push(line.span(1)?);
-        counts.push(counted);
+        counts.push(counted.map(|(references, misses)| Counted {
+            references: references as f64,
+            misses: misses as f64,
+        }));
     }
     let record = |(test, (spans, counts)): (&str, (Vec<Span>, Vec<Option<Counted>>))| {
         let mut record = record_of(template, &spans);

