@@ -12,7 +12,6 @@ use daqmeter_campaign::{Budget, Done, Options, Plan, Site};
 use daqmeter_path::Path;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
-use daqmeter_report::advice::advice;
 use daqmeter_report::table::wrapped;
 use daqmeter_report::{answers_text, paths, table};
 
@@ -193,14 +192,12 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Text of the answers; then of the advice, the missing points, the times, and the requested
-/// tables.
+/// Writes the answers, the missing points, the times, and the requested tables.
 fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool) -> String {
     let Some(first) = records.first() else {
         return "nothing was measured\n".to_owned();
     };
     let mut out = answers_text(records);
-    out.push_str(&advice_text(records));
     for record in records {
         if let Some(reason) = record.outcome.reason() {
             let line = format!("not measured  {}: {reason}", record.study);
@@ -253,19 +250,6 @@ fn new_files(
     })?;
     let page = named.output.clone().unwrap_or_else(|| Replaced::at(page));
     Ok((page, named.records.clone().unwrap_or_else(|| Appended::at(records))))
-}
-
-fn advice_text(records: &[RunRecord]) -> String {
-    let all = advice(records);
-    let mut out = String::new();
-    if !all.is_empty() {
-        out.push_str("\nWhat to change first\n");
-    }
-    for advice in &all {
-        let line = format!("  - {} (here: {})", advice.what, advice.evidence);
-        let _ = writeln!(out, "{}", wrapped(&line, 4));
-    }
-    out
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Contributions of a family of measurements to tables and the page: figures, answers, advice. The
-//! list of families is in `families`.
+//! Contributions of a family of measurements to tables and the page: figures and answers. The list
+//! of families is in `families`.
 
 use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
@@ -12,9 +12,8 @@ pub(crate) struct Family {
     pub(crate) engines: &'static [(&'static str, Work)],
     /// Figures, in the order of the page, from records that were done and verified.
     pub(crate) plots: &'static [Plot],
-    /// Questions, in the order of the page, for usable records, as for advice.
+    /// Questions, in the order of the page, for usable records.
     pub(crate) questions: &'static [Question],
-    pub(crate) advice: &'static [Counsel],
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
     pub(crate) in_label: &'static [&'static str],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
@@ -28,18 +27,12 @@ pub(crate) struct Question {
     pub(crate) answer: Maker,
 }
 
-pub(crate) struct Counsel {
-    pub(crate) what: &'static str,
-    pub(crate) evidence: Maker,
-}
-
 impl Family {
     /// Family without contributions: the default of a new one.
     pub(crate) const EMPTY: Family = Family {
         engines: &[],
         plots: &[],
         questions: &[],
-        advice: &[],
         label: |_, stage| stage.name.to_string(),
         in_label: &[],
         footnote: |_| None,
@@ -60,12 +53,6 @@ pub struct PlainAnswer {
     pub question: &'static str,
     pub answer: String,
     pub figure: Option<&'static str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Advice {
-    pub what: &'static str,
-    pub evidence: String,
 }
 
 pub(crate) fn of_engine<'a>(

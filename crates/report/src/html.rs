@@ -9,7 +9,6 @@ use daqmeter_record::{Host, Mesh, RunRecord};
 use minijinja::{Value, context};
 use serde::Serialize;
 
-use crate::advice::advice;
 use crate::answers::answers;
 use crate::columns::shown;
 use crate::families::path::chains;
@@ -68,7 +67,6 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         chains => serde(chains(records)),
         predictions => serde(predictions(records)),
         about_predictions => predicted::ABOUT,
-        advice => serde(advice(records)),
         rows_left => records.len() - in_table.len(),
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
         figures => serde(figures.into_iter().map(data_table).collect::<Vec<_>>()),

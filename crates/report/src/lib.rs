@@ -1,7 +1,7 @@
 //! Output of records alone: aligned tables, the original's classic table, Markdown, CSV, and a
 //! self-contained HTML page. This crate imports no engine: records contain all data of tables and
 //! figures. It prints nothing; each function returns text. Begin with `families`: each family of
-//! measurements has its tables, figures, answers and advice in one place.
+//! measurements has its tables, figures and answers in one place.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -9,7 +9,6 @@
     reason = "numbers are rounded for display; nothing is computed from them afterwards"
 )]
 
-pub mod advice;
 mod aligned;
 pub mod answers;
 pub mod cmp;

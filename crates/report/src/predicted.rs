@@ -61,20 +61,12 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Predicte
     let (free, _) = runs(record, all, &["rate_hz", "unpaced", "lossy"]);
     let hz = |run: &PathRun| run.blocks as f64 / run.wall_ns.max(1) as f64 * 1e9;
     let mb = found.block_bytes as f64 * 1e-6;
-    let us = |share: f64| move |run: &PathRun| Some(run.latency_ns(share)? as f64 * 1e-3);
+    let us = |share: f64| move |run: &&PathRun| Some(run.latency_ns(share)? as f64 * 1e-3);
     let free = free.into_iter().filter(|run| !run.is_paced);
     let mut lines = vec![
         line("largest rate [MB/s]", found.largest_hz.scaled(mb), free.map(|run| hz(run) * mb)),
-        line(
-            "latency, median [us]",
-            found.p50_ns.scaled(1e-3),
-            here.iter().copied().filter_map(us(0.5)),
-        ),
-        line(
-            "latency, p99 [us]",
-            found.p99_ns.scaled(1e-3),
-            here.iter().copied().filter_map(us(0.99)),
-        ),
+        line("latency, median [us]", found.p50_ns.scaled(1e-3), here.iter().filter_map(us(0.5))),
+        line("latency, p99 [us]", found.p99_ns.scaled(1e-3), here.iter().filter_map(us(0.99))),
     ];
     if let Some(offered_hz) = found.offered_hz {
         let lost = |run: &&PathRun| (1.0 - hz(run) / offered_hz).max(0.0) * 100.0;

@@ -82,7 +82,7 @@ pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
     record.warnings.iter().cloned().chain(more).collect()
 }
 
-/// Returns the records for answers, advice and figures: done and verified, with no rate above its
+/// Returns the records for answers: done and verified, with no rate above its
 /// limit.
 pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     only(records, |record| is_done(record) && !is_doubtful(record))

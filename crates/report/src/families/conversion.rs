@@ -1,14 +1,12 @@
 //! Conversion of samples: rates beside their limits, and cached against non-temporal stores by
 //! footprint.
 
-use std::collections::HashMap;
-
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Counsel, Family, Question, Work, of_engine};
+use crate::family::{Family, Question, Work, of_engine};
 use crate::figures::{Axis, ChartKind, Mark, Plot};
 use crate::parameters::{labelled, pairs};
 use crate::rate;
@@ -51,12 +49,6 @@ pub(super) const FAMILY: Family = Family {
             answer: stores_answer,
         },
     ],
-    advice: &[Counsel {
-        what: "let large conversions bypass the caches (-A with store by footprint does)",
-        evidence: |records| {
-            stores_answer(records).filter(|_| gain(records).is_some_and(|it| it.1.low() > 1.1))
-        },
-    }],
     label: functions::label,
     in_label: functions::IN_LABEL,
     ..Family::EMPTY
@@ -68,24 +60,17 @@ fn is(store: &'static str) -> impl Fn(&RunRecord) -> bool {
     move |record| record.workload.text("store") == Ok(store)
 }
 
-/// Tests for a requested kind of stores; otherwise the footprint chose it.
+/// Tests for a requested kind of stores.
 fn has_store(record: &RunRecord) -> bool {
     is("cached")(record) || is("non-temporal")(record)
 }
 
-/// Splits the records: one conversion at several footprints with a requested kind of stores, for a
-/// comparison of stores, and all others.
-fn split(records: &[RunRecord]) -> (Vec<&RunRecord>, Vec<&RunRecord>) {
-    let key = |record: &RunRecord| record.workload.key_without(&["samples", "store"]);
-    let mut sizes: HashMap<String, Vec<u64>> = HashMap::new();
+/// Returns the records without a requested kind of stores, which the footprint then chose; all if
+/// each requested one.
+fn drawn(records: &[RunRecord]) -> Vec<&RunRecord> {
     let all = of_engine(records, ENGINE).filter(|record| first_stage(record).is_some());
-    for record in all.clone().filter(|record| has_store(record)) {
-        sizes.entry(key(record)).or_default().extend(record.workload.int("samples"));
-    }
-    all.partition(|record| {
-        let known = sizes.get(&key(record)).filter(|_| has_store(record));
-        known.is_some_and(|known| known.iter().any(|size| *size != known[0]))
-    })
+    let free: Vec<&RunRecord> = all.clone().filter(|record| !has_store(record)).collect();
+    if free.is_empty() { all.collect() } else { free }
 }
 
 fn name(record: &RunRecord) -> String {
@@ -93,7 +78,7 @@ fn name(record: &RunRecord) -> String {
 }
 
 fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let mut drawn = split(records).1;
+    let mut drawn = drawn(records);
     drawn.sort_by_key(|record| {
         ["function", "dec_factor"].map(|name| record.workload.int(name).unwrap_or(0))
     });
@@ -111,7 +96,7 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
 }
 
 fn limited_by(records: &[RunRecord]) -> Option<String> {
-    let shares = split(records).1.into_iter().filter_map(|record| {
+    let shares = drawn(records).into_iter().filter_map(|record| {
         let stage = first_stage(record)?;
         let limit = rate::limit_rate(rate::limit_of(record, stage)?);
         Some((rate::ratio(rate::of(stage)?, limit), record))
@@ -129,11 +114,12 @@ fn limited_by(records: &[RunRecord]) -> Option<String> {
 
 fn stores(records: &[RunRecord]) -> Vec<Mark<'_>> {
     let store = |record: &RunRecord| record.workload.text("store").unwrap_or("").to_owned();
-    let all = labelled(split(records).0, store, &["samples", "store"]).into_iter();
-    let marks = all.filter_map(|(record, label)| {
+    let asked = of_engine(records, ENGINE).filter(|record| has_store(record)).collect();
+    let marks = labelled(asked, store, &["samples", "store"]).into_iter();
+    let marks = marks.filter_map(|(record, label)| {
         let stage = first_stage(record)?;
-        let rate = Mark { band: None, ..Mark::rate(record, &label, 0.0, rate::of(stage)?) };
-        Some(Mark { x: stage.traffic_bytes_per_op as f64, ..rate })
+        let bytes = stage.traffic_bytes_per_op as f64;
+        Some(Mark { band: None, ..Mark::rate(record, &label, bytes, rate::of(stage)?) })
     });
     let mut marks: Vec<Mark<'_>> = marks.collect();
     marks.sort_by(|a, b| a.series.cmp(&b.series));
@@ -200,7 +186,9 @@ mod tests {
             let records = swept(study);
             let [rates, stores] = FAMILY.plots else { unreachable!() };
             assert_eq!(stores.draw(&records).unwrap().xs, [6000.0, 12_000.0], "{study}");
-            assert!(rates.draw(&records).is_none(), "{study}");
+            assert_eq!(rates.draw(&records).unwrap().categories.len(), 4, "{study}");
+            let chosen = [&records[..], &[record(study, 1000, "footprint", 2000)]].concat();
+            assert_eq!(rates.draw(&chosen).unwrap().categories, ["cast"], "{study}");
             assert_eq!(
                 stores_answer(&records).unwrap(),
                 "at 11.72 KiB non-temporal stores run at 3 (3 - 3) times the rate of cached ones"

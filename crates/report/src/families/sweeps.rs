@@ -1,9 +1,9 @@
 //! Rates by size: memory against footprint, the limit of all other stages; block devices and
 //! streams by the size of one read or message.
 
-use daqmeter_record::RunRecord;
+use daqmeter_record::{RunRecord, Stage};
 
-use crate::family::{Counsel, Family, Work, of_engine};
+use crate::family::{Family, Work, of_engine};
 use crate::figures::{Axis, ChartKind, Mark, Plot};
 use crate::parameters::labelled;
 use crate::rate;
@@ -14,14 +14,13 @@ pub(super) const MEMORY: Family = Family {
     plots: &[Plot {
         id: "memory",
         title: "Memory: the limit under everything",
-        caption: "Bytes read and written together, best of all kinds of stores, one thread. The steps are the caches; a stage \
-                  can be no faster than the curve of its own ratio at its own footprint.",
+        caption: "Bytes read and written together, by kind of stores, one thread. The steps are the caches; a stage can be no \
+                  faster than the curve of its own ratio at its own footprint.",
         kind: ChartKind::Lines,
         x: Axis::log_bytes("footprint"),
         y: Axis::log("MB/s read + written"),
         marks: memory,
     }],
-    advice: &[Counsel { what: "give buffers huge pages", evidence: huge_pages }],
     ..Family::EMPTY
 };
 
@@ -36,7 +35,7 @@ pub(super) const HOSTIO: Family = Family {
             kind: ChartKind::Lines,
             x: Axis::log_bytes("block"),
             y: Axis::log("MB/s"),
-            marks: |records| by_size(records, "block", "block_bytes"),
+            marks: |records| by_parameter(records, "block", "block_bytes"),
         },
         Plot {
             id: "stream",
@@ -45,7 +44,7 @@ pub(super) const HOSTIO: Family = Family {
             kind: ChartKind::Lines,
             x: Axis::log_bytes("message"),
             y: Axis::log("MB/s"),
-            marks: |records| by_size(records, "stream", "message_bytes"),
+            marks: |records| by_parameter(records, "stream", "message_bytes"),
         },
     ],
     ..Family::EMPTY
@@ -54,50 +53,44 @@ pub(super) const HOSTIO: Family = Family {
 const RATIO: [&str; 3] = ["read_bytes", "read_lines", "write_lines"];
 
 fn memory(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let ratio = |record: &RunRecord| RATIO.map(|name| record.workload.int(name).unwrap_or(0));
-    let name = |record: &RunRecord| match ratio(record) {
+    let name = |record: &RunRecord| match RATIO.map(|name| record.workload.int(name).unwrap_or(0)) {
         [_, _, 0] => "read".to_owned(),
         [_, 1, 1] => "copy".to_owned(),
         [_, reads, writes] => format!("{reads} read : {writes} written"),
     };
-    let drawn = of_engine(records, "memory").filter(|record| ratio(record)[0] > 0);
-    let marks =
-        labelled(drawn.collect(), name, &RATIO).into_iter().filter_map(|(record, label)| {
-            // The best store of each point is the limit.
-            let rates = record.lanes[0].stages.iter().filter_map(rate::of);
-            let rate = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
-            let [bytes, reads, writes] = ratio(record);
-            let moved = 1.0 + writes as f64 / reads.max(1) as f64;
-            Some(Mark::rate(record, &label, bytes as f64 * moved, rate.times(moved)))
-        });
+    let points = labelled(of_engine(records, "memory").collect(), name, &RATIO);
+    let marks = points.into_iter().flat_map(|(record, label)| {
+        let mark = move |stage: &'_ Stage| {
+            let moved = stage.traffic_bytes_per_op as f64;
+            let rate = rate::of(stage)?.times(moved / stage.bytes_per_op as f64);
+            Some(Mark::rate(record, &format!("{label}, {}", stage.name), moved, rate))
+        };
+        record.lanes[0].stages.iter().filter_map(mark)
+    });
     let mut marks: Vec<Mark<'_>> = marks.collect();
     marks.sort_by(|a, b| a.series.cmp(&b.series));
     marks
 }
 
-/// Finds buffers of this run that lacked huge pages. With `madvise` daqmeter requests them itself.
-fn huge_pages(records: &[RunRecord]) -> Option<String> {
-    let pages = &records.first()?.host.transparent_huge_pages;
-    let first = of_engine(records, "memory").next()?;
-    let is_short = first.warnings.iter().any(|warning| warning.contains("page"));
-    (is_short && pages != "always").then(|| {
-        format!(
-            "buffers fell back to base pages; transparent: {pages}; vm.nr_hugepages reserves some"
-        )
-    })
-}
-
-fn by_size<'a>(records: &'a [RunRecord], engine: &'a str, size: &str) -> Vec<Mark<'a>> {
-    let first =
-        |record: &RunRecord| first_stage(record).map_or("", |stage| &*stage.name).to_owned();
-    let sized = of_engine(records, engine).filter(|record| record.workload.int(size).is_ok());
+/// Draws the rate of each stage against a size, beside its limit. A series is a stage, with the
+/// other parameters that distinguish it.
+pub(super) fn by_parameter<'a>(
+    records: &'a [RunRecord],
+    engine: &'a str,
+    size: &str,
+) -> Vec<Mark<'a>> {
+    let first = |record: &RunRecord| {
+        first_stage(record).map_or_else(String::new, |stage| super::label(record, stage))
+    };
+    let is_sized = |record: &&RunRecord| record.workload.int(size).is_ok_and(|bytes| bytes > 0);
+    let sized = of_engine(records, engine).filter(is_sized);
     let mut marks = Vec::new();
     for (record, label) in labelled(sized.collect(), first, &[size]) {
         let distinction = label.strip_prefix(&first(record)).unwrap_or_default();
         let bytes = record.workload.int(size).unwrap_or(0) as f64;
         for stage in &record.lanes[0].stages {
             let Some(rate) = rate::of(stage) else { continue };
-            let label = format!("{}{distinction}", stage.name);
+            let label = super::label(record, stage) + distinction;
             marks.push(Mark::rate(record, &label, bytes, rate));
             marks.extend(rate::limit_of(record, stage).map(|limit| {
                 let rate = limit.rate_bytes_per_s / 1e6;

@@ -1,10 +1,9 @@
 //! Cost of the tool's own loop, and credibility of this host's numbers.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 
-use crate::family::{Counsel, Family, Question, Work};
+use crate::family::{Family, Question, Work};
 use crate::samples::{median_ns, stages};
 
 pub(super) const FAMILY: Family = Family {
@@ -14,13 +13,6 @@ pub(super) const FAMILY: Family = Family {
         figure: None,
         answer: trust,
     }],
-    advice: &[
-        Counsel { what: "reserve CPUs for this guest", evidence: stolen },
-        Counsel {
-            what: "pin measuring and read-out threads, and move interrupts to other CPUs",
-            evidence: noise,
-        },
-    ],
     ..Family::EMPTY
 };
 
@@ -43,22 +35,4 @@ fn trust(records: &[RunRecord]) -> Option<String> {
         significant(first.clock.overhead_ns, 2),
         significant(first.noise.relative_mad * 100.0, 2)
     ))
-}
-
-fn stolen(records: &[RunRecord]) -> Option<String> {
-    let all = |of: fn(&RunRecord) -> u64| sum(records.iter().map(of)) as f64;
-    let steal = all(|record| record.host_cpu.steal_ns);
-    let busy =
-        steal + all(|record| record.host_cpu.user_ns) + all(|record| record.host_cpu.system_ns);
-    let percent = steal / busy * 100.0;
-    (steal > 0.01 * busy)
-        .then(|| format!("{percent:.1} % of the busy time was stolen by the hypervisor"))
-}
-
-fn noise(records: &[RunRecord]) -> Option<String> {
-    let noise = &records.first()?.noise;
-    let longer = noise.relative_worst * 100.0;
-    (longer > 5.0).then(|| {
-        format!("of {} equal pieces of arithmetic the slowest took {longer:.0} % longer", noise.n)
-    })
 }

@@ -14,7 +14,7 @@ pub(crate) use pollution::{PollutionRow, pollution_rows};
 pub(crate) use rows::{CopyRow, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
-use crate::family::{Counsel, Family, Question, Work, of_engine};
+use crate::family::{Family, Question, Work, of_engine};
 use crate::figures::{Axis, ChartKind, Mark, Plot};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
@@ -48,10 +48,6 @@ pub(super) const FAMILY: Family = Family {
         question: "What does a copy out of the kernel cost?",
         figure: Some("copy-latency"),
         answer,
-    }],
-    advice: &[Counsel {
-        what: "make fewer, larger calls: crossing into the kernel is what small copies cost",
-        evidence: calls,
     }],
     ..Family::EMPTY
 };
@@ -97,20 +93,6 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         spoken_number(ratio(large.lane?, plain.lane?), 2),
         show_bytes(large.block_bytes)
     ))
-}
-
-fn calls(records: &[RunRecord]) -> Option<String> {
-    let mitigations = &records.first()?.host.mitigations;
-    let active = mitigations.iter().filter(|line| line.contains("Mitigation")).count();
-    let rows = copy_rows(records);
-    let small = rows.iter().filter(|row| row.block_bytes <= 4096 && row.path == "pread");
-    let called = small.filter_map(|row| Some((row.null_ns?, row.times.median)));
-    // Both values come from one run.
-    let (null_ns, copy_ns) = called.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let (null, percent) = (show_ns(null_ns), null_ns / copy_ns * 100.0);
-    (active > 0).then(|| {
-        format!("a call without work takes {null}, {percent:.0} % of the cheapest copy ({active} mitigations are active)")
-    })
 }
 
 #[cfg(test)]

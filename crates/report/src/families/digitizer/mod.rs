@@ -8,9 +8,10 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Counsel, Family, Question, Work, of_engine};
+use super::sweeps::by_parameter;
+use crate::family::{Family, Question, Work, of_engine};
 use crate::figures::{Axis, ChartKind, Mark, Plot};
-use crate::parameters::{grouped, labelled, pairs};
+use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
 use crate::samples::{mean_ns, stages};
 
@@ -35,17 +36,7 @@ pub(super) const FAMILY: Family = Family {
             kind: ChartKind::Lines,
             x: Axis::log_bytes("block"),
             y: Axis::linear("MB/s raw, read out and converted"),
-            marks: fusion,
-        },
-        Plot {
-            id: "completion",
-            title: "Waiting for the DAQ: polling or interrupt",
-            caption: "CPU time of the whole program, in per cent of one core, one read per trigger. Polling pays for every look at the \
-                      status register; the interrupt leaves only the copy.",
-            kind: ChartKind::Bars,
-            x: Axis::NONE,
-            y: Axis::linear("% of a core"),
-            marks: completion,
+            marks: |records| by_parameter(records, ENGINE, "block_bytes"),
         },
         Plot {
             id: "trace",
@@ -69,16 +60,8 @@ pub(super) const FAMILY: Family = Family {
             figure: Some("fusion"),
             answer: fusion_answer,
         },
-        Question {
-            question: "Polling or interrupt?",
-            figure: Some("completion"),
-            answer: |records| compared(records).first().map(completion_answer),
-        },
+        Question { question: "Polling or interrupt?", figure: None, answer: completion_answer },
     ],
-    advice: &[Counsel {
-        what: "wait for triggers by interrupt, not by polling",
-        evidence: completion_advice,
-    }],
     label: functions::label,
     in_label: functions::IN_LABEL,
     footnote: counted,
@@ -192,26 +175,6 @@ fn fusions(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
     groups
 }
 
-fn fusion(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let drawn = fusions(records).concat();
-    let (separate, fused): (Vec<&RunRecord>, Vec<&RunRecord>) =
-        drawn.into_iter().partition(|record| block_bytes(record) == 0);
-    let blocks: Vec<u64> = fused.iter().map(|record| block_bytes(record)).collect();
-    let named = |records, name: &str| labelled(records, |_| name.to_owned(), &["block_bytes"]);
-    let mut marks = Vec::new();
-    for (record, label) in named(fused, "fused") {
-        let rate = fused_rate(record).map(|rate| rate.per_s / 1e6);
-        let block = block_bytes(record) as f64;
-        marks.extend(rate.map(|rate| Mark::at(record, label, block, rate)));
-    }
-    for (record, label) in named(separate, "one after the other") {
-        let Some(rate) = fused_rate(record).map(|rate| rate.per_s / 1e6) else { continue };
-        let limit = |block: &u64| Mark::at(record, &*label, *block as f64, rate).into_limit();
-        marks.extend(blocks.iter().map(limit));
-    }
-    marks
-}
-
 fn fusion_answer(records: &[RunRecord]) -> Option<String> {
     let gain = |group: Vec<&RunRecord>| {
         let separate = group.iter().rev().find(|record| block_bytes(record) == 0)?;
@@ -224,55 +187,23 @@ fn fusion_answer(records: &[RunRecord]) -> Option<String> {
     fusions(records).into_iter().find_map(gain)
 }
 
-const WAITING: [&str; 2] = ["completion", "poll_interval_us"];
-
-/// Runs that differ in waiting alone: polling, interrupt.
-type Waits<'a> = ([&'a RunRecord; 2], String);
-
-fn compared(records: &[RunRecord]) -> Vec<Waits<'_>> {
+/// Compares polling and interrupt by the pair of runs with the fewest boards that differ in waiting
+/// alone.
+fn completion_answer(records: &[RunRecord]) -> Option<String> {
     let by =
         |way: &'static str| move |record: &RunRecord| record.workload.text("completion") == Ok(way);
-    let pairs = pairs(all(records), &WAITING, [&by("poll"), &by("interrupt")]);
-    let name = |record: &RunRecord| {
-        let megabytes = record.workload.int("samples").unwrap_or(0) as f64 * 2e-6;
-        format!("{}, {megabytes:.1} MB", plural(record.lanes.len() as u64, "board"))
+    let waiting = ["completion", "poll_interval_us"];
+    let pairs = pairs(all(records), &waiting, [&by("poll"), &by("interrupt")]);
+    let pair = pairs.into_iter().min_by_key(|pair| pair[0].lanes.len())?;
+    let percent = |record: &RunRecord| {
+        let cpu_ns = record.process_cpu.total_ns() as f64;
+        significant(cpu_ns / record.wall_ns.max(1) as f64 * 100.0, 3)
     };
-    let names = labelled(pairs.iter().map(|pair| pair[0]).collect(), name, &WAITING);
-    let mut all: Vec<_> =
-        pairs.into_iter().zip(names).map(|(pair, (_, name))| (pair, name)).collect();
-    all.sort_by(|a, b| a.1.cmp(&b.1));
-    all
-}
-
-/// Returns CPU time of the whole program, in per cent of a core.
-fn cpu_percent(record: &RunRecord) -> f64 {
-    record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64 * 100.0
-}
-
-fn completion(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let marks = compared(records).into_iter().flat_map(|(pair, name)| {
-        let ways = pair.into_iter().zip(["polling", "interrupt"]);
-        let mark = |(record, way)| Mark::bar(record, way, name.as_str(), cpu_percent(record));
-        ways.map(mark).collect::<Vec<_>>()
-    });
-    marks.collect()
-}
-
-fn completion_answer((pair, name): &Waits<'_>) -> String {
-    let [polling, interrupt] = pair.map(|record| significant(cpu_percent(record), 3));
-    format!(
-        "with {name} polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)"
-    )
-}
-
-/// Advises interrupts if polling costs a core and the rate is low, by the pair with the fewest
-/// boards.
-fn completion_advice(records: &[RunRecord]) -> Option<String> {
-    let pairs = compared(records);
-    let triggered = pairs.iter().filter(|(pair, _)| is_triggered(pair[0]));
-    let waits = triggered.min_by_key(|(pair, _)| pair[0].lanes.len())?;
-    let [polling, interrupt] = waits.0.map(cpu_percent);
-    (polling > 2.0 * interrupt && polling > 5.0).then(|| completion_answer(waits))
+    let [polling, interrupt] = pair.map(percent);
+    Some(format!(
+        "with {}, polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)",
+        plural(pair[0].lanes.len() as u64, "board")
+    ))
 }
 
 /// Points per curve that a browser draws at once; longer runs are thinned to the extremes of equal

@@ -107,7 +107,7 @@ fn idle(records: &[RunRecord]) -> Vec<Mark<'_>> {
     marks.collect()
 }
 
-/// Answers the rate and the cost of a chunk, from chains without losses.
+/// Answers the rate, from chains without losses.
 fn answer(records: &[RunRecord]) -> Option<String> {
     let runs = swept(records);
     // A rate that a search confirmed is preferred, because a point of a curve is short.
@@ -121,28 +121,13 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         false => rate::of_several("fastest", clean.len()),
     };
     Some(format!(
-        "{} was carried at {} kHz for {} s without a loss{which} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){}",
+        "{} was carried at {} kHz for {} s without a loss{which} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s)",
         best.chain,
         significant(best.rate_hz / 1e3, 4),
         significant(best.seconds(), 2),
         // No loss in n triggers: below 3 in n (the rule of three).
         significant(3.0 / best.value("triggers").max(1.0), 2),
-        significant(best.mchunks_per_s(), 3),
-        cost(best).unwrap_or_default()
-    ))
-}
-
-/// Writes the cost of a chunk to the reader, and the trigger rates that its core would do for.
-fn cost(best: &ChainRun<'_>) -> Option<String> {
-    let ns = best.reader_ns_per_chunk().filter(|ns| *ns > 0.0)?;
-    let khz = |links: f64| significant(1e6 / (links * ns), 2);
-    Some(format!(
-        "; a chunk takes {} ns of a reader's core (one run, without an interval), which would do for 24 E-links up to {} kHz, 96 up to {}, \
-         384 up to {}",
-        significant(ns, 3),
-        khz(24.0),
-        khz(96.0),
-        khz(384.0)
+        significant(best.mchunks_per_s(), 3)
     ))
 }
 

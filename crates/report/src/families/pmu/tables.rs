@@ -6,7 +6,7 @@ use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
 use daqmeter_record::units::significant;
 
-use super::end_s;
+use super::{end_s, rate_at};
 use crate::aligned::numbers_from;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,16 +16,6 @@ pub enum RateUnit {
     /// Powers of 1024.
     Mib,
     Both,
-}
-
-/// Writes the scaled count of an interval in groups of digits, or the reason for none.
-fn value(event: &ObservedEvent, interval: usize) -> String {
-    match (&event.status, event.scaled(interval)) {
-        (EventStatus::NotSupported(_), _) => "not supported".to_owned(),
-        (EventStatus::Counted, None) => "not counted".to_owned(),
-        (EventStatus::Counted, Some(value)) if event.scale == 1.0 => grouped(value),
-        (EventStatus::Counted, Some(value)) => significant(value, 6),
-    }
 }
 
 /// Writes digits in groups of three, as in the document: `121,713,206`.
@@ -41,20 +31,7 @@ pub fn grouped(value: f64) -> String {
     if value < 0.0 { format!("-{out}") } else { out }
 }
 
-fn share_text(share: Option<f64>) -> String {
-    match share {
-        // A share of 100 % is not shown.
-        Some(share) if share < 0.9999 => format!("{:.2} %", share * 100.0),
-        _ => String::new(),
-    }
-}
-
-/// Writes half the width of an interval.
-fn half_text(half: Option<f64>) -> String {
-    half.filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)))
-}
-
-pub fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
+fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
     let Some(value) = value else {
         return "not counted".to_owned();
     };
@@ -70,6 +47,43 @@ pub fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
     }
 }
 
+/// Returns the cells of an event in an interval or in the whole run. `half` is half the width of
+/// the 95 % interval of a scaled count.
+fn cells(
+    observed: &Observations,
+    event: &ObservedEvent,
+    at: Option<usize>,
+    half: Option<f64>,
+) -> Vec<String> {
+    let counted = match at {
+        Some(at) => event.scaled(at).zip(event.share(at)),
+        None => event.total_scaled(),
+    };
+    let rate = match at {
+        Some(at) => rate_at(observed, event, at),
+        None => observed.rate_of(event),
+    };
+    let count = match (&event.status, counted) {
+        (EventStatus::NotSupported(_), _) => "not supported".to_owned(),
+        (EventStatus::Counted, None) => "not counted".to_owned(),
+        (EventStatus::Counted, Some((count, _))) if event.scale == 1.0 => grouped(count),
+        (EventStatus::Counted, Some((count, _))) => significant(count, 6),
+    };
+    let half = half.filter(|half| *half > 0.0).map(|half| format!("+- {}", grouped(half)));
+    // A share of 100 % is not shown.
+    let share = counted.map(|(_, share)| share).filter(|share| *share < 0.9999);
+    vec![
+        event.name.clone(),
+        count,
+        event.unit.clone(),
+        half.unwrap_or_default(),
+        share.map_or(String::new(), |share| format!("{:.2} %", share * 100.0)),
+        rate.map_or(String::new(), |rate| significant(rate, 4)),
+    ]
+}
+
+const HEADINGS: [&str; 6] = ["event", "count", "unit", "95 %", "counted", "per second"];
+
 /// Writes one interval: its events with error, then its metrics. `error` gives half the width of
 /// the 95 % interval of a scaled count.
 pub fn interval(
@@ -78,13 +92,9 @@ pub fn interval(
     bytes: RateUnit,
     error: impl Fn(&ObservedEvent, usize) -> Option<f64>,
 ) -> String {
-    let end_s = end_s(observed, at);
-    let rows = observed.events.iter().map(|event| {
-        let (count, half) = (value(event, at), half_text(error(event, at)));
-        let (name, unit, share) = (event.name.clone(), event.unit.clone(), event.share(at));
-        vec![format!("{end_s:.3}"), name, count, unit, half, share_text(share)]
-    });
-    let mut out = numbers_from(2, &["time [s]", "event", "count", "unit", "95 %", "counted"], rows);
+    let rows =
+        observed.events.iter().map(|event| cells(observed, event, Some(at), error(event, at)));
+    let mut out = format!("{:.3} s\n{}", end_s(observed, at), numbers_from(1, &HEADINGS, rows));
     for metric in &observed.metrics {
         let value = metric.values.get(at).copied().flatten();
         let _ = writeln!(out, " {}: {}", metric.name, metric_text(value, &metric.unit, bytes));
@@ -121,32 +131,16 @@ pub(crate) fn footnote(observed: &Observations) -> String {
     format!("meanwhile ({}): {}", observed.what, parts.join(", "))
 }
 
-fn total(observed: &Observations, event: &ObservedEvent) -> [String; 3] {
-    let (count, share) = match (&event.status, event.total_scaled()) {
-        (EventStatus::NotSupported(_), _) => return ["not supported", "", ""].map(str::to_owned),
-        (EventStatus::Counted, None) => return ["not counted", "", ""].map(str::to_owned),
-        (EventStatus::Counted, Some(total)) => total,
-    };
-    let count_text = if event.scale == 1.0 { grouped(count) } else { significant(count, 6) };
-    let rate = observed.rate_of(event);
-    let rate = rate.map_or("not known".to_owned(), |rate| significant(rate, 4));
-    [count_text, share_text(Some(share)), rate]
-}
-
+/// Writes the whole run, as [`interval`] does for an interval.
 pub fn summary(
     observed: &Observations,
     bytes: RateUnit,
     error: impl Fn(&ObservedEvent) -> Option<f64>,
 ) -> String {
-    let rows = observed.events.iter().map(|event| {
-        let half = half_text(error(event));
-        let [count, share, rate] = total(observed, event);
-        vec![event.name.clone(), count, event.unit.clone(), half, share, rate]
-    });
+    let rows = observed.events.iter().map(|event| cells(observed, event, None, error(event)));
     let mut out =
         format!("{} intervals, {:.3} s\n", observed.end_ns.len(), observed.total_seconds());
-    let headings = ["event", "count", "unit", "95 %", "counted", "per second"];
-    out.push_str(&numbers_from(1, &headings, rows));
+    out.push_str(&numbers_from(1, &HEADINGS, rows));
     for metric in &observed.metrics {
         let value = metric_text(mean(metric, observed), &metric.unit, bytes);
         let _ = writeln!(out, " {}: {value}", metric.name);

@@ -1,5 +1,5 @@
-//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222), by
-//! our and published methods. The score is the paper's own F1 with a margin of 5.
+//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222). The
+//! score is the paper's own F1 with a margin of 5.
 //!
 //! The series are not part of the project: `DAQMETER_TCPD` names the folder of their JSON files
 //! with `annotations.json`.
@@ -11,8 +11,6 @@
     reason = "a test stops where its data are not as expected"
 )]
 
-mod methods;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -22,14 +20,9 @@ use serde_json::Value;
 const MARGIN: usize = 5;
 
 type Marks = BTreeMap<String, Vec<usize>>;
-type Method = fn(&[f64]) -> Vec<usize>;
-
-const METHODS: [(&str, Method); 4] = [
-    ("daqmeter history", ours),
-    ("Hunter (Apache Otava)", methods::hunter),
-    ("E-divisive", methods::e_divisive),
-    ("t-test (Perfherder)", methods::t_tests),
-];
+/// Best mean F1 of our own programs after three published methods, on the same series: that of
+/// Perfherder's t-test. Hunter and E-divisive had less (docs/book/src/verbs/history.md).
+const PUBLISHED: f64 = 0.683;
 
 /// Our steps need positive values and use their logarithms: here these are the values in units of
 /// ten standard deviations.
@@ -101,16 +94,6 @@ fn f1_is_that_of_the_paper() {
 }
 
 #[test]
-fn the_published_ways_find_a_clear_step() {
-    let mut random = daqmeter_stats::Random::new(3);
-    let values: Vec<f64> =
-        (0..60).map(|at| random.normal() + if at < 30 { 0.0 } else { 20.0 }).collect();
-    for (name, method) in METHODS {
-        assert_eq!(method(&values), [30], "{name}");
-    }
-}
-
-#[test]
 fn our_steps_score_above_published_ways_on_annotated_series() {
     let Some(folder) = std::env::var_os("DAQMETER_TCPD") else {
         // Bypasses the test's output capture, so that omissions are visible.
@@ -128,15 +111,8 @@ fn our_steps_score_above_published_ways_on_annotated_series() {
     });
     let known: Vec<(&String, &Marks, Vec<f64>)> = known.collect();
     assert!(known.len() >= 25, "{} series", known.len());
-    let mean = |method: Method| {
-        let each = known.iter().map(|(_, marks, values)| f1(marks, &method(values)));
-        each.sum::<f64>() / known.len() as f64
-    };
-    let scores: Vec<(&str, f64)> =
-        METHODS.into_iter().map(|(name, method)| (name, mean(method))).collect();
-    for (name, score) in &scores {
-        writeln!(std::io::stderr(), "{name:24} F1 {score:.3} over {} series", known.len()).unwrap();
-    }
-    let ours = scores[0].1;
-    assert!(scores[1..].iter().all(|(_, score)| ours > *score), "{scores:?}");
+    let scores = known.iter().map(|(_, marks, values)| f1(marks, &ours(values)));
+    let mean = scores.sum::<f64>() / known.len() as f64;
+    writeln!(std::io::stderr(), "F1 {mean:.3} over {} series", known.len()).unwrap();
+    assert!(mean > PUBLISHED, "{mean}");
 }
