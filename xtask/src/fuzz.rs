@@ -10,11 +10,10 @@ use daqmeter_vm::shell::{line, need, root, started, target};
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;
 
-const FUZZ_TARGETS: [&str; 17] = [
+const FUZZ_TARGETS: [&str; 16] = [
     "record_line",
     "units",
     "profile",
-    "fluid",
     "eb_wire",
     "eb_slave",
     "eb_client",

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
-use daqmeter_digitizer::conversion::ConversionRequest;
-use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
+use daqmeter_digitizer::devices::board::{EMULATED_PREFIX, Emulation};
+use daqmeter_digitizer::devices::sis8300::serve_emulated;
 use daqmeter_harness::{Settings, StepPlan};
-use daqmeter_kernels::convert::oracle;
 use daqmeter_record::RunRecord;
 use daqmeter_report::{classic, rate, table};
 
@@ -125,9 +124,6 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     bench.measure(&request, &settings, None)?;
     bench.recorder.progress.finish_and_clear();
-    if request.conversion.fast {
-        tell(&format!("daqmeter: {}", fast_warning(&request.conversion)));
-    }
     bench.recorder.finish(|records| printed(arguments.format, records))
 }
 
@@ -149,14 +145,6 @@ fn faults(record: &RunRecord) -> String {
         .map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
 }
 
-fn fast_warning(conversion: &ConversionRequest) -> String {
-    let error = oracle::fast_scale_error(conversion.scale_factor, conversion.scale_offset);
-    format!(
-        "--fast scales in single precision: {} of 65536 codes differ from the exact result, by at most {:.3e} ({} ulp)",
-        error.codes, error.worst_absolute, error.worst_ulp
-    )
-}
-
 fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     let board = &arguments.board;
     if !board.starts_with(EMULATED_PREFIX) {
@@ -169,8 +157,7 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         // The receiver is gone if this cannot be sent.
         let _ = stopped.send(());
     });
-    let family = devices::family_of(board);
-    let served = family.serve(board, &arguments.path, &emulation, arguments.rate)?;
+    let served = serve_emulated(board, &arguments.path, &emulation, arguments.rate)?;
     if let Some(page) = arguments.metrics.served()? {
         let (traffic, name) = (served.traffic.clone(), arguments.board.clone());
         page.ask(move |page| {

@@ -103,9 +103,6 @@ fn paths() -> String {
 }
 
 fn functions() -> String {
-    let all = std::iter::once(Function::Readout)
-        .chain(Function::CONVERSIONS)
-        .chain([Function::WritePattern]);
     let row = |function: Function| {
         vec![
             function.number().to_string(),
@@ -113,7 +110,7 @@ fn functions() -> String {
             function.description().to_owned(),
         ]
     };
-    plain(&["-A", "name in tables", "what it does"], all.map(row))
+    plain(&["-A", "name in tables", "what it does"], Function::all().map(row))
 }
 
 fn bridges() -> String {

@@ -227,12 +227,6 @@ fn a_short_read_is_a_named_loss() {
 }
 
 #[test]
-fn fast_scaling_says_by_how_much_it_differs() {
-    let output = quick(&["-A", "3", "-F", "0.1", "-O", "-3.7", "--fast"]);
-    assert!(stderr(&output).contains("of 65536 codes differ"), "{}", stderr(&output));
-}
-
-#[test]
 fn more_threads_than_cores_run_and_say_so() {
     let output = daqmeter(&["digitizer", "emu:l0..40", "-S", "1600", "--unpaced"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

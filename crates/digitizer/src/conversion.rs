@@ -53,9 +53,6 @@ pub struct ConversionRequest {
         allow_hyphen_values = true
     )]
     pub scale_factor: f64,
-    /// Scale in single precision, and say by how much that differs
-    #[arg(long, hide_short_help = true)]
-    pub fast: bool,
     /// Format of functions 5 and 7: bits before and after the point
     #[arg(long, value_name = "M.N", default_value = "1.15", hide_short_help = true)]
     pub unsigned_q: QFormat,
@@ -189,7 +186,7 @@ impl ConversionRequest {
     pub fn of(&self, function: Function) -> Option<(Conversion, Decimation)> {
         let (unsigned, signed) = (self.unsigned_q.qmn(false), self.signed_q.qmn(true));
         Some(match function {
-            Function::Readout | Function::WritePattern => return None,
+            Function::Readout | Function::All | Function::WritePattern => return None,
             Function::DecimateScale => (self.scale(), self.decimation()),
             Function::Decimate => (Conversion::CastF32, self.decimation()),
             Function::Scale => (self.scale(), Decimation::NONE),
@@ -205,15 +202,7 @@ impl ConversionRequest {
     }
 
     fn scale(&self) -> Conversion {
-        let (factor, offset) = (self.scale_factor, self.scale_offset);
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the fast path rounds its constants to f32 by definition"
-        )]
-        match self.fast {
-            true => Conversion::FastScaleF32 { factor: factor as f32, offset: offset as f32 },
-            false => Conversion::ScaleF32 { factor, offset },
-        }
+        Conversion::ScaleF32 { factor: self.scale_factor, offset: self.scale_offset }
     }
 
     pub(crate) fn decimation(&self) -> Decimation {
@@ -269,13 +258,6 @@ impl ConversionRequest {
         Availability::Ready
     }
 
-    pub(crate) fn check_available(&self) -> Result<(), Fault> {
-        match self.availability() {
-            Availability::Ready => Ok(()),
-            Availability::Waived(reason) => Err(Fault::new(reason)),
-        }
-    }
-
     /// # Errors
     /// The parameter, its value and its range.
     pub fn check(&self, samples: u64) -> Result<(), Problem> {
@@ -327,7 +309,7 @@ mod tests {
     #[test]
     fn only_functions_1_and_2_decimate() {
         let request = ConversionRequest { dec_factor: 10, ..ConversionRequest::default() };
-        for function in Function::CONVERSIONS {
+        for function in Function::conversions() {
             let (_, decimation) = request.of(function).unwrap();
             let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
             let expected = if decimates { 10 } else { 1 };
@@ -338,7 +320,7 @@ mod tests {
     #[test]
     fn only_function_6_has_degrees() {
         let request = ConversionRequest { degrees: true, ..ConversionRequest::default() };
-        for function in Function::CONVERSIONS {
+        for function in Function::conversions() {
             let (conversion, _) = request.of(function).unwrap();
             let is_in_degrees = conversion == Conversion::QmnF64(Qmn::PHASE.in_degrees());
             assert_eq!(is_in_degrees, function == Function::SignedF64, "{function:?}");

@@ -2,7 +2,7 @@
 
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
-    Fault, Job, LimitSpec, MAX_LANES, Problem, Request, Session, StageSpec, Tally, is_one, one,
+    Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
 };
 use daqmeter_kernels::convert::Converter;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -26,8 +26,8 @@ pub struct ConvertRequest {
     #[serde(flatten)]
     pub conversion: ConversionRequest,
     /// Lanes that convert at the same time
-    #[serde(default = "one::<u64>", alias = "threads", skip_serializing_if = "is_one")]
-    pub lanes: u64,
+    #[serde(default = "one::<usize>", alias = "threads", skip_serializing_if = "is_one")]
+    pub lanes: usize,
 }
 
 impl Request for ConvertRequest {
@@ -48,18 +48,15 @@ impl Request for ConvertRequest {
         let lane = buffer_bytes(self.samples * 2) + buffer_bytes(self.out_bytes());
         Ok(Job {
             availability: self.conversion.availability(),
-            memory_bytes: Some(lane.saturating_mul(self.lanes)),
+            memory_bytes: Some(lane.saturating_mul(self.lanes as u64)),
             ..Job::new(self, self.target(), ConvertRequest::open)
         })
     }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("samples", self.samples, 1..=1 << 30)?;
-        let max = daqmeter_sys::available::threads().unwrap_or(MAX_LANES);
-        Problem::unless_within("lanes", self.lanes, 1..=max.clamp(1, MAX_LANES))?;
-        if self.function == Function::WritePattern {
-            return Err(Problem::new("function", "is 100; 0 to 8 is wanted"));
-        }
+        check_lanes("lanes", self.lanes)?;
+        Problem::unless_within("function", self.function.number(), 0..=8)?;
         self.conversion.check(self.samples)
     }
 }
@@ -83,7 +80,6 @@ impl ConvertRequest {
     }
 
     fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
-        self.conversion.check_available()?;
         let converter = self.converter()?;
         let name = match self.function {
             Function::Readout => "copy",

@@ -4,7 +4,7 @@ use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{Fault, Job, Problem, Request, Session};
 
 use crate::devices::{self, board::Emulation};
-use crate::function::FunctionChoice;
+use crate::function::Function;
 use crate::names;
 use crate::request::DigitizerRequest;
 use crate::session::BoardSession;
@@ -18,7 +18,7 @@ impl Request for DigitizerRequest {
         DigitizerRequest {
             devices: vec!["emu:l0".to_owned(), "emu:ku0".to_owned()],
             samples: 3200,
-            function: FunctionChoice::All,
+            function: Function::All,
             unpaced: true,
             ..DigitizerRequest::default()
         }
@@ -41,7 +41,6 @@ impl Request for DigitizerRequest {
 
 /// Refuses a missing real board by name.
 fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-    request.conversion.check_available()?;
     let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
     let emulation = Emulation { profile: request.profile.clone(), paced: !request.unpaced };
     let session = |board| -> Result<Box<dyn Session>, Fault> {
@@ -90,30 +89,6 @@ mod tests {
                 .with("dec_factor", factor);
             conforms(workload);
         }
-        conforms(workload().with("fuse", true));
-    }
-
-    #[test]
-    fn a_block_of_each_size_that_is_tried_gives_the_same_bytes() {
-        let asked = workload()
-            .with("devices", "emu:l0")
-            .with("samples", 20_000_u64)
-            .with("function", 2_u64)
-            .with("dec_offset", 7_u64)
-            .with("dec_factor", 3_u64)
-            .with("fuse", true);
-        let mut session = open_workload(&asked).unwrap().remove(0);
-        session.prepare().unwrap();
-        assert_eq!(session.variants(), 5);
-        let mut blocks = Vec::new();
-        for way in 0..session.variants() {
-            session.use_variant(way);
-            session.verify().unwrap();
-            let counters = session.tally().counters;
-            let block = counters.iter().find(|one| one.name == "block-bytes");
-            blocks.push(block.unwrap().value);
-        }
-        assert_eq!(blocks, [40_000.0, 4032.0, 8160.0, 16_320.0, 32_736.0]);
     }
 
     #[test]
@@ -125,7 +100,7 @@ mod tests {
             ("dec_offset", Param::Int(4000), "past the 3200 samples"),
             ("dec_factor", Param::Int(4000), "past the 3200 samples"),
             ("function", Param::Int(9), "0 to 8, 99 or 100"),
-            ("access", Param::Int(2), "0 (read) or 1 (mmap)"),
+            ("access", Param::Int(2), "0 to 1 is wanted"),
             ("scale_factor", Param::Float(f64::NAN), "`scale_factor` is wrong"),
             ("completion", Param::Text("telepathy".into()), "`poll`, `interrupt`"),
             ("isa", Param::Text("mmx".into()), "`isa` is wrong: unknown variant `mmx`"),
@@ -139,22 +114,14 @@ mod tests {
             ("devices", Param::Text("emu:zz".into()), "emu:l0"),
         ] {
             let mut asked = workload().with(name, value.clone());
-            if name == "access" {
+            if value == Param::Int(1) {
                 asked = asked.with("block_bytes", 4096_u64);
             }
             let found = refusal(asked);
             assert!(found.contains(says), "{name}={value}: {found}");
         }
-        let fused = workload().with("fuse", true);
-        let pattern = workload().with("function", 100_u64).with("access", 1_u64);
-        for (asked, says) in [
-            (fused.clone().with("block_bytes", 4096_u64), "`fuse` cannot be used with block_bytes"),
-            (fused.with("access", 1_u64), "read whole"),
-            (pattern, "use access 0"),
-        ] {
-            let found = refusal(asked);
-            assert!(found.contains(says), "{found}");
-        }
+        let found = refusal(workload().with("function", 100_u64).with("access", 1_u64));
+        assert!(found.contains("use access 0"), "{found}");
     }
 
     /// Regression: the run kept no sample and printed 746 MB/s (issue 14, A10).
@@ -214,52 +181,17 @@ mod tests {
         session.verify().unwrap();
     }
 
-    #[test]
-    fn the_last_read_is_written_as_it_was_converted() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let dumped = |function: u64, name: &str| {
-            let asked = workload().with("function", function).with("dump", path(name));
-            let mut session = session("emu:l0", asked);
-            session.verify().unwrap();
-            let last = session.stages().len() - 1;
-            session.step(last, 1).unwrap();
-            session.verify().unwrap();
-            std::fs::read(path(name)).unwrap()
-        };
-        let sample = devices::board::pattern_sample;
-        let raw = dumped(0, "raw");
-        assert_eq!((raw.len(), &raw[10..12]), (6400, &sample(5).to_le_bytes()[..]));
-        let cast = dumped(4, "cast.npy");
-        let (header, values) = cast.split_at(128);
-        assert!(header.starts_with(b"\x93NUMPY") && values.len() == 4 * 3200);
-        assert_eq!(values[20..24], f32::from(sample(5)).to_le_bytes());
-        let refused = refusal(workload().with("dump", path("two")));
-        assert!(refused.contains("`dump` takes the samples of one board"), "{refused}");
-    }
-
     /// Regression: channel 10 of 300,000 samples was cut by 144, and no text stated the channels'
     /// length of 30,016.
     #[test]
-    fn a_triggered_read_holds_all_channels_whole_and_its_dump_has_a_row_for_each() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ten.npy");
+    fn a_triggered_read_holds_all_channels_whole_and_says_their_length() {
         let asked = workload()
             .with("samples", 3_000_u64)
             .with("function", 0_u64)
-            .with("completion", "poll")
-            .with("dump", path.to_str().unwrap());
+            .with("completion", "poll");
         let mut session = session("emu:l0", asked);
         session.verify().unwrap();
-        (0..2).for_each(|stage| session.step(stage, 1).unwrap());
-        session.verify().unwrap();
-        let dumped = std::fs::read(&path).unwrap();
-        let (header, samples) = dumped.split_at(128);
-        assert!(String::from_utf8_lossy(header).contains("'shape': (10, 320), "));
-        assert_eq!(samples.len(), 2 * 3200);
-        // Each channel begins with the acquisition's number, here the second.
-        let channels = samples.as_chunks::<640>().0;
-        assert!(channels.iter().all(|channel| channel[..2] == [2, 0]));
+        assert_eq!(session.stages()[1].bytes_per_op, 2 * 3200);
         let said = session.tally().warnings.join(" ");
         assert!(said.contains("-S 3000 was rounded up to 3200"), "{said}");
         assert!(said.contains("10 channels of 320 samples"), "{said}");

@@ -15,7 +15,7 @@ use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, board::EMULATED_PREFIX};
-use crate::function::{Function, FunctionChoice};
+use crate::function::Function;
 
 /// Multiple to which the original rounds samples up: its library reads 32 bytes.
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
@@ -24,10 +24,6 @@ const PATTERN_MULTIPLE: u64 = 32;
 /// Multiple for the samples of a triggered acquisition: ten channels of whole pairs of blocks. It
 /// is read whole, so that no channel is cut.
 const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
-/// Block sizes tried, in bytes: the smallest fits a first-level cache with its conversion, the
-/// largest a second-level cache.
-const TRIED_BLOCKS: [u64; 8] =
-    [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 /// Capacity of the largest card memory.
 const MAX_SAMPLES: u64 = 1 << 30;
 
@@ -50,11 +46,11 @@ pub struct DigitizerRequest {
     #[arg(short = 'N', long, value_name = "N", value_parser = parse_count, default_value = "1")]
     pub reads: u64,
     /// What to do with the samples, see below
-    #[arg(short = 'A', long, value_name = "F", value_parser = numbered::<FunctionChoice>, default_value = "0")]
-    pub function: FunctionChoice,
+    #[arg(short = 'A', long, value_name = "F", value_parser = function, default_value = "0")]
+    pub function: Function,
     /// Access: 0 read(), 1 mmap() without a copy (at most 4 MiB)
-    #[arg(short = 'B', long, value_name = "0|1", value_parser = numbered::<BoardAccess>, default_value = "0")]
-    pub access: BoardAccess,
+    #[arg(short = 'B', long, value_name = "0|1", value_parser = parse_count, default_value = "0")]
+    pub access: u64,
     #[command(flatten)]
     #[serde(flatten)]
     #[allow(missing_docs, reason = "clap would make it the text of the verb")]
@@ -69,13 +65,6 @@ pub struct DigitizerRequest {
         help_heading = "Conversion"
     )]
     pub block_bytes: u64,
-    /// The same in blocks of the size that is fastest here
-    ///
-    /// Sizes from 4 to 512 KiB and the whole read are tried before the run. The size that is used
-    /// is in the record (block-bytes).
-    #[arg(long, conflicts_with = "block_bytes", help_heading = "Conversion")]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub fuse: bool,
     /// Passes, one read per external trigger (instead of -N)
     #[arg(short = 'l', long = "loop", value_name = "N", value_parser = parse_count, default_value = "0", help_heading = "Trigger")]
     pub passes: u64,
@@ -108,10 +97,6 @@ pub struct DigitizerRequest {
     /// Let emulated boards go as fast as memory
     #[arg(long, help_heading = "Emulated boards")]
     pub unpaced: bool,
-    /// Write what the last read became: .npy, or the plain numbers
-    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = "Output")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dump: Option<String>,
 }
 
 impl Default for DigitizerRequest {
@@ -124,37 +109,8 @@ impl Default for DigitizerRequest {
     }
 }
 
-/// How samples reach the host. A number in options, plans and records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "u64", into = "u64")]
-#[schemars(with = "u64")]
-pub enum BoardAccess {
-    /// 0: `read()`.
-    Read,
-    /// 1: `mmap()`, without a copy.
-    Map,
-}
-
-impl TryFrom<u64> for BoardAccess {
-    type Error = String;
-
-    fn try_from(number: u64) -> Result<BoardAccess, String> {
-        match number {
-            0 => Ok(BoardAccess::Read),
-            1 => Ok(BoardAccess::Map),
-            _ => Err(format!("{number}; 0 (read) or 1 (mmap) is wanted")),
-        }
-    }
-}
-
-impl From<BoardAccess> for u64 {
-    fn from(access: BoardAccess) -> u64 {
-        access as u64
-    }
-}
-
-fn numbered<T: TryFrom<u64, Error = String>>(text: &str) -> Result<T, String> {
-    T::try_from(parse_count(text).map_err(|error| error.to_string())?)
+fn function(text: &str) -> Result<Function, String> {
+    Function::try_from(parse_count(text).map_err(|error| error.to_string())?)
 }
 
 /// How the trigger is waited for.
@@ -173,6 +129,15 @@ pub enum TriggerCompletion {
 impl TriggerCompletion {
     fn by_interrupt(interrupt: bool) -> TriggerCompletion {
         if interrupt { TriggerCompletion::Interrupt } else { TriggerCompletion::Poll }
+    }
+
+    /// Returns the wait for a trigger; `None` without one.
+    pub fn wait(self, poll_interval: Duration) -> Option<Wait> {
+        match self {
+            TriggerCompletion::None => None,
+            TriggerCompletion::Interrupt => Some(Wait::Interrupt),
+            TriggerCompletion::Poll => Some(Wait::Poll { interval: poll_interval }),
+        }
     }
 }
 
@@ -215,12 +180,13 @@ impl DigitizerRequest {
         self.check_devices()?;
         Problem::unless_within("samples", self.samples, 1..=MAX_SAMPLES)?;
         self.check_access()?;
+        Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)?;
         self.conversion.check(self.samples_per_read())?;
         if let Some(rate) = self.trigger_rate() {
             check_trigger_rate(rate)
                 .map_err(|fault| Problem::new("trigger_rate_hz", format!("is wrong: {fault}")))?;
         }
-        Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)
+        Ok(())
     }
 
     pub fn is_emulated(&self) -> bool {
@@ -248,22 +214,14 @@ impl DigitizerRequest {
             let text = format!("is {}; at least 64 is wanted", self.block_bytes);
             return Err(Problem::new("block_bytes", text));
         }
-        if self.fuse && self.block_bytes > 0 {
-            let text = "cannot be used with block_bytes: it chooses the block itself";
-            return Err(Problem::new("fuse", text));
-        }
-        if self.maps() && (self.fuse || self.block_bytes > 0) {
+        Problem::unless_within("access", self.access, 0..=1)?;
+        if self.maps() && self.block_bytes > 0 {
             let text = "cannot be used with access 1: a mapped buffer is read whole";
-            let name = if self.fuse { "fuse" } else { "block_bytes" };
-            return Err(Problem::new(name, text));
+            return Err(Problem::new("block_bytes", text));
         }
         if self.maps() && self.writes() {
             let text = "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
             return Err(Problem::new("access", text));
-        }
-        if self.dump.is_some() && (self.devices()?.len() > 1 || self.writes()) {
-            let text = "takes the samples of one board that is read; name one, without -A 100";
-            return Err(Problem::new("dump", text));
         }
         Ok(())
     }
@@ -281,15 +239,11 @@ impl DigitizerRequest {
     }
 
     pub(crate) fn maps(&self) -> bool {
-        self.access == BoardAccess::Map
+        self.access == 1
     }
 
     pub(crate) fn writes(&self) -> bool {
-        self.function == FunctionChoice::One(Function::WritePattern)
-    }
-
-    pub fn functions(&self) -> Vec<Function> {
-        self.function.stages()
+        self.function == Function::WritePattern
     }
 
     pub(crate) fn channels(&self) -> usize {
@@ -310,13 +264,7 @@ impl DigitizerRequest {
     }
 
     pub(crate) fn wait(&self) -> Option<Wait> {
-        match self.completion {
-            TriggerCompletion::None => None,
-            TriggerCompletion::Interrupt => Some(Wait::Interrupt),
-            TriggerCompletion::Poll => {
-                Some(Wait::Poll { interval: Duration::from_secs_f64(self.poll_interval_us * 1e-6) })
-            }
-        }
+        self.completion.wait(Duration::from_secs_f64(self.poll_interval_us * 1e-6))
     }
 
     /// Returns the trigger's rate if known. Older records write 0 for an unknown rate.
@@ -324,34 +272,14 @@ impl DigitizerRequest {
         self.trigger_rate_hz.filter(|&rate| rate != 0.0)
     }
 
-    /// Returns samples of a fused block; `None` without fusion. A block chosen by measurement is
-    /// the whole read until then.
+    /// Returns samples of a fused block; `None` without fusion. A block has whole card blocks and
+    /// whole multiples of the decimation factor, so that it converts alone.
     pub(crate) fn block_samples(&self) -> Option<usize> {
-        match (self.fuse, self.block_bytes) {
-            (true, _) => Some(to_usize(self.samples_per_read())),
-            (false, 0) => None,
-            (false, bytes) => Some(self.samples_of_block(bytes)),
-        }
-    }
-
-    /// Lists the block sizes to try, in samples: the whole read, and smaller ones.
-    pub(crate) fn tried_blocks(&self) -> Vec<usize> {
-        let whole = to_usize(self.samples_per_read());
-        let smaller = TRIED_BLOCKS.map(|bytes| self.samples_of_block(bytes));
-        let mut tried: Vec<usize> = smaller.into_iter().filter(|block| *block < whole).collect();
-        tried.dedup();
-        tried.insert(0, whole);
-        tried
-    }
-
-    /// Rounds to whole card blocks and whole multiples of the decimation factor, so that each
-    /// converts alone.
-    fn samples_of_block(&self, bytes: u64) -> usize {
         let decimates = self.conversion.dec_factor > 1 || self.conversion.dec_offset > 0;
         let groups = if decimates { self.conversion.dec_factor } else { 1 };
         let unit = groups * SAMPLES_MULTIPLE;
-        let samples = (bytes / 2 / unit).max(1) * unit;
-        to_usize(samples.min(self.samples_per_read()))
+        let samples = (self.block_bytes / 2 / unit).max(1) * unit;
+        (self.block_bytes > 0).then(|| to_usize(samples.min(self.samples_per_read())))
     }
 
     /// Memory of samples, conversion, the emulated board's contents, and a copy for the comparison.
@@ -360,7 +288,7 @@ impl DigitizerRequest {
         let mapped = if self.maps() { buffer_bytes(raw) } else { 0 };
         let samples = to_usize(self.samples_per_read());
         let out = |function: Function| self.conversion.out_bytes(function, samples);
-        let out_bytes = self.functions().into_iter().map(out).max().unwrap_or(0);
+        let out_bytes = self.function.stages().into_iter().map(out).max().unwrap_or(0);
         let board = buffer_bytes(raw) + buffer_bytes(out_bytes as u64) + mapped + 2 * raw;
         Some(board.saturating_mul(self.devices().ok()?.len() as u64))
     }

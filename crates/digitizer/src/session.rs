@@ -15,7 +15,6 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use crate::conversion::convert;
 use crate::daq::{Daq, Wait};
 use crate::devices::board::Board;
-use crate::dump::{self, Column};
 use crate::function::{self, Function};
 use crate::oracle::{differs, elements};
 use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE, to_usize};
@@ -48,18 +47,11 @@ impl Work {
             _ => None,
         }
     }
-
-    fn fused_bytes(&self) -> Option<u64> {
-        match self {
-            Work::Fused(_, fusion) => Some(fusion.samples as u64 * 2),
-            _ => None,
-        }
-    }
 }
 
 fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     let samples = to_usize(request.samples_per_read());
-    let functions = request.functions();
+    let functions = request.function.stages();
     let mut work = Vec::new();
     if request.wait().is_some() {
         work.push(Work::WaitTrigger);
@@ -116,13 +108,15 @@ pub(crate) struct BoardSession {
     bytes: Ledger,
     last_done: Option<usize>,
     last_block: Block,
-    /// Sizes of the candidate blocks in samples; empty without a choice.
-    blocks: Vec<usize>,
+    /// True compares each fused block when it is converted.
+    compares_blocks: bool,
 }
 
-/// The last fused block: its samples in the raw buffer, and its results from an element on.
+/// The last fused block: the board's sample that begins the raw buffer, the block's samples in the
+/// buffer, and its results from an element on.
 #[derive(Clone, Debug, Default)]
 struct Block {
+    begin: usize,
     samples: Range<usize>,
     at: usize,
     kept: usize,
@@ -139,20 +133,18 @@ impl BoardSession {
             board.map(to_usize(request.raw_bytes()))?;
         }
         let wait = request.wait().unwrap_or(Wait::Interrupt);
-        let work = plan(request, last_level_bytes)?;
-        let is_fused = work.iter().any(|work| work.fused_bytes().is_some());
         Ok(BoardSession {
             board,
             daq: Daq::new(wait, request.trigger_rate()),
             request: request.clone(),
             samples: to_usize(request.samples_per_read()),
-            work,
+            work: plan(request, last_level_bytes)?,
             raw: None,
             out: None,
             bytes: Ledger::new("bytes"),
             last_done: None,
             last_block: Block::default(),
-            blocks: if request.fuse && is_fused { request.tried_blocks() } else { Vec::new() },
+            compares_blocks: false,
         })
     }
 
@@ -199,6 +191,9 @@ impl BoardSession {
             let skip = if first == 0 { decimation.offset } else { 0 };
             let end = (first + skip + fusion.samples).min(self.samples);
             written += self.fused_block(fusion, first, first + skip..end, written)?;
+            if self.compares_blocks {
+                self.check_last_block(&fusion.block)?;
+            }
             first = end;
         }
         Ok(())
@@ -227,7 +222,8 @@ impl BoardSession {
         let out = self.out.as_mut().expect("prepared");
         let converter = &fusion.block;
         converter.convert(samples, elements(converter, out, at, kept));
-        self.last_block = Block { samples: block.start - begin..block.end - begin, at, kept };
+        let samples = block.start - begin..block.end - begin;
+        self.last_block = Block { begin, samples, at, kept };
         Ok(kept)
     }
 
@@ -238,8 +234,9 @@ impl BoardSession {
         self.book(bytes, taken)
     }
 
-    fn check_raw(&self) -> Result<(), Fault> {
-        for (index, &found) in self.raw_samples().iter().enumerate() {
+    /// Compares samples that were read from sample `begin` on, if the board's are known.
+    fn check_raw(&self, begin: usize, read: &[u16]) -> Result<(), Fault> {
+        for (index, &found) in (begin..).zip(read) {
             match self.board.expected_sample(index as u64) {
                 None => return Ok(()),
                 Some(expected) if expected == found => {}
@@ -253,45 +250,31 @@ impl BoardSession {
         Ok(())
     }
 
-    /// Compares converted samples with the scalar oracle of the given samples, or else of the last
-    /// read.
-    fn check_converted(
-        &mut self,
-        converter: &Converter,
-        read: Option<&[u16]>,
-    ) -> Result<(), Fault> {
+    /// Compares the last conversion of a whole read with the scalar oracle.
+    fn check_converted(&mut self, converter: &Converter) -> Result<(), Fault> {
         let kept = converter.decimation().kept(self.samples);
         let mut out = self.out.take().expect("prepared");
-        let raw = read.unwrap_or_else(|| self.raw_samples());
-        let done = differs(converter, raw, &elements(converter, &mut out, 0, kept));
+        let done = differs(converter, self.raw_samples(), &elements(converter, &mut out, 0, kept));
         self.out = Some(out);
         done
     }
 
-    /// Compares the last fused block; a stream's earlier samples are lost.
+    /// Compares the last fused block; the raw buffer no longer holds the earlier ones.
     fn check_last_block(&mut self, converter: &Converter) -> Result<(), Fault> {
-        let Block { samples, at, kept } = self.last_block.clone();
-        let raw = self.raw.as_ref().expect("prepared");
-        let samples = &raw.slice::<u16>(samples.end)[samples];
+        let Block { begin, samples, at, kept } = self.last_block.clone();
+        let read = self.raw.as_ref().expect("prepared").slice::<u16>(samples.end);
+        self.check_raw(begin, read)?;
+        let samples = &read[samples];
         let out = self.out.as_mut().expect("prepared");
         differs(converter, samples, &elements(converter, out, at, kept))
     }
 
     fn unverified(&self) -> Option<String> {
-        let identity = self.board.identity();
-        if self.request.writes() || self.board.expected_sample(0).is_some() {
-            return None;
-        }
-        let fused = |work: &Work| matches!(work, Work::Fused(..));
-        let blocks = if self.work.iter().any(fused) && !identity.repeatable {
-            "; of fused blocks only the conversion of the last was compared"
-        } else {
-            ""
-        };
-        Some(format!(
-            "the samples of {} were not compared: nobody but the device knows them{blocks}",
-            identity.device
-        ))
+        let device = &self.board.identity().device;
+        let is_known = self.request.writes() || self.board.expected_sample(0).is_some();
+        (!is_known).then(|| {
+            format!("the samples of {device} were not compared: only the device knows them")
+        })
     }
 
     /// States the length of a channel, if it is not the requested one.
@@ -304,14 +287,6 @@ impl BoardSession {
                 read / channels
             )
         })
-    }
-
-    /// Reads the board's present samples again. A fused read leaves the last block only.
-    fn read_again(&mut self) -> Result<Vec<u16>, Fault> {
-        let mut bytes = vec![0; self.samples * 2];
-        self.board.read(0, &mut bytes)?;
-        let pairs = bytes.as_chunks::<2>().0.iter();
-        Ok(pairs.map(|pair| u16::from_le_bytes(*pair)).collect())
     }
 
     fn check_pattern(&mut self) -> Result<(), Fault> {
@@ -330,36 +305,11 @@ impl BoardSession {
     fn check(&mut self, stage: usize) -> Result<(), Fault> {
         match self.work[stage].clone() {
             Work::WaitTrigger => Ok(()),
-            Work::Readout => self.check_raw(),
-            Work::Convert(_, converter) => self.check_converted(&converter, None),
-            Work::Fused(_, fusion) if !self.board.identity().repeatable => {
-                self.check_last_block(&fusion.block)
-            }
-            Work::Fused(_, fusion) => {
-                let raw = self.read_again()?;
-                self.check_converted(&fusion.whole, Some(&raw))
-            }
+            Work::Readout => self.check_raw(0, self.raw_samples()),
+            Work::Convert(_, converter) => self.check_converted(&converter),
+            Work::Fused(_, fusion) => self.check_last_block(&fusion.block),
             Work::WritePattern => self.check_pattern(),
         }
-    }
-
-    fn dump(&mut self, stage: usize) -> Result<(), Fault> {
-        let Some(path) = self.request.dump.clone() else {
-            return Ok(());
-        };
-        let channels = self.request.channels();
-        let Some(converter) = self.work[stage].converter() else {
-            return dump::write(&path, &Column::Raw(self.raw_samples()), channels);
-        };
-        let decimation = converter.decimation();
-        let kept = decimation.kept(self.samples);
-        // Decimation may continue over the end of a channel. A number then belongs to no single
-        // channel.
-        let is_by_channel =
-            decimation.offset == 0 && (self.samples / channels).is_multiple_of(decimation.factor);
-        let rows = if is_by_channel { channels } else { 1 };
-        let out = self.out.as_mut().expect("prepared");
-        dump::write(&path, &Column::Converted(elements(converter, out, 0, kept)), rows)
     }
 
     fn stage(&self, work: &Work) -> StageSpec {
@@ -463,18 +413,6 @@ impl Session for BoardSession {
         Ok(())
     }
 
-    fn variants(&self) -> usize {
-        self.blocks.len().max(1)
-    }
-
-    fn use_variant(&mut self, way: usize) {
-        for work in &mut self.work {
-            if let Work::Fused(_, fusion) = work {
-                fusion.samples = self.blocks[way];
-            }
-        }
-    }
-
     fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.board.heed(stop);
         self.daq.heed(stop);
@@ -505,14 +443,14 @@ impl Session for BoardSession {
         // Only the last stage's output exists after the run; before it, each stage works once and
         // is compared.
         if let Some(stage) = self.last_done.take() {
-            self.check(stage)?;
-            return self.dump(stage);
+            return self.check(stage);
         }
+        self.compares_blocks = true;
         for stage in 0..self.work.len() {
             self.step(stage, 1)?;
             self.check(stage)?;
         }
-        self.last_done = None;
+        (self.compares_blocks, self.last_done) = (false, None);
         Ok(())
     }
 
@@ -535,10 +473,6 @@ impl Session for BoardSession {
         }
         tally.warnings.extend(self.unverified());
         tally.warnings.extend(self.rounded());
-        let chosen = self.work.iter().find_map(Work::fused_bytes);
-        if let Some(bytes) = chosen.filter(|_| self.request.fuse) {
-            tally.counters.push(Counter::count("block-bytes", bytes));
-        }
         let Some(raw) = &self.raw else { return tally };
         tally.numa_node = raw.numa_node();
         if raw.pages() == Pages::Base {
@@ -546,5 +480,35 @@ impl Session for BoardSession {
             tally.warnings.push(warning.to_owned());
         }
         tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_harness::Request as _;
+    use daqmeter_record::Workload;
+
+    use super::*;
+    use crate::devices::{self, board::Emulation};
+
+    #[test]
+    fn fused_blocks_give_the_bytes_of_the_whole() {
+        let converted = |block_bytes: u64| -> Vec<u8> {
+            let asked =
+                Workload::new("digitizer").with("devices", "emu:l0").with("function", 2_u64);
+            let asked = asked.with("samples", 3200_u64).with("block_bytes", block_bytes);
+            let asked = asked.with("dec_offset", 7_u64).with("dec_factor", 3_u64);
+            let request = DigitizerRequest::of(&asked).unwrap();
+            let emulation = Emulation { profile: "ess-2017".to_owned(), paced: false };
+            let board = devices::open(&["emu:l0".to_owned()], &emulation).unwrap().remove(0);
+            let mut session = BoardSession::new(board, &request, 0).unwrap();
+            session.prepare().unwrap();
+            (0..session.work.len()).for_each(|stage| session.step(stage, 1).unwrap());
+            session.out.unwrap().slice::<u8>(4 * ((3200 - 7) / 3)).to_vec()
+        };
+        let whole = converted(0);
+        for block_bytes in [64, 1000, 4096] {
+            assert_eq!(converted(block_bytes), whole, "{block_bytes}");
+        }
     }
 }

@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::daq::{Daq, Wait};
-use daqmeter_digitizer::devices::board::{Board, Emulation, pattern_sample};
-use daqmeter_digitizer::devices::family_of;
+use daqmeter_digitizer::devices::board::{Board, pattern_sample};
 use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
 use daqmeter_digitizer::devices::sis8300::{
-    BoardRegisters, Dialect, EssBoard, ProbedDriver, open_ess, probe, regs, serve,
+    BoardRegisters, Dialect, EssBoard, ProbedDriver, ServedBoard, open_ess, probe, regs, serve,
 };
-use daqmeter_digitizer::serve::ServedBoard;
 use daqmeter_harness::{Context, Job, Request, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, Workload};
 
@@ -217,30 +215,4 @@ fn the_file_is_gone_when_serving_ends() {
     assert!(OpenOptions::new().read(true).open(&path).is_ok());
     drop(bench);
     assert!(!path.exists());
-}
-
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn a_streaming_channel_is_read_and_converted_from_any_offset() {
-    let dir = tempfile::tempdir().unwrap();
-    let emulation = Emulation { profile: "ess-2017".to_owned(), paced: true };
-    let path = dir.path().join("xdma0_c2h_0");
-    let family = family_of("emu:xdma0");
-    let served = family.serve("emu:xdma0", &path, &emulation, None).unwrap();
-    let node = path.to_str().unwrap();
-    assert_eq!(family.describe(node).about, "can be read");
-    let workload = Workload::new("digitizer").with("devices", node).with("samples", 100_003_u64);
-    let settings = Settings::new(StepPlan::ByStage(2), "test");
-    let context = Context::default();
-    let workload = workload.with("function", 99_u64);
-    let record = measure(&job(&workload), &settings, &context, &[], &mut []).unwrap();
-    assert_eq!(record.outcome, Outcome::Ok, "{:?}", record.lanes[0].outcome);
-    assert!(!record.engine.emulated);
-    let read = served.traffic.read_bytes.load(Ordering::Relaxed);
-    assert!(read >= 3 * 200_032, "{read}");
-    let mut boards = daqmeter_digitizer::devices::open(&[node.to_owned()], &emulation).unwrap();
-    let mut odd = [0; 7];
-    assert_eq!(boards[0].read(3, &mut odd).unwrap(), 7);
-    let expected: Vec<u8> = (0..5).flat_map(|index| pattern_sample(index).to_le_bytes()).collect();
-    assert_eq!(odd, expected[3..10]);
 }

@@ -46,8 +46,12 @@ impl Job {
         }
     }
 
+    /// Makes one session for each lane; refuses work for which this host lacks a part.
     pub fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
-        (self.opener)()
+        match &self.availability {
+            Availability::Ready => (self.opener)(),
+            Availability::Waived(reason) => Err(Fault::new(reason.clone())),
+        }
     }
 }
 
@@ -91,15 +95,6 @@ pub trait Session: Send {
     /// operations may last longer than about 0.1 s checks the flag in them, and ends them with
     /// [`Fault::interrupted`].
     fn set_stop_flag(&mut self, _stop: &StopFlag) {}
-
-    /// Returns the number of variants of the work that differ only in speed. The harness tries them
-    /// after [`Session::prepare`], and uses the fastest.
-    fn variants(&self) -> usize {
-        1
-    }
-
-    /// Selects a variant; the first is the default.
-    fn use_variant(&mut self, _variant: usize) {}
 
     /// Does `operations` operations of one stage in its own loop. It neither reads a clock for its
     /// own timing nor prints.

@@ -16,7 +16,6 @@ use crate::guarded::guarded;
 use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
-use crate::variants;
 use crate::{Context, Fault, Observer, Session, Settings, Tally};
 
 #[derive(Default)]
@@ -262,8 +261,6 @@ impl<'a> LaneRunner<'a> {
             true => Err(Fault::interrupted()),
             false => Ok(()),
         };
-        go_on()?;
-        self.session.call("choosing the fastest variant", variants::choose).flatten()?;
         go_on()?;
         let verified = self.session.call("verification", |session| session.verify()).flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;

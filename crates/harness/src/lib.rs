@@ -29,7 +29,6 @@ pub mod settings;
 mod shipped;
 pub mod slices;
 mod text_file;
-pub mod variants;
 mod watched;
 
 pub use daqmeter_record::is_default;

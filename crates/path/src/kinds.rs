@@ -180,7 +180,7 @@ fn copy_kernel<'de, D: Deserializer<'de>>(from: D) -> Result<CopyKernel, D::Erro
 
 fn function<'de, D: Deserializer<'de>>(from: D) -> Result<Function, D::Error> {
     let number = u64::deserialize(from)?;
-    let found = Function::CONVERSIONS.into_iter().find(|function| function.number() == number);
+    let found = Function::conversions().find(|function| function.number() == number);
     found.ok_or_else(|| de::Error::custom(format!("is {number}; 1 to 8 is wanted")))
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use daqmeter_digitizer::daq::{Daq, Wait};
 use daqmeter_digitizer::devices::board::{Board, Emulation};
 use daqmeter_digitizer::devices::open;
-use daqmeter_digitizer::request::TriggerCompletion;
 use daqmeter_etherbone::{EtherboneRequest, Times};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_hostio::{BlockReader, BlockRequest};
@@ -44,12 +43,8 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
         SourceKind::Digitizer { devices, profile, unpaced, trigger, completion, poll_interval } => {
             let emulation = Emulation { profile: profile.clone(), paced: !unpaced };
             let boards = open(devices, &emulation)?;
-            let wait = match completion {
-                TriggerCompletion::Interrupt => Wait::Interrupt,
-                TriggerCompletion::Poll | TriggerCompletion::None => {
-                    Wait::Poll { interval: Duration::from_nanos(poll_interval.0) }
-                }
-            };
+            let interval = Duration::from_nanos(poll_interval.0);
+            let wait = completion.wait(interval).unwrap_or(Wait::Poll { interval });
             let sources = boards.into_iter().map(|board| {
                 let source = Boards::new(board, bytes, trigger.map(|hz| hz.0), wait)?;
                 let device = source.board.identity().device.clone();

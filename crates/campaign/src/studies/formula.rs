@@ -178,7 +178,7 @@ fn cpu_percent(bytes: u64, boards: u32, function: u64, polling: bool) -> f64 {
     let profile = Profile::default();
     let own = vec![own_bytes_per_s(&profile, "l"); boards as usize];
     let read_s = uplink::predict(&profile.uplink, &own, bytes as f64)[0];
-    let ns = if function == 5 { profile.conversion_ns_per_raw_byte.unsigned_f64 } else { 0.0 };
+    let ns = if function == 5 { profile.cpu.unsigned_f64_ns } else { 0.0 };
     let converted = TRIGGER_HZ * f64::from(boards) * bytes as f64 * ns * 1e-9;
     profile.cpu_percent(boards, bytes, read_s, TRIGGER_HZ, polling) + converted * 100.0
 }

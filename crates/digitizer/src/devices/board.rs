@@ -1,12 +1,9 @@
 //! Interface of all boards and of board families. Registers, ioctls and bus numbers are in the
 //! families' folders.
 
-use std::path::Path;
 use std::time::Duration;
 
 use daqmeter_harness::{CardFamily, Fault, StopFlag};
-
-use crate::serve::ServedBoard;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
 pub const EMULATED_PREFIX: &str = "emu:";
@@ -15,14 +12,11 @@ pub const EMULATED_PREFIX: &str = "emu:";
 pub struct Identity {
     pub device: String,
     pub model: &'static str,
-    pub interface: &'static str,
     /// Size of the sample memory; `None` for a stream or an unknown size.
     pub memory_bytes: Option<u64>,
     pub emulated: bool,
     pub triggered: bool,
     pub writable: bool,
-    /// True if samples can be read again until the next acquisition; a stream's are lost.
-    pub repeatable: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,16 +151,6 @@ pub trait BoardFamily: Sync {
     fn emulated(&self) -> Vec<(String, String)>;
 
     fn remedy(&self) -> &'static str;
-
-    /// # Errors
-    /// No such member, or FUSE is missing or forbidden.
-    fn serve(
-        &self,
-        device: &str,
-        path: &Path,
-        emulation: &Emulation,
-        rate_hz: Option<f64>,
-    ) -> Result<ServedBoard, Fault>;
 }
 
 /// Returns the 16-bit sample at an index of an emulated board's memory.

@@ -105,12 +105,6 @@ pub enum Conversion {
         /// Added after the multiplication.
         offset: f64,
     },
-    /// Scales in f32 throughout; [`oracle::fast_scale_error`] measures the error.
-    FastScaleF32 {
-        /// Rounded to f32.
-        factor: f32,
-        offset: f32,
-    },
     /// Q-format to f32 (exact).
     QmnF32(Qmn),
     /// Q-format to f64 (exact).
@@ -346,8 +340,7 @@ mod tests {
 
     fn conversions() -> Vec<Conversion> {
         let qmn = |m, n, signed| Qmn::new(m, n, signed).unwrap();
-        let mut all =
-            vec![Conversion::CastF32, Conversion::FastScaleF32 { factor: 0.1, offset: -3.7 }];
+        let mut all = vec![Conversion::CastF32];
         all.extend(SCALES.map(|(factor, offset)| Conversion::ScaleF32 { factor, offset }));
         for q in [
             Qmn::MAGNITUDE,

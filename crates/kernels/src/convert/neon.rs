@@ -30,10 +30,6 @@ pub(super) unsafe fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], 
                 vcombine_f32(half(vget_low_s32(x)), half(vget_high_s32(x)))
             });
         }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
-            let (scale, offset) = (vdupq_n_f32(scale), vdupq_n_f32(offset));
-            drive_f32(raw, out, one, |x| vaddq_f32(vmulq_f32(vcvtq_f32_s32(x), scale), offset));
-        }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(
                 clippy::cast_possible_truncation,

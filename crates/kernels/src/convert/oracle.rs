@@ -19,7 +19,6 @@ pub(crate) fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
     Some(match conversion {
         Conversion::CastF32 => f32::from(raw),
         Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,
-        Conversion::FastScaleF32 { factor, offset } => f32::from(raw) * factor + offset,
         Conversion::QmnF32(format) => qmn(raw, format) as f32,
         Conversion::QmnF64(_) => return None,
     })
@@ -59,42 +58,6 @@ pub fn first_difference(
         .map(|(index, expected)| (index, found(index), expected))
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct FastScaleError {
-    pub codes: u32,
-    pub worst_absolute: f64,
-    /// Largest difference in units in the last place of the exact result.
-    pub worst_ulp: u64,
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the fast path rounds its constants to f32 by definition"
-)]
-pub fn fast_scale_error(factor: f64, offset: f64) -> FastScaleError {
-    let exact = Conversion::ScaleF32 { factor, offset };
-    let fast = Conversion::FastScaleF32 { factor: factor as f32, offset: offset as f32 };
-    let mut error = FastScaleError::default();
-    for raw in 0..=u16::MAX {
-        let (Some(exact), Some(fast)) = (to_f32(raw, exact), to_f32(raw, fast)) else {
-            continue;
-        };
-        if exact.to_bits() != fast.to_bits() {
-            error.codes += 1;
-            let difference = (f64::from(exact) - f64::from(fast)).abs();
-            error.worst_absolute = error.worst_absolute.max(difference);
-            error.worst_ulp = error.worst_ulp.max(ordered(exact).abs_diff(ordered(fast)));
-        }
-    }
-    error
-}
-
-/// Maps floats to integers that keep their order, so that neighbours differ by one.
-fn ordered(value: f32) -> i64 {
-    let bits = i64::from(value.to_bits());
-    if bits & 0x8000_0000 == 0 { bits } else { 0x8000_0000 - bits }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,19 +74,5 @@ mod tests {
         {
             assert_eq!(qmn(raw, Qmn::PHASE), expected);
         }
-    }
-
-    #[test]
-    fn fast_scaling_says_how_far_off_it_is() {
-        assert_eq!(fast_scale_error(1.0, 0.0), FastScaleError::default());
-        let error = fast_scale_error(0.1, -3.7);
-        assert!(error.codes > 0 && error.worst_ulp > 0 && error.worst_absolute < 1e-2, "{error:?}");
-    }
-
-    #[test]
-    fn neighbouring_floats_are_one_apart() {
-        assert_eq!(ordered(1.0).abs_diff(ordered(1.0_f32.next_up())), 1);
-        assert_eq!(ordered(-0.0), ordered(0.0));
-        assert_eq!(ordered(-1.0).abs_diff(ordered((-1.0_f32).next_up())), 1);
     }
 }

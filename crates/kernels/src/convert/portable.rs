@@ -22,7 +22,6 @@ pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
     match conversion {
         Conversion::CastF32 => f32::from(raw),
         Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,
-        Conversion::FastScaleF32 { factor, offset } => f32::from(raw) * factor + offset,
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => one_f64(raw, format) as f32,
     }
 }
@@ -34,9 +33,6 @@ pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &m
         Conversion::CastF32 => map(factor, raw, out, f32::from),
         Conversion::ScaleF32 { factor: scale, offset } => {
             map(factor, raw, out, |x| (f64::from(x) * scale + offset) as f32);
-        }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
-            map(factor, raw, out, |x| f32::from(x) * scale + offset)
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             let weight = format.weight() as f32;

@@ -1,28 +1,64 @@
-//! An emulated board behind a file that answers the ESS driver's ioctls, seeks, reads, writes and
-//! maps.
+//! A FUSE file that answers the ESS driver's ioctls, seeks, reads, writes and maps for an emulated
+//! board, to test other programs and our real-device code without a card.
+//!
+//! CUSE is no alternative: it has no mmap and loses the file position, so a program would silently
+//! get the wrong channel. The file is mounted on a regular file, whose path is then the device.
+//! Needs root or fusermount3, and /dev/fuse.
 
-use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use daqmeter_harness::Fault;
-use daqmeter_sys::sis8300::{
-    IrqWait, REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ,
+use daqmeter_sys::sis8300::{REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
+    ReplyData, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
-use fuser::{Errno, ReplyIoctl};
 
 use super::emulated::EmulatedBoard;
 use super::registers::BoardRegisters;
 use super::regs::{is_dma_read, is_dma_write};
 use crate::devices::board::Board;
-use crate::serve::{DriverFile, ServedBoard, ServedTraffic};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Ess,
     /// Struck's own driver: equal registers, other waits. Serves tests of the probe.
     Struck,
+}
+
+#[derive(Debug, Default)]
+pub struct ServedTraffic {
+    /// Waits that ended with a trigger.
+    pub triggers: AtomicU64,
+    /// Bytes read from the card's memory, including pages of a mapping.
+    pub read_bytes: AtomicU64,
+    pub writes: AtomicU64,
+    /// Reads and writes that a real board or its driver could not do.
+    pub refused: AtomicU64,
+    pub registers: AtomicU64,
+}
+
+pub struct ServedBoard {
+    session: Option<BackgroundSession>,
+    pub path: PathBuf,
+    pub traffic: Arc<ServedTraffic>,
+    created: bool,
+}
+
+impl Drop for ServedBoard {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            // An unmount can fail while a program uses the mount.
+            let _ = session.umount_and_join();
+        }
+        if self.created {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 type Shared = Arc<Mutex<EmulatedBoard>>;
@@ -34,11 +70,18 @@ struct BoardFile {
     traffic: Arc<ServedTraffic>,
 }
 
-/// Serves an emulated board at `path` until the result is dropped.
+/// Serves an emulated board at `path` until the result is dropped; creates a missing file.
 ///
 /// # Errors
 /// The path is not a regular file, or FUSE is missing or forbidden.
 pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<ServedBoard, Fault> {
+    let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
+    let created = !path.exists();
+    if created {
+        std::fs::File::create_new(path).map_err(|error| refuse(error.to_string()))?;
+    } else if !path.is_file() {
+        return Err(refuse("it is there and no regular file; name a new path".to_owned()));
+    }
     let traffic = Arc::<ServedTraffic>::default();
     let file = BoardFile {
         memory_bytes: board.identity().memory_bytes.unwrap_or(0),
@@ -46,7 +89,19 @@ pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Serv
         dialect,
         traffic: Arc::clone(&traffic),
     };
-    crate::serve::serve(file, path, traffic)
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName("daqmeter".to_owned()),
+        MountOption::Subtype("sis8300".to_owned()),
+    ];
+    let mounted = fuser::spawn_mount(file, path, &config);
+    let session = mounted.map_err(|error| {
+        if created {
+            let _ = std::fs::remove_file(path);
+        }
+        refuse(format!("{error} (needs /dev/fuse, and root or fusermount3)"))
+    })?;
+    Ok(ServedBoard { session: Some(session), path: path.to_owned(), traffic, created })
 }
 
 fn lock(board: &Shared) -> MutexGuard<'_, EmulatedBoard> {
@@ -56,6 +111,30 @@ fn lock(board: &Shared) -> MutexGuard<'_, EmulatedBoard> {
 const GONE: Errno = Errno::ENODEV;
 
 impl BoardFile {
+    fn read_memory(&self, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
+        if !is_dma_read(offset, size) {
+            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Errno::EINVAL);
+        }
+        let left = self.memory_bytes.saturating_sub(offset).min(size as u64);
+        let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
+        let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
+        bytes.truncate(delivered);
+        self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    fn write_memory(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        if !is_dma_write(offset, data.len()) {
+            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Errno::EINVAL);
+        }
+        let written = lock(&self.board).dma_write(offset, data);
+        written.map_err(|_| Errno::EIO)?;
+        self.traffic.writes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn register_access(&self, command: u32, argument: &[u8], reply: ReplyIoctl) {
         let Some((offset, data)) = argument.first_chunk::<4>().zip(argument.get(4..8)) else {
             return reply.error(Errno::EINVAL);
@@ -93,16 +172,8 @@ impl BoardFile {
             match status {
                 Ok(status) => {
                     traffic.triggers.fetch_add(u64::from(status == 0), Ordering::Relaxed);
-                    let wait = IrqWait { timeout_ms, kind: 0, status };
-                    reply.ioctl(
-                        0,
-                        &[
-                            wait.timeout_ms.to_ne_bytes(),
-                            wait.kind.to_ne_bytes(),
-                            wait.status.to_ne_bytes(),
-                        ]
-                        .concat(),
-                    );
+                    let wait = [timeout_ms, 0, status].map(u32::to_ne_bytes);
+                    reply.ioctl(0, wait.as_flattened());
                 }
                 Err(errno) => reply.error(errno),
             }
@@ -126,44 +197,102 @@ fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
     Ok(2)
 }
 
-impl DriverFile for BoardFile {
-    fn driver(&self) -> &'static str {
-        "sis8300"
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.memory_bytes
-    }
-
-    fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
-        if !is_dma_read(offset, size) {
-            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::EINVAL);
-        }
-        let left = self.memory_bytes.saturating_sub(offset).min(size as u64);
-        let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
-        let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
-        bytes.truncate(delivered);
-        self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
-        Ok(bytes)
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        if !is_dma_write(offset, data.len()) {
-            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::EINVAL);
-        }
-        let written = lock(&self.board).dma_write(offset, data);
-        written.map_err(|_| Errno::EIO)?;
-        self.traffic.writes.fetch_add(1, Ordering::Relaxed);
+impl Filesystem for BoardFile {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Lets a file with direct I/O be mapped shared (Linux 6.6 and later).
+        let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         Ok(())
     }
 
-    fn ioctl(&self, command: u32, argument: &[u8], reply: ReplyIoctl) {
+    fn getattr(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        let now = SystemTime::UNIX_EPOCH;
+        let attributes = FileAttr {
+            ino: INodeNo::ROOT,
+            size: self.memory_bytes,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            kind: FileType::RegularFile,
+            perm: 0o666,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        reply.attr(&Duration::from_secs(3600), &attributes);
+    }
+
+    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // Direct I/O: every read reaches the board, as with a driver.
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.read_memory(offset, size as usize) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let taken = u32::try_from(data.len()).expect("FUSE writes are far below 4 GiB");
+        // A mapped page stands for the driver's buffer and not for the card's memory, so its writes
+        // are dropped.
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            return reply.written(taken);
+        }
+        match self.write_memory(offset, data) {
+            Ok(()) => reply.written(taken),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
         match (self.dialect, command) {
-            (_, REG_READ | REG_WRITE) => self.register_access(command, argument, reply),
-            (Dialect::Ess, WAIT_IRQ) => self.wait_irq(argument, reply),
-            (Dialect::Ess, RELEASE_IRQ) => reply.ioctl(0, argument),
+            (_, REG_READ | REG_WRITE) => self.register_access(command, in_data, reply),
+            (Dialect::Ess, WAIT_IRQ) => self.wait_irq(in_data, reply),
+            (Dialect::Ess, RELEASE_IRQ) => reply.ioctl(0, in_data),
             (Dialect::Struck, STRUCK_WAIT_USER) => reply.error(Errno::EIO),
             _ => reply.error(Errno::EINVAL),
         }

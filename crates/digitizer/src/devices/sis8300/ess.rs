@@ -35,12 +35,10 @@ impl EssBoard {
         let identity = Identity {
             device: device.to_owned(),
             model: model.name(),
-            interface: "sis8300drv (ESS)",
             memory_bytes: Some(model.memory_bytes(options)),
             emulated: false,
             triggered: true,
             writable: true,
-            repeatable: true,
         };
         let (major, minor) =
             file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();

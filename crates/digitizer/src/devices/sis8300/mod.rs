@@ -16,10 +16,9 @@ use daqmeter_harness::{CardFamily, Fault};
 
 use crate::daq::check_trigger_rate;
 use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation, NodeFound};
-use crate::serve::ServedBoard;
-use emulated::{EmulatedBoard, EmulatedCrate, Profile};
+use emulated::{EmulatedCrate, Profile};
 
-pub use driver_file::{Dialect, serve};
+pub use driver_file::{Dialect, ServedBoard, serve};
 pub use ess::EssBoard;
 pub use probe::{ProbedDriver, probe};
 pub use registers::BoardRegisters;
@@ -89,22 +88,25 @@ impl BoardFamily for Sis8300 {
     fn remedy(&self) -> &'static str {
         "load sis8300drv; emulated boards (emu:l0) need nothing"
     }
+}
 
-    fn serve(
-        &self,
-        device: &str,
-        path: &Path,
-        emulation: &Emulation,
-        rate_hz: Option<f64>,
-    ) -> Result<ServedBoard, Fault> {
-        let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
-        let mut board: EmulatedBoard = crate_of(emulation)?.board(device, name)?;
-        if let Some(rate) = rate_hz {
-            check_trigger_rate(rate)?;
-            board.set_trigger_rate(rate);
-        }
-        serve(board, path, Dialect::Ess)
+/// Serves an emulated board of that name at `path`, as the ESS driver does.
+///
+/// # Errors
+/// No such board, or FUSE is missing or forbidden.
+pub fn serve_emulated(
+    device: &str,
+    path: &Path,
+    emulation: &Emulation,
+    rate_hz: Option<f64>,
+) -> Result<ServedBoard, Fault> {
+    let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
+    let mut board = crate_of(emulation)?.board(device, name)?;
+    if let Some(rate) = rate_hz {
+        check_trigger_rate(rate)?;
+        board.set_trigger_rate(rate);
     }
+    serve(board, path, Dialect::Ess)
 }
 
 fn is_node(name: &str) -> bool {
@@ -116,8 +118,7 @@ fn is_emulated(name: &str) -> bool {
 }
 
 fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
-    let profile =
-        Profile::load(&emulation.profile).map_err(|error| Fault::new(error.to_string()))?;
+    let profile = Profile::load(&emulation.profile).map_err(Fault::new)?;
     Ok(EmulatedCrate::new(profile, emulation.paced))
 }
 

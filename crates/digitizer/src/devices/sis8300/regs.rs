@@ -2,7 +2,7 @@
 //! user manuals (register chapters), restated in the project's reference, section 2.4.
 
 /// Bits 31:16 model, 15:8 firmware version, 7:0 revision.
-pub const ID: u32 = 0x00;
+pub(crate) const ID: u32 = 0x00;
 /// Bits 15:0.
 pub(crate) const SERIAL: u32 = 0x01;
 pub(crate) const OPTIONS: u32 = 0x05;
@@ -25,17 +25,8 @@ pub(crate) const MLVDS: u32 = 0x12;
 pub(crate) const CHANNEL_ADDRESS: u32 = 0x120;
 /// Samples per channel in blocks of 16, minus one.
 pub(crate) const SAMPLE_LENGTH: u32 = 0x12A;
-/// Read DMA: card source byte address, then length and control (bit 0 start, and running).
-pub(crate) const DMA_READ_SOURCE: u32 = 0x202;
-pub(crate) const DMA_READ_LENGTH: u32 = 0x203;
-pub(crate) const BYTE_SWAP: u32 = 0x205;
-pub(crate) const DMA_WRITE_DESTINATION: u32 = 0x212;
 /// Interrupt enable (J/K: bit sets, bit + 16 clears).
 pub(crate) const IRQ_ENABLE: u32 = 0x220;
-pub(crate) const IRQ_STATUS: u32 = 0x221;
-pub(crate) const IRQ_CLEAR: u32 = 0x222;
-pub(crate) const IRQ_READ_DMA: u32 = 1 << 0;
-pub(crate) const IRQ_WRITE_DMA: u32 = 1 << 1;
 pub(crate) const IRQ_DAQ_DONE: u32 = 1 << 14;
 pub const MEMORY_WRITE_ENABLE: u32 = 0x230;
 

@@ -38,12 +38,10 @@ impl Channel {
             identity: Identity {
                 device: device.to_owned(),
                 model: "streaming device",
-                interface: "read()",
                 memory_bytes: None,
                 emulated: false,
                 triggered: false,
                 writable: false,
-                repeatable: false,
             },
             link: PcieLink::of(&Files::default(), major, minor),
             file,

@@ -27,12 +27,10 @@ impl EmulatedChannel {
             identity: Identity {
                 device: device.to_owned(),
                 model: "XDMA channel",
-                interface: "emulated",
                 memory_bytes: None,
                 emulated: true,
                 triggered: false,
                 writable: false,
-                repeatable: true,
             },
             period: samples.collect(),
         })

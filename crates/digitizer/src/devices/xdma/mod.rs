@@ -6,15 +6,11 @@
 //! It has no trigger, no mapping and no writes; only the emulated member has known samples.
 
 mod channel;
-mod driver_file;
 mod emulated;
-
-use std::path::Path;
 
 use daqmeter_harness::{CardFamily, Fault};
 
 use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation, NodeFound};
-use crate::serve::ServedBoard;
 use channel::Channel;
 use emulated::EmulatedChannel;
 
@@ -68,20 +64,6 @@ impl BoardFamily for Xdma {
 
     fn remedy(&self) -> &'static str {
         "load Xilinx's xdma driver; emulated channels (emu:xdma0) need nothing"
-    }
-
-    fn serve(
-        &self,
-        device: &str,
-        path: &Path,
-        _: &Emulation,
-        rate_hz: Option<f64>,
-    ) -> Result<ServedBoard, Fault> {
-        let channel = EmulatedChannel::open(device, emulated_name(device).unwrap_or(device))?;
-        match rate_hz {
-            Some(_) => Err(channel.cannot("be triggered: leave out --rate")),
-            None => driver_file::serve(channel, path),
-        }
     }
 }
 

@@ -33,12 +33,6 @@ pub(in super::super) unsafe fn to_f32(
         Conversion::ScaleF32 { factor: scale, offset } => {
             scale_f32(scaling, [scale, offset], store, factor, raw, out)
         }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
-            let (scale, offset) = (_mm256_set1_ps(scale), _mm256_set1_ps(offset));
-            drive_f32(store, factor, raw, out, one, |x| {
-                _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(widened(x)), scale), offset)
-            });
-        }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(
                 clippy::cast_possible_truncation,

@@ -95,12 +95,6 @@ pub(in super::super) unsafe fn to_f32(
         Conversion::ScaleF32 { factor: scale, offset } => {
             scale_f32(scaling, [scale, offset], store, source, raw, out)
         }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
-            let (scale, offset) = (_mm512_set1_ps(scale), _mm512_set1_ps(offset));
-            drive_f32(store, source, raw, out, one, |x| {
-                _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(x), scale), offset)
-            });
-        }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(
                 clippy::cast_possible_truncation,

@@ -1,15 +1,17 @@
 //! An emulated board: register file, card memory, acquisition, DMA at the crate's pace.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::clock;
 use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
 use daqmeter_sys::wait::IrqLine;
+use serde::Deserialize;
 
-use super::chassis::EmulatedCrate;
+use super::profile::Profile;
 use super::trigger::{Phase, Trigger};
+use super::uplink::Uplink;
 use crate::devices::board::{Board, Identity, TriggerAccount, pattern_sample};
 use crate::devices::sis8300::registers::{self, BoardRegisters};
 use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
@@ -21,51 +23,33 @@ const DMA_BUFFER_BYTES: usize = 4 << 20;
 const SMALL_TRANSFER_BYTES: usize = 4096;
 const REGISTERS: usize = 0x400;
 const CHANNELS: usize = regs::CHANNELS as usize;
-/// Samples at the start of each channel that carry the acquisition's number.
-const STAMP_SAMPLES: u64 = 4;
-
 /// Faults that a user or a test requests: `gone-after=5` (reads), `short-read-at=3`,
 /// `write-error-at=2`, `no-interrupt-after=0` (acquisitions).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BoardFaults {
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct BoardFaults {
     gone_after: Option<u64>,
     short_read_at: Option<u64>,
     write_error_at: Option<u64>,
     no_interrupt_after: Option<u64>,
 }
 
-impl BoardFaults {
-    /// Parses `name=value,name=value`; an empty text gives none.
-    pub fn parse(text: &str) -> Result<BoardFaults, String> {
-        let mut faults = BoardFaults::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let parsed =
-                part.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-            match parsed {
-                Some(("gone-after", reads)) => faults.gone_after = Some(reads),
-                Some(("short-read-at", read)) => faults.short_read_at = Some(read),
-                Some(("write-error-at", write)) => faults.write_error_at = Some(write),
-                Some(("no-interrupt-after", count)) => faults.no_interrupt_after = Some(count),
-                _ => {
-                    return Err(format!(
-                        "fault `{part}` is unknown; there are gone-after=READS, short-read-at=READ, \
-                         write-error-at=WRITE and no-interrupt-after=ACQUISITIONS"
-                    ));
-                }
-            }
-        }
-        Ok(faults)
-    }
-}
-
 /// Limit of a sleep while bytes flow, so that a signal is seen.
 const LONGEST_SLEEP_S: f64 = 0.1;
+
+/// Shared parts of a crate's boards: the uplink and the epoch of the trigger.
+#[derive(Debug)]
+pub struct EmulatedCrate {
+    profile: Profile,
+    /// `None` when unpaced: boards then move data as fast as memory does.
+    uplink: Option<Mutex<Uplink>>,
+    epoch_ns: u64,
+}
 
 #[derive(Debug)]
 pub struct EmulatedBoard {
     identity: Identity,
-    model: Model,
-    memory_bytes: u64,
+    own_bytes_per_s: f64,
     crate_: Arc<EmulatedCrate>,
     slot: Option<usize>,
     registers: Box<[u32; REGISTERS]>,
@@ -74,7 +58,8 @@ pub struct EmulatedBoard {
     memory: DeviceMemory,
     /// End of the samples in card memory in bytes; memory beyond was never written.
     filled_bytes: u64,
-    stamped: Option<Stamp>,
+    /// Number of the last acquisition whose data are in the memory.
+    finished: u64,
     trigger: Trigger,
     irq: IrqLine,
     dma: Option<Buffer>,
@@ -84,85 +69,56 @@ pub struct EmulatedBoard {
     stop: StopFlag,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    acquisition: u64,
-    layout: Layout,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
-    channel_samples: u64,
-    /// Start block of each channel; `None` for a disabled one.
-    first_blocks: [Option<u32>; CHANNELS],
-}
-
-impl Layout {
-    fn channels(self) -> impl Iterator<Item = (usize, u64)> {
-        let first = |block: u32| u64::from(block) * regs::BLOCK_SAMPLES;
-        let channels = self.first_blocks.into_iter().enumerate();
-        channels.filter_map(move |(at, block)| Some((at, first(block?))))
+impl EmulatedCrate {
+    pub fn new(profile: Profile, paced: bool) -> Arc<EmulatedCrate> {
+        let uplink = paced.then(|| Mutex::new(Uplink::new(profile.uplink)));
+        Arc::new(EmulatedCrate { profile, uplink, epoch_ns: clock::monotonic_ns() })
     }
 
-    fn end(self) -> u64 {
-        let firsts = self.channels().map(|(_, first)| first);
-        firsts.max().map_or(0, |first| first + self.channel_samples)
-    }
-}
-
-impl Stamp {
-    #[allow(clippy::cast_possible_truncation, reason = "16 bits of the number per sample")]
-    fn sample(self, index: u64) -> Option<u16> {
-        if self.layout.channel_samples < STAMP_SAMPLES {
-            return None;
-        }
-        let mut withins = self.layout.channels().filter_map(|(_, first)| index.checked_sub(first));
-        let within = withins.find(|within| *within < STAMP_SAMPLES)?;
-        Some((self.acquisition >> (16 * within)) as u16)
-    }
-}
-
-impl EmulatedBoard {
-    pub(super) fn new(
-        device: &str,
-        model: Model,
-        slot: u32,
-        own_bytes_per_s: f64,
-        faults: BoardFaults,
-        crate_: Arc<EmulatedCrate>,
-    ) -> Result<EmulatedBoard, Fault> {
+    /// Plugs a board in: `l0`, `l2-1`, `ku0`, with faults behind a colon (`l0:gone-after=5`).
+    ///
+    /// # Errors
+    /// An unknown name, or a model that the profile lacks.
+    pub fn board(self: &Arc<Self>, device: &str, name: &str) -> Result<EmulatedBoard, Fault> {
+        let refuse = |why: String| Fault::new(format!("`{device}`{why}"));
+        let (name, faults) = name.split_once(':').unwrap_or((name, ""));
+        let (model, slot) = parse_name(name).ok_or_else(|| {
+            let names = "emu:l0, emu:l2-0 or emu:ku0 (any number), or a range emu:l0..4";
+            refuse(format!(" is not an emulated board; write {names}"))
+        })?;
+        let faults: BoardFaults = toml::from_str(&faults.replace(',', "\n"))
+            .map_err(|error| refuse(format!(": fault: {}", error.message())))?;
+        let own_bytes_per_s = self.profile.own_bytes_per_s(model).ok_or_else(|| {
+            refuse(format!(
+                ": profile {} has no rate of a {}; add a [[board]] with its `model` and `own_bytes_per_s`",
+                self.profile.file,
+                model.name()
+            ))
+        })?;
         let memory_bytes = model.memory_bytes(0);
-        let memory = DeviceMemory::sparse(
-            usize::try_from(memory_bytes).expect("2 GiB fit a 64-bit address space"),
-        )?;
         let mut registers = Box::new([0; REGISTERS]);
         const FIRMWARE: u32 = 0x1801;
         registers[regs::ID as usize] = model.code() << 16 | FIRMWARE;
         registers[regs::SERIAL as usize] = slot;
         registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
-        let number = crate_.uplink.as_ref().map(|uplink| lock(uplink).plug(own_bytes_per_s));
-        let trigger = Trigger::new(crate_.epoch_ns, crate_.profile.acquisition.trigger_rate_hz);
         Ok(EmulatedBoard {
             identity: Identity {
                 device: device.to_owned(),
                 model: model.name(),
-                interface: "emulated",
                 memory_bytes: Some(memory_bytes),
                 emulated: true,
                 triggered: true,
                 writable: true,
-                repeatable: true,
             },
-            model,
-            memory_bytes,
-            crate_,
-            slot: number,
+            own_bytes_per_s,
+            crate_: Arc::clone(self),
+            slot: self.uplink.as_ref().map(|uplink| lock(uplink).plug(own_bytes_per_s)),
             registers,
             channel_blocks: [0; CHANNELS],
-            memory,
+            memory: DeviceMemory::sparse(to_usize(memory_bytes))?,
             filled_bytes: 0,
-            stamped: None,
-            trigger,
+            finished: 0,
+            trigger: Trigger::new(self.epoch_ns, self.profile.acquisition.trigger_rate_hz),
             irq: IrqLine::timer()?,
             dma: None,
             reads: 0,
@@ -172,6 +128,13 @@ impl EmulatedBoard {
         })
     }
 
+    /// Returns the time of the uplink.
+    fn now_s(&self) -> f64 {
+        clock::monotonic_ns().saturating_sub(self.epoch_ns) as f64 * 1e-9
+    }
+}
+
+impl EmulatedBoard {
     fn register(&self, offset: u32) -> u32 {
         self.registers.get(offset as usize).copied().unwrap_or(0)
     }
@@ -184,17 +147,6 @@ impl EmulatedBoard {
             ))),
             _ => Ok(()),
         }
-    }
-
-    fn layout(&self) -> Layout {
-        let disabled = self.register(regs::SAMPLE_CONTROL);
-        let mut first_blocks = self.channel_blocks.map(Some);
-        for (channel, first) in first_blocks.iter_mut().enumerate() {
-            if disabled >> channel & 1 != 0 {
-                *first = None;
-            }
-        }
-        Layout { channel_samples: self.channel_samples(), first_blocks }
     }
 
     fn channel_samples(&self) -> u64 {
@@ -246,29 +198,24 @@ impl EmulatedBoard {
         phase | regs::STATUS_MEMORY_READY
     }
 
-    /// Writes the data, the acquisition's number, and the channels' end addresses.
+    /// Writes the data of the enabled channels, the acquisition's number at the start of each, and
+    /// their end addresses.
     fn finish_acquisition(&mut self) {
-        let layout = self.layout();
-        let stamp = Stamp { acquisition: self.trigger.acquisitions, layout };
-        let bytes = layout.end() * 2;
-        if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.memory_bytes {
+        let number = self.trigger.acquisitions;
+        if std::mem::replace(&mut self.finished, number) == number {
             return;
         }
-        if self.stamped.is_some_and(|old| old.layout != layout) {
-            self.filled_bytes = 0;
-        }
-        self.fill(bytes);
-        for (channel, first) in layout.channels() {
-            for within in 0..STAMP_SAMPLES.min(layout.channel_samples) {
-                let sample = stamp.sample(first + within).unwrap_or(0);
-                self.memory.write(to_usize((first + within) * 2), &sample.to_le_bytes());
+        let disabled = self.register(regs::SAMPLE_CONTROL);
+        for channel in (0..CHANNELS).filter(|channel| disabled >> channel & 1 == 0) {
+            let first = u64::from(self.channel_blocks[channel]) * regs::BLOCK_SAMPLES;
+            let end = first + self.channel_samples();
+            if end * 2 <= self.memory.bytes() as u64 {
+                self.fill(end * 2);
+                self.memory.write(to_usize(first * 2), &number.to_le_bytes());
+                let end_block = u32::try_from(end / regs::BLOCK_SAMPLES).expect("within 2 GiB");
+                self.registers[regs::CHANNEL_ADDRESS as usize + channel] = end_block;
             }
-            let end_block = (first + layout.channel_samples) / regs::BLOCK_SAMPLES;
-            self.registers[regs::CHANNEL_ADDRESS as usize + channel] =
-                u32::try_from(end_block).unwrap_or(0);
         }
-        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_DAQ_DONE;
-        self.stamped = Some(stamp);
     }
 
     fn fill(&mut self, bytes: u64) {
@@ -276,7 +223,7 @@ impl EmulatedBoard {
         let mut chunk = Vec::new();
         while self.filled_bytes < bytes {
             let first = self.filled_bytes / 2;
-            let last = (first + CHUNK_SAMPLES).min(self.memory_bytes / 2);
+            let last = (first + CHUNK_SAMPLES).min(self.memory.bytes() as u64 / 2);
             chunk.clear();
             chunk.extend((first..last).flat_map(|index| pattern_sample(index).to_le_bytes()));
             self.memory.write(to_usize(self.filled_bytes), &chunk);
@@ -295,18 +242,13 @@ impl EmulatedBoard {
         }
         self.reads += 1;
         self.fill(card_offset + bytes as u64);
-        self.registers[regs::DMA_READ_SOURCE as usize] =
-            u32::try_from(card_offset).expect("below 2 GiB");
-        self.registers[regs::DMA_READ_LENGTH as usize] = u32::try_from(bytes).expect("below 2 GiB");
-        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_READ_DMA;
         let short = self.faults.short_read_at == Some(self.reads);
         Ok(if short { bytes / 2 } else { bytes })
     }
 
     fn check_range(&self, card_offset: u64, bytes: usize) -> Result<(), Fault> {
-        let end = card_offset.checked_add(bytes as u64);
-        if end.is_none_or(|end| end > self.memory_bytes) {
-            let size = self.memory_bytes;
+        let (end, size) = (card_offset.checked_add(bytes as u64), self.memory.bytes());
+        if end.is_none_or(|end| end > size as u64) {
             return Err(Fault::new(format!(
                 "{bytes} bytes at {card_offset:#x} leave the card's memory of {size} bytes"
             )));
@@ -325,64 +267,24 @@ impl EmulatedBoard {
             copy(&mut self.memory);
             return Ok(());
         };
-        let seconds = || clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
-        lock(uplink).submit(seconds(), slot, bytes as f64);
+        lock(uplink).submit(self.crate_.now_s(), slot, bytes as f64);
         copy(&mut self.memory);
         loop {
-            let now = seconds();
-            let wait_s = {
-                let mut uplink = lock(uplink);
-                uplink.advance(now);
-                if uplink.is_done(slot) {
-                    uplink.returned(now, slot);
-                    return Ok(());
-                }
-                if self.stop.is_set() {
-                    uplink.leave(now, slot);
-                    return Err(Fault::interrupted());
-                }
-                (bytes > SMALL_TRANSFER_BYTES).then(|| uplink.sleep_s(slot))
+            let now = self.crate_.now_s();
+            let Some(left_s) = lock(uplink).left_s(now, slot) else {
+                return Ok(());
             };
-            match wait_s {
-                None => std::hint::spin_loop(),
-                Some(wait_s) => {
-                    std::thread::sleep(Duration::from_secs_f64(wait_s.clamp(1e-6, LONGEST_SLEEP_S)))
-                }
+            if self.stop.is_set() {
+                lock(uplink).leave(now, slot);
+                return Err(Fault::interrupted());
+            }
+            if bytes > SMALL_TRANSFER_BYTES {
+                let sleep_s = left_s.clamp(1e-6, LONGEST_SLEEP_S);
+                std::thread::sleep(Duration::from_secs_f64(sleep_s));
+            } else {
+                std::hint::spin_loop();
             }
         }
-    }
-
-    fn swap_bytes(&self, bytes: &mut [u8]) {
-        if self.register(regs::BYTE_SWAP) & 1 != 0 {
-            bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.swap(0, 1));
-        }
-    }
-}
-
-impl EmulatedCrate {
-    /// Plugs a board in: `l0`, `l2-1`, `ku0`, with faults behind a colon (`l0:gone-after=5`).
-    ///
-    /// # Errors
-    /// An unknown name, or a model that the profile lacks.
-    pub fn board(self: &Arc<Self>, device: &str, name: &str) -> Result<EmulatedBoard, Fault> {
-        let (name, faults) = name.split_once(':').unwrap_or((name, ""));
-        let wrong = || {
-            Fault::new(format!(
-                "`{device}` is not an emulated board; write emu:l0, emu:l2-0 or emu:ku0 (any number), or a range emu:l0..4"
-            ))
-        };
-        let (model, slot) = parse_name(name).ok_or_else(wrong)?;
-        let faults =
-            BoardFaults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
-        let own = self.profile.own_bytes_per_s(model);
-        let own = own.ok_or_else(|| {
-            Fault::new(format!(
-                "`{device}`: profile {} has no rate of a {}; add a [[board]] with its `model` and `own_bytes_per_s`",
-                self.profile.file,
-                model.name()
-            ))
-        })?;
-        EmulatedBoard::new(device, model, slot, own, faults, Arc::clone(self))
     }
 }
 
@@ -394,9 +296,9 @@ pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
         .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
 }
 
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock(uplink: &Mutex<Uplink>) -> MutexGuard<'_, Uplink> {
     // The fluid's numbers are only added to, so a lane that panicked leaves them consistent.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    uplink.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn to_usize(value: u64) -> usize {
@@ -419,14 +321,8 @@ impl BoardRegisters for EmulatedBoard {
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
         self.check_there()?;
         match offset {
-            regs::ID | regs::SERIAL | regs::OPTIONS | regs::IRQ_STATUS => {}
+            regs::ID | regs::SERIAL | regs::OPTIONS => {}
             regs::ACQUISITION => self.control_acquisition(value),
-            regs::IRQ_CLEAR => self.registers[regs::IRQ_STATUS as usize] &= !value,
-            // J/K register: the lower half sets, the upper half clears.
-            regs::IRQ_ENABLE => {
-                let enabled = self.register(offset);
-                self.registers[offset as usize] = (enabled | (value & 0xFFFF)) & !(value >> 16);
-            }
             _ => {
                 let channel = offset.wrapping_sub(regs::CHANNEL_ADDRESS) as usize;
                 if let Some(first) = self.channel_blocks.get_mut(channel) {
@@ -462,9 +358,6 @@ impl BoardRegisters for EmulatedBoard {
             )));
         }
         self.fill(card_offset + from.len() as u64);
-        self.registers[regs::DMA_WRITE_DESTINATION as usize] =
-            u32::try_from(card_offset).expect("below 2 GiB");
-        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
         self.at_the_uplinks_pace(from.len(), |memory| memory.write(to_usize(card_offset), from))?;
         Ok(from.len())
     }
@@ -500,7 +393,6 @@ impl Board for EmulatedBoard {
         let delivered = self.begin_read(card_offset, into.len())?;
         let into = &mut into[..delivered];
         self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into))?;
-        self.swap_bytes(into);
         Ok(delivered)
     }
 
@@ -522,7 +414,6 @@ impl Board for EmulatedBoard {
         let into = dma.slice_mut::<u8>(delivered);
         let done =
             self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into));
-        self.swap_bytes(dma.slice_mut::<u8>(delivered));
         self.dma = Some(dma);
         done.map(|()| delivered)
     }
@@ -551,8 +442,7 @@ impl Board for EmulatedBoard {
 
     fn begin_account(&mut self) {
         if let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) {
-            let now = clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
-            lock(uplink).leave(now, slot);
+            lock(uplink).leave(self.crate_.now_s(), slot);
         }
         self.trigger.begin_account(clock::monotonic_ns());
     }
@@ -562,21 +452,20 @@ impl Board for EmulatedBoard {
     }
 
     fn expected_sample(&self, index: u64) -> Option<u16> {
-        let sample = self
-            .stamped
-            .and_then(|stamp| stamp.sample(index))
-            .unwrap_or_else(|| pattern_sample(index));
-        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 { sample.swap_bytes() } else { sample })
+        if index * 2 >= self.filled_bytes {
+            return Some(pattern_sample(index));
+        }
+        let mut bytes = [0; 2];
+        self.memory.read(to_usize(index * 2), &mut bytes);
+        Some(u16::from_le_bytes(bytes))
     }
 
     fn known_limit(&self) -> Option<(f64, String)> {
         self.slot?;
-        let profile = &self.crate_.profile;
-        let own = profile.own_bytes_per_s(self.model)?;
-        Some((own, format!("{} alone in profile {} (emulated)", self.identity.model, profile.name)))
+        let (model, profile) = (self.identity.model, &self.crate_.profile.name);
+        Some((self.own_bytes_per_s, format!("{model} alone in profile {profile} (emulated)")))
     }
 }
 
 #[cfg(test)]
-#[path = "board_tests.rs"]
 mod tests;

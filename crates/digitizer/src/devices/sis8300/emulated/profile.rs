@@ -1,15 +1,19 @@
 //! Timing of a crate as data: a TOML file each.
 
-use std::path::Path;
-
-use daqmeter_harness::text_file;
+use daqmeter_harness::{Shipped, TomlText};
 use serde::Deserialize;
 
 use super::uplink::UplinkModel;
 use crate::daq::TRIGGER_RATES_HZ;
 use crate::devices::sis8300::regs::Model;
 
-const ESS_2017: &str = include_str!("../../../../profiles/ess-2017.toml");
+/// The default crate, of the source document.
+const ESS_2017: &str = "ess-2017";
+
+const PROFILES: Shipped = Shipped {
+    kind: "profile",
+    files: &[(ESS_2017, include_str!("../../../../profiles/ess-2017.toml"))],
+};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,7 +26,6 @@ pub struct Profile {
     pub acquisition: Acquisition,
     pub board: Vec<BoardRate>,
     pub cpu: CpuModel,
-    pub conversion_ns_per_raw_byte: ConversionCost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -51,85 +54,45 @@ pub struct CpuModel {
     pub fixed: f64,
     /// Cost per MB (1e6 bytes) read per trigger.
     pub per_mb: f64,
-}
-
-/// Nanoseconds per raw byte of each operation.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ConversionCost {
-    pub cast: f64,
-    pub decimate_1: f64,
-    pub decimate_10: f64,
-    pub scale: f64,
-    pub scale_decimate_1: f64,
-    pub unsigned_f64: f64,
-    pub signed_f64: f64,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ProfileError {
-    #[error("profile `{0}` is neither shipped (ess-2017) nor a file that can be read: {1}")]
-    Missing(String, std::io::Error),
-    #[error("profile `{0}`: {1}")]
-    Malformed(String, String),
-    #[error("profile `{profile}`: {field} is {found}; it must be {wanted}")]
-    Impossible {
-        profile: String,
-        field: &'static str,
-        found: f64,
-        /// Permitted range in words.
-        wanted: &'static str,
-    },
+    /// Time of function 5 in nanoseconds per raw byte.
+    pub unsigned_f64_ns: f64,
 }
 
 impl Default for Profile {
     fn default() -> Self {
-        Profile::parse("ess-2017", ESS_2017).expect("the shipped profile is tested")
+        Profile::load(ESS_2017).expect("the shipped profile is tested")
     }
 }
 
 impl Profile {
     /// Loads the shipped profile of that name, or the file at that path.
-    pub fn load(name: &str) -> Result<Profile, ProfileError> {
-        if name == "ess-2017" {
-            return Ok(Profile::default());
-        }
-        let text = text_file(Path::new(name))
-            .map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
-        Profile::parse(name, &text)
+    pub fn load(name_or_path: &str) -> Result<Profile, String> {
+        Profile::parse(&PROFILES.get_regular(name_or_path)?)
     }
 
     /// Parses and checks a profile.
     ///
     /// # Errors
     /// The line of malformed TOML, or the impossible field.
-    pub fn parse(name: &str, text: &str) -> Result<Profile, ProfileError> {
-        let mut profile: Profile = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-            ProfileError::Malformed(name.to_owned(), format!("line {line}: {}", error.message()))
-        })?;
-        name.clone_into(&mut profile.file);
-        let positive = "a finite number above zero";
+    pub fn parse(file: &TomlText) -> Result<Profile, String> {
+        let mut profile: Profile = file.parse()?;
+        file.name.clone_into(&mut profile.file);
+        let Profile { uplink, acquisition, board: boards, .. } = &profile;
+        let positive = f64::MIN_POSITIVE..=f64::MAX;
         let mut fields = vec![
-            ("uplink.limit_bytes_per_s", profile.uplink.limit_bytes_per_s, positive),
-            ("uplink.knee", profile.uplink.knee, positive),
-            ("acquisition.sample_rate_hz", profile.acquisition.sample_rate_hz, positive),
-            ("acquisition.trigger_rate_hz", profile.acquisition.trigger_rate_hz, positive),
+            ("uplink.limit_bytes_per_s", uplink.limit_bytes_per_s, positive.clone()),
+            ("uplink.knee", uplink.knee, positive.clone()),
+            ("acquisition.sample_rate_hz", acquisition.sample_rate_hz, positive.clone()),
+            ("acquisition.trigger_rate_hz", acquisition.trigger_rate_hz, TRIGGER_RATES_HZ),
         ];
-        fields.extend(
-            profile
-                .board
-                .iter()
-                .map(|board| ("board.own_bytes_per_s", board.own_bytes_per_s, positive)),
-        );
-        let rate_hz = profile.acquisition.trigger_rate_hz;
-        let rate = ("acquisition.trigger_rate_hz", rate_hz, "0.0001 to 10000000");
-        let rate = Some(rate).filter(|_| !TRIGGER_RATES_HZ.contains(&rate_hz));
-        match fields.into_iter().find(|(_, value, _)| !(value.is_finite() && *value > 0.0)).or(rate)
-        {
+        let rates = boards.iter().map(|board| board.own_bytes_per_s);
+        fields.extend(rates.map(|rate| ("board.own_bytes_per_s", rate, positive.clone())));
+        match fields.into_iter().find(|(_, value, bounds)| !bounds.contains(value)) {
             None => Ok(profile),
-            Some((field, found, wanted)) => {
-                Err(ProfileError::Impossible { profile: name.to_owned(), field, found, wanted })
+            Some((field, found, bounds)) => {
+                let (min, max) = bounds.into_inner();
+                let name = &file.name;
+                Err(format!("{name}: {field} is {found:e}; {min:e} to {max:e} is wanted"))
             }
         }
     }
@@ -173,18 +136,21 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_line_or_field() {
-        let error = Profile::parse("mine", "name = 'x'\nnonsense = 1\n").unwrap_err().to_string();
-        assert!(error.contains("line"), "{error}");
-        let text = ESS_2017.replace("limit_bytes_per_s = 3295.7e6", "limit_bytes_per_s = -1.0");
-        let error = Profile::parse("mine", &text).unwrap_err().to_string();
-        assert!(error.contains("uplink.limit_bytes_per_s is -1"), "{error}");
-        for rate in ["1e-20", "1e308"] {
-            let text =
-                ESS_2017.replace("trigger_rate_hz = 14.0", &format!("trigger_rate_hz = {rate}"));
-            let error = Profile::parse("mine", &text).unwrap_err().to_string();
-            assert!(error.contains("acquisition.trigger_rate_hz"), "{error}");
+        let refused = |text: &str| Profile::parse(&TomlText::new("mine", text)).unwrap_err();
+        let error = refused("name = 'x'\nnonsense = 1\n");
+        assert!(error.starts_with("mine:2: unknown field `nonsense`"), "{error}");
+        let shipped = PROFILES.files[0].1;
+        for (field, found, wrong) in [
+            ("limit_bytes_per_s", "3295.7e6", "-1.0"),
+            ("knee", "7.46", "inf"),
+            ("trigger_rate_hz", "14.0", "1e-20"),
+            ("trigger_rate_hz", "14.0", "1e308"),
+        ] {
+            let line = |value: &str| format!("{field} = {value}\n");
+            let error = refused(&shipped.replace(&line(found), &line(wrong)));
+            assert!(error.contains(&format!("{field} is ")), "{error}");
         }
-        assert!(Profile::load("/nonexistent/p.toml").unwrap_err().to_string().contains("ess-2017"));
+        assert!(Profile::load("/nonexistent/p.toml").unwrap_err().contains("ess-2017"));
     }
 
     #[test]
@@ -203,7 +169,7 @@ mod tests {
     proptest! {
         #[test]
         fn parsing_never_panics(text in "[ -~\n]{0,200}") {
-            let _ = Profile::parse("fuzz", &text);
+            let _ = Profile::parse(&TomlText::new("any", &text));
         }
     }
 }
