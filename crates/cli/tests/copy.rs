@@ -12,9 +12,6 @@ fn copy(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn bad_input_gives_one_clear_line_and_exit_2() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str| directory.path().join(name).display().to_string();
-    let none = place("none.jsonl");
     are_refused(
         "copy",
         &[
@@ -22,11 +19,6 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["latency", "--sizes", "100TiB"], "1 to 1099511627776 is wanted"),
             (&["latency", "--sizes", "1TiB"], "choose smaller --sizes"),
             (&["latency", "--sizes", "64", "--reps", "0"], "is 0; 1 to 65536 is wanted"),
-            (&["latency", "--sizes", "64", "--depth", "0"], "`depth` is 0; 1 to 1024 is wanted"),
-            (
-                &["latency", "--depth", "4", "--classic", &none],
-                "a line of the classic files is one copy",
-            ),
             (&["latency", "--high", "99"], "channel from 0 to 63"),
             (&["latency", "--sizes", "many"], "many"),
             (&["latency", "--path", "nowhere"], "values: pread, tmpfs-huge"),
@@ -94,24 +86,6 @@ fn latency_leaves_the_studys_files() {
     let synthesis = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
     let sizes: Vec<&str> = synthesis.lines().map(|line| line.split('\t').next().unwrap()).collect();
     assert_eq!(sizes, ["1", "64", "4096"]);
-}
-
-#[test]
-fn zeros_are_verified_and_held_against_a_fill() {
-    let options = ["--path", "dev-zero"];
-    let output = copy(&[&["verify", "--up-to", "5000"], &options[..]].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = stdout(&output);
-    assert!(text.contains("ok  dev-zero  cpu") && text.contains("ask for direction"), "{text}");
-    let sweep = ["--contexts", "cpu", "--operations", "to", "--sizes", "4KiB", "--reps", "5"];
-    for verb in ["latency", "bandwidth"] {
-        let output = copy(&[&[verb], &options[..], &sweep[..]].concat());
-        let text = stdout(&output);
-        assert!(output.status.success(), "{}", stderr(&output));
-        assert!(text.contains("clear_user") && text.contains("memset"), "{text}");
-        assert!(!text.contains("is memcpy"), "{text}");
-    }
-    are_refused("copy", &[]);
 }
 
 #[test]

@@ -125,16 +125,16 @@ fn small_reads(program: &PathBuf) {
     );
     for (what, q) in [("5th percentile", 0.05), ("median", 0.5)] {
         let level = |row: &[f64]| daqmeter_stats::quantile(&daqmeter_stats::sorted(row), q);
-        let found = daqmeter_stats::quantile_ratio(&tool, &bare, q).unwrap();
-        println!(
-            "  {what}: {:.1} ns, bare {:.1} ns; ratio {:.3} (95 % {:.3} - {:.3}; target 1.10)",
-            level(&tool),
-            level(&bare),
-            found.ratio,
-            found.low,
-            found.high
-        );
+        println!("  {what}: {:.1} ns, bare {:.1} ns", level(&tool), level(&bare));
     }
+    println!("  ratio {} (target 1.10)", ratio(&tool, &bare));
+}
+
+/// Returns the ratio of samples that were taken alternately, with its 95 % interval.
+fn ratio(ours: &[f64], other: &[f64]) -> String {
+    let ratios: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours / other).collect();
+    let (ratio, low, high) = daqmeter_stats::trimmed_interval(&ratios, 0.95).unwrap();
+    format!("{ratio:.3} ({low:.3} - {high:.3})")
 }
 
 fn overhead(peers: Option<&PathBuf>) {
@@ -238,17 +238,6 @@ fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
     }
 }
 
-fn per_byte(paths: [(&CopyRequest, u64); 2]) -> [f64; 2] {
-    let mut sessions = paths.map(|(request, operations)| (session(request), operations));
-    let mut samples = [Vec::new(), Vec::new()];
-    for _ in 0..201 {
-        for ((session, operations), samples) in sessions.iter_mut().zip(&mut samples) {
-            samples.push(ns(|| session.step(0, *operations).unwrap()));
-        }
-    }
-    samples.map(median)
-}
-
 /// Copies as the kernel does: `rep movsb` of all bytes at once, and page by page.
 struct ByHand {
     from: Buffer,
@@ -293,10 +282,7 @@ fn huge_copies(path: CopyPath, direction: Direction) {
         }
     }
     let us = |row: &Vec<f64>| median(row.clone()) / COPIES as f64 / 1e3;
-    let over = |row: usize| {
-        let found = daqmeter_stats::quantile_ratio(&rows[0], &rows[row], 0.5).unwrap();
-        format!("{:.2} ({:.2} - {:.2})", found.ratio, found.low, found.high)
-    };
+    let over = |row: usize| ratio(&rows[0], &rows[row]);
     println!(
         "{path}, copy {direction} user, 1 MiB, huge pages: {:.1} us; over memcpy ({:.1} us) {} (target 1.15)\n  \
          over rep movsb of all ({:.1} us) {}, of 4 KiB at a time ({:.1} us) {}",
@@ -310,58 +296,9 @@ fn huge_copies(path: CopyPath, direction: Direction) {
     );
 }
 
-/// Time of the kernel beyond memcpy for each further 4 KiB; a copy of whole huge pages would add
-/// none.
-fn each_page(path: CopyPath, direction: Direction) {
-    const BYTES: [usize; 2] = [64 << 10, 1 << 20];
-    const COPIES: u64 = 8;
-    if CopyRequest::new(path, direction, BYTES[1]).job().unwrap().open().is_err() {
-        return;
-    }
-    let of = |path: CopyPath| BYTES.map(|bytes| session(&CopyRequest::new(path, direction, bytes)));
-    let mut sides = [of(path), of(CopyPath::Memcpy)];
-    let mut each_ns = Vec::new();
-    for _ in 0..201 {
-        let [[small, large], [small_memcpy, large_memcpy]] = sides.each_mut().map(|sizes| {
-            sizes.each_mut().map(|session| ns(|| session.step(0, COPIES).unwrap()) / COPIES as f64)
-        });
-        let pages = ((BYTES[1] - BYTES[0]) / 4096) as f64;
-        each_ns.push(((large - large_memcpy) - (small - small_memcpy)) / pages);
-    }
-    println!(
-        "  {path}, copy {direction} user, 64 KiB to 1 MiB: {:.0} ns beyond memcpy for each 4 KiB",
-        median(each_ns)
-    );
-}
-
 fn kernel_copies() {
-    for (path, direction) in [
-        (CopyPath::TmpfsHuge, Direction::To),
-        (CopyPath::TmpfsHuge, Direction::From),
-        (CopyPath::Hugetlb, Direction::To),
-    ] {
-        huge_copies(path, direction);
-        each_page(path, direction);
-    }
-    for (name, depth) in
-        [(CopyPath::IoUring, 16_u32), (CopyPath::IoUringFixed, 16), (CopyPath::IoUringFixed, 64)]
-    {
-        let mut ring = CopyRequest::new(name, Direction::To, 4096);
-        ring.depth = u64::from(depth);
-        if ring.job().unwrap().open().is_err() {
-            println!("{name}: not measured, the host forbids it");
-            continue;
-        }
-        let [ring, one] = per_byte([
-            (&ring, 16),
-            (&CopyRequest::new(CopyPath::Pread, Direction::To, 4096), 16 * u64::from(depth)),
-        ]);
-        println!(
-            "{name}, depth {depth}, 4 KiB: {:.0} ns a block, pread one at a time {:.0} ns; ratio {:.2} (target < 1)",
-            ring / 16.0 / f64::from(depth),
-            one / 16.0 / f64::from(depth),
-            ring / one
-        );
+    for direction in [Direction::To, Direction::From] {
+        huge_copies(CopyPath::TmpfsHuge, direction);
     }
 }
 

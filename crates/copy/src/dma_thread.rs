@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_sys::clock;
-use daqmeter_sys::memory::{DeviceMemory, device_copy};
+use daqmeter_sys::memory::device_copy;
 use daqmeter_sys::wait::IrqLine;
 
-use crate::paths::Side;
+use crate::paths::{Gate, Pair};
 use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction, Window};
 
 pub(crate) const MAX_CHANNELS: usize = 64;
@@ -55,17 +55,6 @@ impl Channel {
             line: IrqLine::event()?,
             copies: AtomicU64::new(0),
         })
-    }
-}
-
-pub(crate) struct Pair {
-    pub(crate) user: DeviceMemory,
-    pub(crate) kernel: DeviceMemory,
-}
-
-impl Pair {
-    pub(crate) fn side(&mut self, side: Side) -> &mut DeviceMemory {
-        if side == Side::User { &mut self.user } else { &mut self.kernel }
     }
 }
 
@@ -137,10 +126,13 @@ impl Engine {
         self.shared.channels[channel].copies.load(Ordering::Relaxed)
     }
 
-    /// Returns nanoseconds of the high channels, of all channels, and the number of windows.
-    pub(crate) fn gate(&self) -> (u64, u64, u64) {
+    pub(crate) fn gate(&self) -> Gate {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (of(&self.shared.high_ns), of(&self.shared.low_ns), of(&self.shared.windows))
+        Gate {
+            high_ns: of(&self.shared.high_ns),
+            low_ns: of(&self.shared.low_ns),
+            windows: of(&self.shared.windows),
+        }
     }
 
     /// Copies a lane's registered memory; returns when the bytes have arrived.
@@ -224,7 +216,8 @@ impl Drop for Engine {
     }
 }
 
-struct Gate {
+/// State of the gate, which the engine's thread turns.
+struct Turn {
     high_only: bool,
     changed_ns: u64,
 }
@@ -232,7 +225,7 @@ struct Gate {
 impl Shared {
     fn run(&self) {
         let mut moved = [0_usize; MAX_CHANNELS];
-        let mut gate = Gate { high_only: true, changed_ns: clock::monotonic_ns() };
+        let mut gate = Turn { high_only: true, changed_ns: clock::monotonic_ns() };
         let mut idle = 0_u32;
         while !self.stop.load(Ordering::Relaxed) {
             let mut worked = false;
@@ -257,7 +250,7 @@ impl Shared {
         }
     }
 
-    fn turn_gate(&self, gate: &mut Gate) {
+    fn turn_gate(&self, gate: &mut Turn) {
         let now = clock::monotonic_ns();
         let Window { quantum_ns, window_ns, .. } = self.window;
         let due = if gate.high_only { quantum_ns } else { window_ns - quantum_ns };
@@ -271,7 +264,7 @@ impl Shared {
             self.low_ns.fetch_add(lasted, Ordering::Relaxed);
             self.windows.fetch_add(1, Ordering::Relaxed);
         }
-        *gate = Gate { high_only: !gate.high_only, changed_ns: now };
+        *gate = Turn { high_only: !gate.high_only, changed_ns: now };
     }
 
     fn piece(&self, channel: &Channel, moved: &mut usize) {
@@ -279,13 +272,12 @@ impl Shared {
             .get()
             .expect("registered before the first copy");
         // The lock is free, because the lane waits for this copy.
-        let Pair { user, kernel } = &mut *lock(pair);
+        let mut pair = lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
         let max =
             if self.context == CopyContext::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
         let piece = (bytes - *moved).min(max);
-        let to_user = channel.to_user.load(Ordering::Relaxed);
-        let (from, to) = if to_user { (kernel, user) } else { (user, kernel) };
+        let (from, to) = pair.ends(channel.to_user.load(Ordering::Relaxed));
         device_copy(from, *moved, to, *moved, piece);
         *moved += piece;
         if *moved < bytes {
@@ -315,8 +307,7 @@ mod tests {
     }
 
     fn pair(bytes: usize) -> Arc<Mutex<Pair>> {
-        let memory = || DeviceMemory::sparse(bytes).unwrap();
-        Arc::new(Mutex::new(Pair { user: memory(), kernel: memory() }))
+        Arc::new(Mutex::new(Pair::new(bytes).unwrap()))
     }
 
     #[test]
@@ -378,10 +369,10 @@ mod tests {
         let engine = Engine::start(&priority).unwrap();
         engine.register(1, pair(4096));
         // A low channel copies only while the gate is open, so a few copies take a window.
-        while engine.gate().2 < 3 {
+        while engine.gate().windows < 3 {
             engine.copy(1, Direction::From, 4096, CopyCompletion::Poll);
         }
-        let (high_ns, low_ns, windows) = engine.gate();
+        let Gate { high_ns, low_ns, windows } = engine.gate();
         assert!(
             high_ns >= windows * 50_000 && low_ns >= windows * 100_000,
             "{high_ns} {low_ns} {windows}"

@@ -2,14 +2,13 @@
 
 use daqmeter_harness::request::workload_of;
 use daqmeter_harness::{
-    Availability, DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec,
-    StopFlag, Tally,
+    DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, StopFlag, Tally,
 };
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::copies::null_call;
 
 use crate::load::HeavyLoad;
-use crate::paths::{self, Mover, Side};
+use crate::paths::{self, Mover};
 use crate::plain::PlainRequest;
 use crate::request::{CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
 
@@ -92,9 +91,6 @@ pub(crate) fn is_emulated(request: &CopyRequest) -> bool {
 }
 
 pub(crate) fn open(request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-    if let Availability::Waived(reason) = request.path.probe() {
-        return Err(Fault::new(reason));
-    }
     let movers = request.path.open(request)?;
     Ok(movers.into_iter().map(|mover| CopySession::on(request, mover)).collect())
 }
@@ -109,10 +105,6 @@ impl CopySession {
             pattern: 1,
             stop: StopFlag::default(),
         })
-    }
-
-    fn operation_bytes(&self) -> usize {
-        self.request.block_bytes * self.mover.blocks()
     }
 
     /// Checks one direction byte by byte: the pattern at one end, other bytes at the other, a copy,
@@ -130,7 +122,7 @@ impl CopySession {
             None => Ok(()),
             Some(at) => Err(Fault::new(format!(
                 "{}: byte {at} of {} is {:#04x}, expected {:#04x}",
-                self.stage_name(direction),
+                stage_name(direction),
                 found.len(),
                 found[at],
                 pattern[at]
@@ -145,60 +137,33 @@ impl CopySession {
 
     fn next_pattern(&mut self) -> Vec<u8> {
         self.pattern = self.pattern.wrapping_mul(5).wrapping_add(3);
-        self.pattern(self.operation_bytes())
+        self.pattern(self.request.block_bytes)
     }
 
-    /// Byte that fills the destination before a check. It is never zero, so zeros that are found
-    /// must have been written.
-    fn poison(&self) -> u8 {
-        match !self.pattern {
-            0 => 0xA5,
-            poison => poison,
-        }
-    }
-
-    /// Expected bytes: different for each check, or zeros if the kernel clears.
+    /// Expected bytes, different for each check.
     fn pattern(&self, bytes: usize) -> Vec<u8> {
-        if self.mover.is_clearing() {
-            return vec![0; bytes];
-        }
         let pattern = (0..=250_u8).cycle().map(|byte| byte ^ self.pattern);
         pattern.take(bytes).collect()
     }
 
-    fn stage_name(&self, direction: Direction) -> &'static str {
-        match direction {
-            Direction::To if self.mover.is_clearing() => "clear_user",
-            direction => stage_name(direction),
-        }
-    }
-
     fn copied(&mut self, direction: Direction, pattern: &[u8]) -> Result<Vec<u8>, Fault> {
-        let mut found = vec![self.poison(); pattern.len()];
+        let mut found = vec![!self.pattern; pattern.len()];
         let (source, destination) = direction.sides();
         self.mover.put(destination, &found)?;
         self.mover.put(source, pattern)?;
         self.go_on()?;
-        self.mover.before_copy(direction)?;
         self.mover.copy(direction)?;
         self.go_on()?;
         self.mover.get(destination, &mut found)?;
         Ok(found)
     }
 
-    /// Makes the limit: a plain copy of as many bytes, or a fill if the kernel clears.
+    /// Makes the limit: a plain copy of as many bytes.
     fn limit(&self) -> LimitSpec {
         // Far beyond the caches the rate no longer depends on the size, but the preparation time
         // does.
         const LARGEST: usize = 128 << 20;
         let bytes = self.request.block_bytes;
-        if self.mover.is_clearing() {
-            return LimitSpec::measured(
-                format!("memset at {bytes} B"),
-                "a fill of as many bytes with zeros, 128 MiB at most, in the same run; the best of memset and rep stosb",
-                &PlainRequest::fill(bytes.min(LARGEST)),
-            );
-        }
         LimitSpec::measured(
             format!("memcpy at {bytes} B"),
             "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors",
@@ -214,17 +179,14 @@ impl Session for CopySession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let passes = self.request.direction.parts().len() as u64;
-        let bytes = self.operation_bytes() as u64 * passes;
-        // Clearing writes and reads nothing.
-        let traffic = if self.mover.is_clearing() { bytes } else { 2 * bytes };
-        let before_sample =
-            self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
+        let bytes = self.request.block_bytes as u64 * passes;
+        let before_sample = self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {
             limit: Some(self.limit()),
             before_sample,
             checked: true,
             device_timed: self.mover.device_time().is_some(),
-            ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic)
+            ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)
         };
         if self.mover.is_system_call() {
             vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
@@ -234,12 +196,6 @@ impl Session for CopySession {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        if self.mover.is_consumed() && self.request.direction == Direction::Both {
-            return Err(Fault::new(format!(
-                "{}: what is written is read again at once: ask for direction from or to",
-                self.request.path
-            )));
-        }
         self.mover.prepare()
     }
 
@@ -260,8 +216,12 @@ impl Session for CopySession {
     }
 
     fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
-        self.mover.before_copy(self.request.direction)?;
-        if self.request.cold { self.mover.flush() } else { Ok(()) }
+        if !self.request.cold || self.mover.flush()? {
+            return Ok(());
+        }
+        Err(Fault::new(
+            "this CPU has no instruction with which a program empties its caches: leave from_nc, to_nc and both_nc out of --operations",
+        ))
     }
 
     fn device_time(&self) -> DeviceTime {
@@ -276,7 +236,7 @@ impl Session for CopySession {
         if stage == 1 {
             return Ok(());
         }
-        let pattern = self.pattern(self.operation_bytes());
+        let pattern = self.pattern(self.request.block_bytes);
         let mut found = vec![0; pattern.len()];
         for direction in self.request.direction.parts() {
             self.mover.get(direction.sides().1, &mut found)?;
@@ -284,10 +244,6 @@ impl Session for CopySession {
         }
         drop(pattern);
         // The source changes, so that a copy that moves nothing leaves wrong bytes.
-        if self.mover.is_clearing() {
-            found.fill(self.poison());
-            return self.mover.put(Side::User, &found);
-        }
         drop(found);
         let pattern = self.next_pattern();
         self.mover.put(self.request.direction.sides().0, &pattern)
@@ -319,11 +275,14 @@ impl Session for CopySession {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
-    use daqmeter_harness::{Context as Facts, Engine, Limits, Settings, StepPlan, measure};
+    use daqmeter_harness::{
+        Availability, Context as Facts, Engine, Limits, Settings, StepPlan, measure,
+    };
     use daqmeter_record::LimitBasis;
 
     use super::*;
     use crate::PlainRequest;
+    use crate::paths::Side;
 
     #[test]
     fn copies_conform() {
@@ -360,9 +319,6 @@ mod tests {
         let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
         assert_eq!(bytes(&request), Some(3 * (4 + 4 + 12) * MIB));
-        request.depth = 2;
-        request.path = CopyPath::IoUring;
-        assert_eq!(bytes(&request), Some(2 * 3 * (4 + 4 + 12) * MIB));
     }
 
     #[test]
@@ -377,12 +333,7 @@ mod tests {
                 if path.has_channels() {
                     request.context = CopyContext::Exclusive;
                 }
-                request.depth = 4;
-                let Ok(mut sessions) = open(&request) else {
-                    assert!(matches!(path, CopyPath::Hugetlb | CopyPath::DevZero), "{path}");
-                    assert_eq!(direction, Direction::From);
-                    continue;
-                };
+                let mut sessions = open(&request).unwrap();
                 sessions[0].prepare().unwrap();
                 for _ in 0..3 {
                     sessions[0]
@@ -390,39 +341,6 @@ mod tests {
                         .unwrap_or_else(|fault| panic!("{path:?} {direction:?}: {fault}"));
                 }
             }
-        }
-    }
-
-    struct AlmostZero(Vec<u8>);
-
-    impl Mover for AlmostZero {
-        fn device(&self) -> String {
-            "almost".to_owned()
-        }
-        fn prepare(&mut self) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn copy(&mut self, _direction: Direction) -> Result<(), Fault> {
-            let last = self.0.len() - 1;
-            self.0[..last].fill(0);
-            Ok(())
-        }
-        fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
-            match side {
-                Side::User => self.0.copy_from_slice(bytes),
-                Side::Kernel => assert!(bytes.iter().all(|byte| *byte == 0)),
-            }
-            Ok(())
-        }
-        fn get(&mut self, _side: Side, into: &mut [u8]) -> Result<(), Fault> {
-            into.copy_from_slice(&self.0);
-            Ok(())
-        }
-        fn is_clearing(&self) -> bool {
-            true
-        }
-        fn flush(&mut self) -> Result<(), Fault> {
-            Ok(())
         }
     }
 
@@ -463,8 +381,8 @@ mod tests {
             into.copy_from_slice(&self.sides[side as usize]);
             Ok(())
         }
-        fn flush(&mut self) -> Result<(), Fault> {
-            Ok(())
+        fn flush(&mut self) -> Result<bool, Fault> {
+            Ok(true)
         }
     }
 
@@ -524,40 +442,6 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_was_not_cleared_is_found_by_every_check() {
-        let mut session = CopySession {
-            request: CopyRequest::new(CopyPath::DevZero, Direction::To, 9),
-            mover: Box::new(AlmostZero(vec![0; 9])),
-            issued: 0,
-            done: 0,
-            pattern: 1,
-            stop: StopFlag::default(),
-        };
-        for check in 0..256 {
-            let fault = session.verify().unwrap_err().0;
-            assert!(
-                fault.starts_with("clear_user: byte 8 of 9 is 0x") && fault.ends_with("0x00"),
-                "check {check}: {fault}"
-            );
-        }
-    }
-
-    #[test]
-    fn zeros_are_held_against_a_fill_of_as_many_bytes() {
-        let request = CopyRequest::new(CopyPath::DevZero, Direction::To, 4096);
-        let sessions = open(&request).ok().unwrap();
-        let stages = sessions[0].stages();
-        let (clear, null) = (&stages[0], &stages[1]);
-        assert_eq!((&*clear.name, &*null.name), ("clear_user", NULL_CALL));
-        assert_eq!((clear.bytes_per_op, clear.traffic_bytes_per_op), (4096, 4096));
-        let Some(LimitSpec::Measured { name, workload, .. }) = &clear.limit else {
-            panic!("{:?}", clear.limit);
-        };
-        assert_eq!(name, "memset at 4096 B");
-        assert!(workload.flag("fill") && workload.kind == "plain-copy");
-    }
-
-    #[test]
     fn an_emulated_engine_has_fewer_channels_than_lanes() {
         let request = CopyRequest {
             context: CopyContext::Shared,
@@ -580,11 +464,6 @@ mod tests {
         let mut shared = CopyRequest::new(CopyPath::Pread, Direction::To, 64);
         shared.context = CopyContext::Shared;
         assert!(refused(shared).contains("--path module or engine-thread"));
-        assert!(of(CopyPath::Pipe, Direction::To, 2 << 20).contains("smaller --sizes"));
-        assert!(of(CopyPath::Pipe, Direction::Both, 64).contains("from or to"));
-        for direction in [Direction::From, Direction::Both] {
-            assert!(of(CopyPath::DevZero, direction, 64).contains("ask for direction `to`"));
-        }
         assert!(of(CopyPath::Memcpy, Direction::To, 1 << 40).contains("map"));
         let nowhere = CopyRequest::example().workload().with("path", "nowhere");
         let fault = CopyRequest::of(&nowhere).unwrap_err().0;

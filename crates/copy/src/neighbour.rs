@@ -137,9 +137,6 @@ impl Shared {
         let bytes = (copies.block_bytes * parts.len()) as u64;
         self.repeat(|| {
             for direction in parts {
-                if mover.is_consumed() {
-                    mover.before_copy(*direction)?;
-                }
                 mover.copy(*direction)?;
             }
             Ok(bytes)

@@ -1,11 +1,10 @@
-//! The engine `plain-copy`: the memory limit of copies, or fills, of one size. It limits the copies
-//! between user and kernel.
+//! The engine `plain-copy`: the memory limit of copies of one size. It limits the copies between
+//! user and kernel.
 
 use daqmeter_harness::{
-    Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, check_lanes, is_default,
-    is_one, one,
+    Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, check_lanes, is_one, one,
 };
-use daqmeter_kernels::copy::{CopyKernel, FillKernel};
+use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,24 +20,18 @@ pub struct PlainRequest {
     /// Threads that copy at the same time
     #[serde(default = "one::<usize>", skip_serializing_if = "is_one")]
     pub lanes: usize,
-    /// True writes zeros instead, and reads nothing
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub fill: bool,
 }
 
 impl PlainRequest {
     pub(crate) fn new(block_bytes: usize) -> PlainRequest {
-        PlainRequest { block_bytes, lanes: 1, fill: false }
-    }
-
-    pub(crate) fn fill(block_bytes: usize) -> PlainRequest {
-        PlainRequest { fill: true, ..PlainRequest::new(block_bytes) }
+        PlainRequest { block_bytes, lanes: 1 }
     }
 }
 
 impl Request for PlainRequest {
     const KIND: &'static str = "plain-copy";
-    const DESCRIPTION: &'static str = "copies memory by memcpy, rep movsb and vectors, or fills it: the limit that copies are held against";
+    const DESCRIPTION: &'static str =
+        "copies memory by memcpy, rep movsb and vectors: the limit that copies are held against";
 
     fn example() -> PlainRequest {
         PlainRequest::new(5003)
@@ -61,7 +54,7 @@ impl PlainRequest {
         let session = |_| -> Box<dyn Session> {
             Box::new(PlainSession {
                 bytes: self.block_bytes,
-                works: works(self.fill),
+                kernels: CopyKernel::available(),
                 buffers: None,
                 stop: StopFlag::default(),
             })
@@ -70,46 +63,9 @@ impl PlainRequest {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Work {
-    Copy(CopyKernel),
-    Fill(FillKernel),
-}
-
-fn works(fill: bool) -> Vec<Work> {
-    if fill {
-        FillKernel::available().into_iter().map(Work::Fill).collect()
-    } else {
-        CopyKernel::available().into_iter().map(Work::Copy).collect()
-    }
-}
-
-impl Work {
-    fn name(self) -> &'static str {
-        match self {
-            Work::Copy(kernel) => kernel.name(),
-            Work::Fill(kernel) => kernel.name(),
-        }
-    }
-
-    fn passes(self) -> u64 {
-        match self {
-            Work::Copy(_) => 2,
-            Work::Fill(_) => 1,
-        }
-    }
-
-    fn leaves(self, from: u8) -> u8 {
-        match self {
-            Work::Copy(_) => from,
-            Work::Fill(_) => 0,
-        }
-    }
-}
-
 struct PlainSession {
     bytes: usize,
-    works: Vec<Work>,
+    kernels: Vec<CopyKernel>,
     buffers: Option<(Buffer, Buffer)>,
     stop: StopFlag,
 }
@@ -121,15 +77,6 @@ impl PlainSession {
     }
 }
 
-/// Runs the timed loop; the compiler must keep every write.
-#[inline]
-fn repeat(operations: u64, to: &mut [u8], work: impl Fn(&mut [u8])) {
-    for _ in 0..operations {
-        work(to);
-        std::hint::black_box(&mut *to);
-    }
-}
-
 impl Session for PlainSession {
     fn device(&self) -> String {
         "memory".to_owned()
@@ -137,8 +84,8 @@ impl Session for PlainSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.bytes as u64;
-        let stage = |work: &Work| StageSpec::new(work.name(), bytes, work.passes() * bytes);
-        self.works.iter().map(stage).collect()
+        let stage = |kernel: &CopyKernel| StageSpec::new(kernel.name(), bytes, 2 * bytes);
+        self.kernels.iter().map(stage).collect()
     }
 
     fn set_stop_flag(&mut self, stop: &StopFlag) {
@@ -156,27 +103,26 @@ impl Session for PlainSession {
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
-        let work = self.works[stage];
+        let kernel = self.kernels[stage];
         let (from, to) = self.sides();
-        match work {
-            Work::Copy(kernel) => repeat(operations, to, |to| kernel.copy(from, to)),
-            Work::Fill(kernel) => repeat(operations, to, |to| kernel.fill(to, 0)),
+        for _ in 0..operations {
+            kernel.copy(from, to);
+            std::hint::black_box(&mut *to);
         }
         Ok(())
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        for stage in 0..self.works.len() {
+        for stage in 0..self.kernels.len() {
             if self.stop.is_set() {
                 return Err(Fault::interrupted());
             }
             self.sides().1.fill(0xA5);
             self.step(stage, 1)?;
-            let work = self.works[stage];
+            let name = self.kernels[stage].name();
             let (from, to) = self.sides();
-            let mut places = from.iter().zip(&*to);
-            if let Some(at) = places.position(|(from, to)| work.leaves(*from) != *to) {
-                return Err(Fault::new(format!("{}: byte {at} is wrong", work.name())));
+            if let Some(at) = from.iter().zip(&*to).position(|(from, to)| from != to) {
+                return Err(Fault::new(format!("{name}: byte {at} is wrong")));
             }
         }
         Ok(())
@@ -189,24 +135,11 @@ impl Session for PlainSession {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
     fn plain_copies_conform() {
         daqmeter_harness::conformance::run(&PlainRequest::example().job().unwrap());
-    }
-
-    #[test]
-    fn fills_are_verified_and_move_each_byte_once() {
-        let request = PlainRequest::fill(5003);
-        let mut sessions = request.open().unwrap();
-        let session = sessions[0].as_mut();
-        let stages = session.stages();
-        assert_eq!((&*stages[0].name, stages[0].traffic_bytes_per_op), ("memset", 5003));
-        assert_eq!(stages.len(), FillKernel::available().len());
-        session.prepare().unwrap();
-        session.verify().unwrap();
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use daqmeter_harness::{Problem, check_lanes, is_default, is_one, one};
-use daqmeter_record::units::{parse_count, parse_duration};
+use daqmeter_harness::{Problem, check_lanes, is_default, one};
+use daqmeter_record::units::parse_duration;
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,20 +86,8 @@ pub enum CopyPath {
     Pread,
     /// the same on huge pages (tmpfs huge=always, mounted nowhere; root)
     TmpfsHuge,
-    /// pread on the huge page pool; to the user only: hugetlbfs has no write
-    Hugetlb,
-    /// read from /dev/zero: the kernel clears user memory, copies nothing; to the user only
-    DevZero,
-    /// write to and read from a pipe
-    Pipe,
-    /// write to and read from a unix stream socket
-    Unix,
     /// process_vm_readv and _writev within this process
     ProcessVm,
-    /// io_uring on kernel memory (memfd), --depth blocks with each call
-    IoUring,
-    /// the same with a registered buffer
-    IoUringFixed,
     /// user memory only: the C library's memcpy
     Memcpy,
     /// user memory only: the string instruction
@@ -147,7 +135,6 @@ fn window_ns() -> u64 {
 /// Largest block; allocation refuses more than the host has.
 pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 40;
 const MAX_CHANNELS: usize = 1024;
-const MAX_DEPTH: u64 = 1024;
 /// Longest window of the priority policy, equal to the kernel module's.
 const MAX_WINDOW_NS: u64 = 1_000_000_000;
 
@@ -183,10 +170,6 @@ pub struct CopyRequest {
     #[arg(long = "interrupt", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new().map(completion))]
     #[serde(default)]
     pub completion: CopyCompletion,
-    /// Blocks with each call, where a way has calls for many
-    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
-    #[serde(default = "one::<u64>", skip_serializing_if = "is_one")]
-    pub depth: u64,
     /// Beside the copies: nothing, or a thread on each CPU that works all the time
     #[arg(long, value_enum, default_value_t)]
     #[serde(default, skip_serializing_if = "is_default")]
@@ -240,7 +223,6 @@ impl CopyRequest {
             quantum_ns: quantum_ns(),
             window_ns: window_ns(),
             high_channels: 1,
-            depth: 1,
             load: CopyLoad::Light,
         }
     }
@@ -251,7 +233,6 @@ impl CopyRequest {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
         check_lanes("lanes", self.lanes)?;
         Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
-        Problem::unless_within("depth", self.depth, 1..=MAX_DEPTH)?;
         // A longer window would starve the low channels.
         Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
         Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
@@ -268,15 +249,8 @@ impl CopyRequest {
     /// Memory of all lanes in bytes: both sides of each copy, and three copies while bytes are
     /// compared.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let blocks = match self.path {
-            CopyPath::IoUring | CopyPath::IoUringFixed => self.depth,
-            _ => 1,
-        };
-        let bytes = (self.block_bytes as u64).saturating_mul(blocks);
-        // A clearing path has only one side.
-        let sides = if self.path == CopyPath::DevZero { 1 } else { 2 };
-        let lane =
-            buffer_bytes(bytes).saturating_mul(sides).saturating_add(bytes.saturating_mul(3));
+        let bytes = self.block_bytes as u64;
+        let lane = buffer_bytes(bytes).saturating_mul(2).saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
     }
 }
@@ -295,7 +269,6 @@ mod tests {
             cold: true,
             lanes: 3,
             completion: CopyCompletion::Interrupt,
-            depth: 4,
             load: CopyLoad::Heavy,
             quantum_ns: 5000,
             ..CopyRequest::new(CopyPath::EngineThread, Direction::Both, 4096)
@@ -331,7 +304,6 @@ mod tests {
             ("block_bytes", 1 << 63, "1 to 1099511627776 is wanted"),
             ("lanes", 0, "1 to "),
             ("lanes", 1025, "1 to "),
-            ("depth", 0, "1 to 1024 is wanted"),
             ("quantum_ns", 90_000, "1 to 89999 is wanted"),
             ("window_ns", 1_000_000_001, "2 to 1000000000 is wanted"),
             ("channels", u64::MAX, "0 to 1024 is wanted"),

@@ -1,4 +1,4 @@
-//! Plain copies and fills: the C library, the string instruction, and vectors of two widths.
+//! Plain copies: the C library, the string instruction, and vectors of two widths.
 //! Vectors store through the caches or around them. All copy exactly the given bytes, at any
 //! alignment.
 
@@ -68,40 +68,6 @@ impl CopyKernel {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FillKernel {
-    Memset,
-    /// `rep stosb`, which the kernel's own `clear_user` uses on CPUs with ERMS or FSRS
-    /// (arch/x86/lib/clear_page_64.S).
-    RepStosb,
-}
-
-impl FillKernel {
-    pub fn available() -> Vec<FillKernel> {
-        let mut kernels = vec![FillKernel::Memset];
-        if cfg!(target_arch = "x86_64") {
-            kernels.push(FillKernel::RepStosb);
-        }
-        kernels
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            FillKernel::Memset => "memset",
-            FillKernel::RepStosb => "rep-stosb",
-        }
-    }
-
-    #[inline]
-    pub fn fill(self, to: &mut [u8], byte: u8) {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            FillKernel::RepStosb => x86_64::rep_stosb(to, byte),
-            _ => to.fill(byte),
-        }
-    }
-}
-
 /// A byte of memory: owned, or written by others.
 pub trait Byte {}
 impl Byte for u8 {}
@@ -158,15 +124,6 @@ mod x86_64 {
         unsafe {
             std::arch::asm!("rep movsb", inout("rcx") from.len() => _, inout("rsi") from.as_ptr() => _,
                 inout("rdi") to.as_mut_ptr() => _, options(nostack, preserves_flags));
-        }
-    }
-
-    pub(super) fn rep_stosb(to: &mut [u8], byte: u8) {
-        // SAFETY: the slice has `len` bytes and is ours to write; the direction flag is clear by
-        // the ABI.
-        unsafe {
-            std::arch::asm!("rep stosb", inout("rcx") to.len() => _, inout("rdi") to.as_mut_ptr() => _, in("al") byte,
-                options(nostack, preserves_flags));
         }
     }
 
@@ -276,24 +233,6 @@ mod tests {
                         outside.into_iter().all(|byte| *byte == 0xEE),
                         "{kernel:?} {bytes} {from} {to}"
                     );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_fill_writes_exactly_what_it_is_given_at_any_alignment() {
-        for kernel in FillKernel::available() {
-            for bytes in [0, 1, 31, 63, 64, 65, 255, 4096] {
-                for at in [0, 3, 61] {
-                    let mut filled = vec![0xEE_u8; 5000];
-                    kernel.fill(&mut filled[at..at + bytes], 7);
-                    let wanted = |place: usize| match (at..at + bytes).contains(&place) {
-                        true => 7,
-                        false => 0xEE,
-                    };
-                    let wrong = (0..filled.len()).find(|place| filled[*place] != wanted(*place));
-                    assert_eq!(wrong, None, "{kernel:?} {bytes} at {at}");
                 }
             }
         }

@@ -39,9 +39,8 @@ pub fn system_name() {
     }
 }
 
-pub fn memory_file(bytes: u64, huge: bool) -> Result<File, SysError> {
-    let pages = if huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
-    let fd = rustix::fs::memfd_create(c"daqmeter-copy", MemfdFlags::CLOEXEC | pages);
+pub fn memory_file(bytes: u64) -> Result<File, SysError> {
+    let fd = rustix::fs::memfd_create(c"daqmeter-copy", MemfdFlags::CLOEXEC);
     sized(fd.map_err(failed("memfd_create"))?, bytes)
 }
 
@@ -52,7 +51,7 @@ fn sized(fd: OwnedFd, bytes: u64) -> Result<File, SysError> {
 }
 
 /// Makes a file on huge pages with read and write: an unmounted tmpfs with `huge=always` (`fsopen`,
-/// `fsmount`, Linux 5.2). The file system hugetlbfs, which memory files use, has no `write`.
+/// `fsmount`, Linux 5.2).
 ///
 /// # Errors
 /// EPERM for other users than root.
@@ -68,7 +67,7 @@ pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
     sized(fd.map_err(failed("open a file on tmpfs"))?, bytes)
 }
 
-/// Writes through a mapping, for files without `write` (hugetlbfs).
+/// Writes through a mapping: a way to fill a file other than the measured `write`.
 pub fn fill_by_mapping(file: &File, bytes: &[u8]) -> Result<(), SysError> {
     mapped(file, bytes.len(), |start| {
         // SAFETY: the mapping has as many bytes, and is ours alone.
@@ -131,15 +130,6 @@ pub fn process_write(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets a pipe's capacity; returns the capacity granted.
-///
-/// # Errors
-/// EPERM above `/proc/sys/fs/pipe-max-size` for other users than root.
-pub fn set_pipe_bytes(pipe: &impl AsFd, bytes: usize) -> Result<usize, SysError> {
-    let set = rustix::pipe::fcntl_setpipe_size(pipe, bytes);
-    set.map_err(failed(format!("make a pipe of {bytes} bytes")))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
@@ -148,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_memory_file_keeps_what_is_written() {
-        let file = memory_file(10_000, false).unwrap();
+        let file = memory_file(10_000).unwrap();
         file.write_all_at(b"abc", 9_000).unwrap();
         let mut back = [0; 3];
         file.read_exact_at(&mut back, 9_000).unwrap();

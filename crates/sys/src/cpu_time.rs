@@ -5,8 +5,6 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::host::Files;
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub user_ns: u64,
@@ -75,19 +73,6 @@ fn usage(who: libc::c_int) -> Usage {
         context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
         preemptions: raw.ru_nivcsw as u64,
     }
-}
-
-/// CPU time in nanoseconds of this process' threads whose names begin with `start`: those of a
-/// library that does not report it. Source: the first field of `schedstat`
-/// (Documentation/scheduler/sched-stats.rst).
-pub fn of_threads_named(files: &Files, start: &str) -> u64 {
-    let cpu_ns = |thread: String| {
-        let text = |file: &str| files.text(&format!("proc/self/task/{thread}/{file}"));
-        text("comm").filter(|name| name.starts_with(start))?;
-        text("schedstat")?.split_whitespace().next()?.parse().ok()
-    };
-    let threads = files.names("proc/self/task").into_iter();
-    threads.filter_map(cpu_ns).fold(0, u64::saturating_add)
 }
 
 /// The first line of `/proc/stat`, in nanoseconds (Documentation/filesystems/proc.rst, 1.7).
@@ -253,22 +238,6 @@ mod tests {
             std::hint::black_box(before);
         }
         assert!(times.delay_ns() >= times.delay_ns().map(|_| 0));
-    }
-
-    #[test]
-    fn threads_are_found_by_the_start_of_their_names() {
-        let (_root, files) = crate::host::root_with(&[
-            ("proc/self/task/7/comm", "main\n"),
-            ("proc/self/task/7/schedstat", "100 1 1\n"),
-            ("proc/self/task/8/comm", "rx-0\n"),
-            ("proc/self/task/8/schedstat", "20 1 1\n"),
-            ("proc/self/task/9/comm", "rx-1\n"),
-            ("proc/self/task/9/schedstat", "3 1 1\n"),
-            ("proc/self/task/10/comm", "rx-2\n"),
-            ("proc/self/task/10/schedstat", "x\n"),
-        ]);
-        assert_eq!(of_threads_named(&files, "rx-"), 23);
-        assert_eq!(of_threads_named(&files, "tx-"), 0);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
-//! - [`copies`], [`uring`]: system calls that copy;
+//! - [`copies`]: system calls that copy;
 //! - [`dsa`]: work queues that programs drive themselves.
 //!
 //! Errors carry the call and the errno. Only this crate and `kernels` contain unsafe code.
@@ -44,7 +44,6 @@ pub mod sis8300;
 pub mod symbols;
 pub mod tty;
 pub mod uapi;
-pub mod uring;
 pub mod wait;
 
 use std::io;

@@ -28,21 +28,21 @@ pub const STRUCK_WAIT_USER: u32 = iowr(b's', 2, 8);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegisterAccess {
+struct RegisterAccess {
     /// Word offset (byte offset divided by four).
-    pub offset: u32,
-    pub data: u32,
+    offset: u32,
+    data: u32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IrqWait {
+struct IrqWait {
     /// Limit in milliseconds; 0 waits for ever.
-    pub timeout_ms: u32,
+    timeout_ms: u32,
     /// 0: DAQ done, 1: user.
-    pub kind: u32,
+    kind: u32,
     /// Out: 0 fired, 1 released, 2 timeout, 3 error.
-    pub status: u32,
+    status: u32,
 }
 
 const _: () = assert!(size_of::<RegisterAccess>() == 8 && size_of::<IrqWait>() == 12);

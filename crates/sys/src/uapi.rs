@@ -18,15 +18,7 @@ pub const TRACE_DEVICE: &str = "/dev/daqmeter-trace";
 pub const ANY_CHANNEL: u32 = u32::MAX;
 /// Flushes both buffers before the clock starts ([`Copy::flags`]).
 pub const COLD: u32 = 1;
-/// Region on huge pages only ([`Info::flags`]).
-pub const REGION_HUGE: u32 = 1;
-/// Support for [`COLD`] on this machine ([`Info::flags`]).
-pub const CAN_FLUSH: u32 = 2;
-/// Hardware that can pause the channel ([`Channel::flags`]).
-pub const CHANNEL_PAUSES: u32 = 1;
-pub const CHANNEL_UNORDERED: u32 = 2;
-/// An engine that cannot be stopped is late.
-pub const CHANNEL_STUCK: u32 = 4;
+/// An engine in software ([`Channel::flags`]).
 pub const CHANNEL_SOFTWARE: u32 = 8;
 
 macro_rules! mirrored {

@@ -101,11 +101,6 @@ const BANDWIDTH: Verb = Verb {
 };
 
 pub(super) fn latency(sweep: &Sweep) -> Result<ExitCode, Failure> {
-    if sweep.sampled.classic.is_some() && sweep.request.depth > 1 {
-        return Err(Failure::refused(
-            "--depth: a line of the classic files is one copy, and a call of several blocks is timed as a whole: leave out --depth or --classic",
-        ));
-    }
     let bench = Bench::new(&sweep.sampled.common, 0)?;
     let cpus = sweep.sampled.common.pins();
     sweep.run(&LATENCY, bench, 1, &cpus)

@@ -3,9 +3,8 @@
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
-use daqmeter_sys::memory::DeviceMemory;
 
-use super::mover::{Mover, Side, each};
+use super::mover::{Mover, Pair, Side, each};
 use crate::request::{CopyContext, CopyRequest, Direction};
 
 fn usable_queues() -> Result<Vec<WorkQueue>, String> {
@@ -49,13 +48,13 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
 struct DsaMover {
     queue: WorkQueue,
     bytes: usize,
-    open: Option<(Dsa<DevicePortal>, DeviceMemory, DeviceMemory)>,
+    open: Option<(Dsa<DevicePortal>, Pair)>,
 }
 
 impl DsaMover {
-    fn side(&mut self, side: Side) -> &mut DeviceMemory {
-        let (_, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
-        if side == Side::User { user } else { kernel }
+    fn open(&mut self) -> (&mut Dsa<DevicePortal>, &mut Pair) {
+        let (engine, pair) = self.open.as_mut().expect("prepared before the first copy");
+        (engine, pair)
     }
 }
 
@@ -65,34 +64,28 @@ impl Mover for DsaMover {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let touched = || -> Result<DeviceMemory, Fault> {
-            let mut memory = DeviceMemory::sparse(self.bytes)?;
-            memory.write(0, &vec![0; self.bytes]);
-            Ok(memory)
-        };
-        self.open = Some((Dsa::new(DevicePortal::open(&self.queue)?), touched()?, touched()?));
+        self.open = Some((Dsa::new(DevicePortal::open(&self.queue)?), Pair::new(self.bytes)?));
         Ok(())
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        let (engine, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
-        let (from, to) = if direction == Direction::To { (kernel, user) } else { (user, kernel) };
-        Ok(engine.copy(from, to, self.bytes)?)
+        let bytes = self.bytes;
+        let (engine, pair) = self.open();
+        let (from, to) = pair.ends(direction == Direction::To);
+        Ok(engine.copy(from, to, bytes)?)
     }
 
     fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {
-        self.side(side).write(0, bytes);
+        self.open().1.side(side).write(0, bytes);
         Ok(())
     }
 
     fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
-        self.side(side).read(0, into);
+        self.open().1.side(side).read(0, into);
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Fault> {
-        self.side(Side::User).with_bytes(daqmeter_kernels::copy::flush);
-        self.side(Side::Kernel).with_bytes(daqmeter_kernels::copy::flush);
-        Ok(())
+    fn flush(&mut self) -> Result<bool, Fault> {
+        Ok(self.open().1.flush())
     }
 }

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
-use daqmeter_sys::memory::DeviceMemory;
 
-use super::mover::{Mover, Side};
-use crate::dma_thread::{Engine, Pair, lock};
+use super::mover::{Gate, Mover, Pair, Side, each};
+use crate::dma_thread::{Engine, lock};
 use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
 struct EngineMover {
@@ -18,7 +17,7 @@ struct EngineMover {
     completion: CopyCompletion,
     context: CopyContext,
     pair: Option<Arc<Mutex<Pair>>>,
-    before: (u64, u64, u64, u64),
+    before: (Gate, u64),
     cpus: usize,
 }
 
@@ -31,8 +30,8 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
     let engine = Arc::new(Engine::start(request)?);
     // Counted before the lanes' threads are pinned: all CPUs of the process.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let lane = |lane| -> Box<dyn Mover> {
-        Box::new(EngineMover {
+    each(request, |lane| {
+        Ok(EngineMover {
             lane,
             lanes: request.lanes,
             bytes: request.block_bytes,
@@ -40,11 +39,10 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
             completion: request.completion,
             context: request.context,
             pair: None,
-            before: (0, 0, 0, 0),
+            before: (Gate::default(), 0),
             cpus,
         })
-    };
-    Ok((0..request.lanes).map(lane).collect())
+    })
 }
 
 impl EngineMover {
@@ -53,9 +51,8 @@ impl EngineMover {
         lock(self.pair.as_ref().expect("prepared before the first copy"))
     }
 
-    fn now(&self) -> (u64, u64, u64, u64) {
-        let (high_ns, low_ns, windows) = self.engine.gate();
-        (high_ns, low_ns, windows, self.engine.copies(self.lane % self.engine.channels()))
+    fn now(&self) -> (Gate, u64) {
+        (self.engine.gate(), self.engine.copies(self.lane % self.engine.channels()))
     }
 }
 
@@ -70,12 +67,7 @@ impl Mover for EngineMover {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let memory = || -> Result<DeviceMemory, Fault> {
-            let mut memory = DeviceMemory::sparse(self.bytes)?;
-            memory.write(0, &vec![0; self.bytes]);
-            Ok(memory)
-        };
-        let pair = Arc::new(Mutex::new(Pair { user: memory()?, kernel: memory()? }));
+        let pair = Arc::new(Mutex::new(Pair::new(self.bytes)?));
         self.engine.register(self.lane, pair.clone());
         self.pair = Some(pair);
         Ok(())
@@ -97,15 +89,8 @@ impl Mover for EngineMover {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Fault> {
-        let pair = self.pair();
-        if pair.user.with_bytes(daqmeter_kernels::copy::flush)
-            && pair.kernel.with_bytes(daqmeter_kernels::copy::flush)
-        {
-            Ok(())
-        } else {
-            Err(super::mover::not_flushed())
-        }
+    fn flush(&mut self) -> Result<bool, Fault> {
+        Ok(self.pair().flush())
     }
 
     fn begin(&mut self) {
@@ -113,18 +98,12 @@ impl Mover for EngineMover {
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let ((high, low, windows, copies), before) = (self.now(), self.before);
-        let mut counters =
-            vec![Counter::count(format!("copies of lane {}", self.lane), copies - before.3)];
+        let ((gate, copies), (gate_before, copies_before)) = (self.now(), self.before);
+        let name = format!("copies of lane {}", self.lane);
+        let mut counters = vec![Counter::count(name, copies - copies_before)];
         // The gate belongs to the engine, so only the first lane counts it.
         if self.context == CopyContext::Priority && self.lane == 0 {
-            let ns = |name: &str, value: u64| Counter {
-                unit: "ns".into(),
-                ..Counter::count(name, value)
-            };
-            counters.push(ns("gate-high", high - before.0));
-            counters.push(ns("gate-low", low - before.1));
-            counters.push(Counter::count("gate-windows", windows - before.2));
+            counters.extend(gate.counters_since(gate_before).into_iter().flatten());
         }
         counters
     }

@@ -6,7 +6,7 @@ use daqmeter_kernels::copy::{CopyKernel, flush};
 use daqmeter_sys::copies::{process_read, process_write};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::mover::{Mover, Side, each, not_flushed};
+use super::mover::{Mover, Side, each};
 use crate::request::{CopyPath, CopyRequest, Direction};
 
 #[derive(Clone, Copy)]
@@ -109,9 +109,9 @@ impl Mover for LocalMover {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Fault> {
+    fn flush(&mut self) -> Result<bool, Fault> {
         let (user, kernel) = self.sides();
-        if flush(user) && flush(kernel) { Ok(()) } else { Err(not_flushed()) }
+        Ok(flush(user) && flush(kernel))
     }
 
     fn is_system_call(&self) -> bool {

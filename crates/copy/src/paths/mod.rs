@@ -9,8 +9,6 @@ mod file;
 mod local;
 mod module;
 mod mover;
-mod stream;
-mod uring;
 
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_kernels::copy::CopyKernel;
@@ -18,7 +16,9 @@ use daqmeter_kernels::copy::CopyKernel;
 use crate::request::{CopyContext, CopyPath, CopyRequest};
 
 pub(crate) use module::{provider, waiver as module_waiver};
-pub(crate) use mover::{Mover, Side};
+#[cfg(test)]
+pub(crate) use mover::Side;
+pub(crate) use mover::{Gate, Mover, Pair};
 
 type Make = fn(&CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>;
 type Probe = fn(CopyPath) -> Availability;
@@ -29,12 +29,7 @@ impl CopyPath {
         match self {
             CopyPath::Pread => (file::lanes, ready),
             CopyPath::TmpfsHuge => (file::lanes, |_| file::probe_tmpfs()),
-            CopyPath::Hugetlb => (file::lanes, |_| file::probe_hugetlb()),
-            CopyPath::DevZero => (file::lanes, |_| file::probe_zeros()),
-            CopyPath::Pipe => (stream::pipe, ready),
-            CopyPath::Unix => (stream::unix, ready),
             CopyPath::ProcessVm => (local::process_vm, |_| local::probe_process_vm()),
-            CopyPath::IoUring | CopyPath::IoUringFixed => (uring::lanes, |_| uring::probe()),
             CopyPath::Memcpy
             | CopyPath::RepMovsb
             | CopyPath::Avx2

@@ -11,7 +11,7 @@ use daqmeter_sys::uapi::{
     ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text,
 };
 
-use super::mover::{Mover, Side};
+use super::mover::{Gate, Mover, Side, each, ns};
 use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
 /// Device with a policy in force, which belongs to this open file. The channels go back to the
@@ -70,27 +70,6 @@ fn policy_of(request: &CopyRequest) -> Policy {
         quantum_ns: request.quantum_ns,
         window_ns: request.window_ns,
         ..policy
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Gate {
-    high_ns: u64,
-    low_ns: u64,
-    windows: u64,
-}
-
-impl Gate {
-    /// Returns the increase of the counters since `before`, or `None` if they began again
-    /// meanwhile.
-    fn counters_since(self, before: Gate) -> Option<[Counter; 3]> {
-        let ns =
-            |name: &str, value: u64| Counter { unit: "ns".into(), ..Counter::count(name, value) };
-        Some([
-            ns("gate-high", self.high_ns.checked_sub(before.high_ns)?),
-            ns("gate-low", self.low_ns.checked_sub(before.low_ns)?),
-            Counter::count("gate-windows", self.windows.checked_sub(before.windows)?),
-        ])
     }
 }
 
@@ -171,7 +150,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
             request.lanes, request.block_bytes, info.region_bytes
         )));
     }
-    let lane = |lane: usize| -> Box<dyn Mover> {
+    each(request, |lane| {
         let channel = match request.context {
             CopyContext::Exclusive | CopyContext::Priority => {
                 u32::try_from(lane).unwrap_or(0) % info.channels.max(1)
@@ -187,7 +166,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
             channel,
             ..Copy::default()
         };
-        Box::new(ModuleMover {
+        Ok(ModuleMover {
             lane,
             service: service.clone(),
             copy,
@@ -197,8 +176,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
             spent: Spent::default(),
             gate: None,
         })
-    };
-    Ok((0..request.lanes).map(lane).collect())
+    })
 }
 
 fn policy_number(context: CopyContext) -> u32 {
@@ -289,8 +267,8 @@ impl Mover for ModuleMover {
     }
 
     /// The module flushes, between pinning and its clock.
-    fn flush(&mut self) -> Result<(), Fault> {
-        Ok(())
+    fn flush(&mut self) -> Result<bool, Fault> {
+        Ok(true)
     }
 
     fn device_time(&self) -> Option<DeviceTime> {
@@ -303,8 +281,6 @@ impl Mover for ModuleMover {
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let ns =
-            |name: &str, value: u64| Counter { unit: "ns".into(), ..Counter::count(name, value) };
         let mut counters = vec![Counter::count("segments", self.spent.segments)];
         if self.copy.by == 1 {
             counters.push(ns("pin", self.spent.pin_ns));
@@ -348,14 +324,6 @@ mod tests {
         assert!(same_policy(7, &copy(0, 0)).is_ok(), "the CPU has no channels");
         let fault = same_policy(7, &copy(1, 9)).unwrap_err().0;
         assert!(fault.contains("policy 9, measured is policy 7"), "{fault}");
-    }
-
-    #[test]
-    fn a_gate_that_began_again_has_no_counters_and_panics_nowhere() {
-        let gate = |high_ns, low_ns, windows| Gate { high_ns, low_ns, windows };
-        let counters = gate(60, 90, 3).counters_since(gate(20, 30, 1)).unwrap();
-        assert_eq!(counters.map(|counter| counter.value), [40.0, 60.0, 2.0]);
-        assert!(gate(5, 90, 3).counters_since(gate(20, 30, 1)).is_none());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Interface between a way to copy and the engine.
 
 use daqmeter_harness::{DeviceTime, Fault};
+use daqmeter_kernels::copy::flush;
 use daqmeter_record::Counter;
+use daqmeter_sys::memory::DeviceMemory;
 
 use crate::request::{CopyRequest, Direction};
 
@@ -33,27 +35,8 @@ pub(crate) trait Mover: Send {
 
     fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault>;
 
-    fn blocks(&self) -> usize {
-        1
-    }
-
-    /// True if the kernel clears the user's side instead of copying to it. The other side is then
-    /// zeros and cannot be filled.
-    fn is_clearing(&self) -> bool {
-        false
-    }
-
-    fn is_consumed(&self) -> bool {
-        false
-    }
-
-    /// Prepares the next operation in that direction, outside the clock.
-    fn before_copy(&mut self, _direction: Direction) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    /// Flushes both sides from the caches as far as a program can; `None` when it cannot.
-    fn flush(&mut self) -> Result<(), Fault>;
+    /// Flushes both sides from the caches. Returns false on a CPU without an instruction for that.
+    fn flush(&mut self) -> Result<bool, Fault>;
 
     /// Time and length of the last copy as the other side reports them.
     fn device_time(&self) -> Option<DeviceTime> {
@@ -87,8 +70,71 @@ pub(super) fn each<M: Mover + 'static>(
     (0..request.lanes).map(|lane| Ok(Box::new(make(lane)?) as Box<dyn Mover>)).collect()
 }
 
-pub(super) fn not_flushed() -> Fault {
-    Fault::new(
-        "this CPU has no instruction with which a program empties its caches: leave from_nc, to_nc and both_nc out of --operations",
-    )
+/// Memory of a lane's two sides for an engine that copies between them.
+pub(crate) struct Pair {
+    pub(crate) user: DeviceMemory,
+    pub(crate) kernel: DeviceMemory,
+}
+
+impl Pair {
+    /// Allocates and touches both sides.
+    pub(crate) fn new(bytes: usize) -> Result<Pair, Fault> {
+        let touched = || -> Result<DeviceMemory, Fault> {
+            let mut memory = DeviceMemory::sparse(bytes)?;
+            memory.write(0, &vec![0; bytes]);
+            Ok(memory)
+        };
+        Ok(Pair { user: touched()?, kernel: touched()? })
+    }
+
+    pub(crate) fn side(&mut self, side: Side) -> &mut DeviceMemory {
+        if side == Side::User { &mut self.user } else { &mut self.kernel }
+    }
+
+    /// Returns the source and the destination of a copy.
+    pub(crate) fn ends(&mut self, to_user: bool) -> (&mut DeviceMemory, &mut DeviceMemory) {
+        let Pair { user, kernel } = self;
+        if to_user { (kernel, user) } else { (user, kernel) }
+    }
+
+    pub(super) fn flush(&self) -> bool {
+        self.user.with_bytes(flush) && self.kernel.with_bytes(flush)
+    }
+}
+
+/// Times of a priority gate and its number of windows, since the engine started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gate {
+    pub(crate) high_ns: u64,
+    pub(crate) low_ns: u64,
+    pub(crate) windows: u64,
+}
+
+impl Gate {
+    /// Returns the increase of the counters since `before`, or `None` if they began again
+    /// meanwhile.
+    pub(super) fn counters_since(self, before: Gate) -> Option<[Counter; 3]> {
+        Some([
+            ns("gate-high", self.high_ns.checked_sub(before.high_ns)?),
+            ns("gate-low", self.low_ns.checked_sub(before.low_ns)?),
+            Counter::count("gate-windows", self.windows.checked_sub(before.windows)?),
+        ])
+    }
+}
+
+pub(super) fn ns(name: &str, value: u64) -> Counter {
+    Counter { unit: "ns".into(), ..Counter::count(name, value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_that_began_again_has_no_counters_and_panics_nowhere() {
+        let gate = |high_ns, low_ns, windows| Gate { high_ns, low_ns, windows };
+        let counters = gate(60, 90, 3).counters_since(gate(20, 30, 1)).unwrap();
+        assert_eq!(counters.map(|counter| counter.value), [40.0, 60.0, 2.0]);
+        assert!(gate(5, 90, 3).counters_since(gate(20, 30, 1)).is_none());
+    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::uapi::TraceRecord;
 
-pub const FILES: [&str; 4] =
+pub(super) const FILES: [&str; 4] =
     ["mem_trace_from.dat", "mem_trace_to.dat", "__mem_trace_from.dat", "__mem_trace_to.dat"];
 
 pub(super) fn classic_line(record: &TraceRecord) -> String {

@@ -10,8 +10,8 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::uapi::{TraceInfo, TraceRecord, text};
 
-use files::classic_line;
-pub use files::{FILES, TraceFile, operation_of};
+use files::{FILES, classic_line};
+pub use files::{TraceFile, operation_of};
 pub use process_io::{ProcessIo, proc_counters, sampled};
 
 pub const OPERATIONS: [&str; 4] =

@@ -24,7 +24,7 @@ const INLINE_FROM: u16 = 2;
 const INLINE_TO: u16 = 3;
 
 pub(crate) fn known_calls() {
-    let file = memory_file(65_536, false).unwrap();
+    let file = memory_file(65_536).unwrap();
     let (written, mut read) = (vec![1; WRITTEN], vec![0; READ]);
     for _ in 0..CALLS {
         // nanosleep with an invalid time: 16 bytes from the user, and no sleep.
