@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn every_point_is_held_against_a_plain_copy_of_as_many_bytes() {
-        let limits = Limits::shared(std::time::Duration::from_micros(200));
+        let limits = Limits::new(std::time::Duration::from_micros(200));
         let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
         let record = measure(
             &CopyRequest::example().job().unwrap(),
