@@ -23,28 +23,16 @@ struct Moment {
 pub(crate) struct Account {
     times: ThreadTimes,
     begin: Moment,
-    input_ns: u64,
-    output_ns: u64,
-    due_ns: u64,
-    due_cpu_ns: u64,
     /// CPU time and run-queue delay within the waits.
     waiting: Moment,
-    pub(crate) blocks: u64,
+    /// The thread with its waits and blocks up to now.
+    pub(crate) thread: PathThread,
 }
 
 impl Account {
-    pub(crate) fn begin() -> Account {
+    pub(crate) fn begin(thread: PathThread) -> Account {
         let times = ThreadTimes::of_this_thread();
-        Account {
-            begin: moment(&times),
-            times,
-            input_ns: 0,
-            output_ns: 0,
-            due_ns: 0,
-            due_cpu_ns: 0,
-            waiting: Moment::default(),
-            blocks: 0,
-        }
+        Account { begin: moment(&times), times, waiting: Moment::default(), thread }
     }
 
     pub(crate) fn wait<T>(&mut self, side: Side, work: impl FnOnce() -> T) -> T {
@@ -52,11 +40,11 @@ impl Account {
         let done = work();
         let passed = moment(&self.times).since(before);
         match side {
-            Side::Input => self.input_ns += passed.wall_ns,
-            Side::Output => self.output_ns += passed.wall_ns,
+            Side::Input => self.thread.input_ns += passed.wall_ns,
+            Side::Output => self.thread.output_ns += passed.wall_ns,
             Side::Due => {
-                self.due_ns += passed.wall_ns;
-                self.due_cpu_ns += passed.cpu_ns;
+                self.thread.due_ns += passed.wall_ns;
+                self.thread.due_cpu_ns += passed.cpu_ns;
             }
         }
         self.waiting.cpu_ns += passed.cpu_ns;
@@ -65,20 +53,8 @@ impl Account {
         done
     }
 
-    pub(crate) fn end(&self, thread: PathThread) -> PathThread {
-        let all = moment(&self.times).since(self.begin);
-        shares(
-            all,
-            self.waiting,
-            PathThread {
-                blocks: self.blocks,
-                input_ns: self.input_ns,
-                output_ns: self.output_ns,
-                due_ns: self.due_ns,
-                due_cpu_ns: self.due_cpu_ns,
-                ..thread
-            },
-        )
+    pub(crate) fn end(self) -> PathThread {
+        shares(moment(&self.times).since(self.begin), self.waiting, self.thread)
     }
 }
 
@@ -143,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_wait_is_booked_on_its_side() {
-        let mut account = Account::begin();
+        let mut account = Account::begin(PathThread::default());
         let until_ns = monotonic_ns() + 2_000_000;
         account.wait(Side::Output, || while monotonic_ns() < until_ns {});
-        let thread = account.end(PathThread::default());
+        let thread = account.end();
         assert!(thread.output_ns >= 1_900_000 && thread.input_ns == 0);
         assert!(thread.output_ns <= thread.wall_ns);
     }

@@ -49,7 +49,7 @@ impl FromCard {
                 || monotonic_ns() > late_ns && is_idle()
         };
         let done = self.reader.read(&quit);
-        account.blocks = done.stats.blocks;
+        account.thread.blocks = done.stats.blocks;
         self.done = Some(done);
         if !self.reader.has_begun() {
             // It was stopped before its receiver had come, which would retry for seconds.
@@ -63,7 +63,7 @@ impl IntoReceiver {
         let failed = &self.failed;
         let quit = || failed.load(Ordering::Relaxed) || shared.is_over.load(Ordering::Relaxed);
         let done = self.receiving.receive(failed, &quit)?;
-        account.blocks = done.0.pages;
+        account.thread.blocks = done.0.pages;
         self.done = Some(done);
         Ok(())
     }

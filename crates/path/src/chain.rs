@@ -21,7 +21,7 @@ use crate::expected::expected;
 use crate::kinds::SourceKind;
 use crate::outcome::{Ended, ended};
 use crate::ring::{Blocks, Inlet, link};
-use crate::shared::{How, Shared, Sums};
+use crate::shared::{How, Shared, Sums, time_ns};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::stages::work;
@@ -325,16 +325,9 @@ impl Chain {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time in nanoseconds; the slowest trigger comes in three hours"
-)]
 fn patience_ns(path: &Path) -> u64 {
     match path.source.kind {
-        SourceKind::Digitizer { trigger: Some(hz), .. } => {
-            GRACE_NS + (TRIGGERS / hz.0 * 1e9) as u64
-        }
+        SourceKind::Digitizer { trigger: Some(hz), .. } => GRACE_NS + time_ns(TRIGGERS / hz.0),
         _ => GRACE_NS,
     }
 }
@@ -367,7 +360,14 @@ fn build(
     building.begin(0, &path.source.name);
     let streams = sources.len();
     for (at, (name, source)) in sources.into_iter().enumerate() {
-        let from = FromSource::new(source, at, path.block_bytes, first_keys[at]);
+        let from = FromSource {
+            source,
+            stream: at,
+            block_bytes: path.block_bytes,
+            first_key: first_keys[at],
+            issued: 0,
+            lost: 0,
+        };
         let cpu = cpu(&path.source.cpus, at);
         building.push(name, Role::Source(from), cpu, None, change(0));
         building.open.push(at);
@@ -417,7 +417,7 @@ impl Life {
     }
 
     pub(crate) fn work(mut self) {
-        let mut account = Account::begin();
+        let mut account = Account::begin(self.worker.thread.clone());
         let (worker, shared) = (&mut self.worker, &self.shared);
         let ran = catch_unwind(AssertUnwindSafe(|| worker.run(shared, &mut account)));
         let fault = match ran {
@@ -428,7 +428,7 @@ impl Life {
                 self.worker.thread.name
             ))),
         };
-        let thread = self.worker.accounted(&account);
+        let thread = self.worker.accounted(account.end());
         self.finish(thread, fault);
     }
 

@@ -39,8 +39,10 @@ pub(crate) struct Filled {
 
 /// Fills blocks, always whole ones.
 pub(crate) trait Source: Send {
-    /// Allocates and opens its resources, in the thread that uses it.
-    fn prepare(&mut self) -> Result<(), Fault>;
+    /// Opens its device, in the thread that uses it.
+    fn prepare(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
 
     fn heed(&mut self, _stop: &StopFlag) {}
 

@@ -20,7 +20,7 @@ use crate::lanes::{self, ReadOut, Says};
 use crate::links::{Leaves, links};
 use crate::live::{Came, Live};
 use crate::outcome::Ended;
-use crate::shared::How;
+use crate::shared::{How, time_ns};
 
 /// A path that is run from its source to its sink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -220,15 +220,9 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         let problem = "is true, but a path loses nothing without a rate: give it one";
         return wrong("lossy", problem.into());
     }
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "at most a day in nanoseconds"
-    )]
-    let time_ns = (request.seconds * 1e9) as u64;
     let how = How {
-        time_ns,
-        most_blocks: request.blocks.unwrap_or(u64::MAX),
+        time_ns: time_ns(request.seconds),
+        most_blocks: request.blocks,
         rate_hz,
         lossless: path.lossless && !request.lossy,
         slowed: request.slower.clone(),

@@ -58,10 +58,10 @@ fn chosen(path: &Path, rate_hz: Option<f64>) -> Result<Chosen, Fault> {
 
 pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let scenario = chosen(path, how.rate_hz)?.load()?;
-    let triggers = Some(how.most_blocks).filter(|&most| most < u64::MAX);
     let time = Duration::from_nanos(how.time_ns);
     let experiment = how.is_watched.then(|| experiment(how));
-    let chain = Chain::open(&scenario, path.sink.threads, time, triggers, experiment.as_ref())?;
+    let chain =
+        Chain::open(&scenario, path.sink.threads, time, how.most_blocks, experiment.as_ref())?;
     let live = Live { scenario: chain.scenario, card: chain.card, failed: Arc::default() };
     let readers = chain.readers.into_iter().map(|reader| FromCard {
         reader,

@@ -226,7 +226,6 @@ mod tests {
         PathShape {
             block_bytes: 65_536,
             buffers: 8,
-            lossless: true,
             rows: ["memory", "copy memcpy", "read"].map(row).into(),
             ..PathShape::default()
         }

@@ -101,11 +101,9 @@ struct Place {
     cpus: Vec<u32>,
 }
 
-/// A table's key and the problem with it.
-type Wrong = (&'static str, String);
-
-fn wrong<T>(key: &'static str, problem: impl Display) -> Result<T, Wrong> {
-    Err((key, problem.to_string()))
+/// Refuses the value of a table's key.
+fn wrong<T>(key: &str, problem: impl Display) -> Result<T, String> {
+    Err(format!("{key}: {problem}"))
 }
 
 impl Path {
@@ -116,8 +114,7 @@ impl Path {
     }
 
     /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
-    /// `stage.1.threads=2`. Fields are `block`, `buffers`, `rate`, `lossless`, `pages`, and those
-    /// of a source, a stage or a sink.
+    /// `stage.1.threads=2`.
     pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
         let text = SHIPPED_PATHS.get(name_or_path).map_err(PathError)?;
         let table: Table = text.parse().map_err(PathError)?;
@@ -153,36 +150,33 @@ fn set(file: &mut Table, setting: &str) -> Result<(), String> {
     let read = toml::from_str::<Table>(&format!("value = {value}"));
     let read = read.ok().and_then(|mut table| table.remove("value"));
     let value = read.unwrap_or_else(|| Value::String(value.to_owned()));
-    let (table, field) = match name.split('.').collect::<Vec<_>>()[..] {
-        [field @ ("block" | "buffers" | "rate" | "lossless" | "pages")] => (Some(file), field),
-        [part @ ("source" | "sink"), field] => {
-            (file.get_mut(part).and_then(Value::as_table_mut), field)
-        }
-        ["stage", number, field] => {
+    let (place, field) = name.rsplit_once('.').unwrap_or(("", name));
+    let table = match place.split_once('.') {
+        None if place.is_empty() => Some(file),
+        None => file.get_mut(place).and_then(Value::as_table_mut),
+        Some((part, number)) => {
             let at = number.parse::<usize>().ok().and_then(|at| at.checked_sub(1));
-            let stages = file.get_mut("stage").and_then(Value::as_array_mut);
-            let stage = at.zip(stages).and_then(|(at, stages)| stages.get_mut(at));
-            (stage.and_then(Value::as_table_mut), field)
-        }
-        _ => {
-            return Err("there is no such field; block, buffers, rate, lossless, pages, source.FIELD, stage.1.FIELD or sink.FIELD is wanted".to_owned());
+            let parts = file.get_mut(part).and_then(Value::as_array_mut);
+            at.zip(parts).and_then(|(at, parts)| parts.get_mut(at)?.as_table_mut())
         }
     };
-    let Some(table) = table else {
-        return Err(format!("there is no {}", name.rsplit_once('.').unwrap_or_default().0));
-    };
+    let table = table.ok_or_else(|| format!("there is no {place}"))?;
     table.insert(field.to_owned(), value);
     Ok(())
 }
 
-/// Reads a value; the error names its key and the nearest name for an unknown one.
-fn fields<T: DeserializeOwned>(value: Value) -> Result<T, (String, String)> {
+/// Reads a value; the error names its key and the nearest name for an unknown one. A key that is the
+/// name of the element's kind is left out.
+fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let message = error.inner().message().replace('\n', " ");
+        let problem = format!("{message}{}", nearest_of(&message));
         let key = error.path().iter().next_back().map(ToString::to_string);
-        let key = key.filter(|key| key != "?").unwrap_or_default();
-        let hint = nearest_of(&message);
-        (key, format!("{message}{hint}"))
+        match key.filter(|key| !["?", ".", "", kind].contains(&key.as_str())) {
+            Some(key) => format!("{key}: {problem}"),
+            None if message.starts_with("unknown variant") => format!("kind: {problem}"),
+            None => problem,
+        }
     })
 }
 
@@ -192,66 +186,49 @@ fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), 
         return Err("needs a `kind`".to_owned());
     };
     let Value::String(name) = kind else {
-        return Err("kind: a name is wanted".to_owned());
+        return wrong("kind", "a name is wanted");
     };
     let of_place = ["threads", "cpus"].into_iter();
     let place: Table =
         of_place.filter_map(|field| Some((field.to_owned(), table.remove(field)?))).collect();
-    let text = |(key, problem): (String, String)| match key.is_empty() || key == name {
-        true if problem.starts_with("unknown variant") => format!("kind: {problem}"),
-        true => problem,
-        false => format!("{key}: {problem}"),
-    };
-    let place = fields(place.into()).map_err(text)?;
+    let place = fields(place.into(), &name)?;
     // The kind is the name of a variant, and the rest its content: so errors have the key, which
     // serde's internal tags lose.
     let value = Table::from_iter([(name.clone(), table.into())]);
-    let kind = fields(value.into()).map_err(text)?;
+    let kind = fields(value.into(), &name)?;
     Ok((name, kind, place))
 }
 
 fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> {
-    let named = |(key, problem): (String, String)| match key.as_str() {
-        "" | "." => problem,
-        key => format!("{key}: {problem}"),
-    };
-    let file: PathFile = fields(table.into()).map_err(named)?;
+    let file: PathFile = fields(table.into(), "")?;
     let at = |what: &str| {
         let what = what.to_owned();
-        move |(key, problem): Wrong| format!("{what}: {key}: {problem}")
+        move |problem: String| format!("{what}: {problem}")
     };
-    let own = |(key, problem): Wrong| format!("{key}: {problem}");
-    within("block", file.block.0, BLOCK_BYTES).map_err(own)?;
+    within("block", file.block.0, BLOCK_BYTES)?;
     let block_bytes = file.block.0;
     if !block_bytes.is_multiple_of(64) {
-        return Err(format!("block: is {block_bytes}; whole cache lines of 64 bytes are wanted"));
+        let problem = format!("is {block_bytes}; whole cache lines of 64 bytes are wanted");
+        return wrong("block", problem);
     }
     let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);
-    within("buffers", buffers, 1..=MAX_BUFFERS).map_err(own)?;
-    if file.stage.len() > MAX_STAGES {
-        return Err(format!("stage: at most {MAX_STAGES} stages"));
-    }
-    let (name, kind, place) =
-        element(file.source).map_err(|problem| format!("source: {problem}"))?;
-    let (source, mut flow) = source(&name, kind, place, block_bytes).map_err(at("source"))?;
+    within("buffers", buffers, 1..=MAX_BUFFERS)?;
+    within("stage", file.stage.len(), 0..=MAX_STAGES)?;
+    let (source, mut flow) = source(file.source, block_bytes).map_err(at("source"))?;
+    let given = [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())];
     if flow.live.is_some()
-        && let Some(key) =
-            [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
-                .into_iter()
-                .find_map(|(key, is_given)| is_given.then_some(key))
+        && let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given)
     {
-        return Err(format!(
-            "{key}: a card that is read out has its scenario's ring and BUSY instead: leave the field out"
-        ));
+        return wrong(
+            key,
+            "a card that is read out has its scenario's ring and BUSY instead: leave the field out",
+        );
     }
     let mut stages = Vec::new();
     for (number, table) in (1..).zip(file.stage) {
-        let what = format!("stage {number}");
-        let (name, kind, place) = element(table).map_err(|problem| format!("{what}: {problem}"))?;
-        stages.push(stage(&name, kind, place, &mut flow).map_err(at(&what))?);
+        stages.push(stage(table, &mut flow).map_err(at(&format!("stage {number}")))?);
     }
-    let (name, kind, place) = element(file.sink).map_err(|problem| format!("sink: {problem}"))?;
-    let sink = sink(&name, kind, place, &mut flow).map_err(at("sink"))?;
+    let sink = sink(file.sink, &mut flow).map_err(at("sink"))?;
     let due_bytes = match &flow.live {
         Some(scenario) => scenario.event_bytes(),
         None => block_bytes as f64,
@@ -276,7 +253,10 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> 
             None | Some("transparent") => Pages::Transparent,
             Some("huge") => Pages::HugeTlb,
             Some(other) => {
-                return Err(format!("pages: is `{other}`; base, transparent or huge is wanted"));
+                return wrong(
+                    "pages",
+                    format!("is `{other}`; base, transparent or huge is wanted"),
+                );
             }
         },
         digest: digest(&text.text),
@@ -322,7 +302,7 @@ impl Flow {
     }
 
     /// Refuses blocks of another unit. Bytes may be anything.
-    fn takes(&self, wanted: Unit) -> Result<(), Wrong> {
+    fn takes(&self, wanted: Unit) -> Result<(), String> {
         match self.unit == wanted || self.unit == BYTES {
             true => Ok(()),
             false => wrong("kind", format!("takes {wanted}, but {} come", self.unit)),
@@ -336,7 +316,7 @@ impl Flow {
         kind: K,
         threads: usize,
         place: Place,
-    ) -> Result<Element<K>, Wrong> {
+    ) -> Result<Element<K>, String> {
         Problem::unless_cpus_exist("cpus", &place.cpus).map_err(of_request)?;
         let (out_bytes, unit) = (self.bytes, self.unit);
         Ok(Element { kind, name, threads, cpus: place.cpus, out_bytes, unit })
@@ -344,16 +324,12 @@ impl Flow {
 }
 
 /// A problem with a field that has the same name in the engine's request.
-fn of_request(Problem { name, text }: Problem) -> Wrong {
-    (name, text)
+fn of_request(Problem { name, text }: Problem) -> String {
+    format!("{name}: {text}")
 }
 
-fn source(
-    name: &str,
-    mut kind: SourceKind,
-    place: Place,
-    block_bytes: usize,
-) -> Result<(Element<SourceKind>, Flow), Wrong> {
+fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), String> {
+    let (name, mut kind, place) = element::<SourceKind>(table)?;
     let (mut unit, mut threads) = (BYTES, 1);
     let (mut scenario, mut live, mut out_bytes) = (None, None, block_bytes);
     match &mut kind {
@@ -414,19 +390,19 @@ fn source(
     }
     let names = BTreeMap::new();
     let mut flow = Flow { bytes: out_bytes, unit, threads, scenario, live, names };
-    let own = flow.name(name);
+    let own = flow.name(&name);
     let source = flow.next(own, kind, threads, place)?;
     Ok((source, flow))
 }
 
 /// Checks a span, and rounds it to whole blocks.
-fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), Wrong> {
+fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), String> {
     within("span", span.0, SPAN_BYTES)?;
     span.0 = span.0.max(block_bytes) / block_bytes * block_bytes;
     Ok(())
 }
 
-fn boards(devices: &[String]) -> Result<Vec<String>, Wrong> {
+fn boards(devices: &[String]) -> Result<Vec<String>, String> {
     let mut boards = Vec::new();
     for device in devices {
         boards.extend(devices::expand(device).or_else(|problem| wrong("devices", problem))?);
@@ -441,12 +417,12 @@ fn boards(devices: &[String]) -> Result<Vec<String>, Wrong> {
     }
 }
 
-fn loaded(scenario: &str) -> Result<Scenario, Wrong> {
+fn loaded(scenario: &str) -> Result<Scenario, String> {
     Scenario::load(scenario).or_else(|error| wrong("scenario", error))
 }
 
 /// A card and its publisher work in the threads of their reader.
-fn without_thread(place: &Place) -> Result<(), Wrong> {
+fn without_thread(place: &Place) -> Result<(), String> {
     match (&place.threads, place.cpus.is_empty()) {
         (Some(_), _) => wrong("threads", IN_TO_HOST),
         (None, false) => wrong("cpus", IN_TO_HOST),
@@ -454,13 +430,9 @@ fn without_thread(place: &Place) -> Result<(), Wrong> {
     }
 }
 
-fn stage(
-    name: &str,
-    mut kind: StageKind,
-    place: Place,
-    flow: &mut Flow,
-) -> Result<Element<StageKind>, Wrong> {
-    let own = flow.name(name);
+fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
+    let (name, mut kind, place) = element::<StageKind>(table)?;
+    let own = flow.name(&name);
     if let Some(scenario) = &flow.live {
         let threads = match (flow.unit, &kind) {
             (RING, StageKind::ToHost {}) => {
@@ -473,7 +445,7 @@ fn stage(
                 channels
             }
             (PAGES, StageKind::Tcp { congestion: None } | StageKind::Zenoh {}) => {
-                transport::named(name).or_else(|error| wrong("kind", error))?;
+                transport::named(&name).or_else(|error| wrong("kind", error))?;
                 without_thread(&place)?;
                 (flow.unit, flow.bytes) = (SENT, 0);
                 0
@@ -544,17 +516,13 @@ fn stage(
 }
 
 /// Refuses a congestion control that this host's kernel does not have.
-fn known_congestion(name: Option<&String>) -> Result<(), Wrong> {
+fn known_congestion(name: Option<&String>) -> Result<(), String> {
     name.map_or(Ok(()), |name| check_congestion(name))
         .or_else(|problem| wrong("congestion", problem))
 }
 
-fn sink(
-    name: &str,
-    mut kind: SinkKind,
-    place: Place,
-    flow: &mut Flow,
-) -> Result<Element<SinkKind>, Wrong> {
+fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
+    let (name, mut kind, place) = element::<SinkKind>(table)?;
     let most = flow.live.as_ref().map_or(1, |scenario| Chain::parts(scenario).channels);
     let threads = place.threads.unwrap_or(most);
     within("threads", threads, 1..=most)?;
@@ -585,12 +553,12 @@ fn sink(
         }
     }
     // Source and sink may have one name.
-    let is_taken = flow.names.contains_key(name);
-    let own = if is_taken { format!("{name} sink") } else { name.to_owned() };
+    let is_taken = flow.names.contains_key(&name);
+    let own = if is_taken { format!("{name} sink") } else { name };
     flow.next(own, kind, threads, place)
 }
 
-fn is_address(to: &str) -> Result<(), Wrong> {
+fn is_address(to: &str) -> Result<(), String> {
     let is_address = to.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
@@ -600,7 +568,7 @@ fn is_address(to: &str) -> Result<(), Wrong> {
     }
 }
 
-fn within(key: &'static str, value: usize, bounds: RangeInclusive<usize>) -> Result<(), Wrong> {
+fn within(key: &str, value: usize, bounds: RangeInclusive<usize>) -> Result<(), String> {
     if bounds.contains(&value) {
         return Ok(());
     }
@@ -636,7 +604,8 @@ mod tests {
     fn what_does_not_fit_names_the_setting_or_the_table_and_key() {
         for (setting, wanted) in [
             ("block", "with `block`: FIELD=VALUE is wanted"),
-            ("speed=3", "with `speed=3`: there is no such field"),
+            ("speed=3", "felix-card: speed: unknown field `speed`"),
+            ("front.speed=3", "with `front.speed=3`: there is no front"),
             ("stage.9.threads=2", "there is no stage.9"),
             ("stage.0.threads=2", "there is no stage.0"),
             ("buffers=many", "felix-card: buffers: invalid type"),

@@ -3,7 +3,9 @@
 
 mod request;
 
-use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally};
+use daqmeter_harness::{
+    Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally, TomlText,
+};
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::chain::{Chain, filling_of, lost_or_stopped, observed};
 use daqmeter_readout::search::Observation;
@@ -17,7 +19,7 @@ pub use self::request::{ReadoutRequest, Receivers};
 use crate::definition::Path;
 use crate::lanes::{self, ReadOut, Says};
 use crate::live::Came;
-use crate::shared::How;
+use crate::shared::{How, time_ns};
 
 /// Largest migration cost: with more, no task would ever be moved.
 const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
@@ -92,11 +94,12 @@ pub fn observation(record: &RunRecord) -> Observation {
 }
 
 fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
-    let text = text(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
-    Path::parse(&text, "readout").map_err(|error| Fault::new(error.to_string()))
+    let table = table(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
+    let path = Path::of(table, &TomlText::new("readout", ""), &[]);
+    path.map_err(|error| Fault::new(error.to_string()))
 }
 
-fn text(request: &ReadoutRequest, scenario: &Scenario) -> Result<String, toml::ser::Error> {
+fn table(request: &ReadoutRequest, scenario: &Scenario) -> Result<Table, toml::ser::Error> {
     let of_kind = |kind: &str| Table::from_iter([("kind".to_owned(), Value::from(kind))]);
     // The path has its own rate and stage behind `to-host`.
     let chosen = Chosen { rate_hz: None, transport: None, ..request.chosen.clone() };
@@ -110,33 +113,22 @@ fn text(request: &ReadoutRequest, scenario: &Scenario) -> Result<String, toml::s
         sink.insert("threads".to_owned(), receivers.into());
     }
     let stages = [of_kind("to-host"), of_kind(&scenario.publish.transport)];
-    let file = Table::from_iter([
+    Ok(Table::from_iter([
         ("title".to_owned(), "a card that is read out".into()),
         ("block".to_owned(), scenario.card.block.0.to_string().into()),
         ("source".to_owned(), source.into()),
         ("stage".to_owned(), stages.map(Value::from).to_vec().into()),
         ("sink".to_owned(), sink.into()),
-    ]);
-    toml::to_string(&file)
+    ]))
 }
 
 fn how(request: &ReadoutRequest) -> How {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "at most a day in nanoseconds"
-    )]
-    let time_ns = (request.seconds * 1e9) as u64;
     How {
-        time_ns,
-        most_blocks: u64::MAX,
+        time_ns: time_ns(request.seconds),
         rate_hz: request.chosen.rate_hz,
         lossless: true,
-        slowed: Vec::new(),
-        is_watched: false,
-        cpus: Vec::new(),
-        last_level_bytes: 0,
         migration_cost_ns: request.migration_cost_ns,
+        ..How::default()
     }
 }
 

@@ -14,7 +14,6 @@ pub struct PathShape {
     pub buffers: u64,
     /// Blocks due per second and stream; `None` if the source goes as fast as it can.
     pub rate_hz: Option<f64>,
-    pub lossless: bool,
     /// Rows from source to sink; the threads of the first are the streams.
     pub rows: Vec<ShapeRow>,
 }
@@ -83,7 +82,6 @@ impl Path {
             block_bytes: self.block_bytes as u64,
             buffers: self.buffers as u64,
             rate_hz: self.rate_hz,
-            lossless: self.lossless || self.rate_hz.is_none(),
             rows,
         })
     }

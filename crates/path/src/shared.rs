@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct How {
     pub(crate) time_ns: u64,
-    pub(crate) most_blocks: u64,
+    /// Blocks of each stream after which its source ends, if that is before its time.
+    pub(crate) most_blocks: Option<u64>,
     pub(crate) rate_hz: Option<f64>,
     pub(crate) lossless: bool,
     /// Elements, and the work that is added to each of their blocks, in nanoseconds.
@@ -19,6 +21,12 @@ pub(crate) struct How {
     pub(crate) last_level_bytes: u64,
     /// Scheduler's migration cost for the run, if it is changed.
     pub(crate) migration_cost_ns: Option<u64>,
+}
+
+/// Nanoseconds of a positive time; a time beyond 64 bits is the longest.
+pub(crate) fn time_ns(seconds: f64) -> u64 {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl How {

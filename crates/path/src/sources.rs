@@ -24,12 +24,13 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
     let (bytes, name) = (path.block_bytes, path.source.name.clone());
     Ok(match &path.source.kind {
         SourceKind::Memory { span } => {
-            let source = Bank::new(bytes, Make::Pattern(span.0));
-            vec![(name, Box::new(source))]
+            vec![(name, Box::new(Bank { blocks: pattern(span.0)?, block_bytes: bytes, next: 0 }))]
         }
         SourceKind::Felix { scenario, span } => {
-            let make = Make::Card(Box::new(scenario_of(scenario)?), span.0);
-            vec![(name, Box::new(Bank::new(bytes, make)))]
+            let scenario =
+                Scenario::load(scenario).map_err(|error| Fault::new(error.to_string()))?;
+            let blocks = blocks_of_card(&scenario, span.0)?;
+            vec![(name, Box::new(Bank { blocks, block_bytes: bytes, next: 0 }))]
         }
         SourceKind::Card { .. } => return Err(of_card()),
         SourceKind::File { path, cached } => {
@@ -55,27 +56,11 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
     })
 }
 
-fn scenario_of(name: &str) -> Result<Scenario, Fault> {
-    Scenario::load(name).map_err(|error| Fault::new(error.to_string()))
-}
-
-enum Make {
-    Pattern(usize),
-    Card(Box<Scenario>, usize),
-}
-
 /// Blocks in memory, copied one after the other and again from the first.
 struct Bank {
+    blocks: Vec<u8>,
     block_bytes: usize,
-    make: Make,
-    bytes: Vec<u8>,
     next: usize,
-}
-
-impl Bank {
-    fn new(block_bytes: usize, make: Make) -> Bank {
-        Bank { block_bytes, make, bytes: Vec::new(), next: 0 }
-    }
 }
 
 /// Makes a pattern in which no two words of a run are alike: the words of a counter, mixed.
@@ -95,27 +80,16 @@ fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
 }
 
 impl Source for Bank {
-    fn prepare(&mut self) -> Result<(), Fault> {
-        if self.bytes.is_empty() {
-            self.bytes = match &self.make {
-                Make::Pattern(bytes) => pattern(*bytes)?,
-                Make::Card(scenario, bytes) => blocks_of_card(scenario, *bytes)?,
-            };
-        }
-        Ok(())
-    }
-
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let key = self.next;
         let at = key * self.block_bytes;
-        into.copy_from_slice(&self.bytes[at..at + self.block_bytes]);
-        self.next = (key + 1) % (self.bytes.len() / self.block_bytes);
+        into.copy_from_slice(&self.blocks[at..at + self.block_bytes]);
+        self.next = (key + 1) % (self.blocks.len() / self.block_bytes);
         Ok(Filled { key: (key < most_keys(self.block_bytes)).then_some(key), ..Filled::default() })
     }
 
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        self.prepare()?;
-        let blocks = self.bytes.chunks_exact(self.block_bytes);
+        let blocks = self.blocks.chunks_exact(self.block_bytes);
         let blocks = blocks.take(most_keys(self.block_bytes));
         Ok(blocks.map(<[u8]>::to_vec).collect())
     }
@@ -134,10 +108,6 @@ impl Replay {
 }
 
 impl Source for Replay {
-    fn prepare(&mut self) -> Result<(), Fault> {
-        Ok(())
-    }
-
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let key = self.reader.at() / self.request.block_bytes as u64;
         self.reader.read(into)?;

@@ -150,8 +150,7 @@ impl Worker {
         ran
     }
 
-    pub(crate) fn accounted(&self, account: &Account) -> PathThread {
-        let thread = account.end(self.thread.clone());
+    pub(crate) fn accounted(&self, thread: PathThread) -> PathThread {
         match &self.role {
             Role::Card(_) | Role::Receiver(_) => waits_for_input(thread),
             _ => thread,
@@ -160,15 +159,6 @@ impl Worker {
 }
 
 impl FromSource {
-    pub(crate) fn new(
-        source: Box<dyn Source>,
-        stream: usize,
-        block_bytes: usize,
-        first_key: usize,
-    ) -> FromSource {
-        FromSource { source, stream, block_bytes, first_key, issued: 0, lost: 0 }
-    }
-
     fn run(
         &mut self,
         outlet: &mut Outlet,
@@ -178,8 +168,9 @@ impl FromSource {
     ) -> Result<(), Fault> {
         let begin_ns = shared.begin_ns.load(Ordering::Acquire);
         let end_ns = begin_ns.saturating_add(shared.how.time_ns);
+        let most_blocks = shared.how.most_blocks.unwrap_or(u64::MAX);
         let mut sequence = 0;
-        while self.issued < shared.how.most_blocks && !shared.is_over.load(Ordering::Relaxed) {
+        while self.issued < most_blocks && !shared.is_over.load(Ordering::Relaxed) {
             let due_ns = due(begin_ns, self.issued, shared.how.rate_hz);
             // A late thread makes one block at least.
             if self.issued > 0 && due_ns.unwrap_or_else(monotonic_ns) >= end_ns {
@@ -213,7 +204,7 @@ impl FromSource {
             added.work();
             self.issued += 1;
             sequence += 1;
-            account.blocks += 1;
+            account.thread.blocks += 1;
             if !outlet.send(block) {
                 break;
             }
@@ -276,7 +267,7 @@ impl Role {
                 break;
             };
             inlet.give_back(at, back);
-            account.blocks += 1;
+            account.thread.blocks += 1;
         }
         Ok(())
     }
@@ -341,7 +332,7 @@ fn receive(
         let Some(mut block) = outlet.empty(account) else { break };
         inward.read(block.buffer.slice_mut(label.bytes))?;
         block.label = label;
-        account.blocks += 1;
+        account.thread.blocks += 1;
         if !outlet.send(block) {
             break;
         }

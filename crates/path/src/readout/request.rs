@@ -22,12 +22,7 @@ pub struct Receivers {
         value_parser = listed_cpus,
         help_heading = "Placement"
     )]
-    #[serde(
-        default,
-        alias = "receiver_cpus",
-        deserialize_with = "number_or_list",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "number_or_list", skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<String>,
 }
 
@@ -150,7 +145,6 @@ mod tests {
             ("speed", Param::Int(1), "unknown field `speed`"),
             ("peer_cpu", "a".into(), "is not a list of CPUs"),
             ("peer_cpu", "1022".into(), "no such CPU"),
-            ("receiver_cpus", "1022".into(), "`peer_cpu` is 1022"),
         ] {
             let error = error(name, value);
             assert!(error.contains(wanted), "{name}: {error}");
@@ -158,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_of_before_is_read_and_keeps_what_it_did_not_say_unsaid() {
+    fn a_workload_keeps_what_it_did_not_say_unsaid() {
         let old = workload()
             .with("mode", "zero-copy")
             .with("channels", 2_u64)
             .with("poll_us", 100_u64)
-            .with("receiver_cpus", "");
+            .with("peer_cpu", "");
         let request = ReadoutRequest::of(&old).unwrap();
         assert_eq!(request.chosen.load().unwrap().reader.poll, Nanos(100_000));
         assert_eq!(
