@@ -46,7 +46,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["tohost", "gbt"], "--card <PATH>"),
             (&["receive", "127.0.0.1:1", "--wait", "0s"], "cannot connect to 127.0.0.1:1"),
             (&["receive", "--bus-dir", &none, "--wait", "0s"], "bus directory"),
-            (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
+            (&["sweep", "gbt", "--payload", "2MiB"], "card.payload"),
             (&["run", "gbt", "--receivers", "0"], "`receivers` is 0; 1 to 1 is wanted"),
             (&["sweep", "gbt", "--receivers", "100"], "`receivers` is 100; 1 to 1 is wanted"),
             (&["receive", "127.0.0.1:1", "--elinks", "0x800"], "E-links are 0 to 0x7ff"),

@@ -29,13 +29,11 @@ pub struct CheckOptions {
     pub elinks: Vec<u16>,
     /// Messages that are kept; later ones are only counted.
     pub max_messages: usize,
-    /// Size of blocks whose magic does not tell it (0xABCE).
-    pub abce_kib: u8,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions { level: 3, elinks: Vec::new(), max_messages: 1000, abce_kib: 1 }
+        CheckOptions { level: 3, elinks: Vec::new(), max_messages: 1000 }
     }
 }
 
@@ -134,7 +132,7 @@ impl Checker {
     fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, CheckError> {
         if self.format.is_none()
             && bytes.len() >= HEADER_BYTES
-            && let Some(found) = recognise(bytes, self.options.abce_kib, last)
+            && let Some(found) = recognise(bytes, last)
         {
             let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
             let format = found.ok_or(CheckError::Foreign(u32::from_le_bytes(head)))?;

@@ -137,9 +137,9 @@ pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Faul
         reason = "a number of triggers"
     )]
     let triggers = triggers as u64;
-    let ids = [ChannelId { device: 0, channel: 0 }];
+    let first = ChannelId { device: 0, channel: 0 };
     let never = AtomicBool::new(false);
-    let made = recording::record_until(scenario, &ids, triggers, &never, |_, part| {
+    let made = recording::record(scenario, first, triggers, &never, |part| {
         let room = bytes - blocks.len();
         blocks.extend_from_slice(&part[..part.len().min(room)]);
         Ok(())

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::card::{Card, CardState, ChannelId, channel_ids};
+use crate::card::{Card, CardState, ChannelId};
 use crate::scenario::{Scenario, ScenarioError};
 
 #[derive(Debug, thiserror::Error)]
@@ -16,27 +16,17 @@ pub enum RecordError {
 
 const SMALL_RING_BYTES: usize = 1 << 20;
 
-/// Carries a card through `triggers` triggers as [`record_until`] does, to the end.
-pub fn record(
-    scenario: &Scenario,
-    triggers: u64,
-    out: impl FnMut(usize, &[u8]) -> io::Result<()>,
-) -> Result<(), RecordError> {
-    let never = AtomicBool::new(false);
-    record_until(scenario, &channel_ids(scenario), triggers, &never, out).map(|_| ())
-}
-
 const MAX_STEP_BYTES: usize = 4 << 20;
 
-/// Carries some channels of a card through `triggers` triggers, in simulated time, and hands over
-/// the bytes of their rings: the place of the channel, then whole blocks. BUSY stops nothing,
-/// because the rings are emptied in time. Returns false if it was stopped.
-pub fn record_until(
+/// Carries a channel of a card through `triggers` triggers, in simulated time, and hands over the
+/// bytes of its ring, whole blocks. BUSY stops nothing, because the ring is emptied in time.
+/// Returns false if it was stopped.
+pub fn record(
     scenario: &Scenario,
-    ids: &[ChannelId],
+    id: ChannelId,
     triggers: u64,
     stop: &AtomicBool,
-    mut out: impl FnMut(usize, &[u8]) -> io::Result<()>,
+    mut out: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<bool, RecordError> {
     let mut scenario = scenario.clone();
     if scenario.card.ring.0 > SMALL_RING_BYTES && Card::fits(&scenario, SMALL_RING_BYTES) {
@@ -44,7 +34,8 @@ pub fn record_until(
         scenario.card.ring.0 = SMALL_RING_BYTES;
         (scenario.card.pointer_gap, scenario.busy) = (None, Default::default());
     }
-    let (mut card, mut rings) = Card::of_channels(&scenario, ids)?;
+    let (mut card, mut rings) = Card::of_channels(&scenario, &[id])?;
+    let mut ring = rings.remove(0);
     card.source().end_after(triggers);
     card.start(0);
     // Steps that fill a small part of the ring, which stays in the cache.
@@ -56,16 +47,14 @@ pub fn record_until(
     let mut now_ns = 0;
     loop {
         let finished = card.state() == CardState::Finished;
-        for (at, ring) in rings.iter_mut().enumerate() {
-            let spans = ring.spans(0);
-            let bytes: usize = spans.iter().map(|span| span.len()).sum();
-            for span in spans {
-                if !span.is_empty() {
-                    out(at, span)?;
-                }
+        let mut bytes = 0;
+        for span in ring.spans(0) {
+            if !span.is_empty() {
+                out(span)?;
+                bytes += span.len();
             }
-            ring.release(bytes);
         }
+        ring.release(bytes);
         if finished || stop.load(Ordering::Relaxed) {
             return Ok(finished);
         }

@@ -2,25 +2,21 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use daqmeter_readout::card::ChannelId;
-use daqmeter_readout::check::{CheckOptions, Checked, Checker, check};
+use daqmeter_readout::check::{CheckError, CheckOptions, Checked, Checker, check};
 use daqmeter_readout::{Scenario, recording};
 use daqmeter_record::sanitise;
-use daqmeter_sys::net::{Readiness, wait_ready};
 
 use super::options::{channel, channels, elink};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::count;
-use crate::interrupt;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, emit};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
 #[derive(Debug, Args)]
@@ -49,9 +45,6 @@ pub(crate) struct Arguments {
     /// Messages to print at most
     #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
     messages: u64,
-    /// Size in KiB of blocks of 0xABCE, which do not say it
-    #[arg(long, value_name = "KIB", default_value = "1")]
-    block_kib: u8,
     /// A line of JSON per file or channel instead of tables
     #[arg(long)]
     json: bool,
@@ -67,34 +60,23 @@ struct Part {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let stop = interrupt::flag();
     let mut judgement = Judgement::Passed;
     if let Some(name) = &arguments.scenario {
-        judgement = arguments.show(&arguments.check_card(name, &stop)?)?;
+        judgement = arguments.show(&arguments.check_card(name)?)?;
     }
-    for path in arguments.files.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
+    for path in &arguments.files {
         let name = path.display().to_string();
-        let refused = |error: String| Failure::refused(format!("{name}: {error}"));
-        let file = match path.to_str() {
-            // Standard input has no buffer here, since its content could not be waited for.
-            Some("-") => io::stdin().as_fd().try_clone_to_owned().map(File::from),
-            _ => File::open(path),
+        let checked = match path.to_str() {
+            Some("-") => check(io::stdin(), &arguments.options()),
+            _ => File::open(path)
+                .map_err(CheckError::from)
+                .and_then(|file| check(file, &arguments.options())),
         };
-        let file = file.map_err(|error| refused(error.to_string()))?;
-        match check(Stoppable { file, stop: &stop }, &arguments.options()) {
-            // No block was read that could be checked.
-            Err(_) if stop.load(Ordering::Relaxed) => break,
-            Err(error) => return Err(refused(error.to_string())),
-            Ok(checked) => {
-                let part = Part { name, dev_dma: "0-0".to_owned(), checked };
-                judgement = judgement.max(arguments.show(&[part])?);
-            }
-        }
+        let checked = checked.map_err(|error| Failure::refused(format!("{name}: {error}")))?;
+        let part = Part { name, dev_dma: "0-0".to_owned(), checked };
+        judgement = judgement.max(arguments.show(&[part])?);
     }
-    if stop.load(Ordering::Relaxed) {
-        tell("daqmeter: interrupted; the tables are of what was checked until then");
-    }
-    Ok(judgement.exit(&stop))
+    Ok(judgement.code())
 }
 
 impl Arguments {
@@ -103,18 +85,18 @@ impl Arguments {
             level: self.level,
             elinks: self.elinks.clone(),
             max_messages: usize::try_from(self.messages).unwrap_or(usize::MAX),
-            abce_kib: self.block_kib,
         }
     }
 
     /// Checks channels of a card, each in a thread of its own.
-    fn check_card(&self, name: &str, stop: &AtomicBool) -> Result<Vec<Part>, Failure> {
+    fn check_card(&self, name: &str) -> Result<Vec<Part>, Failure> {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
         let ids = channels(&scenario, &self.channels)?;
+        let never = AtomicBool::new(false);
         let part = |id: ChannelId| {
             let mut checker = Checker::new(self.options());
-            let take = |_, part: &[u8]| checker.take(part).map_err(io::Error::other);
-            recording::record_until(&scenario, &[id], self.triggers, stop, take)
+            let take = |part: &[u8]| checker.take(part).map_err(io::Error::other);
+            recording::record(&scenario, id, self.triggers, &never, take)
                 .map_err(Failure::refused)?;
             let checked = checker.finish().map_err(Failure::refused)?;
             let ChannelId { device, channel } = id;
@@ -194,24 +176,4 @@ fn tables(part: &Part, verdict: &Verdict) -> String {
     let (fcheck, fdaqm) = (checked.fcheck_table(), checked.fdaqm_table(dev_dma));
     let _ = writeln!(out, "{fcheck}\n{fdaqm}{verdict}");
     out
-}
-
-/// A file that ends when the program is asked to stop.
-struct Stoppable<'a> {
-    file: File,
-    stop: &'a AtomicBool,
-}
-
-const LOOK: Duration = Duration::from_millis(100);
-
-impl Read for Stoppable<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let readable = Readiness { read: true, write: false };
-        while !self.stop.load(Ordering::Relaxed) {
-            if wait_ready(self.file.as_fd(), readable, Some(LOOK))?.read {
-                return self.file.read(room);
-            }
-        }
-        Ok(0)
-    }
 }

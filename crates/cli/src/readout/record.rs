@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let scenario = load(&arguments.chosen)?;
-    let ids = channels(&scenario, &[arguments.channel])?;
+    let id = channels(&scenario, &[arguments.channel])?[0];
     let stop = interrupt::flag();
     let (shown, mut sink): (String, Box<dyn Write>) = match arguments.output.to_str() {
         Some("-") if io::stdout().is_terminal() => {
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     };
     let mut bytes = 0_u64;
-    let made = recording::record_until(&scenario, &ids, arguments.triggers, &stop, |_, part| {
+    let made = recording::record(&scenario, id, arguments.triggers, &stop, |part| {
         bytes += part.len() as u64;
         sink.write_all(part)
     });

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan, ordered};
+use daqmeter_harness::{StepPlan, ordered};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_path::readout::{Receivers, observation};
 use daqmeter_readout::Chosen;
@@ -14,21 +14,18 @@ use daqmeter_record::{Counter, Role, RunRecord};
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 
 use super::options::completed;
-use crate::arguments::{bytes, duration, rate};
+use crate::arguments::{duration, rate};
 use crate::measure::{Bench, Common};
 use crate::output::Failure;
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The search doubles the rate until something is lost, time is dead, or the backlog grows in ring, pages or\nnetwork; halves the interval to --resolution; and confirms the result by one longer run.\n\nExample:\n\n  $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 --payloads 16,24,32 -o sweep.html"
+    after_long_help = "The search doubles the rate until something is lost, time is dead, or the backlog grows in ring, pages or\nnetwork; halves the interval to --resolution; and confirms the result by one longer run.\n\nExample:\n\n  $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 --payload 16 -o sweep.html"
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// Payloads to search for, one by one
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', value_parser = bytes)]
-    payloads: Vec<u64>,
     /// Where the search begins
     #[arg(long, value_name = "RATE", value_parser = rate, default_value = "100kHz")]
     from: f64,
@@ -64,36 +61,20 @@ const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 const IDLE_HZ: f64 = 1.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let chosen = completed(&arguments.chosen)?;
-    let mut payloads: Vec<_> = arguments.payloads.iter().copied().map(Some).collect();
-    if payloads.is_empty() {
-        payloads.push(chosen.payload_bytes);
-    }
-    let base = |payload_bytes| ReadoutRequest {
-        chosen: Chosen { payload_bytes, ..chosen.clone() },
+    let base = ReadoutRequest {
+        chosen: completed(&arguments.chosen)?,
         receivers: arguments.receivers.clone(),
         ..ReadoutRequest::default()
     };
-    let bases: Vec<ReadoutRequest> = payloads.into_iter().map(base).collect();
-    // An impossible combination is refused before the first run.
-    for base in &bases {
-        let probe = probe(base, arguments.from, arguments.probe);
-        probe.chosen.load().map_err(Failure::refused)?;
-        probe
-            .check()
-            .map_err(|wrong| Failure::refused(format!("`{}` {}", wrong.name, wrong.text)))?;
-    }
     let mut bench = Bench::new(&arguments.common, 0)?;
-    let mut text = String::new();
-    let searched = bases.iter().try_for_each(|base| {
-        search(arguments, &mut bench, base).map(|found| text.push_str(&found))
-    });
+    let searched = search(arguments, &mut bench, &base);
+    let text = searched.as_deref().unwrap_or_default();
     let code = bench.recorder.finish(|records| {
         let points = records.iter().filter(|record| record.role.is_point());
         let points: Vec<RunRecord> = points.cloned().collect();
         format!("{text}\n{}", chains_text(&points))
     })?;
-    searched.map(|()| code)
+    searched.map(|_| code)
 }
 
 /// Searches and measures around what was found; returns the result in words.

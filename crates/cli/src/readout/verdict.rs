@@ -160,14 +160,20 @@ pub(super) enum Judgement {
 }
 
 impl Judgement {
-    /// Exit code of a verb that did its work, or the part of it before a signal.
-    pub(super) fn exit(self, stop: &AtomicBool) -> ExitCode {
+    pub(super) fn code(self) -> ExitCode {
         ExitCode::from(match self {
-            _ if stop.load(Ordering::Relaxed) => INTERRUPTED,
             Judgement::Passed => 0,
             Judgement::CannotTell => CANNOT_TELL,
             Judgement::Failed => FAILED,
         })
+    }
+
+    /// Exit code of a verb that did its work, or the part of it before a signal.
+    pub(super) fn exit(self, stop: &AtomicBool) -> ExitCode {
+        match stop.load(Ordering::Relaxed) {
+            true => ExitCode::from(INTERRUPTED),
+            false => self.code(),
+        }
     }
 }
 

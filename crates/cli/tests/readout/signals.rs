@@ -163,23 +163,6 @@ fn a_recording_ends_with_whole_blocks() {
 }
 
 #[test]
-fn a_check_ends_with_the_table_of_what_it_had() {
-    let recorded = readout(&["record", "gbt", "--triggers", "20000", "-o", "/dev/stdout"]);
-    let mut child = start(&["check", "-"]);
-    let mut input = child.stdin.take().unwrap();
-    std::io::Write::write_all(&mut input, &recorded.stdout).unwrap();
-    // A pipe that took all that is nearly empty; the rest never comes.
-    let text = interrupted(child, "INT");
-    assert!(text.contains("Blocks"), "{text}");
-    drop(input);
-    let child = start(&["check", "--scenario", "gbt", "--triggers", "1000000000000"]);
-    // Beside the main thread and that of the signals.
-    let tasks = format!("/proc/{}/task", child.id());
-    until("no thread checks", || std::fs::read_dir(&tasks).is_ok_and(|tasks| tasks.count() > 2));
-    interrupted(child, "INT");
-}
-
-#[test]
 fn a_run_and_a_search_end_with_their_records() {
     let directory = tempfile::tempdir().unwrap();
     for arguments in [

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, Session};
+use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{self, CheckOptions};
 use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion, ReaderMode};
 use daqmeter_readout::{DecodeRequest, Scenario, recording};
@@ -98,8 +99,9 @@ fn decode(scenario: &str, bytes: u64) {
 fn checker(scenario: &str, triggers: u64) {
     let mut file = tempfile::tempfile().unwrap();
     let scenario = Scenario::load(scenario).unwrap();
-    recording::record(&scenario, triggers, |_, part| std::io::Write::write_all(&mut file, part))
-        .unwrap();
+    let (first, never) = (ChannelId { device: 0, channel: 0 }, AtomicBool::new(false));
+    let mut write = |part: &[u8]| std::io::Write::write_all(&mut file, part);
+    recording::record(&scenario, first, triggers, &never, &mut write).unwrap();
     let bytes = file.metadata().unwrap().len() as f64;
     for level in [1, 2, 3] {
         let options = CheckOptions { level, ..CheckOptions::default() };

@@ -13,9 +13,12 @@ const MIN_FOLLOWERS: usize = 2;
 /// Followers at the very beginning, where a block is expected.
 const MIN_FOLLOWERS_OF_FIRST: usize = 1;
 
-fn format_at(bytes: &[u8], at: usize, abce_kib: u8) -> Option<BlockFormat> {
+/// Size of blocks of 0xABCE, which do not state it.
+const ABCE_KIB: u8 = 1;
+
+fn format_at(bytes: &[u8], at: usize) -> Option<BlockFormat> {
     let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
-    BlockFormat::of_magic(FelixHeader::parse(*head).magic, abce_kib)
+    BlockFormat::of_magic(FelixHeader::parse(*head).magic, ABCE_KIB)
 }
 
 fn starts(bytes: &[u8], at: usize, format: BlockFormat) -> bool {
@@ -24,9 +27,9 @@ fn starts(bytes: &[u8], at: usize, format: BlockFormat) -> bool {
 
 /// The format of the first block that others follow. The first one itself may be spoilt. `None` if
 /// more bytes are needed, `Some(None)` if these are no blocks.
-pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Option<Option<BlockFormat>> {
+pub(super) fn recognise(bytes: &[u8], last: bool) -> Option<Option<BlockFormat>> {
     for at in 0..bytes.len().min(MAX_BEFORE_FIRST) {
-        let Some(format) = format_at(bytes, at, abce_kib) else {
+        let Some(format) = format_at(bytes, at) else {
             continue;
         };
         let size = format.block_bytes;
@@ -42,7 +45,7 @@ pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Option<Option
     }
     // No start is followed by others: the first is believed if it is one.
     let is_enough = last || bytes.len() >= MAX_BEFORE_FIRST;
-    is_enough.then(|| format_at(bytes, 0, abce_kib))
+    is_enough.then(|| format_at(bytes, 0))
 }
 
 /// Bytes up to a place at which a block begins or the bytes end.

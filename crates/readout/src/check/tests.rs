@@ -1,17 +1,21 @@
 //! The checker on good and on damaged files.
 
+use std::sync::atomic::AtomicBool;
+
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 use daqmeter_wire::felix::{ChunkFlags, Elink, Encoder};
 use proptest::prelude::*;
 
 use super::*;
+use crate::card::ChannelId;
 use crate::scenario::Scenario;
 
 fn file(triggers: u64, faults: &str) -> Vec<u8> {
     let scenario =
         Scenario::parse(&format!("[card]\nlinks = 1\nring = \"1MiB\"\n{faults}"), "").unwrap();
     let mut bytes = Vec::new();
-    crate::recording::record(&scenario, triggers, |_, part| {
+    let (first, never) = (ChannelId { device: 0, channel: 0 }, AtomicBool::new(false));
+    crate::recording::record(&scenario, first, triggers, &never, |part| {
         bytes.extend_from_slice(part);
         Ok(())
     })
