@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{StepPlan, ordered};
+use daqmeter_harness::{Request, StepPlan, ordered};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_path::readout::{Receivers, observation};
 use daqmeter_readout::Chosen;
@@ -66,6 +66,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         receivers: arguments.receivers.clone(),
         ..ReadoutRequest::default()
     };
+    // An impossible combination is refused before the first run.
+    probe(&base, arguments.from, arguments.probe)
+        .check()
+        .map_err(|wrong| Failure::refused(format!("`{}` {}", wrong.name, wrong.text)))?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let searched = search(arguments, &mut bench, &base);
     let text = searched.as_deref().unwrap_or_default();
