@@ -302,13 +302,7 @@ mod tests {
             chunks: 85,
             ..CardElink::default()
         };
-        let card = CardAccount {
-            issued: 100,
-            vetoed_dma: 4,
-            vetoed_fifo: 1,
-            elinks: vec![at],
-            ..CardAccount::default()
-        };
+        let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
         let reader = ReaderElink {
             chunks: 85,
             outcomes: Outcomes {
