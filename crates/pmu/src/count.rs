@@ -352,13 +352,7 @@ mod tests {
     fn the_error_of_a_scaled_count_covers_the_truth_for_even_and_for_bursty_loads() {
         // A load in 50 slices an interval, of which every third is counted; the events of a slice
         // are random.
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as f64 / (1_u64 << 53) as f64
-        };
+        let mut random = daqmeter_stats::Random::new(1);
         for burst in [0.0, 0.9] {
             let (mut covered, mut told) = (0, 0);
             for _ in 0..100 {
@@ -367,10 +361,10 @@ mod tests {
                 for _ in 0..20 {
                     let (mut all, mut seen, mut ran) = (0.0, 0.0, 0);
                     for slice in 0..50 {
-                        let rate = if random() < burst { 0.0 } else { 1000.0 / (1.0 - burst) };
+                        let rate =
+                            if random.uniform() < burst { 0.0 } else { 1000.0 / (1.0 - burst) };
                         // A count around the rate, with the scatter of a Poisson process.
-                        let noise: f64 = (0..12).map(|_| random()).sum::<f64>() - 6.0;
-                        let here = (rate + noise * rate.sqrt()).max(0.0).round();
+                        let here = (rate + random.normal() * rate.sqrt()).max(0.0).round();
                         all += here;
                         if slice % 3 == 0 {
                             seen += here;

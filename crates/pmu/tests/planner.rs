@@ -2,7 +2,12 @@
 //! It is close to the text of arm-cmn (Linux drivers/perf/arm-cmn.c). Both must agree on random
 //! sets of events.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a test stops where it fails, and draws small numbers"
+)]
 
 use std::collections::BTreeSet;
 
@@ -12,6 +17,7 @@ use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::sysfs::{Alias, Pmu};
 use daqmeter_record::Mesh;
+use daqmeter_stats::Random;
 
 const XP: u16 = 0x6;
 const DTC: u16 = 0x3;
@@ -354,16 +360,11 @@ fn shares(cmn: &Cmn, version: Version, groups: &[Vec<OnMesh>]) -> Option<Vec<f64
     Some(ran.iter().map(|ran| f64::from(*ran) / opened.len() as f64).collect())
 }
 
-/// SplitMix64 (Steele et al. 2014).
-struct Random(u64);
+struct Draw(Random);
 
-impl Random {
+impl Draw {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((z ^ z >> 31) % end as u64).unwrap()
+        index((self.0.uniform() * end as f64) as u64)
     }
 
     fn one_in(&mut self, count: usize) -> bool {
@@ -373,7 +374,7 @@ impl Random {
 
 /// Draws an event of the driver's listing at some node; a few nodes are preferred, so that events
 /// meet.
-fn random_event(random: &mut Random, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
+fn random_event(random: &mut Draw, mesh: &Mesh, cmn: &Cmn) -> OnMesh {
     let pmu = &cmn.pmu;
     let alias = loop {
         let events = &pmu.events;
@@ -421,7 +422,7 @@ fn events(groups: &[Vec<OnMesh>]) -> Vec<Vec<PmuEvent>> {
 #[test]
 fn random_sets_are_planned_as_the_driver_counts_them() {
     const SETS: usize = 1500;
-    let mut random = Random(16);
+    let mut random = Draw(Random::new(16));
     let (mut counted, mut refused) = (0, 0);
     let meshes = ["n1sdp", "cmn650", "cmn700", "s3"].map(|name| shipped(name).unwrap());
     let cmns: Vec<Cmn> = meshes.iter().map(discover).collect();

@@ -123,13 +123,8 @@ pub fn share(rate: Rate, limit: Rate) -> Option<Share> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand_xoshiro::Xoshiro256PlusPlus;
-    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+    use crate::Random;
     use statrs::distribution::{ContinuousCDF, StudentsT};
-
-    fn uniform(generator: &mut Xoshiro256PlusPlus) -> f64 {
-        (f64::from(generator.next_u32()) + 0.5) / 4_294_967_296.0
-    }
 
     #[test]
     fn slow_samples_count_with_all_their_time() {
@@ -159,13 +154,13 @@ mod tests {
 
     /// Counts in how many of 400 rows the interval covers the true mean of `n` correlated samples.
     fn covered(n: usize, kept: f64) -> usize {
-        let mut generator = Xoshiro256PlusPlus::seed_from_u64(3);
+        let mut random = Random::new(3);
         let hits = (0..400).filter(|_| {
             let mut last = 1.0;
             let samples: Vec<f64> = (0..n)
                 .map(|_| {
                     // Exponential with mean 1, and its moving average, which also has mean 1.
-                    last = kept * last - (1.0 - kept) * uniform(&mut generator).ln();
+                    last = kept * last - (1.0 - kept) * random.uniform().ln();
                     last
                 })
                 .collect();
