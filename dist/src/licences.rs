@@ -1,6 +1,6 @@
 //! Licences of all libraries in the program; distributors must pass them on, too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -17,14 +17,20 @@ the static one holds the C library musl (MIT), too.
 
 /// Returns every library with its licence, and then each text once with its libraries.
 pub(super) fn text() -> Result<String> {
+    let tree = line("cargo tree --package daqmeter-cli --edges normal,no-proc-macro --prefix none")
+        .arg("--format={p}: {l}")
+        .output()?;
+    let lines = tree.lines().filter(|line| !line.starts_with("daqmeter"));
+    let lines: BTreeSet<&str> = lines.map(|line| line.trim_end_matches(" (*)")).collect();
     let folders = folders()?;
-    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut texts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut out = HEAD.to_owned();
-    for (name, licence) in libraries()? {
-        out.push_str(&format!("{name}: {licence}\n"));
-        let folder = folders.get(&name);
-        for text in licences_of(folder.with_context(|| format!("no folder of {name}"))?)? {
-            texts.entry(text).or_default().push(name.clone());
+    for line in lines {
+        out.push_str(&format!("{line}\n"));
+        let name = line.split(':').next().unwrap_or_default();
+        let folder = folders.get(name).with_context(|| format!("no folder of {name}"))?;
+        for text in licences_of(folder)? {
+            texts.entry(text).or_default().push(name);
         }
     }
     for (text, names) in texts {
@@ -33,23 +39,7 @@ pub(super) fn text() -> Result<String> {
     Ok(out)
 }
 
-fn libraries() -> Result<Vec<(String, String)>> {
-    let tree = line("cargo tree --package daqmeter-cli --edges normal,no-proc-macro --prefix none")
-        .arg("--format={p}|{l}")
-        .output()?;
-    let library = |line: &str| {
-        let (package, licence) = line.split_once('|')?;
-        let mut words = package.split_whitespace();
-        let (name, version) = (words.next()?, words.next()?);
-        let is_ours = name.starts_with("daqmeter");
-        (!is_ours).then(|| (format!("{name} {version}"), licence.replace(" (*)", "")))
-    };
-    let mut all: Vec<_> = tree.lines().filter_map(library).collect();
-    all.sort();
-    all.dedup();
-    Ok(all)
-}
-
+/// Returns the folder of each package by its name and version.
 fn folders() -> Result<HashMap<String, PathBuf>> {
     let text = line("cargo metadata --format-version 1").output()?;
     let metadata: serde_json::Value = serde_json::from_str(&text)?;
@@ -66,9 +56,8 @@ fn licences_of(folder: &Path) -> Result<Vec<String>> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_licence = NAMES.iter().any(|start| name.to_uppercase().starts_with(start));
-        if is_licence && path.is_file() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+        if NAMES.iter().any(|start| name.starts_with(start)) && path.is_file() {
             texts.push(fs::read_to_string(&path)?.trim().replace('\r', ""));
         }
     }

@@ -4,40 +4,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use daqmeter_vm::shell::{Line, StepDone, install, line, need, ran, root, started, target};
+use daqmeter_vm::shell::{Line, line, renew, scratch, started, target};
 
-pub fn venv(program: &str) -> PathBuf {
-    root().join("target/ci/venv/bin").join(program)
+fn venv(program: &str) -> PathBuf {
+    scratch("venv/bin").join(program)
 }
 
 fn pip() -> Line {
     started(&venv("pip")).words("install --quiet --disable-pip-version-check")
 }
 
-pub(crate) fn wheels() -> PathBuf {
-    root().join("target/ci/wheels")
-}
-
-pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
-    paths.find(is_wheel).context("maturin made no wheel")
-}
-
 pub fn python_tools() -> Result<()> {
-    need("python3")?;
-    if line("python3 -c").arg("import venv, ensurepip").output().is_err() {
-        install("python3-venv")?;
+    if venv("maturin").exists() {
+        return Ok(());
     }
-    if !venv("maturin").exists() {
-        line("python3 -m venv target/ci/venv").run()?;
-        pip().words("--no-compile -r python/tests/requirements.txt").run()?;
-    }
-    Ok(())
+    line("python3 -m venv target/ci/venv").run()?;
+    pip().words("--no-compile -r python/tests/requirements.txt").run()
 }
 
-pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
+/// Builds the wheel into a folder; returns its path.
+pub(super) fn wheel_into(folder: &Path) -> Result<PathBuf> {
     python_tools()?;
     started(&venv("maturin"))
         .words("build --release --quiet --manifest-path python/Cargo.toml --out")
@@ -45,11 +31,14 @@ pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
         .arg("--target-dir")
         .arg(target())
         .run()?;
-    only_wheel(folder)
+    let mut paths = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
+    paths.find(is_wheel).context("maturin made no wheel")
 }
 
-pub fn wheel() -> Result<StepDone> {
-    let _ = fs::remove_dir_all(wheels());
-    let wheel = wheel_into(&wheels())?;
-    ran(pip().words("--force-reinstall --no-deps").arg(wheel).run())
+/// Builds the wheel and installs it in the environment of its tests.
+pub fn wheel() -> Result<()> {
+    let folder = scratch("wheels");
+    renew(&folder)?;
+    pip().words("--force-reinstall --no-deps").arg(wheel_into(&folder)?).run()
 }

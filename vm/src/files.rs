@@ -1,20 +1,17 @@
-//! Folders of the machines' files, and their initial file systems.
+//! Initial file systems of the machines.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::shell::line;
 use anyhow::{Context, Result};
 
-/// Folder of packages, kernels, modules and consoles of the copying machines.
-pub(crate) fn folder() -> PathBuf {
-    crate::shell::target().join("copy-vm")
-}
+use crate::shell::{Line, line, renew, target};
 
-pub(crate) fn mesh_folder() -> PathBuf {
-    crate::shell::target().join("pmu-vm")
+/// Folder of packages, kernels, modules and consoles.
+pub(crate) fn folder() -> PathBuf {
+    target().join("copy-vm")
 }
 
 pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -28,46 +25,72 @@ pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-pub(crate) struct GuestFile {
-    path: String,
-    bytes: Vec<u8>,
-    mode: u32,
+/// Mounts the file systems of programs, runs the script, and ends the machine in any case.
+const INIT: &str = "#!/bin/busybox sh\n\
+/bin/busybox --install -s /bin\n\
+export PATH=/bin LD_LIBRARY_PATH=/lib HOME=/tmp\n\
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
+mount -t debugfs debug /sys/kernel/debug; mount -t tracefs trace /sys/kernel/tracing; mount -t tmpfs tmp /tmp\n\
+echo root:x:0:0::/:/bin/sh > /etc/passwd; echo nobody:x:65534:65534::/:/bin/sh >> /etc/passwd\n\
+dmesg -n 5\n\
+sh /script 2>&1\n\
+echo GUEST end uptime $(cut -d' ' -f1 /proc/uptime)\n\
+sync; poweroff -f\n";
+
+/// The tree of a machine's initial file system.
+pub(crate) struct Initrd(PathBuf);
+
+impl Initrd {
+    /// Makes a tree with a shell that runs the script.
+    pub(crate) fn new(name: &str, busybox: &Path, script: &str) -> Result<Initrd> {
+        let tree = Initrd(folder().join(format!("initrd-{name}")));
+        renew(&tree.0)?;
+        for directory in ["proc", "sys", "dev", "tmp", "etc"] {
+            fs::create_dir(tree.0.join(directory))?;
+        }
+        tree.take("bin/busybox", busybox)?;
+        tree.put("script", script)?;
+        tree.put("init", INIT)?;
+        fs::set_permissions(tree.0.join("init"), fs::Permissions::from_mode(0o755))?;
+        Ok(tree)
+    }
+
+    pub(crate) fn put(&self, path: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
+        Ok(fs::write(self.0.join(path), bytes)?)
+    }
+
+    pub(crate) fn take(&self, path: &str, from: &Path) -> Result<()> {
+        let to = self.0.join(path);
+        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::copy(from, to).with_context(|| from.display().to_string())?;
+        Ok(())
+    }
+
+    /// Takes the shared libraries that `ldd`, or a loader that lists, names.
+    pub(crate) fn take_libraries(&self, ldd: Line) -> Result<()> {
+        for library in libraries(ldd)? {
+            let name = library.file_name().context("a library has a name")?.to_string_lossy();
+            let folder = if name.starts_with("ld-linux-x86") { "lib64" } else { "lib" };
+            self.take(&format!("{folder}/{name}"), &library)?;
+        }
+        Ok(())
+    }
+
+    /// Packs the tree. During its unpacking the guest's memory holds both.
+    pub(crate) fn pack(self) -> Result<PathBuf> {
+        let archive = self.0.with_extension("cpio.gz");
+        let pack = "find . | cpio -o -H newc --quiet | gzip -1 > \"$ARCHIVE\"";
+        line("sh -c").arg(pack).env("ARCHIVE", &archive).within(&self.0).run()?;
+        Ok(archive)
+    }
 }
 
-impl GuestFile {
-    pub(crate) fn script(path: &str, text: &str) -> GuestFile {
-        GuestFile { path: path.to_owned(), bytes: text.as_bytes().to_vec(), mode: 0o755 }
-    }
-
-    pub(crate) fn data(path: &str, bytes: Vec<u8>) -> GuestFile {
-        GuestFile { path: path.to_owned(), bytes, mode: 0o644 }
-    }
-
-    pub(crate) fn program(path: &str, from: &Path) -> Result<GuestFile> {
-        let bytes = fs::read(from).with_context(|| from.display().to_string())?;
-        Ok(GuestFile { path: path.to_owned(), bytes, mode: 0o755 })
-    }
-}
-
-/// Writes a packed cpio archive `NAME.cpio.gz` in the folder, as an initial file system. During its
-/// unpacking the guest's memory holds both.
-pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<PathBuf> {
-    let tree = folder.join(format!("initrd-{name}"));
-    if tree.exists() {
-        fs::remove_dir_all(&tree)?;
-    }
-    for directory in ["bin", "lib", "lib64", "proc", "sys", "dev", "tmp", "etc"] {
-        fs::create_dir_all(tree.join(directory))?;
-    }
-    for file in files {
-        let path = tree.join(&file.path);
-        fs::write(&path, &file.bytes)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
-    }
-    let archive = folder.join(format!("{name}.cpio"));
-    let pack = "find . | cpio -o -H newc --quiet > \"$ARCHIVE\" && gzip -1 -f \"$ARCHIVE\"";
-    line("sh -c").arg(pack).env("ARCHIVE", &archive).within(&tree).run()?;
-    Ok(archive.with_extension("cpio.gz"))
+/// Returns the shared libraries that `ldd` names: the lines are `libc.so.6 => /lib/libc.so.6 (0x...)`,
+/// or the loader's path alone. A static program has none.
+pub fn libraries(ldd: Line) -> Result<Vec<PathBuf>> {
+    let path =
+        |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(ldd.output()?.lines().filter_map(path).collect())
 }
 
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {

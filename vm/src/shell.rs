@@ -1,8 +1,9 @@
-//! Running other programs in the root of the checkout, and installing missing ones.
+//! Running other programs in the root of the checkout, and installing Debian's packages.
 
 #![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::sync::OnceLock;
@@ -26,15 +27,29 @@ pub fn target() -> PathBuf {
     TARGET.get_or_init(|| asked().unwrap_or_else(|| root().join("target"))).clone()
 }
 
+/// Returns the path of a file that a step of CI makes.
+pub fn scratch(name: &str) -> PathBuf {
+    root().join("target/ci").join(name)
+}
+
+/// Makes an empty folder of that path.
+pub fn renew(folder: &Path) -> Result<()> {
+    let made = || {
+        if folder.exists() {
+            std::fs::remove_dir_all(folder)?;
+        }
+        std::fs::create_dir_all(folder)
+    };
+    made().with_context(|| folder.display().to_string())
+}
+
 #[derive(Debug)]
 pub struct Line(Command);
 
 /// Makes the command of these words; [`Line::arg`] adds a word with blanks.
 pub fn line(words: &str) -> Line {
     let mut words = words.split_whitespace();
-    let mut command = Command::new(words.next().expect("a command has a name"));
-    command.current_dir(root()).args(words);
-    Line(command)
+    started(words.next().expect("a command has a name").as_ref()).args(words)
 }
 
 /// Path of the release build of the tool; a step that runs it comes after the step that builds it.
@@ -77,17 +92,16 @@ impl Line {
         self
     }
 
+    /// Returns the command, for a start in the background.
+    pub fn command(self) -> Command {
+        self.0
+    }
+
     /// Runs the command; its output goes through.
     pub fn run(mut self) -> Result<()> {
         let status = self.0.status().with_context(|| self.cannot_start())?;
         ensure!(status.success(), "{}", self.ended(status));
         Ok(())
-    }
-
-    /// Runs the command; its output goes through. Returns the exit code; `None` after a signal.
-    pub fn code(mut self) -> Result<Option<i32>> {
-        let status = self.0.status().with_context(|| self.cannot_start())?;
-        Ok(status.code())
     }
 
     pub fn output(mut self) -> Result<String> {
@@ -100,7 +114,8 @@ impl Line {
     }
 
     fn cannot_start(&self) -> String {
-        format!("cannot start {}", self.0.get_program().display())
+        let program = self.0.get_program().display();
+        format!("cannot start {program} (`cargo xtask packages` installs what Debian has)")
     }
 
     fn ended(&self, status: ExitStatus) -> String {
@@ -110,15 +125,20 @@ impl Line {
     }
 }
 
+/// The reason why a task cannot run on this host; CI reports it at its end.
 #[derive(Debug)]
-pub enum StepDone {
-    Ran,
-    /// The task cannot run here; reported at the end.
-    LeftOut(String),
+pub struct LeftOut(String);
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
-pub fn ran(result: Result<()>) -> Result<StepDone> {
-    result.map(|()| StepDone::Ran)
+impl std::error::Error for LeftOut {}
+
+pub fn left_out<T>(why: impl Into<String>) -> Result<T> {
+    Err(LeftOut(why.into()).into())
 }
 
 /// Tries of tasks that depend on chance or on the load of the host.
@@ -136,88 +156,39 @@ pub fn tried<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     once()
 }
 
-/// Measures again when the judge refuses a share or a time; every refusal is reported. Other
-/// failures are final.
-pub fn measured<T>(
-    mut measure: impl FnMut() -> Result<T>,
-    judge: impl Fn(&T) -> Result<()>,
-) -> Result<()> {
-    for attempt in 1..TRIES {
-        match judge(&measure()?) {
-            Ok(()) => return Ok(()),
-            Err(error) => println!("!!! measurement {attempt} of {TRIES} refused: {error:#}"),
-        }
-    }
-    judge(&measure()?)
+/// Adds Rust's standard library for a target.
+pub fn rust_target(triple: &str) -> Result<()> {
+    line("rustup target add")
+        .arg(triple)
+        .output()
+        .map(drop)
+        .or_else(|error| left_out(format!("rustup cannot add the target {triple}: {error:#}")))
 }
 
-pub fn there(program: &str) -> bool {
-    line("sh -c").arg(format!("command -v {program}")).output().is_ok()
-}
+/// Programs that CI starts, and Debian's packages that have them.
+const PROGRAMS: &str = "aarch64-linux-gnu-gcc busybox chromium cpio dpkg-deb fdtput g++ gcc-12 \
+     identify ip make nft qemu-aarch64-static qemu-system-aarch64 qemu-system-x86_64 sparse tc xz";
+const PACKAGES: &str = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross chromium cpio dpkg g++ gcc-12 \
+     device-tree-compiler imagemagick iproute2 make nftables python3-venv qemu-user-static \
+     qemu-system-arm qemu-system-x86 sparse xz-utils";
 
-/// Programs that every run of CI starts, and their Debian packages.
-const TOOLS: &[(&str, &str)] = &[
-    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
-    ("busybox", "busybox-static"),
-    ("chromium", "chromium"),
-    ("cpio", "cpio"),
-    ("fdtput", "device-tree-compiler"),
-    ("g++", "g++"),
-    ("gcc-12", "gcc-12"),
-    ("identify", "imagemagick"),
-    ("ip", "iproute2"),
-    ("make", "make"),
-    ("nft", "nftables"),
-    ("python3", "python3 python3-venv"),
-    ("qemu-aarch64-static", "qemu-user-static"),
-    ("qemu-system-aarch64", "qemu-system-arm"),
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("readelf", "binutils"),
-    ("sparse", "sparse"),
-    ("tc", "iproute2"),
-    ("xz", "xz-utils"),
-];
-
-/// Programs that only some hosts need. A package in neither list has its program's name.
-const RARE: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("fusermount3", "fuse3")];
-
-pub fn install(packages: &str) -> Result<()> {
-    let apt = |words: &str| {
-        line("apt-get")
-            // Another step may be installing.
-            .words("-o DPkg::Lock::Timeout=600")
-            .words(words)
-            .env("DEBIAN_FRONTEND", "noninteractive")
-    };
-    apt("update -qq")
-        .run()
-        .and_then(|()| apt("install -y -qq --no-install-recommends").words(packages).run())
-        .with_context(|| format!("install {packages} by hand"))
-}
-
-pub fn need(program: &str) -> Result<()> {
-    if there(program) {
+/// Installs the packages if a program is missing.
+pub fn packages() -> Result<()> {
+    let test = format!(
+        "for program in {PROGRAMS}; do command -v $program || exit 1; done; python3 -c 'import ensurepip'"
+    );
+    if line("sh -c").arg(test).output().is_ok() {
         return Ok(());
     }
-    let tool = TOOLS.iter().chain(RARE).find(|tool| tool.0 == program);
-    let packages = tool.map_or(program, |tool| tool.1);
-    println!("installing {packages} for {program}");
-    install(packages).with_context(|| format!("{program} is missing and cannot be installed"))
+    let busybox = if Path::new("/bin/busybox").exists() { "" } else { "busybox-static" };
+    install(&format!("{PACKAGES} {busybox}"))
+        .or_else(|error| left_out(format!("install by hand: {PACKAGES} {busybox} ({error:#})")))
 }
 
-/// Installs all missing programs of CI's steps at once, because package lists are read, and dpkg's
-/// triggers run, for each installation.
-pub fn need_all() -> Result<StepDone> {
-    let missing: Vec<&str> =
-        TOOLS.iter().filter(|tool| !there(tool.0)).map(|tool| tool.1).collect();
-    if missing.is_empty() {
-        return Ok(StepDone::Ran);
-    }
-    println!("installing {}", missing.join(" "));
-    Ok(match install(&missing.join(" ")) {
-        Ok(()) => StepDone::Ran,
-        Err(error) => StepDone::LeftOut(format!("{error:#}; each step installs what it needs")),
-    })
+pub fn install(packages: &str) -> Result<()> {
+    let apt = |words: &str| line("apt-get").words(words).env("DEBIAN_FRONTEND", "noninteractive");
+    apt("update -qq").run()?;
+    apt("install -y -qq --no-install-recommends").words(packages).run()
 }
 
 #[cfg(test)]
@@ -250,28 +221,5 @@ mod tests {
         });
         assert_eq!(third.unwrap(), TRIES);
         assert!(tried(|| Err::<(), _>(anyhow::anyhow!("never"))).is_err());
-    }
-
-    #[test]
-    fn only_what_the_judge_refuses_is_measured_again() {
-        let mut made = 0;
-        let mut make = || {
-            made += 1;
-            Ok(made)
-        };
-        let near = |found: &u32| {
-            ensure!(*found == 2, "{found} is not 2");
-            Ok(())
-        };
-        measured(&mut make, near).unwrap();
-        assert!(measured(&mut make, near).is_err());
-        assert_eq!(made, 2 + TRIES);
-        let mut broken = 0;
-        let fails = || {
-            broken += 1;
-            Err::<u32, _>(anyhow::anyhow!("cannot measure"))
-        };
-        assert!(measured(fails, near).is_err());
-        assert_eq!(broken, 1);
     }
 }

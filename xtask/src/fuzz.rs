@@ -2,32 +2,10 @@
 //! run.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-
-use daqmeter_vm::shell::{line, need, root, started, target};
-
-/// Seconds for each target in CI.
-pub(crate) const CI_SECONDS: u64 = 6;
-
-const FUZZ_TARGETS: [&str; 16] = [
-    "record_line",
-    "units",
-    "profile",
-    "eb_wire",
-    "eb_slave",
-    "eb_client",
-    "eb_text",
-    "felix",
-    "felix_page",
-    "readout_check",
-    "readout_scenario",
-    "copy_trace",
-    "copy_files",
-    "pmu_text",
-    "plan_open",
-    "path_receiver",
-];
+use daqmeter_vm::shell::{line, root, started, target};
 
 /// Returns the host's target triple: flags given with a triple do not reach build scripts.
 fn triple() -> Result<String> {
@@ -37,7 +15,6 @@ fn triple() -> Result<String> {
 }
 
 pub(crate) fn build() -> Result<()> {
-    need("g++")?;
     let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
@@ -51,9 +28,9 @@ pub(crate) fn build() -> Result<()> {
 }
 
 /// Runs each target, or those with `only` in their name, for the given time.
-pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
+pub(crate) fn run(seconds: &str, only: &str) -> Result<()> {
     let programs = target().join(triple()?).join("release");
-    for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
+    for name in names()?.iter().filter(|name| name.contains(only)) {
         let corpus = root().join("fuzz/corpus").join(name);
         fs::create_dir_all(&corpus)?;
         // Earlier findings, and any initial texts.
@@ -68,4 +45,13 @@ pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
             .with_context(|| format!("fuzz target {name}"))?;
     }
     Ok(())
+}
+
+/// Returns the names of the targets, which are those of their files.
+fn names() -> Result<Vec<String>> {
+    let files = fs::read_dir(root().join("fuzz/fuzz_targets"))?;
+    let mut paths: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    Ok(paths.into_iter().filter_map(name).collect())
 }

@@ -1,39 +1,30 @@
 //! The schemas in `docs/schema`, which are those of the types.
 
 use std::fs;
+use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use daqmeter_vm::shell::root;
 
-fn all() -> [(&'static str, String); 2] {
+fn all() -> [(PathBuf, String); 2] {
+    let path = |name: &str| root().join("docs/schema").join(name);
     [
-        ("run-record.v1.json", daqmeter_record::json_schema()),
-        ("plan.v1.json", daqmeter_campaign::json_schema()),
+        (path("run-record.v1.json"), daqmeter_record::json_schema()),
+        (path("plan.v1.json"), daqmeter_campaign::json_schema()),
     ]
 }
 
 pub(crate) fn write() -> Result<()> {
-    let folder = root().join("docs/schema");
-    fs::create_dir_all(&folder)?;
-    for (name, generated) in all() {
-        fs::write(folder.join(name), generated)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn check() -> Result<()> {
-    for (name, generated) in all() {
-        let found = fs::read_to_string(root().join("docs/schema").join(name)).unwrap_or_default();
-        let same = found == generated;
-        ensure!(same, "docs/schema/{name} is not the types' schema: run cargo xtask schema");
-    }
-    Ok(())
+    Ok(all().iter().try_for_each(|(path, generated)| fs::write(path, generated))?)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_schemas_in_docs_are_those_of_the_types() {
-        super::check().unwrap();
+        for (path, generated) in super::all() {
+            let is_same = std::fs::read_to_string(&path).unwrap() == generated;
+            assert!(is_same, "{} is not the types' schema: cargo xtask schema", path.display());
+        }
     }
 }

@@ -15,7 +15,7 @@ case "$code $said" in
 esac
 
 # A module of another version is refused by number.
-insmod /other_abi.ko region_mb=2
+insmod /other-abi/daqmeter_copy.ko region_mb=2
 said=$(/daqmeter copy verify --path module 2>&1); code=$?
 case "$code $said" in
 2*"speaks ABI 3"*) ok "other version: $said" ;;
@@ -92,7 +92,7 @@ case "$code $said" in
 esac
 rmmod daqmeter_trace
 # A tracer that counts each copy from the user twice, once more in the helper, must be found out.
-insmod /trace_twice.ko
+insmod /twice/daqmeter_trace.ko
 said=$(/kmod_guest trace); code=$?
 case "$code $said" in
 1*"__copy_from_user, too"*) ok "a tracer that counts twice is found out" ;;

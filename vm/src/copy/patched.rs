@@ -5,15 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{line, need, root};
 use anyhow::{Result, ensure};
 
-use super::boot::{self, Boot, Machine, Pc, Run};
-use super::modules::{self, Source};
-use super::programs;
-use super::tools;
+use super::{LIMIT_S, PC, modules, pc_initrd, programs};
+use crate::boot::{Boot, judge};
 use crate::debian;
 use crate::files::{folder, timed};
+use crate::shell::{install, line, renew, root};
 
 /// Options for the tool's checks, on top of `tinyconfig`. KASAN watches all of it.
 const CONFIG: &str = "\
@@ -24,18 +22,10 @@ MEMBARRIER RSEQ VM_EVENT_COUNTERS COMPACTION TRANSPARENT_HUGEPAGE DEBUG_KERNEL S
 X86_TSC_DEADLINE_TIMER HPET_TIMER EARLY_PRINTK";
 
 pub(crate) fn static_policies() -> Result<()> {
-    tools()?;
-    for program in ["flex", "bison", "bc"] {
-        need(program)?;
-    }
-    if !Path::new("/usr/include/libelf.h").exists() {
-        crate::shell::install("libelf-dev")?;
-    }
-    fs::create_dir_all(folder())?;
+    install("flex bison bc libelf-dev")?;
     debian::update()?;
-    let source = timed("files of Debian's linux-source", modules::source)?;
-    timed("the guest's programs", programs::build)?;
-    let tree = timed("the whole source, patched", || patched(&source))?;
+    timed("the guest's programs", programs)?;
+    let tree = timed("the whole source, patched", patched)?;
     for policy in ["EXCLUSIVE", "SHARED"] {
         timed(&format!("{policy}: kernel"), || build(&tree, policy))?;
         timed(&format!("{policy}: boot, integrity"), || {
@@ -49,40 +39,31 @@ pub(crate) fn static_policies() -> Result<()> {
 fn boot(tree: &Path, option: &str, cases: usize) -> Result<()> {
     let boot = Boot {
         name: "static",
-        machine: Machine::Pc(Pc { cpus: 2, run: Run::InTurn }),
+        qemu: &format!("{PC} -smp 2 -accel tcg,thread=single"),
         kernel: &tree.join("arch/x86/boot/bzImage"),
-        script: include_str!("static.sh"),
-        command_line: &format!("kasan.fault=panic {option}"),
-        limit_s: 480,
+        options: &format!("kasan.fault=panic {option}"),
+        limit_s: LIMIT_S,
     };
-    boot::judge(&boot.run(programs::files()?)?, cases)
+    judge(&boot.run(pc_initrd("static", include_str!("static.sh"))?)?, cases)
 }
 
-/// Returns the source with the patch and softdma, unpacked again when one of them changed.
-fn patched(source: &Source) -> Result<PathBuf> {
+/// Returns the source with the patch and softdma, unpacked anew.
+fn patched() -> Result<PathBuf> {
     let place = folder().join("patched");
-    let tree = place.join("linux-source-6.1");
-    let parts = ["patches/0001-usercopy-dma-6.1.patch", "softdma.c", "compat.h"];
-    let [patch, softdma, compat] = parts.map(|part| root().join("kmod").join(part));
-    let wanted = line("sha256sum").args([&patch, &softdma, &compat]).output()?;
-    let mark = place.join("patched");
-    if fs::read_to_string(&mark).is_ok_and(|known| known == wanted) {
-        return Ok(tree);
-    }
-    if place.exists() {
-        fs::remove_dir_all(&place)?;
-    }
-    fs::create_dir_all(&place)?;
-    line("tar -xJf").arg(&source.archive).arg("-C").arg(&place).run()?;
+    let (tree, kmod) = (place.join("linux-source-6.1"), root().join("kmod"));
+    renew(&place)?;
+    line("tar -xJf").arg(modules::archive()?).arg("-C").arg(&place).run()?;
+    let patch = kmod.join("patches/0001-usercopy-dma-6.1.patch");
     line("patch -p1 --quiet -d").arg(&tree).arg("-i").arg(patch).run()?;
     let drivers = tree.join("drivers/dma");
-    fs::copy(softdma, drivers.join("softdma.c"))?;
-    fs::copy(compat, drivers.join("compat.h"))?;
+    line("cp -t")
+        .arg(&drivers)
+        .args(["softdma.c", "compat.h"].map(|file| kmod.join(file)))
+        .run()?;
     append(&drivers.join("Makefile"), "obj-$(CONFIG_SOFTDMA) += softdma.o\n")?;
-    let kconfig = fs::read_to_string(drivers.join("Kconfig"))?;
-    let ours = "config SOFTDMA\n\tbool \"softdma\"\n\tselect DMA_ENGINE\n\nconfig DMA_ENGINE\n";
-    fs::write(drivers.join("Kconfig"), kconfig.replacen("config DMA_ENGINE\n", ours, 1))?;
-    fs::write(mark, wanted)?;
+    let ours =
+        "\nconfig SOFTDMA\n\tbool \"softdma\"\n\tdepends on DMADEVICES\n\tselect DMA_ENGINE\n";
+    append(&drivers.join("Kconfig"), ours)?;
     Ok(tree)
 }
 

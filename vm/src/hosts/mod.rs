@@ -1,6 +1,151 @@
 //! Hosts that are network namespaces on one bridge.
 
-pub(crate) mod namespaces;
-pub(crate) mod paths;
-pub(crate) mod peers;
-pub(crate) mod readout;
+mod paths;
+mod peers;
+mod readout;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::shell::{Line, left_out, line, program, scratch};
+
+pub(crate) use paths::all as paths;
+pub(crate) use peers::all as peers;
+pub(crate) use readout::all as readout;
+
+/// Namespaces on a bridge, which is in the first of them; removed when dropped. The bridge's port
+/// to the n-th other is `to<n>`.
+struct Hosts {
+    names: Vec<&'static str>,
+}
+
+impl Hosts {
+    /// Makes the hosts. The first has address 1 of the net, the others 2, 3 and so on.
+    fn up(net: &str, names: &[&'static str]) -> Result<Hosts> {
+        let hosts = Hosts { names: names.to_vec() };
+        hosts.down();
+        for name in names {
+            if let Err(error) = line("ip netns add").arg(name).output() {
+                return left_out(format!("no network namespaces without root: {error:#}"));
+            }
+        }
+        let on = |host: &str, words: &str| line("ip -n").arg(host).words(words).run();
+        let (first, others) = names.split_first().context("no hosts")?;
+        on(first, "link add br0 type bridge")?;
+        for (at, name) in others.iter().enumerate() {
+            on(first, &format!("link add to{at} type veth peer name eth0 netns {name}"))?;
+            on(first, &format!("link set to{at} master br0 up"))?;
+        }
+        for (name, host) in names.iter().zip(1..) {
+            let port = if host == 1 { "br0" } else { "eth0" };
+            on(name, &format!("addr add {net}.{host}/24 brd {net}.255 dev {port}"))?;
+            on(name, &format!("link set {port} up"))?;
+            on(name, "link set lo up")?;
+        }
+        Ok(hosts)
+    }
+
+    fn down(&self) {
+        for name in self.names.iter().rev() {
+            let _ = line("ip netns del").arg(name).output();
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.down();
+    }
+}
+
+fn on(host: &str, words: &str) -> Line {
+    line("ip netns exec").arg(host).words(words)
+}
+
+fn daqmeter_on(host: &str, words: &str) -> Line {
+    on(host, "").arg(program()).words(words)
+}
+
+/// Drops the packets to a host that the rule of nftables names.
+fn drop_packets(host: &str, rule: &str) -> Result<()> {
+    let chain = "add table inet dqm; add chain inet dqm in { type filter hook input priority 0; }";
+    on(host, "nft").arg(format!("{chain}; add rule inet dqm in {rule} drop")).run()
+}
+
+/// A program in the background; ended when dropped.
+struct Background(Child);
+
+impl Background {
+    fn start(program: Line) -> Result<Background> {
+        Background::with_output(program, Stdio::null())
+    }
+
+    fn into_file(program: Line, path: &Path) -> Result<Background> {
+        Background::with_output(program, File::create(path)?.into())
+    }
+
+    fn with_output(program: Line, out: Stdio) -> Result<Background> {
+        let child = program.command().stdout(out).stderr(Stdio::null()).spawn();
+        Ok(Background(child.context("cannot start a program on a host")?))
+    }
+
+    /// Kills it without a chance to close connections.
+    fn kill(&mut self) -> Result<()> {
+        Ok(self.0.kill()?)
+    }
+
+    fn end(&mut self, what: &str) -> Result<()> {
+        until(what, Duration::from_secs(40), || Ok(self.0.try_wait()?.is_some()))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Repeats until it holds or the time is over; errors count as not yet.
+fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match holds() {
+            Ok(true) => return Ok(()),
+            Ok(false) if began.elapsed() > limit => bail!("{what}: not within {limit:?}"),
+            Err(error) if began.elapsed() > limit => return Err(error.context(what.to_owned())),
+            _ => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Reads the last line of a file of JSON lines below `target/ci`.
+fn last_json(name: &str) -> Result<Value> {
+    let path = scratch(name);
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let line = text.lines().last().with_context(|| format!("{name} is empty"))?;
+    serde_json::from_str(line).with_context(|| format!("{name} holds `{line}`"))
+}
+
+/// Returns a count of a ledger; losses are named by their reasons.
+fn booked(ledger: &Value, what: &str) -> u64 {
+    let loss = &ledger["losses"][what];
+    loss.as_u64().or_else(|| ledger[what].as_u64()).unwrap_or(0)
+}
+
+fn lost(ledger: &Value) -> u64 {
+    let losses = ledger["losses"].as_object().into_iter().flatten();
+    losses.filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+/// Checks that each issued unit was delivered or is booked as lost.
+fn closes(ledger: &Value) -> Result<()> {
+    let all = booked(ledger, "delivered") + lost(ledger);
+    ensure!(all == booked(ledger, "issued"), "{all} are accounted for: {ledger}");
+    Ok(())
+}

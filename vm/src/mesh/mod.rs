@@ -3,40 +3,25 @@
 //! it, and this program is the hardware. It stops the machine, injects occurrences in the mesh and
 //! continues the machine. Our tool and Debian's perf must count them exactly.
 
-mod bench;
 mod cases;
+mod count;
 mod machine;
 mod n1sdp;
-mod perf;
-mod qmp;
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::shell::{line, need, there};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::debian::{self, Kernel, foreign_busybox};
-use crate::files::{mesh_folder, timed};
-use machine::Guest;
+use crate::debian::{Kernel, unpack_all};
+use crate::files::{below, folder, timed};
+use crate::shell::{Line, line, rust_target, target};
 
 const TARGET: &str = "aarch64-unknown-linux-musl";
-
-/// Series of Debian's kernels that are booted, each with the machines that its driver knows.
-const SERIES: [&str; 2] = ["6.1", "6.12"];
-
-/// Returns the reason why the machines cannot run here. Adds Rust's target for the guests.
-pub(crate) fn missing() -> Option<String> {
-    if !there("apt-get") {
-        return Some("no apt-get: kernel and perf are Debian's packages".to_owned());
-    }
-    let added = line("rustup target add").arg(TARGET).output();
-    added.is_err().then(|| format!("rustup cannot add the target {TARGET}"))
-}
 
 /// Builds the static tool for the guest's architecture, with Rust's own linker instead of a cross
 /// compiler.
 pub(crate) fn build() -> Result<()> {
+    rust_target(TARGET)?;
     // Emulated CPUs are slow: a quick build matters more. The guest keeps the program in its 256
     // MiB, packed and unpacked. Debug assertions are off, as in the released program.
     line("cargo build --quiet -p daqmeter-cli --target")
@@ -52,45 +37,45 @@ pub(crate) fn build() -> Result<()> {
 }
 
 pub(crate) fn daqmeter() -> PathBuf {
-    crate::shell::target().join(TARGET).join("debug/daqmeter")
+    target().join(TARGET).join("debug/daqmeter")
 }
 
-pub(crate) fn fetch() -> Result<()> {
-    if let Some(why) = missing() {
-        bail!(why);
-    }
-    ["qemu-system-aarch64", "fdtput", "readelf", "cpio", "xz"].into_iter().try_for_each(need)?;
-    fs::create_dir_all(mesh_folder())?;
-    debian::update()?;
-    for series in SERIES {
-        timed(&format!("Debian's {series} for arm64"), || Kernel::image_of(series, "arm64"))?;
-    }
-    timed("Debian's busybox and perf for arm64", || {
-        foreign_busybox("arm64").and_then(|_| perf::fetch())
-    })
-    .map(drop)
+/// Fetches Debian's perf with all that it depends on; returns the program.
+pub(crate) fn perf() -> Result<PathBuf> {
+    let place = folder().join("perf");
+    unpack_all("linux-perf", "arm64", &place)?;
+    let programs = below(&place.join("usr/bin"))?;
+    let is_perf = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("perf") && !name.contains("perl")
+    };
+    // A name without a version may be a script that looks for the program of the running kernel.
+    let longest = programs.into_iter().filter(is_perf).max_by_key(|path| path.as_os_str().len());
+    longest.context("linux-perf brings no perf")
 }
 
-pub(crate) fn prepare() -> Result<()> {
-    fetch()?;
-    timed("static aarch64 build of the tool", build)
+/// Returns the command that lists the libraries of a program for Arm, which are beside it.
+fn arm_ldd(program: &Path) -> Line {
+    let place = folder().join("perf");
+    let [lib, usr] = ["lib", "usr/lib"].map(|path| place.join(path).join("aarch64-linux-gnu"));
+    line("qemu-aarch64-static")
+        .arg(lib.join("ld-linux-aarch64.so.1"))
+        .arg("--library-path")
+        .arg(format!("{}:{}", lib.display(), usr.display()))
+        .arg("--list")
+        .arg(program)
 }
 
-/// Boots all machines and cases after [`prepare`], or those with `only` in their name, which begins
-/// with the kernel's series. With `record`, the driver's events are written into the source instead
-/// of compared with it.
-pub(crate) fn boot(record: bool, only: &str) -> Result<()> {
-    let guest =
-        Guest { daqmeter: daqmeter(), busybox: foreign_busybox("arm64")?, perf: perf::fetch()? };
+/// Boots all machines, or those with `only` in their name, which begins with the kernel's series.
+pub(crate) fn boot(only: &str) -> Result<()> {
     let mut ran = 0;
-    for series in SERIES {
-        let named = |case: &cases::Case| format!("{series}, {}", case.name);
-        let known = cases::CASES.iter().filter(|case| case.series.contains(&series));
-        let chosen: Vec<_> = known.filter(|case| named(case).contains(only)).collect();
-        let kernel = (!chosen.is_empty()).then(|| Kernel::image_of(series, "arm64")).transpose()?;
-        for (case, kernel) in chosen.into_iter().zip(kernel.iter().cycle()) {
-            timed(&named(case), || cases::run(case, kernel, &guest, record))?;
-            ran += 1;
+    for series in ["6.1", "6.12"] {
+        for case in cases::CASES.iter().filter(|case| case.series.contains(&series)) {
+            let name = format!("{series}, {}", case.name);
+            if name.contains(only) {
+                timed(&name, || case.run(&Kernel::fetch(series, "arm64")?))?;
+                ran += 1;
+            }
         }
     }
     ensure!(ran > 0, "no machine has `{only}` in its name");

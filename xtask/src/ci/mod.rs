@@ -1,201 +1,180 @@
 //! Steps of CI after `cargo test`: those that need root, other packages, another CPU, a browser or
-//! time.
-//! Each step is a process of its own (`cargo xtask step NAME`), so its output stays together and
-//! its CPU time is known. [`schedule`] selects the steps that may run side by side. A failed step
-//! does not stop the others: one run names every fault.
+//! time. `steps.toml` has them.
+//! Each step is a process of its own with its log. [`schedule`] selects the steps that may run side
+//! by side. A failed step does not stop the others: one run names every fault.
 
-mod builds;
-mod checks;
-mod page;
 mod schedule;
-pub(crate) mod step;
-mod steps;
 
 use std::fs::{self, File};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use daqmeter_vm::shell::{line, program, scratch};
+use serde::Deserialize;
 
-use daqmeter_vm::shell::StepDone;
-pub(crate) use page::page;
 use schedule::{Load, Order, State};
-use step::{Step, place};
 
-/// Exit code of a step that could not be run here; its reason is in a file beside its log.
-const LEFT_OUT: u8 = 3;
+/// Exit code of a step that could not be run here; the last line of its log has the reason.
+pub(crate) const LEFT_OUT: u8 = 3;
+
+#[derive(Debug, Deserialize)]
+struct Step {
+    #[serde(flatten)]
+    order: Order,
+    run: String,
+    #[serde(default = "once")]
+    tries: u32,
+}
+
+fn once() -> u32 {
+    1
+}
+
+fn steps() -> Result<Vec<Step>> {
+    #[derive(Deserialize)]
+    struct File {
+        step: Vec<Step>,
+    }
+    Ok(toml::from_str::<File>(include_str!("steps.toml"))?.step)
+}
 
 /// Runs all steps, or those with `only` in their name and their prerequisites.
-pub(crate) fn all(only: Option<&str>) -> Result<()> {
-    let chosen = chosen(only)?;
-    let orders: Vec<Order> = chosen.iter().map(|step| step.order).collect();
-    let mut states = vec![State::Waiting; chosen.len()];
+pub(crate) fn run(only: &str) -> Result<()> {
+    let steps = chosen(steps()?, only)?;
+    let orders: Vec<&Order> = steps.iter().map(|step| &step.order).collect();
+    let mut states = vec![State::Waiting; steps.len()];
     let mut running: Vec<Running> = Vec::new();
     let mut ended: Vec<Ended> = Vec::new();
     let began = Instant::now();
     let cpus = std::thread::available_parallelism().map_or(2, usize::from);
-    while ended.len() < chosen.len() {
+    while ended.len() < steps.len() {
         while let Some(at) = schedule::next(&orders, &states, cpus) {
-            running.push(Running::start(at, orders[at])?);
+            running.push(Running::start(at, &steps[at])?);
             states[at] = State::Running;
         }
-        let Some(done) = running.iter_mut().position(|step| step.has_ended()) else {
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        let step = running.swap_remove(done);
-        states[step.at] = State::Ended;
-        ended.push(step.end()?);
+        std::thread::sleep(Duration::from_millis(100));
+        for at in (0..running.len()).rev() {
+            let Some(status) = running[at].child.try_wait()? else { continue };
+            let Running { at, began, .. } = running.swap_remove(at);
+            states[at] = State::Ended;
+            ended.push(Ended::new(&steps[at], status.code(), began.elapsed())?);
+        }
     }
     conclude(&ended, began.elapsed())
 }
 
-/// Runs one step in this process, for [`all`]; returns the exit code.
-pub(crate) fn one(name: &str) -> Result<u8> {
-    let step = steps::STEPS.iter().find(|step| step.order.name == name);
-    let done = (step.with_context(|| format!("no step `{name}`"))?.run)();
-    leave_cpu_time(name);
-    Ok(match done? {
-        StepDone::Ran => 0,
-        StepDone::LeftOut(why) => {
-            fs::write(place(name, "left-out"), why)?;
-            LEFT_OUT
-        }
-    })
-}
-
-fn chosen(only: Option<&str>) -> Result<Vec<&'static Step>> {
-    let only = only.unwrap_or("");
-    let mut wanted: Vec<&Step> =
-        steps::STEPS.iter().filter(|step| step.order.name.contains(only)).collect();
+/// Returns the steps with `only` in their name and their prerequisites, in their order.
+fn chosen(steps: Vec<Step>, only: &str) -> Result<Vec<Step>> {
+    let is_named = |step: &&Step| step.order.name.contains(only);
+    let mut wanted: Vec<String> =
+        steps.iter().filter(is_named).map(|step| step.order.name.clone()).collect();
     ensure!(!wanted.is_empty(), "no step has `{only}` in its name");
     let mut at = 0;
-    while let Some(step) = wanted.get(at) {
-        let is_new = |name: &str| wanted.iter().all(|step| step.order.name != name);
-        let new: Vec<&str> = step.order.after.iter().copied().filter(|name| is_new(name)).collect();
-        wanted.extend(steps::STEPS.iter().filter(|step| new.contains(&step.order.name)));
+    while let Some(name) = wanted.get(at) {
+        let step = steps.iter().find(|step| step.order.name == *name);
+        wanted.extend(step.with_context(|| format!("no step `{name}`"))?.order.after.clone());
         at += 1;
     }
-    let is_wanted = |step: &&Step| wanted.iter().any(|one| one.order.name == step.order.name);
-    Ok(steps::STEPS.iter().filter(is_wanted).collect())
+    Ok(steps.into_iter().filter(|step| wanted.contains(&step.order.name)).collect())
+}
+
+fn log(step: &str) -> PathBuf {
+    let name = step.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    scratch("log").join(format!("{name}.log"))
 }
 
 struct Running {
     at: usize,
-    name: &'static str,
     child: Child,
     began: Instant,
 }
 
 impl Running {
-    fn start(at: usize, order: Order<'static>) -> Result<Running> {
-        let log = place(order.name, "log");
-        fs::create_dir_all(log.parent().expect("a file in a folder"))?;
-        for left in ["left-out", "cpu"].map(|kind| place(order.name, kind)) {
-            if left.exists() {
-                fs::remove_file(left)?;
-            }
-        }
-        let file = File::create(log)?;
+    fn start(at: usize, step: &Step) -> Result<Running> {
+        fs::create_dir_all(scratch("log"))?;
+        let file = File::create(log(&step.order.name))?;
         // Builds have a lower priority than the emulators beside them, which have deadlines.
-        let niceness = if order.load == Load::Build { "10" } else { "0" };
-        println!("... {}", order.name);
-        let child = Command::new("nice")
-            .args(["-n", niceness])
-            .arg(std::env::current_exe()?)
-            .args(["step", order.name])
+        let niceness = if step.order.load == Load::Build { "10" } else { "0" };
+        println!("... {}", step.order.name);
+        let tries = "for try in $(seq $TRIES); do sh -e -c \"$STEP\" && exit 0; code=$?; \
+                     echo \"!!! try $try of $TRIES ended with $code\" >&2; done; exit $code";
+        let tries = if step.tries == 1 { "exec sh -e -c \"$STEP\"" } else { tries };
+        let child = line("nice -n")
+            .arg(niceness)
+            .words("sh -c")
+            .arg(tries)
+            .env("TRIES", step.tries.to_string())
+            .env("STEP", &step.run)
+            .env("XTASK", std::env::current_exe()?)
+            .env("DAQMETER", program())
+            .env("CI", scratch(""))
+            .command()
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
-            .with_context(|| format!("cannot start step `{}`", order.name))?;
-        Ok(Running { at, name: order.name, child, began: Instant::now() })
+            .with_context(|| format!("cannot start step `{}`", step.order.name))?;
+        Ok(Running { at, child, began: Instant::now() })
     }
-
-    fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
-    }
-
-    fn end(mut self) -> Result<Ended> {
-        let code = self.child.wait()?.code();
-        let wall = self.began.elapsed();
-        let printed = fs::read(place(self.name, "log"))?;
-        println!("\n=== {}\n{}", self.name, String::from_utf8_lossy(&printed).trim_end());
-        let cpu = fs::read_to_string(place(self.name, "cpu")).unwrap_or_else(|_| "?".to_owned());
-        let fate = match code {
-            Some(0) => Fate::Passed,
-            Some(code) if code == i32::from(LEFT_OUT) => {
-                Fate::LeftOut(fs::read_to_string(place(self.name, "left-out")).unwrap_or_default())
-            }
-            code => Fate::Failed(
-                code.map_or("ended by a signal".to_owned(), |code| format!("exit code {code}")),
-            ),
-        };
-        let ended = Ended { name: self.name, fate, wall, cpu };
-        println!("=== {}", ended.line());
-        Ok(ended)
-    }
-}
-
-enum Fate {
-    Passed,
-    LeftOut(String),
-    Failed(String),
 }
 
 struct Ended {
-    name: &'static str,
-    fate: Fate,
-    wall: Duration,
-    /// Seconds of CPU time with all children.
-    cpu: String,
+    code: Option<i32>,
+    /// Name, fate and time.
+    line: String,
 }
 
 impl Ended {
-    fn line(&self) -> String {
-        let how = match &self.fate {
-            Fate::Passed => "passed",
-            Fate::LeftOut(_) => "left out",
-            Fate::Failed(_) => "FAILED",
+    fn new(step: &Step, code: Option<i32>, wall: Duration) -> Result<Ended> {
+        let name = &step.order.name;
+        let printed = fs::read(log(name))?;
+        let printed = String::from_utf8_lossy(&printed);
+        let printed = printed.trim_end();
+        let fate = match code {
+            Some(0) => "passed".to_owned(),
+            Some(code) if code == i32::from(LEFT_OUT) => {
+                format!("!!! NOT RUN: {}", printed.lines().last().unwrap_or_default())
+            }
+            code => format!("!!! FAILED ({code:?})"),
         };
-        format!("{}: {how} in {:.0} s (CPU {} s)", self.name, self.wall.as_secs_f64(), self.cpu)
+        let line = format!("{name}: {:.0} s: {fate}", wall.as_secs_f64());
+        println!("\n=== {name}\n{printed}\n=== {line}");
+        Ok(Ended { code, line })
     }
-}
-
-/// Writes the CPU time of this step and all its children for the process that started it.
-fn leave_cpu_time(name: &str) {
-    let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
-        return;
-    };
-    // Fields 14 to 17 of proc(5), counted after the name, which may hold blanks: utime, stime,
-    // cutime, cstime in ticks of 10 ms.
-    let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(4);
-    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    // A failed write only leaves a gap in the table.
-    let _ = fs::write(place(name, "cpu"), format!("{}", ticks / 100));
 }
 
 fn conclude(ended: &[Ended], wall: Duration) -> Result<()> {
     println!("\nsteps, in the order in which they ended:");
-    for step in ended {
-        println!("  {}", step.line());
-    }
-    for step in ended {
-        match &step.fate {
-            Fate::LeftOut(why) => println!("!!! NOT RUN: {}: {why}", step.name),
-            Fate::Failed(how) => println!("!!! FAILED: {}: {how}", step.name),
-            Fate::Passed => {}
-        }
-    }
-    let failed = ended.iter().filter(|step| matches!(step.fate, Fate::Failed(_))).count();
-    let left_out = ended.iter().filter(|step| matches!(step.fate, Fate::LeftOut(_))).count();
+    ended.iter().for_each(|step| println!("  {}", step.line));
+    let count = |code: u8| ended.iter().filter(|one| one.code == Some(i32::from(code))).count();
+    let (passed, left_out) = (count(0), count(LEFT_OUT));
+    let failed = ended.len() - passed - left_out;
     println!(
-        "\nxtask ci: {} steps passed, {failed} failed, {left_out} left out, in {:.0} s",
-        ended.len() - failed - left_out,
+        "\nxtask ci: {passed} steps passed, {failed} failed, {left_out} left out, in {:.0} s",
         wall.as_secs_f64()
     );
-    if failed > 0 {
-        bail!("{failed} steps failed");
-    }
+    ensure!(failed == 0, "{failed} steps failed");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_steps_has_its_prerequisites() {
+        let names = |only: &str| -> Vec<String> {
+            let steps = chosen(steps().unwrap(), only).unwrap();
+            steps.into_iter().map(|step| step.order.name).collect()
+        };
+        let all = names("");
+        assert_eq!(all.len(), steps().unwrap().len());
+        let kernels = ["Debian packages", "machines: kernels", "program"];
+        let guests = "guests: modules, programs";
+        let copies = "copies: the kernel modules under Debian's kernels in QEMU";
+        assert_eq!(names("the kernel modules"), [&kernels[..], &[guests, copies]].concat());
+        assert!(chosen(steps().unwrap(), "no such step").is_err());
+    }
 }

@@ -3,10 +3,14 @@
 //! of one thread run beside it. Steps that mostly wait for a network or a clock take no CPU from
 //! them. Steps that measure time run alone, after all others.
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+use serde::Deserialize;
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Load {
     /// Compiles: one at a time, beside steps of one thread.
     Build,
+    #[default]
     OneCpu,
     /// Waits most of its time, for a network or a clock: beside builds and steps of one CPU.
     Waits,
@@ -14,15 +18,17 @@ pub(crate) enum Load {
     Alone,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Order<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) load: Load,
-    pub(crate) after: &'a [&'a str],
+#[derive(Debug, Deserialize)]
+pub(super) struct Order {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) load: Load,
+    #[serde(default)]
+    pub(super) after: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(super) enum State {
     Waiting,
     Running,
     Ended,
@@ -33,7 +39,7 @@ const WAITING: usize = 2;
 
 /// Returns the first step that may start on a host with this number of CPUs. Steps in `after`
 /// outside of this run count as ended.
-pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usize> {
+pub(super) fn next(steps: &[&Order], states: &[State], cpus: usize) -> Option<usize> {
     let running = |load: Load| {
         (0..steps.len())
             .filter(|&at| states[at] == State::Running && steps[at].load == load)
@@ -47,7 +53,7 @@ pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usi
         (0..steps.len()).any(|at| states[at] != State::Ended && steps[at].load == load)
     };
     let ready = |at: usize| {
-        let ended = |name: &&str| {
+        let ended = |name: &String| {
             steps
                 .iter()
                 .zip(states)
@@ -71,33 +77,44 @@ pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usi
 mod tests {
     use super::*;
 
-    const STEPS: &[Order] = &[
-        Order { name: "measure", load: Load::Alone, after: &["program"] },
-        Order { name: "program", load: Load::Build, after: &[] },
-        Order { name: "docs", load: Load::Build, after: &[] },
-        Order { name: "machine", load: Load::OneCpu, after: &["program"] },
-        Order { name: "fuzz", load: Load::OneCpu, after: &["docs"] },
-        Order { name: "checker", load: Load::OneCpu, after: &["not part of this run"] },
-        Order { name: "packages", load: Load::Waits, after: &[] },
-        Order { name: "kernels", load: Load::Waits, after: &["packages"] },
-        Order { name: "server", load: Load::Waits, after: &["program"] },
-        Order { name: "page", load: Load::Waits, after: &["program"] },
+    const STEPS: [(&str, Load, &str); 10] = [
+        ("measure", Load::Alone, "program"),
+        ("program", Load::Build, ""),
+        ("docs", Load::Build, ""),
+        ("machine", Load::OneCpu, "program"),
+        ("fuzz", Load::OneCpu, "docs"),
+        ("checker", Load::OneCpu, "not part of this run"),
+        ("packages", Load::Waits, ""),
+        ("kernels", Load::Waits, "packages"),
+        ("server", Load::Waits, "program"),
+        ("page", Load::Waits, "program"),
     ];
     const LOADS: [Load; 4] = [Load::Alone, Load::Build, Load::OneCpu, Load::Waits];
 
+    fn orders() -> Vec<Order> {
+        let order = |(name, load, after): (&str, Load, &str)| Order {
+            name: name.to_owned(),
+            load,
+            after: (!after.is_empty()).then(|| after.to_owned()).into_iter().collect(),
+        };
+        STEPS.map(order).into()
+    }
+
     /// Runs all steps, each for its number of ticks; returns the steps that ran together.
     fn play(ticks: [u32; STEPS.len()]) -> Vec<Vec<&'static str>> {
+        let orders = orders();
+        let orders: Vec<&Order> = orders.iter().collect();
         let mut states = [State::Waiting; STEPS.len()];
         let mut left = ticks;
         let mut seen = Vec::new();
         while states.iter().any(|state| *state != State::Ended) {
-            while let Some(at) = next(STEPS, &states, 2) {
+            while let Some(at) = next(&orders, &states, 2) {
                 states[at] = State::Running;
             }
             let running: Vec<usize> =
                 (0..STEPS.len()).filter(|&at| states[at] == State::Running).collect();
             assert!(!running.is_empty(), "nothing runs, and not all is done: {states:?}");
-            seen.push(running.iter().map(|&at| STEPS[at].name).collect());
+            seen.push(running.iter().map(|&at| STEPS[at].0).collect());
             for at in running {
                 left[at] -= 1;
                 if left[at] == 0 {
@@ -115,8 +132,8 @@ mod tests {
         assert_eq!(seen.last().unwrap(), &["measure"]);
         for together in &seen {
             let count = |load: Load| {
-                let of = STEPS.iter().filter(|step| step.load == load);
-                of.filter(|step| together.contains(&step.name)).count()
+                let of = STEPS.iter().filter(|step| step.1 == load);
+                of.filter(|step| together.contains(&step.0)).count()
             };
             let [alone, builds, singles, waiting] = LOADS.map(count);
             assert!(alone == 0 || together.len() == 1, "{together:?}");
@@ -134,11 +151,13 @@ mod tests {
 
     #[test]
     fn a_host_with_one_cpu_still_runs_everything() {
+        let orders = orders();
+        let orders: Vec<&Order> = orders.iter().collect();
         let mut states = [State::Waiting; STEPS.len()];
         for _ in STEPS {
-            let at = next(STEPS, &states, 1).expect("a step may start");
+            let at = next(&orders, &states, 1).expect("a step may start");
             states[at] = State::Ended;
         }
-        assert_eq!(next(STEPS, &states, 1), None);
+        assert_eq!(next(&orders, &states, 1), None);
     }
 }

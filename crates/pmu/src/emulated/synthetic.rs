@@ -14,7 +14,7 @@ use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
 
 /// Events of the parts as the kernel's driver names them, recorded from its sysfs on the emulated
-/// configuration space (`cargo xtask pmu-vm --record`): Linux 6.1, S3 from 6.12.
+/// configuration space (`cargo xtask pmu-vm` compares them): Linux 6.1, S3 from 6.12.
 const EVENTS: &[(&str, &str)] = &[
     ("CMN-600", include_str!("events/cmn600.txt")),
     ("CMN-650", include_str!("events/cmn650.txt")),

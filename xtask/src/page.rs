@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use daqmeter_vm::shell::{Line, line, need, root};
+use daqmeter_vm::shell::{Line, line, scratch};
 
 /// Starts Chromium without a network. Parallel instances have profiles of their own.
 fn chromium(profile: &str) -> Line {
-    let profile = root().join("target/ci/chromium").join(profile);
+    let profile = scratch("chromium").join(profile);
     line("chromium --headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run")
         .words("--disable-background-networking --disable-component-update --disable-sync")
         .words("--hide-scrollbars --virtual-time-budget=5000 --window-size=1100,5600")
@@ -17,9 +17,7 @@ fn chromium(profile: &str) -> Line {
         .arg(format!("--user-data-dir={}", profile.display()))
 }
 
-pub(crate) fn page(path: &Path) -> Result<()> {
-    need("chromium")?;
-    need("identify")?;
+pub(crate) fn check(path: &Path) -> Result<()> {
     let page = path.canonicalize().with_context(|| path.display().to_string())?;
     let figures = fs::read_to_string(&page)?.matches("class=\"chart\"").count();
     let url = format!("file://{}", page.display());
@@ -55,7 +53,7 @@ fn drawn(url: &str, figures: usize) -> Result<()> {
 
 /// Checks the picture coarsely: most of a page is paper in its theme, and not all.
 fn picture(url: &str, theme: &str, option: &str, brightness: Range<f64>) -> Result<()> {
-    let picture = root().join(format!("target/ci/page-{theme}.png"));
+    let picture = scratch(&format!("page-{theme}.png"));
     let screenshot = format!("--screenshot={}", picture.display());
     chromium(theme).arg(option).arg(screenshot).arg(url).output()?;
     let (bytes, picture) = (fs::metadata(&picture)?.len(), picture.display().to_string());
