@@ -66,12 +66,15 @@ impl Initrd {
         Ok(())
     }
 
-    /// Takes the shared libraries that `ldd`, or a loader that lists, names.
-    pub(crate) fn take_libraries(&self, ldd: Line) -> Result<()> {
+    /// Takes the shared libraries that `ldd`, or a loader that lists, names. Those below `root`
+    /// come first.
+    pub(crate) fn take_libraries(&self, ldd: Line, root: &Path) -> Result<()> {
         for library in libraries(ldd)? {
             let name = library.file_name().context("a library has a name")?.to_string_lossy();
             let folder = if name.starts_with("ld-linux-x86") { "lib64" } else { "lib" };
-            self.take(&format!("{folder}/{name}"), &library)?;
+            let below = root.join(library.strip_prefix("/").unwrap_or(&library));
+            let from = if below.exists() { &below } else { &library };
+            self.take(&format!("{folder}/{name}"), from)?;
         }
         Ok(())
     }
@@ -85,8 +88,8 @@ impl Initrd {
     }
 }
 
-/// Returns the shared libraries that `ldd` names: the lines are `libc.so.6 => /lib/libc.so.6 (0x...)`,
-/// or the loader's path alone. A static program has none.
+/// Returns the shared libraries that `ldd` names. The lines are `libc.so.6 => /lib/libc.so.6
+/// (0x...)`, or the loader's path alone. A static program has none.
 pub fn libraries(ldd: Line) -> Result<Vec<PathBuf>> {
     let path =
         |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);

@@ -58,8 +58,8 @@ pub(crate) fn boot() -> Result<()> {
     judge(&timed("survey of another topology", || boot.run(initrd))?)
 }
 
-/// Makes QEMU's device tree of the machine, with the capacity of each CPU (`capacity-dmips-mhz`, the
-/// kernel's `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
+/// Makes QEMU's device tree of the machine, with the capacity of each CPU (`capacity-dmips-mhz`,
+/// the kernel's `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
 fn tree() -> Result<PathBuf> {
     let path = folder().join("topology.dtb");
     device_tree(QEMU, &path)?;

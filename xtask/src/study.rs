@@ -10,7 +10,7 @@ use daqmeter_record::jsonl;
 use daqmeter_record::study::StudyLine;
 use daqmeter_vm::shell::{daqmeter, scratch};
 
-/// Excess of a row's time over the wanted one, and the excess that is allowed either way, as shares.
+/// Excess of a row's time over the wanted one, and the allowed excess either way, as shares.
 struct Excess {
     found: Option<f64>,
     slower: f64,
@@ -70,8 +70,8 @@ fn of_readout_tables(line: &StudyLine) -> Option<Excess> {
     is_judged.then_some(Excess { found, slower: 0.03, faster: 0.03 })
 }
 
-/// Compares a cycle's time with its model. Rates and gains come from these times. The client and the
-/// emulation add their own work, 0.5 us on a virtual machine with two CPUs.
+/// Compares a cycle's time with its model. Rates and gains come from these times. The client and
+/// the emulation add their own work, 0.5 us on a virtual machine with two CPUs.
 fn of_cycles(line: &StudyLine) -> Option<Excess> {
     let software_us = match &*line.unit {
         "us" => 1.0,

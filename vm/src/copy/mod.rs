@@ -18,7 +18,8 @@ pub(crate) use modules::source;
 pub(crate) use patched::static_policies;
 pub(crate) use pollution::pollution;
 
-/// A PC. qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by byte.
+/// A PC. qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by
+/// byte.
 const PC: &str = "qemu-system-x86_64 -machine q35 -cpu qemu64 -m 1536";
 
 /// One host thread for all CPUs, one after the other.
@@ -166,7 +167,7 @@ fn pc_initrd(name: &str, script: &str) -> Result<Initrd> {
     let guest = target().join("release/examples/kmod_guest");
     for (name, program) in [("daqmeter", program()), ("kmod_guest", guest)] {
         initrd.take(name, &program)?;
-        initrd.take_libraries(line("ldd").arg(program))?;
+        initrd.take_libraries(line("ldd").arg(program), Path::new("/"))?;
     }
     Ok(initrd)
 }

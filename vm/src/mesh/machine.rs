@@ -329,7 +329,7 @@ fn initrd(name: &str, kernel: &Kernel) -> Result<std::path::PathBuf> {
     let initrd = Initrd::new(name, &arm_busybox()?, SCRIPT)?;
     initrd.take("bin/daqmeter", &daqmeter())?;
     initrd.take("bin/perf", &perf()?)?;
-    initrd.take_libraries(arm_ldd(&perf()?))?;
+    initrd.take_libraries(arm_ldd(&perf()?), &folder().join("perf"))?;
     for module in ["virtio", "virtio_ring", "virtio_mmio", "virtio_blk", "arm-cmn"] {
         // Built-in parts of the kernel are no files.
         if let Some(path) = kernel.module(module)? {
