@@ -80,8 +80,28 @@ impl Outcomes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderElink {
     pub chunks: u64,
+    /// Chunks offered to subscribers, once to each of them, and chunks without a subscriber.
+    #[serde(default)]
+    pub offered: u64,
     #[serde(flatten)]
     pub outcomes: Outcomes,
+}
+
+impl ReaderElink {
+    /// Adds up the subscriptions of an E-link. Some of its chunks had no subscriber.
+    pub(crate) fn of<'a>(
+        chunks: u64,
+        unsubscribed: u64,
+        subscriptions: impl Iterator<Item = &'a SubscriptionAccount>,
+    ) -> ReaderElink {
+        let outcomes = Outcomes { unsubscribed, ..Outcomes::default() };
+        let mut all = ReaderElink { chunks, offered: unsubscribed, outcomes };
+        for one in subscriptions {
+            all.offered += one.offered;
+            all.outcomes.add(one.outcomes);
+        }
+        all
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,13 +132,9 @@ impl SubscriptionAccount {
     /// after it.
     fn seen(&self, reader: &ReaderElink) -> ReaderElink {
         let elsewhere = reader.chunks.saturating_sub(self.offered);
-        ReaderElink {
-            outcomes: Outcomes {
-                unsubscribed: elsewhere + self.outcomes.unsubscribed,
-                ..self.outcomes
-            },
-            ..*reader
-        }
+        let unsubscribed = elsewhere + self.outcomes.unsubscribed;
+        let outcomes = Outcomes { unsubscribed, ..self.outcomes };
+        ReaderElink { chunks: reader.chunks, offered: reader.chunks, outcomes }
     }
 }
 
@@ -163,32 +179,6 @@ impl FinalAccount {
         Some(ledger(&self.card, at, &seen))
     }
 
-    /// Events that were due, in triggers x E-links: those issued, and those offered to each further
-    /// subscriber.
-    pub fn due(&self) -> u64 {
-        let issued: u64 = self.ledgers().iter().map(|(_, ledger)| ledger.issued).sum();
-        let further = |tag: u64| {
-            let of_tag = self.subscriptions.iter().filter(|one| one.tag == tag);
-            let offered = of_tag.map(|one| one.offered);
-            offered.clone().sum::<u64>() - offered.max().unwrap_or(0)
-        };
-        issued + self.elinks().map(|(at, _)| further(at.tag)).sum::<u64>()
-    }
-
-    /// Losses of those who had subscribed, or of everybody, in triggers x E-links: see
-    /// [`Ledger::lost_on_the_way`].
-    pub fn lost_on_the_way(&self) -> u64 {
-        // The reader's losses are counted for each subscriber, not for the first alone.
-        let before = |ledger: &Ledger| {
-            let losses = [DROPPED, NETWORK].map(|name| ledger.losses[name]);
-            ledger.lost_on_the_way() - losses.iter().sum::<u64>()
-        };
-        let at_card: u64 = self.ledgers().iter().map(|(_, ledger)| before(ledger)).sum();
-        let of_subscribers =
-            self.subscriptions.iter().map(|one| one.outcomes.dropped + one.outcomes.network_lost);
-        at_card + of_subscribers.sum::<u64>()
-    }
-
     pub fn closes(&self) -> bool {
         self.ledgers().iter().all(|(_, ledger)| ledger.closes()) && self.open_subscriptions() == 0
     }
@@ -203,8 +193,6 @@ pub const FLAGGED: &str = NOT_LOST[1];
 /// Chunks that injected faults flagged.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
-const DROPPED: &str = "dropped by reader";
-const NETWORK: &str = "network";
 
 /// Losses of an E-link's own: not of all E-links together, as by BUSY.
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
@@ -221,11 +209,12 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
 }
 
 /// Ledger of one E-link in triggers: the card's counts against the reader's. It does not close if
-/// the two disagree about the chunks that passed the ring.
+/// the two disagree about the chunks that passed the ring. A chunk is due once to each subscriber.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
+    let issued = card.issued + reader.offered.saturating_sub(reader.chunks);
     let reader = reader.outcomes;
     let mut ledger =
-        Ledger { issued: card.issued, delivered: reader.delivered, ..Ledger::new("triggers") };
+        Ledger { issued, delivered: reader.delivered, ..Ledger::new("triggers") };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
     // The FIFO did not cut these off: faults did that the scenario asks for.
     let cut_by_fault = cut.saturating_sub(at.truncated).min(at.fault_flagged);
@@ -238,8 +227,8 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         (NOT_LOST[0], at.fault_lost + cut_by_fault),
         (FLAGGED, flagged - flagged_by_fault),
         (NOT_SUBSCRIBED, reader.unsubscribed),
-        (DROPPED, reader.dropped),
-        (NETWORK, reader.network_lost),
+        ("dropped by reader", reader.dropped),
+        ("network", reader.network_lost),
     ] {
         ledger.lose(name, count);
     }
@@ -270,15 +259,16 @@ mod tests {
         };
         let mut account = FinalAccount {
             card: CardAccount { issued: 100, elinks: vec![at], ..CardAccount::default() },
-            readers: vec![ReaderElink { chunks: 100, outcomes: first.outcomes }],
+            readers: vec![ReaderElink::of(100, 0, [first, late].iter())],
             subscriptions: vec![first, late],
             card_is_lost: false,
         };
         assert!(account.closes());
         let own = account.ledger_for(2, 7).unwrap();
         assert_eq!((own.closes(), own.losses["not subscribed"], own.delivered), (true, 40, 50));
-        // Each of several subscribers may lose all that it was offered, and no more.
-        assert_eq!((account.due(), account.lost_on_the_way()), (160, 10));
+        // Each of several subscribers is due all that it was offered.
+        let (_, all) = &account.ledgers()[0];
+        assert_eq!((all.issued, all.delivered, all.lost_on_the_way()), (160, 150, 10));
         account.subscriptions[1].outcomes.delivered -= 1;
         assert!(!account.closes());
         let open: Vec<i128> =
@@ -305,6 +295,7 @@ mod tests {
         let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
         let reader = ReaderElink {
             chunks: 85,
+            offered: 85,
             outcomes: Outcomes {
                 unsubscribed: 10,
                 dropped: 6,

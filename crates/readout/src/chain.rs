@@ -191,13 +191,10 @@ impl ToHost {
 
 pub fn hello(scenario: &Scenario, at: usize) -> PublisherHello {
     let id = channel_ids(scenario)[at];
-    let format = scenario.format().expect("the scenario was checked");
     PublisherHello {
         stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
         scenario: scenario.name.clone(),
         tags: scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect(),
-        magic: format.magic,
-        block_bytes: u32::try_from(format.block_bytes).expect("at most 16 KiB"),
     }
 }
 

@@ -15,7 +15,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind};
 use daqmeter_wire::felix::payload::Fid;
-use daqmeter_wire::felix::{BlockFormat, Elink};
+use daqmeter_wire::felix::Elink;
 
 use self::streams::{Streams, refuse_large_sum};
 use crate::accounts::{FinalAccount, not_received};
@@ -101,7 +101,6 @@ struct Publisher {
     tags: Vec<u64>,
     /// `None` once the publisher has ended.
     inlet: Option<Box<dyn PageInlet>>,
-    format: Option<BlockFormat>,
 }
 
 pub struct Receiver {
@@ -144,12 +143,10 @@ impl Receiver {
                 Subscription { receiver: receiver.id, tags: tags.clone(), ..Default::default() };
             let inlet = transport.subscribe(settings, &subscription, quit)?;
             let hello = inlet.hello();
-            let kib = u8::try_from(hello.block_bytes / 1024).unwrap_or(0);
-            let format = BlockFormat::of_magic(hello.magic, kib);
             let tags = if tags.is_empty() { hello.tags.clone() } else { tags.clone() };
             receiver.streams.offer(&tags);
             let address = settings.address.clone();
-            receiver.publishers.push(Publisher { address, tags, inlet: Some(inlet), format });
+            receiver.publishers.push(Publisher { address, tags, inlet: Some(inlet) });
         }
         Ok(receiver)
     }
@@ -252,8 +249,7 @@ impl Receiver {
                 ended = true;
                 continue;
             }
-            let Publisher { format, tags, .. } = &self.publishers[at];
-            let good = self.streams.page(frame.kind, body, *format, tags);
+            let good = frame.kind == FrameKind::Messages && self.streams.page(body);
             self.count_page(&frame, good);
             (took, last_page) = (took + 1, frame.sequence);
             if !self.delay.is_zero() {

@@ -7,9 +7,7 @@ use daqmeter_record::units::{self, UnitError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{
-    ByteSize, Hertz, Nanos, ReaderCompletion, ReaderMode, Scenario, ScenarioError,
-};
+use crate::scenario::{ByteSize, Hertz, Nanos, ReaderCompletion, Scenario, ScenarioError};
 
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -40,16 +38,6 @@ pub struct Chosen {
     #[arg(long = "payload", value_name = "SIZE", value_parser = units::parse_bytes, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_bytes: Option<u64>,
-    /// Send blocks from the ring instead of copying chunks
-    #[arg(
-        id = "zero_copy",
-        long = "zero-copy",
-        action = ArgAction::SetTrue,
-        value_parser = BoolishValueParser::new().map(|on| on.then_some(ReaderMode::ZeroCopy)),
-        help_heading = REPLACED
-    )]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: std::option::Option<ReaderMode>,
     /// tcp, or zenoh where that was built in
     #[arg(long, value_name = "NAME", help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,9 +71,6 @@ impl Chosen {
         }
         if let Some(channels) = self.channels {
             scenario.card.channels = channels;
-        }
-        if let Some(mode) = self.mode {
-            scenario.reader.mode = mode;
         }
         if let Some(completion) = self.completion {
             scenario.reader.completion = completion;

@@ -27,11 +27,11 @@ use std::path::Path;
 use daqmeter_harness::{Shipped, TomlText};
 
 pub use self::check::check_congestion;
-pub(crate) use self::check::{MAX_ELINKS, MAX_PAYLOAD_BYTES};
+pub(crate) use self::check::MAX_ELINKS;
 pub use self::derived::{ElinkSpec, PartCounts};
 pub use self::spec::{
     BlockSource, BusySettings, ByteSize, CardSettings, FaultKind, FaultSpec, Generation, Hertz,
-    Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderMode, ReaderSettings, Scenario,
+    Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderSettings, Scenario,
     TriggerKind, TriggerSettings,
 };
 

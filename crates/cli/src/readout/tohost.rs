@@ -176,11 +176,12 @@ impl Arguments {
         };
         let unheard = if self.no_wait { lost(NOT_SUBSCRIBED) } else { 0 };
         let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
+        let on_the_way: u64 = ledgers.iter().map(|(_, ledger)| ledger.lost_on_the_way()).sum();
         if issued > unheard && ledgers.iter().all(|(_, ledger)| ledger.delivered == 0) {
             findings.faults.push("no event was delivered".to_owned());
         }
         findings.values = vec![
-            (Measure::Loss, account.lost_on_the_way() - unheard, account.due()),
+            (Measure::Loss, on_the_way - unheard, issued),
             (Measure::Flags, lost(FLAGGED), issued),
             (Measure::Dead, view.dead[2].ns, view.now_ns),
         ];

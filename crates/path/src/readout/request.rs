@@ -131,7 +131,6 @@ mod tests {
         for (name, value, wanted) in [
             ("poll_us", Param::Float(2e6), "`poll_us` is 2000000; 0 to"),
             ("poll_us", Param::Float(-1.0), "`poll_us` is -1; 0 to"),
-            ("mode", "fast".into(), "`mode` is wrong: unknown variant `fast`"),
             ("completion", "polled".into(), "`completion` is wrong"),
             ("rate_hz", "1MHz".into(), "`rate_hz` is wrong: invalid type"),
             ("seconds", Param::Int(0), "`seconds` is 0; above 0"),
@@ -154,7 +153,6 @@ mod tests {
     #[test]
     fn a_workload_keeps_what_it_did_not_say_unsaid() {
         let old = workload()
-            .with("mode", "zero-copy")
             .with("channels", 2_u64)
             .with("poll_us", 100_u64)
             .with("peer_cpu", "");
@@ -162,7 +160,7 @@ mod tests {
         assert_eq!(request.chosen.load().unwrap().reader.poll, Nanos(100_000));
         assert_eq!(
             request.workload().to_string(),
-            "readout channels=2 mode=zero-copy peer_cpu='' poll_us=100 scenario=gbt seconds=0.5"
+            "readout channels=2 peer_cpu='' poll_us=100 scenario=gbt seconds=0.5"
         );
     }
 

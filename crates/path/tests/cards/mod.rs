@@ -44,7 +44,7 @@ pub(super) fn card(fields: &str) -> String {
 
 #[test]
 fn several_channels_share_receivers_and_each_option_of_a_card_is_a_field() {
-    let text = card("channels = 2\npayload_bytes = 16\npoll_us = 50\nmode = \"zero-copy\"");
+    let text = card("channels = 2\npayload_bytes = 16\npoll_us = 50");
     let record = ran(&format!("{text}threads = 1\n"));
     assert_eq!(record.lanes.len(), 2);
     assert_eq!(record.ledgers.len(), 48);

@@ -19,7 +19,7 @@ use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, Session};
 use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{self, CheckOptions};
-use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion, ReaderMode};
+use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion};
 use daqmeter_readout::{DecodeRequest, Scenario, recording};
 use daqmeter_record::Workload;
 use daqmeter_sys::{affinity, clock, cpu_time, wait};
@@ -152,9 +152,8 @@ fn rate(
     let done = run(&scenario, cpus, time);
     let (report, load) = &done.receivers[0];
     println!(
-        "  {name}, {:?}, {}, page {} KiB, look every {} us: {:.0} kHz for {:.0} s: {:.1} M chunks/s, {:.2} GB/s of pages; lost {}, BUSY {:.3} %, closes {}, \
+        "  {name}, {}, page {} KiB, look every {} us: {:.0} kHz for {:.0} s: {:.1} M chunks/s, {:.2} GB/s of pages; lost {}, BUSY {:.3} %, closes {}, \
          ring peak {:.1} MB; reader {:.0} %, receiver {:.0} % of a core; p99 {:.2} ms (target {target})",
-        scenario.reader.mode,
         scenario.publish.transport,
         scenario.reader.page.0 >> 10,
         scenario.reader.poll.0 / 1000,
@@ -215,10 +214,8 @@ fn rates(cpus: (u32, u32), time: Duration) {
     // A look at the ring every millisecond: waking up costs 20 us on a virtual machine.
     let slow_poll = |scenario: &mut Scenario| scenario.reader.poll = Nanos(1_000_000);
     rate("gbt", 2.0e6, slow_poll, cpus, time, "2000 kHz, lost 0, BUSY 0");
-    let zero_copy = |scenario: &mut Scenario| scenario.reader.mode = ReaderMode::ZeroCopy;
     // 1.09 kB of blocks per trigger.
     rate("full", 2.8e6, slow_poll, cpus, time, "3 GB/s");
-    rate("full", 2.9e6, zero_copy, cpus, time, "3 GB/s");
     if cfg!(feature = "zenoh") {
         let zenoh = |scenario: &mut Scenario| scenario.publish.transport = "zenoh".to_owned();
         rate("gbt", 1.2e6, zenoh, cpus, time, "1200 kHz, lost 0, BUSY 0");

@@ -4,15 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use daqmeter_record::Ledger;
 use daqmeter_record::border::MAX_WHOLE;
-use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::page::{FrameKind, Messages, Status};
-use daqmeter_wire::felix::payload::Fid;
-use daqmeter_wire::felix::{BlockFormat, FelixHeader, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::page::{Messages, Status};
 
 use super::{StreamReport, elink_of};
 use crate::accounts::{FinalAccount, not_received};
 use crate::fragment::{FragmentCheck, FragmentFaults};
-use crate::scenario::MAX_PAYLOAD_BYTES;
 use crate::similar::{MAX_ALIKE_BYTES, MIN_ALIKE, SimilarByStride};
 
 /// Bytes between the payloads of messages that are alike: the length.
@@ -28,8 +24,6 @@ pub(super) struct Stream {
     bytes: u64,
     truncated: u64,
     flagged: u64,
-    reassembler: Reassembler,
-    partial: Vec<u8>,
 }
 
 /// E-links that came, and those that may come: a publisher may only send tags that it offers.
@@ -38,7 +32,6 @@ pub(super) struct Streams {
     pub(super) all: Vec<Stream>,
     pub(super) places: HashMap<u64, usize>,
     offered: HashSet<u64>,
-    room: Vec<Subchunk>,
     strides: SimilarByStride,
 }
 
@@ -48,25 +41,7 @@ impl Streams {
     }
 
     /// Takes a page; returns true if it was good to its end, and held only offered tags.
-    pub(super) fn page(
-        &mut self,
-        kind: FrameKind,
-        body: &[u8],
-        format: Option<BlockFormat>,
-        tags: &[u64],
-    ) -> bool {
-        match (kind, format) {
-            (FrameKind::Messages, _) => self.messages(body),
-            // Headers of blocks name no device: it is that of the tags.
-            (FrameKind::Blocks, Some(format)) => {
-                let connector = tags.first().and_then(|tag| Fid::of_u64(*tag));
-                self.blocks(body, format, connector.map_or(0, |fid| fid.connector))
-            }
-            _ => false,
-        }
-    }
-
-    fn messages(&mut self, body: &[u8]) -> bool {
+    pub(super) fn page(&mut self, body: &[u8]) -> bool {
         let mut messages = Messages::new(body);
         let (mut good, mut tag, mut place) = (true, None, None);
         while let Some(message) = messages.next() {
@@ -91,25 +66,6 @@ impl Streams {
         good
     }
 
-    fn blocks(&mut self, body: &[u8], format: BlockFormat, connector: u16) -> bool {
-        let mut room = std::mem::take(&mut self.room);
-        room.resize(most_subchunks(format), Subchunk::default());
-        let mut good = body.len().is_multiple_of(format.block_bytes);
-        for block in body.chunks_exact(format.block_bytes) {
-            let Ok((header, found)) = subchunks(format, block, &mut room) else {
-                good = false;
-                continue;
-            };
-            let tag = Fid::of_elink(0, connector, header.elink).to_u64();
-            match self.place_of(tag) {
-                Some(at) => good &= self.all[at].block(header, found, block),
-                None => good = false,
-            }
-        }
-        self.room = room;
-        good
-    }
-
     /// Place of a tag's stream. `None` for a tag that was not offered.
     fn place_of(&mut self, tag: u64) -> Option<usize> {
         self.places.get(&tag).copied().or_else(|| self.begin(tag))
@@ -126,8 +82,6 @@ impl Streams {
             bytes: 0,
             truncated: 0,
             flagged: 0,
-            reassembler: Reassembler::new(),
-            partial: Vec::new(),
         });
         self.places.insert(tag, self.all.len() - 1);
         Some(self.all.len() - 1)
@@ -207,35 +161,6 @@ impl Stream {
         for nth in 1..=count {
             self.check.check(&bytes[nth * stride..][..length]);
         }
-    }
-
-    /// Takes the chunks of a block; returns false if one has no end.
-    fn block(&mut self, header: FelixHeader, found: &[Subchunk], block: &[u8]) -> bool {
-        let mut good = true;
-        // Borrowed apart, to hand chunks over while they are put together.
-        let mut reassembler = std::mem::take(&mut self.reassembler);
-        let mut partial = std::mem::take(&mut self.partial);
-        reassembler.block(header, found, |part| {
-            let bytes = &block[part.begin..part.begin + part.length];
-            let status = Status::of_flags(part.flags);
-            if part.begins {
-                partial.clear();
-            }
-            if part.begins && part.ends {
-                return self.take(bytes, status);
-            }
-            // No card makes longer ones: a chunk without end is not kept.
-            if partial.len() + bytes.len() > MAX_PAYLOAD_BYTES {
-                good = false;
-                return;
-            }
-            partial.extend_from_slice(bytes);
-            if part.ends {
-                self.take(&partial, status);
-            }
-        });
-        (self.reassembler, self.partial) = (reassembler, partial);
-        good
     }
 
     /// Report of the stream. An account that closes gives the number of missing chunks.

@@ -108,6 +108,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     let issued = delivered[0] + dropped[0];
     let readers = delivered.iter().zip(dropped).map(|(delivered, dropped)| ReaderElink {
         chunks: issued,
+        offered: issued,
         outcomes: Outcomes { delivered: *delivered, dropped, ..Outcomes::default() },
     });
     FinalAccount {

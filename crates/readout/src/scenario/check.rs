@@ -10,7 +10,7 @@ use super::ScenarioError;
 use super::spec::{Mode, Scenario};
 
 /// Longest chunk: a page must hold it.
-pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// E-links of a channel: 24 links with 32 of them. The words beside a ring have an account of each.
 pub(crate) const MAX_ELINKS: usize = 24 * 32;
 /// Largest ring: real cards are given 1 to 16 GiB for each channel.

@@ -233,16 +233,6 @@ pub struct FaultSpec {
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum ReaderMode {
-    /// Copies them to pages: the ring is free at once.
-    #[default]
-    Buffered,
-    /// Sends blocks from the ring: it is free when the network has them.
-    ZeroCopy,
-}
-
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
 pub enum ReaderCompletion {
     /// It looks again after the polling interval.
     #[default]
@@ -263,7 +253,6 @@ pub enum OnSlow {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReaderSettings {
-    pub mode: ReaderMode,
     pub poll: Nanos,
     pub completion: ReaderCompletion,
     pub page: ByteSize,
@@ -276,7 +265,6 @@ pub struct ReaderSettings {
 impl Default for ReaderSettings {
     fn default() -> Self {
         ReaderSettings {
-            mode: ReaderMode::Buffered,
             poll: Nanos(100_000),
             completion: ReaderCompletion::Poll,
             page: ByteSize(256 << 10),

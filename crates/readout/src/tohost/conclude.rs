@@ -1,6 +1,5 @@
 //! The end of a run: all pages out, all acknowledgements in, accounts to the subscribers.
 
-use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use daqmeter_sys::clock::monotonic_ns;
@@ -41,11 +40,8 @@ impl ToHost {
             self.port.look();
             // A card that goes on without this reader is not read to its end: there is none.
             let ends = self.port.is_here() || self.port.state() == CardState::Finished;
-            while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {
-                self.give_back();
-            }
+            while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {}
             self.flush(now_ns, true);
-            self.give_back();
             self.serve(now_ns);
             let is_owed = self.dests.iter().flatten().any(Dest::owes);
             let comes = ends && self.has_more();
@@ -53,7 +49,7 @@ impl ToHost {
                 break;
             }
             let heard = self.dests.iter().flatten().map(|dest| dest.heard_ns);
-            let progress = (self.read, heard.max().unwrap_or(0));
+            let progress = (self.stats.bytes, heard.max().unwrap_or(0));
             if progress != before {
                 before = progress;
                 patience.renew(now_ns + self.dead_after_ns);
@@ -76,8 +72,12 @@ impl ToHost {
     fn final_account(&mut self) -> FinalAccount {
         let subscriptions = self.close_subscriptions();
         let card = self.port.view().account;
-        let of_tag = |tag: u64| self.elinks.iter().find(|elink| elink.spec.tag == tag);
-        let account = |tag| of_tag(tag).map_or(ReaderElink::default(), |own| own.account);
+        let account = |tag| {
+            let own = self.elinks.iter().find(|elink| elink.spec.tag == tag);
+            let (chunks, unsubscribed) =
+                own.map_or((0, 0), |own| (own.chunks, own.unsubscribed));
+            ReaderElink::of(chunks, unsubscribed, subscriptions.iter().filter(|one| one.tag == tag))
+        };
         let readers = card.elinks.iter().map(|elink| account(elink.tag)).collect();
         FinalAccount { readers, card, subscriptions, card_is_lost: self.port.is_lost() }
     }
@@ -87,11 +87,10 @@ impl ToHost {
         let frame =
             FelixFrame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
         let mut patience = Patience::new(FAREWELL_NS, stop);
-        let dests = self.dests.iter().flatten();
-        let mut waiting: Vec<usize> = dests.map(|dest| dest.number).collect();
+        let mut waiting = self.numbers(|_| true);
         loop {
             waiting.retain(|number| {
-                self.outlet.send(*number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked
+                self.outlet.send(*number, &frame, &body) == Sent::Blocked
             });
             if waiting.is_empty() || patience.is_over(monotonic_ns()) {
                 break;

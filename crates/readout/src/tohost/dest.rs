@@ -1,64 +1,27 @@
 //! Pages of a subscriber: the one being filled, the waiting ones, those not acknowledged.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 
-use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::BlockFormat;
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::page::{
+    FelixFrame, FrameKind, MAX_MESSAGE_OVERHEAD, PageWriter, Status,
+};
 
 use super::blocks::Context;
-use crate::accounts::SubscriptionAccount;
+use crate::accounts::{Outcomes, SubscriptionAccount};
 use crate::port::Port;
-use crate::transport::{PageOutlet, Sent};
+use crate::scenario::{ElinkSpec, ReaderSettings as Settings};
+use crate::transport::{PageOutlet, Sent, Subscription};
 
 /// Pages on their way to a subscriber who has not acknowledged them: sockets hold far fewer.
-pub(super) const MAX_PENDING: usize = 4096;
-/// Places in the ring for which a page of blocks has room at first.
-const SPANS: usize = 256;
-pub(super) const SPANS_BYTES: usize = SPANS * size_of::<(u64, usize)>();
+const MAX_PENDING: usize = 4096;
 
-/// Chunks in a page: clean, truncated, flagged.
+/// Chunks: clean, truncated, flagged.
 pub(super) type ByStatus = [u32; 3];
 
-#[derive(Debug)]
-pub(super) struct Booked {
-    pub(super) all: Vec<ByStatus>,
-    /// Those of them that the account of the E-link counts with another subscriber. Usually empty.
-    copies: Vec<ByStatus>,
-}
-
-impl Booked {
-    fn new(elinks: usize) -> Booked {
-        Booked { all: vec![ByStatus::default(); elinks], copies: Vec::new() }
-    }
-
-    pub(super) fn add(&mut self, at: usize, chunks: ByStatus, is_copy: bool) {
-        add(&mut self.all[at], chunks);
-        if is_copy {
-            self.copies.resize(self.all.len(), ByStatus::default());
-            add(&mut self.copies[at], chunks);
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.all.fill(ByStatus::default());
-        self.copies.clear();
-    }
-
-    /// For each E-link: all chunks, and those that its own account counts here.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (ByStatus, ByStatus)> {
-        let copies = self.copies.iter().copied().chain(std::iter::repeat(ByStatus::default()));
-        self.all
-            .iter()
-            .zip(copies)
-            .map(|(all, copies)| (*all, [0, 1, 2].map(|at| all[at] - copies[at])))
-    }
-}
-
-fn add(sum: &mut ByStatus, chunks: ByStatus) {
-    for (sum, count) in sum.iter_mut().zip(chunks) {
-        *sum += count;
-    }
-}
+/// Chunks in a page by the place of their E-link.
+type Booked = Vec<ByStatus>;
 
 pub(super) fn status_index(status: Status) -> usize {
     match status {
@@ -68,97 +31,152 @@ pub(super) fn status_index(status: Status) -> usize {
     }
 }
 
-fn send(
-    outlet: &mut dyn PageOutlet,
-    port: &Port,
-    dest: usize,
-    frame: &FelixFrame,
-    body: &[IoSlice<'_>],
-) -> Sent {
-    match &port.watch {
-        None => outlet.send(dest, frame, body),
-        Some(watch) => watch.send(frame.body_bytes, || outlet.send(dest, frame, body)),
+/// Sizes that decide the memory of a subscriber.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) page_bytes: usize,
+    /// Pages that a block may need. Two pages in a row hold more than one could.
+    pub(super) block_pages: usize,
+    /// Pages that may wait to be sent.
+    pool_pages: usize,
+}
+
+impl Sizes {
+    pub(super) fn new(format: BlockFormat, settings: &Settings, elinks: &[ElinkSpec]) -> Sizes {
+        let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
+        // The longest chunk must fit, and short ones are copied with what follows them.
+        let page_bytes = settings.page.0.max(longest + MAX_MESSAGE_OVERHEAD) + 64;
+        // A header and a status for each chunk, and a tag.
+        let messages = format.block_bytes + 5 * most_subchunks(format) + MAX_MESSAGE_OVERHEAD;
+        let block_pages = 2 + 2 * (longest + messages) / page_bytes;
+        Sizes { page_bytes, block_pages, pool_pages: settings.pages.max(block_pages) + 2 }
     }
+}
+
+/// Most bytes of a subscriber of all these E-links: pages, and records of pages on their way.
+pub(crate) fn subscriber_bytes(
+    format: BlockFormat,
+    settings: &Settings,
+    elinks: &[ElinkSpec],
+) -> u64 {
+    let sizes = Sizes::new(format, settings, elinks);
+    let booked = size_of::<Booked>() + elinks.len() * size_of::<ByStatus>();
+    let pages = (sizes.pool_pages + 1) * (sizes.page_bytes + booked);
+    (pages + MAX_PENDING * (size_of::<Pending>() + booked)) as u64
 }
 
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) bytes: Vec<u8>,
     pub(super) writer: PageWriter,
-    /// Zero-copy mode: positions in the stream of ring bytes, and lengths.
-    pub(super) spans: Vec<(u64, usize)>,
-    pub(super) span_bytes: usize,
-    pub(super) blocks: u32,
-    pub(super) birth_ns: u64,
+    birth_ns: u64,
     pub(super) opened_ns: u64,
     /// Bytes of the ring before the page's first block.
-    pub(super) position: u64,
-    pub(super) sequence: u64,
+    position: u64,
+    sequence: u64,
     pub(super) booked: Booked,
 }
 
 impl Page {
-    pub(super) fn new(bytes: usize, elinks: usize) -> Page {
+    fn new(bytes: usize, elinks: usize) -> Page {
         Page {
             bytes: vec![0; bytes],
             writer: PageWriter::default(),
-            spans: Vec::with_capacity(SPANS),
-            span_bytes: 0,
-            blocks: 0,
             birth_ns: 0,
             opened_ns: 0,
             position: 0,
             sequence: 0,
-            booked: Booked::new(elinks),
+            booked: vec![ByStatus::default(); elinks],
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.writer.count() == 0 && self.blocks == 0
+        self.writer.count() == 0
     }
 
-    pub(super) fn clear(&mut self) {
-        self.writer = PageWriter::default();
-        self.spans.clear();
-        (self.span_bytes, self.blocks) = (0, 0);
-        self.booked.clear();
-    }
-
-    pub(super) fn frame(&self) -> FelixFrame {
-        let (kind, bytes, count) = if self.blocks > 0 {
-            (FrameKind::Blocks, self.span_bytes, self.blocks)
-        } else {
-            (FrameKind::Messages, self.writer.used(), self.writer.count())
+    fn send(&self, number: usize, outlet: &mut dyn PageOutlet, port: &Port) -> Sent {
+        let used = self.writer.used();
+        let frame = FelixFrame {
+            count: self.writer.count(),
+            sequence: self.sequence,
+            birth_ns: self.birth_ns,
+            ..FelixFrame::control(
+                FrameKind::Messages,
+                u32::try_from(used).expect("a page is at most 2 MiB and one chunk"),
+            )
         };
-        let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
-        FelixFrame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
+        let mut send = || outlet.send(number, &frame, &self.bytes[..used]);
+        match &port.watch {
+            None => send(),
+            Some(watch) => watch.send(frame.body_bytes, send),
+        }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) sequence: u64,
-    pub(super) position: u64,
-    pub(super) booked: Booked,
+struct Pending {
+    sequence: u64,
+    position: u64,
+    booked: Booked,
 }
 
+/// Subscriber, whose number is that of the transport.
 #[derive(Debug)]
 pub(super) struct Dest {
-    pub(super) number: usize,
-    pub(super) receiver: u64,
+    number: usize,
     pub(super) page: Page,
-    pub(super) queue: VecDeque<Page>,
+    queue: VecDeque<Page>,
     pub(super) pool: Vec<Page>,
-    pub(super) pending: VecDeque<Pending>,
-    pub(super) spare: Vec<Booked>,
-    pub(super) sequence: u64,
+    pending: VecDeque<Pending>,
+    spare: Vec<Booked>,
+    sequence: u64,
     pub(super) heard_ns: u64,
     pub(super) accounts: Vec<SubscriptionAccount>,
+    /// True if there is room for all chunks of the block that is being copied.
+    pub(super) takes: bool,
 }
 
 impl Dest {
+    pub(super) fn new(
+        number: usize,
+        subscription: &Subscription,
+        sizes: Sizes,
+        tags: impl Iterator<Item = u64>,
+        now_ns: u64,
+    ) -> Dest {
+        let receiver = subscription.receiver;
+        let account = |tag| SubscriptionAccount { receiver, tag, ..Default::default() };
+        let accounts: Vec<_> = tags.map(account).collect();
+        let page = || Page::new(sizes.page_bytes, accounts.len());
+        Dest {
+            number,
+            page: page(),
+            queue: VecDeque::with_capacity(sizes.pool_pages + 1),
+            pool: (0..sizes.pool_pages).map(|_| page()).collect(),
+            pending: VecDeque::with_capacity(MAX_PENDING),
+            spare: Vec::with_capacity(MAX_PENDING),
+            sequence: subscription.last_page,
+            heard_ns: now_ns,
+            accounts,
+            takes: false,
+        }
+    }
+
     pub(super) fn owes(&self) -> bool {
-        !self.page.is_empty() || !self.queue.is_empty() || !self.pending.is_empty()
+        !self.page.is_empty() || self.is_owed()
+    }
+
+    /// True if pages wait for their transport or for their acknowledgement.
+    pub(super) fn is_owed(&self) -> bool {
+        self.has_queue() || !self.pending.is_empty()
+    }
+
+    pub(super) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(super) fn is_silent(&self, now_ns: u64, dead_after_ns: u64) -> bool {
+        !self.pending.is_empty() && now_ns.saturating_sub(self.heard_ns) > dead_after_ns
     }
 
     /// Moves the current page to the queue. False if there is no other.
@@ -184,62 +202,62 @@ impl Dest {
         }
     }
 
-    /// Sends the pages that the destination takes. True if it took any bytes.
-    pub(super) fn pump(
-        &mut self,
-        outlet: &mut dyn PageOutlet,
-        port: &Port,
-        released: u64,
-        now_ns: u64,
-    ) -> bool {
-        let mut went = false;
-        while let Some(page) = self.queue.front().filter(|_| self.pending.len() < MAX_PENDING) {
-            let frame = page.frame();
-            let sent = if page.blocks > 0 {
-                let mut parts = Vec::with_capacity(2 * page.spans.len());
-                for &(position, length) in &page.spans {
-                    let skip = usize::try_from(position - released).expect("within the ring");
-                    let [first, second] = port.consumer().spans(skip);
-                    let in_first = length.min(first.len());
-                    parts.push(IoSlice::new(&first[..in_first]));
-                    if in_first < length {
-                        parts.push(IoSlice::new(&second[..length - in_first]));
-                    }
-                }
-                send(outlet, port, self.number, &frame, &parts)
-            } else {
-                let body = [IoSlice::new(&page.bytes[..page.writer.used()])];
-                send(outlet, port, self.number, &frame, &body)
-            };
-            if sent != Sent::Done {
-                break;
-            }
-            went = true;
+    /// Sends the pages that the destination takes.
+    pub(super) fn pump(&mut self, outlet: &mut dyn PageOutlet, port: &Port, now_ns: u64) {
+        while let Some(page) = self.queue.front()
+            && self.pending.len() < MAX_PENDING
+            && page.send(self.number, outlet, port) == Sent::Done
+        {
             let mut page = self.queue.pop_front().expect("the front was there");
             if self.pending.is_empty() {
                 self.heard_ns = now_ns;
             }
-            let spare = self.spare.pop().unwrap_or_else(|| Booked::new(page.booked.all.len()));
+            let spare = self.spare.pop();
+            let spare = spare.unwrap_or_else(|| vec![ByStatus::default(); self.accounts.len()]);
             let booked = std::mem::replace(&mut page.booked, spare);
-            self.pending.push_back(Pending {
-                sequence: page.sequence,
-                position: page.position,
-                booked,
-            });
-            page.clear();
+            let (sequence, position) = (page.sequence, page.position);
+            self.pending.push_back(Pending { sequence, position, booked });
+            page.writer = PageWriter::default();
             self.pool.push(page);
         }
-        went
     }
 
+    /// Books pages up to this number as delivered.
+    pub(super) fn acknowledge(&mut self, sequence: u64, now_ns: u64) {
+        while let Some(mut page) = self.pending.pop_front_if(|page| page.sequence <= sequence) {
+            // A repeated acknowledgement does not count as a sign of life.
+            self.heard_ns = now_ns;
+            book(&mut self.accounts, &page.booked, Outcomes::deliver);
+            page.booked.fill(ByStatus::default());
+            self.spare.push(page.booked);
+        }
+    }
+
+    /// Books all that was not acknowledged as lost. The first of the queue may have gone in part;
+    /// no page of it has arrived whole.
+    pub(super) fn lose(&mut self) {
+        let pages = self.queue.iter().chain([&self.page]).map(|page| &page.booked);
+        for booked in self.pending.iter().map(|page| &page.booked).chain(pages) {
+            book(&mut self.accounts, booked, |outcomes, chunks| {
+                outcomes.network_lost += chunks.iter().copied().map(u64::from).sum::<u64>();
+            });
+        }
+    }
+
+    /// Position in the ring of the first block that is not acknowledged.
     pub(super) fn acknowledged(&self) -> Option<u64> {
         let open = (!self.page.is_empty()).then_some(self.page.position);
         let queued = || self.queue.front().map(|page| page.position).or(open);
         self.pending.front().map(|page| page.position).or_else(queued)
     }
+}
 
-    pub(super) fn needs_from(&self) -> Option<u64> {
-        let pages = self.queue.iter().chain([&self.page]);
-        pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()
+fn book(
+    accounts: &mut [SubscriptionAccount],
+    booked: &Booked,
+    outcome: fn(&mut Outcomes, ByStatus),
+) {
+    for (account, chunks) in accounts.iter_mut().zip(booked) {
+        outcome(&mut account.outcomes, *chunks);
     }
 }

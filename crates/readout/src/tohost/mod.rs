@@ -11,8 +11,7 @@ mod dest;
 mod elink;
 mod reader;
 mod run;
-mod sizes;
 mod subscribers;
 
+pub(crate) use self::dest::subscriber_bytes;
 pub use self::reader::{Stats, ToHost};
-pub(crate) use self::sizes::subscriber_bytes;

@@ -6,9 +6,8 @@ use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 use serde::{Deserialize, Serialize};
 
-use super::dest::Dest;
+use super::dest::{Dest, Sizes, subscriber_bytes};
 use super::elink::ElinkState;
-use super::sizes::{Sizes, spare_pages, subscriber_bytes};
 use crate::accounts::SubscriptionAccount;
 use crate::card::words::CardView;
 use crate::port::Port;
@@ -46,13 +45,12 @@ pub struct ToHost {
     pub(super) begun: bool,
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
+    /// Subscribers by their numbers.
     pub(super) dests: Vec<Option<Dest>>,
-    /// Accounts of subscriptions that have ended, by receiver and place of the E-link.
-    pub(super) ended: BTreeMap<(u64, usize), SubscriptionAccount>,
+    /// Accounts of subscriptions that have ended, by receiver and tag.
+    pub(super) ended: BTreeMap<(u64, u64), SubscriptionAccount>,
     pub(super) room: Vec<Subchunk>,
     pub(super) sizes: Sizes,
-    pub(super) read: u64,
-    pub(super) released: u64,
     pub(super) serviced_ns: u64,
     pub(super) events: Vec<OutletEvent>,
     pub(super) notes: Vec<String>,
@@ -75,27 +73,24 @@ impl ToHost {
             places[usize::from(spec.elink.number())] =
                 u16::try_from(at).expect("a channel has few E-links");
         }
-        let longest = elinks.iter().map(|elink| elink.payload_bytes).max();
-        let longest = longest.unwrap_or(0);
-        let state = |spec: &ElinkSpec| ElinkState::new(*spec, longest);
-        let with_spare = Settings { pages: spare_pages(outlet.as_ref(), &settings), ..settings };
+        // A subscriber of a single E-link needs few pages.
+        let most_pages = if outlet.is_per_elink() { 4 } else { usize::MAX };
+        let settings = Settings { pages: settings.pages.min(most_pages), ..settings };
         ToHost {
             port,
             outlet,
             settings,
             dead_after_ns: publish.dead_after.0,
             max_subscribers: publish.max_subscribers,
-            subscriber_bytes: subscriber_bytes(format, &with_spare, elinks),
+            subscriber_bytes: subscriber_bytes(format, &settings, elinks),
             format,
             begun: false,
             places,
-            elinks: elinks.iter().map(state).collect(),
+            elinks: elinks.iter().copied().map(ElinkState::new).collect(),
             dests: Vec::new(),
             ended: BTreeMap::new(),
             room: vec![Subchunk::default(); most_subchunks(format)],
-            sizes: Sizes::new(format, &settings, longest),
-            read: 0,
-            released: 0,
+            sizes: Sizes::new(format, &settings, elinks),
             serviced_ns: 0,
             events: Vec::new(),
             notes: Vec::new(),
@@ -128,8 +123,8 @@ impl ToHost {
     pub(crate) fn backlog_bytes(&self) -> u64 {
         let dests = self.dests.iter().flatten();
         let oldest = dests.filter_map(Dest::acknowledged).min();
-        let came = self.released + self.filled_bytes() as u64;
-        came.saturating_sub(oldest.unwrap_or(self.read))
+        let came = self.stats.bytes + self.filled_bytes() as u64;
+        came.saturating_sub(oldest.unwrap_or(self.stats.bytes))
     }
 
     pub fn ring_bytes(&self) -> usize {

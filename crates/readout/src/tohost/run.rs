@@ -6,6 +6,7 @@ use std::time::Duration;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
+use super::dest::Dest;
 use super::reader::ToHost;
 use crate::accounts::FinalAccount;
 use crate::card::words::CardState;
@@ -40,7 +41,6 @@ impl ToHost {
             self.stats.found_bytes += found;
         }
         self.flush(now_ns, false);
-        self.give_back();
         worked
     }
 
@@ -48,7 +48,6 @@ impl ToHost {
     fn read_all(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         while self.read_batch(now_ns) {
-            self.give_back();
             worked = true;
             // Under full load the ring is never empty: subscribers are served all the same.
             if monotonic_ns() >= self.serviced_ns + SERVICE_NS {
@@ -56,16 +55,6 @@ impl ToHost {
             }
         }
         worked
-    }
-
-    pub(super) fn give_back(&mut self) {
-        let bytes = self.unneeded_bytes();
-        if bytes > 0 {
-            // The bytes that were held until now filled the ring until now.
-            self.port.advance();
-            self.port.release(bytes);
-            self.released += bytes as u64;
-        }
     }
 
     /// Reads until the card has finished and all is delivered, or it is asked to stop. `each` is
@@ -144,16 +133,16 @@ impl ToHost {
     fn has_all(&self) -> bool {
         let filled = self.filled_bytes();
         let is_empty = filled == 0 || self.port.is_lost() && filled < self.format.block_bytes;
-        self.port.state() == CardState::Finished && is_empty && self.released == self.read
+        self.port.state() == CardState::Finished && is_empty
     }
 
     fn is_owed(&self) -> bool {
-        self.dests.iter().flatten().any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
+        self.dests.iter().flatten().any(Dest::is_owed)
     }
 
     fn longest_wait(&self) -> Duration {
-        let open =
-            self.dests.iter().flatten().any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
+        let is_open = |dest: &Dest| !dest.page.is_empty() || dest.has_queue();
+        let open = self.dests.iter().flatten().any(is_open);
         let timeout = Duration::from_nanos(self.settings.timeout.0.max(10_000));
         if open { timeout.min(INTERRUPT_SERVICE) } else { INTERRUPT_SERVICE }
     }

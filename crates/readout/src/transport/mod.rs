@@ -7,11 +7,11 @@
 //! - gone: what it has not acknowledged is booked to the network, and the publisher goes on.
 
 pub mod bus;
-pub mod tcp;
+pub mod frames;
+mod tcp;
 #[cfg(feature = "zenoh")]
-pub mod zenoh;
+mod zenoh;
 
-use std::io::IoSlice;
 use std::time::Duration;
 
 use daqmeter_wire::felix::page::FelixFrame;
@@ -33,9 +33,6 @@ pub struct PublisherHello {
     pub stream: u64,
     pub scenario: String,
     pub tags: Vec<u64>,
-    /// Magic and size of its blocks, for pages of blocks.
-    pub magic: u16,
-    pub block_bytes: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +81,7 @@ pub trait PageOutlet: Send {
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>);
 
-    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent;
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[u8]) -> Sent;
 
     fn close(&mut self, dest: usize);
 

@@ -11,7 +11,6 @@
 //! of an E-link goes.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ use crate::peer::from_peer;
 use crate::scenario::Publish;
 
 #[derive(Clone, Copy, Debug)]
-pub struct ZenohTransport;
+pub(crate) struct ZenohTransport;
 
 const RECEIVE_PAGES: usize = 64;
 
@@ -253,15 +252,13 @@ impl PageOutlet for ZenohOutlet {
         events.sort_by_key(|event| matches!(event, OutletEvent::Gone { .. }));
     }
 
-    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[u8]) -> Sent {
         let Some(lane) = self.lanes.get(dest) else {
             return Sent::Gone;
         };
         let mut bytes = Vec::with_capacity(FRAME_BYTES + frame.body_bytes as usize);
         bytes.extend_from_slice(&frame.emit());
-        for part in body {
-            bytes.extend_from_slice(part);
-        }
+        bytes.extend_from_slice(body);
         match lane.publisher.put(ZBytes::from(bytes)).wait() {
             Ok(()) => Sent::Done,
             Err(_) => Sent::Gone,
@@ -316,7 +313,7 @@ impl PageInlet for ZenohInlet {
             head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
         let frame = FelixFrame::parse(head)
             .map_err(|error| TransportError::Other(format!("{}: {error}", sample.key_expr())))?;
-        if matches!(frame.kind, FrameKind::Messages | FrameKind::Blocks)
+        if frame.kind == FrameKind::Messages
             && let Some(tag) = sample.key_expr().as_str().rsplit('/').next()
             && let Ok(tag) = u64::from_str_radix(tag, 16)
         {

@@ -100,7 +100,7 @@ fn a_subscriber_that_says_too_much_is_dropped() {
     let (mut reader, publish) = publisher(SMALL);
     for bytes in [
         FelixFrame::control(FrameKind::Subscribe, 1 << 20).emit().to_vec(),
-        FelixFrame::control(FrameKind::Acknowledge, 1000).emit().to_vec(),
+        control(FrameKind::Acknowledge, &[0; 1000]),
         control(
             FrameKind::Subscribe,
             &serde_json::to_vec(&Subscription { tags: vec![1; 1000], ..Default::default() })
@@ -127,13 +127,7 @@ fn fake_publisher(
         Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let hello = PublisherHello {
-            stream: 7,
-            tags,
-            magic: 0xC0CE,
-            block_bytes: 1024,
-            ..PublisherHello::default()
-        };
+        let hello = PublisherHello { stream: 7, tags, ..PublisherHello::default() };
         stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
         stream.write_all(&page).unwrap();

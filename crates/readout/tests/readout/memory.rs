@@ -2,7 +2,6 @@
 //! so that a slow one is felt at once.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -81,7 +80,7 @@ impl PageOutlet for Memory {
         }
     }
 
-    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[IoSlice<'_>]) -> Sent {
+    fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[u8]) -> Sent {
         let lane = &mut self.lanes.0.lock().unwrap()[dest];
         if lane.closed {
             return Sent::Gone;
@@ -90,7 +89,7 @@ impl PageOutlet for Memory {
             return Sent::Blocked;
         }
         lane.frames
-            .push_back((*frame, body.iter().flat_map(|part| part.iter().copied()).collect()));
+            .push_back((*frame, body.to_vec()));
         self.lanes.1.notify_all();
         Sent::Done
     }

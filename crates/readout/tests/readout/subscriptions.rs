@@ -12,6 +12,7 @@ use daqmeter_readout::scenario::{Nanos, Publish};
 use daqmeter_readout::tohost::ToHost;
 use daqmeter_readout::transport::PageTransport;
 use daqmeter_readout::{Card, Scenario, chain};
+use daqmeter_record::Ledger;
 use proptest::prelude::*;
 
 use crate::memory::Memory;
@@ -89,48 +90,41 @@ fn none_is_missing(shared: &Shared, of: &str) {
 }
 
 /// Small pages, so that most blocks end in another page than they began in.
-fn text(mode: &str, rest: &str) -> String {
+fn text(rest: &str) -> String {
     format!(
         "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"4MiB\"\n{rest}\n\
-         [reader]\nmode = \"{mode}\"\npages = 2\npage = \"4KiB\"\n"
+         [reader]\npages = 2\npage = \"4KiB\"\n"
     )
 }
 
 #[test]
 fn one_slow_receiver_of_two_costs_neither_an_event() {
-    for mode in ["buffered", "zero-copy"] {
-        for slow_us in [[0, 300], [300, 0]] {
-            let shared = shared(&text(mode, ""), 4000, &slow_us);
-            none_is_missing(&shared, &format!("{mode} {slow_us:?}"));
-        }
+    for slow_us in [[0, 300], [300, 0]] {
+        none_is_missing(&shared(&text(""), 4000, &slow_us), &format!("{slow_us:?}"));
     }
 }
 
 #[test]
 fn what_a_slow_receiver_of_two_is_not_given_is_in_its_own_account() {
-    for mode in ["buffered", "zero-copy"] {
-        for card in ["", "mode = \"full\"\npayload = \"3000B\"\n"] {
-            let text = format!("{}on_slow = \"drop\"\n", text(mode, card));
-            let shared = shared(&text, 2000, &[0, 3000]);
-            assert!(shared.account.closes(), "{mode} {card}: {:?}", shared.account.subscriptions);
-            assert!(shared.reports.iter().all(Report::closes), "{mode} {card}");
-            let dropped: Vec<u64> = shared
-                .reports
-                .iter()
-                .map(|report| {
-                    report
-                        .ledgers
-                        .iter()
-                        .map(|(_, ledger)| ledger.losses["dropped by reader"])
-                        .sum()
-                })
-                .collect();
-            assert!(dropped[1] > 0, "{mode} {card}: {dropped:?}");
-            let elinks = shared.account.card.elinks.len() as u64;
-            for (report, dropped) in shared.reports.iter().zip(dropped) {
-                assert_eq!(report.chunks() + dropped, shared.accepted() * elinks, "{mode} {card}");
-            }
+    for card in ["", "mode = \"full\"\npayload = \"3000B\"\n"] {
+        let text = format!("{}on_slow = \"drop\"\n", text(card));
+        let shared = shared(&text, 2000, &[0, 3000]);
+        assert!(shared.account.closes(), "{card}: {:?}", shared.account.subscriptions);
+        assert!(shared.reports.iter().all(Report::closes), "{card}");
+        let losses = |(_, ledger): &(u64, Ledger)| ledger.losses["dropped by reader"];
+        let of_report = |report: &Report| -> u64 { report.ledgers.iter().map(losses).sum() };
+        let dropped: Vec<u64> = shared.reports.iter().map(of_report).collect();
+        assert!(dropped[1] > 0, "{card}: {dropped:?}");
+        let elinks = shared.account.card.elinks.len() as u64;
+        for (report, dropped) in shared.reports.iter().zip(&dropped) {
+            assert_eq!(report.chunks() + dropped, shared.accepted() * elinks, "{card}");
         }
+        // Each event is due to both receivers, and each loss is one of either.
+        let ledgers = shared.account.ledgers();
+        let issued: u64 = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
+        let vetoed = shared.account.card.issued - shared.accepted();
+        assert_eq!(issued, (2 * shared.accepted() + vetoed) * elinks, "{card}");
+        assert_eq!(ledgers.iter().map(losses).sum::<u64>(), dropped.iter().sum::<u64>());
     }
 }
 
@@ -139,19 +133,17 @@ proptest! {
 
     #[test]
     fn whatever_the_pages_and_the_receivers_every_event_comes_to_all(
-        zero_copy: bool,
         full: bool,
         payload in 8..6000_usize,
         page in 4096..20_000_usize,
         pages in 2..5_usize,
         slow_us in prop::collection::vec(prop_oneof![Just(0), 0..400_u64], 1..4),
     ) {
-        let mode = if zero_copy { "zero-copy" } else { "buffered" };
         let card = if full { "mode = \"full\"\n" } else { "" };
         let payload = if full { payload } else { payload % 200 + 8 };
         let text = format!(
             "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"4MiB\"\npayload = \"{payload}B\"\n{card}\
-             [reader]\nmode = \"{mode}\"\npages = {pages}\npage = \"{page}B\"\n"
+             [reader]\npages = {pages}\npage = \"{page}B\"\n"
         );
         none_is_missing(&shared(&text, 600, &slow_us), &text);
     }

@@ -2,8 +2,7 @@
 //! A message is a chunk in the layout of netio3, all little-endian. A 32-bit header has bit 31 for
 //! a tag, bit 30 for a status byte, and the bytes of payload in bits 29 to 0. The status byte
 //! follows if it is not zero, the 64-bit tag if it differs from the message before, then the
-//! payload. The tag is the stream's [`super::payload::Fid`]. A page of blocks holds whole blocks as
-//! the card wrote them.
+//! payload. The tag is the stream's [`super::payload::Fid`].
 //! A frame is a 32-byte header and a body; a stream between two hosts consists of frames only.
 
 use super::subchunks::ChunkRun;
@@ -12,8 +11,6 @@ use super::{le32, le64};
 pub const FRAME_BYTES: usize = 32;
 pub(crate) const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"DQMP");
 pub(crate) const FRAME_VERSION: u8 = 1;
-/// Longest body; it bounds the memory that a peer can ask for.
-pub(crate) const MAX_BODY_BYTES: usize = 4 << 20;
 
 const HAS_TAG: u32 = 1 << 31;
 const HAS_STATUS: u32 = 1 << 30;
@@ -30,6 +27,7 @@ pub enum FrameKind {
     /// Request of the subscriber (JSON).
     Subscribe = 2,
     Messages = 3,
+    /// A block of a path, behind its head.
     Blocks = 4,
     Acknowledge = 5,
     /// Last frame of the publisher: the accounts at the source (JSON).
@@ -63,8 +61,6 @@ pub enum FrameError {
     Foreign(u32),
     #[error("a frame of kind {0}, which this version does not know")]
     Kind(u8),
-    #[error("a frame of {0} bytes; at most {MAX_BODY_BYTES} are taken")]
-    Body(u32),
     #[error("the message at {at:#x} claims {length} bytes, more than the page has left")]
     Message { at: usize, length: u32 },
     #[error("the page's first message has no tag")]
@@ -89,18 +85,15 @@ impl FelixFrame {
         out
     }
 
+    /// Parses the head of a frame. The length of its body is any: who receives it has a limit.
     pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<FelixFrame, FrameError> {
         if le32(bytes, 0) != FRAME_MAGIC || bytes[9] != FRAME_VERSION {
             return Err(FrameError::Foreign(le32(bytes, 0)));
         }
-        let body_bytes = le32(bytes, 4);
-        if body_bytes as usize > MAX_BODY_BYTES {
-            return Err(FrameError::Body(body_bytes));
-        }
         let kind = FrameKind::of_byte(bytes[8]).ok_or(FrameError::Kind(bytes[8]))?;
         Ok(FelixFrame {
             kind,
-            body_bytes,
+            body_bytes: le32(bytes, 4),
             count: le32(bytes, 12),
             sequence: le64(bytes, 16),
             birth_ns: le64(bytes, 24),
@@ -402,8 +395,6 @@ mod tests {
         bytes[8] = 99;
         assert_eq!(FelixFrame::parse(&bytes), Err(FrameError::Kind(99)));
         assert!(matches!(FelixFrame::parse(&[0x48; 32]), Err(FrameError::Foreign(0x4848_4848))));
-        let long = FelixFrame { body_bytes: u32::MAX, ..frame };
-        assert_eq!(FelixFrame::parse(&long.emit()), Err(FrameError::Body(u32::MAX)));
     }
 
     #[test]
