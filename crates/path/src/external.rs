@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
+use daqmeter_readout::transport::frames;
 use daqmeter_sys::process;
-use socket2::SockRef;
 
 use crate::cancel::Cuts;
 use crate::element::{BlockReceiver, BlockSender, Work};
@@ -59,10 +59,8 @@ impl<S: Stream> BlockReceiver for End<S> {
 }
 
 pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(), Fault> {
-    let Some(name) = name.filter(|name| *name != "default") else {
-        return Ok(());
-    };
-    let set = SockRef::from(stream).set_tcp_congestion(name.as_bytes());
+    let name = name.unwrap_or("default");
+    let set = frames::set_congestion(stream, name);
     set.map_err(|error| Fault::new(format!("tcp: congestion control {name}: {error}")))
 }
 

@@ -3,40 +3,42 @@
 //!
 //! ```text
 //! sender                                              receiver
-//! "daqpath1", transport, UDP port, socket buffer
-//!                                                     "daqpath1", UDP port, socket buffer
-//! a head and its block, again and again               compares each block whose sum is in its head
-//! TCP: a head of no bytes; UDP: how many were sent
-//!                                                     what came, for all streams
+//! Hello: UDP port, socket buffer
+//!                                                     Hello: UDP port, socket buffer
+//! Blocks: a head and its block, again and again       compares each block whose sum is in its head
+//! Account: how many were sent
+//!                                                     Account: what came, for all streams
 //! ```
 //!
-//! All numbers are little-endian, of 8 bytes. Over UDP blocks go in datagrams (`udp.rs`) between
-//! the two ports, everything else over TCP. A receiver waits for as long as its sender lives, whose
-//! source may wait for triggers.
+//! All are frames over TCP; over UDP only blocks go, in datagrams (`udp.rs`) between the two
+//! ports. A receiver waits for as long as its sender lives, whose source may wait for triggers.
 
-pub mod blocks;
 pub mod protocol;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
+use daqmeter_readout::transport::frames::FrameStream;
 use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
-use socket2::{SockRef, TcpKeepalive};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
+use serde::Serialize;
 
-use self::blocks::{ReceivedDatagrams, of_stream};
-use self::protocol::{BlockTransport, MAGIC, MAX_SENDERS, PATIENCE, SenderHello, words};
-use crate::udp::{Arriving, SOCKET_BUFFER_BYTES, SocketBuffer};
+use self::protocol::{BlockHead, MAX_BLOCK_BYTES, PathHello, UdpEnd, from_peer};
+use crate::udp::{Arrivals, SOCKET_BUFFER_BYTES, SocketBuffer};
 
 pub use self::protocol::ReceiverReport;
+pub use crate::udp::ReceivedDatagrams;
 
-const ALIVE: Duration = Duration::from_secs(10);
+/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
+pub(crate) const MAX_SENDERS: usize = 16;
+/// Time in which a peer answers.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// Time without a datagram after the end from which on none comes any more.
-const QUIET: Duration = Duration::from_millis(200);
 
 const READ: Readiness = Readiness { read: true, write: false };
 
@@ -45,58 +47,49 @@ const READ: Readiness = Readiness { read: true, write: false };
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
-    mut each: impl FnMut(SocketAddr, Result<ReceiverReport, String>),
+    each: impl FnMut(SocketAddr, Result<ReceiverReport, String>) + Send,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let (done, ended) = channel();
+    let (each, senders) = (Mutex::new(each), AtomicUsize::new(0));
+    let serve = |(stream, peer): (TcpStream, SocketAddr)| {
+        let came = received(stream, peer, stop);
+        each.lock().unwrap_or_else(PoisonError::into_inner)(peer, came);
+        senders.fetch_sub(1, Ordering::Relaxed);
+    };
     std::thread::scope(|scope| {
-        let mut senders = 0;
         let served = loop {
-            for (peer, came) in ended.try_iter() {
-                senders -= 1;
-                each(peer, came);
-            }
             if stop.is_set() {
                 break Ok(());
             }
-            if senders == MAX_SENDERS {
+            if senders.load(Ordering::Relaxed) == MAX_SENDERS {
                 std::thread::sleep(LOOK);
                 continue;
             }
-            match accepted(listener) {
-                Ok(Some((stream, peer))) => {
-                    let done = done.clone();
-                    let receives = move || {
-                        // The other end of this channel is read until the last sender is done.
-                        let _ = done.send((peer, received(stream, peer, stop)));
-                    };
-                    match std::thread::Builder::new().spawn_scoped(scope, receives) {
-                        Ok(_) => senders += 1,
-                        Err(error) => each(peer, Err(format!("no thread for it: {error}"))),
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => break Err(error),
+            let serve = &serve;
+            let begun = accepted(listener).and_then(|accepted| {
+                let Some(accepted) = accepted else { return Ok(()) };
+                senders.fetch_add(1, Ordering::Relaxed);
+                let thread = std::thread::Builder::new();
+                thread.spawn_scoped(scope, move || serve(accepted)).map(drop)
+            });
+            if let Err(error) = begun {
+                break Err(error);
             }
         };
+        // The threads of the senders end, too.
         stop.set();
-        drop(done);
-        ended.iter().for_each(|(peer, came)| each(peer, came));
         served
     })
 }
 
 fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
+    use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     match listener.accept() {
         Ok(accepted) => Ok(Some(accepted)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+        Err(error) if error.kind() == WouldBlock => {
             wait_ready(listener.as_fd(), READ, Some(LOOK)).map(|_| None)
         }
-        Err(error)
-            if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) =>
-        {
-            Ok(None)
-        }
+        Err(error) if matches!(error.kind(), ConnectionAborted | Interrupted) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -106,152 +99,101 @@ fn received(
     peer: SocketAddr,
     stop: &StopFlag,
 ) -> Result<ReceiverReport, String> {
-    let mut sender = Sender { stream, stop };
-    sender.set_up().map_err(|error| error.to_string())?;
-    let mut hello = [0; SenderHello::BYTES];
-    sender.read(&mut hello, Some(PATIENCE))?;
-    let Some(hello) = SenderHello::parse(&hello) else {
-        return Err("it is no path of this version of daqmeter".to_owned());
+    let frames = FrameStream::new(stream, MAX_BLOCK_BYTES + BlockHead::BYTES);
+    let mut sender = Sender { frames: frames.map_err(|error| error.to_string())?, stop };
+    let hello: PathHello = from_peer(sender.next(FrameKind::Hello)?)
+        .map_err(|why| format!("it is no path of this version of daqmeter: {why}"))?;
+    let came = match hello.udp {
+        None => sender.over_tcp()?,
+        Some(end) => sender.over_udp(SocketAddr::new(peer.ip(), end.port), end)?,
     };
-    match hello.transport {
-        BlockTransport::Tcp => {
-            sender.write(&welcome(0, SocketBuffer::default()))?;
-            sender.over_tcp()
-        }
-        BlockTransport::Udp => sender.over_udp(SocketAddr::new(peer.ip(), hello.udp_port), hello),
-    }
-}
-
-fn welcome(udp_port: u16, buffer: SocketBuffer) -> Vec<u8> {
-    words(&[u64::from_le_bytes(*MAGIC), udp_port.into(), buffer.granted_bytes])
+    sender.say(FrameKind::Account, &came)?;
+    Ok(came)
 }
 
 /// Sender, which is awaited until the receiver is stopped: its source may wait for triggers.
 struct Sender<'a> {
-    stream: TcpStream,
+    frames: FrameStream,
     stop: &'a StopFlag,
 }
 
 impl Sender<'_> {
-    fn set_up(&self) -> std::io::Result<()> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_nodelay(true)?;
-        self.stream.set_read_timeout(Some(LOOK))?;
-        self.stream.set_write_timeout(Some(PATIENCE))?;
-        let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
-        SockRef::from(&self.stream).set_tcp_keepalive(&alive)
+    fn say(&mut self, kind: FrameKind, message: &impl Serialize) -> Result<(), String> {
+        self.frames.say(kind, message, PATIENCE).map_err(|error| error.to_string())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.stream.write_all(bytes).map_err(|error| error.to_string())
-    }
-
-    /// Reads these bytes, without a limit of time or within `patience`.
-    fn read(&mut self, mut into: &mut [u8], patience: Option<Duration>) -> Result<(), String> {
-        let began = Instant::now();
-        while !into.is_empty() {
-            match self.stream.read(into) {
-                Ok(0) => return Err("it ended in the middle".to_owned()),
-                Ok(count) => into = &mut into[count..],
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) =>
-                {
-                    if self.stop.is_set() {
-                        return Err("interrupted".to_owned());
-                    }
-                    if patience.is_some_and(|patience| began.elapsed() > patience) {
-                        return Err("it said nothing".to_owned());
-                    }
-                }
-                Err(error) => return Err(error.to_string()),
+    fn receive(&mut self, wait: Duration) -> Result<(FelixFrame, &[u8]), String> {
+        let stop = self.stop;
+        match self.frames.receive(wait, &|| stop.is_set()) {
+            Ok(Some(received)) => Ok(received),
+            Ok(None) if stop.is_set() => Err("interrupted".to_owned()),
+            Ok(None) => Err("it said nothing".to_owned()),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err("it ended in the middle".to_owned())
             }
+            Err(error) => Err(error.to_string()),
         }
-        Ok(())
+    }
+
+    /// Receives a message of this kind.
+    fn next(&mut self, kind: FrameKind) -> Result<&[u8], String> {
+        let (frame, body) = self.receive(PATIENCE)?;
+        if frame.kind == kind { Ok(body) } else { Err(foreign(frame)) }
     }
 
     fn over_tcp(&mut self) -> Result<ReceiverReport, String> {
-        let came = of_stream(|into| self.read(into, None))?;
-        self.write(&came.emit()).map(|()| came)
+        self.say(FrameKind::Hello, &PathHello { udp: None })?;
+        let mut came = ReceiverReport::default();
+        loop {
+            let (frame, body) = self.receive(Duration::MAX)?;
+            match frame.kind {
+                FrameKind::Blocks => came.receive(body)?,
+                FrameKind::Account => return Ok(came),
+                _ => return Err(foreign(frame)),
+            }
+        }
     }
 
-    fn over_udp(&mut self, peer: SocketAddr, hello: SenderHello) -> Result<ReceiverReport, String> {
+    fn over_udp(&mut self, peer: SocketAddr, end: UdpEnd) -> Result<ReceiverReport, String> {
         let wrong = |error: std::io::Error| format!("udp: {error}");
-        let here = self.stream.local_addr().map_err(wrong)?.ip();
+        let here = self.frames.stream().local_addr().map_err(wrong)?.ip();
         let socket = UdpSocket::bind((here, 0)).map_err(wrong)?;
         socket.connect(peer).map_err(wrong)?;
         let (min, max) = SOCKET_BUFFER_BYTES.into_inner();
-        let asked = usize::try_from(hello.socket_buffer_bytes).unwrap_or(max).clamp(min, max);
+        let asked = usize::try_from(end.socket_buffer_bytes).unwrap_or(max).clamp(min, max);
         let buffer = SocketBuffer::ask(&socket, asked).map_err(wrong)?;
         let port = socket.local_addr().map_err(wrong)?.port();
-        self.write(&welcome(port, buffer))?;
+        let end = UdpEnd { port, socket_buffer_bytes: buffer.granted_bytes };
+        self.say(FrameKind::Hello, &PathHello { udp: Some(end) })?;
         let mut waits = Epoll::new().map_err(wrong)?;
         waits.add(&socket, 0, READ).map_err(wrong)?;
-        waits.add(&self.stream, 1, READ).map_err(wrong)?;
-        let mut arrivals = Arrivals::new(socket);
-        let mut ready = Vec::new();
-        let sent = loop {
-            arrivals.drain()?;
-            waits.wait(Some(LOOK), &mut ready).map_err(wrong)?;
+        waits.add(self.frames.stream(), 1, READ).map_err(wrong)?;
+        let (mut arrivals, mut ready) = (Arrivals::new(socket), Vec::new());
+        while !matches!(ready[..], [(1, _)]) {
             if self.stop.is_set() {
                 return Err("interrupted".to_owned());
             }
-            let is_quiet = !ready.iter().any(|(key, _)| *key == 0);
-            if is_quiet && ready.iter().any(|(key, _)| *key == 1) {
-                let mut sent = [0; 8];
-                self.read(&mut sent, Some(PATIENCE))?;
-                break u64::from_le_bytes(sent);
-            }
-        };
-        arrivals.rest(sent)?;
-        let came = arrivals.blocks.came();
-        self.write(&came.emit())?;
-        Ok(came.clone())
+            arrivals.drain()?;
+            waits.wait(Some(LOOK), &mut ready).map_err(wrong)?;
+        }
+        let (frame, _) = self.receive(PATIENCE)?;
+        if frame.kind != FrameKind::Account {
+            return Err(foreign(frame));
+        }
+        arrivals.rest(frame.sequence)?;
+        Ok(arrivals.blocks.came().clone())
     }
 }
 
-struct Arrivals {
-    arriving: Arriving,
-    blocks: ReceivedDatagrams,
-}
-
-impl Arrivals {
-    fn new(socket: UdpSocket) -> Arrivals {
-        Arrivals { arriving: Arriving::new(socket), blocks: ReceivedDatagrams::default() }
-    }
-
-    fn drain(&mut self) -> Result<(), String> {
-        loop {
-            let next = self.arriving.next(false);
-            let Some((head, bytes)) = next.map_err(|error| format!("udp: {error}"))? else {
-                return Ok(());
-            };
-            self.blocks.take(head, bytes)?;
-            self.arriving.take();
-        }
-    }
-
-    fn rest(&mut self, sent: u64) -> Result<(), String> {
-        loop {
-            self.drain()?;
-            if self.blocks.has_last_of(sent) {
-                return Ok(());
-            }
-            let ready = wait_ready(self.arriving.socket.as_fd(), READ, Some(QUIET));
-            if !ready.map_err(|error| format!("udp: {error}"))?.read {
-                return Ok(());
-            }
-        }
-    }
+fn foreign(frame: FelixFrame) -> String {
+    format!("a frame of kind {:?} is not expected here", frame.kind)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::protocol::BlockHead;
+    use std::io::Write;
+
     use super::*;
-    use crate::sum::sum;
 
     fn reported(bytes: &[u8]) -> String {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -285,61 +227,33 @@ mod tests {
             panic!("{reported:?}");
         };
         assert_eq!(*first, other.local_addr().unwrap());
-        assert!(why.starts_with("it is no path of this version"), "{why}");
+        assert!(why.contains("does not begin a frame of this version"), "{why}");
         assert_eq!((*second, ended.as_str()), (silent.local_addr().unwrap(), "interrupted"));
     }
 
     #[test]
     fn a_peer_that_is_no_path_or_sends_too_much_or_ends_early_is_refused_in_a_line() {
-        let hello =
-            SenderHello { transport: BlockTransport::Tcp, udp_port: 0, socket_buffer_bytes: 0 }
-                .emit();
-        let head = |bytes, stream| BlockHead { bytes, stream, ..BlockHead::default() };
-        let after_hello = |head: BlockHead| [&hello[..], &head.emit()].concat();
+        let frame = |kind, bytes: usize, body: &[u8]| {
+            let head = FelixFrame::control(kind, u32::try_from(bytes).unwrap());
+            [&head.emit()[..], body].concat()
+        };
+        let hello = br#"{"udp":null}"#;
+        let block = |bytes: usize, stream| {
+            let head = BlockHead { stream, ..BlockHead::default() }.emit();
+            [frame(FrameKind::Hello, hello.len(), hello), frame(FrameKind::Blocks, bytes, &head)]
+                .concat()
+        };
         for (bytes, wanted) in [
-            (vec![b'G'; 40], "it is no path of this version"),
-            (b"daqpath0".repeat(4), "it is no path of this version"),
-            (after_hello(head(1 << 40, 0)), "a block of 1099511627776 bytes"),
-            (after_hello(head(4, 64)), "stream 64; there are 64 at most"),
-            (after_hello(head(4, 0)), "it ended in the middle"),
-            (
-                after_hello(BlockHead { events: u64::MAX, ..head(4, 0) }),
-                "events of a block is 18446744073709551615; the largest number taken is",
-            ),
+            (vec![b'G'; 40], "0x47474747 does not begin a frame of this version"),
+            (frame(FrameKind::Hello, 7, br#"{"a":1}"#), "it is no path of this version"),
+            (frame(FrameKind::Account, 2, b"{}"), "a frame of kind Account is not expected"),
+            (block((256 << 20) + 33, 0), "a frame of kind Blocks with 268435489 bytes;"),
+            (block(32, 64), "stream 64; there are 64 at most"),
+            (block(36, 0), "it ended in the middle"),
             (Vec::new(), "it ended in the middle"),
         ] {
             let line = reported(&bytes);
             assert!(line.starts_with(wanted) && !line.contains('\n'), "{line}");
         }
-    }
-
-    #[test]
-    fn over_udp_blocks_with_missing_datagrams_are_left_out_and_others_compared() {
-        let bind = || UdpSocket::bind(("127.0.0.1", 0)).unwrap();
-        let (out, inward) = (bind(), bind());
-        out.connect(inward.local_addr().unwrap()).unwrap();
-        inward.connect(out.local_addr().unwrap()).unwrap();
-        let block = vec![9; 3000];
-        let head = |bytes: &[u8]| BlockHead {
-            bytes: block.len() as u64,
-            stream: 1,
-            events: 2,
-            sum: Some(sum(bytes)),
-        };
-        // Their datagrams have numbers in their heads: one of each sender is left out.
-        let mut datagrams = crate::udp::Datagrams::new(1000);
-        let elsewhere = bind();
-        let nowhere = bind();
-        elsewhere.connect(nowhere.local_addr().unwrap()).unwrap();
-        let right = head(&block).emit();
-        datagrams.send(&out, [&right, &block]).unwrap();
-        datagrams.send(&elsewhere, [&right, &block]).unwrap();
-        datagrams.send(&out, [&head(b"other").emit(), &block]).unwrap();
-        let mut arrivals = Arrivals::new(inward);
-        arrivals.rest(3).unwrap();
-        let came = arrivals.blocks.came();
-        assert_eq!((came.blocks(), came.verified, came.wrong), (2, 1, 1));
-        assert_eq!((came.streams[1].blocks, came.streams[1].events), (2, 4));
-        assert_eq!((came.bytes, came.strays), (6000, 0));
     }
 }

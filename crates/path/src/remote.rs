@@ -1,18 +1,20 @@
 //! The sink that is a receiver on another host: see `receiver.rs` for the protocol.
 
-use std::io::{ErrorKind, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 
 use daqmeter_harness::Fault;
+use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::Counter;
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use crate::cancel::Cuts;
 use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
 use crate::receiver::protocol::{
-    BlockHead, BlockTransport, MAGIC, MAX_SENDERS, PATIENCE, ReceiverReport, SenderHello,
-    WELCOME_BYTES, numbers, whole,
+    BlockHead, MAX_STREAMS, PathHello, ReceiverReport, UdpEnd, from_peer,
 };
+use crate::receiver::{MAX_SENDERS, PATIENCE};
 use crate::udp::{self, Datagrams, SocketBuffer};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub(crate) struct Remote {
 }
 
 struct Connection {
-    stream: TcpStream,
+    frames: FrameStream,
     udp: Option<ByUdp>,
 }
 
@@ -62,91 +64,58 @@ impl Remote {
         self.says(format!("{what}: {why}"))
     }
 
-    fn connect(&self) -> std::io::Result<TcpStream> {
-        let mut last = std::io::Error::new(ErrorKind::NotFound, "it has no address");
-        for address in self.to.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
+    /// Greets the receiver; returns its greeting.
+    fn greet(&self, frames: &mut FrameStream, udp: Option<UdpEnd>) -> Result<PathHello, Fault> {
+        let said = frames.say(FrameKind::Hello, &PathHello { udp }, PATIENCE);
+        match said.and_then(|()| frames.receive(PATIENCE, &|| false)) {
+            Ok(Some((FelixFrame { kind: FrameKind::Hello, .. }, body))) => {
+                from_peer(body).map_err(|problem| self.says(format!("its greeting: {problem}")))
             }
-        }
-        Err(last)
-    }
-
-    /// Sends the greeting; returns the receiver's UDP port and its socket's buffer.
-    fn greet(&self, mut stream: &TcpStream, hello: SenderHello) -> Result<(u16, u64), Fault> {
-        let mut welcome = [0; WELCOME_BYTES];
-        let answered = stream.write_all(&hello.emit());
-        let answered = answered.and_then(|()| stream.read_exact(&mut welcome));
-        let fields = answered.map(|()| numbers::<3>(&welcome));
-        match fields {
-            Ok(Some([magic, port, granted])) if magic == u64::from_le_bytes(*MAGIC) => {
-                let too_large = |_| self.says(format!("its UDP port is {port}"));
-                let port = u16::try_from(port).map_err(too_large)?;
-                let granted = whole("its socket buffer", granted);
-                Ok((port, granted.map_err(|problem| self.says(problem))?))
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(self.says(format!(
-                    "it said nothing for {} s: it is no `daqmeter path serve`, or it is busy with {MAX_SENDERS} other senders",
-                    PATIENCE.as_secs()
-                )))
-            }
-            Ok(_) | Err(_) => Err(self.says(
+            Ok(None) => Err(self.says(format!(
+                "it said nothing for {} s: it is no `daqmeter path serve`, or it is busy with {MAX_SENDERS} other senders",
+                PATIENCE.as_secs()
+            ))),
+            Ok(Some(_)) | Err(_) => Err(self.says(
                 "what answers there is no `daqmeter path serve` of this version",
             )),
         }
     }
 
     fn open(&self) -> Result<Connection, Fault> {
-        let stream = self.connect().map_err(|error| {
+        let failed = |error: std::io::Error| {
             let fault = self.failed("connect", &error);
             Fault::new(format!("{fault}; start `daqmeter path serve ADDRESS:PORT` there"))
-        })?;
-        let cut = stream.try_clone();
-        let cut = cut.map_err(|error| self.failed("connect", &error))?;
-        // A peer that is gone already need not be cut off.
-        self.cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
+        };
+        let mut frames = FrameStream::connect(&self.to, MAX_CONTROL_BYTES).map_err(failed)?;
+        self.cuts.add(frames.cut().map_err(failed)?);
         let udp = match &self.over {
             Over::Tcp { congestion } => {
-                set_congestion(&stream, congestion.as_deref())?;
-                let hello = SenderHello {
-                    transport: BlockTransport::Tcp,
-                    udp_port: 0,
-                    socket_buffer_bytes: 0,
-                };
-                self.greet(&stream, hello)?;
+                set_congestion(frames.stream(), congestion.as_deref())?;
+                self.greet(&mut frames, None)?;
                 None
             }
             Over::Udp { datagram_bytes, socket_buffer_bytes } => {
-                Some(self.open_udp(&stream, *datagram_bytes, *socket_buffer_bytes)?)
+                Some(self.open_udp(&mut frames, *datagram_bytes, *socket_buffer_bytes)?)
             }
         };
-        Ok(Connection { stream, udp })
+        Ok(Connection { frames, udp })
     }
 
     fn open_udp(
         &self,
-        stream: &TcpStream,
+        frames: &mut FrameStream,
         datagram_bytes: usize,
         socket_buffer_bytes: u64,
     ) -> Result<ByUdp, Fault> {
         let failed = |error: std::io::Error| self.failed("udp", &error);
-        let here = stream.local_addr().map_err(failed)?.ip();
-        let there = stream.peer_addr().map_err(failed)?.ip();
+        let here = frames.stream().local_addr().map_err(failed)?.ip();
+        let there = frames.stream().peer_addr().map_err(failed)?.ip();
         let socket = UdpSocket::bind((here, 0)).map_err(failed)?;
-        let hello = SenderHello {
-            transport: BlockTransport::Udp,
-            udp_port: socket.local_addr().map_err(failed)?.port(),
-            socket_buffer_bytes,
-        };
-        let (port, granted_bytes) = self.greet(stream, hello)?;
-        udp::connect(&socket, SocketAddr::new(there, port), datagram_bytes)?;
+        let port = socket.local_addr().map_err(failed)?.port();
+        let hello = self.greet(frames, Some(UdpEnd { port, socket_buffer_bytes }))?;
+        let end = hello.udp.ok_or_else(|| self.says("it has no port for datagrams"))?;
+        udp::connect(&socket, SocketAddr::new(there, end.port), datagram_bytes)?;
+        let granted_bytes = end.socket_buffer_bytes;
         Ok(ByUdp {
             socket,
             datagrams: Datagrams::new(datagram_bytes),
@@ -162,25 +131,28 @@ impl Remote {
     }
 
     fn ask(&mut self) -> Result<ReceiverReport, Fault> {
-        let mut report = [0; ReceiverReport::BYTES];
-        let connection = self.connection()?;
-        let mut stream = &connection.stream;
-        let asked = match &connection.udp {
-            Some(udp) => stream.write_all(&udp.datagrams.blocks().to_le_bytes()),
-            None => stream.write_all(&BlockHead::default().emit()),
-        };
-        let asked = asked.and_then(|()| stream.read_exact(&mut report));
-        asked.map_err(|error| self.failed("ask what came", &error))?;
-        ReceiverReport::parse(&report).map_err(|problem| self.says(problem))
+        let Connection { frames, udp } = self.connection()?;
+        let sequence = udp.as_ref().map_or(0, |udp| udp.datagrams.blocks());
+        let ask = FelixFrame { sequence, ..FelixFrame::control(FrameKind::Account, 0) };
+        let asked = frames.send(&ask, [&[], &[]], PATIENCE);
+        let report = asked.and_then(|()| match frames.receive(PATIENCE, &|| false)? {
+            Some((_, body)) => Ok(ReceiverReport::parse(body)),
+            None => Err(ErrorKind::TimedOut.into()),
+        });
+        let report = report.map_err(|error| self.failed("ask what came", &error))?;
+        report.map_err(|problem| self.says(problem))
     }
 }
 
 impl Connection {
     fn send(&mut self, head: &BlockHead, block: &[u8]) -> std::io::Result<()> {
-        match &mut self.udp {
-            Some(udp) => udp.datagrams.send(&udp.socket, [&head.emit(), block]),
-            None => write_both(&self.stream, &head.emit(), block),
+        let head = head.emit();
+        if let Some(udp) = &mut self.udp {
+            return udp.datagrams.send(&udp.socket, [&head, block]);
         }
+        let bytes = u32::try_from(head.len() + block.len()).expect("at most 256 MiB");
+        let frame = FelixFrame::control(FrameKind::Blocks, bytes);
+        self.frames.send(&frame, [&head, block], PATIENCE)
     }
 }
 
@@ -192,14 +164,13 @@ impl Sink for Remote {
 
     fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
         let head = BlockHead {
-            bytes: block.label.bytes as u64,
             stream: block.label.stream as u64,
             events: block.label.events,
             sum: expected,
         };
         let sent = self.connection()?.send(&head, block.bytes());
         sent.map_err(|error| self.failed("send", &error))?;
-        self.sent.book(&head, expected);
+        self.sent.book(&head, block.label.bytes, expected);
         Ok(None)
     }
 
@@ -213,13 +184,12 @@ impl Sink for Remote {
                 self.says(format!("{} blocks came with other bytes than were sent", came.wrong))
             );
         }
-        let streams = self.sent.streams.iter().zip(&came.streams);
-        let lost: Option<Vec<(u64, u64)>> = streams
-            .map(|(sent, came)| {
-                let blocks = sent.blocks.checked_sub(came.blocks)?;
-                Some((blocks, sent.events.checked_sub(came.events)?))
-            })
-            .collect();
+        let lost = |at| {
+            let (sent, came) = (self.sent.stream(at), came.stream(at));
+            let blocks = sent.blocks.checked_sub(came.blocks)?;
+            Some((blocks, sent.events.checked_sub(came.events)?))
+        };
+        let lost: Option<Vec<(u64, u64)>> = (0..MAX_STREAMS).map(lost).collect();
         let lost = lost.filter(|lost| {
             let is_all = lost.iter().all(|(blocks, _)| *blocks == 0);
             match self.over {
@@ -256,13 +226,4 @@ impl Sink for Remote {
     fn note(&self) -> Option<String> {
         self.connection.as_ref()?.udp.as_ref()?.buffer.note()
     }
-}
-
-/// Writes both in one call, as far as the kernel takes them.
-fn write_both(mut stream: &TcpStream, head: &[u8], block: &[u8]) -> std::io::Result<()> {
-    let sent = stream.write_vectored(&[IoSlice::new(head), IoSlice::new(block)])?;
-    if sent < head.len() {
-        stream.write_all(&head[sent..])?;
-    }
-    stream.write_all(&block[sent.saturating_sub(head.len())..])
 }

@@ -3,8 +3,9 @@
 //! counted, never guessed.
 //!
 //! ```text
-//! datagram: number of the block (u64), where its bytes begin in the block (u32), bytes of the
-//! block (u32), the bytes ```
+//! datagram: number of the block (u64), where its bytes begin in the block (u32),
+//!           bytes of the block (u32), the bytes
+//! ```
 //!
 //! All numbers are little-endian. Datagrams cross the kernel in batches if it can (`UDP_SEGMENT`,
 //! `UDP_GRO`).
@@ -12,23 +13,31 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 use daqmeter_record::units::show_bytes;
-use daqmeter_sys::net::{MAX_BATCH_BYTES, MAX_SEGMENTS, enable_gro, receive, route_mtu, send};
+use daqmeter_sys::net::{
+    MAX_BATCH_BYTES, MAX_SEGMENTS, Readiness, enable_gro, receive, route_mtu, send, wait_ready,
+};
 use socket2::SockRef;
 
-use crate::receiver::protocol::PATIENCE;
+use crate::receiver::protocol::{BlockHead, MAX_BLOCK_BYTES, ReceiverReport};
 
 pub(crate) const LOST: &str = "lost on the way over UDP";
 pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<usize> = 4096..=256 << 20;
 const HEAD_BYTES: usize = 16;
+/// Time without a datagram after the end from which on none comes any more.
+const QUIET: Duration = Duration::from_millis(200);
+/// Time in which the socket takes a datagram.
+const SEND_WITHIN: Duration = Duration::from_secs(10);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) number: u64,
-    pub(crate) at: u32,
-    pub(crate) of: u32,
+struct Head {
+    number: u64,
+    at: u32,
+    of: u32,
 }
 
 impl Head {
@@ -41,7 +50,7 @@ impl Head {
     }
 
     /// Head of a datagram and its bytes; `None` if it is too short.
-    pub(crate) fn parse(datagram: &[u8]) -> Option<(Head, &[u8])> {
+    fn parse(datagram: &[u8]) -> Option<(Head, &[u8])> {
         let (head, bytes) = datagram.split_first_chunk::<HEAD_BYTES>()?;
         let (number, rest) = head.split_first_chunk::<8>()?;
         let (at, of) = rest.split_first_chunk::<4>()?;
@@ -134,51 +143,97 @@ fn append(to: &mut Vec<u8>, [first, second]: [&[u8]; 2], from: usize, end: usize
     to.extend_from_slice(&second[from.max(border) - border..end.max(border) - border]);
 }
 
-pub(crate) struct Arriving {
-    pub(crate) socket: UdpSocket,
-    buffer: Vec<u8>,
-    left: (usize, usize),
-    datagram_bytes: usize,
+/// Blocks that are put together of datagrams, if all of them come in order.
+#[derive(Default)]
+pub struct ReceivedDatagrams {
+    came: ReceiverReport,
+    /// Number of the block that is put together, and its bytes so far.
+    now: Option<(u64, usize)>,
+    /// Number of the block after the last whole one.
+    behind_whole: u64,
+    block: Vec<u8>,
 }
 
-impl Arriving {
-    pub(crate) fn new(socket: UdpSocket) -> Arriving {
-        // Datagrams come one by one if the kernel has no batches.
-        let _ = enable_gro(socket.as_fd());
-        Arriving { socket, buffer: vec![0; 1 << 16], left: (0, 0), datagram_bytes: 0 }
+impl ReceivedDatagrams {
+    pub fn came(&self) -> &ReceiverReport {
+        &self.came
     }
 
-    /// Next datagram, again and again until it is [taken](Arriving::take). `None` after the
-    /// socket's time, or at once if `waits` is false. A datagram without a head is left out.
-    pub(crate) fn next(&mut self, waits: bool) -> std::io::Result<Option<(Head, &[u8])>> {
+    /// Takes a datagram as it came; one without a head is left out. Fails for a block that is too
+    /// long, or whose head is invalid.
+    pub fn receive(&mut self, datagram: &[u8]) -> Result<(), String> {
+        let Some((Head { number, at, of }, bytes)) = Head::parse(datagram) else {
+            return Ok(());
+        };
+        let (at, of) = (at as usize, of as usize);
+        if of > MAX_BLOCK_BYTES + BlockHead::BYTES {
+            return Err(format!("a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"));
+        }
+        // This is the first datagram of a block: missing ones before it are of lost blocks.
+        if at == 0 && self.now.is_none_or(|(now, _)| number > now) {
+            self.now = Some((number, 0));
+            self.block.resize(of, 0);
+        }
+        let end = at.saturating_add(bytes.len());
+        let is_next = self.now == Some((number, at)) && of == self.block.len() && end <= of;
+        if !is_next || bytes.is_empty() {
+            self.came.strays += 1;
+            return Ok(());
+        }
+        self.block[at..end].copy_from_slice(bytes);
+        self.now = Some((number, end));
+        if end < of {
+            return Ok(());
+        }
+        self.behind_whole = number.saturating_add(1);
+        self.came.receive(&self.block)
+    }
+}
+
+/// Socket from which blocks are received.
+pub(crate) struct Arrivals {
+    pub(crate) socket: UdpSocket,
+    buffer: Vec<u8>,
+    pub(crate) blocks: ReceivedDatagrams,
+}
+
+impl Arrivals {
+    pub(crate) fn new(socket: UdpSocket) -> Arrivals {
+        // Datagrams come one by one if the kernel has no batches.
+        let _ = enable_gro(socket.as_fd());
+        Arrivals { socket, buffer: vec![0; 1 << 16], blocks: ReceivedDatagrams::default() }
+    }
+
+    /// Takes all datagrams that came.
+    pub(crate) fn drain(&mut self) -> Result<(), String> {
+        use std::io::ErrorKind::{Interrupted, WouldBlock};
         loop {
-            let (at, end) = self.left;
-            if at >= end {
-                let received = match receive(self.socket.as_fd(), &mut self.buffer, waits) {
-                    Ok(received) => received,
-                    Err(error) if is_quiet(&error) => return Ok(None),
-                    Err(error) => return Err(error),
-                };
-                self.left = (0, received.bytes);
-                self.datagram_bytes = received.segment_bytes;
-                continue;
+            let received = match receive(self.socket.as_fd(), &mut self.buffer, false) {
+                Ok(received) => received,
+                Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => return Ok(()),
+                Err(error) => return Err(format!("udp: {error}")),
+            };
+            let datagrams = self.buffer[..received.bytes].chunks(received.segment_bytes.max(1));
+            for datagram in datagrams {
+                self.blocks.receive(datagram)?;
             }
-            let datagram = at..end.min(at + self.datagram_bytes);
-            if Head::parse(&self.buffer[datagram.clone()]).is_some() {
-                return Ok(Head::parse(&self.buffer[datagram]));
-            }
-            self.take();
         }
     }
 
-    pub(crate) fn take(&mut self) {
-        self.left.0 += self.datagram_bytes.max(1);
+    /// Takes datagrams until the last of so many blocks has come, or none comes any more.
+    pub(crate) fn rest(&mut self, sent: u64) -> Result<(), String> {
+        loop {
+            self.drain()?;
+            if self.blocks.behind_whole >= sent {
+                return Ok(());
+            }
+            let read = Readiness { read: true, write: false };
+            let ready = wait_ready(self.socket.as_fd(), read, Some(QUIET));
+            if !ready.map_err(|error| format!("udp: {error}"))?.read {
+                return Ok(());
+            }
+        }
     }
-}
-
-fn is_quiet(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,7 +279,7 @@ pub(crate) fn connect(
 ) -> Result<(), Fault> {
     let failed = |error: std::io::Error| Fault::new(format!("udp: {to}: {error}"));
     socket.connect(to).map_err(failed)?;
-    socket.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    socket.set_write_timeout(Some(SEND_WITHIN)).map_err(failed)?;
     let mtu = route_mtu(socket.as_fd(), to.is_ipv6()).map_err(failed)?;
     let most = longest(mtu, to.is_ipv6());
     match datagram_bytes <= most {
@@ -243,7 +298,10 @@ fn longest(mtu: usize, is_ipv6: bool) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::sum::sum;
 
     fn pair() -> (UdpSocket, UdpSocket) {
         let bind = || UdpSocket::bind(("127.0.0.1", 0)).unwrap();
@@ -269,25 +327,21 @@ mod tests {
     }
 
     #[test]
-    fn a_block_in_batches_and_one_by_one_comes_in_datagrams_in_order() {
+    fn a_block_in_batches_and_one_by_one_comes_whole_and_is_compared() {
         for takes_batches in [true, false] {
             let (out, inward) = pair();
             let mut datagrams = Datagrams { takes_batches, ..Datagrams::new(1000) };
-            let mut arriving = Arriving::new(inward);
+            let mut arrivals = Arrivals::new(inward);
             let block: Vec<u8> = (0..=250).cycle().take(10_001).collect();
-            for number in 0..3 {
-                datagrams.send(&out, [&block[..7], &block[7..]]).unwrap();
-                let mut back = Vec::new();
-                while back.len() < block.len() {
-                    let (head, bytes) = arriving.next(true).unwrap().unwrap();
-                    assert_eq!((head.number, head.at as usize), (number, back.len()));
-                    back.extend_from_slice(bytes);
-                    arriving.take();
-                }
-                assert_eq!(back, block);
+            let head = |sum| BlockHead { stream: 1, events: 2, sum: Some(sum) }.emit();
+            for sum in [sum(&block), 0] {
+                datagrams.send(&out, [&head(sum), &block]).unwrap();
             }
-            assert_eq!(datagrams.blocks(), 3);
-            assert!(arriving.next(false).unwrap().is_none());
+            arrivals.rest(2).unwrap();
+            let came = arrivals.blocks.came();
+            assert_eq!((came.blocks(), came.verified, came.wrong), (2, 1, 1));
+            assert_eq!((came.bytes, came.stream(1).events, came.strays), (20_002, 4, 0));
+            assert_eq!(datagrams.blocks(), 2);
         }
     }
 
@@ -300,5 +354,55 @@ mod tests {
         // The first send's error, that there is no listener, is reported by a later one.
         let failed = (0..10).find_map(|_| send().err()).unwrap();
         assert_eq!(failed.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Trouble {
+        Drop(usize),
+        Twice(usize),
+        Swap(usize, usize),
+    }
+
+    fn troubles() -> impl Strategy<Value = Vec<Trouble>> {
+        let trouble = prop_oneof![
+            (0..30_usize).prop_map(Trouble::Drop),
+            (0..30_usize).prop_map(Trouble::Twice),
+            (0..30_usize, 0..30_usize).prop_map(|(a, b)| Trouble::Swap(a, b)),
+        ];
+        proptest::collection::vec(trouble, 0..6)
+    }
+
+    proptest! {
+        /// After any trouble a block that is booked has the bytes that were sent, and one whose
+        /// datagrams all came in order is booked.
+        #[test]
+        fn no_block_is_put_together_wrongly(troubles in troubles()) {
+            let mut datagrams: Vec<Vec<u8>> = Vec::new();
+            for number in 0..3 {
+                let block = [u8::try_from(number).unwrap(); 161];
+                let head = BlockHead { stream: number, events: 1, sum: Some(sum(&block)) };
+                let block = [&head.emit()[..], &block].concat();
+                for (at, piece) in (0..).zip(block.chunks(21)) {
+                    let head = Head { number, at: at * 21, of: 193 }.emit();
+                    datagrams.push([&head[..], piece].concat());
+                }
+            }
+            let is_clean = troubles.is_empty();
+            for trouble in troubles {
+                let all = datagrams.len();
+                match trouble {
+                    Trouble::Drop(at) => drop(datagrams.remove(at % all)),
+                    Trouble::Twice(at) => datagrams.insert(at % all, datagrams[at % all].clone()),
+                    Trouble::Swap(a, b) => datagrams.swap(a % all, b % all),
+                }
+            }
+            let mut received = ReceivedDatagrams::default();
+            for datagram in datagrams {
+                received.receive(&datagram).unwrap();
+            }
+            let came = received.came();
+            prop_assert_eq!((came.wrong, came.verified), (0, came.blocks()));
+            prop_assert!(!is_clean || came.blocks() == 3);
+        }
     }
 }

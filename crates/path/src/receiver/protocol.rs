@@ -1,118 +1,86 @@
 //! Messages between sender and receiver of blocks, without the sockets.
 
-use std::time::Duration;
-
-use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::border::{self, MAX_WHOLE};
 use daqmeter_record::units::show_bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::sum::sum;
 
-/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
-pub(crate) const MAX_SENDERS: usize = 16;
-/// Time in which a peer answers.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-pub(crate) const MAGIC: &[u8; 8] = b"daqpath1";
-pub const MAX_BLOCK_BYTES: usize = 256 << 20;
+pub(crate) const MAX_BLOCK_BYTES: usize = 256 << 20;
 /// Most threads of a source, each of which is a stream.
-pub const MAX_STREAMS: usize = 64;
+pub(crate) const MAX_STREAMS: usize = 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockTransport {
-    /// A head and its block, one behind the other.
-    Tcp,
-    /// Both together, in datagrams.
-    Udp,
+/// First message of a sender, and the answer of a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PathHello {
+    /// End of the sender or the receiver, if blocks go over UDP.
+    pub(crate) udp: Option<UdpEnd>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SenderHello {
-    pub transport: BlockTransport,
-    pub udp_port: u16,
-    /// Size of the receiver's socket buffer for datagrams; zero for TCP.
-    pub socket_buffer_bytes: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UdpEnd {
+    pub(crate) port: u16,
+    /// Size of the receiver's socket buffer: asked for by the sender, granted by the receiver.
+    pub(crate) socket_buffer_bytes: u64,
 }
 
-impl SenderHello {
-    pub const BYTES: usize = 32;
-
-    pub fn emit(self) -> Vec<u8> {
-        let transport = match self.transport {
-            BlockTransport::Tcp => 0,
-            BlockTransport::Udp => 1,
-        };
-        let fields =
-            [u64::from_le_bytes(*MAGIC), transport, self.udp_port.into(), self.socket_buffer_bytes];
-        words(&fields)
-    }
-
-    pub fn parse(bytes: &[u8; SenderHello::BYTES]) -> Option<SenderHello> {
-        let [magic, transport, port, socket_buffer_bytes] = numbers(bytes)?;
-        let transport = match transport {
-            0 => BlockTransport::Tcp,
-            1 => BlockTransport::Udp,
-            _ => return None,
-        };
-        let is_ours = magic == u64::from_le_bytes(*MAGIC);
-        is_ours.then_some(SenderHello {
-            transport,
-            udp_port: u16::try_from(port).ok()?,
-            socket_buffer_bytes,
-        })
-    }
+/// Reads a message. Fails for a number that no run reaches.
+pub(crate) fn from_peer<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    border::from_peer(bytes, &[])
 }
 
-pub(crate) const WELCOME_BYTES: usize = 24;
-
+/// Head of a block: little-endian numbers of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockHead {
-    /// Bytes of the block; zero at the end.
-    pub bytes: u64,
     pub stream: u64,
     pub events: u64,
     pub sum: Option<u64>,
 }
 
 impl BlockHead {
-    pub const BYTES: usize = 40;
+    pub const BYTES: usize = 32;
 
     pub fn emit(self) -> [u8; BlockHead::BYTES] {
-        let mut out = [0; BlockHead::BYTES];
-        let sum = self.sum;
         let fields =
-            [self.bytes, self.stream, self.events, u64::from(sum.is_some()), sum.unwrap_or(0)];
-        for (place, field) in out.as_chunks_mut::<8>().0.iter_mut().zip(fields) {
-            *place = field.to_le_bytes();
-        }
+            [self.stream, self.events, self.sum.is_some().into(), self.sum.unwrap_or_default()];
+        let mut out = [0; BlockHead::BYTES];
+        out.as_chunks_mut().0.copy_from_slice(&fields.map(u64::to_le_bytes));
         out
     }
 
-    /// Parses the head at the beginning of the bytes. Fails for too few bytes, or for a block,
-    /// stream or number beyond a path's limits.
-    pub fn parse(bytes: &[u8]) -> Result<BlockHead, String> {
-        let fields = numbers(bytes).ok_or("a block without its head")?;
-        let [bytes, stream, events, is_known, sum] = fields;
-        if bytes > MAX_BLOCK_BYTES as u64 {
+    /// Splits the head from its block. Fails for too few bytes, or for a block, stream or number
+    /// beyond a path's limits.
+    pub fn parse(bytes: &[u8]) -> Result<(BlockHead, &[u8]), String> {
+        let (head, block) =
+            bytes.split_first_chunk::<{ BlockHead::BYTES }>().ok_or("a block without its head")?;
+        let fields = head.as_chunks::<8>().0;
+        let [stream, events, is_known, sum] =
+            std::array::from_fn(|at| u64::from_le_bytes(fields[at]));
+        if block.len() > MAX_BLOCK_BYTES {
+            let bytes = block.len();
             return Err(format!("a block of {bytes} bytes; {MAX_BLOCK_BYTES} is the most"));
         }
         if stream >= MAX_STREAMS as u64 {
             return Err(format!("stream {stream}; there are {MAX_STREAMS} at most"));
         }
-        Ok(BlockHead {
-            bytes,
-            stream,
-            events: whole("events of a block", events)?,
-            sum: (is_known == 1).then_some(sum),
-        })
+        if events > MAX_WHOLE {
+            return Err(format!("{events} events of a block; {MAX_WHOLE} is the most"));
+        }
+        Ok((BlockHead { stream, events, sum: (is_known == 1).then_some(sum) }, block))
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OfStream {
     pub(crate) blocks: u64,
     pub(crate) events: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Blocks that came, or that were sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ReceiverReport {
     pub bytes: u64,
     /// Blocks whose bytes were known beforehand and correct.
@@ -121,26 +89,16 @@ pub struct ReceiverReport {
     pub wrong: u64,
     /// Datagrams that belonged to no block: duplicates, or out of order.
     pub strays: u64,
-    pub(crate) streams: [OfStream; MAX_STREAMS],
-}
-
-impl Default for ReceiverReport {
-    fn default() -> ReceiverReport {
-        ReceiverReport {
-            bytes: 0,
-            verified: 0,
-            wrong: 0,
-            strays: 0,
-            streams: [OfStream::default(); MAX_STREAMS],
-        }
-    }
+    streams: Vec<OfStream>,
 }
 
 impl ReceiverReport {
-    pub const BYTES: usize = 8 * (4 + 2 * MAX_STREAMS);
-
     pub fn blocks(&self) -> u64 {
         self.streams.iter().map(|stream| stream.blocks).sum()
+    }
+
+    pub(crate) fn stream(&self, at: usize) -> OfStream {
+        self.streams.get(at).copied().unwrap_or_default()
     }
 
     pub fn text(&self) -> String {
@@ -156,43 +114,34 @@ impl ReceiverReport {
         )
     }
 
-    pub(crate) fn book(&mut self, head: &BlockHead, found: Option<u64>) {
-        let stream = usize::try_from(head.stream).unwrap_or(usize::MAX);
-        if let Some(stream) = self.streams.get_mut(stream) {
-            stream.blocks += 1;
-            stream.events = stream.events.saturating_add(head.events);
+    pub(crate) fn book(&mut self, head: &BlockHead, bytes: usize, found: Option<u64>) {
+        let stream = usize::try_from(head.stream).expect("at most 64 streams");
+        if self.streams.len() <= stream {
+            self.streams.resize(stream + 1, OfStream::default());
         }
-        self.bytes = self.bytes.saturating_add(head.bytes);
+        let stream = &mut self.streams[stream];
+        stream.blocks += 1;
+        stream.events = stream.events.saturating_add(head.events);
+        self.bytes = self.bytes.saturating_add(bytes as u64);
         if let Some((wanted, found)) = head.sum.zip(found) {
             self.verified += u64::from(wanted == found);
             self.wrong += u64::from(wanted != found);
         }
     }
 
-    pub(crate) fn receive(&mut self, head: &BlockHead, block: &[u8]) {
-        self.book(head, head.sum.map(|_| sum(block)));
+    /// Books a block that came behind its head. Fails if the head is invalid.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let (head, block) = BlockHead::parse(bytes)?;
+        self.book(&head, block.len(), head.sum.map(|_| sum(block)));
+        Ok(())
     }
 
-    pub fn emit(&self) -> Vec<u8> {
-        let mut fields = vec![self.bytes, self.verified, self.wrong, self.strays];
-        fields.extend(self.streams.iter().flat_map(|one| [one.blocks, one.events]));
-        words(&fields)
-    }
-
-    pub fn parse(bytes: &[u8; ReceiverReport::BYTES]) -> Result<ReceiverReport, String> {
-        let fields = bytes.as_chunks::<8>().0;
-        let mut fields = fields.iter().map(|field| u64::from_le_bytes(*field));
-        let mut next = |name: &str| whole(name, fields.next().unwrap_or(0));
-        let mut came = ReceiverReport {
-            bytes: next("bytes")?,
-            verified: next("verified")?,
-            wrong: next("wrong")?,
-            strays: next("strays")?,
-            ..ReceiverReport::default()
-        };
-        for (at, stream) in came.streams.iter_mut().enumerate() {
-            stream.blocks = next(&format!("blocks of stream {at}"))?;
-            stream.events = next(&format!("events of stream {at}"))?;
+    /// Reads the report of a peer. Fails for numbers that no run reaches, or that do not agree.
+    pub fn parse(bytes: &[u8]) -> Result<ReceiverReport, String> {
+        let came: ReceiverReport = from_peer(bytes)?;
+        let streams = came.streams.len();
+        if streams > MAX_STREAMS {
+            return Err(format!("{streams} streams; there are {MAX_STREAMS} at most"));
         }
         let (compared, blocks) = (came.verified + came.wrong, came.blocks());
         match compared <= blocks {
@@ -202,75 +151,49 @@ impl ReceiverReport {
     }
 }
 
-/// Refuses a number of a peer that no run reaches, by its name.
-pub(crate) fn whole(name: &str, number: u64) -> Result<u64, String> {
-    match number <= MAX_WHOLE {
-        true => Ok(number),
-        false => Err(format!("{name} is {number}; the largest number taken is {MAX_WHOLE}")),
-    }
-}
-
-pub(crate) fn words(fields: &[u64]) -> Vec<u8> {
-    fields.iter().flat_map(|field| field.to_le_bytes()).collect()
-}
-
-pub(crate) fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
-    let fields = bytes.as_chunks::<8>().0.first_chunk::<N>()?;
-    Some(fields.map(u64::from_le_bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    #[test]
-    fn what_came_is_the_same_at_both_ends() {
-        let mut came = ReceiverReport::default();
-        let head = BlockHead { bytes: 4096, stream: 3, events: 5, sum: Some(7) };
-        came.book(&head, Some(7));
-        came.book(&head, Some(8));
-        let unknown = BlockHead { sum: None, ..head };
-        came.book(&unknown, None);
-        let bytes = came.emit();
-        let back = ReceiverReport::parse(bytes.first_chunk().unwrap()).unwrap();
-        assert_eq!(bytes.len(), ReceiverReport::BYTES);
-        assert_eq!(back, came);
-        assert_eq!((came.blocks(), came.verified, came.wrong), (3, 1, 1));
-        assert_eq!((came.streams[3].events, came.bytes), (15, 3 * 4096));
-        for head in [head, unknown] {
-            assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
-        }
-        let hello = SenderHello {
-            transport: BlockTransport::Udp,
-            udp_port: 5010,
-            socket_buffer_bytes: 1 << 20,
-        };
-        let bytes = hello.emit();
-        assert_eq!(SenderHello::parse(bytes.first_chunk().unwrap()), Some(hello));
+    fn block(stream: u64, sum: Option<u64>, bytes: &[u8]) -> Vec<u8> {
+        [&BlockHead { stream, events: 5, sum }.emit(), bytes].concat()
     }
 
     #[test]
-    fn what_no_run_reaches_is_refused_by_the_name_of_its_field() {
-        let refused = |field: usize, number: u64| {
-            let mut bytes = ReceiverReport::default().emit();
-            bytes[field * 8..][..8].copy_from_slice(&number.to_le_bytes());
-            ReceiverReport::parse(bytes.first_chunk().unwrap()).unwrap_err()
-        };
-        for (field, name) in [
-            (0, "bytes"),
-            (3, "strays"),
-            (4, "blocks of stream 0"),
-            (ReceiverReport::BYTES / 8 - 1, "events of stream 63"),
-        ] {
-            for number in [u64::MAX, MAX_WHOLE + 1] {
-                let line = refused(field, number);
-                let wanted = format!("{name} is {number}; the largest number taken is");
-                assert!(line.starts_with(&wanted), "{line}");
-            }
+    fn each_block_is_compared_if_its_sum_is_known_and_the_report_is_read_back() {
+        let mut came = ReceiverReport::default();
+        let right = sum(b"bytes");
+        for sum in [Some(right), Some(right ^ 1), None] {
+            came.receive(&block(3, sum, b"bytes")).unwrap();
         }
-        assert_eq!(refused(1, 2), "2 blocks compared, of 0 that came");
+        assert_eq!((came.blocks(), came.verified, came.wrong, came.bytes), (3, 1, 1, 15));
+        assert_eq!(came.stream(3), OfStream { blocks: 3, events: 15 });
+        assert_eq!(came.stream(2), OfStream::default());
+        assert_eq!(ReceiverReport::parse(&serde_json::to_vec(&came).unwrap()), Ok(came));
+    }
+
+    #[test]
+    fn what_no_run_reaches_is_refused_with_its_name() {
+        let report = |rest: &str| {
+            let text = format!(r#"{{"bytes":0,"wrong":0,"strays":0,{rest}}}"#);
+            ReceiverReport::parse(text.as_bytes()).unwrap_err()
+        };
+        let of_stream = format!(r#""verified":0,"streams":[{{"blocks":0,"events":{}}}]"#, u64::MAX);
+        assert!(report(&of_stream).starts_with("streams[0].events is 18446744073709551615;"));
+        let many = vec![r#"{"blocks":0,"events":0}"#; 65].join(",");
+        let many = format!(r#""verified":0,"streams":[{many}]"#);
+        assert_eq!(report(&many), "65 streams; there are 64 at most");
+        assert_eq!(
+            report(r#""verified":2,"streams":[]"#),
+            "2 blocks compared, of 0 that came"
+        );
+        let refused = |bytes: &[u8]| ReceiverReport::default().receive(bytes).unwrap_err();
+        assert_eq!(refused(&block(64, None, b"")), "stream 64; there are 64 at most");
+        assert_eq!(refused(&[0; 31]), "a block without its head");
+        let events = BlockHead { events: u64::MAX, ..BlockHead::default() }.emit();
+        assert!(refused(&events).starts_with("18446744073709551615 events of a block;"));
     }
 
     proptest! {
@@ -284,9 +207,10 @@ mod tests {
                 field[0] = low;
             }
             for bytes in [bytes, near] {
-                let Ok(head) = BlockHead::parse(&bytes) else { continue };
-                prop_assert!(head.bytes <= MAX_BLOCK_BYTES as u64 && head.stream < MAX_STREAMS as u64);
-                prop_assert_eq!(BlockHead::parse(&head.emit()), Ok(head));
+                let Ok((head, rest)) = BlockHead::parse(&bytes) else { continue };
+                prop_assert!(head.stream < MAX_STREAMS as u64 && rest.len() + 32 == bytes.len());
+                let again = head.emit();
+                prop_assert_eq!(BlockHead::parse(&again), Ok((head, &[][..])));
             }
         }
     }

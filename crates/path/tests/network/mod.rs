@@ -2,6 +2,8 @@
 //! All on loopback.
 
 use daqmeter_path::PathRequest;
+use daqmeter_readout::transport::frames::FrameStream;
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::{BLOCKS, MEMORY, fault, ran, record, text};
 
@@ -50,17 +52,29 @@ fn a_receiver_compares_every_known_byte_and_the_ledger_closes_over_both_sides() 
     }
 }
 
+/// Accepts a sender, greets it by this text, and returns after this many blocks.
+fn greeted(listener: &std::net::TcpListener, hello: &str, blocks: u64) -> Option<FrameStream> {
+    let within = std::time::Duration::from_secs(10);
+    let mut frames = FrameStream::new(listener.accept().unwrap().0, 1 << 20).unwrap();
+    frames.receive(within, &|| false).unwrap();
+    say(&mut frames, FrameKind::Hello, hello);
+    for _ in 0..blocks {
+        frames.receive(within, &|| false).ok()?;
+    }
+    Some(frames)
+}
+
+fn say(frames: &mut FrameStream, kind: FrameKind, text: &str) {
+    let frame = FelixFrame::control(kind, u32::try_from(text.len()).unwrap());
+    frames.send(&frame, [text.as_bytes(), &[]], std::time::Duration::from_secs(10)).unwrap();
+}
+
+const OVER_TCP: &str = r#"{"udp":null}"#;
+
 #[test]
 fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_not_delivered() {
-    use std::io::Read;
     let (listener, sink) = listener("tcp");
-    let dies = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; 32]).unwrap();
-        let welcome = [u64::from_le_bytes(*b"daqpath1"), 0, 0].map(u64::to_le_bytes);
-        std::io::Write::write_all(&mut stream, welcome.as_flattened()).unwrap();
-        stream.read_exact(&mut vec![0; 20 * 4096]).unwrap();
-    });
+    let dies = std::thread::spawn(move || drop(greeted(&listener, OVER_TCP, 20)));
     let folder = tempfile::tempdir().unwrap();
     let endless = |request: &mut PathRequest| request.blocks = None;
     let record = record(folder.path(), &text(MEMORY, &[], &sink), endless);
@@ -78,61 +92,42 @@ fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_n
 
 /// Numbers of a false receiver were added up until they overflowed.
 #[test]
-fn a_receiver_that_says_what_no_run_reaches_is_refused_by_the_name_of_the_number() {
-    use std::io::{Read, Write};
-    let magic = u64::from_le_bytes(*b"daqpath1");
-    let welcomes = [
-        ([magic, 0, u64::MAX], "its socket buffer is 184467"),
-        ([magic, 1 << 40, 0], "its UDP port is 1099511627776"),
-        ([magic, 0, 0], "blocks of stream 0 is 18446744073709551615"),
+fn a_receiver_that_is_false_or_not_there_or_got_other_bytes_is_named() {
+    const LIES: [(&str, &str, &str); 4] = [
+        (
+            r#"{"udp":{"port":5,"socket_buffer_bytes":18446744073709551615}}"#,
+            "",
+            "its greeting: udp.socket_buffer_bytes is 184467",
+        ),
+        (r#"{"tags":[]}"#, "", "its greeting: unknown field `tags`"),
+        (
+            OVER_TCP,
+            r#"{"bytes":0,"verified":0,"wrong":0,"strays":0,"streams":[{"blocks":18446744073709551615,"events":0}]}"#,
+            "streams[0].blocks is 18446744073709551615",
+        ),
+        (
+            OVER_TCP,
+            r#"{"bytes":0,"verified":0,"wrong":3,"strays":0,"streams":[{"blocks":30,"events":0}]}"#,
+            "3 blocks came with other bytes than were sent",
+        ),
     ];
     let (listener, sink) = listener("tcp");
-    let says = welcomes.map(|(welcome, _)| welcome);
     let lies = std::thread::spawn(move || {
-        for welcome in says {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.read_exact(&mut [0; 32]).unwrap();
-            let welcome = welcome.map(u64::to_le_bytes);
-            stream.write_all(welcome.as_flattened()).unwrap();
-            // A head of no bytes marks the end.
-            let blocks = usize::try_from(BLOCKS).unwrap() * (40 + 4096) + 40;
-            if stream.read_exact(&mut vec![0; blocks]).is_ok() {
-                stream.write_all([[0; 32], [255; 32]].as_flattened()).unwrap();
-                stream.write_all(&vec![255; 8 * 132 - 64]).unwrap();
+        for (hello, report, _) in LIES {
+            let blocks = if report.is_empty() { 0 } else { BLOCKS + 1 };
+            let mut frames = greeted(&listener, hello, blocks).unwrap();
+            if !report.is_empty() {
+                say(&mut frames, FrameKind::Account, report);
             }
         }
-    });
-    let folder = tempfile::tempdir().unwrap();
-    for (_, wanted) in welcomes {
-        let record = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
-        assert!(fault(&record).contains(wanted), "{}", fault(&record));
-    }
-    lies.join().unwrap();
-}
-
-#[test]
-fn a_receiver_that_is_not_there_is_another_version_or_got_other_bytes_is_named() {
-    use std::io::{Read, Write};
-    let (listener, sink) = listener("tcp");
-    let lies = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; 32]).unwrap();
-        let welcome = [u64::from_le_bytes(*b"daqpath1"), 0, 0].map(u64::to_le_bytes);
-        stream.write_all(welcome.as_flattened()).unwrap();
-        let blocks = usize::try_from(BLOCKS).unwrap() * (40 + 4096) + 40;
-        stream.read_exact(&mut vec![0; blocks]).unwrap();
-        let mut report = vec![0; 8 * 132];
-        (report[16], report[32]) = (3, 30);
-        stream.write_all(&report).unwrap();
+        use std::io::{Read, Write};
         let (mut other, _) = listener.accept().unwrap();
-        other.write_all(b"HTTP/1.1 400 what?\r\n\r\n").unwrap();
-        let _ = other.read(&mut [0; 32]);
+        other.write_all(b"HTTP/1.1 400 what?\r\n\r\n01234567").unwrap();
+        let _ = other.read(&mut [0; 44]);
     });
     let folder = tempfile::tempdir().unwrap();
-    for wanted in [
-        "3 blocks came with other bytes than were sent",
-        "is no `daqmeter path serve` of this version",
-    ] {
+    let refused = "is no `daqmeter path serve` of this version";
+    for wanted in LIES.map(|(.., wanted)| wanted).into_iter().chain([refused]) {
         let record = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
         assert!(fault(&record).contains(wanted), "{}", fault(&record));
     }
