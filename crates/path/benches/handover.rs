@@ -100,8 +100,8 @@ fn chain_by_hand(hz: f64, time: Duration) -> PerChunk {
     let (placement, stop) = (by_hand::Placement::default(), AtomicBool::new(false));
     let done = by_hand::run(&scenario, &placement, time, None, &stop).unwrap();
     assert!(done.closes());
-    let chunks: u64 = done.receivers.iter().map(|(one, _)| one.chunks()).sum();
-    let cpus = done.readers[0].load.cpu + done.receivers[0].1.cpu;
+    let chunks: u64 = done.receivers.iter().map(|one| one.chunks()).sum();
+    let cpus = done.readers[0].cpu + done.receivers[0].cpu;
     PerChunk::of(done.readers[0].card_ns as f64, chunks, cpus)
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_readout::card::CardState;
-use daqmeter_readout::chain::{CpuLoad, ReaderDone, Receiving};
+use daqmeter_readout::chain::{ReaderDone, Receiving};
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::{Card, ToHost};
 use daqmeter_record::path::PathThread;
@@ -28,7 +28,7 @@ pub(crate) struct FromCard {
 pub(crate) struct IntoReceiver {
     pub(crate) receiving: Receiving,
     pub(crate) failed: Arc<AtomicBool>,
-    pub(crate) done: Option<(Report, CpuLoad)>,
+    pub(crate) done: Option<Report>,
 }
 
 /// Time after which a card that has not started does not start any more: another reader failed.
@@ -63,7 +63,7 @@ impl IntoReceiver {
         let failed = &self.failed;
         let quit = || failed.load(Ordering::Relaxed) || shared.is_over.load(Ordering::Relaxed);
         let done = self.receiving.receive(failed, &quit)?;
-        account.thread.blocks = done.0.pages;
+        account.thread.blocks = done.pages;
         self.done = Some(done);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use daqmeter_etherbone::Times;
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::Chain;
+use daqmeter_readout::card::channel_ids;
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{parse_bytes, parse_rate_hz};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
@@ -195,7 +195,7 @@ impl Path {
     /// Streams of the source, each of which has its own account.
     pub fn streams(&self) -> usize {
         match self.live() {
-            Some(scenario) => Chain::parts(scenario).channels,
+            Some(scenario) => channel_ids(scenario).len(),
             None => self.source.threads,
         }
     }
@@ -256,7 +256,7 @@ impl Path {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         if let Some(scenario) = self.live() {
-            return scenario.memory_bytes(Chain::parts(scenario));
+            return scenario.memory_bytes();
         }
         let stages = self.stages.iter();
         let widest = stages.clone().map(|stage| stage.threads).max().unwrap_or(1);

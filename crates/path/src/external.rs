@@ -3,7 +3,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,49 +11,34 @@ use std::time::Duration;
 use daqmeter_harness::Fault;
 use daqmeter_readout::transport::frames;
 use daqmeter_sys::process;
+use socket2::{Domain, Socket, Type};
 
 use crate::cancel::Cuts;
 use crate::element::{BlockReceiver, BlockSender, Work};
 
-trait Stream: Read + Write + Send {
-    fn shut(&self, how: Shutdown);
-}
-
-impl Stream for TcpStream {
-    fn shut(&self, how: Shutdown) {
-        // The other end may have gone first.
-        let _ = self.shutdown(how);
-    }
-}
-
-impl Stream for UnixStream {
-    fn shut(&self, how: Shutdown) {
-        let _ = self.shutdown(how);
-    }
-}
-
-struct End<S> {
+struct End {
     name: &'static str,
-    stream: S,
+    socket: Socket,
 }
 
 fn failed(name: &str, what: &str, error: &io::Error) -> Fault {
     Fault::new(format!("{name}: {what}: {error}"))
 }
 
-impl<S: Stream> BlockSender for End<S> {
+impl BlockSender for End {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.stream.write_all(bytes).map_err(|error| failed(self.name, "send", &error))
+        self.socket.write_all(bytes).map_err(|error| failed(self.name, "send", &error))
     }
 
     fn end(&mut self) {
-        self.stream.shut(Shutdown::Write);
+        // The other end may have gone first.
+        let _ = self.socket.shutdown(Shutdown::Write);
     }
 }
 
-impl<S: Stream> BlockReceiver for End<S> {
+impl BlockReceiver for End {
     fn read(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.stream.read_exact(into).map_err(|error| failed(self.name, "receive", &error))
+        self.socket.read_exact(into).map_err(|error| failed(self.name, "receive", &error))
     }
 }
 
@@ -74,21 +58,20 @@ pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Work, Fault> 
     }
     out.set_nodelay(true).map_err(refused)?;
     set_congestion(&out, congestion)?;
-    let cut = out.try_clone().map_err(refused)?;
-    Ok(away("tcp", out, inward, cut, cuts))
+    away("tcp", out.into(), inward.into(), cuts)
 }
 
 pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
     let refused = |error: io::Error| failed("unix", "socket pair", &error);
-    let (out, inward) = UnixStream::pair().map_err(refused)?;
-    let cut = out.try_clone().map_err(refused)?;
-    Ok(away("unix", out, inward, cut, cuts))
+    let (out, inward) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(refused)?;
+    away("unix", out, inward, cuts)
 }
 
-fn away<S: Stream + 'static>(name: &'static str, out: S, inward: S, cut: S, cuts: &Cuts) -> Work {
-    cuts.add(move || cut.shut(Shutdown::Both));
-    let end = |stream| Box::new(End { name, stream });
-    Work::Away(end(out), end(inward))
+fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Work, Fault> {
+    let cut = out.try_clone().map_err(|error| failed(name, "share its socket", &error))?;
+    cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
+    let end = |socket| Box::new(End { name, socket });
+    Ok(Work::Away(end(out), end(inward)))
 }
 
 /// A program in a group of its own: whatever it started and left behind ends with it.

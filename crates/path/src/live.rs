@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag, Tally};
 use daqmeter_readout::chain::{
-    Added, Chain, ChainPart, CpuLoad, Experiment, ReaderDone, check_bytes, check_ledgers, counters,
-    counters_of_reader, filling, joined, latency, losses_by_elink,
+    Chain, ReaderDone, check_bytes, check_ledgers, counters, counters_of_reader, filling, joined,
+    latency, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
+use daqmeter_readout::watch::{Added, ChainPart, Experiment};
 use daqmeter_readout::{Card, Chosen, Scenario};
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
 use daqmeter_record::{Counter, Ledger};
@@ -42,7 +43,7 @@ pub(crate) struct Came {
     threads: Vec<PathThread>,
     /// Each reader; `None` for one that did not come to its end.
     pub(crate) readers: Vec<Option<ReaderDone>>,
-    pub(crate) received: Vec<(Report, CpuLoad)>,
+    pub(crate) received: Vec<Report>,
     pub(crate) fault: Option<Fault>,
 }
 
@@ -181,7 +182,7 @@ impl Live {
             wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
             payload_bytes: readers().map(|reader| reader.stats.bytes).sum(),
             blocks,
-            events: came.received.iter().map(|(one, _)| one.chunks()).sum(),
+            events: came.received.iter().map(Report::chunks).sum(),
             // Receivers compare every chunk with the emulator's.
             verified_blocks: blocks,
             latency: buckets(&latency_ns),

@@ -9,7 +9,7 @@ use daqmeter_digitizer::{daq, devices};
 use daqmeter_etherbone::{TIME_BYTES, Times};
 use daqmeter_harness::{Problem, Request, Shipped, TomlText, nearest_of};
 use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
-use daqmeter_readout::chain::Chain;
+use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::scenario::{ByteSize, check_congestion};
 use daqmeter_readout::{Scenario, transport};
 use daqmeter_record::path::{Brings, Served};
@@ -436,7 +436,7 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
     if let Some(scenario) = &flow.live {
         let threads = match (flow.unit, &kind) {
             (RING, StageKind::ToHost {}) => {
-                let channels = Chain::parts(scenario).channels;
+                let channels = channel_ids(scenario).len();
                 if place.threads.is_some_and(|threads| threads != channels) {
                     let problem = format!("is one for each DMA channel, {channels}: leave it out");
                     return wrong("threads", problem);
@@ -523,7 +523,7 @@ fn known_congestion(name: Option<&String>) -> Result<(), String> {
 
 fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
     let (name, mut kind, place) = element::<SinkKind>(table)?;
-    let most = flow.live.as_ref().map_or(1, |scenario| Chain::parts(scenario).channels);
+    let most = flow.live.as_ref().map_or(1, |scenario| channel_ids(scenario).len());
     let threads = place.threads.unwrap_or(most);
     within("threads", threads, 1..=most)?;
     match (&mut kind, flow.live.is_some()) {

@@ -7,7 +7,7 @@ use daqmeter_harness::{
     Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally, TomlText,
 };
 use daqmeter_readout::card::channel_ids;
-use daqmeter_readout::chain::{Chain, filling_of, lost_or_stopped, observed};
+use daqmeter_readout::chain::{filling_of, lost_or_stopped, observed};
 use daqmeter_readout::search::Observation;
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::{Ledger, RunRecord, Workload};
@@ -67,7 +67,7 @@ fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
     let chosen = &request.chosen;
     let scenario = chosen.load()?;
     let target = format!("{} over {}", scenario.name, scenario.publish.transport);
-    let memory_bytes = scenario.memory_bytes(Chain::parts(&scenario));
+    let memory_bytes = scenario.memory_bytes();
     let availability =
         match request.migration_cost_ns.map(|_| MigrationCost::check(&Files::default())) {
             Some(Err(error)) => Availability::Waived(error.to_string()),

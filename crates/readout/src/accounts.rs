@@ -212,13 +212,15 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
 /// the two disagree about the chunks that passed the ring. A chunk is due once to each subscriber.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
     let issued = card.issued + reader.offered.saturating_sub(reader.chunks);
+    let subscribers = reader.offered.div_ceil(reader.chunks.max(1)).max(1);
     let reader = reader.outcomes;
-    let mut ledger =
-        Ledger { issued, delivered: reader.delivered, ..Ledger::new("triggers") };
+    let mut ledger = Ledger { issued, delivered: reader.delivered, ..Ledger::new("triggers") };
     let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
     // The FIFO did not cut these off: faults did that the scenario asks for.
-    let cut_by_fault = cut.saturating_sub(at.truncated).min(at.fault_flagged);
-    let flagged_by_fault = flagged.min(at.fault_flagged - cut_by_fault);
+    let [truncated, by_fault] =
+        [at.truncated, at.fault_flagged].map(|count| count.saturating_mul(subscribers));
+    let cut_by_fault = cut.saturating_sub(truncated).min(by_fault);
+    let flagged_by_fault = flagged.min(by_fault - cut_by_fault);
     for (name, count) in [
         (STOPPED[0], card.vetoed_dma),
         (STOPPED[1], card.vetoed_fifo),

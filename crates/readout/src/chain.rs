@@ -3,7 +3,6 @@
 //! [`Chain::open`] makes them; a path gives each its thread.
 
 mod counters;
-mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,18 +14,16 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::{affinity, cpu_time};
 
 pub use self::counters::*;
-
-pub use self::watch::{Added, ChainPart, Experiment};
-pub(crate) use self::watch::{PartWatch, Slowed};
 use crate::accounts::{FinalAccount, ledger};
 use crate::busy::Dead;
 use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
 use crate::port::Port;
 use crate::receive::{Receiver, Report};
-use crate::scenario::{PartCounts, Publish, Scenario, ScenarioError};
+use crate::scenario::{Publish, Scenario, ScenarioError};
 use crate::tohost::{Stats, ToHost};
 use crate::transport::{self, PublisherHello, TransportError};
+use crate::watch::{Experiment, PartWatch, Slowed};
 
 impl From<ScenarioError> for Fault {
     fn from(error: ScenarioError) -> Self {
@@ -50,12 +47,8 @@ pub fn pin(cpu: Option<u32>) -> Result<(), Fault> {
     Err(Fault::new(why))
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CpuLoad {
-    pub cpu: f64,
-}
-
-fn loaded<T>(work: impl FnOnce() -> T) -> (T, CpuLoad) {
+/// Does work in this thread; returns the share of a CPU that it took, too.
+fn loaded<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let cpu_ns = || {
         let usage = cpu_time::of_thread();
         usage.user_ns + usage.system_ns
@@ -63,7 +56,7 @@ fn loaded<T>(work: impl FnOnce() -> T) -> (T, CpuLoad) {
     let (cpu, wall) = (cpu_ns(), monotonic_ns());
     let done = work();
     let wall_ns = (monotonic_ns() - wall).max(1);
-    (done, CpuLoad { cpu: cpu_ns().saturating_sub(cpu) as f64 / wall_ns as f64 })
+    (done, cpu_ns().saturating_sub(cpu) as f64 / wall_ns as f64)
 }
 
 pub struct Chain {
@@ -74,12 +67,6 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Counts for the scenario a reader, a subscriber and a connection for each channel.
-    pub fn parts(scenario: &Scenario) -> PartCounts {
-        let channels = channel_ids(scenario).len();
-        PartCounts { channels, subscribers: channels, receptions: channels }
-    }
-
     /// Makes the parts. Readers are dealt out to the receivers; triggers come for a time, or up to
     /// a number. With an experiment the parts in a reader's thread are watched.
     pub fn open(
@@ -89,7 +76,7 @@ impl Chain {
         triggers: Option<u64>,
         experiment: Option<&Experiment>,
     ) -> Result<Chain, Fault> {
-        let fits = scenario.check_memory(Chain::parts(scenario));
+        let fits = scenario.check_memory(channel_ids(scenario).len(), true);
         fits.map_err(|error| Fault::too_large(error.to_string()))?;
         let (mut card, consumers) = Card::new(scenario)?;
         card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
@@ -139,7 +126,8 @@ pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, F
 pub struct ReaderDone {
     pub stats: Stats,
     pub account: FinalAccount,
-    pub load: CpuLoad,
+    /// Share of a CPU that the reader took.
+    pub cpu: f64,
     /// Times of the emulated card's work and of the publisher's in its thread; `None` if they were
     /// not watched.
     pub within: Option<(u64, u64)>,
@@ -160,7 +148,7 @@ impl ToHost {
         let stop = AtomicBool::new(false);
         let mut filling = Vec::with_capacity(1 << 14);
         let mut backlog = Vec::with_capacity(1 << 14);
-        let (account, load) = loaded(|| {
+        let (account, cpu) = loaded(|| {
             self.run(&stop, true, |reader| {
                 let (state, start_ns) = (reader.port.state(), reader.port.start_ns());
                 if state == CardState::Running && filling.len() < filling.capacity() {
@@ -177,7 +165,7 @@ impl ToHost {
         ReaderDone {
             stats: self.stats(),
             account,
-            load,
+            cpu,
             within: self.port.watch.as_ref().map(PartWatch::times_ns),
             notes: self.take_notes(),
             ring_bytes: self.ring_bytes(),
@@ -211,29 +199,30 @@ impl Receiving {
         &self,
         failed: &AtomicBool,
         quit: &(impl Fn() -> bool + Sync),
-    ) -> Result<(Report, CpuLoad), Fault> {
+    ) -> Result<Report, Fault> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
         let connected = transport::named(&self.transport)
             .and_then(|way| Receiver::connect(way.as_ref(), &self.publishers, &give_up));
         let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         receiver.slowed.clone_from(&self.slowed);
         let stop = AtomicBool::new(false);
-        Ok(loaded(|| {
+        let (report, cpu) = loaded(|| {
             receiver.run(&stop, |_| {
                 if quit() {
                     stop.store(true, Ordering::Relaxed);
                 }
             })
-        }))
+        });
+        Ok(Report { cpu, ..report })
     }
 }
 
-pub fn joined(readers: &[ReaderDone], receivers: &[(Report, CpuLoad)]) -> Vec<(u64, Ledger)> {
+pub fn joined(readers: &[ReaderDone], receivers: &[Report]) -> Vec<(u64, Ledger)> {
     let mut ledgers = Vec::new();
     for reader in readers {
         for (at, counts) in reader.account.card.elinks.iter().zip(&reader.account.readers) {
             let mut ledger = ledger(&reader.account.card, at, counts);
-            let streams = receivers.iter().flat_map(|(report, _)| &report.streams);
+            let streams = receivers.iter().flat_map(|report| &report.streams);
             let had = streams.filter(|stream| stream.tag == at.tag);
             ledger.delivered =
                 had.map(|stream| stream.chunks - stream.truncated - stream.flagged).sum();

@@ -33,6 +33,7 @@ pub mod simulate;
 pub mod source;
 pub mod tohost;
 pub mod transport;
+pub mod watch;
 
 pub use card::Card;
 pub use decode::DecodeRequest;

@@ -7,7 +7,8 @@ use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;
 use daqmeter_sys::host::Files;
 
-use crate::scenario::{PartCounts, Scenario, ScenarioError};
+use crate::card::channel_ids;
+use crate::scenario::{Scenario, ScenarioError};
 use crate::tohost::subscriber_bytes;
 
 /// Program, stacks, and small buffers.
@@ -28,47 +29,48 @@ fn times(count: usize, bytes: u64) -> u64 {
 }
 
 impl Scenario {
-    pub fn memory_bytes(&self, parts: PartCounts) -> u64 {
-        [
-            BASE_BYTES,
-            self.rings_bytes(parts),
-            self.pages_bytes(parts),
-            times(parts.receptions, self.reception_bytes()),
-        ]
-        .into_iter()
-        .fold(0, u64::saturating_add)
+    /// Memory of a chain: each channel has a ring, a reader, a subscriber and its connection.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bytes_of(channel_ids(self).len(), true)
+    }
+
+    fn bytes_of(&self, channels: usize, with_readers: bool) -> u64 {
+        let reader = if with_readers { self.reader_bytes() } else { 0 };
+        BASE_BYTES
+            .saturating_add(self.rings_bytes(channels))
+            .saturating_add(times(channels, reader))
     }
 
     /// Compares the estimate with the memory that this process may still take.
-    pub(crate) fn check_memory(&self, parts: PartCounts) -> Result<(), ScenarioError> {
+    pub(crate) fn check_memory(
+        &self,
+        channels: usize,
+        with_readers: bool,
+    ) -> Result<(), ScenarioError> {
         let Some(free) = available::memory_bytes() else {
             return Ok(());
         };
         let pool = if self.card.huge_pages { huge_pool_bytes(&Files::default()) } else { 0 };
-        let rings = times(parts.channels, self.card.ring.0 as u64);
-        self.fits_in(parts, free.saturating_add(pool.min(rings)))
+        let rings = times(channels, self.card.ring.0 as u64);
+        self.fits_in(channels, with_readers, free.saturating_add(pool.min(rings)))
     }
 
-    fn fits_in(&self, parts: PartCounts, free: u64) -> Result<(), ScenarioError> {
-        let needed = self.memory_bytes(parts);
+    fn fits_in(&self, channels: usize, with_readers: bool, free: u64) -> Result<(), ScenarioError> {
+        let needed = self.bytes_of(channels, with_readers);
         if needed <= free {
             return Ok(());
         }
         let (ring, page) = (self.card.ring.0 as u64, self.reader.page.0 as u64);
         let [ring, page, needed, free] = [ring, page, needed, free].map(show_bytes);
-        let PartCounts { channels, subscribers, .. } = parts;
         let pages = self.reader.pages;
         Err(ScenarioError(format!(
-            "card.ring, reader.pages: {channels} channels with a ring of {ring} each and {subscribers} subscribers with \
-             {pages} pages of {page} each need about {needed} of memory, {free} are available"
+            "card.ring, reader.pages: {channels} channels with a ring of {ring} each, and their subscribers \
+             with {pages} pages of {page} each, need about {needed} of memory, {free} are available"
         )))
     }
 
     /// Bytes of the channels' rings, FIFOs and emulators; one lap is made at a time.
-    fn rings_bytes(&self, parts: PartCounts) -> u64 {
-        if parts.channels == 0 {
-            return 0;
-        }
+    fn rings_bytes(&self, channels: usize) -> u64 {
         let (ring, block) = (self.card.ring.0 as u64, self.card.block.0 as u64);
         let blocks_of = |bytes: u64| bytes / block.max(1);
         let elinks = self.elinks(0, 0);
@@ -80,18 +82,14 @@ impl Scenario {
         let channel =
             ring + blocks_of(ring) * BLOCK_EXTRA_BYTES + RING_EXTRA_BYTES + fifo + emulators;
         let lap = if self.replays() { ring } else { 0 };
-        times(parts.channels, channel).saturating_add(lap)
+        times(channels, channel).saturating_add(lap)
     }
 
-    fn pages_bytes(&self, parts: PartCounts) -> u64 {
-        let Some(format) = self.format() else {
-            return 0;
-        };
-        times(parts.subscribers, subscriber_bytes(format, &self.reader, &self.elinks(0, 0)))
-    }
-
-    fn reception_bytes(&self) -> u64 {
-        RECEPTION_BYTES + self.elinks(0, 0).len() as u64 * ELINK_BYTES
+    /// Bytes of the pages of a subscriber, and of its end of the connection.
+    fn reader_bytes(&self) -> u64 {
+        let elinks = self.elinks(0, 0);
+        let pages = self.format().map_or(0, |one| subscriber_bytes(one, &self.reader, &elinks));
+        pages + RECEPTION_BYTES + elinks.len() as u64 * ELINK_BYTES
     }
 }
 
@@ -116,22 +114,20 @@ mod tests {
 
     #[test]
     fn rings_pages_and_laps_are_counted() {
-        let one = PartCounts { channels: 1, ..PartCounts::default() };
-        let live = scenario("[card]\nring = \"1GiB\"\nblocks = \"live\"\n").memory_bytes(one);
-        let replayed = scenario("[card]\nring = \"1GiB\"\n").memory_bytes(one);
+        let live = scenario("[card]\nring = \"1GiB\"\nblocks = \"live\"\n").bytes_of(1, false);
+        let replayed = scenario("[card]\nring = \"1GiB\"\n").bytes_of(1, false);
         assert!(live > GIB && live < GIB + GIB / 8, "{live}");
         assert_eq!(replayed - live, GIB, "a lap is made beside the ring");
         let pages = scenario("[reader]\npage = \"1MiB\"\npages = 1000\n");
-        let subscribed = pages.memory_bytes(PartCounts { subscribers: 3, ..PartCounts::default() });
+        let subscribed = pages.bytes_of(3, true) - pages.bytes_of(3, false);
         assert!(subscribed > 3000 << 20 && subscribed < 3300 << 20, "{subscribed}");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_sizes() {
         let rings = scenario("[card]\ndevices = 4\nchannels = 4\nlinks = 1\nring = \"2GiB\"\n");
-        let parts = PartCounts { channels: 16, subscribers: 16, receptions: 16 };
-        assert_eq!(rings.fits_in(parts, 40 * GIB), Ok(()));
-        let said = rings.fits_in(parts, 24 * GIB).unwrap_err().to_string();
+        assert_eq!(rings.fits_in(16, true, 40 * GIB), Ok(()));
+        let said = rings.fits_in(16, true, 24 * GIB).unwrap_err().to_string();
         assert!(said.contains("16 channels with a ring of 2 GiB each"), "{said}");
         assert!(said.ends_with("of memory, 24 GiB are available"), "{said}");
     }
@@ -140,8 +136,7 @@ mod tests {
     fn no_valid_scenario_overflows_the_estimate() {
         let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nfifo = \"1GiB\"\npayload = \"1MiB\"\n\
                     [reader]\npage = \"2MiB\"\npages = 4096\n";
-        let most = PartCounts { channels: 512, subscribers: 512 * 256, receptions: 512 };
-        let bytes = scenario(text).memory_bytes(most);
+        let bytes = scenario(text).memory_bytes();
         assert!(bytes > 512 * 64 * GIB && bytes < u64::MAX / 2, "{bytes}");
     }
 }

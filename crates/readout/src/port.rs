@@ -13,7 +13,7 @@ use daqmeter_sys::wait::IrqLine;
 
 use crate::card::Card;
 use crate::card::words::{self, CardState, CardView};
-use crate::chain::PartWatch;
+use crate::watch::PartWatch;
 
 pub struct Port {
     consumer: Consumer,

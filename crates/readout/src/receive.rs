@@ -13,17 +13,17 @@ use daqmeter_record::Ledger;
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
+use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind};
 use daqmeter_wire::felix::payload::Fid;
-use daqmeter_wire::felix::Elink;
 
 use self::streams::{Streams, refuse_large_sum};
 use crate::accounts::{FinalAccount, not_received};
-use crate::chain::Slowed;
 use crate::fragment::FragmentFaults;
 use crate::peer::from_peer;
 use crate::scenario::Publish;
 use crate::transport::{PageInlet, PageTransport, Subscription, TransportError};
+use crate::watch::Slowed;
 
 const ACKNOWLEDGE_EACH: u64 = 8;
 /// Time since the last data within which data flows.
@@ -66,6 +66,8 @@ pub struct Report {
     pub span_ns: u64,
     /// From the oldest trigger of a page to its receipt, in ns, once per page.
     pub latency_ns: LogHistogram,
+    /// Share of a CPU that the receiver took, if it was measured.
+    pub cpu: f64,
     /// Connections that broke before the publisher's account came.
     pub lost: u64,
     pub bad_pages: u64,

@@ -1,11 +1,12 @@
 //! A card in a process of its own: readers ask for a channel over a Unix socket and get its ring
 //! and its interrupt line.
 //!
-//! One line of JSON goes each way. The reader keeps the connection; a channel has one reader in
+//! One message in JSON goes each way. The reader keeps the connection; a channel has one reader in
 //! all.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::{IrqLine, sleep_until, without_timer_slack};
 use daqmeter_sys::{fds, ring};
 use serde::{Deserialize, Serialize};
+use socket2::{SockAddr, Socket};
 
 use crate::card::{Card, CardState, channel_ids};
 use crate::peer::from_peer;
@@ -56,81 +58,51 @@ const MAX_REQUEST_BYTES: usize = 32 << 10;
 /// Time that readers have after a request to stop to empty their rings.
 const STOP_WITHIN_NS: u64 = 1_000_000_000;
 
-struct Asking {
-    stream: UnixStream,
-    heard: Vec<u8>,
-    since_ns: u64,
-}
+/// Client that has connected and not asked yet, and the time of that.
+type Asking = (UnixStream, u64);
 
-enum Heard {
-    Nothing,
-    Line(usize),
-    TooLong,
-    Gone,
-}
-
-impl Asking {
-    fn hear(&mut self, now_ns: u64) -> Heard {
-        let mut room = [0; 4096];
-        while self.heard.len() <= MAX_REQUEST_BYTES {
-            match self.stream.read(&mut room) {
-                Ok(0) => return Heard::Gone,
-                Ok(got) => self.heard.extend_from_slice(&room[..got]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let is_late = now_ns > self.since_ns + ASK_WITHIN_NS;
-                    return if is_late { Heard::Gone } else { Heard::Nothing };
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Heard::Gone,
-            }
-            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-                return Heard::Line(end);
-            }
-        }
-        Heard::TooLong
-    }
-}
-
-type Identity = (u64, u64);
-
-fn identity(path: &Path) -> Option<Identity> {
-    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// Removes a socket that no process serves any more, and nothing else.
-fn make_room(path: &Path) -> Result<(), RemoteError> {
-    let shown = path.display();
-    let other = |line: String| Err(RemoteError::Other(line));
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return other(format!("{shown}: {error}")),
-    };
-    if !found.file_type().is_socket() {
-        return other(format!(
-            "{shown} exists and is not a socket: it is left as it is; name another path"
-        ));
+fn make_room(path: &Path) -> io::Result<()> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
     }
-    match reach(path) {
-        Ok(_) => other(format!("{shown} is taken: another card is served there")),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .or_else(|error| {
-                other(format!(
-                    "{shown} is a socket that nobody serves, and cannot be removed: {error}"
-                ))
-            }),
-        Err(error) => {
-            other(format!("{shown} is a socket that cannot be tried: {error}; name another path"))
+    let why = match is_socket(path).then(|| reach(path)) {
+        None => "it exists and is not a socket: it is left as it is; name another path".to_owned(),
+        Some(Ok(_)) => "it is taken: another card is served there".to_owned(),
+        Some(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+            return std::fs::remove_file(path);
         }
-    }
+        Some(Err(error)) => {
+            format!("it is a socket that cannot be tried: {error}; name another path")
+        }
+    };
+    Err(io::Error::other(why))
+}
+
+/// Makes a socket that keeps the borders of messages.
+fn socket() -> io::Result<Socket> {
+    Socket::new(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None)
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    make_room(path)?;
+    let socket = socket()?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(128)?;
+    socket.set_nonblocking(true)?;
+    Ok(UnixListener::from(OwnedFd::from(socket)))
 }
 
 /// Connects within a second: a process that is stopped does not take connections.
 fn reach(path: &Path) -> io::Result<UnixStream> {
-    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    let socket = socket()?;
     socket.set_write_timeout(Some(Duration::from_secs(1)))?;
-    socket.connect(&socket2::SockAddr::unix(path)?)?;
-    Ok(UnixStream::from(std::os::fd::OwnedFd::from(socket)))
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(UnixStream::from(OwnedFd::from(socket)))
 }
 
 enum Reader {
@@ -147,14 +119,13 @@ pub struct CardServer {
     readers: Vec<Reader>,
     asking: Vec<Asking>,
     path: PathBuf,
-    identity: Option<Identity>,
     listened_ns: u64,
 }
 
 impl Drop for CardServer {
     fn drop(&mut self) {
         // A file that another process has put there meanwhile is not removed.
-        if self.identity.is_some() && identity(&self.path) == self.identity {
+        if is_socket(&self.path) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -164,27 +135,22 @@ impl CardServer {
     /// Listens at a path. Takes over a socket that no process serves; fails if a file of another
     /// kind is there.
     pub fn bind(card: Card, path: &Path) -> Result<CardServer, RemoteError> {
-        let other = |error: &dyn std::fmt::Display| RemoteError::Other(error.to_string());
-        make_room(path)?;
-        let listener = UnixListener::bind(path).map_err(|error| {
+        let listener = listen(path).map_err(|error| {
             RemoteError::Other(format!("cannot listen at {}: {error}", path.display()))
         })?;
-        listener.set_nonblocking(true).map_err(|error| other(&error))?;
         let scenario = card.scenario().clone();
         let channels = channel_ids(&scenario).len();
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
-        let lines = lines.map_err(|error| other(&error))?;
+        let lines = lines.map_err(|error| RemoteError::Other(error.to_string()))?;
         let readers = (0..channels).map(|_| Reader::Awaited).collect();
-        let (identity, asking, path) = (identity(path), Vec::new(), path.to_owned());
         Ok(CardServer {
             card,
             scenario,
             listener,
             lines,
             readers,
-            asking,
-            path,
-            identity,
+            asking: Vec::new(),
+            path: path.to_owned(),
             listened_ns: 0,
         })
     }
@@ -247,26 +213,26 @@ impl CardServer {
             if self.asking.len() == MAX_ASKING {
                 self.asking.remove(0);
             }
-            self.asking.push(Asking { stream, heard: Vec::new(), since_ns: now_ns });
+            self.asking.push((stream, now_ns));
         }
     }
 
     fn listen(&mut self, now_ns: u64) {
-        for mut asking in std::mem::take(&mut self.asking) {
-            let answered = match asking.hear(now_ns) {
-                Heard::Nothing => {
-                    self.asking.push(asking);
-                    continue;
+        for (mut stream, since_ns) in std::mem::take(&mut self.asking) {
+            let mut request = [0; MAX_REQUEST_BYTES];
+            match stream.read(&mut request) {
+                Ok(got @ 1..) => {
+                    // A client that does not take its answer gets none; the others go on.
+                    let _ = self.answer(stream, &request[..got]);
                 }
-                Heard::Line(end) => self.answer(asking.stream, &asking.heard[..end]),
-                Heard::TooLong => refuse(
-                    &asking.stream,
-                    format!("a request has at most {MAX_REQUEST_BYTES} bytes"),
-                ),
-                Heard::Gone => continue,
-            };
-            // A client that does not take its answer gets none; the others go on.
-            let _ = answered;
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock
+                        && now_ns <= since_ns + ASK_WITHIN_NS =>
+                {
+                    self.asking.push((stream, since_ns));
+                }
+                Ok(0) | Err(_) => {}
+            }
         }
     }
 
@@ -338,9 +304,8 @@ pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Port,
     let mut stream = reach(path).map_err(absent)?;
     let tags = scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
     let request = Request { channel, tags, block_bytes: scenario.card.block.0 };
-    let mut line = serde_json::to_vec(&request).expect("plain data");
-    line.push(b'\n');
-    stream.write_all(&line).map_err(absent)?;
+    let request = serde_json::to_vec(&request).expect("plain data");
+    stream.write_all(&request).map_err(absent)?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).map_err(absent)?;
     let mut room = [0; 4096];
     let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;

@@ -26,13 +26,13 @@ use std::path::Path;
 
 use daqmeter_harness::{Shipped, TomlText};
 
-pub use self::check::check_congestion;
 pub(crate) use self::check::MAX_ELINKS;
-pub use self::derived::{ElinkSpec, PartCounts};
+pub use self::check::check_congestion;
+pub use self::derived::ElinkSpec;
 pub use self::spec::{
     BlockSource, BusySettings, ByteSize, CardSettings, FaultKind, FaultSpec, Generation, Hertz,
-    Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderSettings, Scenario,
-    TriggerKind, TriggerSettings,
+    Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderSettings, Scenario, TriggerKind,
+    TriggerSettings,
 };
 
 /// Error in one line that names the field.

@@ -185,10 +185,7 @@ mod tests {
         let many = vec![r#"{"blocks":0,"events":0}"#; 65].join(",");
         let many = format!(r#""verified":0,"streams":[{many}]"#);
         assert_eq!(report(&many), "65 streams; there are 64 at most");
-        assert_eq!(
-            report(r#""verified":2,"streams":[]"#),
-            "2 blocks compared, of 0 that came"
-        );
+        assert_eq!(report(r#""verified":2,"streams":[]"#), "2 blocks compared, of 0 that came");
         let refused = |bytes: &[u8]| ReceiverReport::default().receive(bytes).unwrap_err();
         assert_eq!(refused(&block(64, None, b"")), "stream 64; there are 64 at most");
         assert_eq!(refused(&[0; 31]), "a block without its head");

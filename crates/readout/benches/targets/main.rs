@@ -150,7 +150,7 @@ fn rate(
     scenario.card.ring.0 = 512 << 20;
     change(&mut scenario);
     let done = run(&scenario, cpus, time);
-    let (report, load) = &done.receivers[0];
+    let report = &done.receivers[0];
     println!(
         "  {name}, {}, page {} KiB, look every {} us: {:.0} kHz for {:.0} s: {:.1} M chunks/s, {:.2} GB/s of pages; lost {}, BUSY {:.3} %, closes {}, \
          ring peak {:.1} MB; reader {:.0} %, receiver {:.0} % of a core; p99 {:.2} ms (target {target})",
@@ -165,8 +165,8 @@ fn rate(
         done.dead_share() * 100.0,
         done.closes(),
         done.peak_bytes() as f64 / 1e6,
-        done.readers[0].load.cpu * 100.0,
-        load.cpu * 100.0,
+        done.readers[0].cpu * 100.0,
+        report.cpu * 100.0,
         report.latency_ns.quantile(0.99) as f64 / 1e6,
     );
 }
@@ -195,7 +195,7 @@ fn idle(cpus: (u32, u32)) {
         let mut scenario = Scenario::load("gbt").unwrap();
         scenario.trigger.rate = Hertz(0.1);
         (scenario.reader.poll, scenario.reader.completion) = (poll, completion);
-        run(&scenario, cpus, time).readers[0].load.cpu * 100.0
+        run(&scenario, cpus, time).readers[0].cpu * 100.0
     };
     for (poll, target) in [(Nanos(100_000), "2 %"), (Nanos(1_000_000), "0.3 %")] {
         let (ours, bare) = (reader(poll, ReaderCompletion::Poll), bare_sleep(poll.0, time) * 100.0);

@@ -22,7 +22,7 @@ pub use words::{CardState, CardView};
 
 use crate::accounts::CardAccount;
 use crate::busy::{BusyLine, CAUSES, Hysteresis};
-use crate::scenario::{PartCounts, Scenario, ScenarioError};
+use crate::scenario::{Scenario, ScenarioError};
 use crate::source::{NEVER, TriggerSource};
 use channel::Channel;
 
@@ -76,7 +76,7 @@ impl Card {
         ids: &[ChannelId],
     ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
-        scenario.check_memory(PartCounts { channels: ids.len(), ..PartCounts::default() })?;
+        scenario.check_memory(ids.len(), false)?;
         let mut scenario = scenario.clone();
         // Channel 0 of a device has the trigger system's E-link; without it there is none.
         scenario.card.ttc &= ids.iter().any(|id| id.channel == 0);

@@ -4,33 +4,26 @@
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
-use super::{CpuLoad, ReaderDone, joined};
+use super::{ReaderDone, joined};
 use crate::accounts::own_losses;
 use crate::card::channel_ids;
 use crate::receive::{Report, elink_name};
 use crate::scenario::Scenario;
 use crate::search::Observation;
 
-pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, CpuLoad)]) -> Result<(), String> {
-    for (tag, ledger) in joined(readers, received) {
-        if !ledger.closes() {
-            return Err(format!("E-link {tag:#x}: {ledger}"));
-        }
-    }
+pub fn check_ledgers(readers: &[ReaderDone], received: &[Report]) -> Result<(), String> {
     let subscriptions = readers.iter().flat_map(|reader| reader.account.subscription_ledgers());
-    for (subscription, ledger) in subscriptions {
-        if !ledger.closes() {
-            let tag = subscription.tag;
-            return Err(format!("a subscription of E-link {tag:#x}: {ledger}"));
-        }
+    let subscriptions = subscriptions.map(|(subscription, ledger)| (subscription.tag, ledger));
+    let mut all = joined(readers, received).into_iter().chain(subscriptions);
+    match all.find(|(_, ledger)| !ledger.closes()) {
+        Some((tag, ledger)) => Err(format!("E-link {tag:#x}: {ledger}")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-pub fn check_bytes(received: &[(Report, CpuLoad)]) -> Result<(), String> {
-    let reports = || received.iter().map(|(report, _)| report);
-    let payload: u64 = reports().map(|report| report.faults().payload).sum();
-    let bad_pages: u64 = reports().map(|report| report.bad_pages).sum();
+pub fn check_bytes(received: &[Report]) -> Result<(), String> {
+    let payload: u64 = received.iter().map(|report| report.faults().payload).sum();
+    let bad_pages: u64 = received.iter().map(|report| report.bad_pages).sum();
     match payload + bad_pages {
         0 => Ok(()),
         _ => Err(format!(
@@ -40,9 +33,9 @@ pub fn check_bytes(received: &[(Report, CpuLoad)]) -> Result<(), String> {
 }
 
 /// Latency from the oldest trigger of a page to its receipt, once per page, of all receivers.
-pub fn latency(received: &[(Report, CpuLoad)]) -> LogHistogram {
+pub fn latency(received: &[Report]) -> LogHistogram {
     let mut latency = LogHistogram::default();
-    for (report, _) in received {
+    for report in received {
         latency.merge(&report.latency_ns);
     }
     latency
@@ -56,7 +49,7 @@ pub fn counters_of_reader(reader: &ReaderDone) -> Vec<Counter> {
         ("polls", stats.polls),
         ("busy-polls", stats.busy_polls),
         ("stalls", stats.stalls),
-        ("reader-cpu-ppm", ppm(reader.load.cpu)),
+        ("reader-cpu-ppm", ppm(reader.cpu)),
     ]
     .map(|(name, value)| Counter::count(name, value))
     .to_vec()
@@ -72,7 +65,7 @@ fn ppm(share: f64) -> u64 {
 pub fn counters(
     scenario: &Scenario,
     readers: &[&ReaderDone],
-    received: &[(Report, CpuLoad)],
+    received: &[Report],
     peak_bytes: &[usize],
 ) -> Vec<Counter> {
     let Some(first) = readers.first() else {
@@ -85,7 +78,7 @@ pub fn counters(
     let [dma, fifo, any] = first.dead;
     let card_ns = first.card_ns.max(1) as f64;
     let latency = latency(received);
-    let bytes: u64 = received.iter().map(|(report, _)| report.bytes).sum();
+    let bytes: u64 = received.iter().map(|report| report.bytes).sum();
     let found: u64 = readers.iter().map(|one| one.stats.found_bytes).sum();
     let polls: u64 = readers.iter().map(|one| one.stats.busy_polls).sum();
     let issued = first.account.card.issued;
@@ -102,11 +95,7 @@ pub fn counters(
         measured("ring peak", peak_bytes.iter().copied().max().unwrap_or(0) as f64, "B"),
         measured("ring found", found as f64 / polls.max(1) as f64, "B"),
         measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
-        measured(
-            "receiver-cpu",
-            received.iter().map(|(_, load)| load.cpu).sum::<f64>(),
-            "of a core",
-        ),
+        measured("receiver-cpu", received.iter().map(|one| one.cpu).sum(), "of a core"),
         measured("latency p50", latency.quantile(0.5) as f64, "ns"),
         measured("latency max", latency.max() as f64, "ns"),
     ];

@@ -14,13 +14,6 @@ pub struct ElinkSpec {
     pub tag: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PartCounts {
-    pub channels: usize,
-    pub subscribers: usize,
-    pub receptions: usize,
-}
-
 impl Scenario {
     pub fn format(&self) -> Option<BlockFormat> {
         let block = self.card.block.0;

@@ -193,8 +193,8 @@ fn pieced<'a>(
     part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
 }
 
-/// Copies a chunk into a destination's page, or the next, and books it. A chunk without a next page,
-/// or longer than any page, is dropped.
+/// Copies a chunk into a destination's page, or the next, and books it. A chunk without a next
+/// page, or longer than any page, is dropped.
 fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) {
     let Chunk { source, begin, length, status } = *chunk;
     let fits = |dest: &mut Dest| {

@@ -74,8 +74,7 @@ impl ToHost {
         let card = self.port.view().account;
         let account = |tag| {
             let own = self.elinks.iter().find(|elink| elink.spec.tag == tag);
-            let (chunks, unsubscribed) =
-                own.map_or((0, 0), |own| (own.chunks, own.unsubscribed));
+            let (chunks, unsubscribed) = own.map_or((0, 0), |own| (own.chunks, own.unsubscribed));
             ReaderElink::of(chunks, unsubscribed, subscriptions.iter().filter(|one| one.tag == tag))
         };
         let readers = card.elinks.iter().map(|elink| account(elink.tag)).collect();
@@ -89,9 +88,7 @@ impl ToHost {
         let mut patience = Patience::new(FAREWELL_NS, stop);
         let mut waiting = self.numbers(|_| true);
         loop {
-            waiting.retain(|number| {
-                self.outlet.send(*number, &frame, &body) == Sent::Blocked
-            });
+            waiting.retain(|number| self.outlet.send(*number, &frame, &body) == Sent::Blocked);
             if waiting.is_empty() || patience.is_over(monotonic_ns()) {
                 break;
             }

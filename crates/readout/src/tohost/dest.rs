@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::page::{
-    FelixFrame, FrameKind, MAX_MESSAGE_OVERHEAD, PageWriter, Status,
-};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind, MAX_MESSAGE_OVERHEAD, PageWriter, Status};
 
 use super::blocks::Context;
 use crate::accounts::{Outcomes, SubscriptionAccount};

@@ -45,7 +45,12 @@ impl ElinkState {
 
     /// Books the chunks that the decoder found since then as offered to every subscriber. Their
     /// delivery or loss is counted elsewhere.
-    pub(super) fn offer(&mut self, dests: &mut [Option<Dest>], at: usize, ended_before: u64) -> u64 {
+    pub(super) fn offer(
+        &mut self,
+        dests: &mut [Option<Dest>],
+        at: usize,
+        ended_before: u64,
+    ) -> u64 {
         let chunks = self.reassembler.counts.ended() - ended_before;
         self.chunks += chunks;
         if self.subscribers.is_empty() {

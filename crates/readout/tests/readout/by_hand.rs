@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::{Chain, CpuLoad, ReaderDone, joined, pin};
+use daqmeter_readout::chain::{Chain, ReaderDone, joined, pin};
 use daqmeter_readout::receive::Report;
 use daqmeter_record::Ledger;
 
@@ -22,7 +22,7 @@ pub(crate) struct Placement {
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) readers: Vec<ReaderDone>,
-    pub(crate) receivers: Vec<(Report, CpuLoad)>,
+    pub(crate) receivers: Vec<Report>,
     /// Ledger of each E-link: the card's counts against the receivers'.
     pub(crate) ledgers: Vec<(u64, Ledger)>,
 }

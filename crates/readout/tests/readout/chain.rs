@@ -41,7 +41,7 @@ const SMALL: &str = "[trigger]\nrate = \"40kHz\"\n[card]\nring = \"64MiB\"\n";
 fn nothing_is_lost() {
     for card in ["", "ttc = true\n", "mode = \"full\"\npayload = \"3000B\"\nlinks = 2\n"] {
         let done = run(&format!("{SMALL}{card}"), 4000);
-        let (report, _) = &done.receivers[0];
+        let report = &done.receivers[0];
         let found = (done.lost(), report.faults(), report.bad_pages);
         assert_eq!(found, (0, Default::default(), 0), "{card}: {}", done.ledger());
         assert!(report.latency_ns.count() > 0 && report.latency_ns.max() < 5_000_000_000);

@@ -88,8 +88,7 @@ impl PageOutlet for Memory {
         if lane.frames.len() >= self.room && frame.kind != FrameKind::Account {
             return Sent::Blocked;
         }
-        lane.frames
-            .push_back((*frame, body.to_vec()));
+        lane.frames.push_back((*frame, body.to_vec()));
         self.lanes.1.notify_all();
         Sent::Done
     }

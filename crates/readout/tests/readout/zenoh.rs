@@ -16,8 +16,7 @@ const SMALL: &str = "[trigger]\nrate = \"20kHz\"\n[card]\nlinks = 1\nring = \"32
 fn nothing_is_lost_and_every_account_closes() {
     let scenario = Scenario::parse(SMALL, "test").unwrap();
     let (minute, stop) = (Duration::from_secs(60), AtomicBool::new(false));
-    let done =
-        by_hand::run(&scenario, &Placement::default(), minute, Some(3000), &stop).unwrap();
+    let done = by_hand::run(&scenario, &Placement::default(), minute, Some(3000), &stop).unwrap();
     for (tag, ledger) in &done.ledgers {
         assert!(ledger.closes(), "{tag:#x}: {ledger}");
     }

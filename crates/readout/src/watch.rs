@@ -39,7 +39,7 @@ pub(crate) struct PartWatch {
 }
 
 impl PartWatch {
-    pub(super) fn new(experiment: &Experiment, block_bytes: usize) -> PartWatch {
+    pub(crate) fn new(experiment: &Experiment, block_bytes: usize) -> PartWatch {
         PartWatch {
             experiment: experiment.clone(),
             block_bytes: block_bytes as f64,
@@ -49,11 +49,11 @@ impl PartWatch {
         }
     }
 
-    pub(super) fn another(&self) -> PartWatch {
+    pub(crate) fn another(&self) -> PartWatch {
         PartWatch { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
     }
 
-    pub(super) fn times_ns(&self) -> (u64, u64) {
+    pub(crate) fn times_ns(&self) -> (u64, u64) {
         let [card, publisher] = &*self.times_ns;
         (card.load(Ordering::Relaxed), publisher.load(Ordering::Relaxed))
     }
@@ -117,7 +117,7 @@ impl PartWatch {
         })
     }
 
-    pub(super) fn receiver(&self) -> Option<Slowed> {
+    pub(crate) fn receiver(&self) -> Option<Slowed> {
         let (own, added) = (self.clone(), self.added(ChainPart::Receiver)?.clone());
         Some(Arc::new(move |bytes| added(own.blocks_of_pages(bytes))))
     }
