@@ -181,7 +181,6 @@ pub fn hello(scenario: &Scenario, at: usize) -> PublisherHello {
     let id = channel_ids(scenario)[at];
     PublisherHello {
         stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
-        scenario: scenario.name.clone(),
         tags: scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect(),
     }
 }

@@ -143,9 +143,8 @@ impl Receiver {
         for (settings, tags) in publishers {
             let subscription =
                 Subscription { receiver: receiver.id, tags: tags.clone(), ..Default::default() };
-            let inlet = transport.subscribe(settings, &subscription, quit)?;
-            let hello = inlet.hello();
-            let tags = if tags.is_empty() { hello.tags.clone() } else { tags.clone() };
+            let (inlet, hello) = transport.subscribe(settings, &subscription, quit)?;
+            let tags = if tags.is_empty() { hello.tags } else { tags.clone() };
             receiver.streams.offer(&tags);
             let address = settings.address.clone();
             receiver.publishers.push(Publisher { address, tags, inlet: Some(inlet) });

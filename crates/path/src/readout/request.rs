@@ -152,10 +152,7 @@ mod tests {
 
     #[test]
     fn a_workload_keeps_what_it_did_not_say_unsaid() {
-        let old = workload()
-            .with("channels", 2_u64)
-            .with("poll_us", 100_u64)
-            .with("peer_cpu", "");
+        let old = workload().with("channels", 2_u64).with("poll_us", 100_u64).with("peer_cpu", "");
         let request = ReadoutRequest::of(&old).unwrap();
         assert_eq!(request.chosen.load().unwrap().reader.poll, Nanos(100_000));
         assert_eq!(

@@ -20,7 +20,6 @@ struct Scripted {
 }
 
 struct ScriptedInlet {
-    hello: PublisherHello,
     pages: std::vec::IntoIter<Vec<u8>>,
     body: Vec<u8>,
     account: Option<Vec<u8>>,
@@ -28,10 +27,6 @@ struct ScriptedInlet {
 }
 
 impl PageInlet for ScriptedInlet {
-    fn hello(&self) -> &PublisherHello {
-        &self.hello
-    }
-
     fn receive(&mut self, _wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         let broke = || TransportError::Other("the connection broke".to_owned());
         let kind = match self.pages.next() {
@@ -69,14 +64,14 @@ impl PageTransport for Scripted {
         _settings: &Publish,
         _subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn PageInlet>, TransportError> {
-        Ok(Box::new(ScriptedInlet {
-            hello: PublisherHello { tags: LINKS.map(tag).to_vec(), ..PublisherHello::default() },
+    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
+        let inlet = ScriptedInlet {
             pages: self.pages.clone().into_iter(),
             body: Vec::new(),
             account: self.account.as_ref().map(|account| serde_json::to_vec(account).unwrap()),
             sequence: 0,
-        }))
+        };
+        Ok((Box::new(inlet), PublisherHello { stream: 1, tags: LINKS.map(tag).to_vec() }))
     }
 }
 

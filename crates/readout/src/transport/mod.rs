@@ -31,7 +31,6 @@ pub enum TransportError {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublisherHello {
     pub stream: u64,
-    pub scenario: String,
     pub tags: Vec<u64>,
 }
 
@@ -91,8 +90,6 @@ pub trait PageOutlet: Send {
 }
 
 pub trait PageInlet: Send {
-    fn hello(&self) -> &PublisherHello;
-
     /// Receives the next frame with its body; `None` if none came in the time. After an error the
     /// inlet is of no use.
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError>;
@@ -107,14 +104,14 @@ pub trait PageTransport: Send + Sync {
         hello: &PublisherHello,
     ) -> Result<Box<dyn PageOutlet>, TransportError>;
 
-    /// Connects to a publisher and subscribes. Ends within some seconds, and soon when `quit` is
-    /// true.
+    /// Connects to a publisher and subscribes; returns its offer, too. Ends within some seconds,
+    /// and soon when `quit` is true.
     fn subscribe(
         &self,
         settings: &Publish,
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn PageInlet>, TransportError>;
+    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError>;
 }
 
 pub fn named(name: &str) -> Result<Box<dyn PageTransport>, TransportError> {

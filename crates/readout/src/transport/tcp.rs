@@ -59,14 +59,14 @@ impl PageTransport for TcpTransport {
         settings: &Publish,
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn PageInlet>, TransportError> {
+    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
         let address = settings.address.clone();
         let other = |line: String| TransportError::Other(line);
         let mut frames = FrameStream::connect(&address, MAX_BODY_BYTES)
             .map_err(|error| other(format!("cannot connect to {address}: {error}")))?;
         let _ = set_congestion(frames.stream(), &settings.congestion);
         let lost = |error| lost(&address, &error);
-        let hello = match frames.receive(SUBSCRIBE_WITHIN, quit).map_err(lost)? {
+        let hello: PublisherHello = match frames.receive(SUBSCRIBE_WITHIN, quit).map_err(lost)? {
             Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => from_peer(body)
                 .map_err(|why| other(format!("{address}: its greeting is refused: {why}")))?,
             Some((frame, _)) => {
@@ -78,7 +78,7 @@ impl PageTransport for TcpTransport {
             }
         };
         frames.say(FrameKind::Subscribe, subscription, WRITE_WITHIN).map_err(lost)?;
-        Ok(Box::new(TcpInlet { frames, address, hello }))
+        Ok((Box::new(TcpInlet { frames, address }), hello))
     }
 }
 
@@ -236,7 +236,6 @@ impl Connection {
 struct TcpInlet {
     frames: FrameStream,
     address: String,
-    hello: PublisherHello,
 }
 
 fn lost(address: &str, error: &io::Error) -> TransportError {
@@ -244,10 +243,6 @@ fn lost(address: &str, error: &io::Error) -> TransportError {
 }
 
 impl PageInlet for TcpInlet {
-    fn hello(&self) -> &PublisherHello {
-        &self.hello
-    }
-
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         match self.frames.receive(wait, &|| false) {
             Ok(Some((FelixFrame { kind: FrameKind::Refused, .. }, body))) => {

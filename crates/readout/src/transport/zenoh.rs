@@ -129,7 +129,7 @@ impl PageTransport for ZenohTransport {
         settings: &Publish,
         subscription: &Subscription,
         quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn PageInlet>, TransportError> {
+    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
         let session = session(&settings.address, false)?;
         let hello = hellos(&session, quit)?;
         let wanted = if subscription.tags.is_empty() {
@@ -158,16 +158,16 @@ impl PageTransport for ZenohTransport {
             .congestion_control(CongestionControl::Block)
             .wait()
             .map_err(|error| other("cannot declare a publisher", error))?;
-        Ok(Box::new(ZenohInlet {
-            hello,
-            pages: Pages(pages),
+        let inlet = ZenohInlet {
+            pages,
             acknowledge,
             had: BTreeMap::new(),
             sample: None,
             body: Vec::new(),
             _subscribers: subscribers,
             session,
-        }))
+        };
+        Ok((Box::new(inlet), hello))
     }
 }
 
@@ -277,8 +277,9 @@ impl PageOutlet for ZenohOutlet {
 }
 
 struct ZenohInlet {
-    hello: PublisherHello,
-    pages: Pages,
+    /// Pages of all subscribed E-links, in the order of arrival. When it is full, Zenoh waits, and
+    /// so does the publisher.
+    pages: std::sync::mpsc::Receiver<Sample>,
     acknowledge: Publisher<'static>,
     /// Last page of each tag that is not acknowledged.
     had: BTreeMap<u64, u64>,
@@ -296,16 +297,15 @@ impl Drop for ZenohInlet {
 }
 
 impl PageInlet for ZenohInlet {
-    fn hello(&self) -> &PublisherHello {
-        &self.hello
-    }
-
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         // Memory that the publisher maps, too, is free again.
         self.sample = None;
-        let Some(sample) = self.pages.next(wait) else {
-            return Ok(None);
+        let next = if wait.is_zero() {
+            self.pages.try_recv().ok()
+        } else {
+            self.pages.recv_timeout(wait).ok()
         };
+        let Some(sample) = next else { return Ok(None) };
         let sample = self.sample.insert(sample);
         let bytes = contiguous(sample.payload(), &mut self.body);
         let head = bytes.first_chunk::<FRAME_BYTES>();
@@ -345,15 +345,5 @@ fn contiguous<'a>(payload: &'a ZBytes, body: &'a mut Vec<u8>) -> &'a [u8] {
             payload.slices().for_each(|piece| body.extend_from_slice(piece));
             body
         }
-    }
-}
-
-/// Pages of all subscribed E-links, in the order of arrival. When it is full, Zenoh waits, and so
-/// does the publisher.
-struct Pages(std::sync::mpsc::Receiver<Sample>);
-
-impl Pages {
-    fn next(&self, wait: Duration) -> Option<Sample> {
-        if wait.is_zero() { self.0.try_recv().ok() } else { self.0.recv_timeout(wait).ok() }
     }
 }

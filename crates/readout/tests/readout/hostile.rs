@@ -127,7 +127,7 @@ fn fake_publisher(
         Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let hello = PublisherHello { stream: 7, tags, ..PublisherHello::default() };
+        let hello = PublisherHello { stream: 7, tags };
         stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
         stream.write_all(&page).unwrap();

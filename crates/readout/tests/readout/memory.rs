@@ -53,11 +53,12 @@ impl PageTransport for Memory {
         _settings: &Publish,
         subscription: &Subscription,
         _quit: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn PageInlet>, TransportError> {
+    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
         let mut lanes = self.lanes.0.lock().unwrap();
         let news = VecDeque::from([News::Subscribed(subscription.clone())]);
         lanes.push(Lane { news, ..Lane::default() });
-        Ok(Box::new(MemoryInlet { way: self.clone(), lane: lanes.len() - 1, body: Vec::new() }))
+        let inlet = MemoryInlet { way: self.clone(), lane: lanes.len() - 1, body: Vec::new() };
+        Ok((Box::new(inlet), self.hello.clone()))
     }
 }
 
@@ -119,10 +120,6 @@ impl Drop for MemoryInlet {
 }
 
 impl PageInlet for MemoryInlet {
-    fn hello(&self) -> &PublisherHello {
-        &self.way.hello
-    }
-
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         let lanes = self.way.lanes.0.lock().unwrap();
         let empty =
