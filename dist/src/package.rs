@@ -25,7 +25,7 @@ pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
         put(&stage, &format!("{manuals_folder}/{name}.1"), &page)?;
     }
     for (shell, path) in COMPLETIONS {
-        put(&stage, path, &started(program).arg("completions").arg(shell).output()?)?;
+        put(&stage, path, &started(program).words("help --completions").arg(shell).output()?)?;
     }
     let read = |name: &str| fs::read_to_string(root().join(name)).context(name.to_owned());
     let documents = [

@@ -37,7 +37,7 @@ time = '10ms'
 workload = { read_bytes = 65536, read_lines = 1, write_lines = 0 }
 axes = { lanes = [1, 2, 4, 8] }
 END
-daqmeter survey --budget 5s --no-wait -o /tmp/report.html --records /tmp/survey.jsonl > /tmp/out 2>&1 || echo GUEST failed survey: $(tail -n 3 /tmp/out)
+daqmeter survey --budget 5s -o /tmp/report.html --records /tmp/survey.jsonl > /tmp/out 2>&1 || echo GUEST failed survey: $(tail -n 3 /tmp/out)
 daqmeter run /tmp/threads.toml --records /tmp/threads.jsonl > /tmp/out 2>&1 || echo GUEST failed threads: $(tail -n 3 /tmp/out)
 echo \"RECORD $(head -n 1 /tmp/survey.jsonl)\"
 cat /tmp/threads.jsonl /tmp/survey.jsonl | grep -n -o '\"requested_cpu\":[0-9]*' | sed 's/^/PIN /'

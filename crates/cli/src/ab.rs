@@ -9,10 +9,9 @@ use std::process::ExitCode;
 use daqmeter_campaign::ab::{PATIENCE, Question, ask, serve};
 use daqmeter_harness::StopFlag;
 
+use crate::context::context;
 use crate::interrupt;
 use crate::lines::Lines;
-use crate::measure::context;
-use crate::named::Appended;
 use crate::output::{CANNOT_TELL, FAILED, Failure, emit};
 use crate::recorder::progress_bar;
 
@@ -29,39 +28,22 @@ pub(crate) fn side() -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    check(arguments)?;
     let pairs = pairs(arguments)?;
-    let mut record = Record::open(arguments.records.as_ref())?;
+    let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
     let stop = interrupt::stop_flag();
-    let compared = compare(arguments, &pairs, &stop, &mut record)?;
-    if let ([one], false) = (&compared[..], interrupt::is_asked())
-        && one.outcome == Outcome::NotMeasured
-    {
-        return Err(Failure::refused(one.reason.as_deref().unwrap_or("it was not measured")));
-    }
+    let compared = compare(arguments, &pairs, &stop, file.as_mut())?;
     if !arguments.json {
         emit(&text(&compared, arguments.ignore, arguments.error))?;
     }
-    refuse_refused(&compared)?;
-    record.finish()?;
+    refuse_unmeasured(&compared)?;
     Ok(interrupt::exit_code(exit_code(&compared)))
-}
-
-fn check(arguments: &Arguments) -> Result<(), Failure> {
-    if arguments.budget.is_zero() {
-        return Err(Failure::refused("--budget 0s decides nothing; 1s or more is wanted"));
-    }
-    if arguments.error <= 0.0 || arguments.error >= 0.5 {
-        return Err(Failure::refused("--error is a chance above 0% and below 50%"));
-    }
-    Ok(())
 }
 
 fn compare(
     arguments: &Arguments,
     pairs: &[Pair],
     stop: &StopFlag,
-    record: &mut Record,
+    mut file: Option<&mut Lines>,
 ) -> Result<Vec<Compared>, Failure> {
     let context = context();
     let progress = progress_bar(pairs.len(), !arguments.json);
@@ -73,7 +55,7 @@ fn compare(
         progress.set_message(daqmeter_record::sanitise::text(&pair.point).into_owned());
         let found = one(arguments, pair, pairs.len(), stop);
         let line = found.line(arguments, &context)?;
-        record.keep(&line)?;
+        file.as_mut().map_or(Ok(()), |file| file.write(line.as_bytes()))?;
         if arguments.json {
             emit(&line)?;
         }
@@ -83,6 +65,9 @@ fn compare(
     progress.finish_and_clear();
     Ok(compared)
 }
+
+/// Seed of all orders.
+const SEED: u64 = 1;
 
 fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compared {
     if let Some(why) = &pair.left_out {
@@ -95,7 +80,7 @@ fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compar
         alpha: arguments.error / of as f64,
         budget: arguments.budget,
         patience: PATIENCE.max(arguments.budget),
-        seed: arguments.seed,
+        seed: SEED,
     };
     match ask(&question, stop) {
         Ok(answers) => Compared::of(pair, answers),
@@ -103,38 +88,16 @@ fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compar
     }
 }
 
-struct Record {
-    file: Option<Lines>,
-    written: Vec<u8>,
-}
-
-impl Record {
-    fn open(path: Option<&Appended>) -> Result<Record, Failure> {
-        Ok(Record { file: path.map(Lines::open).transpose()?, written: Vec::new() })
-    }
-
-    fn keep(&mut self, line: &str) -> Result<(), Failure> {
-        if let Some(file) = &mut self.file {
-            file.write(line.as_bytes())?;
-            self.written.extend(line.as_bytes());
-        }
-        Ok(())
-    }
-
-    fn finish(&self) -> Result<(), Failure> {
-        let written = &self.written;
-        let file = self.file.as_ref();
-        file.map_or(Ok(()), |file| file.finish(|| written.clone()))
-    }
-}
-
-fn refuse_refused(compared: &[Compared]) -> Result<(), Failure> {
+fn refuse_unmeasured(compared: &[Compared]) -> Result<(), Failure> {
     let refused = compared.iter().filter(|one| one.outcome == Outcome::NotMeasured).count();
-    if refused == 0 || interrupt::is_asked() {
-        return Ok(());
+    match compared {
+        _ if refused == 0 || interrupt::is_asked() => Ok(()),
+        [Compared { reason: Some(why), .. }] => Err(Failure::refused(why)),
+        all => {
+            let of = all.len();
+            Err(Failure::refused(format!("{refused} of {of} points could not be measured")))
+        }
     }
-    let of = compared.len();
-    Err(Failure::refused(format!("{refused} of {of} points could not be measured")))
 }
 
 fn exit_code(compared: &[Compared]) -> ExitCode {

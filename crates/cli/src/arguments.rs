@@ -2,27 +2,17 @@
 
 use std::time::Duration;
 
-use daqmeter_record::units;
+pub(crate) use daqmeter_record::units::{
+    parse_bytes as bytes, parse_count as count, parse_duration as duration, parse_rate_hz as rate,
+};
 use daqmeter_sys::host::parse_cpu_list;
 
 /// CPUs in the order in which threads get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CpuList(pub(crate) Vec<u32>);
 
-pub(crate) fn count(text: &str) -> Result<u64, String> {
-    units::parse_count(text).map_err(|error| error.to_string())
-}
-
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    units::parse_bytes(text).map_err(|error| error.to_string())
-}
-
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    units::parse_duration(text).map_err(|error| error.to_string())
-}
-
 pub(crate) fn budget(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
+    match duration(text).map_err(|error| error.to_string())? {
         Duration::ZERO => Err("no time to measure in: give some, such as 20s or 1m30".to_owned()),
         time => Ok(time),
     }
@@ -40,10 +30,6 @@ pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
     } else {
         Err("0% to 1000% is wanted".to_owned())
     }
-}
-
-pub(crate) fn rate(text: &str) -> Result<f64, String> {
-    units::parse_rate_hz(text).map_err(|error| error.to_string())
 }
 
 /// Reads `0,1` or `0-3`: every part must be a CPU number or a range.

@@ -8,31 +8,29 @@ use daqmeter_record::RunRecord;
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
 
 use crate::arguments::per_cent;
-use crate::files::read_all;
+use crate::files::{keep_study, read_all};
 use crate::interrupt;
-use crate::output::{CANNOT_TELL, FAILED, Failure, emit, tell};
+use crate::output::{CANNOT_TELL, FAILED, Failure, emit, json_lines, tell};
 
 /// Compare two sets of records, point by point.
 ///
-/// Points with the same study, engine, parameters and stage are held against each other. What
-/// one invocation measured shares its minute: it counts as one run, however many repetitions it
-/// has. So record both sides in turn, several times each, appending to two files; a single run a
+/// Points with equal study, engine, parameters and stage are compared. The points of one invocation
+/// share its minute: it counts as one run, however many repetitions it has. So record both sides in turn, several times each, appending to two files; a single run a
 /// side can show large differences only, unless --history says how much runs of this host differ.
 /// One comparison in a hundred of an unchanged host may name a difference; `daqmeter ab` measures
 /// both programs again, in turns.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and what is known of the host\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file; the others are history\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
+    after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and earlier runs of the host\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
 )]
 pub(crate) struct Arguments {
-    /// Records to compare with, a file or a folder; A@TEXT takes those whose run, revision, time or
-    /// CPU has TEXT in it
+    /// Records to compare with, a file or a folder
     #[arg(value_name = "A")]
     a: PathBuf,
     /// Records to judge
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Other runs of this host, files or folders: they tell how much runs differ
+    /// Other runs of this host, files or folders, for the differences between runs
     #[arg(long, value_name = "PATH")]
     history: Vec<PathBuf>,
     /// Exit with 1 if anything is slower by this, with 3 if that may be missed
@@ -53,22 +51,24 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut history =
-        if arguments.history.is_empty() { Vec::new() } else { read_all(&arguments.history)? };
-    let mut side = |path: &Path| selected(path, arguments.study.as_deref(), &mut history);
+    let history = match arguments.history.as_slice() {
+        [] => Vec::new(),
+        paths => read_all(paths)?,
+    };
+    let side = |path: &PathBuf| {
+        let mut records = read_all(std::slice::from_ref(path))?;
+        keep_study(&mut records, arguments.study.as_deref())?;
+        Ok::<_, Failure>(records)
+    };
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
     let found = cmp(&a, &b, &history, arguments.ignore);
     refuse_nothing(arguments, &found)?;
-    if arguments.json {
-        let text = serde_json::to_string(&found).map_err(Failure::refused)?;
-        emit(&format!("{text}\n"))?;
+    emit(&if arguments.json {
+        json_lines(std::slice::from_ref(&found))?
     } else {
-        emit(&format!(
-            "{}\n{}",
-            heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b),
-            found.text(arguments.all)
-        ))?;
-    }
+        let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
+        format!("{headings}\n{}", found.text(arguments.all))
+    })?;
     Ok(interrupt::exit_code(match arguments.fail_on {
         Some(by) => gate(&found, by),
         None => match found.conclusion {
@@ -108,42 +108,6 @@ fn gate(found: &Compared, by: f64) -> ExitCode {
             ExitCode::from(CANNOT_TELL)
         }
     }
-}
-
-/// Reads a file, or the selection behind `@` of it; the rest of that file is history.
-fn selected(
-    path: &Path,
-    study: Option<&str>,
-    history: &mut Vec<RunRecord>,
-) -> Result<Vec<RunRecord>, Failure> {
-    let text = path.to_string_lossy().into_owned();
-    let (file, wanted) = match text.rsplit_once('@') {
-        Some((file, wanted)) if !path.exists() => (PathBuf::from(file), Some(wanted)),
-        _ => (path.to_owned(), None),
-    };
-    let records = read_all(std::slice::from_ref(&file))?;
-    let matches = |record: &RunRecord| {
-        let fields = [
-            &*record.run_id,
-            &*record.tool.git_revision,
-            &*record.time_utc,
-            &*record.host.cpu_model,
-        ];
-        wanted.is_none_or(|wanted| fields.iter().any(|field| field.contains(wanted)))
-            && study.is_none_or(|study| record.study.contains(study))
-    };
-    let mut runs: Vec<String> = records.iter().map(|record| record.run_id.to_string()).collect();
-    let (left, others): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(matches);
-    history.extend(others);
-    if left.is_empty() {
-        runs.dedup();
-        return Err(Failure::refused(format!(
-            "{text}: nothing is left of {}; its runs: {}",
-            file.display(),
-            runs.join(", ")
-        )));
-    }
-    Ok(left)
 }
 
 fn heading(name: &str, path: &Path, records: &[RunRecord]) -> String {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
@@ -15,7 +15,6 @@ use daqmeter_report::{classic, rate, table};
 use crate::arguments::rate;
 use crate::interrupt;
 use crate::measure::{Bench, Common};
-use crate::metrics::Metrics;
 use crate::output::{Failure, tell};
 
 /// Read digitizer boards in parallel and convert their samples.
@@ -78,7 +77,7 @@ enum Verb {
 pub(crate) struct ServeArguments {
     /// Emulated board, e.g. emu:l0
     board: String,
-    /// Where; created, and removed at the end
+    /// File of the board; created, and removed at the end
     path: PathBuf,
     /// Trigger rate
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -89,8 +88,6 @@ pub(crate) struct ServeArguments {
     /// As fast as memory
     #[arg(long)]
     unpaced: bool,
-    #[command(flatten)]
-    metrics: Metrics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -158,15 +155,6 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         let _ = stopped.send(());
     });
     let served = serve_emulated(board, &arguments.path, &emulation, arguments.rate)?;
-    if let Some(page) = arguments.metrics.served()? {
-        let (traffic, name) = (served.traffic.clone(), arguments.board.clone());
-        page.ask(move |page| {
-            let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-            page.set("daqmeter_triggers_total", &name, of(&traffic.triggers));
-            page.set("daqmeter_bytes_total", &name, of(&traffic.read_bytes));
-            page.set("daqmeter_operations_total", &name, of(&traffic.registers));
-        });
-    }
     tell(&format!(
         "daqmeter: {} is served at {}; Ctrl-C ends it",
         arguments.board,

@@ -2,24 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use daqmeter_record::sanitise;
 
 const COULD_NOT_RUN: u8 = 2;
-pub(crate) fn program_name() -> &'static str {
-    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    NAME.get_or_init(|| tool_name().map_or("daqmeter".to_owned(), |tool| format!("eb-{tool}")))
-}
-
-/// Returns `read`, if the program was called as `eb-read`.
-pub(crate) fn tool_name() -> Option<String> {
-    let called = std::env::args_os().next()?;
-    let name = Path::new(&called).file_name()?.to_str()?;
-    name.strip_prefix("eb-").map(str::to_owned)
-}
-
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const CANNOT_TELL: u8 = 3;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
@@ -60,7 +47,7 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         if !self.line.is_empty() {
             // A closed stderr takes no message.
-            let _ = writeln!(io::stderr(), "{}: {}", program_name(), sanitise::text(&self.line));
+            let _ = writeln!(io::stderr(), "daqmeter: {}", sanitise::text(&self.line));
         }
         ExitCode::from(self.code)
     }

@@ -34,6 +34,25 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     Ok(records)
 }
 
+/// Keeps the studies whose name contains the text, of `--study`.
+pub(crate) fn keep_study(
+    records: &mut Vec<RunRecord>,
+    wanted: Option<&str>,
+) -> Result<(), Failure> {
+    let Some(wanted) = wanted else {
+        return Ok(());
+    };
+    let mut studies: Vec<String> = records.iter().map(|record| record.study.to_string()).collect();
+    records.retain(|record| record.study.contains(wanted));
+    if records.is_empty() {
+        studies.dedup();
+        let studies = studies.join(", ");
+        let why = format!("no study contains `{wanted}`; there are: {studies}");
+        return Err(Failure::refused(why));
+    }
+    Ok(())
+}
+
 pub(crate) fn shown(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")

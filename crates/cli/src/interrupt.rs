@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
 
-use crate::failure::{Failure, INTERRUPTED, program_name, tell};
+use crate::failure::{Failure, INTERRUPTED, tell};
 
 /// Time for an asked verb to end by itself: the page of a long survey takes some seconds.
 const GRACE: Duration = Duration::from_secs(8);
@@ -111,7 +111,7 @@ fn say(line: &'static str) {
     const PATIENCE: Duration = Duration::from_millis(100);
     let (said, wait) = channel();
     let print = move || {
-        tell(&format!("{}: {line}", program_name()));
+        tell(&format!("daqmeter: {line}"));
         // The receiver is gone after a timeout.
         let _ = said.send(());
     };

@@ -5,11 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum as _};
 use daqmeter_campaign::{ENGINES, Plan};
-use daqmeter_digitizer::Function;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
 use daqmeter_harness::{Availability, text_input};
-use daqmeter_kernels::Isa;
 use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
@@ -19,11 +17,11 @@ use crate::output::{Failure, emit};
 /// List devices, engines, plans, paths and more; the points of a plan; or draw a path.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and what would be waived\n  $ daqmeter list felix-card     a path, drawn before anything runs"
+    after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and those that would be waived\n  $ daqmeter list felix-card     a path, drawn before anything runs"
 )]
 pub(crate) struct Arguments {
-    /// Only this: devices, engines, plans, paths, functions, kernels, bridges, scenarios, copies;
-    /// or a plan or a path, by name or file
+    /// Only this: devices, engines, plans, paths, bridges, scenarios, copies; or a plan or a path, by
+    /// name or file
     #[arg(value_name = "WHAT")]
     what: Option<String>,
     /// Print the file of a path, to begin one of your own
@@ -34,13 +32,11 @@ pub(crate) struct Arguments {
 /// Name for the command line, title and table of each section.
 type Section = (&'static str, &'static str, fn() -> String);
 
-const SECTIONS: [Section; 9] = [
+const SECTIONS: [Section; 7] = [
     ("devices", "Devices", devices),
     ("engines", "Engines", engine_list),
     ("plans", "Plans (run ...)", crate::run::shipped),
     ("paths", "Paths (path ...)", paths),
-    ("functions", "Functions (digitizer -A)", functions),
-    ("kernels", "Kernels", kernels),
     ("bridges", "Bridges (eb ... emu/<bridge>)", bridges),
     ("scenarios", "Scenarios (readout ... <scenario>)", scenarios),
     ("copies", "Ways to copy (copy ... --path)", copies),
@@ -79,7 +75,7 @@ fn devices() -> String {
         let found = family.describe(&node);
         vec![node, found.driver, found.about]
     });
-    plain(&["device", "driver", "what"], emulated.chain(real))
+    plain(&["device", "driver", "description"], emulated.chain(real))
 }
 
 fn engine_list() -> String {
@@ -91,7 +87,7 @@ fn engine_list() -> String {
         };
         vec![engine.name.to_owned(), state, engine.description.to_owned()]
     };
-    plain(&["engine", "state", "what it does"], ENGINES.iter().map(row))
+    plain(&["engine", "state", "description"], ENGINES.iter().map(row))
 }
 
 fn paths() -> String {
@@ -99,18 +95,7 @@ fn paths() -> String {
         let path = daqmeter_path::Path::load(name).expect("ships and is tested");
         vec![path.name, path.title]
     };
-    plain(&["path", "what it is"], SHIPPED_PATHS.names().into_iter().map(row))
-}
-
-fn functions() -> String {
-    let row = |function: Function| {
-        vec![
-            function.number().to_string(),
-            function.classic_name().to_owned(),
-            function.description().to_owned(),
-        ]
-    };
-    plain(&["-A", "name in tables", "what it does"], Function::all().map(row))
+    plain(&["path", "title"], SHIPPED_PATHS.names().into_iter().map(row))
 }
 
 fn bridges() -> String {
@@ -119,7 +104,7 @@ fn bridges() -> String {
         vec![bridge.name, kind.to_owned(), bridge.about]
     };
     plain(
-        &["bridge", "kind", "what it stands for"],
+        &["bridge", "kind", "model"],
         BRIDGES.all().map(|file| row(Bridge::parse(&file).expect("a test reads it"))),
     )
 }
@@ -141,7 +126,7 @@ fn scenarios() -> String {
             about.to_owned(),
         ]
     };
-    let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];
+    let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "title"];
     plain(&headings, daqmeter_readout::scenario::SHIPPED.files.iter().map(row))
 }
 
@@ -156,20 +141,7 @@ fn copies() -> String {
         vec![value.get_name().to_owned(), help.unwrap_or_default(), state]
     };
     plain(
-        &["path", "what it does", "state"],
+        &["path", "description", "state"],
         daqmeter_copy::CopyPath::value_variants().iter().map(row),
     )
-}
-
-fn kernels() -> String {
-    let row = |isa: Isa| {
-        let state = match (isa == Isa::best(), isa.is_available()) {
-            (true, _) => "used here",
-            (false, true) => "available",
-            (false, false) => "not on this CPU",
-        };
-        let stores = if isa.has_non_temporal() { "cached, non-temporal" } else { "cached" };
-        vec![isa.name().to_owned(), state.to_owned(), stores.to_owned()]
-    };
-    plain(&["kernel", "state", "stores"], Isa::ALL.into_iter().map(row))
 }

@@ -1,12 +1,12 @@
-//! The way in which every verb measures: campaign's runner, and a recorder for its records.
+//! Options and bench of every verb that measures: campaign's runner, and a recorder.
 
 use clap::Args;
-use daqmeter_campaign::{Runner, card_families};
-use daqmeter_harness::{Context, Request, Settings, StepPlan};
-use daqmeter_kernels::Isa;
-use daqmeter_record::{Order, Outcome, Role, RunRecord, Tool};
+use daqmeter_campaign::Runner;
+use daqmeter_harness::{Request, Settings, StepPlan};
+use daqmeter_record::{Order, Outcome, Role, RunRecord};
 
 use crate::arguments::{CpuList, cpu_list};
+use crate::context::context;
 use crate::interrupt;
 use crate::metrics::Metrics;
 use crate::output::Failure;
@@ -46,7 +46,7 @@ impl Bench {
         let mut recorder = Recorder::new(&common.recording)?;
         recorder.metrics = common.metrics.served()?;
         recorder.expect(points);
-        let mut runner = Runner::new(common.recording.context());
+        let mut runner = Runner::new(context());
         if let Some(observed) = observed {
             runner.observe(move || observed.observer());
         }
@@ -93,37 +93,4 @@ impl Bench {
             other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
         }
     }
-}
-
-/// Build profile of this program. It names an unusual C library, whose memcpy is measured, too.
-const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
-    (true, _) => "debug",
-    (false, false) => "release",
-    (false, true) => "release, musl",
-};
-
-pub(crate) fn context() -> Context {
-    let tool = Tool {
-        name: "daqmeter".into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        git_revision: env!("DAQMETER_GIT_REVISION").into(),
-        profile: PROFILE.into(),
-    };
-    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
-    Context::gather(tool, command_line(), isa).with_cards(&card_families())
-}
-
-/// Returns the command line as typed, with quotes where a shell needs them.
-fn command_line() -> String {
-    let quoted = |argument: String| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
-        if !argument.is_empty() && argument.chars().all(plain) {
-            argument
-        } else {
-            format!("'{}'", argument.replace('\'', r"'\''"))
-        }
-    };
-    let arguments =
-        std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    std::iter::once("daqmeter".into()).chain(arguments).collect::<Vec<_>>().join(" ")
 }

@@ -35,12 +35,9 @@ impl Metrics {
 /// Labels as they are written, by the name of the metric.
 type Values = BTreeMap<(&'static str, String), f64>;
 
-type Source = Box<dyn Fn(&Page) + Send>;
-
 #[derive(Clone, Default)]
 pub(crate) struct Page {
     values: Arc<Mutex<Values>>,
-    sources: Arc<Mutex<Vec<Source>>>,
 }
 
 /// Names with their label and meaning; names that end in `_total` are counters. Prometheus owns the
@@ -62,7 +59,6 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("daqmeter_events_total", "event", "Events counted so far, by event"),
     ("daqmeter_event_share", "event", "Share of the last interval for which it was counted"),
     ("daqmeter_event_rate", "metric", "Rate or ratio of a group in the last interval"),
-    ("daqmeter_operations_total", "device", "Accesses to registers, or copies"),
 ];
 
 fn label_of(name: &str) -> &'static str {
@@ -121,15 +117,7 @@ impl Page {
         }
     }
 
-    /// Calls `source` at each request, to set values from other counts.
-    pub(crate) fn ask(&self, source: impl Fn(&Page) + Send + 'static) {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
-    }
-
     pub(crate) fn text(&self) -> String {
-        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
-            source(self);
-        }
         let values = self.values();
         let mut out = String::new();
         for (name, _, help) in METRICS {
@@ -159,7 +147,7 @@ mod tests {
         let page = Page::default();
         page.set("daqmeter_ring_bytes", "gbt:0.1", 1024.0);
         page.set("daqmeter_bytes_total", "gbt:0.0", 5.0);
-        page.ask(|page| page.set("daqmeter_bytes_total", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 7.0));
+        page.set("daqmeter_bytes_total", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 7.0);
         insta::assert_snapshot!(page.text(), @r#"
         # HELP daqmeter_ring_bytes Bytes in the ring
         # TYPE daqmeter_ring_bytes gauge

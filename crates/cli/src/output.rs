@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,10 +13,9 @@ use std::process::ExitCode;
 use daqmeter_record::file::Replacement;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
+use serde::Serialize;
 
-pub(crate) use crate::failure::{
-    CANNOT_TELL, FAILED, Failure, INTERRUPTED, program_name, tell, tell_lines, tool_name,
-};
+pub(crate) use crate::failure::{CANNOT_TELL, FAILED, Failure, INTERRUPTED, tell, tell_lines};
 use crate::interrupt;
 use crate::named::{Replaced, refuse_records};
 
@@ -33,6 +32,12 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unread()),
         Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
     }
+}
+
+/// Writes each value as a line of JSON.
+pub(crate) fn json_lines(values: &[impl Serialize]) -> Result<String, Failure> {
+    let line = |value| Ok(serde_json::to_string(value).map_err(Failure::refused)? + "\n");
+    values.iter().map(line).collect()
 }
 
 /// Columns of the window of stdout: COLUMNS if it is set, as for other programs; `None` for files
@@ -69,23 +74,29 @@ pub(crate) fn write_with<T, E: Display>(
 
 /// Reads records from a file, or stdin for `-`, and reports unreadable lines.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
+    if path.as_os_str() == "-" {
+        return read_records(io::stdin().lock(), path);
+    }
+    let file = File::open(path)
+        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    read_records(io::BufReader::with_capacity(1 << 20, file), path)
+}
+
+/// Reads records, and reports unreadable lines under the name of the source.
+pub(crate) fn read_records(source: impl BufRead, path: &Path) -> Result<Vec<RunRecord>, Failure> {
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
-    let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
-    let contents = if path.as_os_str() == "-" {
-        jsonl::read_printable(io::stdin().lock())
-    } else {
-        let file = File::open(path).map_err(refused)?;
-        jsonl::read_printable(io::BufReader::with_capacity(1 << 20, file))
-    };
-    let jsonl::Contents { records: parts, errors } = contents.map_err(refused)?;
+    let contents = jsonl::read_printable(source)
+        .map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
+    let jsonl::Contents { records: parts, errors } = contents;
     let mut records = Vec::new();
     parts.into_iter().for_each(|part| push_or_join(&mut records, part));
     for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
-    if let Some(more) = errors.len().checked_sub(MAX_LINES_REPORTED + 1) {
-        tell(&format!("daqmeter: {shown}: {} more lines could not be read", more + 1));
+    if errors.len() > MAX_LINES_REPORTED {
+        let more = errors.len() - MAX_LINES_REPORTED;
+        tell(&format!("daqmeter: {shown}: {more} more lines could not be read"));
     }
     Ok(records)
 }

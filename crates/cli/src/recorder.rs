@@ -3,11 +3,10 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
 use daqmeter_campaign::{PlannedPoint, Watch};
-use daqmeter_harness::{Context, Fault};
+use daqmeter_harness::Fault;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -33,19 +32,6 @@ pub(crate) struct Recording {
     /// Print nothing but what went wrong
     #[arg(short, long, conflicts_with = "json", help_heading = "Output")]
     pub(crate) quiet: bool,
-    /// Name of this host in the records [default: its node name]
-    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = "Output")]
-    pub(crate) label: Option<String>,
-}
-
-impl Recording {
-    pub(crate) fn context(&self) -> Context {
-        let mut context = crate::measure::context();
-        if let Some(label) = &self.label {
-            Arc::make_mut(&mut context.host).name.clone_from(label);
-        }
-        context
-    }
 }
 
 pub(crate) struct Recorder {
@@ -123,14 +109,8 @@ impl Recorder {
                 tell(&format!("wrote {}", path.display()));
             }
         }
-        self.check_file()?;
         let code = if failed.count() > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS };
         Ok(interrupt::exit_code(code))
-    }
-
-    pub(crate) fn check_file(&self) -> Result<(), Failure> {
-        let lines = || self.records.iter().flat_map(jsonl::to_line).collect();
-        self.file.as_ref().map_or(Ok(()), |file| file.finish(lines))
     }
 }
 

@@ -1,18 +1,16 @@
 //! `daqmeter report`: a page, a table or data for other tools from recorded runs.
 
-use std::cell::Cell;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, jsonl};
 use daqmeter_report::export::{DataFrame, counters, sample_parts, series, stages};
 use daqmeter_report::figures::copy_study::study;
 use daqmeter_report::{answers_text, page, page_of, parquet, table};
 
-use crate::files::{read_all, shown};
+use crate::files::{keep_study, read_all, shown};
 use crate::named::Replaced;
 use crate::output::{Failure, emit, tell, write_file, write_with};
 
@@ -31,13 +29,13 @@ pub(crate) struct Arguments {
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
-    /// What to make [default: by the ending of --output, else html]
+    /// Format of the output [default: by the ending of --output, else html]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// What a row of csv and parquet is
+    /// Kind of a row of csv and parquet
     #[arg(long, value_enum, default_value = "stages")]
     rows: Rows,
-    /// Where to; pages go to report.html by default, the others to standard output
+    /// File to write; pages go to report.html by default, the others to standard output
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
 }
@@ -76,9 +74,7 @@ enum Rows {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut records = read_all(&arguments.files)?;
-    if let Some(wanted) = &arguments.study {
-        keep_study(&mut records, wanted)?;
-    }
+    keep_study(&mut records, arguments.study.as_deref())?;
     let format = arguments.format()?;
     let is_page = matches!(format, Format::Html | Format::CopyFigures);
     let by_default = is_page.then(|| Replaced::at("report.html"));
@@ -99,11 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return emit(&text);
     };
     write_file(path, &text)?;
-    let count = plural(records.len() as u64, "record");
-    // The process ends soon, and to free a hundred thousand records would take longer than to draw
-    // them.
-    std::mem::forget(records);
-    tell(&format!("daqmeter: wrote {} ({count})", path.display()));
+    tell(&format!("daqmeter: wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -120,18 +112,6 @@ impl Arguments {
             }),
         }
     }
-}
-
-fn keep_study(records: &mut Vec<RunRecord>, wanted: &str) -> Result<(), Failure> {
-    let mut studies: Vec<String> = records.iter().map(|record| record.study.to_string()).collect();
-    records.retain(|record| record.study.contains(wanted));
-    if records.is_empty() {
-        studies.dedup();
-        let studies = studies.join(", ");
-        let why = format!("no study contains `{wanted}`; there are: {studies}");
-        return Err(Failure::refused(why));
-    }
-    Ok(())
 }
 
 fn text(records: &[RunRecord]) -> String {
@@ -159,24 +139,23 @@ fn data(
         let why = format!("{files}: {records} record(s) without any row of {rows:?}");
         return Err(Failure::refused(why));
     };
-    let (rows, columns) = (Cell::new(0), first.columns.len());
-    let counted = |frame: &DataFrame| rows.set(rows.get() + frame.len());
-    let frames = std::iter::once(first).chain(frames).inspect(counted);
-    let text = |frame: DataFrame| frame.csv(rows.get() == frame.len());
-    match (output, format) {
-        (None, Format::Csv) => {
-            return frames.map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part));
-        }
-        (None, _) => return Err(Failure::refused("parquet goes to a file: name it with --output")),
-        (Some(path), Format::Parquet) => write_with(path, |sink| parquet::write(frames, sink))?,
-        (Some(path), _) => write_with(path, |sink| {
-            frames.map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
+    let frames = std::iter::once(first).chain(frames);
+    let text = |(at, frame): (usize, DataFrame)| frame.csv(at == 0);
+    let Some(path) = output else {
+        return match format {
+            Format::Csv => {
+                frames.enumerate().map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part))
+            }
+            _ => Err(Failure::refused("parquet goes to a file: name it with --output")),
+        };
+    };
+    match format {
+        Format::Parquet => write_with(path, |sink| parquet::write(frames, sink))?,
+        _ => write_with(path, |sink| {
+            frames.enumerate().map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
         })?,
     }
-    if let Some(path) = output {
-        let (rows, columns) = (plural(rows.get() as u64, "row"), plural(columns as u64, "column"));
-        tell(&format!("daqmeter: wrote {} ({rows}, {columns})", path.display()));
-    }
+    tell(&format!("daqmeter: wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -78,7 +78,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let done = bench.runner.run(points(&chosen, arguments), options, &mut bench.recorder)?;
     bench.recorder.progress.finish_and_clear();
     let code = show(&chosen, &bench.recorder.records, arguments)?;
-    bench.recorder.check_file()?;
     refuse_refused(&done)?;
     Ok(interrupt::exit_code(code))
 }

@@ -176,5 +176,5 @@ pub(crate) fn shipped() -> String {
         let plan = Plan::load(name).expect("shipped plans are tested");
         vec![name.to_owned(), plan.points.len().to_string(), plan.title]
     };
-    table::plain(&["plan", "points", "what it is"], SHIPPED_PLANS.names().into_iter().map(row))
+    table::plain(&["plan", "points", "title"], SHIPPED_PLANS.names().into_iter().map(row))
 }

@@ -1,7 +1,7 @@
-//! `daqmeter survey`: everything that can be measured on this host, as one report. The points are
-//! those of the plan `survey`, or of `survey-short` for little time; this file adds budget, page
-//! and answers.
+//! `daqmeter survey`: the points of the plan `survey`, or of `survey-short` for little time, as one
+//! report with answers.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path as FilePath;
 use std::process::ExitCode;
@@ -12,24 +12,24 @@ use daqmeter_campaign::{Budget, Done, Options, Plan, Site};
 use daqmeter_path::Path;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
+use daqmeter_report::answers_text;
 use daqmeter_report::table::wrapped;
-use daqmeter_report::{answers_text, paths, table};
 
 use crate::arguments::budget;
 use crate::interrupt;
 use crate::measure::{Bench, Common};
 use crate::named::{Appended, Replaced, refuse_same_files};
 use crate::output::{Failure, tell, write_file};
+use crate::path::Search;
 use crate::pmu::chosen::Observed;
-use crate::quiet::wait_for_quiet;
 use crate::recorder::Recording;
 use crate::run::refuse_refused;
 
-/// Measure what this host can do, print a summary, write report.html and records.jsonl, or the next
-/// free report-2.html and records-2.jsonl.
+/// Measure this host, print a summary, write report.html and records.jsonl, or the next free
+/// report-2.html and records-2.jsonl.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts. While other programs take more than 10 % of the CPUs it waits,\nfor a quarter of the budget and 15 s at most; what was measured beside them is marked UNSOUND."
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts.\nWhat was measured beside busy programs is marked UNSOUND."
 )]
 pub(crate) struct Arguments {
     /// Time for all of it
@@ -38,12 +38,6 @@ pub(crate) struct Arguments {
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Measure at once, also beside other programs
-    #[arg(long)]
-    no_wait: bool,
-    /// Print the tables, too: paths with their threads, all points
-    #[arg(long, help_heading = "Output")]
-    tables: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -108,9 +102,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     {
         bench.runner.observe(move || observed.observer());
     }
-    if !arguments.no_wait {
-        wait_for_quiet(arguments.budget, || bench.runner.stop.is_set());
-    }
     let left = arguments.budget.saturating_sub(began.elapsed());
     let for_limits = match arguments.budget < SHORT {
         true => Duration::ZERO,
@@ -122,9 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut done = bench.runner.run(plan.points, options, &mut bench.recorder)?;
     done.measuring_s += limits(&mut bench, for_limits)?;
     done.measuring_s += counters(&mut bench, budget)?;
-    let code = bench
-        .recorder
-        .finish(|records| summary(records, began.elapsed(), &done, arguments.tables))?;
+    let code = bench.recorder.finish(|records| summary(records, began.elapsed(), &done))?;
     if !common.recording.json && !common.recording.quiet {
         tell(&format!("wrote {}", out.display()));
     }
@@ -147,29 +136,28 @@ fn cut_short(done: &Done) -> String {
 /// is reported, and costs only itself. Returns the seconds that it took.
 fn limits(bench: &mut Bench, within: Duration) -> Result<f64, Failure> {
     let begin = Instant::now();
-    let mut names: Vec<String> = Vec::new();
-    for record in &bench.recorder.records {
-        if let (Some(_), Ok(name)) = (&record.path, record.workload.text("path")) {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort();
-    names.dedup();
+    let run = bench.recorder.records.iter().filter(|record| record.path.is_some());
+    let names: BTreeSet<String> =
+        run.filter_map(|record| Some(record.workload.text("path").ok()?.to_owned())).collect();
+    let paths = names.iter().map(|name| Path::load(name).map_err(Failure::refused));
+    let mut paths = paths.collect::<Result<Vec<Path>, _>>()?;
     // Runs of a card that is read out live fill and empty its ring, which takes longer than a
     // survey.
-    names.retain(|name| !Path::load(name).is_ok_and(|path| path.is_live()));
-    for (at, name) in names.iter().enumerate() {
+    paths.retain(|path| !path.is_live());
+    for (at, path) in paths.iter().enumerate() {
         let left = within.saturating_sub(begin.elapsed());
         if bench.runner.stop.is_set() || left.is_zero() {
             break;
         }
-        let each = left / u32::try_from(names.len() - at).unwrap_or(u32::MAX);
-        match crate::path::prove(bench, name, each, "survey/limits") {
+        let each = left / u32::try_from(paths.len() - at).unwrap_or(u32::MAX);
+        let search = Search { path, cpus: Vec::new(), within: each };
+        let name = &path.name;
+        match search.prove(bench, "survey/limits", false) {
             Err(_) if bench.runner.stop.is_set() => break,
-            Err(failure) => tell(&format!("daqmeter: what limits {name}: {}", failure.line())),
-            Ok(true) => {}
-            Ok(false) => tell(&format!(
-                "daqmeter: no time to find what limits {name}: give more with --budget, or use daqmeter path explain {name}"
+            Err(failure) => tell(&format!("daqmeter: limit of {name}: {}", failure.line())),
+            Ok(Some(_)) => {}
+            Ok(None) => tell(&format!(
+                "daqmeter: no time to find the limit of {name}: give more with --budget, or use daqmeter path explain {name}"
             )),
         }
     }
@@ -192,8 +180,8 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Writes the answers, the missing points, the times, and the requested tables.
-fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool) -> String {
+/// Writes the answers, the missing points and the times.
+fn summary(records: &[RunRecord], took: Duration, done: &Done) -> String {
     let Some(first) = records.first() else {
         return "nothing was measured\n".to_owned();
     };
@@ -205,9 +193,6 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool
         }
     }
     let _ = write!(out, "\n{}", head(&first.host, records.len(), took.as_secs_f64(), done));
-    if with_tables {
-        let _ = write!(out, "\n{}\n{}", paths::text(records), table::text(records));
-    }
     out
 }
 

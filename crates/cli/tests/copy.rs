@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{are_refused, daqmeter, stderr, stdout};
+use common::{daqmeter, done, fail_with, stderr, stdout};
 
 fn copy(arguments: &[&str]) -> std::process::Output {
     daqmeter("copy", arguments)
@@ -12,32 +12,29 @@ fn copy(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn bad_input_gives_one_clear_line_and_exit_2() {
-    are_refused(
-        "copy",
+    fail_with(
+        2,
         &[
-            (&["latency", "--sizes", "0"][..], "`block_bytes` is 0; 1 to "),
-            (&["latency", "--sizes", "100TiB"], "1 to 1099511627776 is wanted"),
-            (&["latency", "--sizes", "1TiB"], "choose smaller --sizes"),
-            (&["latency", "--sizes", "64", "--reps", "0"], "is 0; 1 to 65536 is wanted"),
-            (&["latency", "--high", "99"], "channel from 0 to 63"),
-            (&["latency", "--sizes", "many"], "many"),
-            (&["latency", "--path", "nowhere"], "values: pread, tmpfs-huge"),
-            (&["latency", "--contexts", "best"], "values: cpu, exclusive, shared, priority"),
-            (&["latency", "--operations", "sideways"], "none of from, to, both"),
-            (&["latency", "--pin", "1000", "--sizes", "64"], "pin is 1000: there is no such CPU"),
-            (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
-            (&["bandwidth", "--lanes", "5000", "--sizes", "4KiB"], "`lanes` is 5000; 1 to "),
-            (
-                &["bandwidth", "--contexts", "priority", "--quantum", "90us", "--sizes", "4KiB"],
-                "quantum_ns",
-            ),
-            (&["pollution", "--tests", "doom"], "values: susan[s]_small, "),
-            (&["pollution", "--neighbours", "noisy"], "values: ideal, cpu, dma, spin, null-call"),
-            (&["pollution", "--copies", "224"], "is not like from:224"),
-            (&["pollution", "--copies", "from:0"], "copies of 1 B or more are wanted"),
-            (&["pollution", "--reps", "0"], "1 to 65536 is wanted"),
-            (&["verify", "--path", "nowhere"], "values: pread"),
-            (&["verify", "--times", "0"], "0 is not in 1.."),
+            ("copy latency --sizes 0", "`block_bytes` is 0; 1 to "),
+            ("copy latency --sizes 100TiB", "1 to 1099511627776 is wanted"),
+            ("copy latency --sizes 1TiB", "choose smaller --sizes"),
+            ("copy latency --sizes 64 --reps 0", "is 0; 1 to 65536 is wanted"),
+            ("copy latency --high 99", "channel from 0 to 63"),
+            ("copy latency --sizes many", "many"),
+            ("copy latency --path nowhere", "values: pread, tmpfs-huge"),
+            ("copy latency --contexts best", "values: cpu, exclusive, shared, priority"),
+            ("copy latency --operations sideways", "none of from, to, both"),
+            ("copy latency --pin 1000 --sizes 64", "pin is 1000: there is no such CPU"),
+            ("copy latency --engine dsa --contexts shared --sizes 64", "DSA"),
+            ("copy bandwidth --lanes 5000 --sizes 4KiB", "`lanes` is 5000; 1 to "),
+            ("copy bandwidth --contexts priority --quantum 90us --sizes 4KiB", "quantum_ns"),
+            ("copy pollution --tests doom", "values: susan[s]_small, "),
+            ("copy pollution --neighbours noisy", "values: ideal, cpu, dma, spin, null-call"),
+            ("copy pollution --copies 224", "is not like from:224"),
+            ("copy pollution --copies from:0", "copies of 1 B or more are wanted"),
+            ("copy pollution --reps 0", "1 to 65536 is wanted"),
+            ("copy verify --path nowhere", "values: pread"),
+            ("copy verify --times 0", "0 is not in 1.."),
         ],
     );
 }
@@ -48,20 +45,9 @@ fn latency_leaves_the_studys_files() {
     let place = directory.path().display().to_string();
     // A pinned thread has one CPU, which each line then names.
     let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap()[0].to_string();
-    let sizes = [
-        "--sizes",
-        "1,64,4KiB",
-        "--reps",
-        "7",
-        "--contexts",
-        "cpu",
-        "--operations",
-        "from,to",
-        "--pin",
-        &cpu,
-    ];
-    let output = copy(&[&["latency", "--path", "pread", "--classic", &place], &sizes[..]].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
+    done(&format!(
+        "copy latency --path pread --classic {place} --sizes 1,64,4KiB --reps 7 --contexts cpu --operations from,to --pin {cpu}"
+    ));
     let mut names: Vec<String> = std::fs::read_dir(directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -89,26 +75,15 @@ fn latency_leaves_the_studys_files() {
 }
 
 #[test]
-fn bandwidth_says_who_copied_and_that_an_engine_is_emulated() {
-    let output = copy(&[
-        "bandwidth",
-        "--engine",
-        "engine-thread",
-        "--sizes",
-        "4KiB",
-        "--reps",
-        "5",
-        "--lanes",
-        "2",
-        "--operations",
-        "from",
-    ]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = stdout(&output);
+fn bandwidth_names_contexts_the_quantum_and_an_emulated_engine() {
+    let text = done(
+        "copy bandwidth --engine engine-thread --sizes 4KiB --reps 5 --lanes 2 --operations from --quantum 20us",
+    );
     for wanted in [
         "exclusive (engine-thread)",
         "shared (engine-thread)",
         "priority (engine-thread)",
+        "priority: high channels own the engine for 20 us of each 90 us",
         "no hardware",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
@@ -120,20 +95,9 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).display().to_string();
     let (records, page) = (place("copies.jsonl"), place("figures.html"));
-    let latency = [
-        "latency",
-        "--path",
-        "pread",
-        "--sizes",
-        "1,4KiB",
-        "--reps",
-        "5",
-        "--contexts",
-        "cpu",
-        "--records",
-        &records,
-    ];
-    assert!(copy(&latency).status.success());
+    done(&format!(
+        "copy latency --path pread --sizes 1,4KiB --reps 5 --contexts cpu --records {records}"
+    ));
     let output = daqmeter("report", &[&records, "--format", "copy-figures", "-o", &page]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -169,14 +133,10 @@ fn verify_checks_every_way_of_this_host() {
 }
 
 #[test]
-fn without_the_tracer_a_trace_says_what_it_can() {
-    if std::path::Path::new("/dev/daqmeter-trace").exists() {
-        return;
+fn without_the_tracer_a_trace_is_refused() {
+    if !std::path::Path::new("/dev/daqmeter-trace").exists() {
+        fail_with(2, &[("copy trace --time 50ms", "load the tracer (kmod/README.md)")]);
     }
-    let output = copy(&["trace", "--time", "50ms", "--delay", "10ms"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stdout(&output).contains("not single copies"), "{}", stdout(&output));
-    assert!(stderr(&output).contains("without the tracer"), "{}", stderr(&output));
 }
 
 #[test]
@@ -226,7 +186,7 @@ fn the_studys_own_files_become_records_of_another_host() {
     for (from, wanted) in [
         ("notes.txt", "holds no file of the study"),
         ("measures_to.dat", "No such file"),
-        ("cpu_to/measure_x.dat", "its folder must say who copied what, as cpu_from_224"),
+        ("cpu_to/measure_x.dat", "its folder must say neighbour and copies, as cpu_from_224"),
     ] {
         if from.starts_with("cpu_to") {
             write(from, run);

@@ -2,22 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+mod common;
+
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
+use common::{PROGRAM, daqmeter, fail_with, stderr, stdout};
 
 fn eb(arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).arg("eb").args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+    daqmeter("eb", arguments)
 }
 
 fn done(arguments: &[&str]) -> String {
@@ -90,74 +83,58 @@ fn accesses_that_are_split_or_widened_are_told_or_refused() {
 }
 
 #[test]
-fn what_is_wrong_is_one_line_and_exit_2_and_what_the_bus_refuses_is_exit_1() {
+fn bad_input_gives_one_line_and_exit_2_and_a_refusal_of_the_bus_exit_1() {
     let snoop = Snoop::start(&["--bus", "timing-receiver"]);
-    let slave = snoop.at("udp");
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let nobody = format!("tcp/127.0.0.1/{unused}");
-    for (arguments, says) in [
-        (vec!["read", "localhost", "0/4"], "has no protocol"),
-        (vec!["read", &slave, "0x10000"], "address/bytes"),
-        (vec!["read", &slave, "0x10000/3"], "1, 2, 4 or 8"),
-        (vec!["read", &slave, "0x70000000/4"], "failed to find SDB record: invalid address"),
-        (vec!["read", "-f", &slave, "0x10002/4"], "split into accesses of 16 bits"),
-        (vec!["read", "-p", &slave, "0x10000/1"], "-b or -l"),
-        (vec!["read", &slave, "0x18010c/4"], "the bus reports an error"),
-        (vec!["write", &slave, "0x180104/4", "1"], "the bus reports an error"),
-        (vec!["write", &slave, "0x10000/1", "256"], "does not fit 1 bytes"),
-        (vec!["write", &slave, "0x10000/4", "many"], "is not a number"),
-        (vec!["ls", &nobody], "cannot connect"),
-        (vec!["ls", "udp/no-such-host.invalid"], "no-such-host.invalid"),
-        (vec!["ls", "emu/warp"], "bridge warp: "),
-        (vec!["ls", "-r", "0", &slave], "exactly one address and one data width"),
-        (vec!["ls", "-d", "12", &slave], "is not a set of widths"),
-        (vec!["find", &slave, "0x651", "0x1"], "no device 0x651:0x1"),
-        (vec!["find", "-n", "1", &slave, "0x651", "0xb2afc251"], "there are 1, none with index 1"),
-        (vec!["get", &slave, "0x10000/64", "/nonexistent/file"], "cannot write /nonexistent/file"),
-        (vec!["put", &slave, "0x10000", "/nonexistent/file"], "cannot read /nonexistent/file"),
-        (vec!["discover", "tcp/127.0.0.1"], "not a UDP address"),
-        (vec!["snoop", "0"], "--bus"),
-        (vec!["snoop", "0", "9-1"], "ends before it begins"),
-        (vec!["snoop", "0", "--bus", "/nonexistent.toml"], "bus /nonexistent.toml: No such file"),
-        (vec!["snoop", "0", "--bus", "/dev/zero"], "longer than 1048576 bytes"),
-        (vec!["snoop", "99999", "0-1"], "99999"),
+    let (slave, port) = (snoop.at("udp"), snoop.port);
+    for (line, says) in [
+        (
+            "read SLAVE 0x18010c/4",
+            "the bus reports 1 error(s) while reading, the first at 0x18010c",
+        ),
+        ("write SLAVE 0x180104/4 1", "the bus reports 1 error(s) while writing"),
+        ("ls SLAVE --find 0x651:0x1", "no device 0x651:0x1"),
     ] {
-        let output = eb(&arguments);
-        let error = stderr(&output);
-        let results = ["the bus reports", "no device", "there are 1"];
-        let is_result = results.iter().any(|result| says.starts_with(result));
-        let code = if is_result { 1 } else { 2 };
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
-        assert!(error.contains(says), "{arguments:?}: {error}");
-        assert!(output.stdout.is_empty(), "{arguments:?}");
+        fail_with(1, &[(&format!("eb {}", line.replace("SLAVE", &slave)), says)]);
     }
-    let port = snoop.port.to_string();
-    let output = eb(&["snoop", "--bind", "127.0.0.1", &port, "0-0xff"]);
-    assert!(
-        stderr(&output).contains(&format!("cannot listen on 127.0.0.1:{port}")),
-        "{}",
-        stderr(&output)
-    );
-}
-
-#[test]
-fn measuring_refuses_with_exit_2_as_other_verbs_do() {
-    for (arguments, says) in [
-        (vec!["perf", "emu/warp"], "bridge warp: "),
-        (vec!["perf", "-m", "0"], "`count` is 0"),
-        (vec!["perf", "-m", "1-x"], "is not a list"),
-        (vec!["perf", "-m", "159"], "does not fit a datagram of 1472 bytes"),
-        (vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"], "`pop_channel` is missing"),
-        (vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"], "`base` is missing"),
-        (vec!["perf", "--pin", "900"], "pin is 900: there is no such CPU"),
-        (vec!["perf", "-n", "0"], "0"),
-        (vec!["perf", "--timeout", "0s"], "`timeout_ms` is 0"),
-        (vec!["perf", "tcp/127.0.0.1/1"], "cannot connect"),
-        (vec!["perf", "dev/no-such-device"], "cannot open /dev/no-such-device"),
+    for (line, says) in [
+        ("read localhost 0/4", "has no protocol"),
+        ("read SLAVE 0x10000", "address/bytes"),
+        ("read SLAVE 0x10000/3", "3 bytes are no register, which has 1, 2, 4 or 8"),
+        ("read SLAVE 0x70000000/4", "failed to find SDB record: invalid address"),
+        ("read -f SLAVE 0x10002/4", "split into accesses of 16 bits"),
+        ("read -p SLAVE 0x10000/1", "-b or -l"),
+        ("read SLAVE 0x10000/64 -o /nonexistent/file", "cannot write /nonexistent/file"),
+        ("write SLAVE 0x10000/1 256", "does not fit 1 bytes"),
+        ("write SLAVE 0x10000/4 many", "is not a number"),
+        ("write SLAVE 0x10000 --from /nonexistent/file", "cannot read /nonexistent/file"),
+        ("write SLAVE 0x10000 --from /dev/zero", "longer than 268435456 bytes"),
+        ("ls tcp/127.0.0.1/1", "cannot connect"),
+        ("ls udp/no-such-host.invalid", "no-such-host.invalid"),
+        ("ls emu/warp", "bridge warp: "),
+        ("ls -r 0 SLAVE", "exactly one address and one data width"),
+        ("ls -d 12 SLAVE", "is not a set of widths"),
+        ("ls SLAVE --find 0x651", "is not vendor:device"),
+        ("discover tcp/127.0.0.1", "not a UDP address"),
+        ("snoop 0", "--bus"),
+        ("snoop 0 9-1", "ends before it begins"),
+        ("snoop 0 --bus /nonexistent.toml", "bus /nonexistent.toml: No such file"),
+        ("snoop 0 --bus /dev/zero", "longer than 1048576 bytes"),
+        ("snoop 99999 0-1", "99999"),
+        ("snoop --bind 127.0.0.1 PORT 0-0xff", "cannot listen on 127.0.0.1:"),
+        ("perf emu/warp", "bridge warp: "),
+        ("perf -m 0", "`count` is 0"),
+        ("perf -m 1-x", "is not a list"),
+        ("perf -m 159", "does not fit a datagram of 1472 bytes"),
+        ("perf udp/127.0.0.1/9 --payload tlu", "`pop_channel` is missing"),
+        ("perf udp/127.0.0.1/9 --payload memory", "`base` is missing"),
+        ("perf --pin 900", "pin is 900: there is no such CPU"),
+        ("perf -n 0", "0"),
+        ("perf --timeout 0s", "`timeout_ms` is 0"),
+        ("perf tcp/127.0.0.1/1", "cannot connect"),
+        ("perf dev/no-such-device", "cannot open /dev/no-such-device"),
     ] {
-        let output = eb(&arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
+        let line = line.replace("SLAVE", &slave).replace("PORT", &port.to_string());
+        fail_with(2, &[(&format!("eb {line}"), says)]);
     }
 }
 
@@ -165,7 +142,7 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
 fn the_bus_is_listed_as_eb_ls_lists_it() {
     insta::assert_snapshot!(done(&["ls", "emu/perfect"]));
     insta::assert_snapshot!(done(&["ls", "-n", "-v", "emu/perfect"]));
-    assert_eq!(done(&["find", "emu/perfect", "0x651", "0xb2afc251"]), "0x101000\n");
+    assert_eq!(done(&["ls", "emu/perfect", "--find", "0x651:0xb2afc251"]), "0x101000\n");
 }
 
 fn broken_bridge(snoop: &Snoop) -> String {
@@ -200,7 +177,7 @@ fn a_broken_bridge_does_not_hide_what_is_beside_it() {
     assert!(rows.contains("WB4-BlockRAM") && rows.contains("WB4-Bridge-Timing"), "{rows}");
     assert!(said.contains(why), "{said}");
     assert_eq!(listed.status.code(), Some(1));
-    let found = eb(&["find", &slave, "0x651", "0x66cfeb52"]);
+    let found = eb(&["ls", &slave, "--find", "0x651:0x66cfeb52"]);
     assert_eq!(stdout(&found), "0x10000\n");
     assert!(stderr(&found).contains(why), "{}", stderr(&found));
     assert!(found.status.success());
@@ -215,53 +192,15 @@ fn files_go_to_memory_and_back() {
     std::fs::write(&sent, &data).unwrap();
     for proto in ["udp", "tcp"] {
         let slave = snoop.at(proto);
-        done(&["put", &slave, "0x10001", sent.to_str().unwrap()]);
-        done(&["get", "-c", "3", &slave, "0x10001/10007", back.to_str().unwrap()]);
+        done(&["write", &slave, "0x10001", "--from", sent.to_str().unwrap()]);
+        done(&["read", &slave, "0x10001/10007", "-o", back.to_str().unwrap()]);
         assert!(std::fs::read(&back).unwrap() == data, "{proto}");
         std::fs::remove_file(&back).unwrap();
     }
     let slave = snoop.at("udp");
-    let past = eb(&["get", &slave, "0x1fff0/32", back.to_str().unwrap()]);
+    let past = eb(&["read", &slave, "0x1fff0/32", "-o", back.to_str().unwrap()]);
     assert!(stderr(&past).contains("the first at 0x20000"), "{}", stderr(&past));
     assert!(!back.exists());
-    done(&["get", "-f", &slave, "0x1fff0/32", back.to_str().unwrap()]);
-    assert_eq!(std::fs::read(&back).unwrap().len(), 32);
-}
-
-#[test]
-fn called_by_the_name_of_a_c_tool_it_is_that_tool() {
-    let called = |name: &str, arguments: &[&str]| {
-        Command::new(PROGRAM).arg0(name).args(arguments).output().unwrap()
-    };
-    let found = called("/usr/bin/eb-find", &["emu/perfect", "0x651", "0x10051981"]);
-    assert_eq!((stdout(&found).as_str(), found.status.code()), ("0x102000\n", Some(0)));
-    let wrong = called("eb-read", &["emu/perfect", "0x70000000/4"]);
-    assert_eq!(stderr(&wrong), "eb-read: failed to find SDB record: invalid address\n");
-    assert_eq!((wrong.status.code(), called("eb-read", &["-h"]).status.code()), (Some(1), Some(1)));
-    assert_eq!(called("daqmeter", &["eb", "read", "-h"]).status.code(), Some(0));
-    assert_eq!(called("eb-warp", &[]).status.code(), Some(1));
-    let unreachable = called("eb-ls", &["tcp/127.0.0.1/1"]);
-    assert_eq!(unreachable.status.code(), Some(1));
-}
-
-#[test]
-fn messages_and_usage_of_a_tool_have_its_name() {
-    let called = |arguments: &[&str]| {
-        Command::new(PROGRAM).arg0("eb-read").args(arguments).output().unwrap()
-    };
-    let help = stdout(&called(&["-h"]));
-    assert!(help.contains("Usage: eb-read "), "{help}");
-    assert!(!help.contains("daqmeter eb"), "{help}");
-    let wrong = called(&["--warp"]);
-    let said = stderr(&wrong);
-    assert!(said.starts_with("eb-read: unexpected argument"), "{said}");
-    assert!(said.contains("Usage: eb-read "), "{said}");
-    assert_eq!(wrong.status.code(), Some(1));
-    let version = called(&["-V"]);
-    let wanted = format!("eb-read {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!((stdout(&version), version.status.code()), (wanted, Some(0)));
-    let own = done(&["read", "-V"]);
-    assert!(own.contains(env!("CARGO_PKG_VERSION")), "{own}");
 }
 
 #[test]
@@ -312,34 +251,18 @@ fn a_slave_is_discovered() {
 #[test]
 fn perf_measures_and_its_record_can_be_shown() {
     let dir = tempfile::tempdir().unwrap();
-    let (out, page) = (dir.path().join("r.jsonl"), dir.path().join("p.html"));
-    let arguments = [
-        "perf",
-        "-m",
-        "1,2",
-        "-n",
-        "10",
-        "-l",
-        "2",
-        "--records",
-        out.to_str().unwrap(),
-        "-o",
-        page.to_str().unwrap(),
-    ];
-    let text = done(&arguments);
+    let place = |name: &str| dir.path().join(name).display().to_string();
+    let (out, page) = (place("r.jsonl"), place("p.html"));
+    let line = format!("eb perf -m 1,2 -n 10 -l 2 --records {out} -o {page}");
+    let text = common::done(&line);
     assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
         assert!(html.contains(figure), "{figure}");
     }
-    let shown = Command::new(PROGRAM)
-        .args(["report", out.to_str().unwrap(), "--format", "text"])
-        .output()
-        .unwrap();
-    assert!(stdout(&shown).contains("pipelined"));
-    let from = ["reproduce", "etherbone", "--from", out.to_str().unwrap()];
-    let compared = Command::new(PROGRAM).args(from).output().unwrap();
-    assert!(stdout(&compared).contains("TLU cycle: 3 reads, 1 write"));
+    assert!(common::done(&format!("report {out} --format text")).contains("pipelined"));
+    let compared = common::done(&format!("reproduce etherbone --from {out}"));
+    assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
 }
 
 #[test]

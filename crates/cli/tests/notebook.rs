@@ -206,13 +206,11 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     folder.write("typo.toml", &PLAN.replace("read_lines", "raed_lines"));
     let (empty, newer, typo) =
         (folder.path("empty.jsonl"), folder.path("newer.jsonl"), folder.path("typo.toml"));
-    let nothing = format!("{out}@no-such-run");
     are_refused(
         "cmp",
         &[
             (&[&out, &empty], "holds no record"),
             (&[&out, &newer], "holds no record"),
-            (&[&out, &nothing], "nothing is left of"),
             (&[&out, "/nonexistent"], "No such file"),
         ],
     );

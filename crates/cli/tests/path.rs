@@ -16,7 +16,7 @@ fn path(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "explain", "serve", "calibrate", "predict"] {
+    for verb in ["", "run", "explain", "serve", "predict"] {
         let mut settings = insta::Settings::clone_current();
         let name = if verb.is_empty() { "path" } else { verb };
         settings.set_snapshot_suffix(name);
@@ -112,7 +112,7 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
     );
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
-    let output = path(&["explain", file, "--time", "10ms", "--budget", "1ms"]);
+    let output = path(&["explain", file, "--budget", "1s"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for wanted in ["  limit ", " of the time at work of to-host: card ", "\n card ", "\n receiver "]
@@ -144,16 +144,8 @@ fn an_explanation_has_a_slope_for_each_part_and_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     let file = small(folder.path());
     let records = folder.path().join("explained.jsonl");
-    let output = path(&[
-        "explain",
-        &file,
-        "--time",
-        "2ms",
-        "--budget",
-        "1ms",
-        "--records",
-        records.to_str().unwrap(),
-    ]);
+    let output =
+        path(&["explain", &file, "--budget", "1s", "--records", records.to_str().unwrap()]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for part in ["\n memory ", "\n read "] {
@@ -220,6 +212,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "pattern", "--set", "blocks=1"], "with `blocks=1`: there is no such field"),
             (&["run", "pattern", "--set", "block=100"], "pattern: block: is 100"),
             (&["explain", "pattern", "--budget", "0s"], "no time to measure in"),
+            (&["predict"], "PATH"),
         ],
     );
 }
@@ -275,7 +268,7 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
         &[
             (
                 &["predict", "pattern", "--host", &file("none.json")][..],
-                "measure one with daqmeter path calibrate",
+                "measure one with daqmeter path predict --calibrate",
             ),
             (
                 &["predict", "digitizer-crate", "--host", &profile],

@@ -1,6 +1,6 @@
-//! A host as `path calibrate` measured it. It has costs of a block by kind of work and size, the
-//! four fitted numbers of the prediction, and its errors for held-back paths. A JSON file whose
-//! names carry the units.
+//! A host as `path predict --calibrate` measured it. It has costs of a block by kind of work and
+//! size, the four fitted numbers of the prediction, and its errors for held-back paths. A JSON file
+//! whose names carry the units.
 
 use daqmeter_record::{Host, Tool};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ const VERSION: u32 = 6;
 /// Held-back runs below which there is no interval of 90 %: of n errors those at ranks 0.05 (n + 1)
 /// and 0.95 (n + 1) hold the next one.
 pub const MIN_CHECKS: usize = 19;
-const AGAIN: &str = "measure one with daqmeter path calibrate";
+const AGAIN: &str = "measure one with daqmeter path predict --calibrate";
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -235,7 +235,10 @@ pub(crate) mod tests {
     fn what_is_no_sound_profile_is_refused_with_the_reason() {
         type Harm = fn(&mut HostProfile);
         let harms: [(Harm, &str); 7] = [
-            (|p| p.version = 5, "has version 5, not 6; measure one with daqmeter path calibrate"),
+            (
+                |p| p.version = 5,
+                "has version 5, not 6; measure one with daqmeter path predict --calibrate",
+            ),
             (|p| p.format = "x".to_owned(), "`format`"),
             (|p| p.works[0].points.reverse(), "growing sizes"),
             (|p| p.works[0].points[0].cpu_ns = -1.0, "works: memory"),

@@ -247,7 +247,7 @@ pub fn turns_warning(observed: &Observations) -> Option<String> {
     let count = observed.events.iter().filter(took_turns).count();
     Some(format!(
         "{count} event(s) such as `{}` took turns: bursts that keep step with the turns make their counts wrong; count fewer \
-         events at a time (daqmeter pmu plan), or compare with another perf_event_mux_interval_ms",
+         events at a time (daqmeter pmu stat --plan), or compare with another perf_event_mux_interval_ms",
         first.name
     ))
 }

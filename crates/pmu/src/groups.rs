@@ -187,7 +187,7 @@ impl MetricGroup {
             };
             if all.is_empty() {
                 return Err(MetricGroupError(format!(
-                    "group `{}` counts each {each} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)",
+                    "group `{}` counts each {each} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu list --mesh)",
                     self.name
                 )));
             }

@@ -115,12 +115,12 @@ impl KernelOpener {
                 "not allowed: kernel.perf_event_paranoid is {paranoid}; run as root, give the program CAP_PERFMON, or: sysctl kernel.perf_event_paranoid=0"
             ),
             EINVAL if members > 1 => format!(
-                "the driver refuses the group at this member: it does not fit beside the {member} before it (daqmeter pmu plan tells which limit binds)"
+                "the driver refuses the group at this member: it does not fit beside the {member} before it (daqmeter pmu stat --plan names the limit)"
             ),
             ENOENT => "this host does not have it (usual in virtual machines: no hardware PMU is passed through)".into(),
             EBUSY => "the counter is taken by another program that keeps it (perf record, a watchdog)".into(),
             EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".into(),
-            EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu map)".into(),
+            EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu list --mesh)".into(),
             _ => return None,
         })
     }

@@ -9,7 +9,6 @@ use daqmeter_stats::{Change, change_points, median};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
-use crate::cmp::Gate;
 use crate::families::{level, level_name};
 use crate::points::{Runs, runs_by_point};
 use crate::samples::compared_ns;
@@ -112,36 +111,6 @@ fn steps(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Step> {
         Step { at, between, ratio, z, revisions }
     };
     change_points(&times, ignore, points).into_iter().map(step).collect()
-}
-
-impl Trend {
-    /// Returns the time of its present level over that of its fastest level before.
-    fn slowdown(&self) -> f64 {
-        let (mut since, mut largest) = (1.0, 1.0_f64);
-        for step in self.steps.iter().rev() {
-            since *= step.ratio;
-            largest = largest.max(since);
-        }
-        largest
-    }
-
-    fn newest(&self) -> f64 {
-        let times: Vec<f64> = self.runs.iter().map(|run| run.time_ns).collect();
-        times.split_last().map_or(1.0, |(newest, before)| newest / median(before))
-    }
-}
-
-/// Judges a gate at that fraction. It fails if a step made a point slower by it without a later
-/// recovery. It has no power if the newest run of a point is slower by it, but not by a certain
-/// step.
-pub fn gate(trends: &[Trend], by: f64) -> Gate {
-    if trends.iter().any(|trend| trend.slowdown() >= 1.0 + by) {
-        return Gate::Failed;
-    }
-    match trends.iter().filter(|trend| trend.newest() >= 1.0 + by).count() {
-        0 => Gate::Passed,
-        points => Gate::NoPower(points),
-    }
 }
 
 const HEADINGS: [&str; 7] = ["point", "time", "runs", "first", "last", "last/first", "steps"];
@@ -252,24 +221,6 @@ mod tests {
             let found = trends(&forty_runs(slower), 0.02);
             assert!(found.iter().all(|trend| trend.steps.is_empty()), "{}", text(&found));
         }
-    }
-
-    #[test]
-    fn a_gate_fails_at_a_step_that_nothing_made_up_for_and_cannot_tell_of_a_single_run() {
-        let of = |time: fn(usize) -> f64| gate(&trends(&forty_runs(time), 0.02), 0.05);
-        assert_eq!(of(|_| 1.0), Gate::Passed);
-        assert_eq!(of(|at| if at < 20 { 1.0 } else { 1.2 }), Gate::Failed);
-        assert_eq!(of(|at| if at < 20 { 1.2 } else { 1.0 }), Gate::Passed);
-        let mended = |at| if (13..26).contains(&at) { 1.2 } else { 1.0 };
-        assert_eq!(of(mended), Gate::Passed);
-        // An old gain does not compensate a new loss of speed.
-        let later = |at| [1.0, 0.5, 0.6][at / 14];
-        assert_eq!(of(later), Gate::Failed);
-        assert_eq!(of(|at| if at < 39 { 1.0 } else { 1.2 }), Gate::NoPower(4));
-        assert_eq!(
-            gate(&trends(&forty_runs(|at| if at < 20 { 1.0 } else { 1.2 }), 0.02), 0.5),
-            Gate::Passed
-        );
     }
 
     #[test]

@@ -182,7 +182,7 @@ fn refusals(machine: &mut Machine) -> Result<()> {
     for (command, part) in [
         (format!("stat --count 1 -e {unknown}"), "no node of this type and NodeID"),
         (format!("stat --count 1 -e '{{{five}}}'"), "does not fit beside the 4 before it"),
-        ("map".to_owned(), "debugfs mounted"),
+        ("list --mesh".to_owned(), "debugfs mounted"),
     ] {
         machine.refused(&format!("daqmeter pmu {command}"), part)?;
     }

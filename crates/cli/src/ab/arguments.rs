@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::arguments::{duration, per_cent};
+use crate::arguments::{budget, per_cent};
 use crate::named::Appended;
 
 /// Measure two sides alternately and say whether they differ.
@@ -27,27 +27,32 @@ pub(crate) struct Arguments {
     /// both
     #[arg(long, value_name = "PLAN")]
     pub(super) plan: Option<String>,
-    /// Differences up to this are of no interest
+    /// Largest difference that counts as none
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
     pub(super) ignore: f64,
     /// Time for each point
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
     pub(super) budget: Duration,
     /// Chance that any of the answers is wrong, all points together
-    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
+    #[arg(long, value_name = "PERCENT", value_parser = chance, default_value = "1%")]
     pub(super) error: f64,
     /// CPU for both sides [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pub(super) pin: Option<u32>,
-    /// Seed of all orders
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub(super) seed: u64,
-    /// Append all that was found to this file (JSON lines, one for each point), as it is found
+    /// Append a JSON line for each point to this file, as it is decided
     #[arg(long, value_name = "FILE.jsonl")]
     pub(super) records: Option<Appended>,
     /// Print the same lines instead of a table
     #[arg(long)]
     pub(super) json: bool,
+}
+
+fn chance(text: &str) -> Result<f64, String> {
+    let chance = per_cent(text)?;
+    match chance > 0.0 && chance < 0.5 {
+        true => Ok(chance),
+        false => Err("is a chance above 0% and below 50%".to_owned()),
+    }
 }
 
 const EXAMPLE: &str = "\
@@ -57,7 +62,6 @@ Examples:
   $ daqmeter ab \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=0\" \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=1\"
   $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick --records ab.jsonl
 
-B is slower when its time is longer by more than --ignore, with a certainty of 99 % (--error) over all points together, however often it
-was looked. To find a slowdown of 1 %, ignore less: --ignore 0.5%.
+B is slower when its time is longer by more than --ignore, with a certainty of 99 % (--error) over all points together. To find a slowdown of 1 %, ignore less: --ignore 0.5%.
 
 Exit codes: 0 all the same; 1 something differs; 2 something could not be measured; 3 undecided, and nothing differs.";

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::arguments::Arguments;
 use super::pairs::Pair;
-use crate::output::Failure;
+use crate::output::{Failure, json_lines};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,19 +53,23 @@ impl Compared {
     }
 
     pub(super) fn line(&self, arguments: &Arguments, context: &Context) -> Result<String, Failure> {
-        let mut line = described(arguments, context);
-        let own = serde_json::to_value(self).map_err(Failure::refused)?;
-        if let (Some(line), serde_json::Value::Object(own)) = (line.as_object_mut(), own) {
-            line.extend(own);
-        }
-        Ok(format!("{line}\n"))
+        json_lines(&[Line { conditions: conditions(arguments, context), compared: self }])
     }
+}
+
+/// A line of the file: the conditions, and the answers of one point.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    conditions: serde_json::Value,
+    #[serde(flatten)]
+    compared: &'a Compared,
 }
 
 const HEADERS: [&str; 10] =
     ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point"];
 
-fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
+fn conditions(arguments: &Arguments, context: &Context) -> serde_json::Value {
     serde_json::json!({
         "ab": 1,
         "time_utc": daqmeter_harness::facts::utc_now(),
@@ -76,7 +80,6 @@ fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
         "ignore": arguments.ignore,
         "error": arguments.error,
         "budget_s": arguments.budget.as_secs_f64(),
-        "seed": arguments.seed,
     })
 }
 
@@ -85,10 +88,10 @@ pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
         .iter()
         .flat_map(|one| one.answers.iter().map(|answer| row(answer, &one.point)))
         .collect();
-    let mut out = String::new();
-    if !rows.is_empty() {
-        out.push_str(&table::plain(&HEADERS, rows));
-    }
+    let mut out = match rows.is_empty() {
+        true => String::new(),
+        false => table::plain(&HEADERS, rows),
+    };
     for one in compared {
         notes(&mut out, one);
     }

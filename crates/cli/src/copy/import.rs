@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use daqmeter_copy::CopyContext;
 use daqmeter_copy::trace::{Trace, TraceFile, operation_of};
 use daqmeter_record::units::plural;
 use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Workload};
 use daqmeter_report::copy_imported::StudyFile;
 
+use crate::context::context;
 use crate::output::Failure;
 use crate::recorder::{Recorder, Recording};
 
@@ -22,13 +23,13 @@ const MAX_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Read are micro-benchmark_*.dat, measures_*.dat, measure_*.dat and mem_trace_*.dat. A synthesis holds no single times\nand is left out. A folder named after a context (cpu, exclusive, shared, priority) says who copied; the folder of a\nprogram's files, such as cpu_from_224, says who copied what beside it.\n\nExample:\n\n  $ daqmeter copy import results --records study.jsonl\n  $ daqmeter report study.jsonl --format copy-figures -o figures.html"
+    after_long_help = "Read are micro-benchmark_*.dat, measures_*.dat, measure_*.dat and mem_trace_*.dat. A synthesis holds no single times\nand is left out. A folder's name says the context (cpu, exclusive, shared, priority); that of a\nprogram's files, such as cpu_from_224, the neighbour and its copies.\n\nExample:\n\n  $ daqmeter copy import results --records study.jsonl\n  $ daqmeter report study.jsonl --format copy-figures -o figures.html"
 )]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Files of the study, or folders that hold them
     #[arg(value_name = "FILE|DIR", required = true)]
     from: Vec<PathBuf>,
-    /// Who copied, for files whose folder does not say it
+    /// Context, for files whose folder does not name it
     #[arg(long, value_name = "NAME", value_enum, default_value = "cpu")]
     context: CopyContext,
     #[command(flatten)]
@@ -46,7 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             records.extend(read.map_err(failed)?);
         }
         if records.len() == before {
-            let why = "holds no file of the study (the name says what was measured: --help)";
+            let why = "holds no file of the study (see the names in --help)";
             return Err(Failure::refused(format!("{}: {why}", source.display())));
         }
     }
@@ -87,6 +88,19 @@ fn text_of(file: &Path) -> Result<String, String> {
     }
 }
 
+/// Reads a folder's name such as `cpu_from_224`: the neighbour, and the direction and bytes of its
+/// copies.
+fn neighbour(folder: &str) -> Option<(&str, &str, u64)> {
+    let (before, bytes) = folder.rsplit_once('_')?;
+    let (neighbour, direction) = before.split_once('_')?;
+    let direction = if direction == "from_to" { "both" } else { direction };
+    ["from", "to", "both"].contains(&direction).then_some((
+        neighbour,
+        direction,
+        bytes.parse().ok()?,
+    ))
+}
+
 impl Arguments {
     fn records(&self, file: &Path, text: &str) -> Result<Vec<RunRecord>, String> {
         if let Some(operation) = operation_of(file) {
@@ -99,25 +113,15 @@ impl Arguments {
         match study {
             None | Some(StudyFile::Synthesis) => return Ok(Vec::new()),
             Some(StudyFile::Pollution) => {
+                let (neighbour, direction, bytes) = neighbour(folder)
+                    .ok_or("its folder must say neighbour and copies, as cpu_from_224")?;
                 workload.kind = "pollution".into();
-                let parts: Vec<&str> = folder.split('_').collect();
-                let wanted = "its folder must say who copied what, as cpu_from_224";
-                let (Some(neighbour), Some(bytes)) = (parts.first(), parts.last()) else {
-                    return Err(wanted.to_owned());
-                };
-                let bytes: u64 = bytes.parse().map_err(|_| wanted.to_owned())?;
-                let direction = match &parts[1..parts.len().max(2) - 1] {
-                    [one] => *one,
-                    ["from", "to"] => "both",
-                    _ => return Err(wanted.to_owned()),
-                };
-                workload = workload.with("neighbour", *neighbour);
+                workload = workload.with("neighbour", neighbour);
                 workload = workload.with("direction", direction).with("block_bytes", bytes);
             }
             Some(_) => {
-                let named = ["cpu", "exclusive", "shared", "priority"].contains(&folder);
-                let context = if named { folder.to_owned() } else { self.context.to_string() };
-                workload = workload.with("context", context);
+                let named = CopyContext::from_str(folder, false).unwrap_or(self.context);
+                workload = workload.with("context", named.to_string());
             }
         }
         let template = self.elsewhere(file, workload);
@@ -157,7 +161,7 @@ impl Arguments {
             kind => kind,
         };
         let study = format!("copy/{verb}");
-        let mut record = self.recording.context().blank_record(engine, workload);
+        let mut record = context().blank_record(engine, workload);
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).display();
         record.study = study;

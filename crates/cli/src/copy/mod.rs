@@ -21,30 +21,23 @@ use crate::measure::{Bench, Common};
 use crate::named::Replaced;
 use crate::output::{Failure, tell, write_file};
 
-/// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
-#[derive(Debug, Args)]
+#[derive(Debug, Subcommand)]
 #[command(
     after_help = "Begin with: daqmeter copy latency",
     after_long_help = "Without the kernel module (kmod/), system calls that really copy stand for the kernel's functions, and a\nthread for the engine; every table says so. `daqmeter list copies` names the ways to copy.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB,1MiB --pin 1"
 )]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Time of one copy by size, one at a time
     #[command(
         after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each. Their CPU is n/a where the thread moved: name one by --pin.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --classic results"
     )]
-    Latency(sweep::Sweep),
+    Latency(Box<sweep::Sweep>),
     /// Rate of all CPUs or channels at once
     #[command(
-        after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates, and beside it stands what\nall bytes over the time of all give. In the classic files (--classic) a line holds channel or CPU, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
+        after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates; `together` is all bytes over\nthe time of all. In the classic files (--classic) a line holds channel or CPU, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
     )]
-    Bandwidth(sweep::Bandwidth),
-    /// What a copying neighbour does to a program on another CPU
+    Bandwidth(Box<sweep::Sweep>),
+    /// Effect of a copying neighbour on a program on another CPU
     Pollution(pollution::Arguments),
     /// Count the kernel's copies by size, caller and process
     Trace(trace::Arguments),
@@ -54,14 +47,16 @@ enum Verb {
     Import(import::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    match &arguments.verb {
-        Verb::Latency(sweep) => sweep::latency(sweep),
-        Verb::Bandwidth(arguments) => sweep::bandwidth(arguments),
-        Verb::Pollution(arguments) => pollution::run(arguments),
-        Verb::Trace(arguments) => trace::run(arguments),
-        Verb::Verify(arguments) => verify::run(arguments),
-        Verb::Import(arguments) => import::run(arguments),
+impl Verb {
+    pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
+        match self {
+            Verb::Latency(sweep) => sweep.run(&sweep::LATENCY),
+            Verb::Bandwidth(sweep) => sweep.run(&sweep::BANDWIDTH),
+            Verb::Pollution(arguments) => pollution::run(arguments),
+            Verb::Trace(arguments) => trace::run(arguments),
+            Verb::Verify(arguments) => verify::run(arguments),
+            Verb::Import(arguments) => import::run(arguments),
+        }
     }
 }
 
@@ -125,7 +120,7 @@ fn direction(text: &str) -> Result<Direction, String> {
 /// Reads a number of samples: at most the number that a stage keeps one by one.
 fn repetitions(text: &str) -> Result<u64, String> {
     const MAX_REPS: u64 = 65_536;
-    match count(text)? {
+    match count(text).map_err(|error| error.to_string())? {
         reps @ 1..=MAX_REPS => Ok(reps),
         reps => Err(format!("is {reps}; 1 to {MAX_REPS} is wanted")),
     }

@@ -14,17 +14,17 @@ use crate::arguments::bytes;
 use crate::measure::Bench;
 use crate::output::Failure;
 
-/// What a copying neighbour does to a program on another CPU: time, and cache misses where they can
+/// Effect of a copying neighbour on a program on another CPU: time, and cache misses where they can
 /// be counted.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The program runs on the last CPU allowed, the neighbour on the first (--pin PROGRAM,NEIGHBOUR). `spin` and\n`null-call` touch no memory: what they cost, copying does not explain. Where the host counts no\ncache references and misses, the classic files hold n/a for them.\n\nExample:\n\n  $ daqmeter copy pollution --tests qsort_small,susan[e]_large --copies from:16064 --reps 100"
+    after_long_help = "The program runs on the last CPU allowed, the neighbour on the first (--pin PROGRAM,NEIGHBOUR). `spin` and\n`null-call` touch no memory: copying does not explain their cost. Where the host counts no\ncache references and misses, the classic files hold n/a for them.\n\nExample:\n\n  $ daqmeter copy pollution --tests qsort_small,susan[e]_large --copies from:16064 --reps 100"
 )]
-pub(super) struct Arguments {
-    /// Programs; without, all of the study
+pub(crate) struct Arguments {
+    /// Programs [default: all of the study]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(TESTS), hide_possible_values = true)]
     tests: Vec<String>,
-    /// What the neighbour does: ideal, cpu, dma, spin, null-call
+    /// Work of the neighbour: ideal, cpu, dma, spin, null-call
     #[arg(
         long,
         value_name = "LIST",
@@ -33,7 +33,7 @@ pub(super) struct Arguments {
         hide_possible_values = true
     )]
     neighbours: Vec<Neighbour>,
-    /// Its copies, as direction:size; without, the study's six
+    /// Copies of the neighbour, as direction:size [default: the study's six]
     #[arg(long, value_name = "DIR:SIZE,..", value_delimiter = ',', value_parser = copies)]
     copies: Vec<(Direction, usize)>,
     #[command(flatten)]
@@ -45,7 +45,8 @@ pub(super) struct Arguments {
 fn copies(text: &str) -> Result<(Direction, usize), String> {
     let (way, size) =
         text.split_once(':').ok_or_else(|| format!("`{text}` is not like from:224"))?;
-    let size = usize::try_from(bytes(size)?).map_err(|error| error.to_string())?;
+    let size = bytes(size).map_err(|error| error.to_string())?;
+    let size = usize::try_from(size).map_err(|error| error.to_string())?;
     if size == 0 {
         return Err(format!("`{text}`: copies of 1 B or more are wanted"));
     }

@@ -19,8 +19,8 @@ use crate::output::Failure;
 const LIMIT_TIME: Duration = Duration::from_millis(4);
 
 #[derive(Debug, Clone, Args)]
-pub(super) struct Sweep {
-    /// Who copies: cpu, exclusive, shared, priority (channels of an engine)
+pub(crate) struct Sweep {
+    /// Contexts: cpu, exclusive, shared, priority (the CPU, or channels of an engine)
     #[arg(
         long,
         value_name = "LIST",
@@ -29,7 +29,7 @@ pub(super) struct Sweep {
         hide_possible_values = true
     )]
     contexts: Vec<Context>,
-    /// Which way: from, to, both; with _nc after caches were emptied
+    /// Directions: from, to, both; with _nc after caches were emptied
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
     operations: Vec<Operation>,
     /// Block sizes; without, powers of two
@@ -38,26 +38,21 @@ pub(super) struct Sweep {
     /// Largest power of two, by the study's menu: 1 is 2 MiB, 10 is 1024 MiB
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10), default_value = "5", conflicts_with = "sizes")]
     menu: u32,
-    /// How the CPU copies: see `daqmeter list copies`
+    /// Way of the CPU's copies: see `daqmeter list copies`
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     path: Option<CopyPath>,
     /// Engine of the other contexts: module, engine-thread, dsa [default: the module's channels
     /// where there are any, else the emulated engine]
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     engine: Option<CopyPath>,
+    /// CPUs or channels that copy at once [default: latency 1; bandwidth as many as CPUs are
+    /// allowed]
+    #[arg(long, value_name = "N", value_parser = count)]
+    lanes: Option<u64>,
     #[command(flatten)]
     request: CopyRequest,
     #[command(flatten)]
     sampled: Sampled,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(super) struct Bandwidth {
-    #[command(flatten)]
-    sweep: Sweep,
-    /// CPUs or channels that copy at once; without, as many as CPUs are allowed
-    #[arg(long, value_name = "N", value_parser = count)]
-    lanes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,60 +68,55 @@ fn operation(text: &str) -> Result<Operation, String> {
     Ok(Operation { direction, cold })
 }
 
-struct Verb {
+/// Differences between the two verbs.
+pub(super) struct Verb {
     study: &'static str,
     contexts: &'static [Context],
     operations: &'static [&'static str],
     smallest_bytes: u64,
+    /// True if all CPUs or channels copy at once by default.
+    is_parallel: bool,
     text: fn(&[RunRecord]) -> String,
     files: fn(&[RunRecord]) -> StudyFiles,
 }
 
-const LATENCY: Verb = Verb {
+pub(super) const LATENCY: Verb = Verb {
     study: "copy/latency",
     contexts: &[Context::Cpu, Context::Exclusive, Context::Shared],
     operations: &["from", "to", "from_nc", "to_nc"],
     smallest_bytes: 1,
+    is_parallel: false,
     text: latency_text,
     files: copy_classic::latency,
 };
 
-const BANDWIDTH: Verb = Verb {
+pub(super) const BANDWIDTH: Verb = Verb {
     study: "copy/bandwidth",
     contexts: &[Context::Cpu, Context::Exclusive, Context::Shared, Context::Priority],
     operations: &["from", "to", "both"],
     smallest_bytes: 1024,
+    is_parallel: true,
     text: bandwidth_text,
     files: copy_classic::bandwidth,
 };
 
-pub(super) fn latency(sweep: &Sweep) -> Result<ExitCode, Failure> {
-    let bench = Bench::new(&sweep.sampled.common, 0)?;
-    let cpus = sweep.sampled.common.pins();
-    sweep.run(&LATENCY, bench, 1, &cpus)
-}
-
-pub(super) fn bandwidth(arguments: &Bandwidth) -> Result<ExitCode, Failure> {
-    let Bandwidth { sweep, lanes } = arguments;
-    let bench = Bench::new(&sweep.sampled.common, 0)?;
-    let allowed = bench.runner.context.host.allowed_cpus.clone();
-    let cpus = sweep.sampled.common.pin.as_ref().map_or(&allowed, |list| &list.0);
-    let lanes = lanes.map_or(allowed.len(), |lanes| usize::try_from(lanes).unwrap_or(usize::MAX));
-    sweep.run(&BANDWIDTH, bench, lanes, cpus)
-}
-
 impl Sweep {
-    fn run(
-        &self,
-        verb: &Verb,
-        mut bench: Bench,
-        lanes: usize,
-        cpus: &[u32],
-    ) -> Result<ExitCode, Failure> {
+    pub(super) fn run(&self, verb: &Verb) -> Result<ExitCode, Failure> {
+        let mut bench = Bench::new(&self.sampled.common, 0)?;
+        let mut cpus = self.sampled.common.pins();
+        let mut lanes = 1;
+        if verb.is_parallel {
+            let allowed = &bench.runner.context.host.allowed_cpus;
+            lanes = allowed.len();
+            if cpus.is_empty() {
+                cpus.clone_from(allowed);
+            }
+        }
+        let lanes = self.lanes.map_or(lanes, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
         let requests = self.requests(verb, lanes)?;
         bench.runner.limits = Limits::new(LIMIT_TIME);
         let plan = StepPlan::ByStage(self.sampled.reps);
-        let settings = bench.runner.settings(plan, verb.study, cpus);
+        let settings = bench.runner.settings(plan, verb.study, &cpus);
         self.sampled.measure(bench, requests, &settings, verb.files, verb.text)
     }
 

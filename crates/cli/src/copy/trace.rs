@@ -2,37 +2,38 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_copy::trace::{ProcessIo, Trace, TraceRow, proc_counters, sampled};
+use daqmeter_copy::trace::{Trace, TraceRow};
 use daqmeter_harness::Tally;
-use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::units::{UnitError, show_bytes, significant};
 use daqmeter_record::{Counter, EngineInfo, Workload};
 use daqmeter_report::table::numbers_from;
+use daqmeter_sys::SysError;
 use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
 use super::write_files;
 use crate::arguments::duration;
+use crate::context::context;
 use crate::interrupt;
-use crate::output::{Failure, tell};
+use crate::output::Failure;
 use crate::recorder::{Recorder, Recording};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///
-/// With the tracer (kmod/daqmeter_trace.ko) every call is seen. Without it, what /proc tells of
-/// each process' reads and writes is shown instead: calls and bytes, no single copies.
+/// Needs the tracer (kmod/daqmeter_trace.ko), which sees every call.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter copy trace --time 100s --classic results\n\nThe classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and __mem_trace_to.dat with the nine\nfields of the study. This program's own copies are left out."
 )]
-pub(super) struct Arguments {
-    /// How long
+pub(crate) struct Arguments {
+    /// Time of the trace
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     time: Duration,
-    /// Between two requests for what was traced; 0 does not wait
+    /// Time between two requests for data; 0 does not wait
     #[arg(long, value_name = "TIME", value_parser = delay, default_value = "100ms")]
     delay: Duration,
     /// Lines of each table
@@ -46,7 +47,7 @@ pub(super) struct Arguments {
 }
 
 /// Reads a time; 0 needs no unit.
-fn delay(text: &str) -> Result<Duration, String> {
+fn delay(text: &str) -> Result<Duration, UnitError> {
     match text {
         "0" => Ok(Duration::ZERO),
         text => duration(text),
@@ -64,50 +65,13 @@ fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { time, delay, top, .. } = *arguments;
     let stop = interrupt::flag();
     let mut recorder = Recorder::new(&arguments.recording)?;
-    let (engine, device) = match TraceDevice::open(Path::new(TRACE_DEVICE)) {
-        Ok(device) => ("trace", Some(device)),
-        Err(error) if error.errno() == Some(2) => {
-            tell(&format!(
-                "{error}: without the tracer (kmod/README.md) only reads and writes of processes can be counted"
-            ));
-            ("trace-proc", None)
-        }
-        Err(error) => {
-            return Err(Failure::refused(format!(
-                "{error}; the device is root's, and one program's at a time"
-            )));
-        }
-    };
-    let info = EngineInfo { name: engine.into(), target: TRACE_DEVICE.into(), emulated: false };
-    let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
-    let watched = arguments.recording.context().watch("copy/trace", info, workload);
-    let traced = match device {
-        Some(device) => by_module(arguments, device, &stop)?,
-        None => by_proc(arguments, &stop)?,
-    };
-    recorder.take(watched.so_far(traced.found, None, Vec::new()))?;
-    if let Some(folder) = &arguments.classic {
-        write_files(folder, &traced.files)?;
-    }
-    recorder.finish(|_| traced.text)
-}
-
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
-
-struct Traced {
-    found: Tally,
-    text: String,
-    files: daqmeter_report::copy_classic::StudyFiles,
-}
-
-fn by_module(
-    arguments: &Arguments,
-    mut device: TraceDevice,
-    stop: &AtomicBool,
-) -> Result<Traced, Failure> {
-    let Arguments { time, delay, top, .. } = *arguments;
+    let mut device = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(refused)?;
+    let info = EngineInfo { name: "trace".into(), target: TRACE_DEVICE.into(), emulated: false };
+    let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
+    let watched = context().watch("copy/trace", info, workload);
     let mut trace = Trace::new(arguments.classic.is_some());
     let symbols = KernelSymbols::of_kernel();
     device.start().map_err(Failure::refused)?;
@@ -131,71 +95,33 @@ fn by_module(
         "{}{}{ledger}\n{}",
         requests_text(requests, time, delay),
         tables(&trace, &symbols, top, elapsed),
-        lines(&warnings)
+        warnings.iter().map(|warning| format!("{warning}\n")).collect::<String>()
     );
-    let counters = with_requests(trace.counters(&info), requests);
-    let found = Tally { counters, ledgers: vec![ledger], warnings, ..Tally::default() };
-    Ok(Traced { found, text, files: trace.classic() })
-}
-
-/// Counts the system calls that /proc shows, without the tracer.
-fn by_proc(arguments: &Arguments, stop: &AtomicBool) -> Result<Traced, Failure> {
-    let Arguments { time, delay, top, .. } = *arguments;
-    let is_stopped = |_: &dyn Fn() -> Vec<ProcessIo>| stop.load(Ordering::Relaxed);
-    let (rows, requests) = sampled(time, delay, is_stopped).map_err(Failure::tool)?;
-    let warnings = vec![PROC_WARNING.to_owned()];
-    let mean = |bytes: u64, calls: u64| match calls {
-        0 => "-".to_owned(),
-        calls => significant(bytes as f64 / calls as f64, 4),
-    };
-    let cells = rows.iter().take(top).map(|row| {
-        vec![
-            row.name.clone(),
-            row.pid.to_string(),
-            row.reads.to_string(),
-            show_bytes(row.read_bytes),
-            mean(row.read_bytes, row.reads),
-            row.writes.to_string(),
-            show_bytes(row.written_bytes),
-            mean(row.written_bytes, row.writes),
-        ]
-    });
-    let text = requests_text(requests, time, delay)
-        + &numbers_from(2, &PROC_HEADINGS, cells)
-        + &lines(&warnings);
-    let counters = with_requests(proc_counters(&rows), requests);
-    let found = Tally { counters, warnings, ..Tally::default() };
-    Ok(Traced { text, found, files: Default::default() })
-}
-
-fn with_requests(mut counters: Vec<Counter>, requests: u64) -> Vec<Counter> {
+    let mut counters = trace.counters(&info);
     counters.push(Counter::count("requests", requests));
-    counters
+    let found = Tally { counters, ledgers: vec![ledger], warnings, ..Tally::default() };
+    recorder.take(watched.so_far(found, None, Vec::new()))?;
+    if let Some(folder) = &arguments.classic {
+        write_files(folder, &trace.classic())?;
+    }
+    recorder.finish(|_| text)
 }
 
-const PROC_WARNING: &str = "from /proc/PID/io: calls and bytes of read- and write-like system calls by process; not single copies, no sizes, \
-    no callers; processes that lived shorter than a look are missing";
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-const PROC_HEADINGS: [&str; 8] = [
-    "process",
-    "pid",
-    "reads",
-    "bytes to user",
-    "mean size",
-    "writes",
-    "bytes from user",
-    "mean size",
-];
+fn refused(error: SysError) -> Failure {
+    let why = match error.errno() {
+        Some(2) => "load the tracer (kmod/README.md)",
+        _ => "the device is root's, and one program's at a time",
+    };
+    Failure::refused(format!("{error}; {why}"))
+}
 
 fn look_at(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
     let mut batch = Vec::new();
     device.read(&mut batch).map_err(Failure::tool)?;
     trace.add(&batch);
     Ok(())
-}
-
-fn lines(warnings: &[String]) -> String {
-    warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
 fn tables(trace: &Trace, symbols: &KernelSymbols, top: usize, seconds: Duration) -> String {

@@ -11,12 +11,12 @@ use daqmeter_report::table::numbers_from;
 use super::usable;
 use crate::arguments::bytes;
 use crate::interrupt;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, emit, json_lines, tell};
 
 /// Check every byte of every way, policy and completion; no times.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter copy verify --path module")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Only this way to copy
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     path: Option<CopyPath>,
@@ -37,13 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
     let stop = interrupt::stop_flag();
     let cases = all(&plan, &stop);
-    if arguments.json {
-        let lines: Result<Vec<String>, _> = cases.iter().map(serde_json::to_string).collect();
-        let lines = lines.map_err(Failure::refused)?;
-        emit(&format!("{}\n", lines.join("\n")))?;
-    } else {
-        emit(&table(&cases))?;
-    }
+    emit(&if arguments.json { json_lines(&cases)? } else { table(&cases) })?;
     if stop.is_set() {
         tell(&format!("daqmeter: interrupted after {} cases", cases.len()));
     }

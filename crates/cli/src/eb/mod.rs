@@ -1,30 +1,19 @@
-//! `daqmeter eb`: the tools of the C library with their letters, output and exit codes, and the
-//! performance study.
-//!
-//! Called by a name such as `eb-read` (a link to this program), it is that tool.
+//! `daqmeter eb`: the tools of the C library with their letters and output, and the performance
+//! study.
 
 mod listing;
 mod perf;
 mod serve;
 mod tools;
 
-use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use daqmeter_etherbone::Address;
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
-use daqmeter_wire::etherbone::{Endian, Width};
+use daqmeter_wire::etherbone::Endian;
 
-use crate::output::{Failure, tool_name};
-
-/// Access Wishbone registers over Etherbone, serve them, and measure both.
-#[derive(Debug, Args)]
-#[command(version, propagate_version = true, after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge", after_long_help = EXAMPLE)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    tool: Tool,
-}
+use crate::output::Failure;
 
 const EXAMPLE: &str = "\
 Addresses: udp/host[/port], udp4/, udp6/, tcp/, tcp4/, tcp6/, dev/<name under /dev>,
@@ -38,24 +27,21 @@ Example:
   $ daqmeter eb read udp/localhost 0x101018/4
   $ daqmeter eb perf udp/localhost
 
-Linked as eb-ls, eb-read, eb-write, eb-find, eb-get, eb-put, eb-discover, eb-snoop or eb-tunnel, the
-program is that tool. Options and output are those of the C tools. Exit codes: 0 done, 1 the bus
-refused or nothing was found, 2 could not run; called by the name of a C tool, 1 for any error.";
+Letters and output are those of the C tools. Exit codes: 0 done, 1 the bus refused or no device was
+found, 2 could not run.";
 
 #[derive(Debug, Subcommand)]
-enum Tool {
-    /// List what the self-describing bus describes
+#[command(
+    after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge",
+    after_long_help = EXAMPLE
+)]
+pub(crate) enum Verb {
+    /// List what the self-describing bus describes, or find a device
     Ls(tools::LsArguments),
-    /// Find devices by vendor and device id
-    Find(tools::FindArguments),
-    /// Read a register
+    /// Read a register or a range of bytes
     Read(tools::ReadArguments),
-    /// Write a register
+    /// Write a register or a file
     Write(tools::WriteArguments),
-    /// Read a range of bytes into a file
-    Get(tools::GetArguments),
-    /// Write a file to a range of bytes
-    Put(tools::PutArguments),
     /// Find slaves by broadcast
     Discover(tools::DiscoverArguments),
     /// Serve memory, or a bus described in TOML
@@ -87,26 +73,17 @@ impl Order {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    match &arguments.tool {
-        Tool::Ls(arguments) => tools::ls(arguments),
-        Tool::Find(arguments) => tools::find(arguments),
-        Tool::Read(arguments) => tools::read(arguments),
-        Tool::Write(arguments) => tools::write(arguments),
-        Tool::Get(arguments) => tools::get(arguments),
-        Tool::Put(arguments) => tools::put(arguments),
-        Tool::Discover(arguments) => tools::discover(arguments),
-        Tool::Snoop(arguments) => serve::snoop(arguments),
-        Tool::Tunnel(arguments) => serve::tunnel(arguments),
-        Tool::Perf(arguments) => perf::run(arguments),
-    }
-}
-
-/// Failure of a command that could not run. The exit code is 2, or 1 under the name of a C tool.
-fn refused(line: impl Display) -> Failure {
-    match tool_name() {
-        Some(_) => Failure::tool(line),
-        None => Failure::refused(line),
+impl Verb {
+    pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
+        match self {
+            Verb::Ls(arguments) => tools::ls(arguments),
+            Verb::Read(arguments) => tools::read(arguments),
+            Verb::Write(arguments) => tools::write(arguments),
+            Verb::Discover(arguments) => tools::discover(arguments),
+            Verb::Snoop(arguments) => serve::snoop(arguments),
+            Verb::Tunnel(arguments) => serve::tunnel(arguments),
+            Verb::Perf(arguments) => perf::run(arguments),
+        }
     }
 }
 
@@ -114,11 +91,11 @@ fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| error.to_string())
 }
 
-/// Reads `address/size`, the size 1, 2, 4 or 8 bytes.
-fn place(text: &str) -> Result<(u64, Width), String> {
-    let (at, bytes) = span(text)?;
-    let size = Width::of_bytes(bytes);
-    Ok((at, size.ok_or_else(|| format!("`{text}`: a size is 1, 2, 4 or 8 bytes"))?))
+/// Reads `vendor:device`.
+fn device(text: &str) -> Result<(u64, u32), String> {
+    let wrong = || format!("`{text}` is not vendor:device, e.g. 0x651:0xb2afc251");
+    let (vendor, device) = text.split_once(':').ok_or_else(wrong)?;
+    Ok((number(vendor)?, u32::try_from(number(device)?).map_err(|_| wrong())?))
 }
 
 fn span(text: &str) -> Result<(u64, u64), String> {
@@ -149,10 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn places_and_spans() {
-        assert_eq!(place("0x10/4"), Ok((16, Width::W32)));
-        assert!(place("0x10").unwrap_err().contains("address/bytes"));
-        assert!(place("0x10/3").unwrap_err().contains("1, 2, 4 or 8"));
+    fn spans_and_devices() {
         assert_eq!(span("010/0x20"), Ok((8, 32)));
+        assert!(span("0x10").unwrap_err().contains("address/bytes"));
+        assert_eq!(device("0x651:0xb2afc251"), Ok((0x651, 0xb2af_c251)));
+        assert!(device("0x651:0x1b2afc251").unwrap_err().contains("vendor:device"));
     }
 }

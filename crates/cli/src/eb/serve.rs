@@ -11,9 +11,9 @@ use daqmeter_etherbone::tunnel::TunnelServer;
 use daqmeter_etherbone::{EbError, EbServer, ServerOptions, Slave};
 use daqmeter_wire::etherbone::{Endian, Widths};
 
-use super::{Order, address, number, refused, widths};
+use super::{Order, address, number, widths};
 use crate::interrupt;
-use crate::output::{Failure, emit, program_name, tell};
+use crate::output::{Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
 #[derive(Debug, Args)]
@@ -47,9 +47,6 @@ pub(crate) struct SnoopArguments {
     /// Answer datagrams to this port, as LiteEth does
     #[arg(long, value_name = "PORT")]
     reply_port: Option<u16>,
-    /// No banner for silent TCP clients (LiteX waits for one)
-    #[arg(long)]
-    no_banner: bool,
     /// Serve a pseudo-terminal too
     #[arg(long)]
     pty: bool,
@@ -77,7 +74,7 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     server.set_log(move |event| match event {
         ServerEvent::Access(access) if emit(&access_text(&access)).is_err() => stopper.stop(),
         ServerEvent::Ended(peer, why) if !quiet => {
-            tell(&format!("{}: {peer}: ended: {why}", program_name()));
+            tell(&format!("daqmeter: {peer}: ended: {why}"));
         }
         _ => {}
     });
@@ -87,33 +84,33 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         let pty = server.pty_path().map(|path| path.trim_start_matches("/dev/"));
         let pty = pty.map(|name| format!(" and on dev/{name}")).unwrap_or_default();
         let port = server.port();
-        tell(&format!("{}: serving on port {port}{pty}; Ctrl-C ends it", program_name()));
+        tell(&format!("daqmeter: serving on port {port}{pty}; Ctrl-C ends it"));
     }
-    server.run().map_err(refused)?;
+    server.run().map_err(Failure::refused)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     let mut what = arguments.what.iter();
     let description = match (&arguments.bus, arguments.order.endian()) {
-        (Some(bus), _) => Description::named(bus).map_err(refused)?,
+        (Some(bus), _) => Description::named(bus).map_err(Failure::refused)?,
         (None, endian) => {
             let memory = what.next().ok_or_else(|| {
-                refused("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")
+                Failure::refused("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")
             })?;
-            let (first, last) = range(memory).map_err(refused)?;
+            let (first, last) = range(memory).map_err(Failure::refused)?;
             Description::memory(first, last, arguments.device, endian.unwrap_or(Endian::Big))
         }
     };
-    let passive = what.next().map(|text| address(text)).transpose().map_err(refused)?;
+    let passive = what.next().map(|text| address(text)).transpose().map_err(Failure::refused)?;
     if what.next().is_some() {
-        return Err(refused("--bus is served instead of memory: leave FIRST-LAST out"));
+        return Err(Failure::refused("--bus is served instead of memory: leave FIRST-LAST out"));
     }
     let slave = Slave {
         address: arguments.address,
         data: arguments.data,
         log: arguments.verbose,
-        ..Slave::new(description.build().map_err(refused)?)
+        ..Slave::new(description.build().map_err(Failure::refused)?)
     };
     let mut options = ServerOptions {
         port: arguments.port,
@@ -125,8 +122,7 @@ fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     if !arguments.bind.is_empty() {
         options.bind.clone_from(&arguments.bind);
     }
-    options.banner_after = options.banner_after.filter(|_| !arguments.no_banner);
-    EbServer::bind(slave, options).map_err(refused)
+    EbServer::bind(slave, options).map_err(Failure::refused)
 }
 
 fn access_text(access: &Access) -> String {
@@ -147,19 +143,19 @@ pub(crate) struct TunnelArguments {
 }
 
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
-    let server = TunnelServer::bind(arguments.port).map_err(refused)?;
+    let server = TunnelServer::bind(arguments.port).map_err(Failure::refused)?;
     let quiet = arguments.quiet;
     if !quiet {
-        let port = server.port().map_err(refused)?;
-        tell(&format!("{}: tunnel on TCP port {port}; Ctrl-C ends it", program_name()));
+        let port = server.port().map_err(Failure::refused)?;
+        tell(&format!("daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"));
     }
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
     let ended = move |peer: SocketAddr, result: Result<(), EbError>| {
         if let (Err(error), false) = (result, quiet) {
-            tell(&format!("{}: {peer}: {error}", program_name()));
+            tell(&format!("daqmeter: {peer}: {error}"));
         }
     };
-    server.run(ended).map_err(refused)?;
+    server.run(ended).map_err(Failure::refused)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
-//! The tools that ask: ls, find, read, write, get, put, discover.
+//! The tools that ask: ls, read, write, discover.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use daqmeter_record::file::replace;
 use daqmeter_wire::etherbone::cycle::StatusCheck;
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
-use super::{Order, address, listing, number, place, refused, span, widths};
+use super::{Order, address, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
-use crate::output::{Failure, emit, program_name, tell};
+use crate::output::{Failure, emit, tell};
 
 /// The slave, and the options that all C tools share.
 #[derive(Debug, Clone, Args)]
@@ -39,7 +39,7 @@ struct Slave {
     /// Speak the dialect of LiteX
     #[arg(long, help_heading = "Conversation")]
     litex: bool,
-    /// Tell what is done, on stderr
+    /// Report on stderr what is done
     #[arg(short = 'v', help_heading = "Output")]
     verbose: bool,
     /// No warnings
@@ -48,18 +48,16 @@ struct Slave {
 }
 
 impl Slave {
-    fn open(&self, window_cycles: Option<usize>) -> Result<Client, Failure> {
-        let default = ClientOptions::default();
+    fn open(&self) -> Result<Client, Failure> {
         let options = ClientOptions {
             address: self.address,
             data: self.data,
             probes: self.probes,
             timeout: self.timeout,
             dialect: if self.litex { EbDialect::Litex } else { EbDialect::Gsi },
-            window_cycles: window_cycles.unwrap_or(default.window_cycles),
-            ..default
+            ..ClientOptions::default()
         };
-        let client = Client::open(&self.slave, &options).map_err(refused)?;
+        let client = Client::open(&self.slave, &options).map_err(Failure::refused)?;
         if self.verbose {
             let (address, data) = (client.layout().address.bits(), client.layout().data.bits());
             let slave = &self.slave;
@@ -70,22 +68,107 @@ impl Slave {
 
     fn warn(&self, line: &str) {
         if !self.quiet {
-            tell(&format!("{}: warning: {line}", program_name()));
+            tell(&format!("daqmeter: warning: {line}"));
         }
+    }
+}
+
+/// Options of reads and writes.
+#[derive(Debug, Args)]
+struct Access {
+    #[command(flatten)]
+    slave: Slave,
+    #[command(flatten)]
+    order: Order,
+    /// Do not ask SDB for the device
+    #[arg(short = 'p')]
+    plain: bool,
+    /// Do not ask the slave for errors
+    #[arg(short = 's')]
+    silent: bool,
+    /// Config registers instead of the bus
+    #[arg(short = 'c')]
+    config: bool,
+    /// Neither split nor widen the access
+    #[arg(short = 'f')]
+    exact: bool,
+}
+
+/// Read a register, or with --output a range of bytes.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter eb read emu/gige 0x101018/4\n  18abf3c0\n  $ daqmeter eb read emu/gige 0x10000/65536 -o ram.bin"
+)]
+pub(crate) struct ReadArguments {
+    #[command(flatten)]
+    access: Access,
+    /// Address and size in bytes: 0x101018/4
+    #[arg(value_name = "ADDRESS/SIZE", value_parser = span)]
+    span: (u64, u64),
+    /// File for the bytes of the range
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<Replaced>,
+}
+
+/// Write a register, or with --from a range of bytes.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter eb write udp/localhost 0x10000/4 0x11223344\n  $ daqmeter eb write udp/localhost 0x10000 --from ram.bin"
+)]
+pub(crate) struct WriteArguments {
+    #[command(flatten)]
+    access: Access,
+    /// Address and size in bytes: 0x101018/4; of a file the address alone
+    #[arg(value_name = "ADDRESS[/SIZE]")]
+    place: String,
+    /// Value of the register
+    #[arg(value_parser = number, required_unless_present = "from")]
+    value: Option<u64>,
+    /// File of the bytes to write
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    from: Option<PathBuf>,
+}
+
+impl Access {
+    fn open(&self, (at, bytes): (u64, u64)) -> Result<(Client, Words), Failure> {
+        let mut client = self.slave.open()?;
+        let reach = match self.config {
+            true => Reach::config(&client),
+            false => self.reach(&mut client, at)?,
+        };
+        let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
+        let reach = Reach { check, ..reach };
+        let words = Words::of(&client, reach, at, bytes).map_err(Failure::refused)?;
+        Ok((client, words))
+    }
+
+    /// Opens the access to one register, and warns if it takes more than one access of its size.
+    fn open_register(&self, at: u64, size: Width) -> Result<(Client, Words), Failure> {
+        let (client, words) = self.open((at, size.bytes() as u64))?;
+        if let Some(detour) = words.detour().filter(|_| !self.config) {
+            let bits = size.bits();
+            if self.exact {
+                return Err(Failure::refused(format!(
+                    "an access of {bits} bits would have to be {detour} (-f forbids it)"
+                )));
+            }
+            self.slave.warn(&format!("the access is {detour}"));
+        }
+        Ok((client, words))
     }
 
     /// Asks SDB for the device, unless it is plain; a forced byte order counts.
-    fn reach(&self, client: &mut Client, how: How, at: u64) -> Result<Reach, Failure> {
-        let forced = how.order.endian();
-        if how.plain || self.litex {
+    fn reach(&self, client: &mut Client, at: u64) -> Result<Reach, Failure> {
+        let forced = self.order.endian();
+        if self.plain || self.slave.litex {
             return Ok(Reach::unknown(forced));
         }
-        let found = Reach::of(client, at).map_err(refused)?;
+        let found = Reach::of(client, at).map_err(Failure::refused)?;
         if let (Some(found), Some(forced)) = (found.endian, forced)
             && found != forced
         {
             let (is, accessed) = (endian_name(found), endian_name(forced));
-            self.warn(&format!("the device is {is}, it is accessed as {accessed}"));
+            self.slave.warn(&format!("the device is {is}, it is accessed as {accessed}"));
         }
         Ok(Reach { endian: forced.or(found.endian), ..found })
     }
@@ -98,115 +181,94 @@ fn endian_name(endian: Endian) -> &'static str {
     }
 }
 
-#[derive(Debug, Clone, Copy, Args)]
-struct How {
-    #[command(flatten)]
-    order: Order,
-    /// Do not ask SDB for the device
-    #[arg(short = 'p')]
-    plain: bool,
+/// Fails if the bus refused an access.
+fn judge(transfer: &Transfer, doing: &str) -> Result<(), Failure> {
+    transfer.first_failed.map_or(Ok(()), |first| {
+        Err(Failure::tool(format!(
+            "the bus reports {} error(s) while {doing}, the first at {first:#x}",
+            transfer.failed
+        )))
+    })
 }
 
-/// Read a register.
-#[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter eb read emu/gige 0x101018/4\n  18abf3c0")]
-pub(crate) struct ReadArguments {
-    #[command(flatten)]
-    slave: Slave,
-    /// Address and size in bytes: 0x101018/4
-    #[arg(value_name = "ADDRESS/SIZE", value_parser = place)]
-    place: (u64, Width),
-    #[command(flatten)]
-    how: How,
-    /// Do not ask the slave for errors
-    #[arg(short = 's')]
-    silent: bool,
-    /// Config registers instead of the bus
-    #[arg(short = 'c')]
-    config: bool,
-    /// Neither split nor widen the access
-    #[arg(short = 'f')]
-    exact: bool,
-}
-
-/// Write a register.
-#[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter eb write udp/localhost 0x10000/4 0x11223344")]
-pub(crate) struct WriteArguments {
-    #[command(flatten)]
-    read: ReadArguments,
-    /// Value
-    #[arg(value_parser = number)]
-    value: u64,
-}
-
-impl ReadArguments {
-    fn open(&self) -> Result<(Client, Words), Failure> {
-        let (at, size) = self.place;
-        let mut client = self.slave.open(None)?;
-        let reach = match self.config {
-            true => Reach::config(&client),
-            false => self.slave.reach(&mut client, self.how, at)?,
-        };
-        let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
-        let reach = Reach { check, ..reach };
-        let words = Words::of(&client, reach, at, size.bytes() as u64).map_err(refused)?;
-        if let Some(detour) = words.detour().filter(|_| !self.config) {
-            let bits = size.bits();
-            if self.exact {
-                return Err(refused(format!(
-                    "an access of {bits} bits would have to be {detour} (-f forbids it)"
-                )));
-            }
-            self.slave.warn(&format!("the access is {detour}"));
-        }
-        Ok((client, words))
-    }
-
-    fn judge(&self, transfer: &Transfer, doing: &str) -> Result<(), Failure> {
-        let (at, bytes) = (self.place.0, self.place.1.bytes());
-        match transfer.failed {
-            0 => Ok(()),
-            _ => Err(Failure::tool(format!(
-                "wishbone segfault {doing} {at:#x}/{bytes}: the bus reports an error"
-            ))),
-        }
-    }
+fn width(bytes: u64) -> Result<Width, Failure> {
+    Width::of_bytes(bytes).ok_or_else(|| {
+        Failure::refused(format!(
+            "{bytes} bytes are no register, which has 1, 2, 4 or 8: name a file with --output"
+        ))
+    })
 }
 
 pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
-    let (mut client, words) = arguments.open()?;
-    let (value, transfer) = words.value(&mut client).map_err(refused)?;
-    arguments.judge(&transfer, "reading")?;
-    emit(&format!("{value:0width$x}\n", width = 2 * arguments.place.1.bytes()))
-}
-
-pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
-    let (size, value) = (arguments.read.place.1, arguments.value);
-    if value & !size.mask() != 0 {
-        return Err(refused(format!("value {value:#x} does not fit {} bytes", size.bytes())));
-    }
-    let (mut client, words) = arguments.read.open()?;
-    let transfer = words.set_value(&mut client, value).map_err(refused)?;
-    arguments.read.judge(&transfer, "writing")?;
+    let ReadArguments { access, span, output } = arguments;
+    let Some(file) = output else {
+        let size = width(span.1)?;
+        let (mut client, words) = access.open_register(span.0, size)?;
+        let (value, transfer) = words.value(&mut client).map_err(Failure::refused)?;
+        judge(&transfer, "reading")?;
+        return emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()));
+    };
+    let (mut client, words) = access.open(*span)?;
+    let (data, transfer) = words.read(&mut client).map_err(Failure::refused)?;
+    judge(&transfer, "reading")?;
+    replace(file, &data)
+        .map_err(|error| Failure::refused(format!("cannot write {}: {error}", file.display())))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// List what the self-describing bus describes.
+pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
+    let WriteArguments { access, place, value, from } = arguments;
+    let transfer = if let Some(file) = from {
+        let data = File::open(file).and_then(|file| bounded(file, MAX_BYTES)).map_err(|error| {
+            Failure::refused(format!("cannot read {}: {error}", file.display()))
+        })?;
+        let at = number(place).map_err(Failure::refused)?;
+        let (mut client, words) = access.open((at, data.len() as u64))?;
+        words.write(&mut client, &data)
+    } else {
+        let (at, bytes) = span(place).map_err(Failure::refused)?;
+        let (size, value) = (width(bytes)?, value.unwrap_or_default());
+        if value & !size.mask() != 0 {
+            let why = format!("value {value:#x} does not fit {bytes} bytes");
+            return Err(Failure::refused(why));
+        }
+        let (mut client, words) = access.open_register(at, size)?;
+        words.set_value(&mut client, value)
+    };
+    judge(&transfer.map_err(Failure::refused)?, "writing")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// List what the self-describing bus describes, or find a device.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter eb ls emu/gige")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter eb ls emu/gige\n  $ daqmeter eb ls emu/gige --find 0x651:0xb2afc251\n  0x101000"
+)]
 pub(crate) struct LsArguments {
     #[command(flatten)]
     slave: Slave,
     /// Do not follow bridges
     #[arg(short = 'n')]
     flat: bool,
+    /// Print only the base addresses of this device
+    #[arg(long, value_name = "VENDOR:DEVICE", value_parser = device)]
+    find: Option<(u64, u32)>,
 }
 
 pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
-    let mut client = arguments.slave.open(None)?;
-    let scan = scan::scan(&mut client, !arguments.flat).map_err(refused)?;
-    let done = emit(&if arguments.slave.verbose {
+    let LsArguments { slave, flat, find } = arguments;
+    let mut client = slave.open()?;
+    let scan = scan::scan(&mut client, !flat).map_err(Failure::refused)?;
+    if let Some((vendor, device)) = find {
+        scan.unread.iter().for_each(|line| slave.warn(line));
+        let found = scan.devices((*vendor, *device)).into_iter().filter_map(|found| found.first);
+        let lines: String = found.map(|first| format!("{first:#x}\n")).collect();
+        return match lines.is_empty() {
+            false => emit(&lines),
+            true => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
+        };
+    }
+    let done = emit(&if slave.verbose {
         scan.found.iter().map(listing::details).collect::<String>()
     } else {
         let rows = scan.found.iter().filter(|found| !found.is_head).map(listing::row);
@@ -214,135 +276,6 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
         std::iter::once(head.to_owned()).chain(rows).collect()
     })?;
     if scan.unread.is_empty() { Ok(done) } else { Err(Failure::tool(scan.unread.join("; "))) }
-}
-
-/// Find devices by vendor and device id.
-#[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter eb find emu/gige 0x651 0xb2afc251\n  0x101000"
-)]
-pub(crate) struct FindArguments {
-    #[command(flatten)]
-    slave: Slave,
-    /// Vendor id
-    #[arg(value_parser = number)]
-    vendor: u64,
-    /// Device id
-    #[arg(value_parser = number)]
-    device: u64,
-    /// Only the one with this index, from 0
-    #[arg(short = 'n', value_name = "INDEX")]
-    index: Option<usize>,
-}
-
-pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
-    let FindArguments { vendor, device, index, .. } = arguments;
-    let id = u32::try_from(*device)
-        .map_err(|_| refused(format!("device id {device:#x} has more than 32 bits")))?;
-    let mut client = arguments.slave.open(None)?;
-    let scan = scan::scan(&mut client, true).map_err(refused)?;
-    for line in &scan.unread {
-        arguments.slave.warn(line);
-    }
-    let found: Vec<u64> =
-        scan.devices((*vendor, id)).iter().filter_map(|found| found.first).collect();
-    let chosen = |at: &usize| index.is_none_or(|index| index == *at);
-    let lines: String =
-        (0..found.len()).filter(chosen).map(|at| format!("{:#x}\n", found[at])).collect();
-    match (lines.is_empty(), index, found.len()) {
-        (false, ..) => emit(&lines),
-        (true, Some(index), count @ 1..) => {
-            Err(Failure::tool(format!("there are {count}, none with index {index}")))
-        }
-        _ => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
-    }
-}
-
-/// Read a range of bytes into a file.
-#[derive(Debug, Args)]
-pub(crate) struct GetArguments {
-    #[command(flatten)]
-    slave: Slave,
-    /// Address and length in bytes
-    #[arg(value_name = "ADDRESS/LENGTH", value_parser = span)]
-    span: (u64, u64),
-    /// File; - is stdout
-    #[arg(value_parser = Replaced::or_stdout)]
-    file: Replaced,
-    #[command(flatten)]
-    transfer: TransferOptions,
-}
-
-/// Write a file to a range of bytes.
-#[derive(Debug, Args)]
-pub(crate) struct PutArguments {
-    #[command(flatten)]
-    slave: Slave,
-    /// Address
-    #[arg(value_name = "ADDRESS", value_parser = number)]
-    at: u64,
-    /// File; - is stdin
-    file: PathBuf,
-    #[command(flatten)]
-    transfer: TransferOptions,
-}
-
-#[derive(Debug, Args)]
-struct TransferOptions {
-    #[command(flatten)]
-    how: How,
-    /// Go on after bus errors
-    #[arg(short = 'f')]
-    ignore_errors: bool,
-    /// Cycles on their way at once [default: what the transport holds]
-    #[arg(short = 'c', value_name = "N")]
-    cycles: Option<usize>,
-}
-
-impl TransferOptions {
-    fn open(&self, slave: &Slave, (at, bytes): (u64, u64)) -> Result<(Client, Words), Failure> {
-        let mut client = slave.open(self.cycles)?;
-        let reach = slave.reach(&mut client, self.how, at)?;
-        let words = Words::of(&client, reach, at, bytes).map_err(refused)?;
-        Ok((client, words))
-    }
-
-    fn judge(&self, transfer: &Transfer, doing: &str) -> Result<(), Failure> {
-        match transfer.first_failed {
-            Some(first) if !self.ignore_errors => Err(Failure::tool(format!(
-                "{} accesses failed on the bus while {doing}, the first at {first:#x} (-f goes on)",
-                transfer.failed
-            ))),
-            _ => Ok(()),
-        }
-    }
-}
-
-pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
-    let (mut client, words) = arguments.transfer.open(&arguments.slave, arguments.span)?;
-    let (data, transfer) = words.read(&mut client).map_err(refused)?;
-    arguments.transfer.judge(&transfer, "reading")?;
-    let written = match arguments.file.as_os_str() == "-" {
-        true => io::stdout().write_all(&data),
-        false => replace(&arguments.file, &data),
-    };
-    let shown = arguments.file.display();
-    written.map_err(|error| refused(format!("cannot write {shown}: {error}")))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
-    let shown = arguments.file.display();
-    let data = match arguments.file.as_os_str() == "-" {
-        true => bounded(io::stdin(), MAX_BYTES),
-        false => File::open(&arguments.file).and_then(|file| bounded(file, MAX_BYTES)),
-    };
-    let data = data.map_err(|error| refused(format!("cannot read {shown}: {error}")))?;
-    let span = (arguments.at, data.len() as u64);
-    let (mut client, words) = arguments.transfer.open(&arguments.slave, span)?;
-    let transfer = words.write(&mut client, &data).map_err(refused)?;
-    arguments.transfer.judge(&transfer, "writing")?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads an input of at most `max_bytes`, since one without an end must not fill the memory.
@@ -362,7 +295,7 @@ pub(crate) struct DiscoverArguments {
     /// Broadcast address: udp/192.168.1.255
     #[arg(value_parser = address)]
     broadcast: Address,
-    /// End after so long without an answer
+    /// Time without an answer that ends the search
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     quiet: Duration,
 }
@@ -370,11 +303,11 @@ pub(crate) struct DiscoverArguments {
 pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failure> {
     let DiscoverArguments { broadcast, quiet } = arguments;
     let Address::Udp(host) = broadcast else {
-        return Err(refused(format!(
+        return Err(Failure::refused(format!(
             "{broadcast} is not a UDP address; probes go by udp/<broadcast>"
         )));
     };
-    let found = finding::discover(host, *quiet).map_err(refused)?;
+    let found = finding::discover(host, *quiet).map_err(Failure::refused)?;
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());

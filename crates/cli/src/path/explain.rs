@@ -15,8 +15,8 @@ use daqmeter_report::table::numbers_from;
 use daqmeter_report::{answers_text, paths};
 use daqmeter_sys::host::Files;
 
-use super::run::{PROBE, checked, loaded, probe_quietly, request, run_of};
-use crate::arguments::{budget, duration};
+use super::run::{PROBE, checked, loaded, probe_quietly, run_of};
+use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::output::Failure;
 
@@ -24,10 +24,10 @@ use crate::output::Failure;
 /// gains.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, links, what lies between the ends of a\n\
-socket. Runs with 20 % of work added to one part say what the whole follows: its slope is 1 for the limit and 0 for a part\n\
-with time to spare. Runs with eight times as many buffers say whether parts wait for one another. The resource that\n\
-explains the slopes best is named; rounds go on until that is certain or the budget ends. \"No single one\" and \"cannot\n\
+    after_long_help = "Runs at full speed show the use of each resource: threads, CPUs, links, sockets. Runs with 20 % of work added to one\n\
+part give its slope: 1 for the limit and 0 for a part with time to spare. Runs with eight times as many buffers show\n\
+waits between parts. The resource that explains the slopes best is named; rounds go on until that is certain or the\n\
+budget ends. \"No single one\" and \"cannot\n\
 tell\" are answers. The gain is predicted from what a block needs of everything else.\n\n\
 Each thread gets a core of its own where there are as many, the busiest ones fast cores, unless the file or --pin chooses.\n\
 A change is tried with `daqmeter ab`, such as `ab 'path run P' 'path run P --set block=128KiB'`.\n\n\
@@ -37,10 +37,7 @@ pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
     #[arg(value_name = "PATH")]
     path: String,
-    /// Time of one run
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms")]
-    time: Duration,
-    /// Time in which the limit is to be found; four rounds over all parts are run in any case
+    /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     budget: Duration,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
@@ -52,23 +49,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.set)?;
-    let mut request =
-        PathRequest { unpaced: true, ..request(&path, arguments.time, &arguments.common) };
-    checked(&request)?;
     let mut bench = Bench::new(&arguments.common, 0)?;
-    let threads = run_of(&probe_quietly(&bench, &request)?)?.threads.clone();
-    let near = device_node(&path, &Files::default());
-    if let Some(cpus) = own_cores(&bench.runner.context.host, near, &threads) {
-        request.cpus = cpus;
-    }
-    let begin = Instant::now();
-    let explained = explain(
-        |load| seen(&bench.probe(&load.of(request.clone(), &path), PROBE, &[])?),
-        &path.parts(),
-        |_| begin.elapsed() < arguments.budget,
-    )?;
-    let record = proved(&bench, &request, "path/explain", &explained)?;
-    bench.recorder.take(record)?;
+    let search = Search { path: &path, cpus: arguments.common.pins(), within: arguments.budget };
+    let explained = search.prove(&mut bench, "path/explain", true)?;
+    let explained = explained.ok_or_else(|| Failure::refused("nothing was measured"))?;
     bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
         let tables = tables(&explained, path.block_bytes as f64);
@@ -89,44 +73,70 @@ fn own_cores(host: &Host, near: Option<u32>, threads: &[PathThread]) -> Option<V
     if is_chosen { None } else { placement::own_cores(host, near, &busy_ns) }
 }
 
+/// Time of the first run, which measures the effort of a run. The ring of a card is soon full.
+const FIRST_TIME: Duration = Duration::from_millis(50);
 const MIN_TIME: Duration = Duration::from_millis(5);
 const MAX_TIME: Duration = Duration::from_millis(200);
 /// Multiple of the fewest rounds that the time of one run allows.
 const MORE_ROUNDS: usize = 2;
 
-/// Finds the limit of a path in about the given time, and keeps one run of it with the answer.
-/// Returns false if the time is too short for the fewest runs.
-pub(crate) fn prove(
-    bench: &mut Bench,
-    name: &str,
-    within: Duration,
-    study: &str,
-) -> Result<bool, Failure> {
-    let path = Path::load(name).map_err(Failure::refused)?;
-    let request = |time: Duration| PathRequest {
-        unpaced: true,
-        ..PathRequest::new(&path, time.as_secs_f64())
-    };
-    let parts = path.parts();
-    let begin = Instant::now();
-    // Its remaining time is that of a run: threads are made, memory is touched.
-    probe_quietly(bench, &request(MIN_TIME))?;
-    let beside = begin.elapsed().saturating_sub(MIN_TIME);
-    let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 2);
-    let left = within.saturating_sub(begin.elapsed());
-    let each = (left / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
-    if each < MIN_TIME {
-        return Ok(false);
+/// Search for the limit of a path.
+pub(crate) struct Search<'a> {
+    pub(crate) path: &'a Path,
+    /// CPUs that the user chose.
+    pub(crate) cpus: Vec<u32>,
+    pub(crate) within: Duration,
+}
+
+impl Search<'_> {
+    /// Finds the limit in about the given time, and records one run with the answer. A search that
+    /// the user asked for records all runs, and makes the fewest in any case; another returns `None`
+    /// if the time is too short for them.
+    pub(crate) fn prove(
+        &self,
+        bench: &mut Bench,
+        study: &str,
+        is_asked: bool,
+    ) -> Result<Option<Explanation>, Failure> {
+        let (begin, parts) = (Instant::now(), self.path.parts());
+        let first = PathRequest {
+            unpaced: true,
+            cpus: self.cpus.clone(),
+            ..PathRequest::new(self.path, FIRST_TIME.as_secs_f64())
+        };
+        checked(&first)?;
+        let record = probe_quietly(bench, &first)?;
+        let near = device_node(self.path, &Files::default());
+        let own = own_cores(&bench.runner.context.host, near, &run_of(&record)?.threads);
+        // Threads are made and memory is touched in each run.
+        let beside = begin.elapsed().saturating_sub(FIRST_TIME);
+        let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 2);
+        let left = self.within.saturating_sub(begin.elapsed());
+        let each = (left / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
+        if each < MIN_TIME && !is_asked {
+            return Ok(None);
+        }
+        let min = if is_asked { 2 * MIN_TIME } else { MIN_TIME };
+        let request = PathRequest {
+            cpus: own.unwrap_or_else(|| self.cpus.clone()),
+            seconds: each.clamp(min, MAX_TIME).as_secs_f64(),
+            ..first
+        };
+        let explained = explain(
+            |load| {
+                let request = load.of(request.clone(), self.path);
+                seen(&match is_asked {
+                    true => bench.probe(&request, PROBE, &[])?,
+                    false => probe_quietly(bench, &request)?,
+                })
+            },
+            &parts,
+            |_| begin.elapsed() < self.within,
+        )?;
+        let record = proved(bench, &request, study, &explained)?;
+        bench.recorder.take(record)?;
+        Ok(Some(explained))
     }
-    let request = request(each.min(MAX_TIME));
-    let explained = explain(
-        |load| seen(&probe_quietly(bench, &load.of(request.clone(), &path))?),
-        &parts,
-        |_| begin.elapsed() < within,
-    )?;
-    let record = proved(bench, &request, study, &explained)?;
-    bench.recorder.take(record)?;
-    Ok(true)
 }
 
 /// Runs the path once more, for a record with the answer.

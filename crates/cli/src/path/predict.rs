@@ -1,24 +1,32 @@
-//! `daqmeter path predict`: paths on a host that was calibrated; nothing is measured.
+//! `daqmeter path predict`: paths on a host that was calibrated, and the calibration.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{Request, text_file_up_to};
+use daqmeter_campaign::Runner;
+use daqmeter_campaign::calibrate::calibrate;
+use daqmeter_harness::{Context, Request, text_file_up_to};
 use daqmeter_path::PathRequest;
 use daqmeter_path::predict::{HostProfile, predict};
+use daqmeter_record::units::significant;
 use daqmeter_record::{EngineInfo, Role};
 use daqmeter_report::predictions_text;
 
 use super::run::loaded;
-use crate::measure::context;
-use crate::output::{Failure, tell};
+use crate::context::context;
+use crate::interrupt;
+use crate::named::Replaced;
+use crate::output::{Failure, tell, write_file};
 use crate::recorder::{Recorder, Recording};
 
-pub(super) const PROFILE: &str = "host-profile.json";
+const PROFILE: &str = "host-profile.json";
 /// Largest profile; a thousand held-back runs are below a megabyte.
 const MAX_PROFILE_BYTES: u64 = 16 << 20;
+/// Time of all runs of a calibration: its intervals hardly become smaller after a minute.
+const CALIBRATION: Duration = Duration::from_secs(55);
 /// Seconds of a run in the record of a prediction, which does not depend on it: those of `path
 /// run`.
 const RUN_S: f64 = 3.0;
@@ -26,15 +34,18 @@ const RUN_S: f64 = 3.0;
 /// Predict paths on a host that was calibrated: largest rate, limit, CPUs, latency, loss.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Each number has an interval that holds the measured one with 90 %, for paths like those that the\ncalibration held back, while the host is as it was then. What was not calibrated is refused: devices,\nprograms, kinds of work and sizes that the profile does not have.\n\nExample:\n\n  $ daqmeter path calibrate\n  $ daqmeter path predict pattern --set stage.1.threads=2 --records both.jsonl\n  $ daqmeter path run pattern --set stage.1.threads=2 --records both.jsonl\n  $ daqmeter report both.jsonl"
+    after_long_help = "Each number has an interval that holds the measured one with 90 %, for paths like those that the\ncalibration held back, while the host is as it was then. Devices, programs, kinds of work and sizes\nthat were not calibrated are refused. A profile holds the CPU time of a block for each kind of work\nand size, and four fitted numbers for hand-overs, waits and shared CPUs. Calibrate while the host\ndoes what it usually does.\n\nExample:\n\n  $ daqmeter path predict --calibrate\n  $ daqmeter path predict pattern --set stage.1.threads=2 --records both.jsonl\n  $ daqmeter path run pattern --set stage.1.threads=2 --records both.jsonl\n  $ daqmeter report both.jsonl"
 )]
 pub(crate) struct Arguments {
     /// Paths: those that ship, or TOML files
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "calibrate")]
     paths: Vec<String>,
+    /// Measure the profile of this host first, by short paths, in a minute, and write it
+    #[arg(long)]
+    calibrate: bool,
     /// Profile of the host [default: that of this host in host-profile.json]
     #[arg(long, value_name = "FILE.json")]
-    host: Option<PathBuf>,
+    host: Option<Replaced>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
@@ -43,8 +54,15 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let profile = profile(arguments.host.as_deref())?;
-    let context = arguments.recording.context();
+    let context = context();
+    if arguments.calibrate {
+        let file = arguments.host.clone().unwrap_or_else(|| Replaced::at(PROFILE));
+        measure(&context, &file)?;
+        if arguments.paths.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let profile = profile(&context, arguments.host.as_deref())?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     for name in &arguments.paths {
         let path = loaded(name, &arguments.set)?;
@@ -69,16 +87,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Measures the profile of this host, and writes it.
+fn measure(context: &Context, file: &Replaced) -> Result<(), Failure> {
+    let mut runner = Runner::new(context.clone());
+    runner.stop = interrupt::stop_flag();
+    let profile = calibrate(&runner, CALIBRATION, &mut |step| tell(&format!("{step} ...")));
+    if runner.stop.is_set() {
+        return Err(Failure::interrupted());
+    }
+    let profile = profile.map_err(Failure::tool)?;
+    write_file(file, &profile.text())?;
+    let free = profile.held_back.iter().filter(|path| path.rate_hz.is_none());
+    let off = free.map(|path| (path.rate.measured / path.rate.predicted).ln().abs() * 100.0);
+    let off: Vec<f64> = off.collect();
+    tell(&format!(
+        "{}: {} runs in {} s; largest rate of {} held-back paths: {} % off in the median, of the fitted ones {} %",
+        file.display(),
+        profile.runs,
+        significant(profile.seconds, 3),
+        off.len(),
+        significant(daqmeter_stats::median(&off), 2),
+        significant(profile.fit_error * 100.0, 2)
+    ));
+    Ok(())
+}
+
 /// Reads the named profile, or that of this host. Another host's profile is used only by name, with
 /// a note.
-fn profile(named: Option<&Path>) -> Result<HostProfile, Failure> {
+fn profile(context: &Context, named: Option<&Path>) -> Result<HostProfile, Failure> {
     let file = named.unwrap_or(Path::new(PROFILE));
     let wrong =
         |problem: String| Failure::refused(format!("profile {}: {problem}", file.display()));
-    let text = text_file_up_to(file, MAX_PROFILE_BYTES)
-        .map_err(|error| wrong(format!("{error}; measure one with daqmeter path calibrate")))?;
+    let text = text_file_up_to(file, MAX_PROFILE_BYTES).map_err(|error| {
+        wrong(format!("{error}; measure one with daqmeter path predict --calibrate"))
+    })?;
     let profile = HostProfile::parse(&text).map_err(|error| wrong(error.to_string()))?;
-    let (here, there) = (context().host, &profile.host);
+    let (here, there) = (&context.host, &profile.host);
     let is_other = there.cpu_model != here.cpu_model || there.allowed_cpus != here.allowed_cpus;
     let other = format!("is of another host ({})", there.cpu_model);
     match (is_other, named) {

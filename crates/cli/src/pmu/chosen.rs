@@ -34,16 +34,17 @@ pub(crate) struct Wanted {
 /// Source of the map of the mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Place {
-    /// Map of the mesh: of pmu map --json, the driver's map, or a description (.toml)
+    /// Map of the mesh: of pmu list --mesh --json, the driver's map, or a description (.toml)
     #[arg(long, value_name = "FILE", help_heading = "Mesh")]
     pub(crate) map: Vec<PathBuf>,
-    /// A mesh that is not there, with counts of its own: n1sdp, cmn650, cmn700, s3
+    /// Emulated mesh with counts of its own: n1sdp, cmn650, cmn700, s3
     #[arg(long, value_name = "MESH", help_heading = "Mesh", conflicts_with = "map")]
     pub(crate) emulated: Option<String>,
 }
 
-/// Longest text of a map or of perf's output, in bytes: perf writes about 70 for each count.
-const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// Longest text of a map, of perf's output, or of records, in bytes: perf writes about 70 for each
+/// count.
+const MAX_TEXT_BYTES: u64 = 256 << 20;
 
 /// Reads a file, or stdin for `-`.
 pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
@@ -94,7 +95,7 @@ impl Observed {
             .map_err(|error| Failure::refused(format!("--observe {text}: {error}")))?;
         if interval < Duration::from_millis(1) {
             return Err(Failure::refused(format!(
-                "--observe {text}: 1ms at least lie between two looks"
+                "--observe {text}: an interval is 1ms or longer"
             )));
         }
         let is_group = !what.contains(['/', ':', '{', ',']) && MetricGroup::find(what).is_ok();

@@ -1,6 +1,5 @@
 //! `daqmeter pmu list`.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,27 +8,34 @@ use daqmeter_pmu::groups::{Metric, SHIPPED_GROUPS};
 use daqmeter_pmu::sysfs::{Alias, tracepoints};
 use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{CountedHost, MetricGroup, Pmu, discover};
+use daqmeter_record::Mesh;
+use daqmeter_report::pmu::map;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
 use super::chosen::Place;
-use crate::output::{Failure, emit};
+use crate::output::{Failure, emit, json_lines};
 
-/// List PMUs; with --events their events, with --groups the groups that ship.
+/// List PMUs; with --events their events, with --groups the groups that ship, with --mesh the mesh.
 ///
 /// Everything is read from sysfs, so that events are shown that perf's own listing leaves out or
-/// calls by other names.
+/// calls by other names. The mesh is read from the driver's map in debugfs (root), or from --map.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter pmu list --events arm_cmn_0/hnf")]
+#[command(
+    after_long_help = "Examples:\n\n  $ daqmeter pmu list --events arm_cmn_0/hnf\n  $ daqmeter pmu list --mesh --json > lab7.json   # for --map on hosts without root"
+)]
 pub(crate) struct Arguments {
     /// Only what holds this text: a PMU, an event, arm_cmn_0/hnf
     filter: Option<String>,
     /// Events of PMUs, tracepoints, counters of the system
     #[arg(short, long)]
     events: bool,
-    /// Groups, what they compute and whether this host has them
+    /// Groups, their rates, and whether this host has them
     #[arg(short, long)]
     groups: bool,
+    /// Drawing of each mesh: crosspoints, ports, NodeIDs, controllers; with --json a line for --map
+    #[arg(long, conflicts_with_all = ["events", "groups"])]
+    mesh: bool,
     /// Lines of JSON
     #[arg(long)]
     json: bool,
@@ -41,11 +47,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let host = arguments.place.host()?;
     let filter = arguments.filter.as_deref().unwrap_or("");
     let pmus: Vec<&Pmu> = host.pmus.iter().filter(|pmu| pmu.name.contains(filter)).collect();
-    let text = if arguments.groups {
+    let text = if arguments.mesh {
+        meshes(&host, arguments.json)?
+    } else if arguments.groups {
         groups(&host.offline())
     } else if arguments.json {
-        let line = |pmu: &&Pmu| serde_json::to_string(pmu).unwrap_or_default() + "\n";
-        pmus.iter().map(line).collect()
+        json_lines(&pmus)?
     } else if arguments.events || pmus.is_empty() && !filter.is_empty() {
         events(&host, filter)
     } else {
@@ -55,6 +62,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::refused(format!("nothing here holds `{filter}`")));
     }
     emit(&text)
+}
+
+fn meshes(host: &CountedHost, is_json: bool) -> Result<String, Failure> {
+    if host.meshes.is_empty() {
+        return Err(Failure::refused(
+            "no map of a mesh: run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug) on a host with arm_cmn, or give --map FILE or --emulated n1sdp",
+        ));
+    }
+    if is_json {
+        return json_lines(&host.meshes);
+    }
+    let text = |mesh: &Mesh| format!("{}\n{}", map::grid(mesh, None), map::node_table(mesh));
+    Ok(host.meshes.iter().map(text).collect::<Vec<_>>().join("\n"))
 }
 
 fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
@@ -76,30 +96,15 @@ fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
     let headings =
         ["PMU", "type", "events", "CPUs", "turn [ms]", "identifier", "registers", "fields"];
     let mut out = plain(&headings, pmus.iter().map(row));
-    for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn") {
-        let mut counts = BTreeMap::new();
-        for alias in &pmu.events {
-            *counts.entry(alias.name.split('_').next().unwrap_or("")).or_insert(0_u32) += 1;
-        }
-        let counts: Vec<String> =
-            counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        out.push_str(&format!("{}, events by node type: {}\n", pmu.name, counts.join(", ")));
-    }
     if !host.is_emulated && filter.is_empty() {
         let row = |(source, names): (&str, Vec<String>)| {
             let first = names.first().map_or("none here", String::as_str);
             vec![source.to_owned(), names.len().to_string(), first.to_owned()]
         };
         let sources = SystemCounter::all(&host.files).into_iter().map(row);
-        out.push_str(&format!(
-            "\nthe system by itself\n{}\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups\n",
-            plain(&["source", "counters", "such as"], sources),
-            tracepoints(&host.files).len(),
-            SOFTWARE.len()
-        ));
-        if !has_interconnect(&host.pmus) {
-            out.push_str("no PMU of an interconnect or a memory controller: DRAM bandwidth cannot be counted here (usual in virtual machines)\n");
-        }
+        out.push('\n');
+        out.push_str(&plain(&["counters of the system", "number", "such as"], sources));
+        out.push_str("\nevents of all: --events; groups: --groups\n");
     }
     out
 }

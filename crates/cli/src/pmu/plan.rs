@@ -1,8 +1,7 @@
-//! `daqmeter pmu plan`.
+//! `daqmeter pmu stat --plan`: shares of the time that events will get.
 
 use std::process::ExitCode;
 
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_pmu::PmuEvent;
 use daqmeter_pmu::plan::{CountPlan, Driver, plan};
@@ -11,39 +10,23 @@ use daqmeter_report::table::plain;
 use super::chosen::Wanted;
 use crate::output::{Failure, emit};
 
-/// Tell which events fit at once, what share of the time each will get, and a better order if there
-/// is one.
-///
-/// Nothing is opened. The rules are those of the kernel's scheduler and of the driver. The map of
-/// the mesh is needed: that of this host, or with --map that of any other.
-#[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu plan --emulated n1sdp --driver n1sdp -e arm_cmn/rnid_txdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=12/\n  $ daqmeter pmu plan --map lab7.json --driver 6.1 -g memory -g slc    # for another machine's mesh\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
-)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    wanted: Wanted,
-    /// Whose rules: Linux since that version (mainline: 6.18), or the N1SDP's software release
-    /// [default: this kernel for its own mesh, otherwise mainline]
-    #[arg(long, value_name = "DRIVER", value_parser = drivers())]
-    driver: Option<Driver>,
-}
-
-fn drivers() -> impl TypedValueParser<Value = Driver> {
+/// Parser of the name of a driver.
+pub(super) fn drivers() -> impl TypedValueParser<Value = Driver> {
     let named = |name: String| Driver::ALL.into_iter().find(|(_, known)| *known == name);
     PossibleValuesParser::new(Driver::ALL.map(|(_, name)| name))
         .map(move |name| named(name).map_or(Driver::Mainline, |(driver, _)| driver))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut host = arguments.wanted.place.host()?.offline();
-    host.driver = arguments.driver.unwrap_or(host.driver);
+/// Prints the plan of each mesh. Nothing is opened.
+pub(super) fn run(wanted: &Wanted, driver: Option<Driver>) -> Result<ExitCode, Failure> {
+    let mut host = wanted.place.host()?.offline();
+    host.driver = driver.unwrap_or(host.driver);
     if host.meshes.is_empty() {
         return Err(Failure::refused(
             "a plan needs the map of a mesh: root and debugfs on the machine itself, --map FILE, or --emulated n1sdp",
         ));
     }
-    let groups = arguments.wanted.choose(&host)?.set.groups;
+    let groups = wanted.choose(&host)?.set.groups;
     let mut texts = Vec::new();
     for mesh in &host.meshes {
         let is_of_mesh = |group: &&Vec<PmuEvent>| group.iter().all(|event| event.is_on(&mesh.name));
@@ -72,7 +55,7 @@ fn percent(share: f64) -> String {
 }
 
 fn text(head: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
-    let least = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let least = |shares: &[f64]| percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
     let rows = groups.iter().zip(&plan.shares).enumerate().map(|(at, (group, share))| {
         let limits = plan.binding.iter().filter(|(group, _)| *group == at);
         let limits: Vec<String> = limits.map(|(_, limit)| limit.to_string()).collect();
@@ -83,19 +66,17 @@ fn text(head: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
         vec![name(group), percent(*share), waits]
     });
     let table = plain(&["event", "share", "waits for"], rows);
-    let least_share = least(&plan.shares);
-    let mut out = match least_share >= 1.0 {
-        true => format!("{head}: everything counts all the time\n{table}"),
-        false => format!(
-            "{head}: events take turns, the least counts {} of the time\n{table}",
-            percent(least_share)
-        ),
+    let state = match plan.shares.iter().all(|share| *share >= 1.0) {
+        true => "everything counts all the time".to_owned(),
+        false => {
+            format!("events take turns, the least counts {} of the time", least(&plan.shares))
+        }
     };
+    let mut out = format!("{head}: {state}\n{table}");
     if let Some((order, shares)) = &plan.better {
-        let rows =
-            order.iter().map(|at| vec![format!("-e {}", name(&groups[*at])), percent(shares[*at])]);
-        let table = plain(&["event", "share"], rows);
-        let least = percent(least(shares));
+        let row = |at: &usize| vec![format!("-e {}", name(&groups[*at])), percent(shares[*at])];
+        let table = plain(&["event", "share"], order.iter().map(row));
+        let least = least(shares);
         out.push_str(&format!("\na better order, the least counts {least}:\n{table}"));
     }
     out

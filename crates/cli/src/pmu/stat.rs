@@ -1,7 +1,7 @@
 //! `daqmeter pmu stat`: counting in intervals.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -11,15 +11,18 @@ use clap::Args;
 use daqmeter_harness::{Tally, Watched, next_line};
 use daqmeter_pmu::count::{Pause, error_of, total_error_of, totals, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
+use daqmeter_pmu::plan::Driver;
 use daqmeter_pmu::source::{KernelOpener, Opener};
-use daqmeter_pmu::{Count, CountedHost, MetricGroup, Selection, perf_format};
+use daqmeter_pmu::{Count, CountedHost, Selection, perf_format};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::tables::{self, RateUnit};
 use daqmeter_report::pmu::{heats, map};
 use daqmeter_sys::process::{ends_within, terminate};
 
-use super::chosen::{Wanted, byte_unit, text_of};
+use super::chosen::{Wanted, byte_unit};
+use super::{from, plan};
 use crate::arguments::{budget, duration};
+use crate::context::context;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
@@ -28,30 +31,39 @@ use crate::recorder::{Recorder, Recording};
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///
 /// Without --time, --count or a command it goes on until Ctrl-C. `nodeid` without `bynodeid` is
-/// done as it is meant, and said.
+/// completed, with a warning. A plan follows the rules of the kernel's scheduler and of the driver:
+/// a group that does not fit keeps those behind it waiting, so order alone changes the shares.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s -x ';'\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
+    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s -x ';'\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n  $ daqmeter pmu stat --from lab7.jsonl\n  $ daqmeter pmu stat --plan --map lab7.json --driver 6.1 -g memory -g slc    # for another machine's mesh\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; see METHODOLOGY.md."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    wanted: Wanted,
+    pub(super) wanted: Wanted,
     /// Length of an interval [default: 1s]; a bare number is in milliseconds, as for perf
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
-    interval: Option<Duration>,
+    pub(super) interval: Option<Duration>,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = budget, conflicts_with = "step")]
     time: Option<Duration>,
-    /// End after so many intervals
+    /// Number of intervals
     #[arg(long, alias = "interval-count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End an interval at each line on stdin instead of by time
     #[arg(long, conflicts_with = "interval")]
     step: bool,
-    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin. With --group,
-    /// its rates are computed
+    /// Show records (of --records, or of --observe of any verb) or the output of perf stat (text,
+    /// -x or -j) instead of counting; - is stdin. With --group, the rates of perf's are computed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics"])]
     from: Option<PathBuf>,
+    /// Show which events fit at once, the share of the time of each, and a better order, instead of
+    /// counting
+    #[arg(long, conflicts_with = "from")]
+    plan: bool,
+    /// Rules of a plan: Linux since that version (mainline: 6.18), or the N1SDP's software release
+    /// [default: this kernel for its own mesh, otherwise mainline]
+    #[arg(long, value_name = "DRIVER", value_parser = plan::drivers(), requires = "plan")]
+    driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
     /// Print intervals as perf stat -x, with this separator
@@ -59,10 +71,10 @@ pub(crate) struct Arguments {
     separator: Option<char>,
     /// Unit of bytes
     #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output")]
-    bytes: RateUnit,
+    pub(super) bytes: RateUnit,
     #[command(flatten)]
-    recording: Recording,
-    /// Count on all CPUs, as for perf: what is counted here is always of the whole system
+    pub(super) recording: Recording,
+    /// Count on all CPUs, as always: an option of perf
     #[arg(short, long)]
     all_cpus: bool,
     /// Count while this command runs
@@ -74,7 +86,7 @@ pub(crate) struct Arguments {
 fn interval(text: &str) -> Result<Duration, String> {
     let length = match text.parse::<f64>() {
         Ok(ms) => Duration::try_from_secs_f64(ms / 1e3).map_err(|error| error.to_string()),
-        Err(_) => duration(text),
+        Err(_) => duration(text).map_err(|error| error.to_string()),
     };
     match length {
         Ok(Duration::ZERO) => Err("an interval has a length: write 1000, 1s or 100ms".to_owned()),
@@ -84,7 +96,10 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.from {
-        return import(path, arguments);
+        return from::run(path, arguments);
+    }
+    if arguments.plan {
+        return plan::run(&arguments.wanted, arguments.driver);
     }
     let host = arguments.wanted.place.host()?;
     let selection = arguments.wanted.choose(&host)?;
@@ -99,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .with("what", selection.what.as_str())
         .with("interval_s", length.as_secs_f64());
     let info = info(&selection, &host);
-    let watched = arguments.recording.context().watch("pmu/stat", info, workload);
+    let watched = context().watch("pmu/stat", info, workload);
     count.begin(watched.origin_ns());
     let mut program = start(&arguments.command)?;
     // A command may end any time.
@@ -289,7 +304,7 @@ pub(super) fn summary(observed: &Observations, bytes: RateUnit) -> String {
 }
 
 impl Arguments {
-    fn print(&self, observed: &Observations, at: usize) -> Result<(), Failure> {
+    pub(super) fn print(&self, observed: &Observations, at: usize) -> Result<(), Failure> {
         let has_grid = self.wanted.heat.is_some();
         let text = match self.separator {
             _ if self.recording.json || self.recording.quiet => return Ok(()),
@@ -301,7 +316,7 @@ impl Arguments {
         emit(&text).map(drop)
     }
 
-    fn finish(
+    pub(super) fn finish(
         &self,
         mut record: RunRecord,
         observed: &Observations,
@@ -321,51 +336,6 @@ impl Arguments {
             observed.map(|observed| format!("\n{}", summary(observed, self.bytes))).collect()
         })
     }
-}
-
-/// Shows and records the output of perf stat.
-fn import(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut recorder = Recorder::new(&arguments.recording)?;
-    // On Ctrl-C perf prints its last rows and ends; they are read, too.
-    interrupt::flag();
-    let shown = path.display();
-    let refused = |error: String| Failure::refused(format!("{shown}: {error}"));
-    let observed = perf_format::parse(&text_of(path)?, arguments.interval);
-    let mut observed = observed.map_err(|error| refused(error.to_string()))?;
-    for name in &arguments.wanted.groups {
-        let group = MetricGroup::find(name).map_err(Failure::refused)?;
-        let metrics = group.metrics_of(&observed.events);
-        for metric in metrics.map_err(|error| refused(error.to_string()))? {
-            let computed = metric.observe(&observed);
-            observed.metrics.push(computed);
-        }
-    }
-    if observed.begin_ns > 0 {
-        let length_s = observed.seconds(0);
-        tell(&format!(
-            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {length_s:.3} s long"
-        ));
-    }
-    let is_ignored = |name: &&String| {
-        name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
-    };
-    let mut names = observed.events.iter().map(|event| &event.name).filter(is_ignored);
-    if let Some(name) = names.next() {
-        let count = 1 + names.count();
-        tell(&format!(
-            "daqmeter: warning: {count} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type"
-        ));
-    }
-    for at in 0..observed.end_ns.len() {
-        arguments.print(&observed, at)?;
-    }
-    let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
-    let workload = Workload::new("pmu").with("what", "perf stat");
-    let mut record = arguments.recording.context().blank_record(info, workload);
-    record.study = "pmu/perf".into();
-    record.counters = totals(&observed);
-    record.observed = Some(Box::new(observed.clone()));
-    arguments.finish(record, &observed, &mut recorder)
 }
 
 #[cfg(test)]

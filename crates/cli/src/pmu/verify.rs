@@ -13,6 +13,7 @@ use daqmeter_report::pmu::tables::grouped;
 use daqmeter_report::table::numbers_from;
 
 use super::chosen::Place;
+use crate::context::context;
 use crate::interrupt;
 use crate::output::Failure;
 use crate::recorder::{Recorder, Recording};
@@ -33,8 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let host = Place::default().host()?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     let stop = interrupt::flag();
-    let checked =
-        checked(&arguments.request, &host.resolver(), &arguments.recording.context(), &stop);
+    let checked = checked(&arguments.request, &host.resolver(), &context(), &stop);
     let (checks, record) = checked.map_err(Failure::refused)?;
     recorder.take(record)?;
     recorder.finish(|_| text(&checks))

@@ -22,6 +22,32 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// Runs a command line of words without spaces.
+pub(crate) fn run(line: &str) -> Output {
+    Command::new(PROGRAM).args(line.split_whitespace()).output().unwrap()
+}
+
+/// Returns what a command line prints that must succeed.
+pub(crate) fn done(line: &str) -> String {
+    let output = run(line);
+    assert!(output.status.success(), "{line}: {}", stderr(&output));
+    stdout(&output)
+}
+
+/// Checks that each command line ends with this code, has its message on stderr, and prints nothing
+/// else.
+pub(crate) fn fail_with(code: i32, calls: &[(&str, &str)]) {
+    for (line, wanted) in calls {
+        let output = run(line);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains(wanted), "{line}: {said}");
+        assert!(stdout(&output).is_empty(), "{line}: {}", stdout(&output));
+        let is_ours = said.starts_with("daqmeter: ");
+        assert!(!is_ours || said.lines().count() == 1, "{line}: {said}");
+    }
+}
+
 /// Checks that each call ends with 2, has its message on stderr, and prints nothing else.
 pub(crate) fn are_refused(verb: &str, calls: &[(&[&str], &str)]) {
     for (arguments, wanted) in calls {

@@ -1,7 +1,6 @@
 //! The kernel's copies by operation, size, caller and process, and the accounts of the tracer.
 
 mod files;
-mod process_io;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +11,6 @@ use daqmeter_sys::uapi::{TraceInfo, TraceRecord, text};
 
 use files::{FILES, classic_line};
 pub use files::{TraceFile, operation_of};
-pub use process_io::{ProcessIo, proc_counters, sampled};
 
 pub const OPERATIONS: [&str; 4] =
     ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];

@@ -92,11 +92,3 @@ fn drops_and_misses_are_in_the_ledger() {
     assert!(ledger.closes());
     assert_eq!((ledger.issued, ledger.lost(), warnings.len()), (9, 7, 2));
 }
-
-#[test]
-fn proc_tells_calls_and_bytes_of_processes() {
-    let before = ProcessIo::parse("x\n", 7, "rchar: 100\nwchar: 5\nsyscr: 10\nsyscw: 1\n");
-    let after = ProcessIo::parse("x\n", 7, "rchar: 300\nwchar: 5\nsyscr: 12\nsyscw: 1\n")
-        .since(Some(&before));
-    assert_eq!((after.reads, after.read_bytes, after.writes), (2, 200, 0));
-}

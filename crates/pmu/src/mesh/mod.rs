@@ -32,7 +32,7 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").filter_map(mesh).collect()
 }
 
-/// Reads a mesh from a file: what `pmu map --json` wrote, a copy of the driver's map, or a
+/// Reads a mesh from a file: what `pmu list --mesh --json` wrote, a copy of the driver's map, or a
 /// description (TOML).
 pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
     match text.trim_start().chars().next() {

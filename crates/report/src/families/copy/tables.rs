@@ -70,7 +70,17 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
     ];
     let rows = copy_rows(records);
     let about = "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n";
-    table(2, &columns, &rows) + about + &footnotes(records, &rows)
+    table(2, &columns, &rows) + about + &policies(records) + &footnotes(records, &rows)
+}
+
+/// Writes the windows of the priority policy that were asked.
+fn policies(records: &[RunRecord]) -> String {
+    let lines = records.iter().filter_map(|record| {
+        let time = |name| Some(show_ns(record.workload.int(name).ok()? as f64));
+        let (quantum, window) = (time("quantum_ns")?, time("window_ns")?);
+        Some(format!("priority: high channels own the engine for {quantum} of each {window}\n"))
+    });
+    lines.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// Writes notes on the credibility of copies, each once.

@@ -1,22 +1,35 @@
-//! `daqmeter completions` and `daqmeter help`: scripts for shells and manual pages, made from the
-//! command line's own declaration.
+//! `daqmeter help`: help, manual pages and scripts for shells, made from the command line's own
+//! declaration.
 
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use crate::output::{Failure, emit};
 
-pub(crate) fn completions(shell: Shell, mut command: Command) -> Result<ExitCode, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, "daqmeter", &mut script);
-    emit(&String::from_utf8_lossy(&script))
+/// Print the help or the manual page of the command or of a verb, or completions for a shell.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Verb, and the verb below it
+    #[arg(value_name = "VERB")]
+    verbs: Vec<String>,
+    /// Manual page for man(1)
+    #[arg(long)]
+    man: bool,
+    /// Completions of the whole command for this shell
+    #[arg(long, value_name = "SHELL", conflicts_with_all = ["verbs", "man"])]
+    completions: Option<Shell>,
 }
 
-pub(crate) fn help(verbs: &[String], man: bool, command: Command) -> Result<ExitCode, Failure> {
-    let mut command = named(verbs, command)?;
-    emit(&match man {
+pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode, Failure> {
+    if let Some(shell) = arguments.completions {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut command, "daqmeter", &mut script);
+        return emit(&String::from_utf8_lossy(&script));
+    }
+    let mut command = named(&arguments.verbs, command)?;
+    emit(&match arguments.man {
         true => manual(command)?,
         false => command.render_long_help().to_string(),
     })

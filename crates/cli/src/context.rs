@@ -1,0 +1,39 @@
+//! Facts of this invocation that every record has.
+
+use daqmeter_campaign::card_families;
+use daqmeter_harness::Context;
+use daqmeter_kernels::Isa;
+use daqmeter_record::Tool;
+
+/// Build profile of this program. It names an unusual C library, whose memcpy is measured, too.
+const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
+    (true, _) => "debug",
+    (false, false) => "release",
+    (false, true) => "release, musl",
+};
+
+pub(crate) fn context() -> Context {
+    let tool = Tool {
+        name: "daqmeter".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        git_revision: env!("DAQMETER_GIT_REVISION").into(),
+        profile: PROFILE.into(),
+    };
+    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
+    Context::gather(tool, command_line(), isa).with_cards(&card_families())
+}
+
+/// Returns the command line as typed, with quotes where a shell needs them.
+fn command_line() -> String {
+    let quoted = |argument: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    };
+    let arguments =
+        std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    std::iter::once("daqmeter".into()).chain(arguments).collect::<Vec<_>>().join(" ")
+}

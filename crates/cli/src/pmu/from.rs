@@ -1,0 +1,90 @@
+//! `daqmeter pmu stat --from`: output of perf stat, and recorded counts.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use daqmeter_pmu::count::totals;
+use daqmeter_pmu::{MetricGroup, perf_format};
+use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
+
+use super::chosen::text_of;
+use super::stat::{Arguments, interval_text, summary};
+use crate::context::context;
+use crate::interrupt;
+use crate::output::{Failure, emit, read_records, tell};
+use crate::recorder::Recorder;
+
+pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // On Ctrl-C perf prints its last rows and ends; they are read, too.
+    interrupt::flag();
+    let text = text_of(path)?;
+    let first = text.lines().next().unwrap_or_default();
+    match jsonl::parse_line(first.as_bytes(), 1) {
+        Ok(_) => replay(&read_records(text.as_bytes(), path)?, arguments),
+        Err(_) => import(path, &text, arguments),
+    }
+}
+
+/// Shows recorded counts, an interval after the other.
+fn replay(records: &[RunRecord], arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut texts = Vec::new();
+    for record in records {
+        let Some(observed) = &record.observed else {
+            continue;
+        };
+        texts.push(format!("{}: {}\n", record.time_utc, record.command));
+        let intervals = 0..observed.end_ns.len();
+        texts.extend(intervals.map(|at| interval_text(observed, at, arguments.bytes, true)));
+        texts.push(format!("{}\n", summary(observed, arguments.bytes)));
+    }
+    if texts.is_empty() {
+        return Err(Failure::refused(format!(
+            "none of the {} records holds counters over time: record some with pmu stat --records, or --observe GROUP of any verb",
+            records.len()
+        )));
+    }
+    emit(&texts.concat())
+}
+
+/// Shows and records the output of perf stat.
+fn import(path: &Path, text: &str, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut recorder = Recorder::new(&arguments.recording)?;
+    let shown = path.display();
+    let refused = |error: String| Failure::refused(format!("{shown}: {error}"));
+    let observed = perf_format::parse(text, arguments.interval);
+    let mut observed = observed.map_err(|error| refused(error.to_string()))?;
+    for name in &arguments.wanted.groups {
+        let group = MetricGroup::find(name).map_err(Failure::refused)?;
+        let metrics = group.metrics_of(&observed.events);
+        for metric in metrics.map_err(|error| refused(error.to_string()))? {
+            let computed = metric.observe(&observed);
+            observed.metrics.push(computed);
+        }
+    }
+    if observed.begin_ns > 0 {
+        let length_s = observed.seconds(0);
+        tell(&format!(
+            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {length_s:.3} s long"
+        ));
+    }
+    let is_ignored = |name: &&String| {
+        name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
+    };
+    let mut names = observed.events.iter().map(|event| &event.name).filter(is_ignored);
+    if let Some(name) = names.next() {
+        let count = 1 + names.count();
+        tell(&format!(
+            "daqmeter: warning: {count} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type"
+        ));
+    }
+    for at in 0..observed.end_ns.len() {
+        arguments.print(&observed, at)?;
+    }
+    let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
+    let workload = Workload::new("pmu").with("what", "perf stat");
+    let mut record = context().blank_record(info, workload);
+    record.study = "pmu/perf".into();
+    record.counters = totals(&observed);
+    record.observed = Some(Box::new(observed.clone()));
+    arguments.finish(record, &observed, &mut recorder)
+}
