@@ -33,6 +33,7 @@ mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
 mount -t debugfs debug /sys/kernel/debug; mount -t tracefs trace /sys/kernel/tracing; mount -t tmpfs tmp /tmp\n\
 echo root:x:0:0::/:/bin/sh > /etc/passwd; echo nobody:x:65534:65534::/:/bin/sh >> /etc/passwd\n\
 dmesg -n 5\n\
+echo; echo GUEST begin $(uname -r)\n\
 sh /script 2>&1\n\
 echo GUEST end uptime $(cut -d' ' -f1 /proc/uptime)\n\
 sync; poweroff -f\n";
