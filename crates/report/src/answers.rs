@@ -8,12 +8,12 @@ use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 use crate::families::path::chains;
 use crate::families::pmu::verified;
-pub use crate::family::PlainAnswer;
+use crate::family::PlainAnswer;
 use crate::rate;
 
 /// Returns the answers that the records support. Records that failed or exceed their limit support
 /// none.
-pub fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
+pub(crate) fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
     let all = &*rate::of_first_host(records);
     let usable = &*rate::usable(all);
     let of_families = FAMILIES.iter().flat_map(|family| family.questions).map(|own| {

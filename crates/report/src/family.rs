@@ -49,10 +49,10 @@ pub(crate) enum Work {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PlainAnswer {
-    pub question: &'static str,
-    pub answer: String,
-    pub figure: Option<&'static str>,
+pub(crate) struct PlainAnswer {
+    pub(crate) question: &'static str,
+    pub(crate) answer: String,
+    pub(crate) figure: Option<&'static str>,
 }
 
 pub(crate) fn of_engine<'a>(

@@ -10,7 +10,7 @@
 )]
 
 mod aligned;
-pub mod answers;
+mod answers;
 pub mod cmp;
 mod columns;
 pub mod export;
@@ -19,7 +19,7 @@ mod family;
 mod faults;
 pub mod figures;
 pub mod history;
-pub mod html;
+mod html;
 mod parameters;
 #[cfg(feature = "parquet")]
 pub mod parquet;
@@ -32,14 +32,14 @@ pub mod studies;
 pub mod table;
 mod template;
 
-pub use answers::{PlainAnswer, answers, answers_text};
+pub use answers::answers_text;
 pub use families::copy::{classic as copy_classic, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
 pub use html::{page, page_of};
 pub use predicted::text as predictions_text;
-pub use rows::{StageRow, rows};
+pub use rows::rows;
 
 #[cfg(test)]
 mod tests;

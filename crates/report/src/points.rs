@@ -10,14 +10,14 @@ use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StagePoint {
-    pub study: String,
-    pub engine: String,
+pub(crate) struct StagePoint {
+    pub(crate) study: String,
+    pub(crate) engine: String,
     /// Kind and requested parameters ([`daqmeter_record::Workload::key`]).
-    pub workload: String,
+    pub(crate) workload: String,
     /// Number of the lane, from 0: devices may have other names on another host.
-    pub lane: usize,
-    pub stage: String,
+    pub(crate) lane: usize,
+    pub(crate) stage: String,
 }
 
 impl fmt::Display for StagePoint {

@@ -256,14 +256,16 @@ fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<Ru
 /// Reads the line of a channel. In `from_to` its rate says if an operation went both ways.
 fn channel_of(copy: StudyCopy, line: &Line<'_>) -> Result<ChannelLine, String> {
     let (number, bytes, operations) = (line.value(0, |_| true)?, line.count(1)?, line.count(2)?);
-    let (span, mib_per_s) = (line.span(3)?, line.value(6, |rate: &f64| *rate > 0.0)?);
+    let (span, mib_per_s) = (line.span(3)?, line.value(6, |rate: &f64| *rate >= 0.0)?);
     let one_way = bytes as f64 * operations as f64 / span.ns as f64 * 1e9 / MIB;
     // Equal except for the digits of the file.
     let is_near = |passes: u64| {
         let rate = one_way * passes as f64;
         rate.is_finite() && (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate
     };
-    let passes = (1..=copy.passes()).find(|passes| is_near(*passes));
+    // A file that counts each way has as many operations again.
+    let fits = |passes: &u64| operations * passes <= MAX_WHOLE && is_near(*passes);
+    let passes = (1..=copy.passes()).find(fits);
     let why = "the rate is not bytes x operations / time, in MB of 2^20 bytes";
     let is_both_ways = passes.ok_or_else(|| line.wrong(why))? == 2;
     Ok(ChannelLine { number, bytes, operations, span, is_both_ways })
