@@ -209,7 +209,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "pattern", "--pin", "4000"], "`cpus` is 4000: there is no such CPU"),
             (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
             (&["serve", "here"], "here: "),
-            (&["run", "pattern", "--set", "blocks=1"], "with `blocks=1`: there is no such field"),
+            (&["run", "pattern", "--set", "blocks=1"], "unknown field `blocks`"),
             (&["run", "pattern", "--set", "block=100"], "pattern: block: is 100"),
             (&["explain", "pattern", "--budget", "0s"], "no time to measure in"),
             (&["predict"], "PATH"),
