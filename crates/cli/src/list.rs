@@ -20,8 +20,8 @@ use crate::output::{Failure, emit};
     after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and those that would be waived\n  $ daqmeter list felix-card     a path, drawn before anything runs"
 )]
 pub(crate) struct Arguments {
-    /// Only this: devices, engines, plans, paths, bridges, scenarios, copies; or a plan or a path, by
-    /// name or file
+    /// Only this: devices, engines, plans, paths, bridges, scenarios, copies; or a plan or a path,
+    /// by name or file
     #[arg(value_name = "WHAT")]
     what: Option<String>,
     /// Print the file of a path, to begin one of your own

@@ -1,5 +1,5 @@
-//! The `daqmeter` command: one file or folder for each verb. Verbs measure through `measure.rs`, and
-//! print text that `report` makes of the records.
+//! The `daqmeter` command: one file or folder for each verb. Verbs measure through `measure.rs`,
+//! and print text that `report` makes of the records.
 
 mod ab;
 mod arguments;

@@ -311,7 +311,7 @@ impl Sampling<'_> {
         stage.end_ns = to_ns.saturating_sub(origin_ns);
         result?;
         match stage.sample_ns.last_mut() {
-            Some(last) if pass % stage.ops_per_sample != 0 => {
+            Some(last) if !pass.is_multiple_of(stage.ops_per_sample) => {
                 *last += to_ns - from_ns;
                 *lacks -= 1;
             }

@@ -165,8 +165,8 @@ fn set(file: &mut Table, setting: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a value; the error names its key and the nearest name for an unknown one. A key that is the
-/// name of the element's kind is left out.
+/// Reads a value; the error names its key and the nearest name for an unknown one. A key that is
+/// the name of the element's kind is left out.
 fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let message = error.inner().message().replace('\n', " ");

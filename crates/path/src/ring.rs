@@ -204,8 +204,8 @@ impl Outlet {
     }
 }
 
-/// Links two rows of threads, given by their names: one to one if they are as many, else each of one
-/// side with the single one of the other.
+/// Links two rows of threads, given by their names: one to one if they are as many, else each of
+/// one side with the single one of the other.
 pub(crate) fn link(from: &[String], to: &[String], blocks: Blocks) -> (Vec<Outlet>, Vec<Inlet>) {
     let outlet = |_| Outlet { rings: Vec::new(), next: 0, blocks };
     let mut outlets: Vec<Outlet> = from.iter().map(outlet).collect();

@@ -114,8 +114,8 @@ fn one() -> f64 {
     1.0
 }
 
-/// Adds a record to others, or joins it with the last one if both are parts of one count. A part has
-/// the totals since the count began, and the intervals since the part before.
+/// Adds a record to others, or joins it with the last one if both are parts of one count. A part
+/// has the totals since the count began, and the intervals since the part before.
 pub fn push_or_join(records: &mut Vec<RunRecord>, mut record: RunRecord) {
     if let Some(before) = records.last_mut().filter(|before| is_continued(before, &record))
         && let (Some(whole), Some(part)) = (before.observed.take(), record.observed.take())

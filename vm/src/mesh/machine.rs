@@ -134,7 +134,7 @@ impl Machine {
             Image::of(mesh).write_to(&registers, MESH_BYTES, at * MESH_BYTES)?;
         }
         File::create(file("disk"))?.set_len(64 << 20)?;
-        let qemu = qemu(&place, cpus, meshes.len() as u64 * MESH_BYTES >> 20);
+        let qemu = qemu(&place, cpus, (meshes.len() as u64 * MESH_BYTES) >> 20);
         device_tree(&qemu, &place.join("tree"))?;
         let mut controllers = 0;
         for (mesh, at) in meshes.iter().zip(0..) {

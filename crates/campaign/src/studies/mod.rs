@@ -51,8 +51,8 @@ impl Study {
         self.file.takes_reps
     }
 
-    /// Returns the points of its plan. `reps` replaces the plan's repetitions where the study allows
-    /// it.
+    /// Returns the points of its plan. `reps` replaces the plan's repetitions where the study
+    /// allows it.
     pub fn points(&self, reps: Option<u64>) -> Vec<PlannedPoint> {
         let Some(name) = &self.file.plan else { return Vec::new() };
         let mut points = Plan::load(name).expect("ships with the binary and is tested").points;

@@ -90,8 +90,8 @@ pub(crate) struct Search<'a> {
 
 impl Search<'_> {
     /// Finds the limit in about the given time, and records one run with the answer. A search that
-    /// the user asked for records all runs, and makes the fewest in any case; another returns `None`
-    /// if the time is too short for them.
+    /// the user asked for records all runs, and makes the fewest in any case; another returns
+    /// `None` if the time is too short for them.
     pub(crate) fn prove(
         &self,
         bench: &mut Bench,

@@ -251,7 +251,7 @@ impl EventResolver<'_> {
             let [config, config1, config2] = words;
             let kind = pmu.kind;
             event.sources.push(EventCounter::Perf {
-                attributes: Attributes { kind, config, config1, config2, ..Attributes::default() },
+                attributes: Attributes { kind, config, config1, config2 },
                 cpus: if pmu.cpus.is_empty() { self.online() } else { pmu.cpus.clone() },
             });
         }

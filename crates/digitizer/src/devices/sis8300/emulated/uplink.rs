@@ -114,9 +114,9 @@ impl Uplink {
         slot.done_at = self.now;
     }
 
-    /// Returns the permitted sleep until a board's next look; `None` when its bytes have flowed. Its
-    /// reader then has them, and the board leaves unless it asks again soon. A sleep is at most half
-    /// of the time at the present rate, because boards that leave make the others faster.
+    /// Returns the permitted sleep until a board's next look; `None` when its bytes have flowed.
+    /// Its reader then has them, and the board leaves unless it asks again soon. A sleep is at most
+    /// half of the time at the present rate, because boards that leave make the others faster.
     pub fn left_s(&mut self, now: f64, board: usize) -> Option<f64> {
         self.advance(now);
         let Some(remaining) = self.slots[board].remaining.filter(|bytes| *bytes > 0.0) else {
