@@ -43,7 +43,11 @@ impl Verb {
     pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
         match self {
             Verb::List(arguments) => list::run(arguments),
-            Verb::Stat(arguments) => stat::run(arguments),
+            Verb::Stat(arguments) => match &arguments.from {
+                Some(path) => from::run(path, arguments),
+                None if arguments.plan => plan::run(&arguments.wanted, arguments.driver),
+                None => stat::run(arguments),
+            },
             Verb::Verify(arguments) => verify::run(arguments),
         }
     }

@@ -20,7 +20,7 @@ use daqmeter_report::pmu::{heats, map};
 use daqmeter_sys::process::{ends_within, terminate};
 
 use super::chosen::{Wanted, byte_unit};
-use super::{from, plan};
+use super::plan;
 use crate::arguments::{budget, duration};
 use crate::context::context;
 use crate::interrupt;
@@ -55,15 +55,15 @@ pub(crate) struct Arguments {
     /// Show records (of --records, or of --observe of any verb) or the output of perf stat (text,
     /// -x or -j) instead of counting; - is stdin. With --group, the rates of perf's are computed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics"])]
-    from: Option<PathBuf>,
+    pub(super) from: Option<PathBuf>,
     /// Show which events fit at once, the share of the time of each, and a better order, instead of
     /// counting
     #[arg(long, conflicts_with = "from")]
-    plan: bool,
+    pub(super) plan: bool,
     /// Rules of a plan: Linux since that version (mainline: 6.18), or the N1SDP's software release
     /// [default: this kernel for its own mesh, otherwise mainline]
     #[arg(long, value_name = "DRIVER", value_parser = plan::drivers(), requires = "plan")]
-    driver: Option<Driver>,
+    pub(super) driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
     /// Print intervals as perf stat -x, with this separator
@@ -95,12 +95,6 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if let Some(path) = &arguments.from {
-        return from::run(path, arguments);
-    }
-    if arguments.plan {
-        return plan::run(&arguments.wanted, arguments.driver);
-    }
     let host = arguments.wanted.place.host()?;
     let selection = arguments.wanted.choose(&host)?;
     let mut recorder = Recorder::new(&arguments.recording)?;

@@ -5,8 +5,8 @@ use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 use daqmeter_wire::felix::decoder::parts;
 use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk, subchunks};
 
-use super::blocks::{Context, copy_chunks, copy_to_one, only_one};
-use super::dest::Dest;
+use super::blocks::{copy_chunks, copy_to_one, only_one};
+use super::dest::{Context, Dest};
 use super::elink::ElinkState;
 use super::reader::{Stats, ToHost};
 use crate::scenario::OnSlow;

@@ -5,16 +5,8 @@ use daqmeter_wire::felix::block::FelixHeader;
 use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
 use daqmeter_wire::felix::page::Status;
 
-use super::dest::{Dest, Sizes, status_index};
+use super::dest::{Context, Dest, status_index};
 use super::elink::ElinkState;
-
-pub(super) struct Context {
-    pub(super) at: usize,
-    pub(super) now_ns: u64,
-    pub(super) birth_ns: u64,
-    pub(super) position: u64,
-    pub(super) sizes: Sizes,
-}
 
 /// The only subscriber of an E-link, if it has room for all of a block: the usual case.
 #[inline]

@@ -6,7 +6,6 @@ use daqmeter_wire::felix::BlockFormat;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind, MAX_MESSAGE_OVERHEAD, PageWriter, Status};
 
-use super::blocks::Context;
 use crate::accounts::{Outcomes, SubscriptionAccount};
 use crate::port::Port;
 use crate::scenario::{ElinkSpec, ReaderSettings as Settings};
@@ -49,6 +48,15 @@ impl Sizes {
         let block_pages = 2 + 2 * (longest + messages) / page_bytes;
         Sizes { page_bytes, block_pages, pool_pages: settings.pages.max(block_pages) + 2 }
     }
+}
+
+/// The block in work: its reader, times and place.
+pub(super) struct Context {
+    pub(super) at: usize,
+    pub(super) now_ns: u64,
+    pub(super) birth_ns: u64,
+    pub(super) position: u64,
+    pub(super) sizes: Sizes,
 }
 
 /// Most bytes of a subscriber of all these E-links: pages, and records of pages on their way.
