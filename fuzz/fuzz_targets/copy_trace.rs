@@ -1,8 +1,8 @@
-//! Reads any bytes as trace records, kernel symbols, process accounts and requests: no panic, and
-//! every record is counted once.
+//! Reads any bytes as trace records, kernel symbols and requests: no panic, and every record is
+//! counted once.
 #![no_main]
 
-use daqmeter_copy::trace::{ProcessIo, Trace};
+use daqmeter_copy::trace::Trace;
 use daqmeter_copy::{CopyContext, CopyPath, CopyRequest, Direction};
 use daqmeter_harness::Request as _;
 use daqmeter_sys::symbols::KernelSymbols;
@@ -28,7 +28,6 @@ fuzz_target!(|bytes: &[u8]| {
             && trace.by_caller(&names, 5).len() <= 5
             && trace.by_process(5).len() <= 5
     );
-    let _ = ProcessIo::parse(&text, 1, &text);
     if let [direction, context, rest @ ..] = bytes {
         let directions = [Direction::From, Direction::To, Direction::Both];
         let contexts =

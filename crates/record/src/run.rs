@@ -13,7 +13,7 @@ use crate::{Host, Ledger, Observations, Param, PathRun, Prediction, SCHEMA_VERSI
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct RunRecord {
-    /// Schema version of this line, [`SCHEMA_VERSION`] when written by this tool.
+    /// Schema version of this line; this tool writes 1.
     pub schema: u32,
     /// The tool that wrote the line.
     pub tool: Tool,
