@@ -145,7 +145,7 @@ fn copies(files: &Files) -> Vec<Finding> {
             "copy tracer",
             tracer,
             there(tracer),
-            "optional: insmod kmod/daqmeter_trace.ko; /proc/PID/io stands for it meanwhile",
+            "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it",
         ),
         (
             "DMA channels of the kernel",
