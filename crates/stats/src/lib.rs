@@ -281,8 +281,8 @@ fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> 
     Some((mean, mean - half, mean + half))
 }
 
-/// Returns [`student_interval`] of values of which a fifth may be far off at either end. It is a
-/// trimmed mean with an interval from the winsorised variance (Yuen 1974, Biometrika 61). Below
+/// Returns a trimmed mean and its interval for values of which a fifth may be far off at either
+/// end: Student's factor with the winsorised variance (Yuen 1974, Biometrika 61). Below
 /// five values nothing is trimmed.
 pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
     let sorted = sorted(values);

@@ -25,9 +25,13 @@ const TALKS: &[(&str, u32, &[&str])] = &[
     ("PYTHON vm/peers/litex_clients.py tcp 10.77.0.2 1234", 60, &["bursts of 255"]),
     ("DAQMETER eb write tcp/10.77.0.4/4321 0x10004/4 0xcafe0001 --litex -p --timeout 2s", 20, &[]),
     ("DAQMETER eb read tcp/10.77.0.4/4321 0x10004/4 --litex -p --timeout 2s", 20, &["cafe0001"]),
-    ("DAQMETER eb write tcp/10.77.0.4/4321 0x12000 --from vm/Cargo.toml --litex -p -b", 30, &[]),
     (
-        "DAQMETER eb read tcp/10.77.0.4/4321 0x12000/200 -o target/ci/back.bin --litex -p -b && cmp -n 200 vm/Cargo.toml target/ci/back.bin",
+        "seq 1000 1199 > target/ci/sent.bin && DAQMETER eb write tcp/10.77.0.4/4321 0x12000 --from target/ci/sent.bin --litex -p -b",
+        30,
+        &[],
+    ),
+    (
+        "DAQMETER eb read tcp/10.77.0.4/4321 0x12000/200 -o target/ci/back.bin --litex -p -b && cmp -n 200 target/ci/sent.bin target/ci/back.bin",
         30,
         &[],
     ),
