@@ -220,7 +220,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes datagrams until the last of so many blocks has come, or none comes any more.
+    /// Takes datagrams until the last of these blocks has come, or no more come.
     pub(crate) fn rest(&mut self, sent: u64) -> Result<(), String> {
         loop {
             self.drain()?;

@@ -88,7 +88,7 @@ pub(super) struct Limits {
     pub(super) fail_on: Vec<(Measure, Limit)>,
 }
 
-/// What a verb found.
+/// Findings of a verb, from which its exit code follows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     /// Faults, which always fail.

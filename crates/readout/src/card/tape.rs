@@ -154,7 +154,7 @@ pub(super) fn fits(scenario: &Scenario, ring_bytes: usize) -> bool {
     made_bytes(scenario, ChannelId { device: 0, channel: 0 }, EVENTS) <= ring_bytes
 }
 
-/// Makes the blocks of so many triggers: the trigger that completes each, `None` for those that are
+/// Makes the blocks of the triggers: the trigger that completes each, `None` for those that are
 /// open at the end; the place of the E-link; the block; and the trigger of its first fragment.
 fn made_blocks(
     scenario: &Scenario,
