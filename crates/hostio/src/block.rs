@@ -14,8 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const MAX_BLOCK_BYTES: usize = 64 << 20;
-/// Reads repeat this range from the start, which exceeds a device's own cache.
-const SPAN_BYTES: u64 = 8 << 30;
+/// Longer than what a device caches.
+const DIRECT_SPAN_BYTES: u64 = 8 << 30;
+const CACHED_SPAN_BYTES: u64 = 64 << 20;
 pub const SECTOR_BYTES: usize = 4096;
 
 /// Reads in order, one block at a time.
@@ -29,6 +30,10 @@ pub struct BlockRequest {
     /// True reads through the page cache, which is warm after the first round
     #[serde(default, skip_serializing_if = "is_default")]
     pub cached: bool,
+    /// Bytes from the start that are read, in rounds; 64 MiB of a cached file and 8 GiB of another
+    /// unless given
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span_bytes: Option<u64>,
 }
 
 impl Request for BlockRequest {
@@ -37,7 +42,12 @@ impl Request for BlockRequest {
         "reads a block device or a file in order, past the page cache or out of it; never writes";
 
     fn example() -> BlockRequest {
-        BlockRequest { path: "/proc/self/exe".to_owned(), block_bytes: 65_536, cached: true }
+        BlockRequest {
+            path: "/proc/self/exe".to_owned(),
+            block_bytes: 65_536,
+            cached: true,
+            span_bytes: None,
+        }
     }
 
     fn job(&self) -> Result<Job, Fault> {
@@ -51,6 +61,9 @@ impl Request for BlockRequest {
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        if let Some(span) = self.span_bytes {
+            Problem::unless_within("span_bytes", span, self.block_bytes as u64..=u64::MAX)?;
+        }
         if self.cached || self.block_bytes.is_multiple_of(SECTOR_BYTES) {
             return Ok(());
         }
@@ -198,7 +211,7 @@ impl BlockReader {
     /// # Errors
     /// When it cannot be opened, or is shorter than one block.
     pub fn open(request: &BlockRequest) -> Result<BlockReader, Fault> {
-        let BlockRequest { path, cached, .. } = request;
+        let BlockRequest { path, cached, span_bytes, .. } = request;
         let refused =
             |what: &str, error: std::io::Error| Fault::new(format!("{what} {path}: {error}"));
         let mut options = OpenOptions::new();
@@ -210,9 +223,8 @@ impl BlockReader {
         let size =
             file.seek(SeekFrom::End(0)).map_err(|error| refused("find the size of", error))?;
         let bytes = request.block_bytes as u64;
-        // The cache is warm after a round; a device is read over a long range.
-        let max = if *cached { (64 << 20).max(bytes) } else { SPAN_BYTES };
-        let span = size.min(max) / bytes * bytes;
+        let usual = if *cached { CACHED_SPAN_BYTES.max(bytes) } else { DIRECT_SPAN_BYTES };
+        let span = size.min(span_bytes.unwrap_or(usual)) / bytes * bytes;
         if span == 0 {
             return Err(Fault::new(format!("{path} is shorter than one block of {bytes} B")));
         }
@@ -289,6 +301,8 @@ mod tests {
             record.ledgers[0].issued == record.ledgers[0].delivered
                 && record.ledgers[0].issued >= 8 * 8192
         );
+        let part = BlockRequest::of(&workload.clone().with("span_bytes", 10_000_u64)).unwrap();
+        assert_eq!(BlockReader::open(&part).unwrap().span_bytes(), 8192);
         let long = run(&workload.clone().with("block_bytes", 32_768_u64));
         assert!(long.lanes[0].outcome.reason().unwrap().contains("shorter than one block"));
         let nowhere = run(&workload.with("path", "/nonexistent"));
@@ -297,6 +311,8 @@ mod tests {
 
     #[test]
     fn blocks_that_no_device_takes_are_refused_and_the_disk_is_found() {
+        let none = BlockRequest::of(&example().with("span_bytes", 4096_u64)).unwrap_err();
+        assert!(none.to_string().contains("65536 to"), "{none}");
         let odd = example().with("cached", false).with("block_bytes", 100_u64);
         assert!(
             BlockRequest::of(&odd)

@@ -335,7 +335,8 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
     match &mut kind {
         SourceKind::Memory { span } => whole_blocks(span, block_bytes)?,
         SourceKind::File { path, cached } => {
-            let request = BlockRequest { path: path.clone(), block_bytes, cached: *cached };
+            let request =
+                BlockRequest { path: path.clone(), block_bytes, cached: *cached, span_bytes: None };
             request.check().or_else(|problem| wrong("kind", format!("block {}", problem.text)))?;
         }
         SourceKind::Digitizer { devices, trigger, .. } => {

@@ -34,7 +34,12 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
         }
         SourceKind::Card { .. } => return Err(of_card()),
         SourceKind::File { path, cached } => {
-            let request = BlockRequest { path: path.clone(), block_bytes: bytes, cached: *cached };
+            let request = BlockRequest {
+                path: path.clone(),
+                block_bytes: bytes,
+                cached: *cached,
+                span_bytes: None,
+            };
             vec![(name, Box::new(Replay::new(request)?))]
         }
         SourceKind::Etherbone { address, count } => {
