@@ -25,7 +25,8 @@ struct Hosts {
 }
 
 impl Hosts {
-    /// Makes the hosts. The first has address 1 of the net, the others 2, 3 and so on.
+    /// Makes the hosts. The first has address 1 of the net and of fd77::/64, the others 2, 3 and so
+    /// on.
     fn up(net: &str, names: &[&'static str]) -> Result<Hosts> {
         let hosts = Hosts { names: names.to_vec() };
         hosts.down();
@@ -44,6 +45,7 @@ impl Hosts {
         for (name, host) in names.iter().zip(1..) {
             let port = if host == 1 { "br0" } else { "eth0" };
             on(name, &format!("addr add {net}.{host}/24 brd {net}.255 dev {port}"))?;
+            on(name, &format!("addr add fd77::{host}/64 dev {port} nodad"))?;
             on(name, &format!("link set {port} up"))?;
             on(name, "link set lo up")?;
         }

@@ -1,18 +1,27 @@
 //! Etherbone of other makers against ours, between hosts: LiteX (CommUDP, RemoteClient,
-//! litex_server) and wishbone-tool as clients of our server, and litex_server as a server of our
-//! client. CI's step "other makers' Etherbone: programs" installs them.
+//! litex_server) and wishbone-tool, as clients of our server and as servers of our client. CI's
+//! step "other makers' Etherbone: programs" installs them.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Background, Hosts, daqmeter_on, on, until};
-use crate::shell::{scratch, tried};
+use super::{Background, Hosts, on, until};
+use crate::shell::{program, scratch, tried};
 
 const CLIENT: &str = "dqm-client";
 const SLAVES: [&str; 2] = ["dqm-slave1", "dqm-slave2"];
 /// Host of litex_server, which uses the ports of the clients.
 const PROXY: &str = "dqm-proxy";
+
+const SERVERS: [(&str, &str); 6] = [
+    (SLAVES[0], "DAQMETER eb snoop --bus timing-receiver -q 60368"),
+    (SLAVES[0], "DAQMETER eb snoop --bus timing-receiver -q 1234"),
+    (SLAVES[0], "DAQMETER eb tunnel -q 8183"),
+    (SLAVES[1], "DAQMETER eb snoop --bus timing-receiver -q 60368"),
+    (SLAVES[1], "DAQMETER eb snoop --bus timing-receiver -q 1234"),
+    (PROXY, "LITEX/litex_server --udp --udp-ip 10.77.0.3 --bind-ip 10.77.0.4 --bind-port 4321"),
+];
 
 /// Commands on the client's host, the seconds that each may take, and texts that it must print.
 /// Some are tried again for a while. Servers take a moment to listen. A write through a proxy is
@@ -20,9 +29,15 @@ const PROXY: &str = "dqm-proxy";
 /// at about every second start, and then wait forever.
 const TALKS: &[(&str, u32, &[&str])] = &[
     ("DAQMETER eb ls -r 1 udp4/10.77.0.2", 5, &["ECA_UNIT:CONTROL"]),
+    (
+        "for slave in udp4/10.77.0.2 tcp4/10.77.0.3 udp6/fd77::2 tcp6/fd77::3; do DAQMETER eb write $slave 0x10000/4 0x11223344 && DAQMETER eb read $slave 0x10001/1; done | xargs",
+        20,
+        &["22 22 22 22"],
+    ),
+    ("DAQMETER eb read tunnel/10.77.0.2/8183/10.77.0.3/60368 0x10000/4", 20, &["11223344"]),
     ("DAQMETER eb discover udp/10.77.0.255", 20, &["udp4/10.77.0.2/60368", "udp4/10.77.0.3/60368"]),
-    ("PYTHON vm/peers/litex_clients.py udp 10.77.0.2 1234", 60, &["bursts of 255"]),
-    ("PYTHON vm/peers/litex_clients.py tcp 10.77.0.2 1234", 60, &["bursts of 255"]),
+    ("LITEX/python vm/peers/litex_clients.py udp 10.77.0.2 1234", 60, &["bursts of 255"]),
+    ("LITEX/python vm/peers/litex_clients.py tcp 10.77.0.2 1234", 60, &["bursts of 255"]),
     ("DAQMETER eb write tcp/10.77.0.4/4321 0x10004/4 0xcafe0001 --litex -p --timeout 2s", 20, &[]),
     ("DAQMETER eb read tcp/10.77.0.4/4321 0x10004/4 --litex -p --timeout 2s", 20, &["cafe0001"]),
     (
@@ -35,11 +50,16 @@ const TALKS: &[(&str, u32, &[&str])] = &[
         30,
         &[],
     ),
-    ("PYTHON vm/peers/litex_clients.py litex_server 10.77.0.4 4321", 60, &["bursts of 16"]),
+    ("LITEX/python vm/peers/litex_clients.py litex_server 10.77.0.4 4321", 60, &["bursts of 16"]),
     ("WISHBONE --ethernet-host 10.77.0.2 0x10010 0xdecade01", 1, &[]),
     ("WISHBONE --ethernet-host 10.77.0.2 0x10010", 1, &["decade01"]),
     ("WISHBONE --ethernet-host 10.77.0.2 --ethernet-tcp 0x10014 0xdecade02", 1, &[]),
     ("WISHBONE --ethernet-host 10.77.0.2 --ethernet-tcp 0x10014", 1, &["decade02"]),
+    (
+        "timeout 9 WISHBONE -s wishbone -n 5678 --ethernet-host 10.77.0.3 & timeout 9 sh -c 'until DAQMETER eb write tcp/127.0.0.1/5678 0x10004/4 0xcafe0002 --litex -p; do sleep 0.1; done; DAQMETER eb read tcp/127.0.0.1/5678 0x10004/4 --litex -p'; kill $!",
+        10,
+        &["cafe0002"],
+    ),
 ];
 
 /// Holds all talks, with several tries: the programs lose time on a busy host.
@@ -49,23 +69,20 @@ pub(crate) fn all() -> Result<()> {
 
 fn once() -> Result<()> {
     let _hosts = Hosts::up("10.77.0", &[CLIENT, SLAVES[0], SLAVES[1], PROXY])?;
-    let mut servers = Vec::new();
-    for (slave, port) in SLAVES.iter().flat_map(|slave| [(slave, "60368"), (slave, "1234")]) {
-        let snoop = daqmeter_on(slave, "eb snoop --bus timing-receiver -q").arg(port);
-        servers.push(Background::start(snoop)?);
-    }
-    let litex = scratch("litex/bin");
-    let proxy = on(PROXY, "").arg(litex.join("litex_server"));
-    let proxy = proxy.words("--udp --udp-ip 10.77.0.3 --bind-ip 10.77.0.4 --bind-port 4321");
-    servers.push(Background::start(proxy)?);
-    let wishbone = scratch("tools/bin/wishbone-tool").display().to_string();
-    let python = litex.join("python").display().to_string();
-    let tool = crate::shell::program().display().to_string();
+    let path = |path: std::path::PathBuf| path.display().to_string();
+    let programs = [
+        ("DAQMETER", path(program())),
+        ("LITEX", path(scratch("litex/bin"))),
+        ("WISHBONE", path(scratch("tools/bin/wishbone-tool"))),
+    ];
+    let full = |command: &str| {
+        programs.iter().fold(command.to_owned(), |text, (name, path)| text.replace(name, path))
+    };
+    let start = |(host, command): &(&str, &str)| Background::start(on(host, &full(command)));
+    let _servers: Vec<Background> = SERVERS.iter().map(start).collect::<Result<_>>()?;
     for (command, seconds, wanted) in TALKS {
-        let words = command.replace("DAQMETER", &tool).replace("PYTHON", &python);
-        let words = words.replace("WISHBONE", &wishbone);
         until(command, Duration::from_secs(60), || {
-            let run = on(CLIENT, &format!("timeout {seconds} sh -c")).arg(&words);
+            let run = on(CLIENT, &format!("timeout {seconds} sh -c")).arg(full(command));
             let printed = run.output()?.to_lowercase();
             let lacks = wanted.iter().find(|text| !printed.contains(&text.to_lowercase()));
             ensure!(lacks.is_none(), "no `{lacks:?}` in {printed}");

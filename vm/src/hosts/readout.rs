@@ -1,6 +1,6 @@
 //! The read-out chain between hosts: card and reader on one, receivers on two others.
-//! Faults are a rate limit, loss, a killed receiver and a cut link. The accounts must close without
-//! a hang.
+//! Faults are a rate limit, loss, delay, a killed receiver and a cut link. The accounts must close
+//! without a hang.
 
 use std::time::Duration;
 
@@ -14,7 +14,11 @@ use crate::shell::{line, scratch, tried};
 
 const SERVER: &str = "dqm-server";
 const RECEIVERS: [&str; 2] = ["dqm-recv1", "dqm-recv2"];
-const ADDRESS: &str = "10.78.0.1:12350";
+/// Addresses of the publisher for a receiver: its own, and a relay's on the receiver's host.
+const DIRECT: &str = "10.78.0.1:12350";
+const RELAYED: &str = "127.0.0.1:12350";
+/// Passes a receiver's connection on, 20 ms late.
+const RELAY: &str = "python3 vm/peers/delay_relay.py 12350 10.78.0.1 12350 0.02";
 /// Halves of the E-links of the scenario `gbt`, one for each receiver.
 const HALVES: [&str; 2] = [
     "0x008,0x00c,0x010,0x014,0x018,0x01c,0x020,0x024,0x048,0x04c,0x050,0x054",
@@ -24,6 +28,7 @@ const HALVES: [&str; 2] = [
 struct Case {
     name: &'static str,
     paced: &'static str,
+    address: &'static str,
     meanwhile: fn(&mut [Background]) -> Result<()>,
     /// Reasons for which triggers may be lost.
     losses: &'static [&'static str],
@@ -39,6 +44,7 @@ const CASES: &[Case] = &[
     Case {
         name: "three hosts",
         paced: "--rate 100kHz --time 3s",
+        address: DIRECT,
         meanwhile: |_| Ok(()),
         losses: &[],
         must_lose: false,
@@ -46,13 +52,23 @@ const CASES: &[Case] = &[
     Case {
         name: "1 % of the packets lost",
         paced: "--rate 20kHz --time 3s",
+        address: DIRECT,
         meanwhile: |_| drop_packets(RECEIVERS[0], "tcp sport 12350 numgen random mod 100 < 1"),
+        losses: &[BUSY],
+        must_lose: false,
+    },
+    Case {
+        name: "20 ms of delay",
+        paced: "--rate 50kHz --time 3s",
+        address: RELAYED,
+        meanwhile: |_| Ok(()),
         losses: &[BUSY],
         must_lose: false,
     },
     Case {
         name: "100 Mbit/s to one receiver, a third of the data",
         paced: "--rate 100kHz --time 3s",
+        address: DIRECT,
         meanwhile: |_| {
             let shape = "tc qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms";
             on(SERVER, shape).run()
@@ -63,23 +79,40 @@ const CASES: &[Case] = &[
     Case {
         name: "a receiver killed and restarted",
         paced: "--rate 50kHz --time 6s",
+        address: DIRECT,
         meanwhile: |receivers| {
             flows_to(0)?;
             receivers[0].kill()?;
             given_up(0)?;
             flows_to(1)?;
-            receivers[0] = receiver(0)?;
+            receivers[0] = receiver(0, DIRECT)?;
             Ok(())
         },
         losses: ABSENT,
         must_lose: true,
     },
+    // Retransmissions double their distance, and the first comes after 0.2 s to 0.8 s. The third
+    // comes seven times as late, before the receiver is given up.
+    Case {
+        name: "a link cut until data were sent again twice",
+        paced: "--rate 20kHz --time 6s",
+        address: DIRECT,
+        meanwhile: |_| {
+            flows_to(0)?;
+            let before = sent_again()?;
+            link("down")?;
+            let is_again = || Ok(sent_again()? >= before + 2);
+            until("data that are sent again", Duration::from_secs(60), is_again)?;
+            link("up")
+        },
+        losses: &[BUSY],
+        must_lose: false,
+    },
     Case {
         name: "a link cut for longer than a receiver is waited for",
         paced: "--rate 20kHz --time 14s",
+        address: DIRECT,
         meanwhile: |_| {
-            let link =
-                |state: &str| line("ip -n").arg(SERVER).words("link set to0").arg(state).run();
             flows_to(0)?;
             link("down")?;
             given_up(0)?;
@@ -96,8 +129,8 @@ pub(crate) fn all() -> Result<()> {
     tried(limited_search)
 }
 
-fn receiver(at: usize) -> Result<Background> {
-    let receive = format!("readout receive {ADDRESS} --elinks {} --json --wait 20s", HALVES[at]);
+fn receiver(at: usize, address: &str) -> Result<Background> {
+    let receive = format!("readout receive {address} --elinks {} --json --wait 20s", HALVES[at]);
     let file = scratch(&format!("receive{at}.json"));
     Background::into_file(daqmeter_on(RECEIVERS[at], &receive), &file)
 }
@@ -112,9 +145,12 @@ fn one(case: &Case) -> Result<()> {
     let _card = Background::start(card)?;
     until("the emulated card", Duration::from_secs(10), || Ok(socket.exists()))?;
     let reader = daqmeter_on(SERVER, "readout tohost gbt --card").arg(&socket);
-    let reader = reader.words(&format!("--address {ADDRESS} --json"));
+    let reader = reader.words(&format!("--address {DIRECT} --json"));
     let mut reader = Background::into_file(reader, &scratch("tohost.json"))?;
-    let mut receivers = vec![receiver(0)?, receiver(1)?];
+    let relayed = RECEIVERS.iter().filter(|_| case.address == RELAYED);
+    let relays = relayed.map(|host| Background::start(on(host, RELAY)));
+    let _relays: Vec<Background> = relays.collect::<Result<_>>()?;
+    let mut receivers = vec![receiver(0, case.address)?, receiver(1, case.address)?];
     (case.meanwhile)(&mut receivers)?;
     reader.end("the reader")?;
     receivers.iter_mut().try_for_each(|receiver| receiver.end("a receiver"))?;
@@ -167,6 +203,17 @@ fn given_up(receiver: usize) -> Result<()> {
     let to = format!("ss -Htnp dst 10.78.0.{}", receiver + 2);
     let gone = || Ok(!on(SERVER, &to).output()?.contains("users:"));
     until(&format!("the end of receiver {receiver}'s connection"), Duration::from_secs(60), gone)
+}
+
+/// Changes the bridge's port to the first receiver.
+fn link(state: &str) -> Result<()> {
+    line("ip -n").arg(SERVER).words("link set to0").arg(state).run()
+}
+
+/// Returns the number of segments that the publisher's host has sent again.
+fn sent_again() -> Result<u64> {
+    let table = on(SERVER, "nstat -asz TcpRetransSegs").output()?;
+    Ok(table.split_whitespace().nth(2).context("no TcpRetransSegs")?.parse()?)
 }
 
 /// Network's limit in a search for the maximum rate.
