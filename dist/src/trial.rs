@@ -15,6 +15,8 @@ use super::VERSION;
 const INSIDE: &str =
     "mount --rbind /proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && exec chroot \"$0\" \"$@\"";
 
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
 struct Bare {
     root: PathBuf,
 }
@@ -35,7 +37,14 @@ impl Bare {
     fn daqmeter(&self, program: &str, words: &str) -> Result<String> {
         let inside = unshared().words("sh -c").arg(INSIDE).arg(&self.root).arg(program);
         // The environment of this host's shell stays outside.
-        inside.words(words).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output()
+        inside.words(words).env("PATH", PATH).output()
+    }
+
+    /// Runs dpkg on this system.
+    fn dpkg(&self, words: &str, what: &Path) -> Result<()> {
+        let root = self.root.display();
+        let dpkg = unshared().words("dpkg --log=/dev/null").arg(format!("--root={root}"));
+        dpkg.words(words).arg(what).env("PATH", PATH).output().map(drop)
     }
 
     fn first_commands(&self, program: &str) -> Result<()> {
@@ -64,14 +73,26 @@ pub(super) fn binary(program: &Path) -> Result<()> {
     bare.first_commands("/daqmeter")
 }
 
-/// Tries the program of an unpacked package, beside the libraries that it may depend on.
+/// Installs the package, tries its program, and removes it. The libraries that the program may
+/// depend on are beside it, without their packages.
 pub(super) fn package(package: &Path, program: &Path) -> Result<()> {
     let bare = Bare::new("package")?;
-    line("dpkg-deb --extract").arg(package).arg(&bare.root).run()?;
-    for library in libraries(line("ldd").arg(program)).unwrap_or_default() {
-        let to = bare.root.join(library.strip_prefix("/").unwrap_or(&library));
+    let needed = libraries(line("ldd").arg(program)).unwrap_or_default();
+    for library in &needed {
+        let to = bare.root.join(library.strip_prefix("/").unwrap_or(library));
         fs::create_dir_all(to.parent().context("a library has a folder")?)?;
-        fs::copy(&library, &to).with_context(|| library.display().to_string())?;
+        fs::copy(library, &to).with_context(|| library.display().to_string())?;
     }
-    bare.first_commands("/usr/bin/daqmeter")
+    for folder in ["info", "updates", "triggers"] {
+        fs::create_dir_all(bare.root.join("var/lib/dpkg").join(folder))?;
+    }
+    fs::write(bare.root.join("var/lib/dpkg/status"), "")?;
+    bare.dpkg(if needed.is_empty() { "--install" } else { "--force-depends --install" }, package)?;
+    bare.first_commands("/usr/bin/daqmeter")?;
+    let installed = |path: &str| bare.root.join("usr").join(path);
+    line("gzip --test").arg(installed("share/man/man1/daqmeter-readout-run.1.gz")).run()?;
+    line("bash -n").arg(installed("share/bash-completion/completions/daqmeter")).run()?;
+    bare.dpkg("--purge", Path::new("daqmeter"))?;
+    ensure!(!installed("bin/daqmeter").exists(), "dpkg --purge left the program");
+    Ok(())
 }
