@@ -50,6 +50,10 @@ pub(crate) fn run(only: &str) -> Result<()> {
     let began = Instant::now();
     let cpus = std::thread::available_parallelism().map_or(2, usize::from);
     while ended.len() < steps.len() {
+        while let Some((at, failed)) = schedule::blocked(&orders, &states) {
+            states[at] = State::Failed;
+            ended.push(Ended::not_run(&steps[at], &steps[failed]));
+        }
         while let Some(at) = schedule::next(&orders, &states, cpus) {
             running.push(Running::start(at, &steps[at])?);
             states[at] = State::Running;
@@ -58,8 +62,9 @@ pub(crate) fn run(only: &str) -> Result<()> {
         for at in (0..running.len()).rev() {
             let Some(status) = running[at].child.try_wait()? else { continue };
             let Running { at, began, .. } = running.swap_remove(at);
-            states[at] = State::Ended;
-            ended.push(Ended::new(&steps[at], status.code(), began.elapsed())?);
+            let one = Ended::new(&steps[at], status.code(), began.elapsed())?;
+            states[at] = if one.has_failed() { State::Failed } else { State::Done };
+            ended.push(one);
         }
     }
     conclude(&ended, began.elapsed())
@@ -122,7 +127,7 @@ impl Running {
 
 struct Ended {
     code: Option<i32>,
-    /// Name, fate and time.
+    /// Name, fate, and time if it ran.
     line: String,
 }
 
@@ -143,14 +148,25 @@ impl Ended {
         println!("\n=== {name}\n{printed}\n=== {line}");
         Ok(Ended { code, line })
     }
+
+    fn not_run(step: &Step, failed: &Step) -> Ended {
+        let (name, failed) = (&step.order.name, &failed.order.name);
+        let line = format!("{name}: !!! NOT RUN: it comes after `{failed}`, which did not pass");
+        println!("\n=== {line}");
+        Ended { code: Some(LEFT_OUT.into()), line }
+    }
+
+    fn has_failed(&self) -> bool {
+        ![Some(0), Some(LEFT_OUT.into())].contains(&self.code)
+    }
 }
 
 fn conclude(ended: &[Ended], wall: Duration) -> Result<()> {
     println!("\nsteps, in the order in which they ended:");
     ended.iter().for_each(|step| println!("  {}", step.line));
-    let count = |code: u8| ended.iter().filter(|one| one.code == Some(i32::from(code))).count();
-    let (passed, left_out) = (count(0), count(LEFT_OUT));
-    let failed = ended.len() - passed - left_out;
+    let passed = ended.iter().filter(|step| step.code == Some(0)).count();
+    let failed = ended.iter().filter(|step| step.has_failed()).count();
+    let left_out = ended.len() - passed - failed;
     println!(
         "\nxtask ci: {passed} steps passed, {failed} failed, {left_out} left out, in {:.0} s",
         wall.as_secs_f64()

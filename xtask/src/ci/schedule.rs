@@ -31,14 +31,23 @@ pub(super) struct Order {
 pub(super) enum State {
     Waiting,
     Running,
-    Ended,
+    /// Passed, or could not run on this host.
+    Done,
+    /// Failed, or did not run because a step before it failed.
+    Failed,
+}
+
+impl State {
+    fn has_ended(self) -> bool {
+        matches!(self, State::Done | State::Failed)
+    }
 }
 
 /// Most waiting steps that run side by side: they use some CPU time, too.
 const WAITING: usize = 2;
 
 /// Returns the first step that may start on a host with this number of CPUs. Steps in `after`
-/// outside of this run count as ended.
+/// outside of this run count as done.
 pub(super) fn next(steps: &[&Order], states: &[State], cpus: usize) -> Option<usize> {
     let running = |load: Load| {
         (0..steps.len())
@@ -49,17 +58,11 @@ pub(super) fn next(steps: &[&Order], states: &[State], cpus: usize) -> Option<us
         return None;
     }
     let (builds, singles) = (running(Load::Build), running(Load::OneCpu));
-    let unfinished = |load: Load| {
-        (0..steps.len()).any(|at| states[at] != State::Ended && steps[at].load == load)
-    };
+    let unfinished =
+        |load: Load| (0..steps.len()).any(|at| !states[at].has_ended() && steps[at].load == load);
     let ready = |at: usize| {
-        let ended = |name: &String| {
-            steps
-                .iter()
-                .zip(states)
-                .all(|(step, state)| step.name != *name || *state == State::Ended)
-        };
-        states[at] == State::Waiting && steps[at].after.iter().all(ended)
+        let is_done = |before| states[before] == State::Done;
+        states[at] == State::Waiting && before(steps, at).all(is_done)
     };
     let fits = |load: Load| match load {
         Load::Build => builds == 0 && singles < cpus.max(2),
@@ -71,6 +74,20 @@ pub(super) fn next(steps: &[&Order], states: &[State], cpus: usize) -> Option<us
     let of =
         |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
     [Load::Waits, Load::Build, Load::OneCpu, Load::Alone].into_iter().find_map(of)
+}
+
+/// Returns the first waiting step, and the step before it that failed: the output of that one is
+/// missing, or of an earlier run.
+pub(super) fn blocked(steps: &[&Order], states: &[State]) -> Option<(usize, usize)> {
+    let mut waiting = (0..steps.len()).filter(|&at| states[at] == State::Waiting);
+    waiting.find_map(|at| {
+        let failed = before(steps, at).find(|&before| states[before] == State::Failed)?;
+        Some((at, failed))
+    })
+}
+
+fn before(steps: &[&Order], at: usize) -> impl Iterator<Item = usize> {
+    (0..steps.len()).filter(move |&other| steps[at].after.contains(&steps[other].name))
 }
 
 #[cfg(test)]
@@ -107,7 +124,7 @@ mod tests {
         let mut states = [State::Waiting; STEPS.len()];
         let mut left = ticks;
         let mut seen = Vec::new();
-        while states.iter().any(|state| *state != State::Ended) {
+        while !states.iter().all(|state| state.has_ended()) {
             while let Some(at) = next(&orders, &states, 2) {
                 states[at] = State::Running;
             }
@@ -118,7 +135,7 @@ mod tests {
             for at in running {
                 left[at] -= 1;
                 if left[at] == 0 {
-                    states[at] = State::Ended;
+                    states[at] = State::Done;
                 }
             }
         }
@@ -156,8 +173,26 @@ mod tests {
         let mut states = [State::Waiting; STEPS.len()];
         for _ in STEPS {
             let at = next(&orders, &states, 1).expect("a step may start");
-            states[at] = State::Ended;
+            states[at] = State::Done;
         }
         assert_eq!(next(&orders, &states, 1), None);
+    }
+
+    #[test]
+    fn steps_after_a_failed_one_do_not_run() {
+        let orders = orders();
+        let orders: Vec<&Order> = orders.iter().collect();
+        let mut states = [State::Waiting; STEPS.len()];
+        states[6] = State::Failed;
+        let mut skipped = Vec::new();
+        while let Some((at, failed)) = blocked(&orders, &states) {
+            states[at] = State::Failed;
+            skipped.push((STEPS[at].0, STEPS[failed].0));
+        }
+        assert_eq!(skipped, [("kernels", "packages")]);
+        states[1] = State::Failed;
+        assert_eq!(blocked(&orders, &states), Some((0, 1)), "measure after program");
+        states[1] = State::Done;
+        assert_eq!(next(&orders, &states, 2), Some(8), "others run");
     }
 }
