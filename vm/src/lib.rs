@@ -9,7 +9,6 @@ mod files;
 mod hosts;
 mod mesh;
 pub mod shell;
-mod topology;
 
 use anyhow::{Result, bail};
 use shell::line;
@@ -31,8 +30,8 @@ pub fn fetch() -> Result<()> {
 /// Builds what the machines of that name run, from what was fetched.
 pub fn prepare(name: &str) -> Result<()> {
     match name {
-        "copy-vm" => copy::prepare(),
-        "pmu-vm" | "topology-vm" => mesh::build(),
+        "copy-vm" | "topology-vm" => copy::prepare(),
+        "pmu-vm" => mesh::build(),
         _ => Ok(()),
     }
 }
@@ -44,7 +43,7 @@ pub fn boot(name: &str, only: &str) -> Result<()> {
         ("copy-vm", "--static") => copy::static_policies(),
         ("copy-vm", _) => copy::boot(only),
         ("pmu-vm", _) => mesh::boot(only),
-        ("topology-vm", _) => topology::boot(),
+        ("topology-vm", _) => copy::topologies(),
         ("peers", _) => hosts::peers(),
         ("readout", _) => hosts::readout(),
         ("paths", _) => hosts::paths(),

@@ -1,18 +1,18 @@
 //! Kernel modules under Debian's kernels in QEMU, on software and on an emulated engine of
-//! mainline.
+//! mainline; a survey on machines of another topology than this host's.
 
 mod modules;
 mod patched;
 mod pollution;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::boot::{Boot, judge};
+use crate::boot::{Boot, device_tree, judge};
 use crate::debian::{Kernel, arm_busybox};
-use crate::files::{Initrd, timed};
-use crate::shell::{left_out, line, program, rust_target, target};
+use crate::files::{Initrd, folder, tail, timed};
+use crate::shell::{left_out, line, rust_target, target};
 
 pub(crate) use modules::source;
 pub(crate) use patched::static_policies;
@@ -22,57 +22,68 @@ pub(crate) use pollution::pollution;
 /// byte.
 const PC: &str = "qemu-system-x86_64 -machine q35 -cpu qemu64 -m 1536";
 
-/// One host thread for all CPUs, one after the other.
-const IN_TURN: &str = "-smp 4 -accel tcg,thread=single";
-
-/// Architecture of the Versal; its test program is one file without libraries.
+/// Architecture of the Arm machines; their programs are files without libraries.
 const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 struct Machine {
     name: &'static str,
     series: &'static str,
+    arch: &'static str,
+    /// QEMU and its options, after those of [`PC`] on amd64.
     qemu: &'static str,
     options: &'static str,
     script: &'static str,
     cases: usize,
+    /// Text that the machine must print.
+    says: &'static str,
+}
+
+impl Machine {
+    /// A PC with four CPUs that one host thread runs, one after the other.
+    const PC: Machine = Machine {
+        name: "",
+        series: "6.12",
+        arch: "amd64",
+        qemu: "-smp 4 -accel tcg,thread=single",
+        options: "",
+        script: "",
+        cases: 7,
+        says: "",
+    };
 }
 
 const MACHINES: &[Machine] = &[
     Machine {
         name: "cases-6.1",
         series: "6.1",
-        qemu: IN_TURN,
         options: "slub_debug=FZPU",
         script: include_str!("cases.sh"),
         cases: 27,
+        ..Machine::PC
     },
     Machine {
         name: "cases-6.12",
-        series: "6.12",
-        qemu: IN_TURN,
         options: "slub_debug=FZPU",
         script: include_str!("cases.sh"),
         cases: 27,
+        ..Machine::PC
     },
     // All mappings for engines are bounce buffers, and the memory of programs can be moved.
     Machine {
         name: "bounce",
-        series: "6.12",
-        qemu: IN_TURN,
         options: "swiotlb=force movablecore=512M",
         script: include_str!("bounce.sh"),
-        cases: 7,
+        ..Machine::PC
     },
     // One host thread for each CPU: they race. A CPU can meet the int3 of a kernel that patches its
     // own code (static keys). If the others have forgotten it, the kernel dies. So the other CPUs
     // start after the boot.
     Machine {
         name: "races",
-        series: "6.12",
         qemu: "-smp 4 -accel tcg,thread=multi",
         options: "maxcpus=1",
         script: include_str!("races.sh"),
-        cases: 7,
+        ..Machine::PC
     },
     // One CPU with a clock that counts instructions: it can keep the window.
     Machine {
@@ -82,18 +93,46 @@ const MACHINES: &[Machine] = &[
         options: "daqmeter.icount=1 preempt=full",
         script: include_str!("window.sh"),
         cases: 3,
+        ..Machine::PC
+    },
+    // AMD Versal; QEMU emulates its eight ADMA controllers, for which mainline has a driver.
+    Machine {
+        name: "versal",
+        series: "6.1",
+        arch: "arm64",
+        qemu: "qemu-system-aarch64 -machine xlnx-versal-virt -m 2G -smp 4",
+        script: include_str!("versal.sh"),
+        cases: 3,
+        ..Machine::PC
     },
 ];
 
-/// AMD Versal; QEMU emulates its eight ADMA controllers.
-const VERSAL: Machine = Machine {
-    name: "versal",
-    series: "6.1",
-    qemu: "qemu-system-aarch64 -machine xlnx-versal-virt -m 2G -smp 4",
-    options: "",
-    script: include_str!("versal.sh"),
-    cases: 3,
-};
+/// Machines of two NUMA nodes, each a socket of two cores of two threads.
+const TOPOLOGIES: &[Machine] = &[
+    Machine {
+        name: "fast-and-slow-cores",
+        series: "6.1",
+        arch: "arm64",
+        qemu: "qemu-system-aarch64 -machine virt -cpu cortex-a72 -accel tcg,thread=multi -m 1536 \
+            -smp 8,sockets=2,cores=2,threads=2 \
+            -object memory-backend-ram,id=near,size=768M -numa node,nodeid=0,cpus=0-3,memdev=near \
+            -object memory-backend-ram,id=far,size=768M -numa node,nodeid=1,cpus=4-7,memdev=far",
+        options: "daqmeter.slower=0,1,6,7",
+        script: include_str!("topology.sh"),
+        cases: 3,
+        says: r#""logical_cpus":8,"cores":4,"siblings":[[0,1],[2,3],[4,5],[6,7]],"slower_cpus":[0,1,6,7],"sockets":2,"numa":[{"node":0,"cpus":[0,1,2,3]},{"node":1,"cpus":[4,5,6,7]}]"#,
+    },
+    Machine {
+        name: "two-sockets",
+        qemu: "-accel tcg,thread=single -smp 8,sockets=2,cores=2,threads=2 \
+            -object memory-backend-ram,id=near,size=768M -numa node,nodeid=0,cpus=0-3,memdev=near \
+            -object memory-backend-ram,id=far,size=768M -numa node,nodeid=1,cpus=4-7,memdev=far",
+        script: include_str!("topology.sh"),
+        cases: 3,
+        says: r#""logical_cpus":8,"cores":4,"siblings":[[0,1],[2,3],[4,5],[6,7]],"sockets":2,"numa":[{"node":0,"cpus":[0,1,2,3]},{"node":1,"cpus":[4,5,6,7]}],"caches":[{"level":1"#,
+        ..Machine::PC
+    },
+];
 
 const LIMIT_S: u32 = 480;
 
@@ -133,18 +172,7 @@ fn programs() -> Result<()> {
 /// Boots every machine after [`prepare`], or those with `only` in their name.
 pub(crate) fn boot(only: &str) -> Result<()> {
     for_pcs()?;
-    let mut ran = 0;
-    for machine in MACHINES.iter().filter(|machine| machine.name.contains(only)) {
-        let kernel = Kernel::fetch(machine.series, "amd64")?;
-        let initrd = pc_initrd(machine.name, machine.script)?;
-        modules::install(&kernel, &initrd)?;
-        timed(machine.name, || machine.run(&kernel, &format!("{PC} {}", machine.qemu), initrd))?;
-        ran += 1;
-    }
-    if VERSAL.name.contains(only) {
-        timed(VERSAL.name, versal)?;
-        ran += 1;
-    }
+    let mut ran = all(MACHINES, only)?;
     if "cache".contains(only) {
         pollution(false)?;
         ran += 1;
@@ -153,31 +181,64 @@ pub(crate) fn boot(only: &str) -> Result<()> {
     Ok(())
 }
 
+/// Boots the machines of other topologies after [`prepare`].
+pub(crate) fn topologies() -> Result<()> {
+    for_pcs()?;
+    all(TOPOLOGIES, "").map(drop)
+}
+
+fn all(machines: &[Machine], only: &str) -> Result<usize> {
+    let chosen: Vec<_> = machines.iter().filter(|machine| machine.name.contains(only)).collect();
+    chosen.iter().try_for_each(|machine| timed(machine.name, || machine.run()))?;
+    Ok(chosen.len())
+}
+
 impl Machine {
-    fn run(&self, kernel: &Kernel, qemu: &str, initrd: Initrd) -> Result<()> {
+    fn run(&self) -> Result<()> {
         let Machine { name, options, .. } = self;
-        let boot = Boot { name, qemu, kernel: &kernel.image, options, limit_s: LIMIT_S };
-        judge(&boot.run(initrd)?, self.cases)
+        let kernel = Kernel::fetch(self.series, self.arch)?;
+        let initrd = initrd(name, &kernel, self.script)?;
+        let mut qemu = self.qemu.to_owned();
+        if self.arch == "amd64" {
+            qemu.insert_str(0, &format!("{PC} "));
+        }
+        if let Some(slower) = options.strip_prefix("daqmeter.slower=") {
+            qemu += &format!(" -dtb {}", tree(&qemu, slower)?.display());
+        }
+        let boot = Boot { name, qemu: &qemu, kernel: &kernel.image, options, limit_s: LIMIT_S };
+        let printed = boot.run(initrd)?;
+        ensure!(printed.contains(self.says), "no {}; last lines:\n{}", self.says, tail(&printed));
+        judge(&printed, self.cases)
     }
 }
 
-/// Returns the initial file system of a PC with the programs.
-fn pc_initrd(name: &str, script: &str) -> Result<Initrd> {
-    let initrd = Initrd::new(name, Path::new("/bin/busybox"), script)?;
-    let guest = target().join("release/examples/kmod_guest");
-    for (name, program) in [("daqmeter", program()), ("kmod_guest", guest)] {
-        initrd.take(name, &program)?;
-        initrd.take_libraries(line("ldd").arg(program), Path::new("/"))?;
+/// Makes QEMU's device tree of the machine, with the capacity of each CPU (`capacity-dmips-mhz`,
+/// the kernel's `Documentation/devicetree/bindings/cpu/cpu-capacity.txt`).
+fn tree(qemu: &str, slower: &str) -> Result<PathBuf> {
+    let path = folder().join("topology.dtb");
+    device_tree(qemu, &path)?;
+    for cpu in ["0", "1", "2", "3", "4", "5", "6", "7"] {
+        let capacity = if slower.contains(cpu) { "400" } else { "1024" };
+        let put = line("fdtput -t i").arg(&path).arg(format!("/cpus/cpu@{cpu}"));
+        put.arg("capacity-dmips-mhz").arg(capacity).run()?;
     }
+    Ok(path)
+}
+
+/// Returns the initial file system of a machine with the programs and the modules.
+fn initrd(name: &str, kernel: &Kernel, script: &str) -> Result<Initrd> {
+    let (busybox, built) = match &*kernel.arch {
+        "amd64" => (PathBuf::from("/bin/busybox"), target()),
+        _ => (arm_busybox()?, target().join(ARM_TARGET)),
+    };
+    let initrd = Initrd::new(name, &busybox, script)?;
+    for program in ["daqmeter", "examples/kmod_guest"].map(|path| built.join("release").join(path))
+    {
+        initrd.take(&program.file_name().unwrap_or_default().to_string_lossy(), &program)?;
+        if kernel.arch == "amd64" {
+            initrd.take_libraries(line("ldd").arg(program), "/".as_ref())?;
+        }
+    }
+    modules::install(kernel, &initrd)?;
     Ok(initrd)
-}
-
-/// Runs the client on a driver of mainline; QEMU emulates its hardware.
-fn versal() -> Result<()> {
-    let kernel = Kernel::fetch(VERSAL.series, "arm64")?;
-    let initrd = Initrd::new(VERSAL.name, &arm_busybox()?, VERSAL.script)?;
-    let guest = target().join(ARM_TARGET).join("release/examples/kmod_guest");
-    initrd.take("kmod_guest", &guest)?;
-    modules::install(&kernel, &initrd)?;
-    VERSAL.run(&kernel, VERSAL.qemu, initrd)
 }

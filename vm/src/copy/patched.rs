@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use super::{LIMIT_S, PC, modules, pc_initrd, programs};
+use super::{LIMIT_S, PC, initrd, modules, programs};
 use crate::boot::{Boot, judge};
-use crate::debian;
+use crate::debian::{self, Kernel};
 use crate::files::{folder, timed};
 use crate::shell::{install, line, renew, root};
 
@@ -44,7 +44,8 @@ fn boot(tree: &Path, option: &str, cases: usize) -> Result<()> {
         options: &format!("kasan.fault=panic {option}"),
         limit_s: LIMIT_S,
     };
-    judge(&boot.run(pc_initrd("static", include_str!("static.sh"))?)?, cases)
+    let programs = initrd("static", &Kernel::fetch("6.1", "amd64")?, include_str!("static.sh"))?;
+    judge(&boot.run(programs)?, cases)
 }
 
 /// Returns the source with the patch and softdma, unpacked anew.

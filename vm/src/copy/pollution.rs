@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use daqmeter_record::{Counter, RunRecord, jsonl};
 
-use super::{LIMIT_S, PC, modules, pc_initrd};
+use super::{LIMIT_S, PC, initrd};
 use crate::boot::Boot;
 use crate::debian::Kernel;
 use crate::files::{folder, timed};
@@ -45,9 +45,8 @@ fn simulated(full: bool) -> Result<Vec<RunRecord>> {
         options: "",
         limit_s: if full { 3600 } else { LIMIT_S },
     };
-    let initrd = pc_initrd("cache", &script(full))?;
-    modules::install(&kernel, &initrd)?;
-    let records = merged(&boot.run(initrd)?, &fs::read_to_string(&segments)?)?;
+    let printed = boot.run(initrd("cache", &kernel, &script(full))?)?;
+    let records = merged(&printed, &fs::read_to_string(&segments)?)?;
     let place = folder().join("pollution.jsonl");
     fs::write(&place, records.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>())?;
     println!("{} points in {}", records.len(), place.display());

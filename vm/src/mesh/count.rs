@@ -176,11 +176,15 @@ impl Machine {
         Ok(shares.iter().zip(&set.groups).flat_map(of).collect())
     }
 
-    /// Runs a command that must end with 2 and that text in its output.
-    pub(super) fn refused(&mut self, command: &str, part: &str) -> Result<()> {
-        let (status, printed) = self.run(&format!("{command} 2>&1"))?;
-        let is_refused = status == 2 && printed.contains(part);
-        ensure!(is_refused, "`{command}` ended with {status}, not 2 and `{part}`:\n{printed}");
+    /// Runs a command that must end with this status and print this text.
+    pub(super) fn says(&mut self, status: i32, command: &str, part: &str) -> Result<()> {
+        let (found, printed) = self.run(&format!("{command} 2>&1"))?;
+        let is_expected = found == status && printed.contains(part);
+        ensure!(
+            is_expected,
+            "`{command}` ended with {found}, not {status} and `{part}`: {printed}"
+        );
+        println!("{command}: {printed}");
         Ok(())
     }
 }

@@ -2,12 +2,11 @@
 //! time.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -66,7 +65,7 @@ impl RegisterMemory for FileMemory {
     }
 }
 
-/// A socket for control: QEMU's protocol QMP with a JSON object per line, or qtest.
+/// A socket of QEMU: the console, or control by QMP with a JSON object per line, or by qtest.
 struct Control(BufReader<UnixStream>);
 
 impl Control {
@@ -105,8 +104,9 @@ impl Control {
 
 pub(super) struct Machine {
     child: Child,
-    input: ChildStdin,
-    console: Receiver<String>,
+    console: Control,
+    /// Begin of a line that was not complete within the time of a wait.
+    begun: Vec<u8>,
     pub(super) log: String,
     qmp: Control,
     qtest: Control,
@@ -141,8 +141,8 @@ impl Machine {
             add_mesh(&place.join("tree"), mesh, MESH_BASE + at * MESH_BYTES, controllers)?;
             controllers += mesh.dtcs();
         }
-        let mut child = line(&qemu)
-            .words("-no-reboot -serial stdio -qtest-log none -dtb tree")
+        let child = line(&qemu)
+            .words("-no-reboot -serial unix:console,server=on -qtest-log none -dtb tree")
             .words("-qmp unix:qmp,server=on,wait=off -qtest unix:qtest,server=on,wait=off")
             .arg("-kernel")
             .arg(&kernel.image)
@@ -156,12 +156,10 @@ impl Machine {
             ))
             .within(&place)
             .command()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
             .spawn()
             .context("cannot start QEMU")?;
-        let input = child.stdin.take().context("no console")?;
-        let console = lines_of(child.stdout.take().context("no console")?);
+        // QEMU waits for the reader of the console.
+        let console = Control::connect(&place.join("console"))?;
         let mut qmp = Control::connect(&place.join("qmp"))?;
         qmp.qmp("qmp_capabilities", json!({}))?;
         let gic = interrupt_controller(&mut qmp)?;
@@ -171,9 +169,9 @@ impl Machine {
             Ok(Emulator::new(mesh, memory))
         };
         let emulators = meshes.iter().zip(0..).map(emulator).collect::<Result<_>>()?;
-        let (log, series) = (String::new(), kernel.series.clone());
+        let (begun, log, series) = (Vec::new(), String::new(), kernel.series.clone());
         let mut machine =
-            Machine { child, input, console, log, qmp, qtest, gic, series, meshes, emulators };
+            Machine { child, console, begun, log, qmp, qtest, gic, series, meshes, emulators };
         machine.until("GUEST ready")?;
         ensure!(!machine.log.contains("GUEST cannot load"), "{}", machine.log);
         Ok(machine)
@@ -181,17 +179,17 @@ impl Machine {
 
     /// Returns the next line, or `None` if none comes in that time.
     pub(super) fn line_within(&mut self, wait: Duration) -> Result<Option<String>> {
-        match self.console.recv_timeout(wait) {
-            Ok(line) => {
-                self.log.push_str(&line);
-                self.log.push('\n');
-                Ok(Some(line))
-            }
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                bail!("the machine ended; last lines:\n{}", tail(&self.log))
-            }
-        }
+        self.console.0.get_ref().set_read_timeout(Some(wait))?;
+        match self.console.0.read_until(b'\n', &mut self.begun) {
+            Ok(0) => bail!("the machine ended; last lines:\n{}", tail(&self.log)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            read => read?,
+        };
+        let line = String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned();
+        let line = line.trim_end_matches(['\r', '\n']).to_owned();
+        self.log.push_str(&line);
+        self.log.push('\n');
+        Ok(Some(line))
     }
 
     pub(super) fn line(&mut self) -> Result<String> {
@@ -206,11 +204,11 @@ impl Machine {
     }
 
     pub(super) fn send(&mut self, line: &str) -> Result<()> {
-        Ok(writeln!(self.input, "{line}").and_then(|()| self.input.flush())?)
+        Ok(self.console.0.get_mut().write_all(format!("{line}\n").as_bytes())?)
     }
 
     pub(super) fn end_of_input(&mut self) -> Result<()> {
-        Ok(self.input.write_all(b"\x04").and_then(|()| self.input.flush())?)
+        Ok(self.console.0.get_mut().write_all(b"\x04")?)
     }
 
     /// Returns the output until the present command ends, and its exit status.
@@ -267,19 +265,6 @@ impl Drop for Machine {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn lines_of(output: ChildStdout) -> Receiver<String> {
-    let (sender, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    lines
 }
 
 fn qemu(place: &Path, cpus: u32, window_mib: u64) -> String {
