@@ -3,25 +3,21 @@
 //! This file only passes values between Python and the crates, which compute everything. Longer
 //! work runs without the interpreter's lock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::time::Duration;
 
-use daqmeter_campaign::{
-    Budget, Done, ENGINES, Options, Plan, PlannedPoint, Runner, Watch, engine,
-};
-use daqmeter_harness::{Context, Engine, Fault, StepPlan};
+use daqmeter_campaign::{Budget, Done, ENGINES, Options, Plan, PlannedPoint, Runner, Watch};
+use daqmeter_harness::{Context, Fault};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
-use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
-use daqmeter_report::export::{
-    Cell, CellType, DataColumn, DataFrame, counters, samples, series, stages,
-};
+use daqmeter_record::{RunRecord, Tool, jsonl};
+use daqmeter_report::export::{Cell, CellType, DataFrame, counters, samples, series, stages};
 use daqmeter_wire::etherbone::{EbMessage, EbRecord, RecordFlags};
 use daqmeter_wire::felix::block::HEADER_BYTES;
-use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{BlockFormat, Reassembler, Subchunk, subchunks};
+use daqmeter_wire::felix::decoder::{ChunkPart, most_subchunks};
+use daqmeter_wire::felix::{BlockFormat, FelixHeader, Reassembler, Subchunk, subchunks};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -54,16 +50,6 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<DataFrame> {
     }
 }
 
-fn texts<'py>(python: Python<'py>, column: &DataColumn) -> Vec<Option<Bound<'py, PyString>>> {
-    let mut known: HashMap<String, Bound<'py, PyString>> = HashMap::new();
-    let mut object = |cell: &Cell| {
-        let text = (*cell != Cell::None).then(|| cell.to_string())?;
-        let new = || PyString::new(python, &text);
-        Some(known.entry(text.clone()).or_insert_with(new).clone())
-    };
-    column.cells().map(&mut object).collect()
-}
-
 /// Converts numbers and flags without holes, and moments, to numpy arrays; other columns become
 /// lists.
 fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, PyDict>> {
@@ -72,21 +58,20 @@ fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, P
         let name = &column.name;
         let ints = || column.cells().map(Cell::int);
         match column.cell_type() {
-            CellType::Text => out.set_item(name, texts(python, column))?,
+            CellType::Text => {
+                // Equal texts are one object: names repeat in each row.
+                let text = |cell: &Cell| PyString::intern(python, &cell.to_string());
+                let object = |cell: &Cell| (*cell != Cell::None).then(|| text(cell));
+                out.set_item(name, column.cells().map(object).collect::<Vec<_>>())?;
+            }
             CellType::Float => {
                 let values = column.cells().map(|cell| cell.float().unwrap_or(f64::NAN));
                 out.set_item(name, PyArray1::from_vec(python, values.collect()))?;
             }
-            CellType::Int => match ints().collect::<Option<Vec<i64>>>() {
-                Some(values) => out.set_item(name, PyArray1::from_vec(python, values))?,
-                None => out.set_item(name, ints().collect::<Vec<_>>())?,
-            },
+            CellType::Int => out.set_item(name, whole(python, ints().collect())?)?,
             CellType::Flag => {
-                let flags = || ints().map(|flag| Some(flag? != 0));
-                match flags().collect::<Option<Vec<bool>>>() {
-                    Some(values) => out.set_item(name, PyArray1::from_vec(python, values))?,
-                    None => out.set_item(name, flags().collect::<Vec<_>>())?,
-                }
+                let flags = ints().map(|flag| Some(flag? != 0));
+                out.set_item(name, whole(python, flags.collect())?)?;
             }
             CellType::Time => {
                 // numpy's "not a time" is the least 64-bit number.
@@ -98,6 +83,17 @@ fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, P
         }
     }
     Ok(out)
+}
+
+/// Returns an array, or a list if a value is missing.
+fn whole<'py, T>(python: Python<'py>, values: Vec<Option<T>>) -> PyResult<Bound<'py, PyAny>>
+where
+    T: Element + Copy + IntoPyObject<'py>,
+{
+    Ok(match values.iter().copied().collect::<Option<Vec<T>>>() {
+        Some(values) => PyArray1::from_vec(python, values).into_any(),
+        None => PyList::new(python, values)?.into_any(),
+    })
 }
 
 /// Columns of the records in files, and what could not be read of them.
@@ -142,68 +138,6 @@ fn context() -> Context {
     .with_cards(&daqmeter_campaign::card_families())
 }
 
-fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {
-    // bool comes before int, because it is a subclass of int in Python.
-    if let Ok(flag) = value.cast::<pyo3::types::PyBool>() {
-        return Ok(Param::Flag(flag.is_true()));
-    }
-    if let Ok(number) = value.extract::<u64>() {
-        return Ok(Param::Int(number));
-    }
-    if let Ok(number) = value.extract::<f64>() {
-        return Ok(Param::Float(number));
-    }
-    value
-        .extract::<String>()
-        .map(Param::Text)
-        .map_err(|_| wrong("a parameter is a number, a name, True or False"))
-}
-
-/// Measures one point and returns its record as JSON text.
-#[pyfunction]
-#[pyo3(signature = (engine, workload, seconds, pin, study))]
-fn run_engine(
-    python: Python<'_>,
-    engine: &str,
-    workload: &Bound<'_, PyDict>,
-    seconds: f64,
-    pin: Vec<u32>,
-    study: &str,
-) -> PyResult<String> {
-    if !(seconds > 0.0 && seconds <= 86_400.0) {
-        return Err(wrong("seconds: above 0 and at most a day"));
-    }
-    let mut asked = Workload::new(engine);
-    for (name, value) in workload.iter() {
-        asked.params.insert(name.extract()?, param(&value)?);
-    }
-    python.detach(|| {
-        check_parameters(&asked)?;
-        let runner = Runner::new(context());
-        let steps = StepPlan::Timed(Duration::from_secs_f64(seconds));
-        let settings = runner.settings(steps, study, &pin);
-        let record = runner.measured(engine, &asked, &settings).map_err(wrong)?;
-        Ok(line(&record))
-    })
-}
-
-/// Refuses parameters that the engine does not have. The runner refuses unknown engines.
-fn check_parameters(asked: &Workload) -> PyResult<()> {
-    let Ok(engine) = engine(&asked.kind) else {
-        return Ok(());
-    };
-    let parameters = engine.parameters();
-    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-    match asked.params.keys().find(|name| !names.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => Err(wrong(format!(
-            "`{name}` is not a parameter of {}; there are: {}",
-            engine.name,
-            names.join(", ")
-        ))),
-    }
-}
-
 struct Kept {
     file: Option<File>,
     lines: Vec<String>,
@@ -233,7 +167,7 @@ impl Watch for Kept {
     }
 }
 
-fn append_to(path: &str) -> PyResult<File> {
+fn append_to(path: String) -> PyResult<File> {
     jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             PyOSError::new_err(format!("{path} is being written by another run"))
@@ -242,26 +176,25 @@ fn append_to(path: &str) -> PyResult<File> {
     })
 }
 
-/// Measures the points of a plan; returns their records as JSON texts, each appended to a file
-/// first if one is named, and what was not measured, with the reason: a point that is refused costs
-/// no other.
+/// Measures the points of a plan, given by its text or by its name; returns their records as JSON
+/// texts, each appended to a file first if one is named, and what was not measured, with the
+/// reason: a point that is refused costs no other.
 #[pyfunction]
-#[pyo3(signature = (plan, out, budget_s))]
+#[pyo3(signature = (name, text, out, budget_s))]
 fn run_plan(
     python: Python<'_>,
-    plan: &str,
+    name: &str,
+    text: Option<&str>,
     out: Option<String>,
     budget_s: Option<f64>,
 ) -> PyResult<(Vec<String>, Vec<String>)> {
-    let plan = Plan::load(plan).map_err(wrong)?;
+    let plan = text.map_or_else(|| Plan::load(name), |text| Plan::parse(text, name));
+    let plan = plan.map_err(wrong)?;
     let time = budget_s.map(Duration::try_from_secs_f64);
     let budget =
         Budget { time: time.transpose().map_err(wrong)?.or(plan.budget.time), ..plan.budget };
-    let mut kept = Kept {
-        file: out.as_deref().map(append_to).transpose()?,
-        lines: Vec::new(),
-        errors: Vec::new(),
-    };
+    let mut kept =
+        Kept { file: out.map(append_to).transpose()?, lines: Vec::new(), errors: Vec::new() };
     let options = Options { budget, ..Options::default() };
     let done = python.detach(|| {
         let mut runner = Runner::new(context());
@@ -274,18 +207,13 @@ fn run_plan(
     Ok((kept.lines, kept.errors))
 }
 
-/// An engine: name, description, [(parameter, meaning)].
-type EngineRow = (String, String, Vec<(String, String)>);
-
-/// Engines with their parameters.
+/// Engines with their parameters and the meanings of these.
 #[pyfunction]
-fn engine_list() -> Vec<EngineRow> {
-    let engine = |engine: &Engine| {
-        let parameters =
-            engine.parameters().into_iter().map(|found| (found.name, found.about)).collect();
-        (engine.name.to_owned(), engine.description.to_owned(), parameters)
+fn engine_list() -> Vec<(&'static str, Vec<(String, String)>)> {
+    let about = |engine: &daqmeter_harness::Engine| {
+        engine.parameters().into_iter().map(|found| (found.name, found.about)).collect()
     };
-    ENGINES.iter().map(engine).collect()
+    ENGINES.iter().map(|engine| (engine.name, about(engine))).collect()
 }
 
 /// One conversion, prepared once.
@@ -398,78 +326,79 @@ fn decode_felix<'py>(
     abce_kib: u8,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyDict>)> {
     let chunks = PyList::empty(python);
-    let (mut readers, mut open) = (
-        std::collections::BTreeMap::<u16, Reassembler>::new(),
-        std::collections::BTreeMap::<u16, (Vec<u8>, Vec<&str>)>::new(),
-    );
+    let mut elinks = BTreeMap::<u16, OpenChunk>::new();
     let (mut bad_blocks, mut at) = (0_u64, 0);
-    while at + HEADER_BYTES <= data.len() {
-        let magic = u16::from_le_bytes([data[at + 2], data[at + 3]]);
+    while at < data.len() {
+        let left = &data[at..];
+        let Some(header) = left.first_chunk::<HEADER_BYTES>() else {
+            return Err(wrong(format!("byte {at}: {} bytes hold no block", left.len())));
+        };
+        let magic = FelixHeader::parse(*header).magic;
         let format = BlockFormat::of_magic(magic, abce_kib).ok_or_else(|| {
             wrong(format!("byte {at}: no block begins here (magic {magic:#06x})"))
         })?;
-        let Some(block) = data.get(at..at + format.block_bytes) else {
-            return Err(wrong(format!(
-                "byte {at}: the last block is cut off: {} of {} bytes",
-                data.len() - at,
-                format.block_bytes
-            )));
-        };
+        let block = left.get(..format.block_bytes).ok_or_else(|| {
+            let (found, wanted) = (left.len(), format.block_bytes);
+            wrong(format!("byte {at}: the last block is cut off: {found} of {wanted} bytes"))
+        })?;
         at += format.block_bytes;
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
-        let (header, found) = match subchunks(format, block, &mut room) {
-            Ok(found) => found,
-            Err(_) => {
-                bad_blocks += 1;
-                continue;
-            }
+        let Ok((header, found)) = subchunks(format, block, &mut room) else {
+            bad_blocks += 1;
+            continue;
         };
         let elink = header.elink.number();
-        let reader = readers.entry(elink).or_insert_with(Reassembler::new);
-        let broken_before = reader.counts.chunks_broken;
+        let open = elinks.entry(elink).or_insert_with(OpenChunk::new);
         let mut parts = Vec::new();
-        reader.block(header, found, |part| parts.push(part));
-        if reader.counts.chunks_broken > broken_before
-            && parts.first().is_none_or(|part| part.begins)
-        {
-            open.remove(&elink);
-        }
+        open.reader.block(header, found, |part| parts.push(part));
         for part in parts {
-            if part.begins {
-                open.insert(elink, Default::default());
-            }
-            let Some((payload, flags)) = open.get_mut(&elink) else {
-                continue;
-            };
-            payload.extend_from_slice(&block[part.begin..part.begin + part.length]);
-            let set = [
-                (part.flags.truncated, "truncated"),
-                (part.flags.error, "error"),
-                (part.flags.crc, "crc"),
-                (part.flags.busy, "busy"),
-            ];
-            flags.extend(set.iter().filter(|(on, _)| *on).map(|(_, name)| *name));
-            if part.ends
-                && let Some((payload, flags)) = open.remove(&elink)
-            {
-                chunks.append((elink, PyBytes::new(python, &payload), flags))?;
+            open.take(&part, block);
+            if part.ends {
+                let payload = PyBytes::new(python, &open.payload);
+                chunks.append((elink, payload, open.flags.clone()))?;
             }
         }
-    }
-    if at < data.len() {
-        return Err(wrong(format!(
-            "byte {at}: {} bytes are left that hold no block",
-            data.len() - at
-        )));
     }
     let counts = PyDict::new(python);
-    let sum = |of: fn(&Reassembler) -> u64| readers.values().map(of).sum::<u64>();
-    counts.set_item("bad_blocks", bad_blocks)?;
-    counts.set_item("blocks", sum(|reader| reader.counts.blocks))?;
-    counts.set_item("blocks_missing", sum(|reader| reader.counts.blocks_missing))?;
-    counts.set_item("chunks_broken", sum(|reader| reader.counts.chunks_broken))?;
-    counts.set_item("chunks_open", open.len())?;
+    let sum = |of: fn(&Reassembler) -> u64| elinks.values().map(|open| of(&open.reader)).sum();
+    for (name, count) in [
+        ("bad_blocks", bad_blocks),
+        ("blocks", sum(|reader| reader.counts.blocks)),
+        ("blocks_missing", sum(|reader| reader.counts.blocks_missing)),
+        ("chunks_broken", sum(|reader| reader.counts.chunks_broken)),
+        ("chunks_open", sum(|reader| reader.is_open().into())),
+    ] {
+        counts.set_item(name, count)?;
+    }
     Ok((chunks, counts))
+}
+
+/// An E-link, and the present chunk of it.
+struct OpenChunk {
+    reader: Reassembler,
+    payload: Vec<u8>,
+    flags: Vec<&'static str>,
+}
+
+impl OpenChunk {
+    fn new() -> OpenChunk {
+        OpenChunk { reader: Reassembler::new(), payload: Vec::new(), flags: Vec::new() }
+    }
+
+    fn take(&mut self, part: &ChunkPart, block: &[u8]) {
+        if part.begins {
+            self.payload.clear();
+            self.flags.clear();
+        }
+        self.payload.extend_from_slice(&block[part.begin..][..part.length]);
+        let set = [
+            (part.flags.truncated, "truncated"),
+            (part.flags.error, "error"),
+            (part.flags.crc, "crc"),
+            (part.flags.busy, "busy"),
+        ];
+        self.flags.extend(set.iter().filter(|(on, _)| *on).map(|(_, name)| *name));
+    }
 }
 
 /// The records of one Etherbone message as dictionaries.
@@ -501,14 +430,10 @@ fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
             .collect();
         entry.set_item("flags", set)?;
         entry.set_item("select", record.header.select)?;
-        entry.set_item(
-            "write",
-            record.write_block().map(|(base, values)| (base, values.collect::<Vec<u64>>())),
-        )?;
-        entry.set_item(
-            "read",
-            record.read_block().map(|(base, values)| (base, values.collect::<Vec<u64>>())),
-        )?;
+        for (name, block) in [("write", record.write_block()), ("read", record.read_block())] {
+            let block = block.map(|(base, values)| (base, values.collect::<Vec<u64>>()));
+            entry.set_item(name, block)?;
+        }
         records.append(entry)?;
     }
     out.set_item("records", records)?;
@@ -516,15 +441,14 @@ fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
 }
 
 #[pymodule]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<NativeConverter>()?;
-    module.add_function(wrap_pyfunction!(read_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(read_json, module)?)?;
-    module.add_function(wrap_pyfunction!(run_engine, module)?)?;
-    module.add_function(wrap_pyfunction!(run_plan, module)?)?;
-    module.add_function(wrap_pyfunction!(engine_list, module)?)?;
-    module.add_function(wrap_pyfunction!(decode_felix, module)?)?;
-    module.add_function(wrap_pyfunction!(decode_etherbone, module)?)?;
-    Ok(())
+mod _native {
+    #[pymodule_export]
+    use super::{
+        NativeConverter, decode_etherbone, decode_felix, engine_list, read_columns, read_json,
+        run_plan,
+    };
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "Python's name of a version")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

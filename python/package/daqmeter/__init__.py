@@ -143,7 +143,7 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Re
 
 def engines() -> dict[str, dict[str, str]]:
     """Every engine with its parameters and what they mean."""
-    return {name: dict(parameters) for name, _, parameters in _native.engine_list()}
+    return {name: dict(parameters) for name, parameters in _native.engine_list()}
 
 
 def run(
@@ -158,10 +158,23 @@ def run(
 
     `engines()` names the engines and their parameters. The interpreter's lock is not held meanwhile.
     """
-    record: dict[str, Any] = json.loads(
-        _native.run_engine(engine, dict(workload or {}), seconds, list(pin), study)
+    parameters = ", ".join(f"{_toml(name)} = {_toml(value)}" for name, value in (workload or {}).items())
+    plan = (
+        f'title = "a point"\ntime = "{seconds}s"\npin = {list(pin)}\n[[sweep]]\n'
+        f"study = {_toml(study)}\nengine = {_toml(engine)}\nworkload = {{ {parameters} }}\n"
     )
+    lines, errors = _native.run_plan("python", plan, None, None)
+    if errors:
+        raise ValueError(errors[0])
+    record: dict[str, Any] = json.loads(lines[0])
     return record
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML. It is that in JSON, but an integer below zero is a fraction to engines."""
+    if isinstance(value, int) and value < 0:
+        value = float(value)
+    return json.dumps(value, ensure_ascii=False, default=lambda of_numpy: of_numpy.item())
 
 
 def run_plan(
@@ -172,7 +185,7 @@ def run_plan(
     Each record is appended to `out` as it is measured, so that Ctrl-C, which is noticed between points, loses none. After `budget_s` no
     further point is begun. `Records.errors` says what was not measured, and why.
     """
-    lines, errors = _native.run_plan(os.fspath(plan), None if out is None else os.fspath(out), budget_s)
+    lines, errors = _native.run_plan(os.fspath(plan), None, None if out is None else os.fspath(out), budget_s)
     return Records(lines, errors)
 
 
