@@ -79,20 +79,17 @@ impl Request for BlockRequest {
 
 struct BlockSession {
     request: BlockRequest,
-    open: Option<Open>,
+    open: Option<(BlockReader, Buffer)>,
     ledger: Ledger,
-}
-
-struct Open {
-    reader: BlockReader,
-    buffer: Buffer,
 }
 
 #[derive(Debug)]
 pub struct BlockReader {
     file: File,
-    span: u64,
-    at: u64,
+    /// Length in whole blocks of what is read; then it begins again.
+    pub span_bytes: u64,
+    /// Place of the next block, within the span.
+    pub at: u64,
 }
 
 /// Returns the first block device that is a disk, like `/dev/vda`.
@@ -127,6 +124,23 @@ fn open(request: &BlockRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     })])
 }
 
+impl BlockSession {
+    /// Reads the next block.
+    fn read(&mut self) -> Result<&mut [u8], Fault> {
+        let (reader, buffer) = self.open.as_mut().expect("prepared before the first block");
+        let into = buffer.slice_mut(self.request.block_bytes);
+        reader.read(into)?;
+        Ok(into)
+    }
+
+    fn read_at(&mut self, at: u64) -> Result<&mut [u8], Fault> {
+        if let Some((reader, _)) = &mut self.open {
+            reader.at = at;
+        }
+        self.read()
+    }
+}
+
 impl Session for BlockSession {
     fn device(&self) -> String {
         self.request.path.clone()
@@ -143,21 +157,16 @@ impl Session for BlockSession {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let bytes = self.request.block_bytes;
-        let mut open = Open::new(&self.request)?;
-        if self.request.cached {
-            for _ in 0..open.reader.span_bytes() / bytes as u64 {
-                open.read(bytes)?;
-            }
-        }
-        self.open = Some(open);
-        Ok(())
+        let reader = BlockReader::open(&self.request)?;
+        let blocks = if self.request.cached { reader.span_bytes / bytes as u64 } else { 0 };
+        self.open = Some((reader, Buffer::new(bytes.max(SECTOR_BYTES), Pages::Transparent)?));
+        (0..blocks).try_for_each(|_| self.read().map(drop))
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
-        let open = self.open.as_mut().expect("prepared before the first step");
         for _ in 0..operations {
             self.ledger.issued += self.request.block_bytes as u64;
-            open.read(self.request.block_bytes)?;
+            self.read()?;
             self.ledger.delivered += self.request.block_bytes as u64;
         }
         Ok(())
@@ -167,41 +176,23 @@ impl Session for BlockSession {
     /// three tries are made.
     fn verify(&mut self) -> Result<(), Fault> {
         const TRIES: usize = 3;
-        let open = self.open.as_mut().expect("prepared before verification");
-        let (span, bytes) = (open.reader.span_bytes(), self.request.block_bytes as u64);
+        let span = self.open.as_ref().map_or(0, |(reader, _)| reader.span_bytes);
+        let bytes = self.request.block_bytes as u64;
         let at = span / 2 / bytes * bytes % span;
         for _ in 0..TRIES {
-            open.reader.seek(at);
-            open.read(self.request.block_bytes)?;
-            let first = open.buffer.slice::<u8>(self.request.block_bytes).to_vec();
-            open.buffer.slice_mut::<u8>(self.request.block_bytes).fill(0xA5);
-            open.reader.seek(at);
-            open.read(self.request.block_bytes)?;
-            if open.buffer.slice::<u8>(self.request.block_bytes) == first {
+            let block = self.read_at(at)?;
+            let first = block.to_vec();
+            block.fill(0xA5);
+            if *self.read_at(at)? == first {
                 return Ok(());
             }
         }
-        Err(Fault::new(format!(
-            "{}: the block at {at} is another each time it is read",
-            self.request.path
-        )))
+        let path = &self.request.path;
+        Err(Fault::new(format!("{path}: the block at {at} is another each time it is read")))
     }
 
     fn tally(&mut self) -> Tally {
         Tally { ledgers: vec![self.ledger.clone()], ..Tally::default() }
-    }
-}
-
-impl Open {
-    fn new(request: &BlockRequest) -> Result<Open, Fault> {
-        Ok(Open {
-            reader: BlockReader::open(request)?,
-            buffer: Buffer::new(request.block_bytes.max(SECTOR_BYTES), Pages::Transparent)?,
-        })
-    }
-
-    fn read(&mut self, bytes: usize) -> Result<(), Fault> {
-        self.reader.read(self.buffer.slice_mut::<u8>(bytes))
     }
 }
 
@@ -224,24 +215,11 @@ impl BlockReader {
             file.seek(SeekFrom::End(0)).map_err(|error| refused("find the size of", error))?;
         let bytes = request.block_bytes as u64;
         let usual = if *cached { CACHED_SPAN_BYTES.max(bytes) } else { DIRECT_SPAN_BYTES };
-        let span = size.min(span_bytes.unwrap_or(usual)) / bytes * bytes;
-        if span == 0 {
+        let span_bytes = size.min(span_bytes.unwrap_or(usual)) / bytes * bytes;
+        if span_bytes == 0 {
             return Err(Fault::new(format!("{path} is shorter than one block of {bytes} B")));
         }
-        Ok(BlockReader { file, span, at: 0 })
-    }
-
-    pub fn span_bytes(&self) -> u64 {
-        self.span
-    }
-
-    pub fn at(&self) -> u64 {
-        self.at
-    }
-
-    /// Goes on from that place, which is a multiple of a block and within the span.
-    pub fn seek(&mut self, at: u64) {
-        self.at = at;
+        Ok(BlockReader { file, span_bytes, at: 0 })
     }
 
     /// Reads the next block, of the length given at the opening; for direct reads `into` is
@@ -255,7 +233,7 @@ impl BlockReader {
             .read_exact_at(into, self.at)
             .map_err(|error| Fault::new(format!("read {bytes} B at {}: {error}", self.at)))?;
         self.at += bytes as u64;
-        if self.at >= self.span {
+        if self.at >= self.span_bytes {
             self.at = 0;
         }
         Ok(())

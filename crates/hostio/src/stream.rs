@@ -101,13 +101,9 @@ impl Session for StreamSession {
             TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
         let (other, _) = listener.accept().map_err(refused)?;
         let (bytes, cpu) = (self.request.message_bytes, self.request.peer_cpu);
-        let mut message = vec![0_u8; bytes];
-        for (place, value) in message.iter_mut().zip((0..=250).cycle()) {
-            *place = value;
-        }
         let spawned = std::thread::Builder::new()
             .name("sender".to_owned())
-            .spawn(move || send(&other, message, cpu));
+            .spawn(move || send(&other, message(bytes), cpu));
         let buffer = Buffer::new(bytes, Pages::Transparent)?;
         self.ends = Some(Ends {
             socket: Some(socket),
@@ -130,25 +126,23 @@ impl Session for StreamSession {
 
     fn verify(&mut self) -> Result<(), Fault> {
         let ends = self.ends.as_mut().expect("prepared before verification");
-        ends.receive(self.request.message_bytes)?;
-        let wrong = ends
-            .buffer
-            .slice::<u8>(self.request.message_bytes)
-            .iter()
-            .zip((0..=250).cycle())
-            .skip(NUMBER_BYTES)
-            .position(|(a, b)| *a != b);
-        match wrong {
+        let bytes = self.request.message_bytes;
+        ends.receive(bytes)?;
+        let (found, wanted) = (ends.buffer.slice::<u8>(bytes), message(bytes));
+        match (NUMBER_BYTES..bytes).find(|&at| found[at] != wanted[at]) {
             None => Ok(()),
-            Some(at) => {
-                Err(Fault::new(format!("byte {} of a message is wrong", at + NUMBER_BYTES)))
-            }
+            Some(at) => Err(Fault::new(format!("byte {at} of a message is wrong"))),
         }
     }
 
     fn tally(&mut self) -> Tally {
         Tally { ledgers: vec![self.ledger.clone()], ..Tally::default() }
     }
+}
+
+/// Returns the bytes of each message, before its number replaces the first ones.
+fn message(bytes: usize) -> Vec<u8> {
+    (0..=250).cycle().take(bytes).collect()
 }
 
 fn send(socket: &TcpStream, mut message: Vec<u8>, cpu: Option<u32>) {

@@ -114,7 +114,7 @@ impl Replay {
 
 impl Source for Replay {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
-        let key = self.reader.at() / self.request.block_bytes as u64;
+        let key = self.reader.at / self.request.block_bytes as u64;
         self.reader.read(into)?;
         let key = usize::try_from(key).ok().filter(|key| *key < most_keys(into.len()));
         Ok(Filled { key, ..Filled::default() })
@@ -125,7 +125,7 @@ impl Source for Replay {
         let request = BlockRequest { cached: true, ..self.request.clone() };
         let mut reader = BlockReader::open(&request)?;
         let bytes = self.request.block_bytes as u64;
-        let span = reader.span_bytes().min(self.reader.span_bytes());
+        let span = reader.span_bytes.min(self.reader.span_bytes);
         let most = most_keys(self.request.block_bytes) as u64;
         let blocks = (span / bytes).min(most);
         let block = |_| {
