@@ -92,7 +92,7 @@ const MACHINES: &[Machine] = &[
         qemu: "-smp 1 -accel tcg,thread=single -icount shift=3,sleep=off",
         options: "daqmeter.icount=1 preempt=full",
         script: include_str!("window.sh"),
-        cases: 3,
+        cases: 2,
         ..Machine::PC
     },
     // AMD Versal; QEMU emulates its eight ADMA controllers, for which mainline has a driver.

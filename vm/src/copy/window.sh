@@ -2,8 +2,5 @@
 insmod /softdma.ko channels=3
 insmod /daqmeter_copy.ko region_mb=8
 /kmod_guest priority
-insmod /daqmeter_trace.ko
-/kmod_guest trace-cost
-rmmod daqmeter_trace
 insmod /daqmeter_trace.ko inline_forms=0
-/kmod_guest trace-cost
+/kmod_guest trace

@@ -7,7 +7,8 @@ use daqmeter_sys::SysError;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{COPY_DEVICE, Copy, CopyDevice, Policy};
 
-pub(crate) type Verdict = Result<String, String>;
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Verdict = Result<String, Failure>;
 
 pub(crate) fn device(policy: u32) -> CopyDevice {
     let device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
@@ -47,13 +48,16 @@ pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
     what: &str,
     found: T,
     wanted: T,
-) -> Result<(), String> {
-    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, expected {wanted:?}")) }
+) -> Result<(), Failure> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(format!("{what}: {found:?}, expected {wanted:?}").into())
 }
 
 /// Checks by the module's and the kernel's accounts that no page stays pinned.
-pub(crate) fn nothing_pinned(device: &CopyDevice) -> Result<(), String> {
-    let info = device.info().map_err(|error| error.to_string())?;
+pub(crate) fn nothing_pinned(device: &CopyDevice) -> Result<(), Failure> {
+    let info = device.info()?;
     expect("pinned pages", info.pinned_pages, 0)?;
     expect("quarantined pages", info.quarantined_pages, 0)?;
     let acquired = vmstat("nr_foll_pin_acquired");
@@ -76,25 +80,31 @@ pub(crate) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..=250_u8).cycle().map(|byte| byte.wrapping_mul(3) ^ seed).take(bytes).collect()
 }
 
-pub(crate) fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result<(), String> {
+/// Requires that a copy ends with this error.
+pub(crate) fn fails(done: Result<(), Failure>, errno: i32) -> Result<(), Failure> {
+    let found = done.err().and_then(|failure| failure.downcast::<SysError>().ok()?.errno());
+    expect("the error of a copy", found, Some(errno))
+}
+
+pub(crate) fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result<(), Failure> {
     let bytes = usize::try_from(request.bytes).unwrap();
     let mut buffer = Buffer::new(bytes + 8192, Pages::Base).unwrap();
     let pattern = pattern(bytes, seed);
     buffer.slice_mut::<u8>(bytes).copy_from_slice(&pattern);
     let mut by_cpu = Copy { by: 0, direction: 0, ..*request };
-    device.copy(&mut by_cpu, &mut buffer, 0).map_err(|error| error.to_string())?;
+    device.copy(&mut by_cpu, &mut buffer, 0)?;
     buffer.slice_mut::<u8>(bytes + 8192).fill(0xA5);
     let offset = 4093;
     request.direction = 1;
-    device.copy(request, &mut buffer, offset).map_err(|error| error.to_string())?;
+    device.copy(request, &mut buffer, offset)?;
     let whole = buffer.slice::<u8>(bytes + 8192);
     if whole[offset..offset + bytes] != pattern {
         let at = (0..bytes).find(|at| whole[offset + at] != pattern[*at]).unwrap();
-        return Err(format!("byte {at} of {bytes} is wrong"));
+        return Err(format!("byte {at} of {bytes} is wrong").into());
     }
     let outside = whole[..offset].iter().chain(&whole[offset + bytes..]);
     if outside.into_iter().any(|byte| *byte != 0xA5) {
-        return Err("bytes outside were written".to_owned());
+        return Err("bytes outside were written".into());
     }
     Ok(())
 }

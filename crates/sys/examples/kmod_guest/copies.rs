@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{ANY_CHANNEL, Copy, Policy};
 
-use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, pattern, round, set};
+use crate::common::{Failure, Verdict, device, dma, errno, expect, nothing_pinned, pattern, round, set};
 
 pub(crate) fn moves(kib: u64, policy: u32, completions: &[u32]) -> Verdict {
     let device = device(policy);
@@ -36,8 +36,8 @@ pub(crate) fn both() -> Verdict {
         let copy = |by, direction, buffer: &mut Buffer| {
             let request = dma(bytes as u64, direction, completion, 0);
             let mut request = Copy { by, timeout_ms: 30_000, ..request };
-            device.copy(&mut request, buffer, 33).map_err(|error| error.to_string())?;
-            Ok::<_, String>(request.after_ns - request.before_ns)
+            device.copy(&mut request, buffer, 33)?;
+            Ok::<_, Failure>(request.after_ns - request.before_ns)
         };
         // A stale bounce buffer would bring the region's earlier bytes.
         whole(&mut buffer, 0xEE);
@@ -67,7 +67,7 @@ pub(crate) fn racing() -> Verdict {
     let channels = device.info().unwrap().channels;
     set("fail_every", 20);
     let (done, failed, busy) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
-    let copying = |lane: u32| -> Result<(), String> {
+    let copying = |lane: u32| -> Result<(), Failure> {
         let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
         for at in 0..EACH {
             let bytes = [64, 4096, 50_001][(at % 3) as usize];
@@ -77,7 +77,7 @@ pub(crate) fn racing() -> Verdict {
             match errno(device.copy(&mut request, &mut buffer, 0)) {
                 None => done.fetch_add(1, Ordering::Relaxed),
                 Some(5) => failed.fetch_add(1, Ordering::Relaxed),
-                Some(other) => return Err(format!("copy {at} of lane {lane}: error {other}")),
+                Some(other) => return Err(format!("copy {at} of lane {lane}: error {other}").into()),
             };
             if errno(device.set_policy(Policy { policy: 1, ..Policy::default() })) == Some(16) {
                 busy.fetch_add(1, Ordering::Relaxed);

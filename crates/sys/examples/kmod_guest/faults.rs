@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{Copy, Policy};
 
-use crate::common::{Verdict, device, dma, errno, expect, given_up, nothing_pinned, round, set};
+use crate::common::{
+    Verdict, device, dma, errno, expect, fails, given_up, nothing_pinned, round, set,
+};
 
 /// Checks that an error in every 7th descriptor gives EIO, polled and not, and that the next copy
 /// is whole.
@@ -16,16 +18,16 @@ pub(crate) fn failing() -> Verdict {
     for at in 0..60_u32 {
         match round(&device, &mut dma(3 * 4096, 1, at % 2, 0), 1) {
             Ok(()) => done += 1,
-            Err(why) if why.contains("os error 5") => failed += 1,
-            Err(why) => return Err(why),
+            other => {
+                fails(other, 5)?;
+                failed += 1;
+            }
         }
     }
     set("fail_every", 0);
     round(&device, &mut dma(100_000, 1, 1, 0), 9)?;
-    expect("failures of the channel", device.channel(0).unwrap().failures, failed)?;
-    if failed == 0 || done == 0 {
-        return Err(format!("{failed} failed, {done} done"));
-    }
+    expect("failures of the channel", device.channel(0)?.failures, failed)?;
+    expect("some failed, some were done", failed > 0 && done > 0, true)?;
     nothing_pinned(&device)?;
     Ok(format!("{failed} failed with EIO, {done} done and right"))
 }
@@ -35,9 +37,7 @@ pub(crate) fn flipping() -> Verdict {
     let device = device(1);
     let wrong = (0..20).filter(|_| round(&device, &mut dma(2 * 4096, 1, 0, 1), 2).is_err()).count();
     set("flip_every", 0);
-    if wrong == 0 {
-        return Err("no wrong byte was found".to_owned());
-    }
+    expect("wrong bytes were found", wrong > 0, true)?;
     nothing_pinned(&device)?;
     Ok(format!("{wrong} of 20 copies were found wrong"))
 }
@@ -46,30 +46,24 @@ pub(crate) fn flipping() -> Verdict {
 /// pinned.
 pub(crate) fn losing() -> Verdict {
     let device = device(1);
-    let mut timeouts = 0;
     for completion in [0, 1, 0, 1] {
         set("lose_every", 1);
         let lost = round(&device, &mut given_up(8192, completion, 2), 3);
         set("lose_every", 0);
-        match lost {
-            Err(why) if why.contains("os error 110") => timeouts += 1,
-            other => return Err(format!("{other:?} instead of a timeout")),
-        }
+        fails(lost, 110)?;
         round(&device, &mut dma(100_000, 1, completion, 2), 4)?;
     }
-    expect("timeouts of the channel", device.channel(2).unwrap().timeouts, timeouts)?;
+    expect("timeouts of the channel", device.channel(2)?.timeouts, 4)?;
     // Slower than the timeout: a late completion must find nothing to touch.
     set("delay_us", 400_000);
     let late = round(&device, &mut given_up(64, 1, 3), 5);
     set("delay_us", 0);
-    if late.is_ok() {
-        return Err("a copy that takes longer than its limit succeeded".to_owned());
-    }
+    expect("a copy within its limit", late.is_ok(), false)?;
     // The test waits past the end of the late copy; no event can signal that nothing happened.
     std::thread::sleep(Duration::from_millis(600));
     round(&device, &mut dma(100_000, 1, 1, 3), 6)?;
     nothing_pinned(&device)?;
-    Ok(format!("{} timeouts, the channels went on", timeouts + 1))
+    Ok("5 timeouts, the channels went on".to_owned())
 }
 
 /// Checks that an engine 8 s late is stopped after the timeout and writes nothing into released
@@ -79,9 +73,7 @@ pub(crate) fn late() -> Verdict {
     let device = device(1);
     let mut buffer = Buffer::new(BYTES, Pages::Base).unwrap();
     buffer.slice_mut::<u8>(BYTES).fill(0x11);
-    device
-        .copy(&mut Copy { by: 0, ..dma(BYTES as u64, 0, 0, 0) }, &mut buffer, 0)
-        .map_err(|error| error.to_string())?;
+    device.copy(&mut Copy { by: 0, ..dma(BYTES as u64, 0, 0, 0) }, &mut buffer, 0)?;
     set("delay_us", 8_000_000);
     let began = Instant::now();
     let ended = errno(device.copy(&mut given_up(BYTES as u64, 1, 0), &mut buffer, 0));
@@ -106,34 +98,22 @@ pub(crate) fn stuck() -> Verdict {
     set("fail_every", 1);
     let failed = round(&device, &mut dma(8192, 1, 1, 0), 1);
     set("fail_every", 0);
-    if !failed.as_ref().is_err_and(|why| why.contains("os error 5")) {
-        return Err(format!("{failed:?} instead of EIO"));
-    }
+    fails(failed, 5)?;
     round(&device, &mut dma(8192, 1, 0, 0), 2)?;
     set("delay_us", 500_000);
     let late = round(&device, &mut given_up(8192, 1, 0), 1);
     set("delay_us", 0);
-    if !late.as_ref().is_err_and(|why| why.contains("os error 110")) {
-        return Err(format!("{late:?} instead of a timeout"));
-    }
-    let kept = device.info().unwrap().quarantined_pages;
-    if kept == 0 {
-        return Err("no page was kept".to_owned());
-    }
-    let refused = round(&device, &mut dma(64, 1, 1, 0), 1);
-    if !refused.as_ref().is_err_and(|why| why.contains("os error 16")) {
-        return Err(format!("{refused:?} instead of busy"));
-    }
+    fails(late, 110)?;
+    let kept = device.info()?.quarantined_pages;
+    expect("pages were kept", kept > 0, true)?;
+    fails(round(&device, &mut dma(64, 1, 1, 0), 1), 16)?;
     let began = Instant::now();
-    while device.channel(0).unwrap().late == 0 {
-        expect(
-            "a late completion within a minute",
-            began.elapsed() < Duration::from_secs(60),
-            true,
-        )?;
+    while device.channel(0)?.late == 0 {
+        let is_soon = began.elapsed() < Duration::from_secs(60);
+        expect("a late completion within a minute", is_soon, true)?;
         std::thread::sleep(Duration::from_millis(10));
     }
-    device.set_policy(Policy::default()).map_err(|error| error.to_string())?;
+    device.set_policy(Policy::default())?;
     nothing_pinned(&device)?;
     Ok(format!("{kept} pages kept while the engine was late, none afterwards"))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{COPY_DEVICE, Copy, CopyDevice};
 
-use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, set, set_policy, vmstat};
+use crate::common::{Failure, Verdict, device, dma, errno, expect, nothing_pinned, set, set_policy, vmstat};
 
 fn again(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -71,7 +71,7 @@ pub(crate) fn killed() -> Verdict {
     Ok(format!("ended {:.1} s after it was killed", took.as_secs_f64()))
 }
 
-fn begun(device: &CopyDevice) -> Result<(), String> {
+fn begun(device: &CopyDevice) -> Result<(), Failure> {
     let began = Instant::now();
     while device.info().unwrap().in_flight == 0 {
         expect("a copy within a minute", began.elapsed() < Duration::from_secs(60), true)?;
@@ -80,7 +80,7 @@ fn begun(device: &CopyDevice) -> Result<(), String> {
     Ok(())
 }
 
-fn ends_within(child: &mut Child, limit: Duration) -> Result<Duration, String> {
+fn ends_within(child: &mut Child, limit: Duration) -> Result<Duration, Failure> {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
         expect("killed, but it goes on", began.elapsed() < limit, true)?;

@@ -44,7 +44,6 @@ const CASES: &[Case] = &[
     ("priority", priority::priority),
     ("trace", trace::trace),
     ("trace-full", trace::trace_full),
-    ("trace-cost", trace::trace_cost),
     ("trace-memory", trace::trace_memory),
     ("clean", clean),
 ];
@@ -52,7 +51,6 @@ const CASES: &[Case] = &[
 /// Parts that a case starts as a child of this program.
 const PARTS: &[(&str, fn())] = &[
     ("known-calls", trace::known_calls),
-    ("uname-cost", trace::uname_cost),
     ("inherited", limits::inherited),
     ("starved", limits::starved),
     ("hold", hold),
@@ -67,7 +65,7 @@ fn main() -> ExitCode {
     let Some((_, case)) = CASES.iter().find(|(known, _)| *known == name) else {
         return ExitCode::from(2);
     };
-    let panicked = |_| Err("it panicked; what it said is above".to_owned());
+    let panicked = |_| Err("it panicked; what it said is above".into());
     match std::panic::catch_unwind(case).unwrap_or_else(panicked) {
         Ok(found) => {
             println!("GUEST ok {name}: {found}");

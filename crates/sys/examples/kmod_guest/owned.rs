@@ -43,7 +43,7 @@ pub(crate) fn owned() -> Verdict {
     expect("a policy that cannot be", set(&owner, policy(3, 1 << 40)), Some(22))?;
     expect("the policy before it", number(&owner), Ok(first))?;
     expect("its copies", owner.channel(0).unwrap().copies, 3)?;
-    let second = owner.set_policy(policy(3, 1)).map_err(|error| error.to_string())?;
+    let second = owner.set_policy(policy(3, 1))?;
     expect("another number", second != first, true)?;
     expect("a copy of the new policy", number(&owner), Ok(second))?;
     round(&owner, &mut dma(50_001, 1, 1, 1), 5)?;

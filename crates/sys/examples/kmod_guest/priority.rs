@@ -39,7 +39,7 @@ pub(crate) fn priority() -> Verdict {
 impl Second {
     fn text(self) -> Verdict {
         if self.kib.contains(&0) {
-            return Err(format!("a channel got nothing: {}", self.text));
+            return Err(format!("a channel got nothing: {}", self.text).into());
         }
         Ok(self.text)
     }
@@ -91,7 +91,7 @@ fn exactly(device: &CopyDevice) -> Verdict {
     let second = one_second(device);
     let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.05;
     if !near(second.high_ns, 30_000.0) || !near(second.low_ns, 60_000.0) {
-        return Err(format!("30000 and 60000 ns were asked for: {}", second.text));
+        return Err(format!("30000 and 60000 ns were asked for: {}", second.text).into());
     }
     let text = second.text()?;
     // The scheduler on one CPU decides the shares of concurrent channels, so each runs alone. Each
@@ -103,7 +103,7 @@ fn exactly(device: &CopyDevice) -> Verdict {
     set_policy(device, PRIORITY, 30_000);
     let text = format!("{text}; alone in 500 ms, 60 us of 90: high {high} copies, low {low}");
     if f64::from(low) > 0.8 * f64::from(high) {
-        return Err(format!("the gate held nothing back: {text}"));
+        return Err(format!("the gate held nothing back: {text}").into());
     }
     Ok(text)
 }

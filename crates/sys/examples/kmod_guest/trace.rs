@@ -5,12 +5,11 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use daqmeter_sys::copies::{memory_file, null_call};
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice, TraceInfo, TraceRecord, text};
 
-use crate::common::{Verdict, expect};
+use crate::common::{Failure, Verdict, errno, expect};
 
 const CALLS: usize = 1000;
 /// Size that no other copy in the machine has.
@@ -54,7 +53,7 @@ pub(crate) fn trace() -> Verdict {
     let impossible =
         |record: &&TraceRecord| record.after_ns < record.before_ns || record.caller >> 47 == 0;
     if let Some(record) = records.iter().find(impossible) {
-        return Err(format!("a record that cannot be: {record:?}"));
+        return Err(format!("a record that cannot be: {record:?}").into());
     }
     let known: Vec<&TraceRecord> = records.iter().filter(|record| record.pid == child).collect();
     let all = probed & 0b1100 == 0b1100;
@@ -68,10 +67,9 @@ pub(crate) fn trace() -> Verdict {
 }
 
 /// The known program's process, all records, final counts and the mask of visible operations.
-fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
-    let mut tracer =
-        TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
-    tracer.start().map_err(|error| error.to_string())?;
+fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), Failure> {
+    let mut tracer = TraceDevice::open(Path::new(TRACE_DEVICE))?;
+    tracer.start()?;
     let mut records: Vec<TraceRecord> = Vec::new();
     let child = std::thread::scope(|scope| {
         let running = scope.spawn(run_known_calls);
@@ -87,7 +85,7 @@ fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
 }
 
 /// Checks that each call is recorded once: a helper within an outer function does not count again.
-fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
+fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), Failure> {
     let of = |operation: u16, bytes: usize| {
         let same =
             |record: &&&TraceRecord| record.operation == operation && record.bytes == bytes as u64;
@@ -110,13 +108,9 @@ fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
 
 /// Checks that kept and dropped records add up when small rings are not read.
 pub(crate) fn trace_full() -> Verdict {
-    let mut tracer =
-        TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
-    if TraceDevice::open(Path::new(TRACE_DEVICE)).err().and_then(|error| error.errno()) != Some(16)
-    {
-        return Err("a second reader was not refused with EBUSY".to_owned());
-    }
-    tracer.start().map_err(|error| error.to_string())?;
+    let mut tracer = TraceDevice::open(Path::new(TRACE_DEVICE))?;
+    expect("a second reader", errno(TraceDevice::open(Path::new(TRACE_DEVICE))), Some(16))?;
+    tracer.start()?;
     run_known_calls();
     tracer.stop().unwrap();
     let info = tracer.info().unwrap();
@@ -125,7 +119,7 @@ pub(crate) fn trace_full() -> Verdict {
     let (recorded, dropped): (u64, u64) = (info.recorded.iter().sum(), info.dropped.iter().sum());
     expect("records kept", records.len() as u64, recorded)?;
     if dropped == 0 || recorded + dropped < 2 * CALLS as u64 {
-        return Err(format!("{recorded} kept, {dropped} dropped"));
+        return Err(format!("{recorded} kept, {dropped} dropped").into());
     }
     // The oldest records stay: each ring's counters begin at 0 without a gap.
     let mut rings: BTreeMap<(u32, u16), Vec<u64>> = Default::default();
@@ -136,62 +130,6 @@ pub(crate) fn trace_full() -> Verdict {
         rings.values().all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
     expect("the oldest are kept, without a hole", whole, true)?;
     Ok(format!("{recorded} kept, {dropped} dropped, {} rings", rings.len()))
-}
-
-pub(crate) fn uname_cost() {
-    println!("{}", uname_ns());
-}
-
-fn uname_ns() -> f64 {
-    const EACH: u32 = 2000;
-    let begin = Instant::now();
-    (0..EACH).for_each(|_| daqmeter_sys::copies::system_name());
-    begin.elapsed().as_nanos() as f64 / f64::from(EACH)
-}
-
-/// Waits until the kernel has turned the probes into jumps, shortly after they are set. Some cannot
-/// be: the wait ends after two seconds.
-fn jumps_are_made() {
-    let is_made = |line: &str| line.contains("[OPTIMIZED]") || line.contains("[FTRACE]");
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(2) {
-        let probes = std::fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
-        if !probes.is_empty() && probes.lines().all(is_made) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Counts instructions per record: under icount (shift 3) each takes 8 ns, so the extra time of a
-/// call with probes is a count. Calls of the tracer's reader are not recorded: they show the cost
-/// of entering and leaving a probe.
-pub(crate) fn trace_cost() -> Verdict {
-    let in_child = || -> f64 {
-        let own = std::env::current_exe().unwrap();
-        let output = Command::new(own).arg("uname-cost").output().unwrap();
-        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
-    };
-    let without = in_child();
-    let tracer = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
-    tracer.start().map_err(|error| error.to_string())?;
-    jumps_are_made();
-    let with = in_child();
-    let entered = (uname_ns() - without) / 8.0;
-    let list = std::fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
-    let probes: Vec<String> = list
-        .lines()
-        .map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" "))
-        .collect();
-    let instructions = (with - without) / 8.0;
-    let times = format!("{without:.0} ns without, {with:.0} ns with, 8 ns each");
-    if instructions < 50.0 {
-        return Err(format!("{instructions} instructions cannot be: {times}"));
-    }
-    Ok(format!(
-        "{instructions:.0} instructions a record of uname, {entered:.0} a call that is not recorded ({times}; probes: {})",
-        probes.join(", ")
-    ))
 }
 
 pub(crate) fn trace_memory() -> Verdict {
