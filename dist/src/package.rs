@@ -100,12 +100,10 @@ fn control(program: &Path, architecture: &str) -> Result<String> {
         .replace("{version}", VERSION)
         .replace("{architecture}", architecture)
         .replace("{maintainer}", maintainer.trim());
-    let is_static = line("ldd").arg(program).output().is_err()
-        || libraries(line("ldd").arg(program))?.is_empty();
-    Ok(match is_static {
-        true => form.replace("Depends: {depends}\n", ""),
-        false => form.replace("{depends}", "libc6, libgcc-s1"),
-    })
+    // ldd fails on a static program.
+    let is_static = libraries(line("ldd").arg(program)).unwrap_or_default().is_empty();
+    let depends = if is_static { "" } else { "Depends: libc6, libgcc-s1\n" };
+    Ok(form.replace("Depends: {depends}\n", depends))
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 #![allow(clippy::print_stdout, reason = "developers' tools talk to the terminal")]
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::sync::OnceLock;
@@ -126,16 +125,9 @@ impl Line {
 }
 
 /// The reason why a task cannot run on this host; CI reports it at its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct LeftOut(String);
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for LeftOut {}
 
 pub fn left_out<T>(why: impl Into<String>) -> Result<T> {
     Err(LeftOut(why.into()).into())

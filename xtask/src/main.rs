@@ -8,7 +8,6 @@
 )]
 
 mod ci;
-mod fuzz;
 mod links;
 mod page;
 mod schema;
@@ -24,7 +23,7 @@ cargo xtask ci [PART]       the steps of CI with PART in their name, and what th
 cargo xtask dist            what people install: static binary, Debian package, wheel
 cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
 cargo xtask schema          write docs/schema
-cargo xtask fuzz SECONDS [NAME]  each fuzz target, or those with NAME in their name, for so long
+FUZZ_SECONDS=60 FUZZ_NAME=plan cargo xtask ci fuzz  fuzz targets with this in their name, for this time each
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask paths           a path that ends on another host, in network namespaces
@@ -36,7 +35,7 @@ cargo xtask topology-vm     a short survey on a machine of several sockets, thre
 
 Parts of CI's steps:
 cargo xtask packages | fetch | prepare MACHINES | boot MACHINES [NAME]
-cargo xtask python-tools | wheel | package | fuzz-build | fuzz-run SECONDS
+cargo xtask package         the Debian package of the release build, and its trial
 cargo xtask study NAME      repeats a study until each row has its time
 cargo xtask page FILE       opens a page in headless Chromium and checks that it drew its charts
 cargo xtask links FOLDER    checks the links of a documentation site";
@@ -47,21 +46,15 @@ fn main() -> ExitCode {
     let done = match arguments[..] {
         ["ci"] => ci::run(""),
         ["ci", part] => ci::run(part),
-        ["dist"] => daqmeter_dist::all(),
+        ["dist"] => ci::run("Python: wheel").and_then(|()| daqmeter_dist::all()),
         ["tidy"] => tidy::run(),
         ["schema"] => schema::write(),
-        ["fuzz", seconds] => fuzz::build().and_then(|()| fuzz::run(seconds, "")),
-        ["fuzz", seconds, name] => fuzz::build().and_then(|()| fuzz::run(seconds, name)),
         ["packages"] => packages(),
         ["fetch"] => daqmeter_vm::fetch(),
         ["prepare", name] => daqmeter_vm::prepare(name),
         ["boot", name] => daqmeter_vm::boot(name, ""),
         ["boot", name, only] => daqmeter_vm::boot(name, only),
-        ["python-tools"] => daqmeter_dist::python_tools(),
-        ["wheel"] => daqmeter_dist::wheel(),
         ["package"] => daqmeter_dist::package(),
-        ["fuzz-build"] => fuzz::build(),
-        ["fuzz-run", seconds] => fuzz::run(seconds, ""),
         ["study", name] => study::repeat(name),
         ["page", path] => page::check(path.as_ref()),
         ["links", folder] => links::check(folder.as_ref()),

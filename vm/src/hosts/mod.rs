@@ -84,15 +84,12 @@ struct Background(Child);
 
 impl Background {
     fn start(program: Line) -> Result<Background> {
-        Background::with_output(program, Stdio::null())
+        Background::into_file(program, Path::new("/dev/null"))
     }
 
     fn into_file(program: Line, path: &Path) -> Result<Background> {
-        Background::with_output(program, File::create(path)?.into())
-    }
-
-    fn with_output(program: Line, out: Stdio) -> Result<Background> {
-        let child = program.command().stdout(out).stderr(Stdio::null()).spawn();
+        let mut command = program.command();
+        let child = command.stdout(File::create(path)?).stderr(Stdio::null()).spawn();
         Ok(Background(child.context("cannot start a program on a host")?))
     }
 

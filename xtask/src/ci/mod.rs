@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use daqmeter_vm::shell::{line, program, scratch};
+use daqmeter_vm::shell::{line, program, scratch, target};
 use serde::Deserialize;
 
 use schedule::{Load, Order, State};
@@ -114,6 +114,7 @@ impl Running {
             .env("STEP", &step.run)
             .env("XTASK", std::env::current_exe()?)
             .env("DAQMETER", program())
+            .env("BUILT", target())
             .env("CI", scratch(""))
             .command()
             .stdin(Stdio::null())
