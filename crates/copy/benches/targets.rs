@@ -2,8 +2,7 @@
 //! or `memory` runs that group alone.
 //!
 //! Samples sides in turn, pinned to the last CPU allowed (and the first, if two copy). Compiles the
-//! C peers from `peers.c` with the host's compiler, and runs likwid-bench if it is installed.
-//! Prints results without a verdict.
+//! C peers from `peers.c` with the host's compiler. Prints results without a verdict.
 
 #![allow(
     clippy::print_stdout,
@@ -48,8 +47,10 @@ fn peers() -> Option<PathBuf> {
     built.is_ok_and(|status| status.success()).then_some(program)
 }
 
-fn said(program: &PathBuf, arguments: &[String]) -> f64 {
-    let output = Command::new(program).args(arguments).output().unwrap();
+fn stream_rate(program: &PathBuf, bytes: usize, cpus: &[u32]) -> f64 {
+    let sizes = ["stream".to_owned(), bytes.to_string(), "0.15".to_owned()];
+    let pinned = cpus.iter().map(u32::to_string);
+    let output = Command::new(program).args(sizes).args(pinned).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
 }
 
@@ -89,11 +90,6 @@ impl BareLoop {
     }
 }
 
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
-}
-
 /// Compares our `pread` of 1 B with the bare loop, in slices in turn on one CPU. The interval
 /// bounds the error of the ratio.
 fn small_reads(program: &PathBuf) {
@@ -106,7 +102,6 @@ fn small_reads(program: &PathBuf) {
         ns(|| session.step(0, CALLS).unwrap()) / CALLS as f64
     };
     let mut bare_loop = BareLoop::start(program);
-    let before = load();
     let (mut tool, mut bare) = (Vec::new(), Vec::new());
     for slice in 0..SLICES {
         // The order alternates, because the first of a pair leaves its lines in the caches.
@@ -119,10 +114,7 @@ fn small_reads(program: &PathBuf) {
         }
     }
     bare_loop.end();
-    println!(
-        "pread at 1 B: {SLICES} slices of {CALLS} calls each, in turn with a bare C loop; load {before} before, {} after",
-        load()
-    );
+    println!("pread at 1 B: {SLICES} slices of {CALLS} calls each, in turn with a bare C loop");
     for (what, q) in [("5th percentile", 0.05), ("median", 0.5)] {
         let level = |row: &[f64]| daqmeter_stats::quantile(&daqmeter_stats::sorted(row), q);
         println!("  {what}: {:.1} ns, bare {:.1} ns", level(&tool), level(&bare));
@@ -179,26 +171,9 @@ fn rate(kernel: CopyKernel, bytes: usize, cpus: &[u32]) -> f64 {
     })
 }
 
-/// Returns likwid-bench's best copy rate in GB/s one way (it counts both), if it runs here.
-fn likwid(bytes: usize, cpus: &[u32]) -> Option<f64> {
-    let best = ["copy_mem_avx512", "copy_avx512", "copy_avx", "copy_mem_avx", "copy_sse"]
-        .into_iter()
-        .filter_map(|kernel| {
-            let domain = format!("N:{}B:{}", 2 * bytes * cpus.len(), cpus.len());
-            let output = Command::new("likwid-bench")
-                .args(["-t", kernel, "-w", &domain, "-s", "1"])
-                .output()
-                .ok()?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let line = text.lines().find(|line| line.starts_with("MByte/s:"))?;
-            Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 2e3)
-        });
-    best.reduce(f64::max)
-}
-
 fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
     println!(
-        "copies in memory, GB/s one way, transparent huge pages, best of 3 x 0.15 s (targets: best >= STREAM, glibc, likwid)"
+        "copies in memory, GB/s one way, transparent huge pages, best of 3 x 0.15 s (targets: best >= STREAM, glibc)"
     );
     for threads in [1, cpus.len().min(2)] {
         let cpus = &cpus[..threads];
@@ -211,27 +186,17 @@ fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
                     *rate_so_far = rate_so_far.max(rate(*kernel, bytes, cpus));
                 }
                 if let Some(peers) = peers {
-                    let pinned = cpus.iter().map(u32::to_string);
-                    let arguments: Vec<String> =
-                        ["stream".to_owned(), bytes.to_string(), "0.15".to_owned()]
-                            .into_iter()
-                            .chain(pinned)
-                            .collect();
-                    stream = stream.max(said(peers, &arguments));
+                    stream = stream.max(stream_rate(peers, bytes, cpus));
                 }
             }
-            let glibc = best
-                .iter()
-                .find(|(kernel, _)| *kernel == CopyKernel::Memcpy)
-                .map_or(0.0, |(_, rate)| *rate);
+            let is_glibc = |(kernel, _): &&(CopyKernel, f64)| *kernel == CopyKernel::Memcpy;
+            let glibc = best.iter().find(is_glibc).map_or(0.0, |(_, rate)| *rate);
             let (kernel, fastest) = *best.iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
-            let likwid = likwid(bytes, cpus);
-            let peer = stream.max(glibc).max(likwid.unwrap_or(0.0));
+            let peer = stream.max(glibc);
             println!(
-                "  {threads} thread(s), {:>9} B each way: best {fastest:.1} ({}); STREAM {stream:.1}, glibc {glibc:.1}, likwid {}; ratio {:.2}",
+                "  {threads} thread(s), {:>9} B each way: best {fastest:.1} ({}); STREAM {stream:.1}, glibc {glibc:.1}; ratio {:.2}",
                 bytes,
                 kernel.name(),
-                likwid.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
                 fastest / peer
             );
         }

@@ -280,7 +280,7 @@ mod tests {
                 && record.ledgers[0].issued >= 8 * 8192
         );
         let part = BlockRequest::of(&workload.clone().with("span_bytes", 10_000_u64)).unwrap();
-        assert_eq!(BlockReader::open(&part).unwrap().span_bytes(), 8192);
+        assert_eq!(BlockReader::open(&part).unwrap().span_bytes, 8192);
         let long = run(&workload.clone().with("block_bytes", 32_768_u64));
         assert!(long.lanes[0].outcome.reason().unwrap().contains("shorter than one block"));
         let nowhere = run(&workload.with("path", "/nonexistent"));

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{ANY_CHANNEL, Copy, Policy};
 
-use crate::common::{Failure, Verdict, device, dma, errno, expect, nothing_pinned, pattern, round, set};
+use crate::common::{
+    Failure, Verdict, device, dma, errno, expect, nothing_pinned, pattern, round, set,
+};
 
 pub(crate) fn moves(kib: u64, policy: u32, completions: &[u32]) -> Verdict {
     let device = device(policy);
@@ -77,7 +79,9 @@ pub(crate) fn racing() -> Verdict {
             match errno(device.copy(&mut request, &mut buffer, 0)) {
                 None => done.fetch_add(1, Ordering::Relaxed),
                 Some(5) => failed.fetch_add(1, Ordering::Relaxed),
-                Some(other) => return Err(format!("copy {at} of lane {lane}: error {other}").into()),
+                Some(other) => {
+                    return Err(format!("copy {at} of lane {lane}: error {other}").into());
+                }
             };
             if errno(device.set_policy(Policy { policy: 1, ..Policy::default() })) == Some(16) {
                 busy.fetch_add(1, Ordering::Relaxed);

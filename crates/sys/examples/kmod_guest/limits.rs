@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{COPY_DEVICE, Copy, CopyDevice};
 
-use crate::common::{Failure, Verdict, device, dma, errno, expect, nothing_pinned, set, set_policy, vmstat};
+use crate::common::{
+    Failure, Verdict, device, dma, errno, expect, nothing_pinned, set, set_policy, vmstat,
+};
 
 fn again(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
