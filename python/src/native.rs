@@ -220,6 +220,8 @@ fn engine_list() -> Vec<(&'static str, Vec<(String, String)>)> {
 #[pyclass(frozen)]
 struct NativeConverter {
     converter: Converter,
+    /// True when it writes doubles.
+    #[pyo3(get)]
     doubles: bool,
 }
 
@@ -266,12 +268,6 @@ impl NativeConverter {
         self.converter.decimation().kept(samples)
     }
 
-    /// True when it writes doubles.
-    #[getter]
-    fn doubles(&self) -> bool {
-        self.doubles
-    }
-
     /// Converts into an array that is there; neither array is copied, and the interpreter's lock is
     /// not held.
     fn into(
@@ -281,14 +277,9 @@ impl NativeConverter {
         out: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let raw = raw.as_slice().map_err(|_| wrong("samples: a contiguous array is wanted"))?;
-        if self.doubles {
-            self.write::<f64>(python, raw, out, |converter, raw, out| {
-                converter.convert(raw, Out::F64(out))
-            })
-        } else {
-            self.write::<f32>(python, raw, out, |converter, raw, out| {
-                converter.convert(raw, Out::F32(out))
-            })
+        match self.doubles {
+            true => self.write(python, raw, out, "float64", |out| Out::F64(out)),
+            false => self.write(python, raw, out, "float32", |out| Out::F32(out)),
         }
     }
 }
@@ -299,19 +290,18 @@ impl NativeConverter {
         python: Python<'_>,
         raw: &[u16],
         out: &Bound<'_, PyAny>,
-        convert: impl FnOnce(&Converter, &[u16], &mut [T]) + Send,
+        kind: &str,
+        typed: fn(&mut [T]) -> Out<'_>,
     ) -> PyResult<()> {
-        let kind = if self.doubles { "float64" } else { "float32" };
-        let array = out
-            .cast::<PyArray1<T>>()
-            .map_err(|_| wrong(format!("out: an array of {kind} is wanted")))?;
+        let array = out.cast::<PyArray1<T>>();
+        let array = array.map_err(|_| wrong(format!("out: an array of {kind} is wanted")))?;
         let mut array = array.try_readwrite().map_err(|error| wrong(format!("out: {error}")))?;
         let out = array.as_slice_mut().map_err(|_| wrong("out: a contiguous array is wanted"))?;
         let kept = self.converter.decimation().kept(raw.len());
         if out.len() < kept {
             return Err(wrong(format!("out: {kept} places are wanted, it has {}", out.len())));
         }
-        python.detach(|| convert(&self.converter, raw, out));
+        python.detach(|| self.converter.convert(raw, typed(out)));
         Ok(())
     }
 }
