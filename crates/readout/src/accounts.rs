@@ -192,6 +192,9 @@ impl FinalAccount {
 pub const FLAGGED: &str = NOT_LOST[1];
 /// Chunks that injected faults flagged.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
+const FIFO: &str = "FIFO truncation";
+const INJECTED: &str = NOT_LOST[0];
+const FIFO_OR_INJECTED: &str = "FIFO truncation or injected faults";
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
 /// Losses of an E-link's own: not of all E-links together, as by BUSY.
@@ -205,37 +208,40 @@ pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
 /// arrived with an error or CRC flag.
 pub(crate) fn not_received(ledger: &Ledger) -> u64 {
     let of = |name: &str| ledger.losses.get(name).copied().unwrap_or(0);
-    ledger.lost_on_the_way() + of(NOT_LOST[0]) - of(NOT_SUBSCRIBED)
+    ledger.lost_on_the_way() + of(INJECTED) - of(NOT_SUBSCRIBED)
 }
 
 /// Ledger of one E-link in triggers: the card's counts against the reader's. It does not close if
 /// the two disagree about the chunks that passed the ring. A chunk is due once to each subscriber.
+///
+/// Chunks that arrived with a mark are booked to the cause that made such marks. If the FIFO and
+/// injected faults both cut chunks off, the bytes do not show which one it was.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
     let issued = card.issued + reader.offered.saturating_sub(reader.chunks);
-    let subscribers = reader.offered.div_ceil(reader.chunks.max(1)).max(1);
     let reader = reader.outcomes;
     let mut ledger = Ledger { issued, delivered: reader.delivered, ..Ledger::new("triggers") };
-    let [cut, flagged] = [reader.delivered_truncated, reader.delivered_flagged];
-    // The FIFO did not cut these off: faults did that the scenario asks for.
-    let [truncated, by_fault] =
-        [at.truncated, at.fault_flagged].map(|count| count.saturating_mul(subscribers));
-    let cut_by_fault = cut.saturating_sub(truncated).min(by_fault);
-    let flagged_by_fault = flagged.min(by_fault - cut_by_fault);
+    let (cut, flagged) = match (at.truncated, at.fault_flagged) {
+        (_, 0) => (FIFO, FLAGGED),
+        (0, _) => (INJECTED, FLAGGED_AT_SOURCE),
+        _ => (FIFO_OR_INJECTED, FLAGGED_AT_SOURCE),
+    };
     for (name, count) in [
         (STOPPED[0], card.vetoed_dma),
         (STOPPED[1], card.vetoed_fifo),
         (NOT_GIVEN, at.deficit),
-        ("FIFO truncation", at.fifo_lost + (cut - cut_by_fault)),
-        (NOT_LOST[0], at.fault_lost + cut_by_fault),
-        (FLAGGED, flagged - flagged_by_fault),
+        (FIFO, at.fifo_lost),
+        (INJECTED, at.fault_lost),
+        (FLAGGED, 0),
         (NOT_SUBSCRIBED, reader.unsubscribed),
         ("dropped by reader", reader.dropped),
         ("network", reader.network_lost),
     ] {
         ledger.lose(name, count);
     }
-    if flagged_by_fault > 0 {
-        ledger.lose(FLAGGED_AT_SOURCE, flagged_by_fault);
+    for (name, count) in [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged)] {
+        if count > 0 {
+            ledger.lose(name, count);
+        }
     }
     ledger
 }
@@ -310,17 +316,36 @@ mod tests {
         let closed = ledger(&card, &at, &reader);
         assert!(closed.closes(), "{closed}");
         assert_eq!((closed.losses["FIFO truncation"], closed.losses["network"]), (3, 7));
-        // Two of them were marked by faults: one cut off that the FIFO did not cut, and one with a
-        // flag.
-        let marked = CardElink { fault_flagged: 2, truncated: 0, ..at };
-        let closed = ledger(&card, &marked, &reader);
-        assert!(closed.closes(), "{closed}");
-        let of = |name: &str| closed.losses[name];
-        assert_eq!((of("FIFO truncation"), of("injected faults")), (2, 4));
-        assert_eq!((of(FLAGGED), of(FLAGGED_AT_SOURCE)), (1, 1));
+        assert_eq!((closed.losses["injected faults"], closed.losses[FLAGGED]), (3, 2));
         let mut one_missing = reader;
         one_missing.outcomes.delivered = 58;
         assert_eq!(ledger(&card, &at, &one_missing).gap(), 1);
+    }
+
+    /// Two subscribers, of which the second came for the last half: the FIFO cut 10 chunks before
+    /// it, and a fault 5 after it. An estimate by the number of subscribers booked all 20 that
+    /// arrived to the FIFO.
+    #[test]
+    fn a_cut_is_booked_to_its_cause_where_the_source_has_only_one() {
+        let outcomes = Outcomes {
+            delivered: 128,
+            delivered_truncated: 20,
+            delivered_flagged: 2,
+            ..Outcomes::default()
+        };
+        let reader = ReaderElink { chunks: 100, offered: 150, outcomes };
+        for (truncated, fault_flagged, [cut, flagged]) in [
+            (10, 0, ["FIFO truncation", "flagged error or CRC"]),
+            (0, 15, ["injected faults", "flagged at the source"]),
+            (10, 6, ["FIFO truncation or injected faults", "flagged at the source"]),
+        ] {
+            let at = CardElink { truncated, fault_flagged, chunks: 100, ..CardElink::default() };
+            let card = CardAccount { issued: 100, ..CardAccount::default() };
+            let ledger = ledger(&card, &at, &reader);
+            assert!(ledger.closes(), "{ledger}");
+            assert_eq!((ledger.losses[cut], ledger.losses[flagged]), (20, 2), "{ledger}");
+            assert_eq!(ledger.lost(), 22, "{ledger}");
+        }
     }
 
     /// Publishers and receivers of different versions exchange accounts.
