@@ -143,7 +143,7 @@ pub struct StageSpec {
     /// Bytes that one operation moves to and from memory, without write-allocate.
     pub traffic_bytes_per_op: u64,
     pub limit: Option<LimitSpec>,
-    /// Runs once instead of as often as the others (function 100 of the original).
+    /// Runs once in a plan of a number of operations (function 100 of the original).
     pub once: bool,
     /// Operations that belong together, such as cycles in a pipeline or datagrams in a burst. A
     /// sample takes whole batches.

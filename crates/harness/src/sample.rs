@@ -77,11 +77,11 @@ impl Sampling<'_> {
 
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<Sampled, Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
+            StepPlan::Timed(_) if spec.once || spec.is_separate() => (1, MAX_SAMPLES),
             _ if spec.once => (1, 1),
             StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.is_separate() => {
                 (1, operations)
             }
-            StepPlan::Timed(_) if spec.is_separate() => (1, MAX_SAMPLES),
             StepPlan::ByStage(operations) => exact(operations, spec.batch),
             StepPlan::ByPass(passes) => exact(passes, 1),
             StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
@@ -420,23 +420,43 @@ mod tests {
 
     fn sampled(
         settings: &Settings,
-        batch: u64,
+        spec: StageSpec,
         step: impl FnMut(u64) -> Result<(), Fault> + Send,
     ) -> (Result<(), Fault>, Stage) {
-        let stage = StageSpec { batch, ..StageSpec::new("work", 1, 1) };
-        let mut session = Fake { stage, step, verified: Ok(()) };
+        let mut session = Fake { stage: spec, step, verified: Ok(()) };
         let context = &Context::default();
         let mut sampling = Sampling { session: &mut session, settings, context };
         let mut stages = sampling.plan().unwrap();
+        let room = stages[0].stage.sample_ns.capacity();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
+        assert_eq!(stages[0].stage.sample_ns.capacity(), room, "samples allocate nothing");
         (taken, stages.remove(0).stage())
+    }
+
+    fn batches_of(batch: u64) -> StageSpec {
+        StageSpec { batch, ..StageSpec::new("work", 1, 1) }
+    }
+
+    /// Regression: it had room for one sample in a plan by time, which takes many.
+    #[test]
+    fn a_stage_that_runs_once_has_room_for_all_samples_of_a_plan() {
+        let once = StageSpec { once: true, ..batches_of(1) };
+        for (plan, wanted) in [
+            (StepPlan::Timed(Duration::ZERO), 5),
+            (StepPlan::ByStage(9), 1),
+            (StepPlan::ByPass(9), 1),
+        ] {
+            let settings = Settings::new(plan, "test");
+            let (_, stage) = sampled(&settings, once.clone(), |_| Ok(()));
+            assert_eq!((stage.sample_ns.len(), stage.ops_per_sample), (wanted, 1), "{plan:?}");
+        }
     }
 
     /// Sets the stop flag after `at` operations, and refuses any after it.
     fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
         let settings = Settings::new(plan, "test");
         let (stop, mut done) = (settings.stop.clone(), 0);
-        let (taken, stage) = sampled(&settings, 5, |operations| {
+        let (taken, stage) = sampled(&settings, batches_of(5), |operations| {
             if stop.is_set() || operations > 10 * at {
                 return Err(Fault::new(format!("{operations} operations at once after {done}")));
             }
@@ -475,7 +495,7 @@ mod tests {
     fn what_was_done_before_an_operation_that_was_cut_short_is_kept() {
         let mut done = 0;
         let settings = Settings::new(StepPlan::ByStage(1 << 40), "test");
-        let (taken, stage) = sampled(&settings, 1, |operations| {
+        let (taken, stage) = sampled(&settings, batches_of(1), |operations| {
             if done > 1000 {
                 return Err(Fault::interrupted());
             }
