@@ -160,11 +160,9 @@ impl CardServer {
     }
 
     /// Serves until the card has finished and its readers are gone. Told to stop, it ends the
-    /// triggers and gives readers a moment to empty their rings. `each` is called every 100 ms or
-    /// so.
-    pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&CardServer)) {
+    /// triggers and gives readers a moment to empty their rings.
+    pub fn run(&mut self, stop: &AtomicBool) {
         without_timer_slack();
-        let mut reported_ns = 0;
         let mut end_ns = None;
         loop {
             let now_ns = monotonic_ns();
@@ -186,10 +184,6 @@ impl CardServer {
             }
             self.card.advance(now_ns.saturating_sub(self.card.start_ns()));
             self.card.signal(&self.lines);
-            if now_ns >= reported_ns + 100_000_000 {
-                reported_ns = now_ns;
-                each(self);
-            }
             let over = self.card.state() == CardState::Finished
                 && !self.readers.iter().any(|reader| matches!(reader, Reader::Connected(_)));
             if over || end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
@@ -199,7 +193,6 @@ impl CardServer {
                 now_ns + if self.card.state() == CardState::Running { STEP_NS } else { 1_000_000 },
             );
         }
-        each(self);
     }
 
     fn accept(&mut self, now_ns: u64) {

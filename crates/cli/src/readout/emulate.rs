@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (at, channels) = (arguments.at.display(), channel_ids(&scenario).len());
     let name = &scenario.name;
     tell(&format!("{name}: {channels} channels at {at}; triggers begin when all have readers"));
-    server.run(&stop, |_| {});
+    server.run(&stop);
     let card = server.card();
     let (issued, now_ns) = (card.issued(), card.now_ns());
     let dead = card.line().all(now_ns);
