@@ -51,7 +51,7 @@ impl FromCard {
         let done = self.reader.read(&quit);
         account.thread.blocks = done.stats.blocks;
         self.done = Some(done);
-        if !self.reader.has_begun() {
+        if !self.reader.begun {
             // It was stopped before its receiver had come, which would retry for seconds.
             failed.store(true, Ordering::Relaxed);
         }

@@ -446,7 +446,7 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
                 channels
             }
             (PAGES, StageKind::Tcp { congestion: None } | StageKind::Zenoh {}) => {
-                transport::named(&name).or_else(|error| wrong("kind", error))?;
+                transport::check(&name).or_else(|error| wrong("kind", error))?;
                 without_thread(&place)?;
                 (flow.unit, flow.bytes) = (SENT, 0);
                 0

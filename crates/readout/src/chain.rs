@@ -19,7 +19,7 @@ use crate::busy::Dead;
 use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
 use crate::port::Port;
-use crate::receive::{Receiver, Report};
+use crate::receive::{Receiver, Report, StreamReport};
 use crate::scenario::{Publish, Scenario, ScenarioError};
 use crate::tohost::{Stats, ToHost};
 use crate::transport::{self, PublisherHello, TransportError};
@@ -79,9 +79,9 @@ impl Chain {
         let fits = scenario.check_memory(channel_ids(scenario).len(), true);
         fits.map_err(|error| Fault::too_large(error.to_string()))?;
         let (mut card, consumers) = Card::new(scenario)?;
-        card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source.end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
         if let Some(triggers) = triggers {
-            card.source().end_after(triggers);
+            card.source.end_after(triggers);
         }
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
@@ -98,7 +98,6 @@ impl Chain {
             (publish, Vec::new())
         };
         let receiving = |at| Receiving {
-            transport: scenario.publish.transport.clone(),
             slowed: watch.as_ref().and_then(PartWatch::receiver),
             publishers: readers.iter().skip(at).step_by(count).map(publisher).collect(),
         };
@@ -115,7 +114,7 @@ pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, F
     if let Some((host, number @ 1..)) = first {
         publish.address = format!("{host}:{}", usize::from(number) + at);
     }
-    let outlet = transport::named(&publish.transport)?.publish(&publish, &hello(scenario, at))?;
+    let outlet = transport::publish(&publish, &hello(scenario, at))?;
     let id = channel_ids(scenario)[at];
     let elinks = scenario.elinks(id.device, id.channel);
     let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
@@ -161,14 +160,14 @@ impl ToHost {
                 }
             })
         });
-        let view = self.card();
+        let view = self.port.view();
         ReaderDone {
-            stats: self.stats(),
+            stats: self.stats,
             account,
             cpu,
             within: self.port.watch.as_ref().map(PartWatch::times_ns),
-            notes: self.take_notes(),
-            ring_bytes: self.ring_bytes(),
+            notes: std::mem::take(&mut self.notes),
+            ring_bytes: self.port.consumer().ring_bytes(),
             dead: view.dead,
             card_ns: view.now_ns,
             filling,
@@ -187,7 +186,6 @@ pub fn hello(scenario: &Scenario, at: usize) -> PublisherHello {
 
 #[derive(Clone)]
 pub struct Receiving {
-    transport: String,
     slowed: Option<Slowed>,
     publishers: Vec<(Publish, Vec<u64>)>,
 }
@@ -200,8 +198,7 @@ impl Receiving {
         quit: &(impl Fn() -> bool + Sync),
     ) -> Result<Report, Fault> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
-        let connected = transport::named(&self.transport)
-            .and_then(|way| Receiver::connect(way.as_ref(), &self.publishers, &give_up));
+        let connected = Receiver::connect(&self.publishers, &give_up);
         let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         receiver.slowed.clone_from(&self.slowed);
         let stop = AtomicBool::new(false);
@@ -223,8 +220,7 @@ pub fn joined(readers: &[ReaderDone], receivers: &[Report]) -> Vec<(u64, Ledger)
             let mut ledger = ledger(&reader.account.card, at, counts);
             let streams = receivers.iter().flat_map(|report| &report.streams);
             let had = streams.filter(|stream| stream.tag == at.tag);
-            ledger.delivered =
-                had.map(|stream| stream.chunks - stream.truncated - stream.flagged).sum();
+            ledger.delivered = had.map(StreamReport::clean).sum();
             ledgers.push((at.tag, ledger));
         }
     }

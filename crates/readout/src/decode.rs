@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::card::ChannelId;
 use crate::recording;
 use crate::request::Chosen;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 
 /// Blocks of a scenario into descriptors of their subchunks. One operation is one pass over them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,18 +31,6 @@ pub struct DecodeRequest {
     pub payload_bytes: Option<u64>,
 }
 
-impl DecodeRequest {
-    fn load(&self) -> Result<Scenario, ScenarioError> {
-        let chosen = Chosen {
-            scenario: self.scenario.clone(),
-            channels: self.channels,
-            payload_bytes: self.payload_bytes,
-            ..Chosen::default()
-        };
-        chosen.load()
-    }
-}
-
 impl Request for DecodeRequest {
     const KIND: &'static str = "decode";
     const DESCRIPTION: &'static str = "FELIX blocks to descriptors of their subchunks";
@@ -57,21 +45,23 @@ impl Request for DecodeRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        job(self)
+        let chosen = Chosen {
+            scenario: self.scenario.clone(),
+            channels: self.channels,
+            payload_bytes: self.payload_bytes,
+            ..Chosen::default()
+        };
+        let scenario = chosen.load()?;
+        let ring_bytes = buffer_bytes(scenario.card.ring.0 as u64);
+        Ok(Job {
+            memory_bytes: Some(self.bytes.saturating_add(ring_bytes)),
+            ..Job::new(self, self.scenario.as_str(), move |request| open(request, &scenario))
+        })
     }
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("bytes", self.bytes, 1..=1 << 34)
     }
-}
-
-fn job(request: &DecodeRequest) -> Result<Job, Fault> {
-    let scenario = request.load()?;
-    let ring_bytes = buffer_bytes(scenario.card.ring.0 as u64);
-    Ok(Job {
-        memory_bytes: Some(request.bytes.saturating_add(ring_bytes)),
-        ..Job::new(request, request.scenario.as_str(), move |request| open(request, &scenario))
-    })
 }
 
 fn open(request: &DecodeRequest, scenario: &Scenario) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -218,20 +208,20 @@ mod tests {
 
     #[test]
     fn decoding_conforms() {
-        conformance::run(&job(&DecodeRequest::example()).unwrap());
+        conformance::run(&DecodeRequest::example().job().unwrap());
     }
 
     #[test]
     fn its_memory_is_known_beforehand() {
         let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
         let request = DecodeRequest { bytes: 1 << 33, ..DecodeRequest::example() };
-        assert_eq!(job(&request).unwrap().memory_bytes, Some((1 << 33) + ring));
+        assert_eq!(request.job().unwrap().memory_bytes, Some((1 << 33) + ring));
     }
 
     #[test]
     fn less_than_a_block_is_refused() {
         let request = DecodeRequest { bytes: 1000, ..DecodeRequest::example() };
-        let error = job(&request).unwrap().open().err().unwrap().0;
+        let error = request.job().unwrap().open().err().unwrap().0;
         assert!(error.contains("`bytes` is 1000, less than a block"), "{error}");
     }
 }

@@ -22,7 +22,7 @@ use crate::accounts::{FinalAccount, not_received};
 use crate::fragment::FragmentFaults;
 use crate::peer::from_peer;
 use crate::scenario::Publish;
-use crate::transport::{PageInlet, PageTransport, Subscription, TransportError};
+use crate::transport::{self, PageInlet, Subscribed, Subscription, TransportError};
 use crate::watch::Slowed;
 
 const ACKNOWLEDGE_EACH: u64 = 8;
@@ -54,6 +54,12 @@ pub struct StreamReport {
     /// Faults of the chunks. Those missing are taken from the publisher's account, if there is one
     /// that closes: the counters wrap.
     pub faults: FragmentFaults,
+}
+
+impl StreamReport {
+    pub(crate) fn clean(&self) -> u64 {
+        self.chunks - self.truncated - self.flagged
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -113,7 +119,8 @@ pub struct Receiver {
     first_ns: u64,
     last_ns: u64,
     nap_ns: u64,
-    notes: Vec<String>,
+    /// Messages for the user since they were taken.
+    pub notes: Vec<String>,
     /// Delay after each page, which emulates a slow consumer.
     pub delay: Duration,
     pub(crate) slowed: Option<Slowed>,
@@ -123,9 +130,17 @@ impl Receiver {
     /// Connects to publishers: the address of each, and the tags wanted from it (all if there are
     /// none). Ends soon when `quit` is true.
     pub fn connect(
-        transport: &dyn PageTransport,
         publishers: &[(Publish, Vec<u64>)],
         quit: &dyn Fn() -> bool,
+    ) -> Result<Receiver, TransportError> {
+        let subscribe = |settings: &_, wanted: &_| transport::subscribe(settings, wanted, quit);
+        Receiver::connect_by(publishers, subscribe)
+    }
+
+    /// Connects by a transport of the caller's, which subscribes to each publisher.
+    pub fn connect_by(
+        publishers: &[(Publish, Vec<u64>)],
+        subscribe: impl Fn(&Publish, &Subscription) -> Result<Subscribed, TransportError>,
     ) -> Result<Receiver, TransportError> {
         let mut receiver = Receiver {
             // Time and place make the number of each receiver.
@@ -143,17 +158,13 @@ impl Receiver {
         for (settings, tags) in publishers {
             let subscription =
                 Subscription { receiver: receiver.id, tags: tags.clone(), ..Default::default() };
-            let (inlet, hello) = transport.subscribe(settings, &subscription, quit)?;
+            let (inlet, hello) = subscribe(settings, &subscription)?;
             let tags = if tags.is_empty() { hello.tags } else { tags.clone() };
             receiver.streams.offer(&tags);
             let address = settings.address.clone();
             receiver.publishers.push(Publisher { address, tags, inlet: Some(inlet) });
         }
         Ok(receiver)
-    }
-
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
     }
 
     pub fn has_data(&self) -> bool {
@@ -165,7 +176,7 @@ impl Receiver {
         let ledger = |tag: u64| ledgers.iter().find(|(of, _)| *of == tag).map(|(_, own)| own);
         let came = self.streams.all.iter();
         let mut streams: Vec<StreamReport> =
-            came.map(|stream| stream.report(ledger(stream.tag))).collect();
+            came.map(|stream| stream.report(ledger(stream.report.tag))).collect();
         // The other E-links received nothing at all.
         let silent = ledgers.iter().filter_map(|(tag, ledger)| {
             let missing = not_received(ledger);

@@ -112,8 +112,7 @@ enum Reader {
 }
 
 pub struct CardServer {
-    card: Card,
-    scenario: Scenario,
+    pub card: Card,
     listener: UnixListener,
     lines: Vec<IrqLine>,
     readers: Vec<Reader>,
@@ -138,14 +137,12 @@ impl CardServer {
         let listener = listen(path).map_err(|error| {
             RemoteError::Other(format!("cannot listen at {}: {error}", path.display()))
         })?;
-        let scenario = card.scenario().clone();
-        let channels = channel_ids(&scenario).len();
+        let channels = channel_ids(card.scenario()).len();
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
         let lines = lines.map_err(|error| RemoteError::Other(error.to_string()))?;
         let readers = (0..channels).map(|_| Reader::Awaited).collect();
         Ok(CardServer {
             card,
-            scenario,
             listener,
             lines,
             readers,
@@ -153,10 +150,6 @@ impl CardServer {
             path: path.to_owned(),
             listened_ns: 0,
         })
-    }
-
-    pub fn card(&self) -> &Card {
-        &self.card
     }
 
     /// Serves until the card has finished and its readers are gone. Told to stop, it ends the
@@ -180,7 +173,7 @@ impl CardServer {
                     now_ns + if self.card.state() == CardState::Idle { 0 } else { STOP_WITHIN_NS },
                 );
                 let last_ns = self.card.now_ns();
-                self.card.source().end_at(last_ns);
+                self.card.source.end_at(last_ns);
             }
             self.card.advance(now_ns.saturating_sub(self.card.start_ns()));
             self.card.signal(&self.lines);
@@ -245,13 +238,14 @@ impl CardServer {
     }
 
     fn refusal(&self, request: &Request) -> Option<String> {
-        let ids = channel_ids(&self.scenario);
+        let scenario = self.card.scenario();
+        let ids = channel_ids(scenario);
         let Some(id) = ids.get(request.channel) else {
             return Some(format!("no channel {}; the card has {}", request.channel, ids.len()));
         };
         let tags: Vec<u64> =
-            self.scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
-        if tags != request.tags || self.scenario.card.block.0 != request.block_bytes {
+            scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
+        if tags != request.tags || scenario.card.block.0 != request.block_bytes {
             return Some(
                 "its scenario has other E-links or blocks than the reader's: give both the same"
                     .to_owned(),

@@ -41,11 +41,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stop = interrupt::flag();
     let (mut card, _) = Card::new(&scenario).map_err(Failure::refused)?;
     if let Some(triggers) = arguments.triggers {
-        card.source().end_after(triggers);
+        card.source.end_after(triggers);
     }
     let time = arguments.time.or(arguments.triggers.is_none().then_some(DEFAULT_TIME));
     if let Some(time) = time {
-        card.source().end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source.end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
     }
     let mut server = remote::CardServer::bind(card, &arguments.at).map_err(Failure::refused)?;
     chain::pin(arguments.pin).map_err(Failure::refused)?;
@@ -53,9 +53,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let name = &scenario.name;
     tell(&format!("{name}: {channels} channels at {at}; triggers begin when all have readers"));
     server.run(&stop);
-    let card = server.card();
-    let (issued, now_ns) = (card.issued(), card.now_ns());
-    let dead = card.line().all(now_ns);
+    let card = &server.card;
+    let (issued, now_ns) = (card.source.issued(), card.now_ns());
+    let dead = card.line.all(now_ns);
     emit(&format!(
         "{issued} triggers in {}, {} stopped by BUSY, dead time {} %\n",
         show_ns(now_ns as f64),

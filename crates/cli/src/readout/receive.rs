@@ -89,11 +89,11 @@ impl Arguments {
     }
 
     fn connect(&self, waiting: &mut Waiting, quit: &dyn Fn() -> bool) -> Result<Receiver, Failure> {
-        let way = transport::named(&self.transport).map_err(Failure::refused)?;
+        transport::check(&self.transport).map_err(Failure::refused)?;
         loop {
-            let tried = self.wanted().and_then(|wanted| {
-                Receiver::connect(way.as_ref(), &wanted, quit).map_err(Failure::refused)
-            });
+            let tried = self
+                .wanted()
+                .and_then(|wanted| Receiver::connect(&wanted, quit).map_err(Failure::refused));
             match tried {
                 Err(failure) if !waiting.is_over() && !quit() => {
                     waiting.say(|| format!("publishers: {}", failure.line()));
@@ -118,7 +118,7 @@ impl Arguments {
             }
             let is_over = is_stopped() || is_waiting && waiting.is_over();
             ended.store(is_over, Ordering::Relaxed);
-            for note in receiver.take_notes() {
+            for note in receiver.notes.drain(..) {
                 tell(&format!("daqmeter: {note}"));
             }
         });

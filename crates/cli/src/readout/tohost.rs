@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     });
     let mut judgement = Judgement::Passed;
     for (channel, account) in channels.iter().zip(accounts) {
-        let (account, view) = (account?, channel.reader.card());
+        let (account, view) = (account?, channel.reader.port.view());
         let verdict = arguments.verdict(&account, &view);
         judgement = judgement.max(verdict.judgement());
         let line = json_line(&channel.name, &account, &view, &verdict);
@@ -140,7 +140,7 @@ impl Arguments {
         let Channel { name, reader, announcement } = channel;
         let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
         let account = reader.run(stop, !self.no_wait, |reader| {
-            if !self.no_wait && !reader.has_begun() && missing.is_none() {
+            if !self.no_wait && !reader.begun && missing.is_none() {
                 waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
                 if waiting.is_over() {
                     missing = Some(without_subscriber(reader));
@@ -202,7 +202,7 @@ fn reachable(address: String) -> String {
 }
 
 fn tell_notes(name: &str, reader: &mut ToHost) {
-    for note in reader.take_notes() {
+    for note in reader.notes.drain(..) {
         tell(&format!("{name}: {note}"));
     }
 }
@@ -217,14 +217,14 @@ fn without_subscriber(reader: &ToHost) -> String {
 }
 
 fn show_progress(reader: &ToHost, name: &str, page: &Page) {
-    let (stats, view) = (reader.stats(), reader.card());
+    let (stats, view) = (reader.stats, reader.port.view());
     let errors = stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks;
     let dead = view.dead[2];
     for (metric, value) in [
         ("daqmeter_bytes_total", stats.bytes as f64),
         ("daqmeter_errors_total", errors as f64),
         ("daqmeter_ring_bytes", reader.filled_bytes() as f64),
-        ("daqmeter_ring_size_bytes", reader.ring_bytes() as f64),
+        ("daqmeter_ring_size_bytes", reader.port.consumer().ring_bytes() as f64),
         ("daqmeter_triggers_total", view.account.issued as f64),
         ("daqmeter_vetoed_triggers_total", dead.vetoed as f64),
         ("daqmeter_dead_seconds_total", dead.ns as f64 * 1e-9),

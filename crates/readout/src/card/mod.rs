@@ -36,9 +36,9 @@ pub const FAMILY: CardFamily = CardFamily {
 #[derive(Debug)]
 pub struct Card {
     scenario: Scenario,
-    source: TriggerSource,
+    pub source: TriggerSource,
     channels: Vec<Channel>,
-    line: BusyLine,
+    pub line: BusyLine,
     marks: [Hysteresis; 2],
     state: CardState,
     start_ns: u64,
@@ -124,10 +124,6 @@ impl Card {
         &self.scenario
     }
 
-    pub fn source(&mut self) -> &mut TriggerSource {
-        &mut self.source
-    }
-
     /// Memory of a channel's ring, for another process. Fails while the consumer that came with the
     /// card lives.
     pub fn share(
@@ -159,10 +155,6 @@ impl Card {
         self.state
     }
 
-    pub fn issued(&self) -> u64 {
-        self.source.issued()
-    }
-
     /// Time to which the card was carried.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
@@ -175,10 +167,6 @@ impl Card {
 
     pub fn peak_bytes(&self) -> Vec<usize> {
         self.channels.iter().map(|channel| channel.peak_bytes).collect()
-    }
-
-    pub fn line(&self) -> &BusyLine {
-        &self.line
     }
 
     /// Carries the card to a time since its start. The host's pointers count as moved just after

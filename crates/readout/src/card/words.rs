@@ -1,6 +1,6 @@
 //! Words beside the ring, by which card and reader tell each other their states and counts.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::ring::{Consumer, Producer, WORDS};
@@ -53,59 +53,43 @@ impl CardView {
     }
 }
 
-pub(crate) trait Words {
-    fn word(&self, at: usize) -> &AtomicU64;
-
-    fn set(&self, at: usize, value: u64) {
-        self.word(at).store(value, Ordering::Relaxed);
-    }
-
-    fn get(&self, at: usize) -> u64 {
-        self.word(at).load(Ordering::Relaxed)
-    }
-
-    /// Count or time of the other process, limited to [`MAX_WHOLE`], which no run reaches.
-    fn count(&self, at: usize) -> u64 {
-        self.get(at).min(MAX_WHOLE)
-    }
+fn set(ring: &Producer, at: usize, value: u64) {
+    ring.word(at).store(value, Ordering::Relaxed);
 }
 
-impl Words for Producer {
-    fn word(&self, at: usize) -> &AtomicU64 {
-        Producer::word(self, at)
-    }
+fn get(ring: &Consumer, at: usize) -> u64 {
+    ring.word(at).load(Ordering::Relaxed)
 }
 
-impl Words for Consumer {
-    fn word(&self, at: usize) -> &AtomicU64 {
-        Consumer::word(self, at)
-    }
+/// Count or time of the other process, limited to [`MAX_WHOLE`], which no run reaches.
+fn count(ring: &Consumer, at: usize) -> u64 {
+    get(ring, at).min(MAX_WHOLE)
 }
 
 /// Writes the card's counts, the state last: a reader that sees the end sees all counts.
-pub(crate) fn publish(ring: &impl Words, view: &mut CardView) {
-    ring.set(START_NS, view.start_ns);
-    ring.set(ELINKS, view.account.elinks.len() as u64);
-    view.counts().zip(COUNTS..).for_each(|(count, at)| ring.set(at, *count));
+pub(crate) fn publish(ring: &Producer, view: &mut CardView) {
+    set(ring, START_NS, view.start_ns);
+    set(ring, ELINKS, view.account.elinks.len() as u64);
+    view.counts().zip(COUNTS..).for_each(|(count, at)| set(ring, at, *count));
     for (elink, at) in view.account.elinks.iter_mut().zip(elink_words()) {
-        ring.set(at, elink.tag);
-        elink.counts().into_iter().zip(at + 1..).for_each(|(count, at)| ring.set(at, *count));
+        set(ring, at, elink.tag);
+        elink.counts().into_iter().zip(at + 1..).for_each(|(count, at)| set(ring, at, *count));
     }
     // Release: pairs with the acquire in `view`.
     ring.word(STATE).store(view.state as u64, Ordering::Release);
 }
 
 /// Reads the card's counts. While the card runs, they may be of different moments.
-pub(crate) fn view(ring: &impl Words) -> CardView {
+pub(crate) fn view(ring: &Consumer) -> CardView {
     let state = state(ring);
-    let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
+    let elinks = usize::try_from(get(ring, ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
     let elink = |word: usize| {
-        let mut elink = CardElink { tag: ring.get(word), ..CardElink::default() };
+        let mut elink = CardElink { tag: get(ring, word), ..CardElink::default() };
         let counts = elink.counts().into_iter().zip(word + 1..);
-        counts.for_each(|(count, at)| *count = ring.count(at));
+        counts.for_each(|(one, at)| *one = count(ring, at));
         elink
     };
-    let elinks = elink_words().take(count).map(elink).collect();
+    let elinks = elink_words().take(elinks).map(elink).collect();
     let mut view = CardView {
         state,
         account: CardAccount { elinks, ..CardAccount::default() },
@@ -113,7 +97,7 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
         now_ns: 0,
         start_ns: start_ns(ring),
     };
-    view.counts().zip(COUNTS..).for_each(|(count, at)| *count = ring.count(at));
+    view.counts().zip(COUNTS..).for_each(|(one, at)| *one = count(ring, at));
     view
 }
 
@@ -121,7 +105,7 @@ fn elink_words() -> impl Iterator<Item = usize> {
     (FIRST_ELINK..).step_by(WORDS_PER_ELINK)
 }
 
-pub(crate) fn state(ring: &impl Words) -> CardState {
+pub(crate) fn state(ring: &Consumer) -> CardState {
     match ring.word(STATE).load(Ordering::Acquire) {
         0 => CardState::Idle,
         1 => CardState::Running,
@@ -129,25 +113,25 @@ pub(crate) fn state(ring: &impl Words) -> CardState {
     }
 }
 
-pub(crate) fn start_ns(ring: &impl Words) -> u64 {
-    ring.get(START_NS)
+pub(crate) fn start_ns(ring: &Consumer) -> u64 {
+    get(ring, START_NS)
 }
 
-pub(crate) fn say_go(ring: &impl Words) {
+pub(crate) fn say_go(ring: &Consumer) {
     ring.word(GO).store(1, Ordering::Release);
 }
 
-pub(crate) fn may_go(ring: &impl Words) -> bool {
+pub(crate) fn may_go(ring: &Producer) -> bool {
     ring.word(GO).load(Ordering::Acquire) == 1
 }
 
-pub(crate) fn arm(ring: &impl Words, on: bool) {
+pub(crate) fn arm(ring: &Consumer, on: bool) {
     // SeqCst on both sides: either the card sees the flag, or we see its data.
     ring.word(ARMED).store(u64::from(on), Ordering::SeqCst);
     fence(Ordering::SeqCst);
 }
 
-pub(crate) fn is_armed(ring: &impl Words) -> bool {
+pub(crate) fn is_armed(ring: &Producer) -> bool {
     fence(Ordering::SeqCst);
     ring.word(ARMED).load(Ordering::SeqCst) == 1
 }

@@ -18,12 +18,9 @@ const MAX_ALIKE: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) tag: u64,
     check: FragmentCheck,
-    chunks: u64,
-    bytes: u64,
-    truncated: u64,
-    flagged: u64,
+    /// Counts so far, without the faults.
+    pub(super) report: StreamReport,
 }
 
 /// E-links that came, and those that may come: a publisher may only send tags that it offers.
@@ -75,14 +72,8 @@ impl Streams {
         if !self.offered.contains(&tag) {
             return None;
         }
-        self.all.push(Stream {
-            tag,
-            check: FragmentCheck::new(elink_of(tag)),
-            chunks: 0,
-            bytes: 0,
-            truncated: 0,
-            flagged: 0,
-        });
+        let report = StreamReport { tag, ..StreamReport::default() };
+        self.all.push(Stream { check: FragmentCheck::new(elink_of(tag)), report });
         self.places.insert(tag, self.all.len() - 1);
         Some(self.all.len() - 1)
     }
@@ -96,7 +87,7 @@ impl Streams {
     ) -> Vec<(u64, Ledger)> {
         let own = |tag: &u64| {
             let mut ledger = account.ledger_for(receiver, *tag)?;
-            ledger.delivered = self.places.get(tag).map_or(0, |at| self.all[*at].clean());
+            ledger.delivered = self.places.get(tag).map_or(0, |at| self.all[*at].report.clean());
             Some((*tag, ledger))
         };
         tags.iter().filter_map(own).collect()
@@ -119,10 +110,6 @@ pub(super) fn refuse_large_sum<'a>(
 }
 
 impl Stream {
-    fn clean(&self) -> u64 {
-        self.chunks - self.truncated - self.flagged
-    }
-
     /// Faults of the stream. An account that closes states what did not come, and that nothing came
     /// twice. Without a loss, a counter that fell was reset by the source.
     fn faults(&self, ledger: Option<&Ledger>) -> FragmentFaults {
@@ -131,7 +118,7 @@ impl Stream {
             return counted;
         };
         let lost = not_received(ledger);
-        let missing = lost.saturating_sub(self.truncated);
+        let missing = lost.saturating_sub(self.report.truncated);
         let known = FragmentFaults { missing, falls: 0, falls_missing: 0, ..counted };
         match lost {
             0 => FragmentFaults { resets: counted.resets + counted.falls, ..known },
@@ -149,8 +136,8 @@ impl Stream {
         bytes: &[u8],
         strides: &mut SimilarByStride,
     ) {
-        self.chunks += count as u64;
-        self.bytes += (count * length) as u64;
+        self.report.chunks += count as u64;
+        self.report.bytes += (count * length) as u64;
         let stride = length + MESSAGE_WORD;
         if count >= MIN_ALIKE
             && strides.of(stride).holds(bytes)
@@ -165,28 +152,21 @@ impl Stream {
 
     /// Report of the stream. An account that closes gives the number of missing chunks.
     pub(super) fn report(&self, ledger: Option<&Ledger>) -> StreamReport {
-        StreamReport {
-            tag: self.tag,
-            chunks: self.chunks,
-            bytes: self.bytes,
-            truncated: self.truncated,
-            flagged: self.flagged,
-            faults: self.faults(ledger),
-        }
+        StreamReport { faults: self.faults(ledger), ..self.report }
     }
 
     #[inline]
     fn take(&mut self, payload: &[u8], status: Status) {
-        self.chunks += 1;
-        self.bytes += payload.len() as u64;
+        self.report.chunks += 1;
+        self.report.bytes += payload.len() as u64;
         if status.is_clean() {
             self.check.check(payload);
         } else if status.0 & Status::CARD_TRUNCATED != 0 {
-            self.truncated += 1;
+            self.report.truncated += 1;
             // Its bytes are those that were left: only the counter is compared.
             self.check.cut(payload);
         } else {
-            self.flagged += 1;
+            self.report.flagged += 1;
             self.check.check(payload);
         }
     }

@@ -5,7 +5,7 @@ use daqmeter_wire::felix::payload::EmulatorHeader;
 
 use super::*;
 use crate::accounts::{CardAccount, CardElink, Outcomes, ReaderElink};
-use crate::transport::{PageOutlet, PublisherHello};
+use crate::transport::PublisherHello;
 
 const LINKS: [u16; 2] = [8, 12];
 
@@ -50,28 +50,15 @@ impl PageInlet for ScriptedInlet {
     }
 }
 
-impl PageTransport for Scripted {
-    fn publish(
-        &self,
-        _settings: &Publish,
-        _hello: &PublisherHello,
-    ) -> Result<Box<dyn PageOutlet>, TransportError> {
-        Err(TransportError::Other("it only receives".to_owned()))
-    }
-
-    fn subscribe(
-        &self,
-        _settings: &Publish,
-        _subscription: &Subscription,
-        _quit: &dyn Fn() -> bool,
-    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
+impl Scripted {
+    fn subscribe(&self) -> Subscribed {
         let inlet = ScriptedInlet {
             pages: self.pages.clone().into_iter(),
             body: Vec::new(),
             account: self.account.as_ref().map(|account| serde_json::to_vec(account).unwrap()),
             sequence: 0,
         };
-        Ok((Box::new(inlet), PublisherHello { stream: 1, tags: LINKS.map(tag).to_vec() }))
+        (Box::new(inlet), PublisherHello { stream: 1, tags: LINKS.map(tag).to_vec() })
     }
 }
 
@@ -124,7 +111,7 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
 fn received(way: Scripted, elinks: &[u16]) -> [u64; 5] {
     let tags = elinks.iter().copied().map(tag).collect();
     let publishers = [(Publish::default(), tags)];
-    let mut receiver = Receiver::connect(&way, &publishers, &|| false).unwrap();
+    let mut receiver = Receiver::connect_by(&publishers, |_, _| Ok(way.subscribe())).unwrap();
     let report = receiver.run(&AtomicBool::new(false), |_| {});
     let faults = report.faults();
     [faults.missing, faults.duplicates, faults.out_of_order, faults.resets, faults.falls]

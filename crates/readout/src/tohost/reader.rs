@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
-use serde::{Deserialize, Serialize};
 
 use super::dest::{Dest, Sizes, subscriber_bytes};
 use super::elink::ElinkState;
 use crate::accounts::SubscriptionAccount;
-use crate::card::words::CardView;
 use crate::port::Port;
 use crate::scenario::{ElinkSpec, Publish, ReaderSettings as Settings};
 use crate::transport::{OutletEvent, PageOutlet};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub blocks: u64,
     pub bytes: u64,
@@ -26,23 +24,21 @@ pub struct Stats {
     pub duplicates: u64,
     pub missing_blocks: u64,
     pub stalls: u64,
-    pub pages: u64,
-    pub page_bytes: u64,
-    pub peak_bytes: u64,
     /// Sum of the bytes found in the ring, over the looks that found some.
     pub found_bytes: u64,
     pub subscribers: u64,
 }
 
 pub struct ToHost {
-    pub(crate) port: Port,
+    pub port: Port,
     pub(super) outlet: Box<dyn PageOutlet>,
     pub(super) settings: Settings,
     pub(super) dead_after_ns: u64,
     pub(super) max_subscribers: usize,
     pub(super) subscriber_bytes: u64,
     pub(super) format: BlockFormat,
-    pub(super) begun: bool,
+    /// True once the card was told to start.
+    pub begun: bool,
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
     /// Subscribers by their numbers.
@@ -53,8 +49,9 @@ pub struct ToHost {
     pub(super) sizes: Sizes,
     pub(super) serviced_ns: u64,
     pub(super) events: Vec<OutletEvent>,
-    pub(super) notes: Vec<String>,
-    pub(super) stats: Stats,
+    /// Messages for the user since they were taken.
+    pub notes: Vec<String>,
+    pub stats: Stats,
 }
 
 const NOWHERE: u16 = u16::MAX;
@@ -106,14 +103,6 @@ impl ToHost {
         self.outlet.facts()
     }
 
-    pub fn stats(&self) -> Stats {
-        self.stats
-    }
-
-    pub fn card(&self) -> CardView {
-        self.port.view()
-    }
-
     pub fn filled_bytes(&self) -> usize {
         self.port.consumer().filled()
     }
@@ -127,14 +116,6 @@ impl ToHost {
         came.saturating_sub(oldest.unwrap_or(self.stats.bytes))
     }
 
-    pub fn ring_bytes(&self) -> usize {
-        self.port.consumer().ring_bytes()
-    }
-
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
-    }
-
     pub fn is_subscribed(&self) -> bool {
         self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
     }
@@ -145,13 +126,5 @@ impl ToHost {
             .filter(|elink| elink.subscribers.is_empty())
             .map(|elink| elink.spec.elink)
             .collect()
-    }
-
-    pub fn has_begun(&self) -> bool {
-        self.begun
-    }
-
-    pub fn card_is_lost(&self) -> bool {
-        self.port.is_lost()
     }
 }

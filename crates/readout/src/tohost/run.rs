@@ -34,7 +34,6 @@ impl ToHost {
         }
         self.stats.polls += 1;
         let found = self.port.consumer().filled() as u64;
-        self.stats.peak_bytes = self.stats.peak_bytes.max(found);
         let worked = self.read_all(now_ns);
         if worked {
             self.stats.busy_polls += 1;

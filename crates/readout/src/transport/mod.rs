@@ -1,5 +1,4 @@
-//! Pages between hosts. A publisher has an [`PageOutlet`], a receiver an [`PageInlet`] per
-//! publisher; a [`PageTransport`] makes both.
+//! Pages between hosts. A publisher has a [`PageOutlet`], a receiver a [`PageInlet`] per publisher.
 //!
 //! Guarantees to subscribers:
 //! - late: data from the subscription on; what came before is booked as not subscribed;
@@ -89,6 +88,9 @@ pub trait PageOutlet: Send {
     }
 }
 
+/// Receiving end of a subscription, and the publisher's offer.
+pub type Subscribed = (Box<dyn PageInlet>, PublisherHello);
+
 pub trait PageInlet: Send {
     /// Receives the next frame with its body; `None` if none came in the time. After an error the
     /// inlet is of no use.
@@ -97,32 +99,41 @@ pub trait PageInlet: Send {
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError>;
 }
 
-pub trait PageTransport: Send + Sync {
-    fn publish(
-        &self,
-        settings: &Publish,
-        hello: &PublisherHello,
-    ) -> Result<Box<dyn PageOutlet>, TransportError>;
-
-    /// Connects to a publisher and subscribes; returns its offer, too. Ends within some seconds,
-    /// and soon when `quit` is true.
-    fn subscribe(
-        &self,
-        settings: &Publish,
-        subscription: &Subscription,
-        quit: &dyn Fn() -> bool,
-    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError>;
+/// Refuses a transport that is unknown, or was not built in.
+pub fn check(name: &str) -> Result<(), TransportError> {
+    Err(TransportError::Other(match name {
+        "tcp" => return Ok(()),
+        "zenoh" if cfg!(feature = "zenoh") => return Ok(()),
+        "zenoh" => {
+            "this daqmeter was built without zenoh: build it with --features zenoh".to_owned()
+        }
+        _ => format!("there is no transport `{name}`; tcp or zenoh"),
+    }))
 }
 
-pub fn named(name: &str) -> Result<Box<dyn PageTransport>, TransportError> {
-    match name {
-        "tcp" => Ok(Box::new(tcp::TcpTransport)),
-        #[cfg(feature = "zenoh")]
-        "zenoh" => Ok(Box::new(zenoh::ZenohTransport)),
-        #[cfg(not(feature = "zenoh"))]
-        "zenoh" => Err(TransportError::Other(
-            "this daqmeter was built without zenoh: build it with --features zenoh".to_owned(),
-        )),
-        _ => Err(TransportError::Other(format!("there is no transport `{name}`; tcp or zenoh"))),
+pub(crate) fn publish(
+    settings: &Publish,
+    hello: &PublisherHello,
+) -> Result<Box<dyn PageOutlet>, TransportError> {
+    check(&settings.transport)?;
+    #[cfg(feature = "zenoh")]
+    if settings.transport == "zenoh" {
+        return zenoh::publish(settings, hello);
     }
+    tcp::publish(settings, hello)
+}
+
+/// Connects to a publisher and subscribes; returns its offer, too. Ends within some seconds, and
+/// soon when `quit` is true.
+pub(crate) fn subscribe(
+    settings: &Publish,
+    subscription: &Subscription,
+    quit: &dyn Fn() -> bool,
+) -> Result<Subscribed, TransportError> {
+    check(&settings.transport)?;
+    #[cfg(feature = "zenoh")]
+    if settings.transport == "zenoh" {
+        return zenoh::subscribe(settings, subscription, quit);
+    }
+    tcp::subscribe(settings, subscription, quit)
 }

@@ -12,14 +12,11 @@ use socket2::SockRef;
 
 use super::frames::{FrameStream, MAX_CONTROL_BYTES, message_frame, set_congestion};
 use super::{
-    OutletEvent, PageInlet, PageOutlet, PageTransport, PublisherHello, Sent, Subscription,
+    OutletEvent, PageInlet, PageOutlet, PublisherHello, Sent, Subscribed, Subscription,
     TransportError,
 };
 use crate::peer::from_peer;
 use crate::scenario::Publish;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TcpTransport;
 
 /// Longest page or account; it bounds the memory that a publisher can ask for.
 const MAX_BODY_BYTES: usize = 4 << 20;
@@ -33,55 +30,50 @@ const MAX_WAITING: usize = 32;
 /// Frames from one connection before the next has its turn.
 const MAX_FRAMES: usize = 256;
 
-impl PageTransport for TcpTransport {
-    fn publish(
-        &self,
-        settings: &Publish,
-        hello: &PublisherHello,
-    ) -> Result<Box<dyn PageOutlet>, TransportError> {
-        let listen = || {
-            let listener = TcpListener::bind(&settings.address)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        let listener = listen().map_err(|error: io::Error| {
-            TransportError::Other(format!("cannot listen on {}: {error}", settings.address))
-        })?;
-        // Accepted sockets inherit the congestion control. A host without it keeps its own, and
-        // the record says which.
-        let _ = set_congestion(&listener, &settings.congestion);
-        let hello = message_frame(FrameKind::Hello, hello);
-        Ok(Box::new(TcpOutlet { listener, hello, connections: Vec::new() }))
-    }
-
-    fn subscribe(
-        &self,
-        settings: &Publish,
-        subscription: &Subscription,
-        quit: &dyn Fn() -> bool,
-    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
-        let address = settings.address.clone();
-        let other = |line: String| TransportError::Other(line);
-        let mut frames = FrameStream::connect(&address, MAX_BODY_BYTES)
-            .map_err(|error| other(format!("cannot connect to {address}: {error}")))?;
-        let _ = set_congestion(frames.stream(), &settings.congestion);
-        let lost = |error| lost(&address, &error);
-        let hello: PublisherHello = match frames.receive(SUBSCRIBE_WITHIN, quit).map_err(lost)? {
-            Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => from_peer(body)
-                .map_err(|why| other(format!("{address}: its greeting is refused: {why}")))?,
-            Some((frame, _)) => {
-                return Err(other(format!("{address}: begins with {:?}", frame.kind)));
-            }
-            None => {
-                let why = "says nothing: is it a daqmeter readout publisher?";
-                return Err(other(format!("{address} {why}")));
-            }
-        };
-        frames.say(FrameKind::Subscribe, subscription, WRITE_WITHIN).map_err(lost)?;
-        Ok((Box::new(TcpInlet { frames, address }), hello))
-    }
+pub(super) fn publish(
+    settings: &Publish,
+    hello: &PublisherHello,
+) -> Result<Box<dyn PageOutlet>, TransportError> {
+    let listen = || {
+        let listener = TcpListener::bind(&settings.address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    let listener = listen().map_err(|error: io::Error| {
+        TransportError::Other(format!("cannot listen on {}: {error}", settings.address))
+    })?;
+    // Accepted sockets inherit the congestion control. A host without it keeps its own, and
+    // the record says which.
+    let _ = set_congestion(&listener, &settings.congestion);
+    let hello = message_frame(FrameKind::Hello, hello);
+    Ok(Box::new(TcpOutlet { listener, hello, connections: Vec::new() }))
 }
 
+pub(super) fn subscribe(
+    settings: &Publish,
+    subscription: &Subscription,
+    quit: &dyn Fn() -> bool,
+) -> Result<Subscribed, TransportError> {
+    let address = settings.address.clone();
+    let other = |line: String| TransportError::Other(line);
+    let mut frames = FrameStream::connect(&address, MAX_BODY_BYTES)
+        .map_err(|error| other(format!("cannot connect to {address}: {error}")))?;
+    let _ = set_congestion(frames.stream(), &settings.congestion);
+    let lost = |error| lost(&address, &error);
+    let hello: PublisherHello = match frames.receive(SUBSCRIBE_WITHIN, quit).map_err(lost)? {
+        Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => from_peer(body)
+            .map_err(|why| other(format!("{address}: its greeting is refused: {why}")))?,
+        Some((frame, _)) => {
+            return Err(other(format!("{address}: begins with {:?}", frame.kind)));
+        }
+        None => {
+            let why = "says nothing: is it a daqmeter readout publisher?";
+            return Err(other(format!("{address} {why}")));
+        }
+    };
+    frames.say(FrameKind::Subscribe, subscription, WRITE_WITHIN).map_err(lost)?;
+    Ok((Box::new(TcpInlet { frames, address }), hello))
+}
 struct TcpOutlet {
     listener: TcpListener,
     hello: (FelixFrame, Vec<u8>),

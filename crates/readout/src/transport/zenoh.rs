@@ -22,14 +22,11 @@ use zenoh::sample::Sample;
 use zenoh::{Config, Session, Wait};
 
 use super::{
-    OutletEvent, PageInlet, PageOutlet, PageTransport, PublisherHello, Sent, Subscription,
+    OutletEvent, PageInlet, PageOutlet, PublisherHello, Sent, Subscribed, Subscription,
     TransportError,
 };
 use crate::peer::from_peer;
 use crate::scenario::Publish;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ZenohTransport;
 
 const RECEIVE_PAGES: usize = 64;
 
@@ -76,101 +73,93 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl PageTransport for ZenohTransport {
-    fn publish(
-        &self,
-        settings: &Publish,
-        hello: &PublisherHello,
-    ) -> Result<Box<dyn PageOutlet>, TransportError> {
-        let session = session(&settings.address, true)?;
-        let address = locator(&session, &settings.address);
-        let mut lanes = Vec::new();
-        for tag in &hello.tags {
-            let publisher = session
-                .declare_publisher(format!("felix/{tag:016x}"))
-                .congestion_control(CongestionControl::Block)
-                .wait()
-                .map_err(|error| other("cannot declare a publisher", error))?;
-            lanes.push(Lane { tag: *tag, publisher, matched: false, acknowledged: 0 });
-        }
-        let body = serde_json::to_vec(hello).expect("plain data");
-        let key = format!("felix-hello/{:016x}", hello.stream);
-        let reply_key = key.clone();
-        let queryable = session
-            .declare_queryable(key)
-            .callback(move |query| {
-                // A querier that went away needs no answer.
-                let _ = query.reply(reply_key.clone(), body.clone()).wait();
-            })
-            .wait()
-            .map_err(|error| other("cannot declare a queryable", error))?;
-        let acknowledged = Acknowledged::default();
-        let heard = acknowledged.clone();
-        let acknowledgements = session
-            .declare_subscriber(format!("felix-ack/{:016x}", hello.stream))
-            .callback(move |sample| {
-                let mut heard = locked(&heard);
-                for pair in sample.payload().to_bytes().chunks_exact(16) {
-                    let word = |at: usize| {
-                        u64::from_le_bytes(pair[at..at + 8].try_into().expect("eight bytes"))
-                    };
-                    let sequence = heard.entry(word(0)).or_default();
-                    *sequence = (*sequence).max(word(8));
-                }
-            })
-            .wait()
-            .map_err(|error| other("cannot subscribe to acknowledgements", error))?;
-        let keep: Box<dyn Send> = Box::new((queryable, acknowledgements));
-        Ok(Box::new(ZenohOutlet { session, address, lanes, acknowledged, _keep: keep }))
-    }
-
-    fn subscribe(
-        &self,
-        settings: &Publish,
-        subscription: &Subscription,
-        quit: &dyn Fn() -> bool,
-    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
-        let session = session(&settings.address, false)?;
-        let hello = hellos(&session, quit)?;
-        let wanted = if subscription.tags.is_empty() {
-            hello.tags.clone()
-        } else {
-            subscription.tags.clone()
-        };
-        if let Some(unknown) = wanted.iter().find(|tag| !hello.tags.contains(tag)) {
-            let why = format!("no E-link {unknown:#x} is published here");
-            return Err(TransportError::Refused { address: settings.address.clone(), why });
-        }
-        let (sender, pages) = std::sync::mpsc::sync_channel::<Sample>(RECEIVE_PAGES);
-        let mut subscribers = Vec::new();
-        for tag in &wanted {
-            let sender = sender.clone();
-            let subscriber = session
-                .declare_subscriber(format!("felix/{tag:016x}"))
-                // A receiver that went away takes no more.
-                .callback(move |sample| drop(sender.send(sample)))
-                .wait()
-                .map_err(|error| other("cannot subscribe", error))?;
-            subscribers.push(subscriber);
-        }
-        let acknowledge = session
-            .declare_publisher(format!("felix-ack/{:016x}", hello.stream))
+pub(super) fn publish(
+    settings: &Publish,
+    hello: &PublisherHello,
+) -> Result<Box<dyn PageOutlet>, TransportError> {
+    let session = session(&settings.address, true)?;
+    let address = locator(&session, &settings.address);
+    let mut lanes = Vec::new();
+    for tag in &hello.tags {
+        let publisher = session
+            .declare_publisher(format!("felix/{tag:016x}"))
             .congestion_control(CongestionControl::Block)
             .wait()
             .map_err(|error| other("cannot declare a publisher", error))?;
-        let inlet = ZenohInlet {
-            pages,
-            acknowledge,
-            had: BTreeMap::new(),
-            sample: None,
-            body: Vec::new(),
-            _subscribers: subscribers,
-            session,
-        };
-        Ok((Box::new(inlet), hello))
+        lanes.push(Lane { tag: *tag, publisher, matched: false, acknowledged: 0 });
     }
+    let body = serde_json::to_vec(hello).expect("plain data");
+    let key = format!("felix-hello/{:016x}", hello.stream);
+    let reply_key = key.clone();
+    let queryable = session
+        .declare_queryable(key)
+        .callback(move |query| {
+            // A querier that went away needs no answer.
+            let _ = query.reply(reply_key.clone(), body.clone()).wait();
+        })
+        .wait()
+        .map_err(|error| other("cannot declare a queryable", error))?;
+    let acknowledged = Acknowledged::default();
+    let heard = acknowledged.clone();
+    let acknowledgements = session
+        .declare_subscriber(format!("felix-ack/{:016x}", hello.stream))
+        .callback(move |sample| {
+            let mut heard = locked(&heard);
+            for pair in sample.payload().to_bytes().chunks_exact(16) {
+                let word = |at: usize| {
+                    u64::from_le_bytes(pair[at..at + 8].try_into().expect("eight bytes"))
+                };
+                let sequence = heard.entry(word(0)).or_default();
+                *sequence = (*sequence).max(word(8));
+            }
+        })
+        .wait()
+        .map_err(|error| other("cannot subscribe to acknowledgements", error))?;
+    let keep: Box<dyn Send> = Box::new((queryable, acknowledgements));
+    Ok(Box::new(ZenohOutlet { session, address, lanes, acknowledged, _keep: keep }))
 }
 
+pub(super) fn subscribe(
+    settings: &Publish,
+    subscription: &Subscription,
+    quit: &dyn Fn() -> bool,
+) -> Result<Subscribed, TransportError> {
+    let session = session(&settings.address, false)?;
+    let hello = hellos(&session, quit)?;
+    let wanted =
+        if subscription.tags.is_empty() { hello.tags.clone() } else { subscription.tags.clone() };
+    if let Some(unknown) = wanted.iter().find(|tag| !hello.tags.contains(tag)) {
+        let why = format!("no E-link {unknown:#x} is published here");
+        return Err(TransportError::Refused { address: settings.address.clone(), why });
+    }
+    let (sender, pages) = std::sync::mpsc::sync_channel::<Sample>(RECEIVE_PAGES);
+    let mut subscribers = Vec::new();
+    for tag in &wanted {
+        let sender = sender.clone();
+        let subscriber = session
+            .declare_subscriber(format!("felix/{tag:016x}"))
+            // A receiver that went away takes no more.
+            .callback(move |sample| drop(sender.send(sample)))
+            .wait()
+            .map_err(|error| other("cannot subscribe", error))?;
+        subscribers.push(subscriber);
+    }
+    let acknowledge = session
+        .declare_publisher(format!("felix-ack/{:016x}", hello.stream))
+        .congestion_control(CongestionControl::Block)
+        .wait()
+        .map_err(|error| other("cannot declare a publisher", error))?;
+    let inlet = ZenohInlet {
+        pages,
+        acknowledge,
+        had: BTreeMap::new(),
+        sample: None,
+        body: Vec::new(),
+        _subscribers: subscribers,
+        session,
+    };
+    Ok((Box::new(inlet), hello))
+}
 /// Asks for the publisher of an address.
 fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<PublisherHello, TransportError> {
     for _ in 0..20 {

@@ -80,7 +80,7 @@ impl Reading {
 /// Runs to the end, and reads every `step_ns`.
 fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Reading) {
     let (mut card, mut rings) = card(text);
-    card.source().end_after(triggers);
+    card.source.end_after(triggers);
     let mut reading = Reading::new(card.scenario().format().unwrap());
     let mut now_ns = 0;
     while card.state() == CardState::Running {
@@ -164,7 +164,7 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
         let (mut card, mut rings) = card(&format!("{base}blocks = \"{blocks}\"\n{marks}"));
         let ring_bytes = card.scenario().card.ring.0;
         let mut now_ns = 0;
-        while card.line().asserted().is_none() {
+        while card.line.asserted().is_none() {
             now_ns += 10_000;
             card.advance(now_ns);
         }
@@ -179,10 +179,10 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
         // Half a MiB more free is between the marks; another half is above.
         rings[0].release(512 << 10);
         card.advance(now_ns + 2 * MS);
-        assert_eq!(card.line().asserted(), Some(Cause::Dma), "{blocks}");
+        assert_eq!(card.line.asserted(), Some(Cause::Dma), "{blocks}");
         rings[0].release(540 << 10);
         card.advance(now_ns + 3 * MS);
-        let line = card.line();
+        let line = card.line;
         assert_eq!(line.asserted(), None, "{blocks}");
         let dead = line.all(now_ns + 3 * MS);
         assert_eq!(dead.count, 1);
@@ -197,9 +197,9 @@ fn a_busy_that_is_off_lets_the_ring_fill_and_the_fifo_cut_off() {
     let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\npointer_gap = \"4KiB\"\nfifo = \"16KiB\"\nblocks = \"live\"\n\
                 [busy]\ndma = false\n";
     let (mut card, mut rings) = card(text);
-    card.source().end_after(20_000);
+    card.source.end_after(20_000);
     card.advance(20 * MS);
-    assert!(card.line().is_live(Cause::Dma) && card.line().asserted().is_none());
+    assert!(card.line.is_live(Cause::Dma) && card.line.asserted().is_none());
     assert_eq!(rings[0].filled(), 1 << 20, "the card never writes over the host's pointer");
     let mut reading = Reading::new(card.scenario().format().unwrap());
     for step in 1..100 {
@@ -223,7 +223,7 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
         card.advance(step * 100_000);
         reading.read(&mut rings[0]);
     }
-    let line = card.line();
+    let line = card.line;
     let (dma, fifo) = (line.dead(Cause::Dma, 100 * MS), line.dead(Cause::Fifo, 100 * MS));
     // 8 E-links of 28.2 bytes at 1 MHz are 225 MB/s in blocks; the bus takes 100.
     assert_eq!((dma.ns, dma.vetoed), (0, 0));

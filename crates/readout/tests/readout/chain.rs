@@ -8,7 +8,6 @@ use daqmeter_readout::Scenario;
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::transport;
 
 use crate::by_hand::{self, Done, Placement};
 
@@ -124,19 +123,14 @@ fn publisher(text: &str, triggers: u64) -> Publisher {
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {
         let mut notes = Vec::new();
-        let account = reader.run(&asked, true, |reader| notes.extend(reader.take_notes()));
+        let account = reader.run(&asked, true, |reader| notes.append(&mut reader.notes));
         (account, notes)
     });
     Publisher { publish, stop, thread }
 }
 
 fn receiver(publish: &Publish, tags: &[u64]) -> Receiver {
-    Receiver::connect(
-        transport::named("tcp").unwrap().as_ref(),
-        &[(publish.clone(), tags.to_vec())],
-        &|| false,
-    )
-    .unwrap()
+    Receiver::connect(&[(publish.clone(), tags.to_vec())], &|| false).unwrap()
 }
 
 #[test]
@@ -218,13 +212,7 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
         taken.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n").unwrap();
     });
     let publish = Publish { address, ..Publish::default() };
-    let error =
-        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
-            false
-        })
-        .err()
-        .unwrap()
-        .to_string();
+    let error = Receiver::connect(&[(publish, vec![])], &|| false).err().unwrap().to_string();
     assert!(error.contains("does not begin a frame"), "{error}");
     answers.join().unwrap();
     let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };

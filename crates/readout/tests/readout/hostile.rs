@@ -11,7 +11,7 @@ use daqmeter_readout::accounts::{CardElink, FinalAccount, ReaderElink, Subscript
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::transport::{self, PublisherHello, Subscription, TransportError};
+use daqmeter_readout::transport::{PublisherHello, Subscription, TransportError};
 use daqmeter_readout::{Scenario, ToHost};
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind, PageWriter, Status};
@@ -69,15 +69,15 @@ const SMALL: &str = "[card]\nlinks = 1\nring = \"1MiB\"\n";
 fn one_subscriber_too_many_is_refused_and_told_why() {
     let (mut reader, publish) = publisher(&format!("{SMALL}[publish]\nmax_subscribers = 3\n"));
     let kept: Vec<TcpStream> = (0..3).map(|at| subscribe_raw(&publish, at)).collect();
-    turn_until(&mut reader, |reader| reader.stats().subscribers == 3);
+    turn_until(&mut reader, |reader| reader.stats.subscribers == 3);
     let further = subscribe_raw(&publish, 4);
     let told = std::thread::spawn(move || until_closed(further));
     turn_until(&mut reader, |_| told.is_finished());
     let told = String::from_utf8_lossy(&told.join().unwrap()).into_owned();
     assert!(told.contains("there are 3 subscribers already (publish.max_subscribers)"), "{told}");
-    assert_eq!(reader.stats().subscribers, 3);
+    assert_eq!(reader.stats.subscribers, 3);
     drop(kept);
-    turn_until(&mut reader, |reader| reader.stats().subscribers == 0);
+    turn_until(&mut reader, |reader| reader.stats.subscribers == 0);
 }
 
 /// Issue 14: each connection that said nothing was kept.
@@ -112,7 +112,7 @@ fn a_subscriber_that_says_too_much_is_dropped() {
         let closed = std::thread::spawn(move || until_closed(stream));
         turn_until(&mut reader, |_| closed.is_finished());
         closed.join().unwrap();
-        assert_eq!(reader.stats().subscribers, 0);
+        assert_eq!(reader.stats.subscribers, 0);
     }
 }
 
@@ -168,14 +168,10 @@ fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
 
 fn received(tags: &[u64], page: Vec<u8>, account: Vec<u8>) -> (Report, String) {
     let (publish, thread) = fake_publisher(tags.to_vec(), page, account);
-    let mut receiver =
-        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &|| {
-            false
-        })
-        .unwrap();
+    let mut receiver = Receiver::connect(&[(publish, vec![])], &|| false).unwrap();
     let mut notes = Vec::new();
     let report = receiver.run(&AtomicBool::new(false), |receiver| {
-        notes.extend(receiver.take_notes());
+        notes.append(&mut receiver.notes);
     });
     drop(receiver);
     thread.join().unwrap();
@@ -290,8 +286,7 @@ fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     });
     let begin = Instant::now();
     let quit = || drips.load(Ordering::Relaxed);
-    let tried =
-        Receiver::connect(transport::named("tcp").unwrap().as_ref(), &[(publish, vec![])], &quit);
+    let tried = Receiver::connect(&[(publish, vec![])], &quit);
     assert!(matches!(tried, Err(TransportError::Other(_))) && begin.elapsed() < DEADLINE);
     thread.join().unwrap();
 }

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{
-    OutletEvent, PageInlet, PageOutlet, PageTransport, PublisherHello, Sent, Subscription,
+    OutletEvent, PageInlet, PageOutlet, PublisherHello, Sent, Subscribed, Subscription,
     TransportError,
 };
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
@@ -37,28 +36,13 @@ impl Memory {
     pub(crate) fn new(hello: PublisherHello, room: usize) -> Memory {
         Memory { hello, room, lanes: Arc::default() }
     }
-}
 
-impl PageTransport for Memory {
-    fn publish(
-        &self,
-        _settings: &Publish,
-        _hello: &PublisherHello,
-    ) -> Result<Box<dyn PageOutlet>, TransportError> {
-        Ok(Box::new(self.clone()))
-    }
-
-    fn subscribe(
-        &self,
-        _settings: &Publish,
-        subscription: &Subscription,
-        _quit: &dyn Fn() -> bool,
-    ) -> Result<(Box<dyn PageInlet>, PublisherHello), TransportError> {
+    pub(crate) fn subscribe(&self, subscription: &Subscription) -> Subscribed {
         let mut lanes = self.lanes.0.lock().unwrap();
         let news = VecDeque::from([News::Subscribed(subscription.clone())]);
         lanes.push(Lane { news, ..Lane::default() });
         let inlet = MemoryInlet { way: self.clone(), lane: lanes.len() - 1, body: Vec::new() };
-        Ok((Box::new(inlet), self.hello.clone()))
+        (Box::new(inlet), self.hello.clone())
     }
 }
 

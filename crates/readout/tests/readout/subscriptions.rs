@@ -10,7 +10,6 @@ use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::{Nanos, Publish};
 use daqmeter_readout::tohost::ToHost;
-use daqmeter_readout::transport::PageTransport;
 use daqmeter_readout::{Card, Scenario, chain};
 use daqmeter_record::Ledger;
 use proptest::prelude::*;
@@ -34,17 +33,18 @@ impl Shared {
 fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, mut consumers) = Card::new(&scenario).unwrap();
-    card.source().end_after(triggers);
+    card.source.end_after(triggers);
     let scenario = card.scenario().clone();
     let way = Memory::new(chain::hello(&scenario, 0), 1);
     let port = Port::here(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
-    let outlet = way.publish(&Publish::default(), &chain::hello(&scenario, 0)).unwrap();
+    let outlet = Box::new(way.clone());
     let (format, elinks) = (scenario.format().unwrap(), scenario.elinks(0, 0));
     let publish = Publish { dead_after: Nanos(10_000_000_000), ..Publish::default() };
     let mut reader = ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks);
     let receive = |slow_us: u64| {
-        let mut receiver =
-            Receiver::connect(&way, &[(Publish::default(), Vec::new())], &|| false).unwrap();
+        let publishers = [(Publish::default(), Vec::new())];
+        let subscribe = |_: &_, wanted: &_| Ok(way.subscribe(wanted));
+        let mut receiver = Receiver::connect_by(&publishers, subscribe).unwrap();
         receiver.delay = Duration::from_micros(slow_us);
         receiver.run(&AtomicBool::new(false), |_| {})
     };
@@ -52,7 +52,7 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
         let threads: Vec<_> =
             slow_us.iter().map(|slow_us| scope.spawn(|| receive(*slow_us))).collect();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while reader.stats().subscribers < slow_us.len() as u64 {
+        while reader.stats.subscribers < slow_us.len() as u64 {
             assert!(Instant::now() < deadline, "the receivers did not subscribe");
             reader.turn();
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use daqmeter_readout::Scenario;
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::transport;
 
 use crate::by_hand::{self, Placement};
 
@@ -30,12 +29,6 @@ fn a_receiver_of_nobody_says_so() {
         address: "127.0.0.1:9".to_owned(),
         ..Publish::default()
     };
-    let error = Receiver::connect(
-        transport::named("zenoh").unwrap().as_ref(),
-        &[(publish, vec![])],
-        &|| false,
-    )
-    .err()
-    .unwrap();
+    let error = Receiver::connect(&[(publish, vec![])], &|| false).err().unwrap();
     assert!(error.to_string().starts_with("zenoh: "), "{error}");
 }
