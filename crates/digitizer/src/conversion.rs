@@ -1,6 +1,5 @@
 //! Options that read-out and conversion in memory share.
 
-use std::str::FromStr;
 use std::sync::LazyLock;
 
 use clap::{Args, Command, ValueEnum};
@@ -54,10 +53,10 @@ pub struct ConversionRequest {
     )]
     pub scale_factor: f64,
     /// Format of functions 5 and 7: bits before and after the point
-    #[arg(long, value_name = "M.N", default_value = "1.15", hide_short_help = true)]
+    #[arg(long, value_name = "M.N", value_parser = parse_q, default_value = "1.15", hide_short_help = true)]
     pub unsigned_q: QFormat,
     /// Format of functions 6 and 8: bits before and after the point
-    #[arg(long, value_name = "M.N", default_value = "3.13", hide_short_help = true)]
+    #[arg(long, value_name = "M.N", value_parser = parse_q, default_value = "3.13", hide_short_help = true)]
     pub signed_q: QFormat,
     /// Function 6 in degrees: times 180/pi, as later revisions of the original
     #[arg(long, hide_short_help = true)]
@@ -101,10 +100,10 @@ impl QFormat {
     }
 }
 
-impl FromStr for QFormat {
-    type Err = String;
+impl TryFrom<String> for QFormat {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<QFormat, String> {
+    fn try_from(text: String) -> Result<QFormat, String> {
         let bits = || {
             let (m, n) = text.split_once('.')?;
             let (int_bits, frac_bits) = (m.parse().ok()?, n.parse().ok()?);
@@ -112,14 +111,6 @@ impl FromStr for QFormat {
             Some(QFormat { int_bits, frac_bits })
         };
         bits().ok_or_else(|| format!("`{text}`; m.n with 1 to 63 bits in all is wanted, e.g. 1.15"))
-    }
-}
-
-impl TryFrom<String> for QFormat {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<QFormat, String> {
-        text.parse()
     }
 }
 
@@ -296,6 +287,10 @@ pub fn convert(converter: &Converter, raw: &[u16], out: &mut Buffer) -> usize {
     kept * converter.conversion().out_bytes()
 }
 
+fn parse_q(text: &str) -> Result<QFormat, String> {
+    text.to_owned().try_into()
+}
+
 /// Parses a finite number: JSON has neither infinity nor NaN.
 fn parse_finite(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
@@ -330,10 +325,10 @@ mod tests {
     #[test]
     fn formats_are_read_as_they_are_written_and_bounded() {
         for text in ["1.15", "0.12", "20.43"] {
-            assert_eq!(String::from(text.parse::<QFormat>().unwrap()), text);
+            assert_eq!(String::from(parse_q(text).unwrap()), text);
         }
         for (text, wanted) in [("9", "m.n"), ("40.40", "1 to 63 bits"), ("0.0", "1 to 63")] {
-            assert!(text.parse::<QFormat>().unwrap_err().contains(wanted));
+            assert!(parse_q(text).unwrap_err().contains(wanted));
         }
     }
 }

@@ -89,6 +89,7 @@ impl ConvertRequest {
             Box::new(ConvertSession {
                 name: name.to_owned(),
                 samples: self.samples(),
+                out_bytes: self.out_bytes(),
                 converter: converter.clone(),
                 buffers: None,
             })
@@ -107,6 +108,7 @@ impl ConvertRequest {
 struct ConvertSession {
     name: String,
     samples: usize,
+    out_bytes: u64,
     /// `None` copies.
     converter: Option<Converter>,
     buffers: Option<(Buffer, Buffer)>,
@@ -117,11 +119,6 @@ impl ConvertSession {
     fn kept(&self) -> usize {
         let decimation = self.converter.as_ref().map(Converter::decimation);
         decimation.map_or(self.samples, |decimation| decimation.kept(self.samples))
-    }
-
-    fn out_bytes(&self) -> usize {
-        let converter = self.converter.as_ref();
-        self.kept() * converter.map_or(2, |converter| converter.conversion().out_bytes())
     }
 }
 
@@ -141,7 +138,7 @@ impl Session for ConvertSession {
         };
         vec![StageSpec {
             limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
-            ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes() as u64)
+            ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes)
         }]
     }
 
@@ -150,7 +147,8 @@ impl Session for ConvertSession {
         for (index, sample) in raw.slice_mut::<u16>(self.samples).iter_mut().enumerate() {
             *sample = pattern_sample(index as u64);
         }
-        self.buffers = Some((raw, Buffer::new(self.out_bytes(), Pages::Transparent)?));
+        let out_bytes = usize::try_from(self.out_bytes).expect("at most 2^33");
+        self.buffers = Some((raw, Buffer::new(out_bytes, Pages::Transparent)?));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock;
 
-use crate::devices::board::Board;
+use crate::devices::board::{Board, BoardCommands};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wait {
@@ -54,19 +54,20 @@ pub struct DaqCounts {
     pub read_out: u64,
 }
 
+/// Missed triggers, counted by the distances of the acquisitions' ends.
 #[derive(Clone, Copy, Debug)]
 struct Inference {
     period: Duration,
     /// Time of the last end that is known well enough to count periods from it.
     anchor_ns: Option<u64>,
     since: u64,
-    has_counted: bool,
-    missed: u64,
+    /// `None` until two ends are known well enough.
+    missed: Option<u64>,
 }
 
 impl Inference {
     fn new(period: Duration) -> Inference {
-        Inference { period, anchor_ns: None, since: 0, has_counted: false, missed: 0 }
+        Inference { period, anchor_ns: None, since: 0, missed: None }
     }
 
     /// Counts an acquisition that ended at `now_ns`, or up to `unsure_ns` before it. With
@@ -85,8 +86,7 @@ impl Inference {
                 reason = "periods within an uptime"
             )]
             let periods = periods.round() as u64;
-            self.missed += periods.saturating_sub(self.since);
-            self.has_counted = true;
+            *self.missed.get_or_insert(0) += periods.saturating_sub(self.since);
         }
         (self.anchor_ns, self.since) = (Some(now_ns), 0);
     }
@@ -96,7 +96,7 @@ impl Inference {
 pub struct Daq {
     wait: Wait,
     timeout: Duration,
-    period: Option<Duration>,
+    /// `None` without a known rate.
     inference: Option<Inference>,
     /// Time of the last status read that showed the acquisition not done.
     not_done_ns: u64,
@@ -120,7 +120,6 @@ impl Daq {
         Daq {
             wait,
             timeout,
-            period,
             inference: period.map(Inference::new),
             not_done_ns: 0,
             has_lost: false,
@@ -139,7 +138,8 @@ impl Daq {
         if self.has_lost {
             return SLICE_AFTER_LOSS;
         }
-        let slice = self.period.map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
+        let period = self.inference.map(|inference| inference.period);
+        let slice = period.map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
         slice.clamp(SLICE_AFTER_LOSS, MAX_SLICE).min(self.timeout)
     }
 
@@ -148,6 +148,7 @@ impl Daq {
     /// # Errors
     /// No trigger within the timeout, a stop, or the board is gone.
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
+        let board = board.commands()?;
         board.arm()?;
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
         self.not_done_ns = clock::monotonic_ns();
@@ -166,7 +167,7 @@ impl Daq {
         Ok(())
     }
 
-    fn is_done(&mut self, board: &mut dyn Board) -> Result<bool, Fault> {
+    fn is_done(&mut self, board: &mut dyn BoardCommands) -> Result<bool, Fault> {
         self.counts.register_reads += 1;
         let now_ns = clock::monotonic_ns();
         let is_done = board.is_done()?;
@@ -178,7 +179,7 @@ impl Daq {
 
     fn poll(
         &mut self,
-        board: &mut dyn Board,
+        board: &mut dyn BoardCommands,
         interval: Duration,
         deadline_ns: u64,
     ) -> Result<(), Fault> {
@@ -191,7 +192,7 @@ impl Daq {
         Ok(())
     }
 
-    fn interrupt(&mut self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
+    fn interrupt(&mut self, board: &mut dyn BoardCommands, deadline_ns: u64) -> Result<(), Fault> {
         loop {
             if board.wait(self.slice())? {
                 self.counts.interrupts += 1;
@@ -209,7 +210,7 @@ impl Daq {
         }
     }
 
-    fn check_deadline(&self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
+    fn check_deadline(&self, board: &mut dyn BoardCommands, deadline_ns: u64) -> Result<(), Fault> {
         let is_stopped = self.stop.is_set();
         if !is_stopped && clock::monotonic_ns() < deadline_ns {
             return Ok(());
@@ -228,47 +229,35 @@ impl Daq {
     pub fn begin_account(&mut self, board: &mut dyn Board) {
         board.begin_account();
         self.counts = DaqCounts::default();
-        self.inference = self.period.map(Inference::new);
+        self.inference = self.inference.map(|before| Inference::new(before.period));
     }
 
     /// Accounts for triggers: issued at the source = read out + each kind of loss.
     pub fn ledger(&self, board: &mut dyn Board) -> Ledger {
-        let delivered = self.counts.read_out;
-        match board.trigger_account() {
-            Some(source) => {
-                let mut ledger =
-                    Ledger { issued: source.issued, delivered, ..Ledger::new("triggers") };
-                ledger.lose("missed: not armed", source.not_armed);
-                ledger.lose("missed: still sampling", source.sampling);
-                ledger.lose("taken, not read out", source.taken.saturating_sub(delivered));
-                ledger
+        let DaqCounts { acquisitions, read_out, .. } = self.counts;
+        let (unit, issued, taken, missed) = match (board.trigger_account(), self.missed()) {
+            (Some(source), _) => {
+                let missed = vec![
+                    ("missed: not armed", source.not_armed),
+                    ("missed: still sampling", source.sampling),
+                ];
+                ("triggers", source.issued, source.taken, missed)
             }
-            None => {
-                let inferred = self.inferred_missed();
-                let unit = match inferred {
-                    Some(_) => "triggers (inferred)",
-                    None => "acquisitions",
-                };
-                let mut ledger = Ledger {
-                    issued: self.counts.acquisitions + inferred.unwrap_or(0),
-                    delivered,
-                    ..Ledger::new(unit)
-                };
-                if let Some(missed) = inferred {
-                    ledger.lose("missed: inferred from the intervals", missed);
-                }
-                ledger.lose(
-                    "taken, not read out",
-                    self.counts.acquisitions.saturating_sub(delivered),
-                );
-                ledger
+            (None, Some(missed)) => {
+                let issued = acquisitions + missed;
+                let missed = vec![("missed: inferred from the intervals", missed)];
+                ("triggers (inferred)", issued, acquisitions, missed)
             }
-        }
+            (None, None) => ("acquisitions", acquisitions, acquisitions, Vec::new()),
+        };
+        let mut ledger = Ledger { issued, delivered: read_out, ..Ledger::new(unit) };
+        missed.into_iter().for_each(|(reason, count)| ledger.lose(reason, count));
+        ledger.lose("taken, not read out", taken.saturating_sub(read_out));
+        ledger
     }
 
-    fn inferred_missed(&self) -> Option<u64> {
-        let inference = self.inference.filter(|inference| inference.has_counted)?;
-        Some(inference.missed)
+    fn missed(&self) -> Option<u64> {
+        self.inference?.missed
     }
 
     pub fn warnings(&self, board: &mut dyn Board) -> Vec<String> {
@@ -286,7 +275,7 @@ impl Daq {
         if acquisitions < 2 || board.trigger_account().is_some() {
             return warnings;
         }
-        match (self.inferred_missed(), self.inference) {
+        match (self.missed(), self.inference) {
             (None, None) => warnings.push(format!(
                 "{device}: missed triggers are unknown: give the trigger rate with --rate"
             )),
@@ -320,7 +309,7 @@ mod tests {
         for wait in [Wait::Poll { interval: Duration::from_micros(1) }, Wait::Interrupt] {
             let mut board = board(2000.0);
             let mut daq = Daq::new(wait, Some(2000.0));
-            board.configure(320).unwrap();
+            board.commands().unwrap().configure(320).unwrap();
             daq.begin_account(&mut *board);
             for _ in 0..20 {
                 daq.acquire(&mut *board).unwrap();
@@ -338,7 +327,7 @@ mod tests {
     fn data_that_nobody_read_out_are_a_named_loss() {
         let mut board = board(5000.0);
         let mut daq = Daq::new(Wait::Interrupt, None);
-        board.configure(320).unwrap();
+        board.commands().unwrap().configure(320).unwrap();
         daq.begin_account(&mut *board);
         daq.acquire(&mut *board).unwrap();
         let ledger = daq.ledger(&mut *board);
@@ -377,13 +366,8 @@ mod tests {
         fn identity(&self) -> &Identity {
             &self.identity
         }
-        fn arm(&mut self) -> Result<(), Fault> {
-            self.left = self.period;
-            Ok(())
-        }
-        fn is_done(&mut self) -> Result<bool, Fault> {
-            self.looks += 1;
-            Ok(self.left.is_zero())
+        fn commands(&mut self) -> Result<&mut dyn BoardCommands, Fault> {
+            Ok(self)
         }
         fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
             self.waits += 1;
@@ -394,6 +378,26 @@ mod tests {
         }
         fn read(&mut self, _: u64, _: &mut [u8]) -> Result<usize, Fault> {
             unreachable!("nothing is read out here")
+        }
+    }
+
+    impl BoardCommands for Timed {
+        fn configure(&mut self, _: u64) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn arm(&mut self) -> Result<(), Fault> {
+            self.left = self.period;
+            Ok(())
+        }
+        fn is_done(&mut self) -> Result<bool, Fault> {
+            self.looks += 1;
+            Ok(self.left.is_zero())
+        }
+        fn disarm(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn write(&mut self, _: u64, _: &[u8]) -> Result<usize, Fault> {
+            unreachable!("nothing is written here")
         }
     }
 
@@ -470,7 +474,7 @@ mod tests {
         for &(at_ms, unsure_ms) in ends {
             inference.ended(at_ms * 1_000_000, unsure_ms * 1_000_000);
         }
-        inference.has_counted.then_some(inference.missed)
+        inference.missed
     }
 
     /// Regression: each lost interrupt counted as a missed trigger, because its end was found one
@@ -490,7 +494,7 @@ mod tests {
         for wait in [Wait::Poll { interval: Duration::from_secs(3600) }, Wait::Interrupt] {
             let mut board = board(1e-4);
             let mut daq = Daq::new(wait, Some(1e-4));
-            board.configure(320).unwrap();
+            board.commands().unwrap().configure(320).unwrap();
             daq.stop.set();
             let fault = daq.acquire(&mut *board).unwrap_err();
             assert_eq!(fault, Fault::interrupted());
@@ -500,6 +504,6 @@ mod tests {
     #[test]
     fn samples_that_no_board_can_hold_are_refused() {
         let mut board = board(14.0);
-        assert!(board.configure(u64::MAX).is_err());
+        assert!(board.commands().unwrap().configure(u64::MAX).is_err());
     }
 }

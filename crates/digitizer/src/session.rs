@@ -76,7 +76,7 @@ fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, 
     Ok(work)
 }
 
-fn check_abilities(board: &dyn Board, request: &DigitizerRequest) -> Result<(), Fault> {
+fn check_abilities(board: &mut dyn Board, request: &DigitizerRequest) -> Result<(), Fault> {
     let identity = board.identity();
     if let Some(memory_bytes) = identity.memory_bytes
         && request.raw_bytes() > memory_bytes
@@ -88,10 +88,10 @@ fn check_abilities(board: &dyn Board, request: &DigitizerRequest) -> Result<(), 
             request.raw_bytes()
         )));
     }
-    if request.wait().is_some() && !identity.triggered {
+    if request.wait().is_some() && board.commands().is_err() {
         return Err(board.cannot("be triggered: leave out -l"));
     }
-    if request.writes() && !identity.writable {
+    if request.writes() && board.commands().is_err() {
         return Err(board.cannot("be written: leave out -A 100"));
     }
     Ok(())
@@ -128,7 +128,7 @@ impl BoardSession {
         request: &DigitizerRequest,
         last_level_bytes: u64,
     ) -> Result<Self, Fault> {
-        check_abilities(&*board, request)?;
+        check_abilities(&mut *board, request)?;
         if request.maps() {
             board.map(to_usize(request.raw_bytes()))?;
         }
@@ -230,7 +230,7 @@ impl BoardSession {
     fn write_pattern(&mut self) -> Result<(), Fault> {
         let bytes = self.samples * 2;
         let raw = self.raw.as_ref().expect("prepared").slice::<u8>(bytes);
-        let taken = self.board.write(0, raw)?;
+        let taken = self.board.commands()?.write(0, raw)?;
         self.book(bytes, taken)
     }
 
@@ -408,7 +408,7 @@ impl Session for BoardSession {
             if let Some(rate_hz) = self.request.trigger_rate() {
                 self.board.set_trigger_rate(rate_hz);
             }
-            self.board.configure(self.request.samples_per_read())?;
+            self.board.commands()?.configure(self.request.samples_per_read())?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::daq::{Daq, Wait};
-use daqmeter_digitizer::devices::board::{Board, pattern_sample};
+use daqmeter_digitizer::devices::board::{Board, BoardCommands, pattern_sample};
 use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
 use daqmeter_digitizer::devices::sis8300::{
     BoardRegisters, Dialect, EssBoard, ProbedDriver, ServedBoard, open_ess, probe, regs, serve,

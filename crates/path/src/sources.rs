@@ -170,7 +170,7 @@ const UNIT_BYTES: usize = 32;
 
 impl Boards {
     fn new(
-        board: Box<dyn Board>,
+        mut board: Box<dyn Board>,
         block_bytes: usize,
         trigger_hz: Option<f64>,
         wait: Wait,
@@ -184,7 +184,7 @@ impl Boards {
                 "{device} cannot deliver blocks of {block_bytes} bytes: whole units of {UNIT_BYTES} within its memory are wanted"
             )));
         }
-        if trigger_hz.is_some() && !identity.triggered {
+        if trigger_hz.is_some() && board.commands().is_err() {
             return Err(board.cannot("be triggered: leave out `trigger`"));
         }
         Ok(Boards {
@@ -200,7 +200,7 @@ impl Source for Boards {
     fn prepare(&mut self) -> Result<(), Fault> {
         if let (Some(hz), Some(daq)) = (self.trigger_hz, &mut self.daq) {
             self.board.set_trigger_rate(hz);
-            self.board.configure(self.samples as u64)?;
+            self.board.commands()?.configure(self.samples as u64)?;
             daq.begin_account(&mut *self.board);
         }
         Ok(())

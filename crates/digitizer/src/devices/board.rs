@@ -1,6 +1,7 @@
 //! Interface of all boards and of board families. Registers, ioctls and bus numbers are in the
 //! families' folders.
 
+use std::io;
 use std::time::Duration;
 
 use daqmeter_harness::{CardFamily, Fault, StopFlag};
@@ -15,8 +16,6 @@ pub struct Identity {
     /// Size of the sample memory; `None` for a stream or an unknown size.
     pub memory_bytes: Option<u64>,
     pub emulated: bool,
-    pub triggered: bool,
-    pub writable: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,30 +30,18 @@ pub struct TriggerAccount {
 pub trait Board: Send {
     fn identity(&self) -> &Identity;
 
-    /// Prepares acquisitions of `samples` over all channels, each started by the external trigger.
+    /// Returns the commands of a board that can be triggered and written.
     ///
     /// # Errors
-    /// The board is gone or cannot hold the samples.
-    fn configure(&mut self, _samples: u64) -> Result<(), Fault> {
-        Err(self.cannot("be triggered"))
-    }
-
-    fn arm(&mut self) -> Result<(), Fault> {
-        Err(self.cannot("be triggered"))
-    }
-
-    fn is_done(&mut self) -> Result<bool, Fault> {
+    /// It only streams.
+    fn commands(&mut self) -> Result<&mut dyn BoardCommands, Fault> {
         Err(self.cannot("be triggered"))
     }
 
     /// Waits for the interrupt that ends an acquisition. Returns false on timeout, and possibly
-    /// after the end with a driver that loses interrupts: callers then check [`Board::is_done`].
+    /// after the end with a driver that loses interrupts: callers then check [`BoardCommands::is_done`].
     fn wait(&mut self, _timeout: Duration) -> Result<bool, Fault> {
         Err(self.cannot("be triggered"))
-    }
-
-    fn disarm(&mut self) -> Result<(), Fault> {
-        Ok(())
     }
 
     /// Reads samples from a byte offset; returns the bytes delivered. Offset and length are
@@ -63,15 +50,6 @@ pub trait Board: Send {
     /// # Errors
     /// The board is gone or the range is not in its memory.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Fault>;
-
-    /// Writes the board's memory and protects it again; returns the bytes taken. Length and offset
-    /// are multiples of 64 bytes.
-    ///
-    /// # Errors
-    /// As [`Board::read`].
-    fn write(&mut self, _offset: u64, _from: &[u8]) -> Result<usize, Fault> {
-        Err(self.cannot("be written"))
-    }
 
     /// Maps a buffer for reads without a copy.
     ///
@@ -117,6 +95,28 @@ pub trait Board: Send {
     }
 }
 
+/// Commands of a board with an external trigger and a memory that can be written.
+pub trait BoardCommands: Board {
+    /// Prepares acquisitions of `samples` over all channels, each started by the external trigger.
+    ///
+    /// # Errors
+    /// The board is gone or cannot hold the samples.
+    fn configure(&mut self, samples: u64) -> Result<(), Fault>;
+
+    fn arm(&mut self) -> Result<(), Fault>;
+
+    fn is_done(&mut self) -> Result<bool, Fault>;
+
+    fn disarm(&mut self) -> Result<(), Fault>;
+
+    /// Writes the board's memory and protects it again; returns the bytes taken. Length and offset
+    /// are multiples of 64 bytes.
+    ///
+    /// # Errors
+    /// As [`Board::read`].
+    fn write(&mut self, offset: u64, from: &[u8]) -> Result<usize, Fault>;
+}
+
 #[derive(Clone, Debug)]
 pub struct Emulation {
     /// Timing: a shipped name or a TOML file.
@@ -151,6 +151,29 @@ pub trait BoardFamily: Sync {
     fn emulated(&self) -> Vec<(String, String)>;
 
     fn remedy(&self) -> &'static str;
+}
+
+/// Fills `into` by reads at an offset, which may come in parts; only the end of the data ends it
+/// earlier.
+pub(super) fn read_in_parts(
+    device: &str,
+    into: &mut [u8],
+    stop: &StopFlag,
+    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
+) -> Result<usize, Fault> {
+    let mut done = 0;
+    while done < into.len() {
+        match read(done as u64, &mut into[done..]) {
+            Ok(0) => break,
+            Ok(bytes) => done += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Fault::new(format!("{device}: {error}"))),
+        }
+        if done < into.len() && stop.is_set() {
+            return Err(Fault::interrupted());
+        }
+    }
+    Ok(done)
 }
 
 /// Returns the 16-bit sample at an index of an emulated board's memory.

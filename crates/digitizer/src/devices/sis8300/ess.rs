@@ -9,9 +9,9 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::sis8300::{self, DmaBuffer};
 
-use super::registers::{self, BoardRegisters};
+use super::registers::BoardRegisters;
 use super::regs::{self, Model, is_dma_write};
-use crate::devices::board::{Board, Identity};
+use crate::devices::board::{Board, BoardCommands, Identity, read_in_parts};
 use crate::devices::pcie::{PcieLink, device_numbers};
 
 #[derive(Debug)]
@@ -34,11 +34,9 @@ impl EssBoard {
         let options = sis8300::read_register(&file, regs::OPTIONS)?;
         let identity = Identity {
             device: device.to_owned(),
-            model: model.name(),
+            model: model.name,
             memory_bytes: Some(model.memory_bytes(options)),
             emulated: false,
-            triggered: true,
-            writable: true,
         };
         let (major, minor) =
             file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();
@@ -58,6 +56,10 @@ impl BoardRegisters for EssBoard {
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
         sis8300::write_register(&self.file, offset, value).map_err(|error| self.gone(error))
+    }
+
+    fn stop_flag(&self) -> &StopFlag {
+        &self.stop
     }
 
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
@@ -84,41 +86,14 @@ impl Board for EssBoard {
         &self.identity
     }
 
-    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
-        registers::configure(self, samples)
-    }
-
-    fn arm(&mut self) -> Result<(), Fault> {
-        registers::arm(self)
-    }
-
-    fn is_done(&mut self) -> Result<bool, Fault> {
-        registers::is_done(self)
-    }
-
-    fn disarm(&mut self) -> Result<(), Fault> {
-        registers::disarm(self)
-    }
-
-    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
-        let stop = self.stop.clone();
-        registers::write(self, card_offset, from, &stop)
+    fn commands(&mut self) -> Result<&mut dyn BoardCommands, Fault> {
+        Ok(self)
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        // The driver has no pread: its read() starts at the position of lseek. A read may come in
-        // parts; only the end of the memory ends it.
+        // The driver has no pread: its read() starts at the position of lseek.
         self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
-        let mut done = 0;
-        while done < into.len() {
-            match self.file.read(&mut into[done..]) {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.gone(error)),
-            }
-        }
-        Ok(done)
+        read_in_parts(&self.identity.device, into, &self.stop, |_, part| self.file.read(part))
     }
 
     fn map(&mut self, bytes: usize) -> Result<(), Fault> {
@@ -134,8 +109,7 @@ impl Board for EssBoard {
 
     fn read_mapped(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
         let dma = self.dma.as_mut().expect("mapped before the first read");
-        dma.read_into(&self.file, card_offset, bytes)
-            .map_err(|error| Fault::new(format!("{}: {error}", self.identity.device)))
+        dma.read_into(&self.file, card_offset, bytes).map_err(|error| self.gone(error))
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {

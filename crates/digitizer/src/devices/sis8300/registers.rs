@@ -3,11 +3,14 @@
 use daqmeter_harness::{Fault, StopFlag};
 
 use super::regs;
+use crate::devices::board::{Board, BoardCommands};
 
 pub trait BoardRegisters {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault>;
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault>;
+
+    fn stop_flag(&self) -> &StopFlag;
 
     /// Does one DMA write to card memory; returns the bytes taken. Lengths are powers of two from
     /// 64 bytes on, offsets multiples of 64.
@@ -19,53 +22,54 @@ pub trait BoardRegisters {
 
 /// Returns the samples of one channel for `samples` over all ten: even numbers of blocks only (KU),
 /// at least two.
-pub(super) fn channel_samples(samples: u64) -> u64 {
+fn channel_samples(samples: u64) -> u64 {
     let of_each = samples.div_ceil(u64::from(regs::CHANNELS));
     of_each.max(1).next_multiple_of(2 * regs::BLOCK_SAMPLES)
 }
 
-/// Sets up all ten channels, packed, `samples` in all, started by MLVDS line 0. The sampling clock
-/// stays unchanged: its chip is not in the documented register list.
-pub(super) fn configure(board: &mut impl BoardRegisters, samples: u64) -> Result<(), Fault> {
-    let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
-    let to_register = |blocks: u64| {
-        u32::try_from(blocks).map_err(|_| {
-            Fault::new(format!("{samples} samples do not fit the board's length register"))
-        })
-    };
-    for channel in 0..regs::CHANNELS {
-        let first_block = to_register(channel_blocks * u64::from(channel))?;
-        board.write_register(regs::CHANNEL_ADDRESS + channel, first_block)?;
+impl<B: BoardRegisters + Board> BoardCommands for B {
+    /// Sets up all ten channels, packed, `samples` in all, started by MLVDS line 0. The sampling
+    /// clock stays unchanged: its chip is not in the documented register list.
+    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
+        let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
+        let to_register = |blocks: u64| {
+            u32::try_from(blocks).map_err(|_| {
+                Fault::new(format!("{samples} samples do not fit the board's length register"))
+            })
+        };
+        for channel in 0..regs::CHANNELS {
+            let first_block = to_register(channel_blocks * u64::from(channel))?;
+            self.write_register(regs::CHANNEL_ADDRESS + channel, first_block)?;
+        }
+        self.write_register(regs::SAMPLE_LENGTH, to_register(channel_blocks - 1)?)?;
+        self.write_register(regs::MLVDS, 1 << 8)?;
+        self.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)?;
+        self.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
     }
-    board.write_register(regs::SAMPLE_LENGTH, to_register(channel_blocks - 1)?)?;
-    board.write_register(regs::MLVDS, 1 << 8)?;
-    board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)?;
-    board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
-}
 
-pub(super) fn arm(board: &mut impl BoardRegisters) -> Result<(), Fault> {
-    board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
-}
+    fn arm(&mut self) -> Result<(), Fault> {
+        self.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
+    }
 
-pub(super) fn disarm(board: &mut impl BoardRegisters) -> Result<(), Fault> {
-    board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)
-}
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        let status = self.read_register(regs::ACQUISITION)?;
+        Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
+    }
 
-pub(super) fn is_done(board: &mut impl BoardRegisters) -> Result<bool, Fault> {
-    let status = board.read_register(regs::ACQUISITION)?;
-    Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
+    fn disarm(&mut self) -> Result<(), Fault> {
+        self.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)
+    }
+
+    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        write(self, card_offset, from)
+    }
 }
 
 /// Writes card memory by DMA writes. Protects the memory again afterwards, even after an error or a
 /// signal.
-pub(super) fn write(
-    board: &mut impl BoardRegisters,
-    card_offset: u64,
-    from: &[u8],
-    stop: &StopFlag,
-) -> Result<usize, Fault> {
+fn write(board: &mut impl BoardRegisters, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1)?;
-    let written = dma_writes(board, card_offset, from, stop);
+    let written = dma_writes(board, card_offset, from);
     let protected = board.write_register(regs::MEMORY_WRITE_ENABLE, 0);
     let taken = written?;
     protected?;
@@ -76,11 +80,10 @@ fn dma_writes(
     board: &mut impl BoardRegisters,
     card_offset: u64,
     from: &[u8],
-    stop: &StopFlag,
 ) -> Result<usize, Fault> {
     let mut taken = 0;
     for part in from.chunks(regs::WRITE_BYTES) {
-        if stop.is_set() {
+        if board.stop_flag().is_set() {
             return Err(Fault::interrupted());
         }
         let bytes = board.dma_write(card_offset + taken as u64, part)?;
@@ -114,6 +117,9 @@ mod tests {
             self.enable.push(value);
             Ok(())
         }
+        fn stop_flag(&self) -> &StopFlag {
+            &self.stop
+        }
         fn dma_write(&mut self, _: u64, from: &[u8]) -> Result<usize, Fault> {
             self.writes += 1;
             if self.writes == 2 {
@@ -127,8 +133,7 @@ mod tests {
     #[test]
     fn a_write_ends_soon_after_a_signal_and_the_memory_is_protected_again() {
         let mut board = Stopping::default();
-        let stop = board.stop.clone();
-        let ended = write(&mut board, 0, &[1; 64_000], &stop);
+        let ended = write(&mut board, 0, &[1; 64_000]);
         assert_eq!(ended, Err(Fault::interrupted()));
         assert_eq!((board.writes, &board.enable[..]), (2, &[1, 0][..]));
     }

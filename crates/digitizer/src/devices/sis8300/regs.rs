@@ -50,45 +50,31 @@ pub(crate) fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
         && card_offset.is_multiple_of(WRITE_BYTES as u64)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Model {
-    Sis8300,
-    L,
-    L2,
-    Ku,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub code: u32,
+    pub name: &'static str,
+    /// Name in the profiles of crates.
+    pub(crate) in_profiles: &'static str,
 }
 
 impl Model {
-    pub const ALL: [Model; 4] = [Model::Sis8300, Model::L, Model::L2, Model::Ku];
-
-    pub fn code(self) -> u32 {
-        match self {
-            Model::Sis8300 => 0x8300,
-            Model::L => 0x8301,
-            Model::L2 => 0x8302,
-            Model::Ku => 0x8303,
-        }
-    }
+    const FIRST: Model = Model { code: 0x8300, name: "SIS8300", in_profiles: "8300" };
+    pub const L: Model = Model { code: 0x8301, name: "SIS8300-L", in_profiles: "l" };
+    pub(crate) const L2: Model = Model { code: 0x8302, name: "SIS8300-L2", in_profiles: "l2" };
+    pub(crate) const KU: Model = Model { code: 0x8303, name: "SIS8300-KU", in_profiles: "ku" };
+    const ALL: [Model; 4] = [Model::FIRST, Model::L, Model::L2, Model::KU];
 
     pub(crate) fn from_id(id: u32) -> Option<Model> {
-        Model::ALL.into_iter().find(|model| model.code() == id >> 16)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Model::Sis8300 => "SIS8300",
-            Model::L => "SIS8300-L",
-            Model::L2 => "SIS8300-L2",
-            Model::Ku => "SIS8300-KU",
-        }
+        Model::ALL.into_iter().find(|model| model.code == id >> 16)
     }
 
     /// Returns the sample memory. The first model has 512 MiB, or 1 GiB with firmware option bit 8.
     pub fn memory_bytes(self, options: u32) -> u64 {
-        match self {
-            Model::Sis8300 if options & (1 << 8) == 0 => 512 << 20,
-            Model::Sis8300 => 1 << 30,
-            Model::L | Model::L2 | Model::Ku => 2 << 30,
+        match options & (1 << 8) {
+            _ if self != Model::FIRST => 2 << 30,
+            0 => 512 << 20,
+            _ => 1 << 30,
         }
     }
 }
@@ -99,9 +85,9 @@ mod tests {
 
     #[test]
     fn models_are_known_by_their_identification() {
-        assert_eq!(Model::from_id(0x8303_1001), Some(Model::Ku));
+        assert_eq!(Model::from_id(0x8303_1001), Some(Model::KU));
         assert_eq!(Model::from_id(0x8302_1809), Some(Model::L2));
         assert_eq!(Model::from_id(0xFFFF_FFFF), None);
-        assert_eq!(Model::Sis8300.memory_bytes(1 << 8), 1 << 30);
+        assert_eq!(Model::FIRST.memory_bytes(1 << 8), 1 << 30);
     }
 }

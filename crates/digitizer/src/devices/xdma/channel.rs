@@ -1,13 +1,13 @@
 //! A streaming device behind its driver.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 
-use crate::devices::board::{Board, Identity};
+use crate::devices::board::{Board, Identity, read_in_parts};
 use crate::devices::pcie::{PcieLink, device_numbers};
 
 /// `ESPIPE`: the device has no offsets.
@@ -40,27 +40,12 @@ impl Channel {
                 model: "streaming device",
                 memory_bytes: None,
                 emulated: false,
-                triggered: false,
-                writable: false,
             },
             link: PcieLink::of(&Files::default(), major, minor),
             file,
             seekable: true,
             stop: StopFlag::default(),
         })
-    }
-
-    fn read_some(&mut self, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
-        if !self.seekable {
-            return self.file.read(into);
-        }
-        match self.file.read_at(into, offset) {
-            Err(error) if error.raw_os_error() == Some(NOT_SEEKABLE) => {
-                self.seekable = false;
-                self.file.read(into)
-            }
-            read => read,
-        }
     }
 }
 
@@ -70,20 +55,16 @@ impl Board for Channel {
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        let mut done = 0;
-        // A read may come in parts; only the end of the data ends it.
-        while done < into.len() {
-            match self.read_some(offset + done as u64, &mut into[done..]) {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Fault::new(format!("{}: {error}", self.identity.device))),
+        let Channel { identity, file, seekable, stop, .. } = self;
+        read_in_parts(&identity.device, into, stop, |done, part| {
+            if *seekable {
+                match file.read_at(part, offset + done) {
+                    Err(error) if error.raw_os_error() == Some(NOT_SEEKABLE) => *seekable = false,
+                    read => return read,
+                }
             }
-            if done < into.len() && self.stop.is_set() {
-                return Err(Fault::interrupted());
-            }
-        }
-        Ok(done)
+            file.read(part)
+        })
     }
 
     fn heed(&mut self, stop: &StopFlag) {

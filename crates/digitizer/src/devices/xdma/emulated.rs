@@ -29,8 +29,6 @@ impl EmulatedChannel {
                 model: "XDMA channel",
                 memory_bytes: None,
                 emulated: true,
-                triggered: false,
-                writable: false,
             },
             period: samples.collect(),
         })

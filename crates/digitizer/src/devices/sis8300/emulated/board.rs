@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::profile::Profile;
 use super::trigger::{Phase, Trigger};
 use super::uplink::Uplink;
-use crate::devices::board::{Board, Identity, TriggerAccount, pattern_sample};
-use crate::devices::sis8300::registers::{self, BoardRegisters};
+use crate::devices::board::{Board, BoardCommands, Identity, TriggerAccount, pattern_sample};
+use crate::devices::sis8300::registers::BoardRegisters;
 use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
 
 /// Size of the real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's
@@ -92,23 +92,21 @@ impl EmulatedCrate {
             refuse(format!(
                 ": profile {} has no rate of a {}; add a [[board]] with its `model` and `own_bytes_per_s`",
                 self.profile.file,
-                model.name()
+                model.name
             ))
         })?;
         let memory_bytes = model.memory_bytes(0);
         let mut registers = Box::new([0; REGISTERS]);
         const FIRMWARE: u32 = 0x1801;
-        registers[regs::ID as usize] = model.code() << 16 | FIRMWARE;
+        registers[regs::ID as usize] = model.code << 16 | FIRMWARE;
         registers[regs::SERIAL as usize] = slot;
         registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
         Ok(EmulatedBoard {
             identity: Identity {
                 device: device.to_owned(),
-                model: model.name(),
+                model: model.name,
                 memory_bytes: Some(memory_bytes),
                 emulated: true,
-                triggered: true,
-                writable: true,
             },
             own_bytes_per_s,
             crate_: Arc::clone(self),
@@ -290,7 +288,7 @@ impl EmulatedBoard {
 
 /// Tries `l2-1` before `l2`: the first is board 1 of model L2, the second board 2 of model L.
 pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
-    let stems = [("l2-", Model::L2), ("ku", Model::Ku), ("l", Model::L)];
+    let stems = [("l2-", Model::L2), ("ku", Model::KU), ("l", Model::L)];
     stems
         .into_iter()
         .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
@@ -336,6 +334,10 @@ impl BoardRegisters for EmulatedBoard {
         Ok(())
     }
 
+    fn stop_flag(&self) -> &StopFlag {
+        &self.stop
+    }
+
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
         self.check_there()?;
         self.check_range(card_offset, from.len())?;
@@ -368,25 +370,8 @@ impl Board for EmulatedBoard {
         &self.identity
     }
 
-    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
-        registers::configure(self, samples)
-    }
-
-    fn arm(&mut self) -> Result<(), Fault> {
-        registers::arm(self)
-    }
-
-    fn is_done(&mut self) -> Result<bool, Fault> {
-        registers::is_done(self)
-    }
-
-    fn disarm(&mut self) -> Result<(), Fault> {
-        registers::disarm(self)
-    }
-
-    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
-        let stop = self.stop.clone();
-        registers::write(self, card_offset, from, &stop)
+    fn commands(&mut self) -> Result<&mut dyn BoardCommands, Fault> {
+        Ok(self)
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {

@@ -98,13 +98,8 @@ impl Profile {
     }
 
     pub fn own_bytes_per_s(&self, model: Model) -> Option<f64> {
-        let name = match model {
-            Model::Sis8300 => "8300",
-            Model::L => "l",
-            Model::L2 => "l2",
-            Model::Ku => "ku",
-        };
-        self.board.iter().find(|board| board.model == name).map(|board| board.own_bytes_per_s)
+        let board = self.board.iter().find(|board| board.model == model.in_profiles);
+        board.map(|board| board.own_bytes_per_s)
     }
 
     /// Computes the CPU use of `boards` boards on the document's host, in per cent of one core.
@@ -129,7 +124,7 @@ mod tests {
     #[test]
     fn the_shipped_profile_has_all_three_models() {
         let profile = Profile::default();
-        for model in [Model::L, Model::L2, Model::Ku] {
+        for model in [Model::L, Model::L2, Model::KU] {
             assert!(profile.own_bytes_per_s(model).unwrap() > 6e8);
         }
     }

@@ -11,9 +11,9 @@ fn board(name: &str) -> EmulatedBoard {
 #[test]
 fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
     let mut board = board("ku0");
-    assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
+    assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::KU));
     board.write_register(regs::ID, 0).unwrap();
-    assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
+    assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::KU));
     assert_eq!(board.read_register(regs::ACQUISITION).unwrap(), regs::STATUS_MEMORY_READY);
 }
 
@@ -101,7 +101,7 @@ fn writing_needs_the_enable_register() {
 #[test]
 fn card_memory_is_protected_again_after_a_write_that_failed() {
     let mut board = board("l0:write-error-at=7");
-    let failed = Board::write(&mut board, 0, &[1; 6400]).unwrap_err();
+    let failed = BoardCommands::write(&mut board, 0, &[1; 6400]).unwrap_err();
     assert!(failed.0.contains("DMA write 7 failed"), "{failed}");
     assert_eq!(board.read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
 }
@@ -117,7 +117,7 @@ fn transfers_that_a_real_board_cannot_do_are_refused() {
         assert!(board.read(offset, &mut vec![0; bytes]).is_err(), "{bytes} bytes from {offset}");
     }
     let bytes: Vec<u8> = (0..=255).cycle().take(6400).collect();
-    assert_eq!(Board::write(&mut board, 128, &bytes).unwrap(), 6400);
+    assert_eq!(BoardCommands::write(&mut board, 128, &bytes).unwrap(), 6400);
     assert_eq!(board.writes, 100, "64 bytes each");
     let mut back = vec![0; 6400];
     board.read(128, &mut back).unwrap();
@@ -183,7 +183,7 @@ fn board_names() {
     assert_eq!(parse_name("l0"), Some((Model::L, 0)));
     assert_eq!(parse_name("l2"), Some((Model::L, 2)));
     assert_eq!(parse_name("l2-1"), Some((Model::L2, 1)));
-    assert_eq!(parse_name("ku12"), Some((Model::Ku, 12)));
+    assert_eq!(parse_name("ku12"), Some((Model::KU, 12)));
     assert_eq!(parse_name("x0"), None);
     assert_eq!(parse_name("l"), None);
 }
