@@ -38,8 +38,10 @@ impl Conditions {
             host.map_or(HostCpu::default(), |(before, now)| host_cpu(now.since(before)));
         let now = cpu_time::by_cpu("/".as_ref());
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
-            let used_ns = since(&each(&self.by_cpu, of), each(&now, of));
-            used_ns.into_iter().collect::<BTreeMap<u32, u64>>()
+            let times = |cpus: &BTreeMap<u32, cpu_time::OneCpu>| {
+                cpus.iter().map(|(number, cpu)| (*number, of(cpu))).collect()
+            };
+            since(&times(&self.by_cpu), times(&now))
         };
         record.host_cpu.steal_by_cpu_ns = of_each(|cpu| cpu.steal_ns);
         record.host_cpu.busy_by_cpu_ns = of_each(|cpu| cpu.busy_ns);
@@ -68,24 +70,18 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
     }
 }
 
-fn each(
-    cpus: &BTreeMap<u32, cpu_time::OneCpu>,
-    of: fn(&cpu_time::OneCpu) -> u64,
-) -> BTreeMap<u32, u64> {
-    cpus.iter().map(|(number, cpu)| (*number, of(cpu))).collect()
-}
-
 /// Returns the increase of each time. Empty if the times before could not be read, because they are
 /// the increase since the host's start.
 fn since<K: Ord>(before: &BTreeMap<K, u64>, now: BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     if before.is_empty() {
         return BTreeMap::new();
     }
-    let added = |(key, now): (K, u64)| {
-        let ns = now.saturating_sub(before.get(&key).copied().unwrap_or(0));
-        (key, ns)
-    };
-    now.into_iter().map(added).filter(|(_, ns)| *ns > 0).collect()
+    let mut added = now;
+    for (key, ns) in &mut added {
+        *ns = ns.saturating_sub(before.get(key).copied().unwrap_or(0));
+    }
+    added.retain(|_, ns| *ns > 0);
+    added
 }
 
 #[cfg(test)]

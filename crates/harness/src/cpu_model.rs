@@ -32,10 +32,10 @@ const PARTS: [(u32, u32, &str); 13] = [
     (0xC0, 0xAC4, "Ampere-1A"),
 ];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Midr {
-    implementer: Option<u32>,
-    part: Option<u32>,
+    implementer: u32,
+    part: u32,
     variant: u32,
     revision: u32,
 }
@@ -78,17 +78,13 @@ fn arm_model(text: &str) -> Option<String> {
 }
 
 fn midr(paragraph: &str) -> Option<Midr> {
-    let mut found = Midr::default();
-    for (name, value) in lines(paragraph) {
-        match name {
-            "CPU implementer" => found.implementer = number(value),
-            "CPU part" => found.part = number(value),
-            "CPU variant" => found.variant = number(value).unwrap_or(0),
-            "CPU revision" => found.revision = number(value).unwrap_or(0),
-            _ => {}
-        }
-    }
-    found.implementer.and(found.part).map(|_| found)
+    let field = |key| lines(paragraph).find(|(name, _)| *name == key).and_then(|of| number(of.1));
+    Some(Midr {
+        implementer: field("CPU implementer")?,
+        part: field("CPU part")?,
+        variant: field("CPU variant").unwrap_or(0),
+        revision: field("CPU revision").unwrap_or(0),
+    })
 }
 
 fn number(text: &str) -> Option<u32> {
@@ -100,7 +96,7 @@ fn number(text: &str) -> Option<u32> {
 
 impl std::fmt::Display for Midr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (implementer, part) = (self.implementer.unwrap_or(0), self.part.unwrap_or(0));
+        let Midr { implementer, part, .. } = *self;
         match IMPLEMENTERS.iter().find(|(code, _)| *code == implementer) {
             Some((_, name)) => f.write_str(name)?,
             None => write!(f, "implementer {implementer:#04x}")?,

@@ -103,8 +103,11 @@ fn noise_floor() -> NoiseFloor {
     }
 }
 
+const CLOCKSOURCE: &str = "sys/devices/system/clocksource/clocksource0/current_clocksource";
+
 pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
     let cpus = online_cpus(files);
+    let text = |path: &str, otherwise: &str| files.text(path).unwrap_or(otherwise.to_owned());
     let topology = |cpu: u32, what: &str| {
         files.text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}"))
     };
@@ -114,17 +117,15 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         u32::try_from(ids.len()).unwrap_or(u32::MAX).max(1)
     };
     let sockets = cpus.iter().filter_map(|&cpu| topology(cpu, "physical_package_id")).collect();
-    let cores: Vec<String> = cpus
-        .iter()
-        .filter_map(|&cpu| {
-            topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list"))
-        })
-        .collect();
-    let memory_kib = files
-        .field("proc/meminfo", "MemTotal")
-        .and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
+    let core = |&cpu: &u32| {
+        topology(cpu, "core_cpus_list").or_else(|| topology(cpu, "thread_siblings_list"))
+    };
+    let cores: Vec<String> = cpus.iter().filter_map(core).collect();
+    let memory = files.field("proc/meminfo", "MemTotal");
+    let memory_kib = memory.and_then(|kib| kib.split(' ').next()?.parse::<u64>().ok());
+    let huge_pages_mode = text("sys/kernel/mm/transparent_hugepage/enabled", "");
     Host {
-        name: files.text("proc/sys/kernel/hostname").unwrap_or_default(),
+        name: text("proc/sys/kernel/hostname", ""),
         cpu_model: cpu_model(files),
         architecture: std::env::consts::ARCH.to_owned(),
         isa,
@@ -136,31 +137,25 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         numa: numa_nodes(files),
         caches: caches(files, &cpus),
         governor: files.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        kernel: kernel(files),
+        kernel: format!(
+            "{} {}",
+            text("proc/sys/kernel/osrelease", ""),
+            text("proc/sys/kernel/version", "")
+        )
+        .trim()
+        .to_owned(),
         mitigations: mitigations(files),
         hypervisor: hypervisor(files),
         memory_bytes: memory_kib.unwrap_or(0) * 1024,
         page_bytes: page_bytes(),
-        transparent_huge_pages: files
-            .text("sys/kernel/mm/transparent_hugepage/enabled")
-            .and_then(|text| bracketed(&text).map(str::to_owned))
-            .unwrap_or_else(|| "absent".to_owned()),
+        transparent_huge_pages: bracketed(&huge_pages_mode).unwrap_or("absent").to_owned(),
         huge_pages: huge_pages(files),
-        congestion_control: files
-            .text("proc/sys/net/ipv4/tcp_congestion_control")
-            .unwrap_or_default(),
-        clocksource: files
-            .text("sys/devices/system/clocksource/clocksource0/current_clocksource")
-            .unwrap_or_else(|| "unknown".to_owned()),
+        congestion_control: text("proc/sys/net/ipv4/tcp_congestion_control", ""),
+        clocksource: text(CLOCKSOURCE, "unknown"),
         allowed_cpus: affinity::allowed_cpus().unwrap_or_default(),
         cgroup_cpu_quota: cgroup_quota(files),
         devices: devices::devices(files),
     }
-}
-
-fn kernel(files: &Files) -> String {
-    let read = |what: &str| files.text(&format!("proc/sys/kernel/{what}")).unwrap_or_default();
-    format!("{} {}", read("osrelease"), read("version")).trim().to_owned()
 }
 
 fn numa_nodes(files: &Files) -> Vec<NumaNode> {
@@ -168,10 +163,8 @@ fn numa_nodes(files: &Files) -> Vec<NumaNode> {
     let numbers = nodes.iter().filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
     numbers
         .map(|node| {
-            let list = files
-                .text(&format!("sys/devices/system/node/node{node}/cpulist"))
-                .unwrap_or_default();
-            NumaNode { node, cpus: parse_cpu_list(&list) }
+            let list = files.text(&format!("sys/devices/system/node/node{node}/cpulist"));
+            NumaNode { node, cpus: parse_cpu_list(&list.unwrap_or_default()) }
         })
         .collect()
 }
@@ -285,9 +278,8 @@ fn huge_pages(files: &Files) -> Vec<HugePages> {
 /// Reads `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
 fn cgroup_quota(files: &Files) -> Option<String> {
     let own = files.text("proc/self/cgroup")?;
-    let path =
-        own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
-    let text = files.text(&format!("sys/fs/cgroup/{path}/cpu.max"))?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let text = files.text(&format!("sys/fs/cgroup/{}/cpu.max", path.trim_start_matches('/')))?;
     let (quota, period) = text.split_once(' ')?;
     let cpus = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?;
     Some(format!("{cpus:.2}"))

@@ -150,11 +150,8 @@ fn each<T>(
     called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
 }
 
-/// Session whose panics are faults. After a panic its state is unknown, and it is only dropped.
-struct Guarded {
-    session: Option<Box<dyn Session>>,
-    has_panicked: bool,
-}
+/// Session whose panics are faults. After a panic its state is unknown, and it is dropped.
+struct Guarded(Option<Box<dyn Session>>);
 
 impl Guarded {
     fn call<T>(
@@ -162,16 +159,17 @@ impl Guarded {
         what: &str,
         work: impl FnOnce(&mut dyn Session) -> T,
     ) -> Result<T, Fault> {
-        let Some(session) = self.session.as_mut().filter(|_| !self.has_panicked) else {
-            return Err(Fault::new("panicked before"));
-        };
+        let session = self.0.as_mut().ok_or_else(|| Fault::new("panicked before"))?;
         let done = guarded(what, || work(session.as_mut()));
-        self.has_panicked = done.is_err();
+        if done.is_err() {
+            // Its lane has failed by this panic.
+            let _ = self.end();
+        }
         done
     }
 
     fn end(&mut self) -> Result<(), Fault> {
-        let session = self.session.take();
+        let session = self.0.take();
         guarded("the session's end", move || drop(session))
     }
 }
@@ -196,7 +194,7 @@ impl<'a> LaneRunner<'a> {
     fn new(index: usize, session: Box<dyn Session>, running: Running<'a>) -> LaneRunner<'a> {
         let pin = &running.settings.pin;
         let requested_cpu = pin.get(index % pin.len().max(1)).copied();
-        let mut session = Guarded { session: Some(session), has_panicked: false };
+        let mut session = Guarded(Some(session));
         let device = session
             .call("device", |session| session.device())
             .unwrap_or_else(|_| format!("lane {index}"));
@@ -322,23 +320,17 @@ impl<'a> LaneRunner<'a> {
     }
 
     fn sampler(&self, warnings: &mut Vec<String>) -> Option<Sampler> {
-        let hertz = self.running.settings.profile_hz?;
-        match Sampler::of_this_thread(hertz) {
-            Ok(sampler) => {
-                if !sampler.sees_kernel {
-                    warnings.push(
-                        "the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".into(),
-                    );
-                }
-                Some(sampler)
-            }
-            Err(error) => {
-                warnings.push(format!(
-                    "profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"
-                ));
-                None
-            }
-        }
+        let sampler = Sampler::of_this_thread(self.running.settings.profile_hz?);
+        warnings.extend(match &sampler {
+            Ok(sampler) if sampler.sees_kernel => None,
+            Ok(_) => Some(
+                "the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".to_owned(),
+            ),
+            Err(error) => Some(format!(
+                "profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"
+            )),
+        });
+        sampler.ok()
     }
 }
 

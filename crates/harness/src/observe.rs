@@ -28,12 +28,6 @@ struct PerfObserver<S> {
     open: Vec<(&'static str, Box<dyn OpenCounter>, Reading)>,
 }
 
-impl<S: CounterSource> PerfObserver<S> {
-    fn with_source(source: S) -> Self {
-        PerfObserver { source, open: Vec::new() }
-    }
-}
-
 impl<S: CounterSource> Observer for PerfObserver<S> {
     fn arm(&mut self) {
         // Threads inherit the counters that are open at their start.
@@ -75,22 +69,16 @@ impl Observer for UsageObserver {
     }
 
     fn stop(&mut self) -> Vec<Counter> {
-        let after = cpu_time::of_process();
-        vec![
-            Counter::count(
-                "minor-faults",
-                after.minor_faults.saturating_sub(self.before.minor_faults),
-            ),
-            Counter::count(
-                "switches",
-                after.context_switches.saturating_sub(self.before.context_switches),
-            ),
-        ]
+        let (before, after) = (self.before, cpu_time::of_process());
+        let faults = after.minor_faults.saturating_sub(before.minor_faults);
+        let switches = after.context_switches.saturating_sub(before.context_switches);
+        vec![Counter::count("minor-faults", faults), Counter::count("switches", switches)]
     }
 }
 
 pub fn standard() -> Vec<Box<dyn Observer>> {
-    vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::with_source(KernelCounters))]
+    let counters = PerfObserver { source: KernelCounters, open: Vec::new() };
+    vec![Box::new(UsageObserver::default()), Box::new(counters)]
 }
 
 #[cfg(test)]
@@ -114,7 +102,7 @@ mod tests {
                 ),
             ],
         };
-        let mut observer = PerfObserver::with_source(fake);
+        let mut observer = PerfObserver { source: fake, open: Vec::new() };
         observer.arm();
         observer.start();
         let counters = observer.stop();
