@@ -7,7 +7,7 @@ use daqmeter_harness::{
     Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, is_default,
 };
 use daqmeter_readout::chain::{lost_or_stopped, observed};
-use daqmeter_readout::receive::elink_of;
+use daqmeter_readout::receive::elink_name;
 use daqmeter_readout::search::Observation;
 use daqmeter_record::{Counter, Ledger, PathRun, RunRecord};
 use daqmeter_sys::host::Files;
@@ -368,9 +368,7 @@ fn asked_hz(live: &Live) -> Option<f64> {
 
 /// Ledger of an E-link. Chunks that a failed run left on their way are booked as such.
 fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
-    let elink =
-        elink_of(tag).map_or(format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()));
-    ledger.unit = format!("triggers of E-link {elink}");
+    ledger.unit = format!("triggers of E-link {}", elink_name(tag));
     let left = u64::try_from(ledger.gap()).unwrap_or(0);
     if came.fault.is_some() && left > 0 {
         ledger.lose("in the path when it failed", left);

@@ -160,13 +160,11 @@ impl FinalAccount {
     }
 
     pub(crate) fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
-        let mut ledgers = Vec::new();
-        for subscription in &self.subscriptions {
-            if let Some((at, reader)) = self.elinks().find(|(at, _)| at.tag == subscription.tag) {
-                ledgers.push((*subscription, ledger(&self.card, at, &subscription.seen(reader))));
-            }
-        }
-        ledgers
+        let own = |subscription: &SubscriptionAccount| {
+            let (at, reader) = self.elinks().find(|(at, _)| at.tag == subscription.tag)?;
+            Some((*subscription, ledger(&self.card, at, &subscription.seen(reader))))
+        };
+        self.subscriptions.iter().filter_map(own).collect()
     }
 
     /// Ledger of an E-link for one receiver, or that of the E-link if the reader does not know its

@@ -68,14 +68,9 @@ fn open(request: &DecodeRequest, scenario: &Scenario) -> Result<Vec<Box<dyn Sess
     let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
     let block_bytes = format.block_bytes as u64;
     let bytes = request.bytes / block_bytes * block_bytes;
-    let wrong = |why: String| request.workload().error("bytes", why).to_string();
     if bytes == 0 {
         let why = format!("is {}, less than a block of {block_bytes}", request.bytes);
-        return Err(Fault::new(wrong(why)));
-    }
-    if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
-        let why = format!("is {bytes}; {free} bytes of memory are available");
-        return Err(Fault::too_large(wrong(why)));
+        return Err(request.workload().error("bytes", why).into());
     }
     Ok(vec![Box::new(DecodeSession {
         scenario: scenario.clone(),
@@ -147,9 +142,7 @@ impl Session for DecodeSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let mut stage =
-            StageSpec::new(format!("decode {}", self.scenario.name), self.bytes, self.bytes);
-        stage.limit = Some(LimitSpec::Measured {
+        let limit = Some(LimitSpec::Measured {
             name: format!("memory read at {} B", self.bytes),
             how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),
             workload: Workload::new("memory")
@@ -158,7 +151,8 @@ impl Session for DecodeSession {
                 .with("write_lines", 0_u64),
             scale: 1.0,
         });
-        vec![stage]
+        let name = format!("decode {}", self.scenario.name);
+        vec![StageSpec { limit, ..StageSpec::new(name, self.bytes, self.bytes) }]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -191,11 +185,9 @@ impl Session for DecodeSession {
     }
 
     fn tally(&mut self) -> Tally {
-        let blocks = self.blocks.len() / self.format.block_bytes;
-        let counters = vec![
-            Counter::count("subchunks per pass", self.subchunks),
-            Counter::count("blocks per pass", blocks as u64),
-        ];
+        let blocks = (self.blocks.len() / self.format.block_bytes) as u64;
+        let counters = [("subchunks per pass", self.subchunks), ("blocks per pass", blocks)];
+        let counters = counters.map(|(name, value)| Counter::count(name, value)).to_vec();
         Tally { counters, ..Tally::default() }
     }
 }

@@ -295,12 +295,9 @@ impl Faults {
             return;
         }
         let due = self.specs.iter().filter(|spec| self.blocks.is_multiple_of(spec.every));
-        let kind = due.map(|spec| spec.kind).find(|kind| {
-            let of_blocks =
-                [LostBlock, DuplicatedBlock, SwappedBlocks, CorruptedTrailer, CorruptedMagic];
-            of_blocks.contains(kind)
-        });
-        let Some(kind) = kind else {
+        let of_blocks =
+            [LostBlock, DuplicatedBlock, SwappedBlocks, CorruptedTrailer, CorruptedMagic];
+        let Some(kind) = due.map(|spec| spec.kind).find(|kind| of_blocks.contains(kind)) else {
             return out(block, birth_ns);
         };
         if matches!(kind, LostBlock | CorruptedMagic | CorruptedTrailer) {

@@ -2,12 +2,13 @@
 
 use daqmeter_readout::busy::Cause;
 use daqmeter_readout::card::CardState;
+use daqmeter_readout::check::{CheckOptions, Checked, ElinkRow, check};
+use daqmeter_readout::decode::{blocks_of_card, decode};
 use daqmeter_readout::{Card, Scenario};
 use daqmeter_sys::ring::Consumer;
-use daqmeter_wire::felix::decoder::{ElinkCounts, most_subchunks};
+use daqmeter_wire::felix::Subchunk;
+use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::encoder::blocks_of;
-use daqmeter_wire::felix::payload::EmulatorHeader;
-use daqmeter_wire::felix::{BlockFormat, Elink, Reassembler, Subchunk, subchunks};
 
 const MS: u64 = 1_000_000;
 
@@ -21,74 +22,32 @@ fn card(text: &str) -> (Card, Vec<Consumer>) {
     (card, consumers)
 }
 
-/// Reads all blocks of a ring: counts of each E-link, events in their order.
-struct Reading {
-    format: BlockFormat,
-    room: Vec<Subchunk>,
-    links: Vec<(Elink, Reassembler, Vec<u8>)>,
-    bad: u64,
+/// Takes the bytes out of a ring.
+fn taken(ring: &mut Consumer) -> Vec<u8> {
+    let bytes = ring.spans(0).concat();
+    ring.release(bytes.len());
+    bytes
 }
 
-impl Reading {
-    fn new(format: BlockFormat) -> Reading {
-        Reading {
-            format,
-            room: vec![Subchunk::default(); most_subchunks(format)],
-            links: Vec::new(),
-            bad: 0,
-        }
-    }
-
-    fn read(&mut self, ring: &mut Consumer) -> usize {
-        let mut bytes = 0;
-        for span in ring.spans(0) {
-            for block in span.chunks_exact(self.format.block_bytes) {
-                bytes += block.len();
-                let Ok((header, found)) = subchunks(self.format, block, &mut self.room) else {
-                    self.bad += 1;
-                    continue;
-                };
-                let at = self
-                    .links
-                    .iter()
-                    .position(|(elink, ..)| *elink == header.elink)
-                    .unwrap_or_else(|| {
-                        self.links.push((header.elink, Reassembler::new(), Vec::new()));
-                        self.links.len() - 1
-                    });
-                let (_, reassembler, events) = &mut self.links[at];
-                reassembler.block(header, found, |part| {
-                    let bytes = &block[part.begin..part.begin + part.length];
-                    if part.begins
-                        && part.ends
-                        && let Some(header) = EmulatorHeader::check(bytes)
-                    {
-                        events.push(header.event);
-                    }
-                });
-            }
-        }
-        ring.release(bytes);
-        bytes
-    }
-
-    fn counts(&self, elink: u16) -> ElinkCounts {
-        self.links.iter().find(|(known, ..)| known.number() == elink).unwrap().1.counts
-    }
+fn checked(bytes: &[u8]) -> Checked {
+    check(bytes, &CheckOptions::default()).unwrap()
 }
 
-/// Runs to the end, and reads every `step_ns`.
-fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Reading) {
+fn row(checked: &Checked, elink: u16) -> &ElinkRow {
+    checked.rows.iter().find(|row| row.elink == elink).unwrap()
+}
+
+/// Runs to the end, reads every `step_ns`, and checks what came.
+fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Checked) {
     let (mut card, mut rings) = card(text);
     card.source.end_after(triggers);
-    let mut reading = Reading::new(card.scenario().format().unwrap());
-    let mut now_ns = 0;
+    let (mut bytes, mut now_ns) = (Vec::new(), 0);
     while card.state() == CardState::Running {
         now_ns += step_ns;
         card.advance(now_ns);
-        reading.read(&mut rings[0]);
+        bytes.append(&mut taken(&mut rings[0]));
     }
-    (card, reading)
+    (card, checked(&bytes))
 }
 
 #[test]
@@ -97,43 +56,27 @@ fn live_and_replayed_blocks_carry_the_same_fragments() {
         let text = format!(
             "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
         );
-        let (_, reading) = run(&text, 20_011, 50_000);
-        assert_eq!(reading.links.len(), 8);
-        for (elink, reassembler, events) in &reading.links {
-            let counts = reassembler.counts;
-            assert_eq!(
-                (counts.chunks, counts.blocks_missing, counts.chunks_broken),
-                (20_011, 0, 0),
-                "{blocks} {elink}"
-            );
-            // Fragments over a block's end are not in the list; the others count on.
-            assert!(
-                events.windows(2).all(|pair| (1..=2).contains(&pair[1].wrapping_sub(pair[0]))),
-                "{blocks} {elink}"
-            );
-        }
-        assert_eq!(reading.bad, 0);
+        let (_, checked) = run(&text, 20_011, 50_000);
+        let chunks = checked.rows.iter().map(|row| row.chunks);
+        assert_eq!(chunks.collect::<Vec<_>>(), [20_011; 8], "{blocks}");
+        assert!(checked.is_good(), "{blocks}: {:?}", checked.faults);
     }
 }
 
 #[test]
 fn a_live_run_makes_exactly_the_blocks_of_the_arithmetic() {
-    let (card, reading) = run("[card]\nttc = true\nring = \"16MiB\"\n", 30_000, MS);
-    let blocks: u64 =
-        reading.links.iter().map(|(_, reassembler, _)| reassembler.counts.blocks).sum();
+    let (card, checked) = run("[card]\nttc = true\nring = \"16MiB\"\n", 30_000, MS);
     let format = card.scenario().format().unwrap();
-    assert_eq!(blocks, 24 * blocks_of(format, 24, 30_000) + blocks_of(format, 26, 30_000));
-    assert_eq!(reading.counts(0x600).chunks, 30_000);
+    let blocks = 24 * blocks_of(format, 24, 30_000) + blocks_of(format, 26, 30_000);
+    assert_eq!((checked.blocks, row(&checked, 0x600).chunks), (blocks, 30_000));
 }
 
 #[test]
 fn deficits_are_each_links_own_and_the_same_for_its_e_links() {
     let text = "[card]\nlinks = 2\nring = \"16MiB\"\ndeficits = [0, 0.01]\n";
-    let (_, reading) = run(text, 10_000, MS);
-    assert_eq!(
-        (reading.counts(0x008).chunks, reading.counts(0x048).chunks, reading.counts(0x064).chunks),
-        (10_000, 9900, 9900)
-    );
+    let (_, checked) = run(text, 10_000, MS);
+    let chunks = [0x008, 0x048, 0x064].map(|elink| row(&checked, elink).chunks);
+    assert_eq!(chunks, [10_000, 9900, 9900]);
 }
 
 #[test]
@@ -142,15 +85,19 @@ fn every_format_and_mode_can_be_read_back() {
         ("block = \"4KiB\"\n", 4096),
         ("block = \"16KiB\"\n", 16384),
         ("format = \"phase1\"\n", 1024),
-        ("format = \"phase1-wide\"\nblock = \"2KiB\"\n", 2048),
+        ("format = \"phase1-wide\"\n", 1024),
         ("mode = \"full\"\npayload = \"5000B\"\n", 1024),
     ] {
-        let (card, reading) =
-            run(&format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}"), 2000, MS);
-        assert_eq!(card.scenario().format().unwrap().block_bytes, block);
-        let counts = reading.links[0].1.counts;
-        assert_eq!((counts.chunks, counts.chunks_broken, reading.bad), (2000, 0, 0), "{text}");
+        let text = format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}");
+        let (_, checked) = run(&text, 2000, MS);
+        assert_eq!((checked.block_bytes, checked.rows[0].chunks), (block, 2000), "{text}");
+        assert!(checked.is_good(), "{text}: {:?}", checked.faults);
     }
+    // Such blocks do not state their size: the checker takes 1 KiB.
+    let wide = scenario("[card]\nformat = \"phase1-wide\"\nblock = \"2KiB\"\n");
+    let (format, bytes) = (wide.format().unwrap(), blocks_of_card(&wide, 1 << 20).unwrap());
+    let mut room = vec![Subchunk::default(); most_subchunks(format)];
+    assert!(decode(format, &bytes, &mut room).unwrap() > 30_000);
 }
 
 /// A host that reads nothing: the ring fills to its mark, BUSY stops the trigger, and goes when
@@ -201,16 +148,15 @@ fn a_busy_that_is_off_lets_the_ring_fill_and_the_fifo_cut_off() {
     card.advance(20 * MS);
     assert!(card.line.is_live(Cause::Dma) && card.line.asserted().is_none());
     assert_eq!(rings[0].filled(), 1 << 20, "the card never writes over the host's pointer");
-    let mut reading = Reading::new(card.scenario().format().unwrap());
+    let mut bytes = Vec::new();
     for step in 1..100 {
-        reading.read(&mut rings[0]);
+        bytes.append(&mut taken(&mut rings[0]));
         card.advance(20 * MS + step * 1000);
     }
     assert_eq!(card.state(), CardState::Finished);
-    for (elink, reassembler, _) in &reading.links {
-        let counts = reassembler.counts;
-        assert!(counts.chunks < 20_000 && counts.chunks_broken == 0, "{elink}: {counts:?}");
-    }
+    let checked = checked(&bytes);
+    assert!(checked.rows.iter().all(|row| row.chunks < 20_000), "{:?}", checked.rows);
+    assert_eq!(checked.damages().next(), None, "{:?}", checked.messages);
 }
 
 #[test]
@@ -218,10 +164,10 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
     let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\nfifo = \"64KiB\"\ndma_rate = \"100MB\"\n\
                 [busy]\nfifo = true\n";
     let (mut card, mut rings) = card(text);
-    let mut reading = Reading::new(card.scenario().format().unwrap());
+    let mut bytes = Vec::new();
     for step in 1..=1000_u64 {
         card.advance(step * 100_000);
-        reading.read(&mut rings[0]);
+        bytes.append(&mut taken(&mut rings[0]));
     }
     let line = card.line;
     let (dma, fifo) = (line.dead(Cause::Dma, 100 * MS), line.dead(Cause::Fifo, 100 * MS));
@@ -229,7 +175,7 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
     assert_eq!((dma.ns, dma.vetoed), (0, 0));
     let share = fifo.ns as f64 / 100e6;
     assert!((0.53..0.58).contains(&share), "{share}");
-    let events = reading.links[0].1.counts.chunks as f64;
+    let events = checked(&bytes).rows[0].chunks as f64;
     assert!((events / 0.1 / 1e6 - (1.0 - share)).abs() < 0.02, "{events}");
 }
 
@@ -253,13 +199,12 @@ fn blocks_are_closed_by_a_timeout_when_triggers_are_rare() {
     let text =
         "[trigger]\nrate = \"100Hz\"\n[card]\nlinks = 1\nring = \"1MiB\"\ntimeout = \"1ms\"\n";
     let (mut card, mut rings) = card(text);
-    let mut reading = Reading::new(card.scenario().format().unwrap());
     card.advance(10 * MS);
-    assert_eq!(reading.read(&mut rings[0]), 0, "the block is open");
+    assert_eq!(rings[0].filled(), 0, "the block is open");
     card.advance(11 * MS + 1);
-    assert_eq!(reading.read(&mut rings[0]), 8 * 1024);
-    assert_eq!(reading.counts(0x008).subchunks[5], 1);
-    assert_eq!(reading.counts(0x008).chunks, 1);
+    let checked = checked(&taken(&mut rings[0]));
+    let first = row(&checked, 0x008);
+    assert_eq!((checked.blocks, first.subchunks[5], first.chunks), (8, 1, 1));
 }
 
 #[test]
@@ -284,9 +229,9 @@ fn random_gaps_end_with_every_fragment_too() {
         let text = format!(
             "[trigger]\nsource = \"poisson\"\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
         );
-        let (_, reading) = run(&text, 5000, 100_000);
-        let counts = reading.links.iter().map(|(_, reassembler, _)| reassembler.counts.chunks);
-        assert_eq!(counts.collect::<Vec<_>>(), [5000; 8], "{blocks}");
+        let (_, checked) = run(&text, 5000, 100_000);
+        let chunks = checked.rows.iter().map(|row| row.chunks);
+        assert_eq!(chunks.collect::<Vec<_>>(), [5000; 8], "{blocks}");
     }
 }
 
@@ -305,8 +250,7 @@ fn a_block_that_waits_for_another_is_given_at_the_end() {
     let text = "[card]\nmode = \"full\"\nlinks = 1\nring = \"1MiB\"\npayload = \"1016B\"\n\
                 [[fault]]\nkind = \"swapped-blocks\"\nevery = 3\n";
     for triggers in 1..=7 {
-        let (_, reading) = run(text, triggers, MS);
-        let counts = reading.links[0].1.counts;
-        assert_eq!((counts.blocks, counts.chunks), (triggers, triggers));
+        let (_, checked) = run(text, triggers, MS);
+        assert_eq!((checked.rows[0].blocks, checked.rows[0].chunks), (triggers, triggers));
     }
 }
