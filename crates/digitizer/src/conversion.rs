@@ -176,24 +176,20 @@ pub enum StoreChoice {
 impl ConversionRequest {
     pub fn of(&self, function: Function) -> Option<(Conversion, Decimation)> {
         let (unsigned, signed) = (self.unsigned_q.qmn(false), self.signed_q.qmn(true));
-        Some(match function {
+        let conversion = match function {
             Function::Readout | Function::All | Function::WritePattern => return None,
-            Function::DecimateScale => (self.scale(), self.decimation()),
-            Function::Decimate => (Conversion::CastF32, self.decimation()),
-            Function::Scale => (self.scale(), Decimation::NONE),
-            Function::Cast => (Conversion::CastF32, Decimation::NONE),
-            Function::UnsignedF64 => (Conversion::QmnF64(unsigned), Decimation::NONE),
-            Function::SignedF64 if self.degrees => {
-                (Conversion::QmnF64(signed.in_degrees()), Decimation::NONE)
+            Function::DecimateScale | Function::Scale => {
+                Conversion::ScaleF32 { factor: self.scale_factor, offset: self.scale_offset }
             }
-            Function::SignedF64 => (Conversion::QmnF64(signed), Decimation::NONE),
-            Function::UnsignedF32 => (Conversion::QmnF32(unsigned), Decimation::NONE),
-            Function::SignedF32 => (Conversion::QmnF32(signed), Decimation::NONE),
-        })
-    }
-
-    fn scale(&self) -> Conversion {
-        Conversion::ScaleF32 { factor: self.scale_factor, offset: self.scale_offset }
+            Function::Decimate | Function::Cast => Conversion::CastF32,
+            Function::UnsignedF64 => Conversion::QmnF64(unsigned),
+            Function::SignedF64 if self.degrees => Conversion::QmnF64(signed.in_degrees()),
+            Function::SignedF64 => Conversion::QmnF64(signed),
+            Function::UnsignedF32 => Conversion::QmnF32(unsigned),
+            Function::SignedF32 => Conversion::QmnF32(signed),
+        };
+        let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
+        Some((conversion, if decimates { self.decimation() } else { Decimation::NONE }))
     }
 
     pub(crate) fn decimation(&self) -> Decimation {
@@ -327,8 +323,6 @@ mod tests {
         for text in ["1.15", "0.12", "20.43"] {
             assert_eq!(String::from(parse_q(text).unwrap()), text);
         }
-        for (text, wanted) in [("9", "m.n"), ("40.40", "1 to 63 bits"), ("0.0", "1 to 63")] {
-            assert!(parse_q(text).unwrap_err().contains(wanted));
-        }
+        assert!(parse_q("0.0").unwrap_err().contains("1 to 63"));
     }
 }

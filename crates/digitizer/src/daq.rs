@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::Ledger;
+use daqmeter_record::units::whole;
 use daqmeter_sys::clock;
 
 use crate::devices::board::{Board, BoardCommands};
@@ -80,13 +81,7 @@ impl Inference {
         }
         if let Some(anchor_ns) = self.anchor_ns {
             let periods = now_ns.saturating_sub(anchor_ns) as f64 / period_ns;
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "periods within an uptime"
-            )]
-            let periods = periods.round() as u64;
-            *self.missed.get_or_insert(0) += periods.saturating_sub(self.since);
+            *self.missed.get_or_insert(0) += whole(periods.round()).saturating_sub(self.since);
         }
         (self.anchor_ns, self.since) = (Some(now_ns), 0);
     }
@@ -235,7 +230,10 @@ impl Daq {
     /// Accounts for triggers: issued at the source = read out + each kind of loss.
     pub fn ledger(&self, board: &mut dyn Board) -> Ledger {
         let DaqCounts { acquisitions, read_out, .. } = self.counts;
-        let (unit, issued, taken, missed) = match (board.trigger_account(), self.missed()) {
+        let (unit, issued, taken, missed) = match (
+            board.trigger_account(),
+            self.inference.and_then(|inference| inference.missed),
+        ) {
             (Some(source), _) => {
                 let missed = vec![
                     ("missed: not armed", source.not_armed),
@@ -256,38 +254,31 @@ impl Daq {
         ledger
     }
 
-    fn missed(&self) -> Option<u64> {
-        self.inference?.missed
-    }
-
     pub fn warnings(&self, board: &mut dyn Board) -> Vec<String> {
         let DaqCounts { lost_interrupts: lost, acquisitions, .. } = self.counts;
         let device = board.identity().device.clone();
-        let mut warnings = Vec::new();
-        if lost > 0 && lost == acquisitions {
-            warnings.push(format!("{device}: no DAQ interrupt comes; poll instead: leave out -i"));
-        } else if lost > 0 {
-            warnings.push(format!(
-                "{device}: {lost} of {acquisitions} DAQ interrupts were lost; their data were found late. Polling loses none: \
-                 leave out -i"
-            ));
-        }
-        if acquisitions < 2 || board.trigger_account().is_some() {
-            return warnings;
-        }
-        match (self.missed(), self.inference) {
-            (None, None) => warnings.push(format!(
-                "{device}: missed triggers are unknown: give the trigger rate with --rate"
+        let late = match lost {
+            0 => None,
+            _ if lost == acquisitions => {
+                Some("no DAQ interrupt comes; poll instead: leave out -i".to_owned())
+            }
+            _ => Some(format!(
+                "{lost} of {acquisitions} DAQ interrupts were lost; their data were found late. Polling loses none: leave out -i"
             )),
-            (None, Some(_)) => warnings.push(format!(
-                "{device}: missed triggers are unknown: the ends of acquisitions are not known to a quarter of a period"
-            )),
-            (Some(_), Some(Inference { since: 1.., .. })) => warnings.push(format!(
-                "{device}: missed triggers before the last acquisition are unknown: its interrupt was lost"
-            )),
-            (Some(_), _) => {}
-        }
-        warnings
+        };
+        let unknown = match self.inference {
+            _ if acquisitions < 2 || board.trigger_account().is_some() => None,
+            None => Some("missed triggers are unknown: give the trigger rate with --rate"),
+            Some(Inference { missed: None, .. }) => Some(
+                "missed triggers are unknown: the ends of acquisitions are not known to a quarter of a period",
+            ),
+            Some(Inference { since: 1.., .. }) => Some(
+                "missed triggers before the last acquisition are unknown: its interrupt was lost",
+            ),
+            Some(_) => None,
+        };
+        let warnings = late.into_iter().chain(unknown.map(str::to_owned));
+        warnings.map(|warning| format!("{device}: {warning}")).collect()
     }
 }
 

@@ -73,15 +73,11 @@ mod tests {
     }
 
     #[test]
-    fn digitizer_conforms() {
-        daqmeter_harness::conformance::run(&ENGINE.parse(&workload()).unwrap());
-    }
-
-    #[test]
-    fn fused_digitizer_conforms_with_any_decimation() {
+    fn digitizer_conforms_fused_and_with_any_decimation() {
         let conforms = |workload| {
             daqmeter_harness::conformance::run(&ENGINE.parse(&workload).unwrap());
         };
+        conforms(workload());
         for (offset, factor) in [(0_u64, 1_u64), (7, 1), (0, 10), (13, 3)] {
             let workload = workload()
                 .with("block_bytes", 1000_u64)
@@ -156,13 +152,10 @@ mod tests {
 
     #[test]
     fn samples_round_up_to_sixteen_and_to_a_whole_dma_write_of_the_pattern() {
-        let samples = |workload: Workload| {
-            let request = DigitizerRequest::of(&workload).unwrap();
-            request.samples_per_read()
-        };
-        assert_eq!(samples(workload().with("samples", 17_u64)), 32);
-        assert_eq!(samples(workload().with("samples", 33_u64)), 48);
-        assert_eq!(samples(workload().with("samples", 33_u64).with("function", 100_u64)), 64);
+        for (samples, function, wanted) in [(17_u64, 0_u64, 32), (33, 0, 48), (33, 100, 64)] {
+            let asked = workload().with("samples", samples).with("function", function);
+            assert_eq!(DigitizerRequest::of(&asked).unwrap().samples_per_read(), wanted);
+        }
     }
 
     fn session(device: &str, workload: Workload) -> BoardSession {
@@ -199,17 +192,17 @@ mod tests {
 
     #[test]
     fn every_option_of_the_original_reaches_the_stages() {
-        let names = |workload: Workload| -> Vec<String> {
-            let sessions = open_workload(&workload).unwrap();
-            sessions[0].stages().into_iter().map(|stage| stage.name).collect()
-        };
-        let one = || workload().with("devices", "emu:l0");
-        assert_eq!(names(one().with("function", 0_u64)), ["func_readout"]);
-        assert_eq!(names(one().with("function", 5_u64)), ["func_readout", "func_umn2double"]);
-        assert_eq!(names(one().with("function", 100_u64)), ["func_pattern"]);
-        let looped = one().with("function", 4_u64).with("completion", "poll");
-        assert_eq!(names(looped), ["wait_trigger", "func_readout", "func_no_decsca"]);
-        let fused = one().with("function", 4_u64).with("block_bytes", 65_536_u64);
-        assert_eq!(names(fused), ["readout+func_no_decsca"]);
+        for (function, name, value, stages) in [
+            (0_u64, "samples", Param::Int(3200), "func_readout"),
+            (5, "samples", Param::Int(3200), "func_readout func_umn2double"),
+            (100, "samples", Param::Int(3200), "func_pattern"),
+            (4, "completion", "poll".into(), "wait_trigger func_readout func_no_decsca"),
+            (4, "block_bytes", Param::Int(65_536), "readout+func_no_decsca"),
+        ] {
+            let asked = workload().with("devices", "emu:l0").with("function", function);
+            let sessions = open_workload(&asked.with(name, value)).unwrap();
+            let names: Vec<String> = sessions[0].stages().into_iter().map(|it| it.name).collect();
+            assert_eq!(names.join(" "), stages);
+        }
     }
 }

@@ -14,8 +14,8 @@ use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
 use daqmeter_digitizer::devices::sis8300::{
     BoardRegisters, Dialect, EssBoard, ProbedDriver, ServedBoard, open_ess, probe, regs, serve,
 };
-use daqmeter_harness::{Context, Job, Request, Settings, StepPlan, measure};
-use daqmeter_record::{Outcome, Workload};
+use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
+use daqmeter_record::{Outcome, RunRecord, Workload};
 
 struct Bench {
     served: ServedBoard,
@@ -90,8 +90,14 @@ fn writing_is_protected_and_reads_back() {
     assert_eq!(back, [42; 4096]);
 }
 
-fn job(workload: &Workload) -> Job {
-    DigitizerRequest::of(workload).unwrap().job().unwrap()
+fn measured(devices: &str, operations: u64, options: &[(&str, u64)]) -> RunRecord {
+    let mut workload = Workload::new("digitizer").with("devices", devices);
+    for (name, value) in options {
+        workload = workload.with(name, *value);
+    }
+    let job = DigitizerRequest::of(&workload).unwrap().job().unwrap();
+    let settings = Settings::new(StepPlan::ByStage(operations), "test");
+    measure(&job, &settings, &Context::default(), &[], &mut []).unwrap()
 }
 
 /// The board takes DMA writes of 64 bytes; 6 MB went out as one `write()` (issue 14, A12).
@@ -99,11 +105,7 @@ fn job(workload: &Workload) -> Job {
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_again() {
     let bench = bench("l0", Dialect::Ess, 14.0);
-    let workload =
-        Workload::new("digitizer").with("devices", bench.path()).with("samples", 3_200_u64);
-    let workload = workload.with("function", 100_u64);
-    let settings = Settings::new(StepPlan::ByStage(1), "test");
-    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
+    let record = measured(bench.path(), 1, &[("samples", 3_200), ("function", 100)]);
     assert_eq!(record.outcome, Outcome::Ok);
     let writes = bench.served.traffic.writes.load(Ordering::Relaxed);
     // 6,400 bytes each time: once to verify, and at least once within the run.
@@ -131,13 +133,9 @@ fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
     let bench = bench("l0", Dialect::Ess, 14.0);
-    let workload =
-        Workload::new("digitizer").with("devices", bench.path()).with("samples", 10_000_u64);
-    let workload =
-        workload.with("function", 2_u64).with("dec_offset", 13_u64).with("dec_factor", 3_u64);
-    let settings = Settings::new(StepPlan::ByStage(2), "test");
-    let workload = workload.with("block_bytes", 4096_u64);
-    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
+    let decimated = [("function", 2), ("dec_offset", 13), ("dec_factor", 3)];
+    let options = [&decimated[..], &[("samples", 10_000), ("block_bytes", 4096)]].concat();
+    let record = measured(bench.path(), 2, &options);
     assert_eq!(record.outcome, Outcome::Ok);
     assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
 }
@@ -178,12 +176,7 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
 fn a_whole_run_through_the_real_device_path_verifies_every_function() {
     let bench = bench("l2-0", Dialect::Ess, 14.0);
-    let workload = Workload::new("digitizer")
-        .with("devices", bench.path())
-        .with("samples", 100_000_u64)
-        .with("function", 99_u64);
-    let settings = Settings::new(StepPlan::ByStage(3), "test");
-    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
+    let record = measured(bench.path(), 3, &[("samples", 100_000), ("function", 99)]);
     assert_eq!(record.outcome, Outcome::Ok);
     assert!(!record.engine.emulated, "by its path it is a device like any other");
     assert_eq!(record.lanes[0].stages.len(), 9);
@@ -195,14 +188,9 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     let gone = bench("l0:gone-after=4", Dialect::Ess, 14.0);
     let there = bench("l0", Dialect::Ess, 14.0);
     let devices = format!("{} {}", gone.path(), there.path());
-    let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
-    let settings = Settings::new(StepPlan::ByStage(20), "test");
-    let record = measure(&job(&workload), &settings, &Context::default(), &[], &mut []).unwrap();
-    assert!(
-        record.lanes[0].outcome.reason().unwrap().contains("No such device"),
-        "{:?}",
-        record.lanes[0].outcome
-    );
+    let record = measured(&devices, 20, &[("samples", 1600)]);
+    let reason = record.lanes[0].outcome.reason().unwrap();
+    assert!(reason.contains("No such device"), "{reason}");
     assert_eq!(record.lanes[1].outcome, Outcome::Ok);
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);
 }

@@ -1,6 +1,7 @@
 //! Limits that other engines measure.
 
 use daqmeter_record::Workload;
+use daqmeter_record::units::whole;
 
 use crate::engine::LimitSpec;
 use crate::request::Request;
@@ -34,12 +35,7 @@ impl LimitSpec {
         } else {
             format!("{reads} lines read : {writes} written")
         };
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of a byte count"
-        )]
-        let read_bytes = (counted_bytes as f64 / scale) as u64;
+        let read_bytes = whole(counted_bytes as f64 / scale);
         LimitSpec::Measured {
             name: format!(
                 "memory {reads}:{writes} at {counted_bytes} B{}",

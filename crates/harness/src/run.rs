@@ -97,6 +97,10 @@ mod tests {
     use crate::fixtures::Fake;
     use crate::{NullRequest, Request, Session, StageSpec, StepPlan, Tally};
 
+    fn by_stage(operations: u64) -> Settings {
+        Settings::new(StepPlan::ByStage(operations), "test")
+    }
+
     fn run(script: &Scripted, settings: &Settings) -> RunRecord {
         run_job(&script.job(), settings)
     }
@@ -107,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_waived_where_points_may_be_left_out_and_else_refused() {
-        let settings = |waive| Settings { waive, ..Settings::new(StepPlan::ByStage(3), "test") };
+        let settings = |waive| Settings { waive, ..by_stage(3) };
         let large = Scripted { memory_bytes: Some(u64::MAX), ..Scripted::default() };
         let reason = run(&large, &settings(true)).outcome;
         assert!(
@@ -209,10 +213,7 @@ mod tests {
     #[test]
     fn what_a_session_says_that_it_carried_is_in_its_first_stage() {
         let script = Scripted { carried_bytes: Some(7), ..Scripted::default() };
-        let settings = Settings {
-            role: daqmeter_record::Role::Probe,
-            ..Settings::new(StepPlan::ByStage(30), "test")
-        };
+        let settings = Settings { role: daqmeter_record::Role::Probe, ..by_stage(30) };
         let record = run(&script, &settings);
         let carried = |stage: usize| record.lanes[1].stages[stage].carried_bytes;
         assert_eq!((carried(0), carried(1)), (Some(7), None));
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_number_of_operations_is_exact_and_every_sample_is_kept() {
-        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(30), "test"));
+        let record = run(&Scripted::default(), &by_stage(30));
         assert_eq!(record.outcome, Outcome::Ok);
         assert_eq!(record.lanes.len(), 2);
         for lane in &record.lanes {
@@ -260,20 +261,20 @@ mod tests {
 
     #[test]
     fn memory_for_samples_does_not_grow_with_the_number_of_operations() {
-        let many = MAX_SAMPLES * 3;
-        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(many), "test"));
-        let stage = &record.lanes[0].stages[0];
-        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (3, MAX_SAMPLES));
-        let record =
-            run(&Scripted::default(), &Settings::new(StepPlan::ByPass(MAX_SAMPLES * 2), "test"));
-        let stage = &record.lanes[0].stages[0];
-        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (2, MAX_SAMPLES));
+        for (plan, ops_per_sample) in
+            [(StepPlan::ByStage(MAX_SAMPLES * 3), 3), (StepPlan::ByPass(MAX_SAMPLES * 2), 2)]
+        {
+            let record = run(&Scripted::default(), &Settings::new(plan, "test"));
+            let stage = &record.lanes[0].stages[0];
+            let found = (stage.ops_per_sample, stage.sample_ns.len() as u64);
+            assert_eq!(found, (ops_per_sample, MAX_SAMPLES));
+        }
     }
 
     #[test]
     fn a_lane_that_fails_names_its_reason_and_the_other_finishes() {
         let engine = Scripted { fail_at: Some(5), ..Scripted::default() };
-        let record = run(&engine, &Settings::new(StepPlan::ByStage(30), "test"));
+        let record = run(&engine, &by_stage(30));
         assert_eq!(record.lanes[0].outcome, Outcome::Ok);
         assert_eq!(record.lanes[0].stages[0].sample_ns.len(), 30);
         assert_eq!(record.lanes[1].outcome, Outcome::Failed("board gone".into()));
@@ -288,7 +289,7 @@ mod tests {
         for (script, wanted) in
             [(wrong, "verification after the run: byte 3"), (leak, "does not close")]
         {
-            let record = run(&script, &Settings::new(StepPlan::ByStage(3), "test"));
+            let record = run(&script, &by_stage(3));
             assert!(record.outcome.reason().unwrap().contains(wanted), "{:?}", record.outcome);
         }
     }
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn pinning_is_verified_and_both_cpus_are_recorded() {
         let cpu = affinity::allowed_cpus().unwrap()[0];
-        let settings = Settings { pin: vec![cpu], ..Settings::new(StepPlan::ByStage(3), "test") };
+        let settings = Settings { pin: vec![cpu], ..by_stage(3) };
         let record = run(&Scripted::default(), &settings);
         for lane in &record.lanes {
             assert_eq!(
@@ -313,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_does_not_exist_is_refused_before_anything_runs() {
-        let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
+        let settings = Settings { pin: vec![9999], ..by_stage(3) };
         let job = Scripted::default().job();
         let refused = measure(&job, &settings, &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("pin is 9999: there is no such CPU"));
@@ -321,7 +322,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_run_keeps_what_it_has() {
-        let settings = Settings::new(StepPlan::ByStage(30), "test");
+        let settings = by_stage(30);
         settings.stop.set();
         let record = run(&Scripted::default(), &settings);
         assert!(record.outcome.reason().unwrap().contains(INTERRUPTED));

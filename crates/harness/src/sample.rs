@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use daqmeter_record::Stage;
+use daqmeter_record::units::whole;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::settings::{Settings, StepPlan};
@@ -103,9 +104,9 @@ impl Sampling<'_> {
     /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is long
     /// against the clock's cost and resolution, within the limit on samples, and a number of whole
     /// batches.
-    fn calibrate(&mut self, at: usize, budget: Duration, whole: u64) -> Result<(u64, u64), Fault> {
+    fn calibrate(&mut self, at: usize, budget: Duration, batch: u64) -> Result<(u64, u64), Fault> {
         let warm_up_ns = as_ns(budget) / 10;
-        let mut stride = Stride::of(whole);
+        let mut stride = Stride::of(batch);
         let begin = clock::monotonic_ns();
         let (mut operations, mut before) = (0_u64, begin);
         let elapsed_ns = loop {
@@ -124,13 +125,9 @@ impl Sampling<'_> {
         let clock = &self.context.clock;
         let sample_ns = SAMPLE_OVER_CLOCK * clock.resolution_ns.max(clock.overhead_ns);
         let fewest_for_memory = as_ns(budget) as f64 / op_ns / MAX_SAMPLES as f64;
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a number of operations, clamped to a sane range"
-        )]
         let ops_per_sample =
-            (sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15) as u64;
-        Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
+            whole((sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15));
+        Ok((ops_per_sample.next_multiple_of(batch.max(1)), MAX_SAMPLES))
     }
 
     /// Takes the samples of all stages, in the order of the plan. Samples before a fault stay in

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
+use daqmeter_record::units::whole;
 use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::memory::buffer_bytes;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -115,13 +116,7 @@ pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Faul
     blocks
         .try_reserve_exact(bytes)
         .map_err(|error| Fault::too_large(format!("{bytes} bytes of blocks: {error}")))?;
-    let triggers = bytes as f64 / scenario.event_bytes() * 1.1 + 1000.0;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a number of triggers"
-    )]
-    let triggers = triggers as u64;
+    let triggers = whole(bytes as f64 / scenario.event_bytes() * 1.1 + 1000.0);
     let first = ChannelId { device: 0, channel: 0 };
     let never = AtomicBool::new(false);
     let made = recording::record(scenario, first, triggers, &never, |part| {

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use daqmeter_record::units::whole;
+
 use crate::card::{Card, CardState, ChannelId};
 use crate::scenario::{Scenario, ScenarioError};
 
@@ -42,8 +44,7 @@ pub fn record(
     let per_trigger: usize =
         scenario.elinks(0, 0).iter().map(|elink| elink.payload_bytes + 8).sum();
     let step = ((card.scenario().card.ring.0 / 4).min(MAX_STEP_BYTES) / per_trigger.max(1)).max(1);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time, rounded")]
-    let step_ns = ((step as f64 * card.source.period_ns()) as u64).max(1);
+    let step_ns = whole(step as f64 * card.source.period_ns()).max(1);
     let mut now_ns = 0;
     loop {
         let finished = card.state() == CardState::Finished;

@@ -1,6 +1,7 @@
 //! Chains in simulated time: rings that fill at one rate and are emptied at another, poll by poll,
 //! with the hysteresis of BUSY: the ring occupancy of the published study.
 
+use daqmeter_record::units::whole;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -94,9 +95,8 @@ impl Rings {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a ring")]
 fn to_bytes(bytes: f64) -> usize {
-    bytes.max(0.0) as usize
+    usize::try_from(whole(bytes)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

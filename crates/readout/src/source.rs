@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use daqmeter_record::units::whole;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -62,23 +63,18 @@ impl TriggerSource {
     }
 
     /// Time of the n-th trigger from now, from 1; `NEVER` when the source ends before.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "times are positive and below 2^53 ns"
-    )]
     pub fn ahead(&mut self, n: u64) -> u64 {
         if self.issued.saturating_add(n) > self.most {
             return NEVER;
         }
         let at_ns = match &mut self.random {
-            None => ((self.issued + n) as f64 * self.period_ns) as u64,
+            None => whole((self.issued + n) as f64 * self.period_ns),
             Some(random) => {
                 while (self.ahead.len() as u64) < n {
                     // 53 random bits, never zero.
                     let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                     self.last_ns -= uniform.ln() * self.period_ns;
-                    self.ahead.push_back(self.last_ns as u64);
+                    self.ahead.push_back(whole(self.last_ns));
                 }
                 self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
             }
@@ -97,21 +93,16 @@ impl TriggerSource {
         }
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "times are positive and below 2^53 ns"
-    )]
     pub(crate) fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
         if self.random.is_none() {
-            let period_ns = self.period_ns;
-            let mut total = (now_ns as f64 / period_ns) as u64;
+            let at_ns = |nth: u64| whole(nth as f64 * self.period_ns);
             // The division's rounding must agree with the product's.
-            while ((total + 1) as f64 * period_ns) as u64 <= now_ns {
+            let mut total = whole(now_ns as f64 / self.period_ns);
+            while at_ns(total + 1) <= now_ns {
                 total += 1;
             }
-            while total > 0 && (total as f64 * period_ns) as u64 > now_ns {
+            while total > 0 && at_ns(total) > now_ns {
                 total -= 1;
             }
             return total.min(self.most).saturating_sub(self.issued);

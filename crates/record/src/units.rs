@@ -182,6 +182,17 @@ pub fn show_ns(ns: f64) -> String {
 }
 
 /// Writes a rate in MB/s (1e6 bytes), with 4 significant digits.
+/// Returns the whole part of a number; 0 of a negative one, and of one that is none.
+#[inline]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the conversion is limited to the range of the result"
+)]
+pub fn whole(number: f64) -> u64 {
+    number as u64
+}
+
 pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
     significant(rate_bytes_per_s / 1e6, 4)
 }

@@ -60,18 +60,10 @@ mod tests {
     }
 
     #[test]
-    fn a_gen3_x4_link_carries_3938_mb_per_s() {
+    fn coding_takes_a_fifth_of_older_links_and_what_sysfs_does_not_tell_is_no_limit() {
         let rate = link("8.0 GT/s PCIe\n", "4\n").unwrap().bytes_per_s();
         assert!((rate / 1e6 - 3938.0).abs() < 1.0, "{rate}");
-    }
-
-    #[test]
-    fn older_links_lose_a_fifth_to_coding() {
         assert_eq!(link("2.5 GT/s PCIe", "4").unwrap().bytes_per_s(), 1e9);
-    }
-
-    #[test]
-    fn what_sysfs_does_not_tell_is_no_limit() {
         assert_eq!(link("Unknown", "4"), None);
         assert_eq!(link("8.0 GT/s", "0"), None);
         assert_eq!(PcieLink::of(&Files::below("/nonexistent"), 1, 2), None);

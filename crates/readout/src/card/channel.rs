@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use daqmeter_record::units::whole;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Producer, Shape};
 
@@ -106,13 +107,7 @@ impl Dma {
             let begin_ns = self.busy_until_ns.max(front.ready_ns as f64);
             if let Some(ns_per_byte) = self.ns_per_byte {
                 let budget = (now_ns as f64 - begin_ns).max(0.0) / ns_per_byte;
-                #[allow(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "clamped to a block"
-                )]
-                let budget = budget.min(left as f64) as usize;
-                bytes = bytes.min(budget);
+                bytes = bytes.min(usize::try_from(whole(budget)).unwrap_or(usize::MAX));
             }
             if bytes < left {
                 bytes = bytes / TLP_BYTES * TLP_BYTES;
@@ -198,12 +193,7 @@ impl Channel {
         while dma.fifo_room() > 0
             && let Some(shown) = tape.take(accepted)
         {
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a time span within a run"
-            )]
-            let birth_ns = now_ns.saturating_sub((shown.spans as f64 * period_ns) as u64);
+            let birth_ns = now_ns.saturating_sub(whole(shown.spans as f64 * period_ns));
             dma.push(now_ns, birth_ns, shown.head.as_ref().map_or(&[], |head| &head[..]));
         }
     }

@@ -1,5 +1,6 @@
 //! Fragments for triggers: the emulators of the links, and the faults that a scenario asks for.
 
+use daqmeter_record::units::whole;
 use daqmeter_wire::felix::block::{ChunkFlags, SubchunkKind, Trailer};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
@@ -40,11 +41,8 @@ impl Emulator {
             Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
         let mut payload = vec![0; spec.payload_bytes];
         let width = if scenario.card.mode == Mode::Full { 16 } else { 8 };
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the header has 16 bits; longer chunks say their length modulo 2^16"
-        )]
-        let length = spec.payload_bytes as u16;
+        // The header has 16 bits; longer chunks state their length modulo 2^16.
+        let length = u16::try_from(spec.payload_bytes & 0xFFFF).expect("16 bits");
         EmulatorHeader { length, event: 0, elink_index: spec.elink.index(), width }
             .fill(&mut payload);
         let number = spec.elink.number();
@@ -145,12 +143,7 @@ impl Emulator {
 }
 
 fn ttc(now_ns: u64, l0id: u64) -> Ttc {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a count of bunch crossings since the start"
-    )]
-    let crossing = (now_ns as f64 / BUNCH_NS) as u64;
+    let crossing = whole(now_ns as f64 / BUNCH_NS);
     let low = |value: u64| u32::try_from(value & 0xFFFF_FFFF).expect("32 bits");
     Ttc {
         format: 2,

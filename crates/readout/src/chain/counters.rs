@@ -1,6 +1,7 @@
 //! A chain in a record: counters, the filling of its rings, and the checks of its accounts and
 //! bytes.
 
+use daqmeter_record::units::whole;
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
@@ -49,15 +50,10 @@ pub fn counters_of_reader(reader: &ReaderDone) -> Vec<Counter> {
         ("polls", stats.polls),
         ("busy-polls", stats.busy_polls),
         ("stalls", stats.stalls),
-        ("reader-cpu-ppm", ppm(reader.cpu)),
+        ("reader-cpu-ppm", whole(reader.cpu * 1e6)),
     ]
     .map(|(name, value)| Counter::count(name, value))
     .to_vec()
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a CPU")]
-fn ppm(share: f64) -> u64 {
-    (share * 1e6) as u64
 }
 
 /// Counters of a whole chain: triggers, dead time by its cause, the fullest ring, the receivers; of

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::units::whole;
 use daqmeter_sys::clock;
 use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
 use daqmeter_sys::wait::IrqLine;
@@ -158,13 +159,7 @@ impl EmulatedBoard {
         }
         let seconds =
             self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most 2^24 blocks: seconds"
-        )]
-        let ns = (seconds * 1e9) as u64;
-        ns
+        whole(seconds * 1e9)
     }
 
     fn control_acquisition(&mut self, value: u32) {

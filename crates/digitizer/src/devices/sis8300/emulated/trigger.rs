@@ -1,5 +1,7 @@
 //! The external trigger and its acquisition, computed on demand from the time, without a thread.
 
+use daqmeter_record::units::whole;
+
 use crate::devices::board::TriggerAccount;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,58 +46,51 @@ impl Trigger {
         self.begin_account(now_ns);
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a time within the host's uptime"
-    )]
     fn at(&self, index: u64) -> u64 {
         // The first trigger comes one period after the epoch.
-        self.epoch_ns.saturating_add((self.period_ns * (index + 1) as f64) as u64)
+        self.epoch_ns.saturating_add(whole(self.period_ns * (index + 1) as f64))
     }
 
+    /// Counts the triggers since the epoch.
+    fn count(&self, now_ns: u64) -> u64 {
+        let mut count = whole(now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns);
+        // The division's rounding must agree with the product's.
+        while self.at(count) <= now_ns {
+            count += 1;
+        }
+        while count > 0 && self.at(count - 1) > now_ns {
+            count -= 1;
+        }
+        count
+    }
+
+    /// Books the triggers until now: those while it samples, the one that it takes, and the others.
     pub(super) fn advance(&mut self, now_ns: u64) {
-        self.pass_over_idle(now_ns);
-        while self.at(self.next) <= now_ns {
-            let at = self.at(self.next);
-            self.next += 1;
-            self.account.issued += 1;
-            let busy = self.sampling_until_ns.is_some_and(|until| at < until);
-            if !busy {
-                self.sampling_until_ns = None;
-            }
-            match (busy, self.armed) {
-                (true, _) => self.account.sampling += 1,
-                (false, false) => self.account.not_armed += 1,
-                (false, true) => {
-                    self.armed = false;
-                    self.sampling_until_ns = Some(at + self.acquisition_ns);
-                    self.account.taken += 1;
-                    self.acquisitions += 1;
-                }
-            }
+        let end = self.count(now_ns).max(self.next);
+        self.account.issued += end - self.next;
+        self.miss_while_sampling(now_ns, end);
+        if self.armed && self.next < end {
+            self.sampling_until_ns = Some(self.at(self.next) + self.acquisition_ns);
+            (self.armed, self.next) = (false, self.next + 1);
+            self.account.taken += 1;
+            self.acquisitions += 1;
+            self.miss_while_sampling(now_ns, end);
         }
-        if self.sampling_until_ns.is_some_and(|until| until <= now_ns) {
-            self.sampling_until_ns = None;
-        }
+        self.account.not_armed += end - self.next;
+        self.next = end;
     }
 
-    /// Counts idle triggers (not armed, not sampling) at once, because a long time can have very
-    /// many. The last few are handled one by one, because of rounding.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a number of triggers within the uptime"
-    )]
-    fn pass_over_idle(&mut self, now_ns: u64) {
-        if self.armed || self.sampling_until_ns.is_some_and(|until| self.at(self.next) < until) {
-            return;
-        }
-        let passed = (now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns) as u64;
-        let idle = passed.saturating_sub(2).saturating_sub(self.next);
-        self.next += idle;
-        self.account.issued += idle;
-        self.account.not_armed += idle;
+    fn miss_while_sampling(&mut self, now_ns: u64, end: u64) {
+        let next = self.next_not_sampling().min(end);
+        self.account.sampling += next - self.next;
+        self.next = next;
+        self.sampling_until_ns = self.sampling_until_ns.filter(|until_ns| *until_ns > now_ns);
+    }
+
+    /// First trigger that does not come during the acquisition under way.
+    fn next_not_sampling(&self) -> u64 {
+        let until_ns = self.sampling_until_ns.unwrap_or(0);
+        self.count(until_ns.saturating_sub(1)).max(self.next)
     }
 
     /// Arms for the next trigger; returns the end of that acquisition.
@@ -103,12 +98,7 @@ impl Trigger {
         self.advance(now_ns);
         self.armed = true;
         self.acquisition_ns = acquisition_ns;
-        // A trigger during the acquisition under way is missed; the first one after it counts.
-        let mut index = self.next;
-        while self.sampling_until_ns.is_some_and(|until| self.at(index) < until) {
-            index += 1;
-        }
-        self.at(index) + acquisition_ns
+        self.at(self.next_not_sampling()) + acquisition_ns
     }
 
     /// Starts at once, without a trigger; returns the end.
