@@ -108,22 +108,4 @@ mod tests {
             }
         });
     }
-
-    #[test]
-    fn who_leaves_or_panics_is_not_waited_for() {
-        let barrier = Barrier::default();
-        let own = barrier.join();
-        std::thread::scope(|scope| {
-            let (leaves, panics, stays) = (barrier.join(), barrier.join(), barrier.join());
-            let leaver = scope.spawn(move || drop(leaves));
-            let panicker = scope.spawn(move || {
-                let _participant = panics;
-                std::panic::resume_unwind(Box::new("test"));
-            });
-            scope.spawn(move || stays.wait());
-            own.wait();
-            assert!(leaver.join().is_ok() && panicker.join().is_err());
-        });
-        own.wait();
-    }
 }

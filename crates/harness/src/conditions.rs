@@ -33,9 +33,19 @@ impl Conditions {
             user_ns: process.user_ns.saturating_sub(self.process.user_ns),
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
-        let host = self.host.zip(cpu_time::of_host("/".as_ref()));
-        record.host_cpu =
-            host.map_or(HostCpu::default(), |(before, now)| host_cpu(now.since(before)));
+        if let Some((before, now)) = self.host.zip(cpu_time::of_host("/".as_ref())) {
+            let times = now.since(before);
+            record.host_cpu = HostCpu {
+                user_ns: times.user_ns,
+                system_ns: times.system_ns,
+                irq_ns: times.irq_ns,
+                softirq_ns: times.softirq_ns,
+                steal_ns: times.steal_ns,
+                iowait_ns: times.iowait_ns,
+                idle_ns: times.idle_ns,
+                ..HostCpu::default()
+            };
+        }
         let now = cpu_time::by_cpu("/".as_ref());
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
             let times = |cpus: &BTreeMap<u32, cpu_time::OneCpu>| {
@@ -54,19 +64,6 @@ impl Conditions {
             let threads = used_ns.iter().map(used).collect();
             record.host_cpu.processes = processes.used(&threads);
         }
-    }
-}
-
-fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
-    HostCpu {
-        user_ns: times.user_ns,
-        system_ns: times.system_ns,
-        irq_ns: times.irq_ns,
-        softirq_ns: times.softirq_ns,
-        steal_ns: times.steal_ns,
-        iowait_ns: times.iowait_ns,
-        idle_ns: times.idle_ns,
-        ..HostCpu::default()
     }
 }
 

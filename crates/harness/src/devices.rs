@@ -56,68 +56,61 @@ fn driver(files: &Files, folder: &str) -> String {
     link.and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
 }
 
+/// Returns the devices in a folder of /sys with what is said of each; `None` leaves one out.
+fn class(
+    files: &Files,
+    kind: &str,
+    folder: &str,
+    about: impl Fn(&str, &dyn Fn(&str) -> String) -> Option<Vec<String>>,
+) -> Vec<HostDevice> {
+    let found = |name: String| {
+        let text = |what: &str| files.text(&format!("{folder}/{name}/{what}")).unwrap_or_default();
+        Some(device(kind, &name, about(&name, &text)?))
+    };
+    files.names(folder).into_iter().filter_map(found).collect()
+}
+
 fn blocks(files: &Files) -> Vec<HostDevice> {
-    let disk = |name: String| {
-        let text = |what: &str| files.text(&format!("sys/block/{name}/{what}")).unwrap_or_default();
+    class(files, "block", "sys/block", |name, text| {
         let sectors: u64 = text("size").parse().ok().filter(|&sectors| sectors > 0)?;
         if ["loop", "ram", "zram"].iter().any(|prefix| name.starts_with(prefix)) {
             return None;
         }
         let kind = if text("queue/rotational") == "1" { "rotating" } else { "" };
-        let model = text("device/model");
-        let about = vec![
-            show_bytes(sectors.saturating_mul(512)),
-            model,
-            kind.to_owned(),
-            driver(files, &format!("sys/block/{name}/device")),
-        ];
-        Some(device("block", &name, about))
-    };
-    files.names("sys/block").into_iter().filter_map(disk).collect()
+        let driver = driver(files, &format!("sys/block/{name}/device"));
+        let size = show_bytes(sectors.saturating_mul(512));
+        Some(vec![size, text("device/model"), kind.to_owned(), driver])
+    })
 }
 
 fn networks(files: &Files) -> Vec<HostDevice> {
-    let interface = |name: String| {
-        let text =
-            |what: &str| files.text(&format!("sys/class/net/{name}/{what}")).unwrap_or_default();
+    class(files, "network", "sys/class/net", |name, text| {
+        let device = format!("sys/class/net/{name}/device");
         // Interfaces of hardware have a device; the survey measures on the loopback.
-        if name != "lo" && !files.root().join(format!("sys/class/net/{name}/device")).exists() {
+        if name != "lo" && !files.root().join(&device).exists() {
             return None;
         }
         let speed = text("speed").parse::<i64>().ok().filter(|&speed| speed > 0);
         let speed = speed.map_or(String::new(), |speed| format!("{speed} Mb/s"));
-        let about = vec![
-            speed,
-            format!("MTU {}", text("mtu")),
-            text("operstate"),
-            driver(files, &format!("sys/class/net/{name}/device")),
-        ];
-        Some(device("network", &name, about))
-    };
-    files.names("sys/class/net").into_iter().filter_map(interface).collect()
+        let mtu = format!("MTU {}", text("mtu"));
+        Some(vec![speed, mtu, text("operstate"), driver(files, &device)])
+    })
 }
 
 fn pmus(files: &Files) -> Vec<HostDevice> {
-    let names = files.names("sys/bus/event_source/devices");
-    names.iter().map(|name| device("pmu", name, Vec::new())).collect()
+    class(files, "pmu", "sys/bus/event_source/devices", |_, _| Some(Vec::new()))
 }
 
 fn dma(files: &Files) -> Vec<HostDevice> {
-    let channel = |name: String| {
-        let copies = files.text(&format!("sys/class/dma/{name}/memcpy_count")).unwrap_or_default();
-        let of = driver(files, &format!("sys/class/dma/{name}/device"));
-        device(
-            "dma",
-            &name,
-            vec![of, if copies.is_empty() { copies } else { format!("{copies} copies so far") }],
-        )
-    };
-    let channels = files.names("sys/class/dma").into_iter().map(channel);
-    let queues =
-        files.names("sys/bus/dsa/devices").into_iter().filter(|name| name.starts_with("wq"));
+    let mut channels = class(files, "dma", "sys/class/dma", |name, text| {
+        let copies = Some(text("memcpy_count")).filter(|copies| !copies.is_empty());
+        let copies = copies.map_or(String::new(), |copies| format!("{copies} copies so far"));
+        Some(vec![driver(files, &format!("sys/class/dma/{name}/device")), copies])
+    });
+    channels.extend(class(files, "dma", "sys/bus/dsa/devices", |name, _| {
+        name.starts_with("wq").then(|| vec!["DSA work queue".to_owned()])
+    }));
     channels
-        .chain(queues.map(|name| device("dma", &name, vec!["DSA work queue".to_owned()])))
-        .collect()
 }
 
 #[cfg(test)]

@@ -290,9 +290,11 @@ mod tests {
     use super::*;
     use crate::fixtures::root;
 
-    /// CPUs as in sysfs: package, the list of its core, NUMA node.
+    /// CPUs as in sysfs: the package, core list and NUMA node of each.
     struct Shown {
-        cpus: &'static [(&'static str, &'static str, u32)],
+        packages: &'static str,
+        cores: &'static str,
+        nodes: &'static str,
         caches: &'static [(u32, &'static str, &'static str, &'static str)],
         more: &'static [(&'static str, &'static str)],
     }
@@ -301,29 +303,29 @@ mod tests {
         fn host(&self) -> Host {
             let mut files = Vec::new();
             let mut write = |path: &str, text: &str| {
-                files.push((format!("sys/devices/{path}"), text.to_owned()));
+                files.push((path.to_owned(), text.to_owned()));
             };
-            write("system/cpu/online", &format!("0-{}", self.cpus.len() - 1));
-            for (at, (package, core, _)) in (0_u32..).zip(self.cpus) {
-                let topology = format!("system/cpu/cpu{at}/topology");
-                write(&format!("{topology}/physical_package_id"), package);
-                write(&format!("{topology}/core_cpus_list"), core);
-                let own = |list: &str| parse_cpu_list(list).contains(&at);
+            let cpu = |at: usize| format!("sys/devices/system/cpu/cpu{at}");
+            let each = |list: &'static str| list.split(' ').enumerate();
+            let last = each(self.cores).count() - 1;
+            write("sys/devices/system/cpu/online", &format!("0-{last}"));
+            for (at, package) in each(self.packages) {
+                write(&format!("{}/topology/physical_package_id", cpu(at)), package);
+            }
+            for (at, core) in each(self.cores) {
+                write(&format!("{}/topology/core_cpus_list", cpu(at)), core);
+                let own = |list: &str| parse_cpu_list(list).contains(&u32::try_from(at).unwrap());
                 let own = self.caches.iter().filter(|cache| own(cache.3));
                 for (index, (level, kind, size, shared)) in own.enumerate() {
-                    let cache = format!("system/cpu/cpu{at}/cache/index{index}");
+                    let cache = format!("{}/cache/index{index}", cpu(at));
                     write(&format!("{cache}/level"), &level.to_string());
                     write(&format!("{cache}/type"), kind);
                     write(&format!("{cache}/size"), size);
                     write(&format!("{cache}/shared_cpu_list"), shared);
                 }
             }
-            let nodes: std::collections::BTreeSet<u32> =
-                self.cpus.iter().map(|cpu| cpu.2).collect();
-            for node in nodes {
-                let own = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.2 == node);
-                let own: Vec<String> = own.map(|(at, _)| at.to_string()).collect();
-                write(&format!("system/node/node{node}/cpulist"), &own.join(","));
+            for (node, cpus) in each(self.nodes) {
+                write(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
             }
             self.more.iter().for_each(|(path, text)| write(path, text));
             let files: Vec<(&str, &str)> =
@@ -347,16 +349,9 @@ mod tests {
     #[test]
     fn fast_and_slow_cores_with_caches_of_their_own_are_told_apart() {
         let host = Shown {
-            cpus: &[
-                ("0", "0-1", 0),
-                ("0", "0-1", 0),
-                ("0", "2-3", 0),
-                ("0", "2-3", 0),
-                ("0", "4", 0),
-                ("0", "5", 0),
-                ("0", "6", 0),
-                ("0", "7", 0),
-            ],
+            packages: "0 0 0 0 0 0 0 0",
+            cores: "0-1 0-1 2-3 2-3 4 5 6 7",
+            nodes: "0-7",
             caches: &[
                 (1, "Data", "48K", "0-1"),
                 (1, "Data", "48K", "2-3"),
@@ -369,7 +364,7 @@ mod tests {
                 (2, "Unified", "2048K", "4-7"),
                 (3, "Unified", "12288K", "0-7"),
             ],
-            more: &[("cpu_core/cpus", "0-3"), ("cpu_atom/cpus", "4-7")],
+            more: &[("sys/devices/cpu_core/cpus", "0-3"), ("sys/devices/cpu_atom/cpus", "4-7")],
         }
         .host();
         assert_eq!(counts(&host), [1, 6, 8, 1]);
@@ -385,13 +380,15 @@ mod tests {
     #[test]
     fn two_nodes_of_an_arm_machine_and_its_small_cores_are_told_apart() {
         let host = Shown {
-            cpus: &[("0", "0", 0), ("0", "1", 0), ("1", "2", 1), ("1", "3", 1)],
+            packages: "0 0 1 1",
+            cores: "0 1 2 3",
+            nodes: "0-1 2-3",
             caches: &[],
             more: &[
-                ("system/cpu/cpu0/cpu_capacity", "1024"),
-                ("system/cpu/cpu1/cpu_capacity", "1024"),
-                ("system/cpu/cpu2/cpu_capacity", "1024"),
-                ("system/cpu/cpu3/cpu_capacity", "446"),
+                ("sys/devices/system/cpu/cpu0/cpu_capacity", "1024"),
+                ("sys/devices/system/cpu/cpu1/cpu_capacity", "1024"),
+                ("sys/devices/system/cpu/cpu2/cpu_capacity", "1024"),
+                ("sys/devices/system/cpu/cpu3/cpu_capacity", "446"),
             ],
         }
         .host();
@@ -402,27 +399,28 @@ mod tests {
 
     #[test]
     fn the_facts_of_the_documents_own_machine_are_read() {
-        let topology =
-            |cpu: usize, what: &str| format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}");
-        let packages = [0, 1, 2, 3].map(|cpu| topology(cpu, "physical_package_id"));
-        let cores = [0, 1, 2, 3].map(|cpu| topology(cpu, "core_cpus_list"));
-        let mut files = vec![
-            ("proc/cpuinfo", "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n"),
-            ("proc/meminfo", "MemTotal: 8000000 kB\n"),
-            ("sys/devices/system/cpu/online", "0-3"),
-            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand"),
-            ("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI"),
-            ("sys/devices/system/cpu/vulnerabilities/mds", "Not affected"),
-            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
-            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64"),
-            ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
-            ("proc/self/cgroup", "0::/box\n"),
-            ("sys/fs/cgroup/box/cpu.max", "150000 100000\n"),
-        ];
-        files.extend(packages.iter().map(|path| (path.as_str(), "0")));
-        files.extend(cores.iter().zip(["0-1", "0-1", "2-3", "2-3"]).map(|(p, c)| (p.as_str(), c)));
-        let root = root(&files);
-        let host = host_facts(&Files::below(root.path()), vec![]);
+        let host = Shown {
+            packages: "0 0 0 0",
+            cores: "0-1 0-1 2-3 2-3",
+            nodes: "0-3",
+            caches: &[],
+            more: &[
+                (
+                    "proc/cpuinfo",
+                    "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n",
+                ),
+                ("proc/meminfo", "MemTotal: 8000000 kB\n"),
+                ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand"),
+                ("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI"),
+                ("sys/devices/system/cpu/vulnerabilities/mds", "Not affected"),
+                ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
+                ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64"),
+                ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
+                ("proc/self/cgroup", "0::/box\n"),
+                ("sys/fs/cgroup/box/cpu.max", "150000 100000\n"),
+            ],
+        }
+        .host();
         assert_eq!((host.logical_cpus, host.cores, host.sockets), (4, 2, 1));
         assert_eq!(host.memory_bytes, 8_000_000 * 1024);
         assert_eq!(host.governor.as_deref(), Some("ondemand"));

@@ -88,34 +88,40 @@ mod tests {
         }
     }
 
+    /// Two sockets of two cores of two threads, whose siblings are numbered apart.
+    fn apart() -> Host {
+        host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]])
+    }
+
+    /// The same with siblings side by side.
+    fn beside() -> Host {
+        host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]])
+    }
+
+    fn hybrid() -> Host {
+        let cores = host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]]);
+        Host { slower_cpus: vec![4, 5], ..cores }
+    }
+
     #[test]
     fn a_thread_gets_a_core_of_its_own_while_there_is_one_and_its_neighbours_node() {
-        // Two sockets of two cores of two threads, with siblings numbered side by side, and apart.
-        let beside =
-            host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]);
-        assert_eq!(order(&beside), [7, 5, 3, 1, 6, 4, 2, 0]);
-        let apart = host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
-        assert_eq!(order(&apart), [7, 5, 6, 4, 3, 1, 2, 0]);
+        assert_eq!(order(&beside()), [7, 5, 3, 1, 6, 4, 2, 0]);
+        assert_eq!(order(&apart()), [7, 5, 6, 4, 3, 1, 2, 0]);
         // A CPU that the process may not use is left out, and its siblings are then alone.
-        let some = Host { allowed_cpus: vec![0, 1, 2, 6], ..beside };
+        let some = Host { allowed_cpus: vec![0, 1, 2, 6], ..beside() };
         assert_eq!(order(&some), [6, 2, 1, 0]);
     }
 
     #[test]
     fn fast_cores_come_first_and_slow_ones_before_a_shared_core() {
-        let hybrid = Host {
-            slower_cpus: vec![4, 5],
-            ..host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]])
-        };
-        assert_eq!(order(&hybrid), [3, 1, 5, 4, 2, 0]);
+        assert_eq!(order(&hybrid()), [3, 1, 5, 4, 2, 0]);
         assert_eq!(order(&host(3, &[], &[])), [2, 1, 0]);
         assert_eq!(order(&Host::default()), [0_u32; 0]);
     }
 
     #[test]
     fn threads_are_put_on_the_node_of_the_device_while_it_has_cores() {
-        let two_nodes =
-            host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
+        let two_nodes = apart();
         assert_eq!(order_near(&two_nodes, Some(0)), [6, 4, 7, 5, 2, 0, 3, 1]);
         assert_eq!(order_near(&two_nodes, Some(1)), order(&two_nodes));
         // A node that the kernel does not show changes nothing.
@@ -139,8 +145,8 @@ mod tests {
         let hosts = [
             host(1, &[], &[&[0]]),
             host(4, &[], &[&[0, 1, 2, 3]]),
-            host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]),
-            host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]]),
+            beside(),
+            apart(),
             host(6, &[&[0, 1]], &[&[0, 1, 2, 3, 4, 5]]),
         ];
         for host in &hosts {
@@ -163,14 +169,10 @@ mod tests {
 
     #[test]
     fn the_busiest_threads_get_the_fast_cores() {
-        let hybrid = Host {
-            slower_cpus: vec![4, 5],
-            ..host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]])
-        };
         let own = |host: &Host, busy_ns: &[f64]| own_cores(host, None, busy_ns);
-        assert_eq!(own(&hybrid, &[1.0, 9.0, 2.0, 8.0]), Some(vec![5, 3, 4, 1]));
-        assert_eq!(own(&hybrid, &[1.0, 9.0]), Some(vec![3, 1]));
-        assert_eq!(own(&hybrid, &[1.0; 5]), None, "there are four cores");
+        assert_eq!(own(&hybrid(), &[1.0, 9.0, 2.0, 8.0]), Some(vec![5, 3, 4, 1]));
+        assert_eq!(own(&hybrid(), &[1.0, 9.0]), Some(vec![3, 1]));
+        assert_eq!(own(&hybrid(), &[1.0; 5]), None, "there are four cores");
         // All the CPUs that are needed are fast: neighbours stay side by side.
         let equal = host(3, &[], &[&[0, 1, 2]]);
         assert_eq!(own(&equal, &[1.0, 9.0, 2.0]), Some(vec![2, 1, 0]));
