@@ -233,16 +233,14 @@ impl ConversionRequest {
 
     pub(crate) fn availability(&self) -> Availability {
         let isa = self.isa.isa();
-        if !isa.is_available() {
+        Availability::Waived(if !isa.is_available() {
             let here: Vec<&str> = Isa::available().map(Isa::name).collect();
-            let reason = format!("this CPU has no {}; it has {}", isa.name(), here.join(", "));
-            return Availability::Waived(reason);
-        }
-        if self.store == StoreChoice::NonTemporal && !isa.has_non_temporal() {
-            let reason = format!("{} has no non-temporal stores; use cached", isa.name());
-            return Availability::Waived(reason);
-        }
-        Availability::Ready
+            format!("this CPU has no {}; it has {}", isa.name(), here.join(", "))
+        } else if self.store == StoreChoice::NonTemporal && !isa.has_non_temporal() {
+            format!("{} has no non-temporal stores; use cached", isa.name())
+        } else {
+            return Availability::Ready;
+        })
     }
 
     /// # Errors

@@ -39,16 +39,6 @@ struct Fusion {
     samples: usize,
 }
 
-impl Work {
-    fn converter(&self) -> Option<&Converter> {
-        match self {
-            Work::Convert(_, converter) => Some(converter),
-            Work::Fused(_, fusion) => Some(&fusion.whole),
-            _ => None,
-        }
-    }
-}
-
 fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     let samples = to_usize(request.samples_per_read());
     let functions = request.function.stages();
@@ -216,13 +206,12 @@ impl BoardSession {
         let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
         self.book(len * 2, delivered)?;
         let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
-        let samples = &read[block.start - begin..block.end - begin];
+        let samples = block.start - begin..block.end - begin;
         let factor = fusion.whole.decimation().factor;
         let kept = Decimation { offset: 0, factor }.kept(samples.len());
         let out = self.out.as_mut().expect("prepared");
         let converter = &fusion.block;
-        converter.convert(samples, elements(converter, out, at, kept));
-        let samples = block.start - begin..block.end - begin;
+        converter.convert(&read[samples.clone()], elements(converter, out, at, kept));
         self.last_block = Block { begin, samples, at, kept };
         Ok(kept)
     }
@@ -237,14 +226,11 @@ impl BoardSession {
     /// Compares samples that were read from sample `begin` on, if the board's are known.
     fn check_raw(&self, begin: usize, read: &[u16]) -> Result<(), Fault> {
         for (index, &found) in (begin..).zip(read) {
-            match self.board.expected_sample(index as u64) {
-                None => return Ok(()),
-                Some(expected) if expected == found => {}
-                Some(expected) => {
-                    return Err(Fault::new(format!(
-                        "sample {index} is {found:#06x}, the board holds {expected:#06x}"
-                    )));
-                }
+            let Some(expected) = self.board.expected_sample(index as u64) else { return Ok(()) };
+            if expected != found {
+                return Err(Fault::new(format!(
+                    "sample {index} is {found:#06x}, the board holds {expected:#06x}"
+                )));
             }
         }
         Ok(())
@@ -373,11 +359,13 @@ impl BoardSession {
     }
 
     fn out_buffer_bytes(&self) -> usize {
-        let converters = self.work.iter().filter_map(Work::converter);
-        let bytes = |converter: &Converter| {
-            converter.decimation().kept(self.samples) * converter.conversion().out_bytes()
+        let bytes = |work: &Work| match work {
+            Work::Convert(_, converter) | Work::Fused(_, Fusion { whole: converter, .. }) => {
+                converter.decimation().kept(self.samples) * converter.conversion().out_bytes()
+            }
+            _ => 0,
         };
-        converters.map(bytes).max().unwrap_or(0)
+        self.work.iter().map(bytes).max().unwrap_or(0)
     }
 }
 

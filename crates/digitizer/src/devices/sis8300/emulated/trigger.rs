@@ -12,7 +12,7 @@ pub(super) enum Phase {
 }
 
 /// Trigger source and acquisition logic of one board. Times are nanoseconds of one clock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Trigger {
     epoch_ns: u64,
     period_ns: f64,
@@ -27,16 +27,7 @@ pub(super) struct Trigger {
 
 impl Trigger {
     pub(super) fn new(epoch_ns: u64, rate_hz: f64) -> Trigger {
-        Trigger {
-            epoch_ns,
-            period_ns: 1e9 / rate_hz,
-            next: 0,
-            armed: false,
-            sampling_until_ns: None,
-            acquisition_ns: 0,
-            account: TriggerAccount::default(),
-            acquisitions: 0,
-        }
+        Trigger { epoch_ns, period_ns: 1e9 / rate_hz, ..Trigger::default() }
     }
 
     /// Changes the rate from `now_ns` on. Triggers still count from the epoch, so that boards of

@@ -70,7 +70,7 @@ fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
 const ROUNDING_BYTES: f64 = 1.0;
 const ROUNDING_S: f64 = 1e-9;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Slot {
     own: f64,
     /// Bytes still to flow; below zero while it lingers. `None` off the uplink.
@@ -95,12 +95,7 @@ impl Uplink {
     }
 
     pub fn plug(&mut self, own_bytes_per_s: f64) -> usize {
-        self.slots.push(Slot {
-            own: own_bytes_per_s,
-            remaining: None,
-            done_at: 0.0,
-            stays_until: 0.0,
-        });
+        self.slots.push(Slot { own: own_bytes_per_s, ..Slot::default() });
         self.slots.len() - 1
     }
 
