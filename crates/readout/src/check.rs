@@ -50,7 +50,6 @@ pub struct Checker {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CheckError {
     #[error("cannot read: {0}")]
     Io(#[from] io::Error),

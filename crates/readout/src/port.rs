@@ -58,12 +58,7 @@ impl Port {
         let Side::Here(card) = &self.card else { return };
         let work = || {
             // A reader that panicked has left the card as it was between two events.
-            let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
-            if card.state() == CardState::Idle && card.may_go() {
-                card.start(monotonic_ns());
-            }
-            let start_ns = card.start_ns();
-            card.advance(monotonic_ns().saturating_sub(start_ns));
+            card.lock().unwrap_or_else(PoisonError::into_inner).carry(monotonic_ns());
         };
         match &self.watch {
             Some(watch) => watch.card(work),

@@ -119,7 +119,7 @@ pub struct Receiver {
     first_ns: u64,
     last_ns: u64,
     nap_ns: u64,
-    /// Messages for the user since they were taken.
+    /// Messages for the user that nothing has taken yet.
     pub notes: Vec<String>,
     /// Delay after each page, which emulates a slow consumer.
     pub delay: Duration,

@@ -165,9 +165,6 @@ impl CardServer {
                 self.accept(now_ns);
                 self.listen(now_ns);
             }
-            if self.card.state() == CardState::Idle && self.card.may_go() {
-                self.card.start(now_ns);
-            }
             if end_ns.is_none() && stop.load(Ordering::Relaxed) {
                 end_ns = Some(
                     now_ns + if self.card.state() == CardState::Idle { 0 } else { STOP_WITHIN_NS },
@@ -175,7 +172,7 @@ impl CardServer {
                 let last_ns = self.card.now_ns();
                 self.card.source.end_at(last_ns);
             }
-            self.card.advance(now_ns.saturating_sub(self.card.start_ns()));
+            self.card.carry(now_ns);
             self.card.signal(&self.lines);
             let over = self.card.state() == CardState::Finished
                 && !self.readers.iter().any(|reader| matches!(reader, Reader::Connected(_)));

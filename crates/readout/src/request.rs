@@ -60,21 +60,13 @@ impl Chosen {
     /// Loads the scenario with all replaced parts. Fails if they do not go together.
     pub fn load(&self) -> Result<Scenario, ScenarioError> {
         let mut scenario = Scenario::load(&self.scenario)?;
-        if let Some(rate_hz) = self.rate_hz {
-            scenario.trigger.rate = Hertz(rate_hz);
-        }
-        if let Some(poll_us) = self.poll_us {
-            scenario.reader.poll = nanos(poll_us)?;
-        }
-        if let Some(bytes) = self.payload_bytes {
-            scenario.card.payload = ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX));
-        }
-        if let Some(channels) = self.channels {
-            scenario.card.channels = channels;
-        }
-        if let Some(completion) = self.completion {
-            scenario.reader.completion = completion;
-        }
+        let Scenario { trigger, card, reader, .. } = &mut scenario;
+        trigger.rate = self.rate_hz.map_or(trigger.rate, Hertz);
+        reader.poll = self.poll_us.map_or(Ok(reader.poll), nanos)?;
+        reader.completion = self.completion.unwrap_or(reader.completion);
+        let bytes = |bytes| ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX));
+        card.payload = self.payload_bytes.map_or(card.payload, bytes);
+        card.channels = self.channels.unwrap_or(card.channels);
         if let Some(transport) = &self.transport {
             scenario.publish.transport.clone_from(transport);
         }

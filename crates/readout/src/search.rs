@@ -39,14 +39,11 @@ const LEFT_BEHIND: f64 = 0.002;
 
 impl Observation {
     pub fn verdict(&self) -> Stability {
-        if self.dead_share > 0.0 {
-            Stability::Dead
-        } else if self.lost > 0 {
-            Stability::Lost
-        } else if self.grows() {
-            Stability::Growing
-        } else {
-            Stability::Stable
+        match self.lost {
+            _ if self.dead_share > 0.0 => Stability::Dead,
+            1.. => Stability::Lost,
+            0 if self.grows() => Stability::Growing,
+            0 => Stability::Stable,
         }
     }
 

@@ -140,15 +140,21 @@ impl Card {
         self.publish();
     }
 
-    pub(crate) fn may_go(&self) -> bool {
-        self.channels.iter().all(|channel| words::may_go(&channel.dma.producer))
-    }
-
     /// Starts the triggers; `start_ns` is the clock at this moment.
     pub fn start(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
         self.state = CardState::Running;
         self.publish();
+    }
+
+    /// Carries the card to the present time of the monotonic clock. The triggers start once every
+    /// reader is ready.
+    pub(crate) fn carry(&mut self, clock_ns: u64) {
+        let is_ready = |channel: &Channel| words::may_go(&channel.dma.producer);
+        if self.state == CardState::Idle && self.channels.iter().all(is_ready) {
+            self.start(clock_ns);
+        }
+        self.advance(clock_ns.saturating_sub(self.start_ns));
     }
 
     pub fn state(&self) -> CardState {

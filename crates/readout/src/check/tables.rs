@@ -197,10 +197,7 @@ impl Checked {
         }
         out.push('\n');
         let undefined = self.faults.get(fault::UNDEFINED).copied().unwrap_or(0);
-        let flags = self
-            .rows
-            .iter()
-            .fold([0; 4], |sum, row| [0, 1, 2, 3].map(|at| sum[at] + row.flags[at]));
+        let flags = [0, 1, 2, 3].map(|at| self.sum(|row| row.flags[at]));
         let _ = writeln!(
             out,
             " {} blocks of {} bytes, {undefined} undefined types, {} truncated, {} errors, {} CRC errors, {} busy",

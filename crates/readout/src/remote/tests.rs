@@ -45,6 +45,46 @@ fn small() -> (Card, Scenario) {
     (Card::new(&scenario).unwrap().0, scenario)
 }
 
+/// A small card whose process serves it until it is stopped; returns the triggers that it issued.
+struct Served {
+    directory: tempfile::TempDir,
+    scenario: Scenario,
+    stop: std::sync::Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Served {
+    fn new(before: impl FnOnce(&mut CardServer)) -> Served {
+        let directory = tempfile::tempdir().unwrap();
+        let (card, scenario) = small();
+        let mut server = CardServer::bind(card, &directory.path().join("card")).unwrap();
+        before(&mut server);
+        let stop = std::sync::Arc::<AtomicBool>::default();
+        let asked = stop.clone();
+        let thread = std::thread::spawn(move || {
+            server.run(&asked);
+            server.card.source.issued()
+        });
+        Served { directory, scenario, stop, thread }
+    }
+
+    fn connect(&self) -> Port {
+        connect(&self.directory.path().join("card"), &self.scenario, 0).unwrap()
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn started(port: &Port) {
+    port.go();
+    while port.state() != CardState::Running {
+        std::thread::yield_now();
+    }
+}
+
 /// Issue 14: `emulate --at` removed whatever lay there.
 #[test]
 fn only_a_socket_that_nobody_serves_is_removed() {
@@ -73,19 +113,16 @@ fn only_a_socket_that_nobody_serves_is_removed() {
 /// kept.
 #[test]
 fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("card");
-    let (card, scenario) = small();
-    let mut server = CardServer::bind(card, &path).unwrap();
-    let stop = std::sync::Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    let silent: Vec<UnixStream> = (0..2 * MAX_ASKING).map(|_| reach(&path).unwrap()).collect();
-    for _ in 0..4 {
-        server.accept(monotonic_ns());
-        assert_eq!(server.asking.len(), MAX_ASKING);
-    }
-    let thread = std::thread::spawn(move || server.run(&asked));
-    let mut endless = reach(&path).unwrap();
+    let mut clients = Vec::new();
+    let served = Served::new(|server| {
+        let path = server.path.clone();
+        clients.extend((0..2 * MAX_ASKING).map(|_| reach(&path).unwrap()));
+        for _ in 0..4 {
+            server.accept(monotonic_ns());
+            assert_eq!(server.asking.len(), MAX_ASKING);
+        }
+    });
+    let mut endless = reach(&served.directory.path().join("card")).unwrap();
     endless.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let piece = [b'x'; 4096];
     let mut sent = 0;
@@ -93,15 +130,8 @@ fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
         sent += piece.len();
         assert!(sent < 16 << 20, "an endless request is taken");
     }
-    let port = connect(&path, &scenario, 0).unwrap();
-    port.go();
-    while port.state() != CardState::Running {
-        std::thread::yield_now();
-    }
-    drop(port);
-    stop.store(true, Ordering::Relaxed);
-    thread.join().unwrap();
-    drop(silent);
+    started(&served.connect());
+    served.stop();
 }
 
 fn take_all(port: &mut Port) -> usize {
@@ -113,48 +143,28 @@ fn take_all(port: &mut Port) -> usize {
 
 #[test]
 fn a_card_that_is_told_to_stop_finishes_and_its_reader_has_everything() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("card");
-    let (card, scenario) = small();
-    let mut server = CardServer::bind(card, &path).unwrap();
-    let stop = std::sync::Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    let thread = std::thread::spawn(move || {
-        server.run(&asked);
-        server.card.source.issued()
-    });
-    let mut port = connect(&path, &scenario, 0).unwrap();
+    let served = Served::new(|_| {});
+    let mut port = served.connect();
     port.go();
     while port.view().account.issued < 1000 {
         take_all(&mut port);
     }
-    stop.store(true, Ordering::Relaxed);
+    served.stop.store(true, Ordering::Relaxed);
     while port.state() != CardState::Finished || port.consumer().filled() > 0 {
         take_all(&mut port);
     }
     let issued = port.view().account.issued;
     assert!(!port.is_lost());
     drop(port);
-    assert_eq!(thread.join().unwrap(), issued);
+    assert_eq!(served.stop(), issued);
 }
 
 #[test]
 fn a_card_whose_process_is_gone_has_finished() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("card");
-    let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
-    let (card, _) = Card::new(&scenario).unwrap();
-    let mut server = CardServer::bind(card, &path).unwrap();
-    let stop = std::sync::Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    let thread = std::thread::spawn(move || server.run(&asked));
-    let mut port = connect(&path, &scenario, 0).unwrap();
-    port.go();
-    while port.state() != CardState::Running {
-        std::thread::yield_now();
-    }
-    stop.store(true, Ordering::Relaxed);
-    thread.join().unwrap();
+    let served = Served::new(|_| {});
+    let mut port = served.connect();
+    started(&port);
+    served.stop();
     while port.state() != CardState::Finished {
         port.look();
     }

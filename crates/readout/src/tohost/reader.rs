@@ -49,7 +49,7 @@ pub struct ToHost {
     pub(super) sizes: Sizes,
     pub(super) serviced_ns: u64,
     pub(super) events: Vec<OutletEvent>,
-    /// Messages for the user since they were taken.
+    /// Messages for the user that nothing has taken yet.
     pub notes: Vec<String>,
     pub stats: Stats,
 }

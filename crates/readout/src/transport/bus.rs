@@ -40,22 +40,18 @@ impl Drop for Announcement {
     }
 }
 
-fn other(line: String) -> TransportError {
-    TransportError::Other(line)
-}
-
 /// Lists all entries with their files. The error names files that are no entries.
 pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportError> {
     let shown = directory.display();
     let listed = fs::read_dir(directory)
-        .map_err(|error| other(format!("bus directory {shown}: {error}")))?;
+        .map_err(|error| TransportError::Other(format!("bus directory {shown}: {error}")))?;
     let mut entries = Vec::new();
     // Pipes and devices are not entries: reading them may never end.
     let is_file = |file: &fs::DirEntry| file.file_type().is_ok_and(|kind| kind.is_file());
     let files = listed.flatten().filter(is_file).map(|file| file.path());
     for file in files.filter(|path| path.extension().is_some_and(|x| x == "bus")) {
         if entries.len() == MAX_ENTRIES {
-            return Err(other(format!(
+            return Err(TransportError::Other(format!(
                 "bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones"
             )));
         }
@@ -63,10 +59,15 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportEr
             Ok(text) => text,
             // A file that went away meanwhile is no entry.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(other(format!("{}: {error}", file.display()))),
+            Err(error) => {
+                return Err(TransportError::Other(format!("{}: {error}", file.display())));
+            }
         };
         let entry = from_peer(text.as_bytes()).map_err(|why| {
-            other(format!("{}: not an entry of a bus directory: {why}", file.display()))
+            TransportError::Other(format!(
+                "{}: not an entry of a bus directory: {why}",
+                file.display()
+            ))
         })?;
         entries.push((file, entry));
     }
@@ -83,14 +84,15 @@ fn is_alive(entry: &BusEntry) -> bool {
 
 /// Writes a publisher's file. Fails if another living publisher has one of the tags.
 pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, TransportError> {
-    fs::create_dir_all(directory)
-        .map_err(|error| other(format!("bus directory {}: {error}", directory.display())))?;
+    fs::create_dir_all(directory).map_err(|error| {
+        TransportError::Other(format!("bus directory {}: {error}", directory.display()))
+    })?;
     for (path, known) in entries(directory)? {
         let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else {
             continue;
         };
         if is_alive(&known) {
-            return Err(other(format!(
+            return Err(TransportError::Other(format!(
                 "E-link {tag:#x} is published already, by {} ({}); end that publisher or take other devices",
                 known.address,
                 path.display()
@@ -102,8 +104,9 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Tran
     let path = directory.join(format!("{:016x}.bus", entry.stream));
     let text = serde_json::to_string(entry).expect("plain data");
     // The file is replaced at once: others read the folder meanwhile.
-    replace(&path, text.as_bytes())
-        .map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
+    replace(&path, text.as_bytes()).map_err(|error| {
+        TransportError::Other(format!("cannot write {}: {error}", path.display()))
+    })?;
     Ok(Announcement { path })
 }
 
@@ -112,7 +115,7 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
     if let Some(missing) =
         wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
     {
-        return Err(other(format!(
+        return Err(TransportError::Other(format!(
             "nobody publishes E-link {missing:#x} in {}",
             directory.display()
         )));
@@ -130,14 +133,17 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
         }
         if !is_alive(entry) {
             let (file, address) = (path.display(), &entry.address);
-            return Err(other(format!(
+            return Err(TransportError::Other(format!(
                 "{file} is stale: nobody listens at {address} any more; remove it"
             )));
         }
         found.push((entry.address.clone(), tags));
     }
     if found.is_empty() {
-        return Err(other(format!("nobody publishes anything in {}", directory.display())));
+        return Err(TransportError::Other(format!(
+            "nobody publishes anything in {}",
+            directory.display()
+        )));
     }
     Ok(found)
 }

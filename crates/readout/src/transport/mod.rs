@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use crate::scenario::Publish;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum TransportError {
     #[error("{address} refuses: {why}")]
     Refused { address: String, why: String },

@@ -55,20 +55,22 @@ pub(super) fn subscribe(
     quit: &dyn Fn() -> bool,
 ) -> Result<Subscribed, TransportError> {
     let address = settings.address.clone();
-    let other = |line: String| TransportError::Other(line);
     let mut frames = FrameStream::connect(&address, MAX_BODY_BYTES)
-        .map_err(|error| other(format!("cannot connect to {address}: {error}")))?;
+        .map_err(|error| TransportError::Other(format!("cannot connect to {address}: {error}")))?;
     let _ = set_congestion(frames.stream(), &settings.congestion);
     let lost = |error| lost(&address, &error);
     let hello: PublisherHello = match frames.receive(SUBSCRIBE_WITHIN, quit).map_err(lost)? {
-        Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => from_peer(body)
-            .map_err(|why| other(format!("{address}: its greeting is refused: {why}")))?,
+        Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => {
+            from_peer(body).map_err(|why| {
+                TransportError::Other(format!("{address}: its greeting is refused: {why}"))
+            })?
+        }
         Some((frame, _)) => {
-            return Err(other(format!("{address}: begins with {:?}", frame.kind)));
+            return Err(TransportError::Other(format!("{address}: begins with {:?}", frame.kind)));
         }
         None => {
             let why = "says nothing: is it a daqmeter readout publisher?";
-            return Err(other(format!("{address} {why}")));
+            return Err(TransportError::Other(format!("{address} {why}")));
         }
     };
     frames.say(FrameKind::Subscribe, subscription, WRITE_WITHIN).map_err(lost)?;

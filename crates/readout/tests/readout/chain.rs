@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use daqmeter_harness::Fault;
 use daqmeter_readout::Scenario;
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::Receiver;
@@ -11,17 +12,14 @@ use daqmeter_readout::scenario::Publish;
 
 use crate::by_hand::{self, Done, Placement};
 
-fn run(text: &str, triggers: u64) -> Done {
+fn placed(text: &str, placement: &Placement, triggers: u64) -> Result<Done, Fault> {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let stop = AtomicBool::new(false);
-    let done = by_hand::run(
-        &scenario,
-        &Placement::default(),
-        Duration::from_secs(60),
-        Some(triggers),
-        &stop,
-    )
-    .unwrap();
+    let (minute, never) = (Duration::from_secs(60), AtomicBool::new(false));
+    by_hand::run(&scenario, placement, minute, Some(triggers), &never)
+}
+
+fn run(text: &str, triggers: u64) -> Done {
+    let done = placed(text, &Placement::default(), triggers).unwrap();
     assert_eq!(done.issued(), triggers);
     for (tag, ledger) in &done.ledgers {
         assert!(ledger.closes(), "{text}: {tag:#x}: {ledger}");
@@ -56,11 +54,8 @@ fn an_interrupt_wakes_the_reader() {
 #[test]
 fn several_channels_go_to_one_receiver() {
     let text = "[trigger]\nrate = \"40kHz\"\n[card]\ndevices = 2\nchannels = 2\nlinks = 1\nring = \"32MiB\"\n";
-    let scenario = Scenario::parse(text, "test").unwrap();
     let placement = Placement { receivers: 1, ..Placement::default() };
-    let stop = AtomicBool::new(false);
-    let done =
-        by_hand::run(&scenario, &placement, Duration::from_secs(60), Some(2000), &stop).unwrap();
+    let done = placed(text, &placement, 2000).unwrap();
     assert_eq!((done.readers.len(), done.receivers.len(), done.ledgers.len()), (4, 1, 32));
     assert!(done.closes() && done.lost() == 0);
 }
@@ -201,11 +196,7 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let text = format!("[publish]\naddress = \"{address}\"\n");
-    let scenario = Scenario::parse(&text, "test").unwrap();
-    let stop = AtomicBool::new(false);
-    let error =
-        by_hand::run(&scenario, &Placement::default(), Duration::from_millis(1), None, &stop)
-            .unwrap_err();
+    let error = placed(&text, &Placement::default(), 1).unwrap_err();
     assert!(error.to_string().contains("cannot listen on"), "{error}");
     let answers = std::thread::spawn(move || {
         use std::io::Write;
@@ -216,10 +207,8 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     assert!(error.contains("does not begin a frame"), "{error}");
     answers.join().unwrap();
     let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };
-    let scenario = Scenario::parse("[card]\nring = \"2MiB\"\nlinks = 1\n", "test").unwrap();
-    let error = by_hand::run(&scenario, &placement, Duration::from_millis(1), None, &stop)
-        .unwrap_err()
-        .to_string();
+    let text = "[card]\nring = \"2MiB\"\nlinks = 1\n";
+    let error = placed(text, &placement, 1).unwrap_err().to_string();
     assert!(error.contains("CPU 1000"), "{error}");
 }
 
