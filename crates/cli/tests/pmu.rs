@@ -34,7 +34,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     let group = place("group.toml", "name = \"x\"\nabout = \"x\"\nevents = []\n");
     let perf = place("perf.txt", "these are not counts\n");
     let cases = [
-        ("stat", "what is to be counted?"),
+        ("stat", "nothing to count: give --event"),
         ("stat --group nothing", "shipped with daqmeter: memory, pcie"),
         (&format!("stat --group {group}"), "it has no events"),
         ("stat -e arm_cnm/x/", "no PMU `arm_cnm`"),
@@ -290,7 +290,7 @@ fn counters_of_the_system_are_there_on_every_host() {
     let text = said(&["stat", "-e", "vmstat.pgpgin,vmstat.pgpgout", "-I", "2ms", "--count", "2"]);
     assert!(text.contains("vmstat.pgpgin") && text.contains("2 intervals"), "{text}");
     let text = said(&["stat", "-e", "vmstat.pgfault", "--", "true"]);
-    assert!(text.contains("1 intervals") || text.contains("intervals"), "{text}");
+    assert!(text.contains("vmstat.pgfault"), "{text}");
     assert!(said(&["list"]).contains("virtual memory"));
     assert!(said(&["list", "--groups"]).contains("memory ("));
     assert!(said(&["list", "--events", "vmstat.pgpgin"]).contains("vmstat.pgpgin"));

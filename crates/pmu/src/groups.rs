@@ -1,7 +1,7 @@
 //! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
-use daqmeter_harness::{Shipped, TomlText};
+use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use daqmeter_record::{Mesh, Observations};
@@ -123,18 +123,14 @@ pub const SHIPPED_GROUPS: Shipped = Shipped {
     ],
 };
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct MetricGroupError(String);
-
 pub(crate) const INSTEAD: &str =
     "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
 impl MetricGroup {
-    pub fn parse(text: &TomlText) -> Result<MetricGroup, MetricGroupError> {
-        let group: MetricGroup = text.parse().map_err(MetricGroupError)?;
+    pub fn parse(text: &TomlText) -> Result<MetricGroup, Fault> {
+        let group: MetricGroup = text.parse().map_err(Fault::new)?;
         let file = &text.name;
-        let wrong = |problem: String| Err(MetricGroupError(format!("{file}: {problem}")));
+        let wrong = |problem: String| Err(Fault::new(format!("{file}: {problem}")));
         for Metric { name, sum, over, .. } in &group.metric {
             let known = |id: &&String| group.events.iter().any(|event| event.id == **id);
             if let Some(id) = sum.iter().chain(over).find(|id| !known(id)) {
@@ -151,8 +147,8 @@ impl MetricGroup {
     }
 
     /// Finds a shipped group by its name, or reads the file of that name.
-    pub fn find(name: &str) -> Result<MetricGroup, MetricGroupError> {
-        MetricGroup::parse(&SHIPPED_GROUPS.get(name).map_err(MetricGroupError)?)
+    pub fn find(name: &str) -> Result<MetricGroup, Fault> {
+        MetricGroup::parse(&SHIPPED_GROUPS.get(name).map_err(Fault::new)?)
     }
 
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
@@ -164,10 +160,10 @@ impl MetricGroup {
         &self,
         pmus: &[Pmu],
         meshes: &[Mesh],
-    ) -> Result<(Vec<String>, Vec<Metric>), MetricGroupError> {
+    ) -> Result<(Vec<String>, Vec<Metric>), Fault> {
         if !self.is_there(pmus) {
             let MetricGroup { name, pmu, .. } = self;
-            return Err(MetricGroupError(format!(
+            return Err(Fault::new(format!(
                 "group `{name}` needs the PMU {pmu}, which this host does not have; {INSTEAD}"
             )));
         }
@@ -186,7 +182,7 @@ impl MetricGroup {
                 _ => meshes.iter().flat_map(of_mesh).collect(),
             };
             if all.is_empty() {
-                return Err(MetricGroupError(format!(
+                return Err(Fault::new(format!(
                     "group `{}` counts each {each} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu list --mesh)",
                     self.name
                 )));
@@ -211,7 +207,7 @@ impl MetricGroup {
 
     /// Returns metrics that can be computed from the counts of another program, such as perf. An
     /// event of a node is left out if the sum over all nodes is there.
-    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, MetricGroupError> {
+    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, Fault> {
         let is_of_node = |event: &ObservedEvent| event.name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
             let event = self.events.iter().find(|event| event.is(&other.name, &self.pmu))?;
@@ -226,7 +222,7 @@ impl MetricGroup {
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
-            return Err(MetricGroupError(format!(
+            return Err(Fault::new(format!(
                 "none of the rates of group `{}` can be computed: there is no {}",
                 self.name,
                 missing.join(" or ")
@@ -237,12 +233,10 @@ impl MetricGroup {
 
     /// Returns the reason why the host cannot count it, from its first missing event.
     pub fn missing(&self, host: &EventResolver<'_>, meshes: &[Mesh]) -> Option<String> {
-        let expanded = self.expand(host.pmus, meshes).map_err(|error| error.to_string());
-        let resolved =
-            expanded.and_then(|(texts, _)| host.resolve(&texts).map_err(|error| error.to_string()));
-        let set = match resolved {
+        let expanded = self.expand(host.pmus, meshes);
+        let set = match expanded.and_then(|(texts, _)| host.resolve(&texts)) {
             Ok(set) => set,
-            Err(missing) => return Some(missing),
+            Err(missing) => return Some(missing.0),
         };
         let is_of_cpus = |pmu: &Pmu| pmu.name.starts_with("cpu") || pmu.name.starts_with("armv");
         let needs_cpus = set.events().any(|event| event.pmu == "cpu");

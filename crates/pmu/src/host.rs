@@ -1,5 +1,6 @@
 //! Host whose events are counted, real or emulated: its PMUs, its meshes, the rules of its driver.
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
 
@@ -8,7 +9,7 @@ use crate::emulated::{catalogue, emulated};
 use crate::event::{EventResolver, PmuEvent};
 use crate::groups::MetricGroup;
 use crate::mesh::{self, nodes};
-use crate::plan::{CountPlanError, Driver, Rules};
+use crate::plan::{Driver, Rules};
 use crate::sysfs::{Pmu, discover};
 
 #[derive(Debug)]
@@ -73,12 +74,11 @@ impl CountedHost {
         groups: &[String],
         heat: Option<&str>,
         events: &[String],
-    ) -> Result<Selection, String> {
+    ) -> Result<Selection, Fault> {
         let (mut texts, mut metrics, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for name in groups {
-            let group = MetricGroup::find(name).map_err(|error| error.to_string())?;
-            let expanded = group.expand(&self.pmus, &self.meshes);
-            let (events, found) = expanded.map_err(|error| error.to_string())?;
+            let group = MetricGroup::find(name)?;
+            let (events, found) = group.expand(&self.pmus, &self.meshes)?;
             metrics.extend(found.into_iter().map(|metric| metric.shifted(texts.len())));
             texts.extend(events);
             names.push(group.name);
@@ -90,24 +90,23 @@ impl CountedHost {
         texts.extend(events.iter().cloned());
         names.extend(events.iter().cloned());
         if texts.is_empty() {
-            return Err(
-                "what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)"
-                    .to_owned(),
-            );
+            return Err(Fault::new(
+                "nothing to count: give --event, --group or --heat (daqmeter pmu list --groups)",
+            ));
         }
-        let mut set = self.resolver().resolve(&texts).map_err(|error| error.to_string())?;
+        let mut set = self.resolver().resolve(&texts)?;
         let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
         let used = self.meshes.iter().filter(used);
         let warnings: Vec<String> = used.filter_map(|mesh| self.driver.warning(mesh)).collect();
         set.warnings.extend(warnings);
         for group in &set.groups {
-            self.check(group).map_err(|error| error.to_string())?;
+            self.check(group)?;
         }
         Ok(Selection { what: names.join(", "), set, metrics, meshes: self.meshes.clone() })
     }
 
     /// Refuses a group that none of its meshes can count; the driver adds them up.
-    fn check(&self, group: &Vec<PmuEvent>) -> Result<(), CountPlanError> {
+    fn check(&self, group: &Vec<PmuEvent>) -> Result<(), Fault> {
         let is_theirs = |mesh: &&Mesh| group.iter().all(|event| event.is_on(&mesh.name));
         let check = |mesh: &Mesh| Rules::new(mesh, self.driver).check(std::slice::from_ref(group));
         let checked: Vec<_> = self.meshes.iter().filter(is_theirs).map(check).collect();
@@ -115,14 +114,16 @@ impl CountedHost {
         checked.into_iter().find(Result::is_err).filter(|_| !fits).unwrap_or(Ok(()))
     }
 
-    fn by_node(&self, event: &str) -> Result<Vec<String>, String> {
+    fn by_node(&self, event: &str) -> Result<Vec<String>, Fault> {
         let mut texts = Vec::new();
         for mesh in &self.meshes {
             let pmu = self.pmus.iter().find(|pmu| pmu.name == mesh.name);
             let code = pmu.and_then(|pmu| pmu.event(event)?.term("type"));
             let Some(code) = code.and_then(|code| u16::try_from(code).ok()) else {
                 let mesh = &mesh.name;
-                return Err(format!("{mesh} has no event `{event}` (daqmeter pmu list --events)"));
+                return Err(Fault::new(format!(
+                    "{mesh} has no event `{event}` (daqmeter pmu list --events)"
+                )));
             };
             let xps = mesh.crosspoints.iter().map(|xp| (nodes::XP, xp.node_id));
             let others = mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
@@ -131,7 +132,9 @@ impl CountedHost {
             texts.extend(counted.map(text));
         }
         if texts.is_empty() {
-            return Err("a heat map needs the map of a mesh: root and debugfs (mount -t debugfs none /sys/kernel/debug), --map FILE, or --emulated n1sdp".to_owned());
+            return Err(Fault::new(
+                "a heat map needs the map of a mesh: root and debugfs (mount -t debugfs none /sys/kernel/debug), --map FILE, or --emulated n1sdp",
+            ));
         }
         Ok(texts)
     }

@@ -8,14 +8,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
 use serde_json::Value;
-
-/// Output that is not perf's, with the line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PerfError(String);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
@@ -280,13 +276,13 @@ struct Output {
 }
 
 impl Output {
-    fn of(text: &str) -> Result<Output, PerfError> {
+    fn of(text: &str) -> Result<Output, Fault> {
         let mut output = Output::default();
         let mut format: Option<Option<char>> = None;
         for (number, line) in text.lines().map(str::trim).enumerate() {
             let wrong = |problem: String| {
                 let text: String = line.chars().take(60).collect();
-                PerfError(format!("line {}: {problem}: `{text}`", number + 1))
+                Fault::new(format!("line {}: {problem}: `{text}`", number + 1))
             };
             // `0.000984 +- 0.000186 seconds time elapsed  ( +- 18.94% )` with -r.
             if line.contains("seconds time elapsed") {
@@ -324,7 +320,7 @@ impl Output {
 /// Reads a whole output. `length` is that of an interval, 1 s by default, if the output does not
 /// give it: for one stamp that does not begin at 0, and for a run without stamps and without a
 /// time.
-pub fn parse(text: &str, length: Option<Duration>) -> Result<Observations, PerfError> {
+pub fn parse(text: &str, length: Option<Duration>) -> Result<Observations, Fault> {
     let output = Output::of(text)?;
     let length_s = length.map(|length| length.as_secs_f64());
     let mut decimals: HashMap<&str, u32> = HashMap::new();
@@ -361,7 +357,7 @@ pub fn parse(text: &str, length: Option<Duration>) -> Result<Observations, PerfE
             same.push(at);
             if (at + 1).saturating_mul(intervals) > MAX_COUNTS {
                 let what = "count fewer events, or in longer intervals";
-                return Err(PerfError(format!("more than {MAX_COUNTS} counts: {what}")));
+                return Err(Fault::new(format!("more than {MAX_COUNTS} counts: {what}")));
             }
             events.push(blank(row, intervals - 1, decimals[row.event.as_str()]));
         }
@@ -369,7 +365,7 @@ pub fn parse(text: &str, length: Option<Duration>) -> Result<Observations, PerfE
     }
     fill(&mut observed);
     if observed.events.is_empty() {
-        return Err(PerfError("it holds no counts of perf stat (text, -x or -j)".to_owned()));
+        return Err(Fault::new("it holds no counts of perf stat (text, -x or -j)"));
     }
     Ok(observed)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::{Context, Tally};
+use daqmeter_harness::{Context, Fault, Tally};
 use daqmeter_record::units::parse_duration;
 use daqmeter_record::{Counter, EngineInfo, RunRecord, Workload};
 
@@ -16,7 +16,6 @@ use crate::event::EventResolver;
 use crate::groups::{INSTEAD, MetricGroup};
 use crate::source::KernelOpener;
 use crate::system::SystemCounter;
-pub use loads::LoadError;
 use loads::{BlockFile, Moved, fio, loopback, memory, netperf};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -176,7 +175,7 @@ struct Verification<'a> {
 }
 
 impl Verification<'_> {
-    fn checks(&self) -> Result<Vec<CounterCheck>, LoadError> {
+    fn checks(&self) -> Result<Vec<CounterCheck>, Fault> {
         let mut checks = Vec::new();
         for load in &self.request.loads {
             let of_load = match load {
@@ -196,7 +195,7 @@ impl Verification<'_> {
         MetricGroup::find(name).is_ok_and(|group| group.is_there(self.host.pmus))
     }
 
-    fn memory(&self) -> Result<Vec<CounterCheck>, LoadError> {
+    fn memory(&self) -> Result<Vec<CounterCheck>, Fault> {
         let mut meters = Vec::new();
         if self.has_group("memory") {
             meters.push(meter("arm_cmn/hnf_mc_reqs/", 64.0, AROUND));
@@ -221,16 +220,16 @@ impl Verification<'_> {
         self.has_group("pcie").then(|| meter("arm_cmn/rnid_s0_wdata_beats/", 32.0, band))
     }
 
-    fn block(&self, load: VerifyLoad) -> Result<Vec<CounterCheck>, LoadError> {
+    fn block(&self, load: VerifyLoad) -> Result<Vec<CounterCheck>, Fault> {
         let VerifyRequest { file, time, .. } = self.request;
         let read = match file {
             Some(path) => BlockFile::existing(path)?,
             None if load == VerifyLoad::Fio => {
-                return Err(LoadError("fio needs --file, which it reads".to_owned()));
+                return Err(Fault::new("fio needs --file, which it reads"));
             }
             None => match BlockFile::temporary(".".as_ref(), 64 << 20, self.stop) {
                 Ok(file) => file,
-                Err(LoadError(why)) => return Ok(vec![CounterCheck::waived(load, "none", why)]),
+                Err(why) => return Ok(vec![CounterCheck::waived(load, "none", why.0)]),
             },
         };
         let mut meters = Vec::new();
@@ -244,7 +243,7 @@ impl Verification<'_> {
         })
     }
 
-    fn net(&self, load: VerifyLoad) -> Result<Vec<CounterCheck>, LoadError> {
+    fn net(&self, load: VerifyLoad) -> Result<Vec<CounterCheck>, Fault> {
         let VerifyRequest { time, host, .. } = self.request;
         let is_local =
             load == VerifyLoad::Net || ["127.0.0.1", "localhost"].contains(&host.as_str());
@@ -264,8 +263,8 @@ impl Verification<'_> {
         load: VerifyLoad,
         mut meters: Vec<Meter>,
         without: &str,
-        run: impl FnOnce() -> Result<Moved, LoadError>,
-    ) -> Result<Vec<CounterCheck>, LoadError> {
+        run: impl FnOnce() -> Result<Moved, Fault>,
+    ) -> Result<Vec<CounterCheck>, Fault> {
         let VerifyRequest { event, bytes_per_event, settle, .. } = self.request;
         meters.extend(event.iter().map(|event| meter(event, *bytes_per_event, AROUND)));
         if meters.is_empty() {
@@ -273,8 +272,7 @@ impl Verification<'_> {
         }
         let (mut open, mut checks) = (Vec::new(), Vec::new());
         for meter in meters {
-            let set = self.host.resolve(std::slice::from_ref(&meter.event));
-            let set = set.map_err(|error| LoadError(error.to_string()))?;
+            let set = self.host.resolve(std::slice::from_ref(&meter.event))?;
             let selection = Selection { set, ..Selection::default() };
             let mut kernel = KernelOpener { files: self.host.files.clone() };
             match Count::open(&selection, &mut kernel) {
@@ -288,8 +286,8 @@ impl Verification<'_> {
         let is_asked = self.request.file.is_some() || load == VerifyLoad::Netperf;
         let moved = match run() {
             Ok(moved) => moved,
-            Err(LoadError(why)) if !is_asked => {
-                return Ok(vec![CounterCheck::waived(load, "none", why)]);
+            Err(why) if !is_asked => {
+                return Ok(vec![CounterCheck::waived(load, "none", why.0)]);
             }
             Err(wrong) => return Err(wrong),
         };
@@ -324,7 +322,7 @@ pub fn checked(
     host: &EventResolver<'_>,
     context: &Context,
     stop: &AtomicBool,
-) -> Result<(Vec<CounterCheck>, RunRecord), LoadError> {
+) -> Result<(Vec<CounterCheck>, RunRecord), Fault> {
     let info = EngineInfo { name: "pmu".into(), target: "verify".into(), emulated: false };
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));

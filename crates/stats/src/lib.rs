@@ -144,20 +144,6 @@ pub fn supported_quantile(sorted: &[f64], q: f64) -> Option<f64> {
     supports(sorted.len(), q).then(|| quantile(sorted, q))
 }
 
-/// Returns quantiles of unsorted values as [`quantile`] defines them, without a full sort. NaN
-/// without values.
-pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
-    if samples.is_empty() {
-        return [f64::NAN; N];
-    }
-    let mut values = samples.to_vec();
-    let mut ranks: Vec<usize> =
-        qs.into_iter().flat_map(|q| quantile_ranks(samples.len(), q)).collect();
-    ranks.sort_unstable();
-    select_all(&mut values, 0, &ranks);
-    qs.map(|q| quantile(&values, q))
-}
-
 /// Moves the values of these ascending ranks to their sorted places; `first` is the rank of
 /// `values[0]`.
 fn select_all(values: &mut [f64], first: usize, ranks: &[usize]) {
@@ -406,7 +392,7 @@ mod tests {
         let row = [1.0, 2.0, 3.0, 4.0];
         assert_eq!(quantile(&row, 0.5), 2.5);
         assert_eq!(quantile(&row, 0.0), 1.0);
-        assert!(quantile(&[], 0.5).is_nan() && quantiles(&[], [0.5])[0].is_nan());
+        assert!(quantile(&[], 0.5).is_nan());
     }
 
     #[test]
@@ -508,7 +494,6 @@ mod tests {
             prop_assert_eq!((found.median, found.mad), (quantile(&sorted, 0.5), mad(&sorted)));
             prop_assert_eq!((found.p99, found.min), (supported_quantile(&sorted, 0.99), sorted[0]));
             prop_assert_eq!((found.max, found.drift), (sorted[sorted.len() - 1], drift(&samples)));
-            prop_assert_eq!(quantiles(&samples, [0.99, 0.2]), [quantile(&sorted, 0.99), quantile(&sorted, 0.2)]);
         }
     }
 

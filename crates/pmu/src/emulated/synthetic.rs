@@ -1,6 +1,7 @@
 //! Synthetic counts of a mesh, for planning and tests; only this program sees them.
 //! Events get the shares of the planner, and their rates vary.
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::Reading;
@@ -9,7 +10,7 @@ use crate::event::{OnMesh, PmuEvent};
 use crate::format::FormatField;
 use crate::mesh::nodes::{self, DTC, XP};
 use crate::mesh::topology;
-use crate::plan::{CountPlanError, Driver, plan};
+use crate::plan::{Driver, plan};
 use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
 
@@ -88,7 +89,7 @@ struct Group {
 }
 
 impl Synthetic {
-    pub fn new(mesh: &Mesh, groups: &[Vec<PmuEvent>]) -> Result<Synthetic, CountPlanError> {
+    pub fn new(mesh: &Mesh, groups: &[Vec<PmuEvent>]) -> Result<Synthetic, Fault> {
         let shares = plan(mesh, Driver::Mainline, groups)?.shares;
         Ok(Synthetic { mesh: mesh.clone(), shares, opened: 0, since_ns: clock::monotonic_ns() })
     }

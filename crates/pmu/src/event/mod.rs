@@ -3,6 +3,7 @@
 
 mod terms;
 
+use daqmeter_harness::Fault;
 use daqmeter_sys::counters::Attributes;
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
@@ -114,17 +115,12 @@ impl PmuEvent {
     }
 }
 
-/// An event that cannot be counted, with the text to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct EventError(String);
-
 /// Appends the problem to the text, mostly after a colon.
-fn wrong(text: &str, problem: &str) -> EventError {
-    EventError(format!("`{text}`{problem}"))
+fn wrong(text: &str, problem: &str) -> Fault {
+    Fault::new(format!("`{text}`{problem}"))
 }
 
-fn unknown(text: &str) -> EventError {
+fn unknown(text: &str) -> Fault {
     wrong(
         text,
         " is not an event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list)",
@@ -132,7 +128,7 @@ fn unknown(text: &str) -> EventError {
 }
 
 /// Splits `{a/x,y/,b},c` into groups of texts: commas within slashes belong to the event.
-fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
+fn split_groups(text: &str) -> Result<Vec<Vec<String>>, Fault> {
     let wrong = |problem: &str| wrong(text, &format!(": {problem}"));
     let (mut groups, mut group, mut event) = (Vec::new(), None::<Vec<String>>, String::new());
     let mut in_slashes = false;
@@ -176,7 +172,7 @@ pub struct EventResolver<'a> {
 
 impl EventResolver<'_> {
     /// Resolves texts in the form of perf's `-e`.
-    pub fn resolve(&self, texts: &[String]) -> Result<EventSet, EventError> {
+    pub fn resolve(&self, texts: &[String]) -> Result<EventSet, Fault> {
         let mut set = EventSet::default();
         for group in texts.iter().map(|text| split_groups(text)).collect::<Result<Vec<_>, _>>()? {
             for group in group {
@@ -193,7 +189,7 @@ impl EventResolver<'_> {
         Ok(set)
     }
 
-    fn event(&self, text: &str, warnings: &mut Vec<String>) -> Result<PmuEvent, EventError> {
+    fn event(&self, text: &str, warnings: &mut Vec<String>) -> Result<PmuEvent, Fault> {
         if let Some((pmu, rest)) = text.split_once('/') {
             return self.pmu_event(text, pmu, rest, warnings);
         }
@@ -236,7 +232,7 @@ impl EventResolver<'_> {
         wanted: &str,
         rest: &str,
         warnings: &mut Vec<String>,
-    ) -> Result<PmuEvent, EventError> {
+    ) -> Result<PmuEvent, Fault> {
         let Some((terms, "")) = rest.split_once('/') else {
             return Err(wrong(text, ": an event ends with its second slash, PMU/EVENT/"));
         };
@@ -258,7 +254,7 @@ impl EventResolver<'_> {
         Ok(event)
     }
 
-    fn instances(&self, text: &str, wanted: &str) -> Result<Vec<&Pmu>, EventError> {
+    fn instances(&self, text: &str, wanted: &str) -> Result<Vec<&Pmu>, Fault> {
         if let Some(pmu) = self.pmus.iter().find(|pmu| pmu.name == wanted) {
             return Ok(vec![pmu]);
         }

@@ -1,6 +1,8 @@
 //! The terms of a PMU's event, `hnf_mc_reqs,nodeid=0x24`, as words of its configuration.
 
-use super::{EventError, OnMesh, wrong};
+use daqmeter_harness::Fault;
+
+use super::{OnMesh, wrong};
 use crate::sysfs::{Alias, Pmu, parse_number};
 
 pub(super) struct Terms<'a> {
@@ -12,7 +14,7 @@ pub(super) struct Terms<'a> {
 
 impl<'a> Terms<'a> {
     /// Returns the words for terms; a bare name is an event of the PMU or a field of one bit.
-    pub(super) fn of(text: &'a str, pmu: &'a Pmu, terms: &str) -> Result<Terms<'a>, EventError> {
+    pub(super) fn of(text: &'a str, pmu: &'a Pmu, terms: &str) -> Result<Terms<'a>, Fault> {
         let mut all = Terms { text, pmu, words: [0; 3], alias: None };
         let split = || terms.split(',').map(str::trim).filter(|term| !term.is_empty());
         for alias in split().filter_map(|term| pmu.event(term)) {
@@ -23,7 +25,7 @@ impl<'a> Terms<'a> {
         Ok(all)
     }
 
-    fn apply_alias(&mut self, alias: &Alias, given: &str) -> Result<(), EventError> {
+    fn apply_alias(&mut self, alias: &Alias, given: &str) -> Result<(), Fault> {
         let is_given = |field: &str| {
             let mut terms = given.split(',').filter_map(|term| term.trim().split_once('='));
             terms.any(|(name, _)| name == field)
@@ -38,7 +40,7 @@ impl<'a> Terms<'a> {
         Ok(())
     }
 
-    fn apply(&mut self, term: &str) -> Result<(), EventError> {
+    fn apply(&mut self, term: &str) -> Result<(), Fault> {
         if let Some((field, value)) = term.split_once('=') {
             return self.set(field, value);
         }
@@ -49,7 +51,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    fn set(&mut self, field: &str, value: &str) -> Result<(), EventError> {
+    fn set(&mut self, field: &str, value: &str) -> Result<(), Fault> {
         let value = parse_number(value).ok_or_else(|| self.no_value(field))?;
         let mut words = ["config", "config1", "config2"].iter();
         if let Some(word) = words.position(|name| *name == field) {
@@ -61,11 +63,11 @@ impl<'a> Terms<'a> {
         placed.map_err(|error| wrong(self.text, &format!(": {error}")))
     }
 
-    fn no_value(&self, term: &str) -> EventError {
+    fn no_value(&self, term: &str) -> Fault {
         wrong(self.text, &format!(": {term} needs a value, {term}=NUMBER"))
     }
 
-    fn no_term(&self, term: &str) -> EventError {
+    fn no_term(&self, term: &str) -> Fault {
         let start: String = term.chars().take(5).collect();
         let names = self.pmu.events.iter().map(|alias| alias.name.as_str());
         let near: Vec<&str> = names.filter(|name| name.contains(&start)).take(6).collect();

@@ -1,3 +1,5 @@
+use daqmeter_harness::Fault;
+
 use super::*;
 use crate::emulated::catalogue;
 use crate::mesh::topology::shipped;
@@ -8,7 +10,7 @@ fn cmn(name: &str) -> Pmu {
     pmu
 }
 
-fn resolve(text: &str) -> Result<EventSet, EventError> {
+fn resolve(text: &str) -> Result<EventSet, Fault> {
     let pmus = [cmn("arm_cmn_0"), cmn("arm_cmn_1")];
     EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") }.resolve(&[text.to_owned()])
 }

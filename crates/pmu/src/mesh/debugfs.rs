@@ -5,11 +5,12 @@
 //! domains. Each port has a line of device types and two of logical numbers. Cells have eight
 //! characters between bars, and the highest row is first.
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 
+use super::nodes;
 use super::topology::{MAX_PORTS, Place, check_size, fill_domain, node_id, port_and_device_bits};
-use super::{MeshError, nodes};
 
 struct RowLines<'a> {
     y: u32,
@@ -19,9 +20,9 @@ struct RowLines<'a> {
     numbers: Vec<[Vec<&'a str>; 2]>,
 }
 
-pub(super) fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
+pub(super) fn parse(text: &str, name: &str) -> Result<Mesh, Fault> {
     let wrong = |line: usize, problem: &str| {
-        MeshError(format!("map of {name}: line {}: {problem}", line + 1))
+        Fault::new(format!("map of {name}: line {}: {problem}", line + 1))
     };
     let mut rows: Vec<RowLines<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {

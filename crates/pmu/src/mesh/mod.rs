@@ -4,15 +4,11 @@ mod debugfs;
 pub mod nodes;
 pub mod topology;
 
-use daqmeter_harness::TomlText;
+use daqmeter_harness::{Fault, TomlText};
 use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
 
 use crate::sysfs::Pmu;
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct MeshError(String);
 
 /// Returns the meshes that the kernel's driver shows in debugfs, one for each PMU. It is empty
 /// without root, debugfs or arm-cmn.
@@ -34,7 +30,7 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
 
 /// Reads a mesh from a file: what `pmu list --mesh --json` wrote, a copy of the driver's map, or a
 /// description (TOML).
-pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
+pub fn from_text(text: &str, file: &str) -> Result<Mesh, Fault> {
     match text.trim_start().chars().next() {
         Some('{') => topology::from_json(text, file),
         Some('X') => debugfs::parse(text, file),

@@ -2,12 +2,12 @@
 //! The shipped descriptions are below `meshes/`; the emulated configuration space is made from
 //! them.
 
-use daqmeter_harness::{Shipped, TomlText};
+use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 use serde::Deserialize;
 
-use super::{MeshError, nodes};
+use super::nodes;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,14 +124,14 @@ impl Place {
     }
 }
 
-pub fn parse(text: &TomlText) -> Result<Mesh, MeshError> {
-    let description = text.parse().map_err(MeshError)?;
-    build(description).map_err(|problem| MeshError(format!("{}: {problem}", text.name)))
+pub fn parse(text: &TomlText) -> Result<Mesh, Fault> {
+    let description = text.parse().map_err(Fault::new)?;
+    build(description).map_err(|problem| Fault::new(format!("{}: {problem}", text.name)))
 }
 
 /// Reads a mesh as in records.
-pub(super) fn from_json(text: &str, file: &str) -> Result<Mesh, MeshError> {
-    let wrong = |problem: String| MeshError(format!("{file}: {problem}"));
+pub(super) fn from_json(text: &str, file: &str) -> Result<Mesh, Fault> {
+    let wrong = |problem: String| Fault::new(format!("{file}: {problem}"));
     let mesh: Mesh = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     check_size(mesh.width, mesh.height).map_err(wrong)?;
     let places = (0..mesh.height).flat_map(|y| (0..mesh.width).map(move |x| (x, y)));

@@ -7,12 +7,13 @@ mod driver;
 mod rules;
 mod schedule;
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
 
 use crate::event::PmuEvent;
 
 pub use driver::Driver;
-pub use rules::{CountPlanError, CounterLimit, Rules};
+pub use rules::{CounterLimit, Rules};
 use schedule::Schedule;
 
 #[derive(Clone, Debug)]
@@ -22,11 +23,7 @@ pub struct CountPlan {
     pub better: Option<(Vec<usize>, Vec<f64>)>,
 }
 
-pub fn plan(
-    mesh: &Mesh,
-    driver: Driver,
-    groups: &[Vec<PmuEvent>],
-) -> Result<CountPlan, CountPlanError> {
+pub fn plan(mesh: &Mesh, driver: Driver, groups: &[Vec<PmuEvent>]) -> Result<CountPlan, Fault> {
     let rules = Rules::new(mesh, driver);
     let demands = rules.demands(groups)?;
     let given: Vec<usize> = (0..groups.len()).collect();

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
 
 use super::driver::{Driver, Filter, filter_of};
@@ -68,10 +69,6 @@ impl std::fmt::Display for CounterLimit {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CountPlanError(String);
-
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     controllers: Vec<usize>,
@@ -125,7 +122,7 @@ impl<'a> Rules<'a> {
         (first + usize::from(port) / 2).min(last.max(first))
     }
 
-    pub(super) fn demand(&self, event: &PmuEvent) -> Result<Demand, CountPlanError> {
+    pub(super) fn demand(&self, event: &PmuEvent) -> Result<Demand, Fault> {
         let on = event.on_mesh.as_ref().ok_or_else(|| {
             wrong(event, " is not an event of a mesh: what it shares with others is not known")
         })?;
@@ -195,7 +192,7 @@ impl<'a> Rules<'a> {
             .collect()
     }
 
-    fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, CountPlanError> {
+    fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, Fault> {
         let all = self.of_type(on.type_code);
         if all.is_empty() {
             let (mesh, kind) = (&self.mesh.name, self.kind(on.type_code));
@@ -403,15 +400,12 @@ impl<'a> Rules<'a> {
         }
     }
 
-    pub(super) fn demands(
-        &self,
-        groups: &[Vec<PmuEvent>],
-    ) -> Result<Vec<Vec<Demand>>, CountPlanError> {
+    pub(super) fn demands(&self, groups: &[Vec<PmuEvent>]) -> Result<Vec<Vec<Demand>>, Fault> {
         groups.iter().map(|group| self.demands_of(group)).collect()
     }
 
-    fn demands_of(&self, group: &[PmuEvent]) -> Result<Vec<Demand>, CountPlanError> {
-        let demands: Result<Vec<Demand>, CountPlanError> =
+    fn demands_of(&self, group: &[PmuEvent]) -> Result<Vec<Demand>, Fault> {
+        let demands: Result<Vec<Demand>, Fault> =
             group.iter().map(|event| self.demand(event)).collect();
         let demands = demands?;
         let fits = self
@@ -419,20 +413,20 @@ impl<'a> Rules<'a> {
             .and_then(|()| self.check_group(&demands));
         let refused = |(member, limit): (usize, CounterLimit)| {
             let (members, event) = (group.len(), &group[member].name);
-            CountPlanError(format!(
+            Fault::new(format!(
                 "group of {members}: `{event}` does not fit beside those before it: {limit}"
             ))
         };
         fits.map(|()| demands).map_err(refused)
     }
 
-    pub fn check(&self, groups: &[Vec<PmuEvent>]) -> Result<(), CountPlanError> {
+    pub fn check(&self, groups: &[Vec<PmuEvent>]) -> Result<(), Fault> {
         self.demands(groups).map(drop)
     }
 }
 
-fn wrong(event: &PmuEvent, problem: &str) -> CountPlanError {
-    CountPlanError(format!("`{}`{problem}", event.name))
+fn wrong(event: &PmuEvent, problem: &str) -> Fault {
+    Fault::new(format!("`{}`{problem}", event.name))
 }
 
 #[derive(Default)]

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use daqmeter_harness::Fault;
 use daqmeter_kernels::stream::{StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_sys::host::{DIRECT, Files};
@@ -20,19 +21,15 @@ pub(super) struct Moved {
     pub(super) how: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct LoadError(pub String);
-
-fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadError {
-    move |error| LoadError(format!("{what}: {error}"))
+fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
+    move |error| Fault::new(format!("{what}: {error}"))
 }
 
 fn repeated(
     time: Duration,
     stop: &AtomicBool,
-    mut step: impl FnMut() -> Result<u64, LoadError>,
-) -> Result<u64, LoadError> {
+    mut step: impl FnMut() -> Result<u64, Fault>,
+) -> Result<u64, Fault> {
     let (began, mut bytes) = (Instant::now(), step()?);
     while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
         bytes += step()?;
@@ -45,11 +42,10 @@ pub(super) fn memory(
     time: Duration,
     last_level_bytes: u64,
     stop: &AtomicBool,
-) -> Result<Moved, LoadError> {
+) -> Result<Moved, Fault> {
     let bytes =
         usize::try_from((last_level_bytes * 8).clamp(64 << 20, 2 << 30)).unwrap_or(64 << 20);
-    let buffer =
-        Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
+    let buffer = Buffer::new(bytes, Pages::Transparent)?;
     let source = buffer.slice::<u8>(bytes);
     let (isa, none) = (Isa::best(), &mut []);
     let read = || Ok(stream(isa, Store::Cached, StreamRatio::READ, source, none) as u64);
@@ -69,7 +65,7 @@ pub(super) struct BlockFile {
 const BLOCK: usize = 1 << 20;
 
 impl BlockFile {
-    pub(super) fn existing(path: &Path) -> Result<BlockFile, LoadError> {
+    pub(super) fn existing(path: &Path) -> Result<BlockFile, Fault> {
         let shown = path.display();
         let about = path.metadata().map_err(wrong(&shown))?;
         let is_device = about.file_type().is_block_device();
@@ -77,7 +73,7 @@ impl BlockFile {
         let disk = disk_of(&Files::default(), number);
         let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
         if bytes < BLOCK as u64 {
-            return Err(LoadError(format!(
+            return Err(Fault::new(format!(
                 "{shown}: {bytes} bytes are too few; 1 MiB at least is read"
             )));
         }
@@ -90,7 +86,7 @@ impl BlockFile {
         directory: &Path,
         bytes: u64,
         stop: &AtomicBool,
-    ) -> Result<BlockFile, LoadError> {
+    ) -> Result<BlockFile, Fault> {
         let path = directory.join(format!("daqmeter-verify-{}.tmp", std::process::id()));
         let shown = path.display().to_string();
         let mut file = File::create_new(&path).map_err(wrong(&shown))?;
@@ -113,14 +109,13 @@ impl BlockFile {
     }
 
     /// Reads the file past the page cache again and again, until the time is over or it must stop.
-    pub(super) fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
+    pub(super) fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, Fault> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
         let file = opened.map_err(wrong(format!(
             "{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)"
         )))?;
-        let mut buffer =
-            Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
+        let mut buffer = Buffer::new(BLOCK, Pages::Base)?;
         let block = buffer.slice_mut::<u8>(BLOCK);
         let blocks = self.bytes / BLOCK as u64;
         let mut number = 0;
@@ -160,7 +155,7 @@ fn device_bytes(files: &Files, number: u64) -> u64 {
 }
 
 /// Sends bytes over TCP on the loopback interface until the time is over or it must stop.
-pub(super) fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
+pub(super) fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, Fault> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(wrong("listen on loopback"))?;
     let address = listener.local_addr().map_err(wrong("listen on loopback"))?;
     let receive = move || -> std::io::Result<u64> {
@@ -183,12 +178,12 @@ pub(super) fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadE
     };
     repeated(time, stop, send)?;
     drop(sender);
-    let bytes = receiver.join().map_err(|_| LoadError("the receiver panicked".to_owned()))?;
+    let bytes = receiver.join().map_err(|_| Fault::new("the receiver panicked"))?;
     let bytes = bytes.map_err(wrong("receive over loopback"))?;
     Ok(Moved { bytes, how: "own TCP stream over loopback".to_owned() })
 }
 
-pub(super) fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
+pub(super) fn fio(file: &Path, time: Duration) -> Result<Moved, Fault> {
     let seconds = time.as_secs().max(1);
     let options = "--ioengine=libaio --randrepeat=1 --direct=1 --gtod_reduce=1 --time_based \
         --readwrite=read --bs=64k --iodepth=64k --name=r0";
@@ -201,7 +196,7 @@ pub(super) fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
     ]);
     let text = output("fio", &arguments)?;
     let bytes = fio_bytes(&text)
-        .ok_or_else(|| LoadError("fio: its output has no jobs[0].read.io_bytes".to_owned()))?;
+        .ok_or_else(|| Fault::new("fio: its output has no jobs[0].read.io_bytes"))?;
     Ok(Moved { bytes, how: format!("fio {}", arguments.join(" ")) })
 }
 
@@ -211,12 +206,12 @@ fn fio_bytes(text: &str) -> Option<u64> {
 }
 
 /// Runs the document's netperf from a host, for the given time instead of without end.
-pub(super) fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
+pub(super) fn netperf(host: &str, time: Duration) -> Result<Moved, Fault> {
     let seconds = time.as_secs().max(1);
     let arguments = format!("-H {host} -t TCP_MAERTS -P 0 -l {seconds}");
     let words: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
     let bytes = netperf_bytes(&output("netperf", &words)?);
-    let bytes = bytes.ok_or_else(|| LoadError("netperf: it printed no throughput".to_owned()))?;
+    let bytes = bytes.ok_or_else(|| Fault::new("netperf: it printed no throughput"))?;
     Ok(Moved { bytes, how: format!("netperf {arguments}") })
 }
 
@@ -235,14 +230,14 @@ fn netperf_bytes(text: &str) -> Option<u64> {
     (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
 }
 
-fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
+fn output(program: &str, arguments: &[String]) -> Result<String, Fault> {
     let done = Command::new(program).args(arguments).output();
     let done = done.map_err(|error| {
-        LoadError(format!("{program}: {error}; install it, or choose another load"))
+        Fault::new(format!("{program}: {error}; install it, or choose another load"))
     })?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        return Err(LoadError(format!(
+        return Err(Fault::new(format!(
             "{program}: {}",
             said.lines().last().unwrap_or("it failed")
         )));
