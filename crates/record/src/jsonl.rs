@@ -47,35 +47,12 @@ pub fn to_line(record: &RunRecord) -> Vec<u8> {
     line
 }
 
+/// Line that is no record, by its number from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LineError {
-    #[error("line {line}: not a record of daqmeter: {why}")]
-    Malformed {
-        /// Line number, from 1.
-        line: usize,
-        why: String,
-    },
-    /// The last line has no end: the run ended during its writing.
-    #[error(
-        "line {line}: cut off in the middle (the run was interrupted while writing); the records before it are kept"
-    )]
-    Truncated {
-        /// Line number, from 1.
-        line: usize,
-    },
-    #[error(
-        "line {line}: schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
-    )]
-    Newer {
-        /// Line number, from 1.
-        line: usize,
-        found: u64,
-    },
-    #[error("line {line}: longer than {MAX_LINE_BYTES} bytes")]
-    TooLong {
-        /// Line number, from 1.
-        line: usize,
-    },
+#[error("line {line}: {why}")]
+pub struct LineError {
+    line: usize,
+    why: String,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +98,8 @@ fn read_with(mut source: impl BufRead, change: fn(&mut Value)) -> io::Result<Con
                 source.skip_until(b'\n')?;
             }
             bytes = Vec::new();
-            contents.errors.push(LineError::TooLong { line });
+            let why = format!("longer than {MAX_LINE_BYTES} bytes");
+            contents.errors.push(LineError { line, why });
             continue;
         }
         let text = without_mark(&bytes, line);
@@ -130,9 +108,6 @@ fn read_with(mut source: impl BufRead, change: fn(&mut Value)) -> io::Result<Con
         }
         match parse(text, line, change) {
             Ok(record) => contents.records.push(record),
-            Err(LineError::Malformed { .. }) if !is_ended => {
-                contents.errors.push(LineError::Truncated { line });
-            }
             Err(error) => contents.errors.push(error),
         }
     }
@@ -150,16 +125,30 @@ fn without_mark(bytes: &[u8], line: usize) -> &[u8] {
 const FREE: [&str; 4] = ["workload", "seed", "host_cpu", "process_cpu"];
 
 fn parse(bytes: &[u8], line: usize, change: fn(&mut Value)) -> Result<RunRecord, LineError> {
-    let malformed = |why: String| LineError::Malformed { line, why };
-    let read = serde_json::from_slice(bytes);
-    let mut value: Value = read.map_err(|error| malformed(error.to_string()))?;
-    let newer = value["schema"].as_u64().filter(|version| *version > u64::from(SCHEMA_VERSION));
-    if let Some(found) = newer {
-        return Err(LineError::Newer { line, found });
+    let read = |bytes| -> Result<RunRecord, String> {
+        let mut value: Value = serde_json::from_slice(bytes).map_err(said)?;
+        let newer = value["schema"].as_u64().filter(|found| *found > u64::from(SCHEMA_VERSION));
+        if let Some(found) = newer {
+            return Err(format!(
+                "schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
+            ));
+        }
+        border::refuse_large(&value, &FREE).map_err(malformed)?;
+        change(&mut value);
+        RunRecord::deserialize(value).map_err(said)
+    };
+    read(bytes).map_err(|why| LineError { line, why })
+}
+
+fn said(error: serde_json::Error) -> String {
+    match error.is_eof() {
+        true => "cut off in the middle (the run was interrupted while writing); the records before it are kept".to_owned(),
+        false => malformed(error),
     }
-    border::refuse_large(&value, &FREE).map_err(malformed)?;
-    change(&mut value);
-    RunRecord::deserialize(value).map_err(|error| malformed(error.to_string()))
+}
+
+fn malformed(why: impl std::fmt::Display) -> String {
+    format!("not a record of daqmeter: {why}")
 }
 
 fn make_printable(value: &mut Value) {
@@ -299,7 +288,9 @@ mod tests {
         bytes.extend_from_slice(&second[..second.len() / 2]);
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert_eq!(contents.errors, [LineError::Truncated { line: 2 }]);
+        assert_eq!(contents.errors.len(), 1);
+        let said = contents.errors[0].to_string();
+        assert!(said.starts_with("line 2: cut off in the middle"), "{said}");
     }
 
     #[test]
@@ -314,7 +305,9 @@ mod tests {
         append_to(&path).unwrap().write_all(&to_line(&record(vec![2]))).unwrap();
         let contents = read(&std::fs::read(&path).unwrap()[..]).unwrap();
         assert_eq!(contents.records.len(), 2);
-        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
+        assert_eq!(contents.errors.len(), 1);
+        let said = contents.errors[0].to_string();
+        assert!(said.starts_with("line 1: cut off in the middle"), "{said}");
     }
 
     #[test]
@@ -323,13 +316,15 @@ mod tests {
         bytes.extend(to_line(&record(vec![])));
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 2, .. }]));
+        assert_eq!(contents.errors.len(), 1);
+        let said = contents.errors[0].to_string();
+        assert!(said.starts_with("line 2: not a record of daqmeter: missing field"), "{said}");
     }
 
     #[test]
     fn a_newer_schema_is_said_to_be_newer() {
-        let error = parse_line(b"{\"schema\": 99, \"whatever\": []}", 7).unwrap_err();
-        assert_eq!(error, LineError::Newer { line: 7, found: 99 });
+        let error = parse_line(b"{\"schema\": 99, \"whatever\": []}", 7).unwrap_err().to_string();
+        assert!(error.starts_with("line 7: schema version 99, this daqmeter reads up to 1"), "{error}");
     }
 
     #[test]
@@ -338,7 +333,8 @@ mod tests {
         bytes.push(b'\n');
         bytes.extend(to_line(&record(vec![5])));
         let contents = read(io::BufReader::new(&bytes[..])).unwrap();
-        assert_eq!(contents.errors, [LineError::TooLong { line: 1 }]);
+        let why = format!("longer than {MAX_LINE_BYTES} bytes");
+        assert_eq!(contents.errors, [LineError { line: 1, why }]);
         assert_eq!(contents.records.len(), 1);
     }
 
