@@ -18,8 +18,8 @@ pub use crate::shape::{PathShape, ShapeRow};
 pub struct ClosedForm {
     /// From block to block at the largest rate.
     pub period_ns: f64,
-    /// Resource that allows no more, and the share of its time in which it works then.
-    pub limit: (String, f64),
+    /// Resource that allows no more.
+    pub limit: String,
     /// Latency from due to done at the path's rate, or at full speed without one.
     pub latency_ns: f64,
     pub cpu_ns: Vec<f64>,
@@ -37,14 +37,13 @@ impl ClosedForm {
             Ok(cost + row.added_ns + hand_over_ns + byte_ns * row.bytes as f64)
         });
         let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, ProfileProblem>>()?;
-        // Name, time with and without waits.
-        let mut all: Vec<(String, f64, f64)> = Vec::new();
+        let mut all: Vec<(String, f64)> = Vec::new();
         let mut pinned: BTreeMap<u32, f64> = BTreeMap::new();
         for (row, cpu_ns) in shape.rows.iter().zip(&cpu_ns) {
             let threads = row.threads.max(1) as f64;
             let works_ns = (cpu_ns + row.asleep_ns) / threads;
             let wait_ns = wait_ns / shape.buffers.max(1) as f64;
-            all.push((row.name.clone(), works_ns + wait_ns, works_ns));
+            all.push((row.name.clone(), works_ns + wait_ns));
             for at in 0..if row.cpus.is_empty() { 0 } else { row.threads } {
                 *pinned.entry(row.cpus[at % row.cpus.len()]).or_default() += cpu_ns / threads;
             }
@@ -52,17 +51,17 @@ impl ClosedForm {
         let sum_ns = cpu_ns.iter().sum::<f64>() / cpus.len() as f64;
         let pinned = pinned.into_iter().map(|(cpu, ns)| (format!("CPU {cpu}"), ns));
         let sums = pinned.chain([("all CPUs together".to_owned(), sum_ns)]);
-        all.extend(sums.map(|(name, ns)| (name, ns * sharing, ns)));
+        all.extend(sums.map(|(name, ns)| (name, ns * sharing)));
         let slowest = (0..all.len()).max_by(|a, b| all[*a].1.total_cmp(&all[*b].1));
         let at = slowest.unwrap_or(0);
-        let (name, period_ns, works_ns) = all[at].clone();
+        let (limit, period_ns) = all[at].clone();
         let once_ns: f64 = shape.rows.iter().zip(&cpu_ns).map(|(row, ns)| ns + row.asleep_ns).sum();
         let rings = shape.rows.len().saturating_sub(1);
         let is_late = shape.total_hz().is_none_or(|hz| hz * period_ns > 1e9);
         // Rings before the slowest part are full, and those behind it empty.
         let full = if is_late { at.min(rings) as f64 * shape.buffers as f64 } else { 0.0 };
         Ok(ClosedForm {
-            limit: (name, works_ns / period_ns.max(f64::MIN_POSITIVE)),
+            limit,
             latency_ns: once_ns + rings as f64 * wait_ns + full * period_ns,
             period_ns,
             cpu_ns,
@@ -103,7 +102,6 @@ pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, P
     Ok(Prediction {
         line: shape.line.clone(),
         block_bytes: shape.block_bytes,
-        profile_time_utc: profile.time_utc.clone(),
         offered_hz,
         lost: Predicted {
             value: lost(largest_hz.value),
@@ -115,8 +113,7 @@ pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, P
         parts: parts.collect(),
         notes: notes(shape, profile, largest_hz),
         largest_hz,
-        limit_used: form.limit.1,
-        limit: form.limit.0,
+        limit: form.limit,
     })
 }
 
@@ -235,7 +232,7 @@ mod tests {
     fn the_slower_of_the_slowest_stage_and_the_sum_over_the_cpus_limits() {
         let limit = |shape: &PathShape, profile: &HostProfile| {
             let form = ClosedForm::of(shape, profile).unwrap();
-            (form.limit.0, form.period_ns)
+            (form.limit, form.period_ns)
         };
         let mut profile = profile();
         // Three threads of 65,536 ns on two CPUs.
@@ -264,7 +261,7 @@ mod tests {
         for (found, wanted) in [value, low, high].into_iter().zip(wanted) {
             assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");
         }
-        assert!(found.notes.is_empty() && found.limit_used == 1.0, "{found:?}");
+        assert!(found.notes.is_empty(), "{found:?}");
         let mut fast = shape();
         fast.rate_hz = Some(2.0 * value);
         fast.rows[0].threads = 1;
@@ -311,10 +308,8 @@ mod tests {
     /// 90 %.
     #[test]
     fn intervals_hold_nine_tenths_of_what_is_drawn_as_the_held_back_paths_were() {
-        use rand_xoshiro::Xoshiro256PlusPlus;
-        use rand_xoshiro::rand_core::{Rng, SeedableRng};
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
-        let mut error = || (random.next_u64() as f64 / u64::MAX as f64).powi(3);
+        let mut random = daqmeter_stats::Random::new(5);
+        let mut error = || random.uniform().powi(3);
         let (mut held, tries) = (0, 2000);
         for _ in 0..tries {
             let spread = Spread::of((0..59).map(|_| error()).collect());

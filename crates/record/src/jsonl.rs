@@ -324,7 +324,10 @@ mod tests {
     #[test]
     fn a_newer_schema_is_said_to_be_newer() {
         let error = parse_line(b"{\"schema\": 99, \"whatever\": []}", 7).unwrap_err().to_string();
-        assert!(error.starts_with("line 7: schema version 99, this daqmeter reads up to 1"), "{error}");
+        assert!(
+            error.starts_with("line 7: schema version 99, this daqmeter reads up to 1"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -46,14 +46,10 @@ pub struct Prediction {
     pub line: String,
     /// Bytes of a block at the source.
     pub block_bytes: u64,
-    /// When the profile was measured that it rests on, UTC.
-    pub profile_time_utc: String,
     /// Largest rate in blocks per second, all streams.
     pub largest_hz: Predicted,
     /// The resource that allows no more.
     pub limit: String,
-    /// How far that resource is used at the largest rate.
-    pub limit_used: f64,
     /// Blocks that are due per second, all streams; none as fast as it goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered_hz: Option<f64>,
@@ -79,5 +75,13 @@ mod tests {
         let found = Predicted { value: 2.0, low: 1.0, high: 4.0 };
         assert!(found.holds(1.0) && found.holds(4.0) && !found.holds(4.1));
         assert!(found.scaled(0.5).holds(0.5) && !found.scaled(0.5).holds(4.0));
+    }
+
+    #[test]
+    fn a_field_of_an_older_prediction_that_went_costs_no_record() {
+        let mut older = serde_json::to_value(Prediction::default()).unwrap();
+        older["limit_used"] = 1.0.into();
+        older["profile_time_utc"] = "2026-11-25T00:00:00.000Z".into();
+        assert_eq!(serde_json::from_value::<Prediction>(older).unwrap(), Prediction::default());
     }
 }
