@@ -68,13 +68,6 @@ pub(crate) fn most_keys(block_bytes: usize) -> usize {
     (MAX_BYTES / block_bytes).clamp(1, MAX_KEYS)
 }
 
-pub(crate) enum Work {
-    Inspect(Box<dyn Inspect>),
-    Transform(Box<dyn Transform>),
-    /// Sends the bytes away and receives them back, with a thread at each end.
-    Away(Box<dyn BlockSender>, Box<dyn BlockReceiver>),
-}
-
 pub(crate) trait Inspect: Send {
     fn prepare(&mut self) {}
 
@@ -90,10 +83,9 @@ pub(crate) trait Transform: Send {
     fn reference(&self, from: &[u8]) -> Vec<u8>;
 }
 
+/// Sending end. The receiving one sees the end of the bytes once it is dropped.
 pub(crate) trait BlockSender: Send {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
-
-    fn end(&mut self);
 }
 
 /// Receiving end, which gives the bytes of the blocks in order.
@@ -122,12 +114,9 @@ pub(crate) trait Sink: Send {
         Ok(0)
     }
 
-    /// Reason why blocks that the sink took are not delivered where they are not confirmed.
-    fn unconfirmed(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn loses(&self) -> Option<&'static str> {
+    /// Reason why blocks that the sink took are not delivered, although confirmed or without a
+    /// confirmation.
+    fn missing(&self, _is_confirmed: bool) -> Option<&'static str> {
         None
     }
 

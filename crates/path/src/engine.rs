@@ -18,7 +18,7 @@ use crate::chain::Chain;
 use crate::definition::Path;
 use crate::lanes::{self, ReadOut, Says};
 use crate::links::{Leaves, links};
-use crate::live::{Came, Live};
+use crate::live::{Came, TOO_MANY_HZ};
 use crate::outcome::Ended;
 use crate::shared::{How, time_ns};
 
@@ -127,9 +127,6 @@ mod element_times {
     }
 }
 
-/// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
-/// the rest.
-const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
 const MAX_SECONDS: f64 = 24.0 * 3600.0;
 const MAX_SLOW_NS: f64 = 1e9;
 
@@ -355,15 +352,11 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
     tally.ledgers = each.into_iter().map(|each| of_elink(each, came)).collect();
     if let Some(run) = &mut tally.path {
         run.served.clone_from(&path.served);
-        run.asked_bytes_per_s = asked_hz(live).map(|hz| path.due_bytes_per_s(hz));
+        let hz = live.scenario.trigger.rate.0;
+        run.asked_bytes_per_s = run.is_paced.then(|| path.due_bytes_per_s(hz));
         tally.warnings.extend(warnings(path, Vec::new(), run));
     }
     tally
-}
-
-/// Trigger rate of a card that does not run as fast as it can.
-fn asked_hz(live: &Live) -> Option<f64> {
-    Some(live.scenario.trigger.rate.0).filter(|hz| *hz < TOO_MANY_HZ)
 }
 
 /// Ledger of an E-link. Chunks that a failed run left on their way are booked as such.

@@ -4,12 +4,12 @@ use daqmeter_harness::Fault;
 
 use crate::cancel::Cuts;
 use crate::definition::Path;
-use crate::element::Work;
 use crate::kinds::StageKind;
 use crate::shared::Sums;
 use crate::sources::Named;
 use crate::stages::work;
 use crate::sum::sum;
+use crate::worker::Role;
 
 pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     let mut turns = Vec::new();
@@ -21,10 +21,12 @@ pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault
             return Ok(Sums { first, ..Sums::default() });
         }
         // The plainest code stores through the cache, for any size.
-        if !stage.kind.has_two_ends()
-            && let Work::Transform(turn) = work(&stage.kind, bytes, 0, &Cuts::default())?
-        {
-            turns.push(turn);
+        if !stage.kind.has_two_ends() {
+            let roles = work(&stage.kind, bytes, 0, &Cuts::default())?.into_iter();
+            turns.extend(roles.filter_map(|role| match role {
+                Role::Transform(turn) => Some(turn),
+                _ => None,
+            }));
         }
         bytes = stage.out_bytes;
     }

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,12 @@ use daqmeter_sys::process;
 use socket2::{Domain, Socket, Type};
 
 use crate::cancel::Cuts;
-use crate::element::{BlockReceiver, BlockSender, Work};
+use crate::element::{BlockReceiver, BlockSender};
+use crate::worker::Role;
+
+/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
+/// page.
+const LABELS: usize = 1024;
 
 struct End {
     name: &'static str,
@@ -29,8 +35,11 @@ impl BlockSender for End {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.socket.write_all(bytes).map_err(|error| failed(self.name, "send", &error))
     }
+}
 
-    fn end(&mut self) {
+/// A cut has a handle of its own, which would keep the connection.
+impl Drop for End {
+    fn drop(&mut self) {
         // The other end may have gone first.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
@@ -48,7 +57,7 @@ pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(
     set.map_err(|error| Fault::new(format!("tcp: congestion control {name}: {error}")))
 }
 
-pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Work, Fault> {
+pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Vec<Role>, Fault> {
     let refused = |error: io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
     let out = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
@@ -61,17 +70,21 @@ pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Work, Fault> 
     away("tcp", out.into(), inward.into(), cuts)
 }
 
-pub(crate) fn unix(cuts: &Cuts) -> Result<Work, Fault> {
+pub(crate) fn unix(cuts: &Cuts) -> Result<Vec<Role>, Fault> {
     let refused = |error: io::Error| failed("unix", "socket pair", &error);
     let (out, inward) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(refused)?;
     away("unix", out, inward, cuts)
 }
 
-fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Work, Fault> {
+fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Vec<Role>, Fault> {
     let cut = out.try_clone().map_err(|error| failed(name, "share its socket", &error))?;
     cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
-    let end = |socket| Box::new(End { name, socket });
-    Ok(Work::Away(end(out), end(inward)))
+    Ok(two_ends(End { name, socket: out }, End { name, socket: inward }))
+}
+
+fn two_ends(out: impl BlockSender + 'static, inward: impl BlockReceiver + 'static) -> Vec<Role> {
+    let (sender, labels) = sync_channel(LABELS);
+    vec![Role::Out(Some((Box::new(out), sender))), Role::In(Box::new(inward), Some(labels))]
 }
 
 /// A program in a group of its own: whatever it started and left behind ends with it.
@@ -113,7 +126,7 @@ impl Drop for Running {
 
 struct ToProgram {
     running: Arc<Running>,
-    pipe: Option<ChildStdin>,
+    pipe: ChildStdin,
 }
 
 struct FromProgram {
@@ -121,7 +134,7 @@ struct FromProgram {
     pipe: ChildStdout,
 }
 
-pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
+pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Vec<Role>, Fault> {
     let (name, arguments) = command.split_first().ok_or_else(|| Fault::new("no program"))?;
     let started = Command::new(name)
         .args(arguments)
@@ -141,20 +154,13 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Work, Fault> {
             process::kill_group(&running.lock());
         }
     });
-    let out = ToProgram { running: running.clone(), pipe: Some(pipe) };
-    Ok(Work::Away(Box::new(out), Box::new(FromProgram { running, pipe: back })))
+    let out = ToProgram { running: running.clone(), pipe };
+    Ok(two_ends(out, FromProgram { running, pipe: back }))
 }
 
 impl BlockSender for ToProgram {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let Some(pipe) = &mut self.pipe else {
-            return Err(Fault::new(format!("{}: it was ended", self.running.name)));
-        };
-        pipe.write_all(bytes).map_err(|error| self.running.failed("write to it", &error))
-    }
-
-    fn end(&mut self) {
-        self.pipe = None;
+        self.pipe.write_all(bytes).map_err(|error| self.running.failed("write to it", &error))
     }
 }
 

@@ -8,10 +8,11 @@ use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 
-use crate::chain::{Chain, Life};
+use crate::chain::Chain;
 use crate::definition::Path;
 use crate::live::{self, Came, Live};
 use crate::shared::How;
+use crate::worker::Worker;
 
 pub(crate) struct Says {
     pub(crate) device: fn(&ReadOut, usize) -> String,
@@ -29,7 +30,7 @@ pub(crate) struct ReadOut {
 #[derive(Default)]
 struct State {
     chain: Option<Chain>,
-    receivers: Vec<Life>,
+    receivers: Vec<Worker>,
     came: Came,
     /// Scheduler setting, if another was asked for: put back at the end.
     migration_cost: Option<MigrationCost>,
@@ -67,7 +68,7 @@ impl Drop for ReadOut {
 
 struct Lane {
     at: usize,
-    reader: Option<Life>,
+    reader: Option<Worker>,
     read_out: Arc<ReadOut>,
     says: Arc<Says>,
     migration_cost_ns: Option<u64>,
@@ -126,7 +127,7 @@ impl Session for Lane {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let reader = self.reader.as_mut().map(|life| life.prepare(&self.stop));
+        let reader = self.reader.as_mut().map(|worker| worker.prepare(&self.stop));
         let prepared = reader.unwrap_or(Ok(())).and_then(|()| self.prepare_all());
         // Without this reader its receiver would wait for seconds.
         prepared.inspect_err(|_| self.read_out.live.fail())

@@ -18,13 +18,16 @@ use daqmeter_record::path::{PathRun, PathThread, PathWithin};
 use daqmeter_record::{Counter, Ledger};
 
 use crate::added_work::Spin;
-use crate::card::{FromCard, IntoReceiver};
+use crate::card::{FromCard, IntoReceiver, waits_for_input};
 use crate::definition::{Path, SENT};
 use crate::kinds::SourceKind;
 use crate::outcome::buckets;
 use crate::shared::How;
 use crate::worker::{Done, Role};
 
+/// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
+/// the rest.
+pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
 /// Blocks of a card whose work is calibrated together.
 const SPIN_BLOCKS: f64 = 1000.0;
 
@@ -111,7 +114,7 @@ impl Came {
         let mut came =
             Came { readers: (0..readers).map(|_| None).collect(), fault, ..Came::default() };
         for done in all {
-            came.threads.push(done.thread);
+            came.threads.push(waits_for_input(done.thread));
             match done.role {
                 Role::Card(from) => came.readers[done.at] = from.done,
                 Role::Receiver(into) => came.received.extend(into.done),
@@ -187,7 +190,7 @@ impl Live {
             verified_blocks: blocks,
             latency: buckets(&latency_ns),
             latency_max_ns: latency_ns.max(),
-            is_paced: true,
+            is_paced: self.scenario.trigger.rate.0 < TOO_MANY_HZ,
             cpus: daqmeter_sys::available::cpus(),
             threads,
             ..PathRun::default()

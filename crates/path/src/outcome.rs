@@ -8,7 +8,7 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
 use crate::element::Sink;
-use crate::shared::{Shared, Sums};
+use crate::shared::Shared;
 use crate::worker::{Done, IntoSink, Role};
 
 pub(crate) struct Ended {
@@ -18,20 +18,20 @@ pub(crate) struct Ended {
     pub(crate) counters: Vec<Counter>,
     pub(crate) notes: Vec<String>,
     pub(crate) sink: Option<Box<dyn Sink>>,
-    pub(crate) expected: Arc<Sums>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Ended {
     /// Compares the blocks that the sink keeps, once, and outside the time of the run.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         if let Some(mut sink) = self.sink.take() {
-            self.run.verified_blocks += sink.check(&self.expected.all)?;
+            self.run.verified_blocks += sink.check(&self.shared.expected.all)?;
         }
         Ok(())
     }
 }
 
-pub(crate) fn ended(shared: &Shared, all: Vec<Done>, fault: Option<Fault>) -> Ended {
+pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let (mut run, mut sources, mut sink) = (PathRun::default(), Vec::new(), None);
     for done in all {
         run.queues.extend(done.queues);
@@ -45,7 +45,7 @@ pub(crate) fn ended(shared: &Shared, all: Vec<Done>, fault: Option<Fault>) -> En
     }
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
     for (name, mut from) in sources {
-        let delivered = sink.as_ref().map_or(0, |sink| sink.arrived.delivered[from.stream]);
+        let delivered = sink.as_ref().map_or(0, |sink| sink.delivered[from.stream]);
         let mut ledger =
             Ledger { issued: from.issued, delivered, ..Ledger::new(format!("blocks of {name}")) };
         ledger.lose("due when there was no room", from.lost);
@@ -70,7 +70,7 @@ pub(crate) fn ended(shared: &Shared, all: Vec<Done>, fault: Option<Fault>) -> En
         notes: sink.iter().filter_map(|sink| sink.sink.note()).collect(),
         fault,
         sink: sink.map(|sink| sink.sink),
-        expected: shared.expected.clone(),
+        shared,
     }
 }
 
@@ -81,21 +81,16 @@ pub(crate) fn buckets(histogram: &LogHistogram) -> Vec<Bucket> {
 
 /// Adds what came to the sink, and the times and CPUs of all threads.
 fn with_blocks(run: PathRun, sink: Option<&IntoSink>) -> PathRun {
-    let run = PathRun {
+    let came = sink.map_or_else(PathRun::default, |into| PathRun {
+        latency: buckets(&into.latency_ns),
+        latency_max_ns: into.latency_ns.max(),
+        ..into.run.clone()
+    });
+    PathRun {
         wall_ns: run.threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
         cpus: daqmeter_sys::available::cpus(),
-        ..run
-    };
-    let Some(arrived) = sink.map(|sink| &sink.arrived) else {
-        return run;
-    };
-    PathRun {
-        payload_bytes: arrived.payload_bytes,
-        blocks: arrived.blocks,
-        events: arrived.events,
-        verified_blocks: arrived.verified,
-        latency: buckets(&arrived.latency_ns),
-        latency_max_ns: arrived.latency_ns.max(),
-        ..run
+        threads: run.threads,
+        queues: run.queues,
+        ..came
     }
 }

@@ -209,12 +209,12 @@ impl Sink for Remote {
         Ok(Confirmed { verified: came.verified, lost })
     }
 
-    fn unconfirmed(&self) -> Option<&'static str> {
-        Some(UNCONFIRMED)
-    }
-
-    fn loses(&self) -> Option<&'static str> {
-        matches!(self.over, Over::Udp { .. }).then_some(udp::LOST)
+    fn missing(&self, is_confirmed: bool) -> Option<&'static str> {
+        match self.over {
+            _ if !is_confirmed => Some(UNCONFIRMED),
+            Over::Udp { .. } => Some(udp::LOST),
+            Over::Tcp { .. } => None,
+        }
     }
 
     fn counters(&self) -> Vec<Counter> {

@@ -1,7 +1,7 @@
 //! Settings of a run, and the state that all its threads share.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
@@ -44,11 +44,13 @@ pub(crate) struct Sums {
     pub(crate) first: Vec<usize>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
-    pub(crate) begin_ns: AtomicU64,
+    /// Time at which the threads were released; `None` if they do not run. They wait for it.
+    pub(crate) begin_ns: OnceLock<Option<u64>>,
+    /// Set once all are done: the CPU time of an ended thread cannot be read.
+    pub(crate) may_end: OnceLock<()>,
     pub(crate) how: How,
-    /// Sums that blocks must have at the sink, by key; empty if they are unknown.
-    pub(crate) expected: Arc<Sums>,
+    pub(crate) expected: Sums,
 }

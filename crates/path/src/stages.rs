@@ -13,33 +13,37 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::element::{Inspect, Transform, Work};
+use crate::element::{Inspect, Transform};
 use crate::external::{program, tcp, unix};
 use crate::kinds::StageKind;
 use crate::sum::sum;
+use crate::worker::Role;
 
-/// Makes the work of one thread of a stage, for blocks of `bytes` bytes before it.
+/// Makes the work of one thread of a stage for blocks of that many bytes, or of the threads at its
+/// two ends.
 pub(crate) fn work(
     kind: &StageKind,
     in_bytes: usize,
     last_level_bytes: u64,
     cuts: &Cuts,
-) -> Result<Work, Fault> {
+) -> Result<Vec<Role>, Fault> {
+    let inspect = |work: Box<dyn Inspect>| vec![Role::Inspect(work)];
+    let transform = |work: Box<dyn Transform>| vec![Role::Transform(work)];
     Ok(match kind {
-        StageKind::Copy { by } => Work::Transform(Box::new(Copy(*by))),
+        StageKind::Copy { by } => transform(Box::new(Copy(*by))),
         StageKind::Convert { function, request } => {
             let made = request.converter(*function, in_bytes / 2, last_level_bytes)?;
             let made = made.ok_or_else(|| Fault::new("this function converts nothing"))?;
-            Work::Transform(Box::new(Convert(made)))
+            transform(Box::new(Convert(made)))
         }
         StageKind::Decode { format, .. } => {
             let format = format.ok_or_else(|| Fault::new("blocks without a format"))?;
             let room = vec![Subchunk::default(); most_subchunks(format)];
-            Work::Inspect(Box::new(Decode { format, room }))
+            inspect(Box::new(Decode { format, room }))
         }
-        StageKind::Checksum {} => Work::Inspect(Box::new(Checksum)),
-        StageKind::Work { time } => Work::Inspect(Box::new(Spin::of_ns(time.0 as f64))),
-        StageKind::Wait { time } => Work::Inspect(Box::new(Wait(time.0))),
+        StageKind::Checksum {} => inspect(Box::new(Checksum)),
+        StageKind::Work { time } => inspect(Box::new(Spin::of_ns(time.0 as f64))),
+        StageKind::Wait { time } => inspect(Box::new(Wait(time.0))),
         StageKind::Program { command, .. } => program(command, cuts)?,
         StageKind::Tcp { congestion } => tcp(congestion.as_deref(), cuts)?,
         StageKind::Unix {} => unix(cuts)?,

@@ -1,11 +1,13 @@
 //! The threads of a path. Each takes, works and hands on until the ring before it or behind it
 //! ends. A failure is one fault; its ends close, so that the others end, too.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, TrySendError};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_record::path::{PathQueue, PathThread};
+use daqmeter_record::path::{PathQueue, PathRun, PathThread};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
@@ -13,23 +15,20 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side};
 use crate::added_work::Spin;
-use crate::card::{FromCard, IntoReceiver, waits_for_input};
+use crate::card::{FromCard, IntoReceiver};
 use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
 use crate::ring::{Inlet, Outlet};
 use crate::shared::Shared;
 
-/// Labels of the blocks that are away from this program.
-pub(crate) type Labels = Receiver<Label>;
-
 pub(crate) enum Role {
     Source(FromSource),
     Inspect(Box<dyn Inspect>),
     Transform(Box<dyn Transform>),
-    /// Sends blocks away, and their labels to the thread that receives them.
-    Out(Box<dyn BlockSender>, Option<SyncSender<Label>>),
-    In(Box<dyn BlockReceiver>, Option<Labels>),
+    /// Sends blocks away, and their labels to the thread that receives them, until it ends.
+    Out(Option<(Box<dyn BlockSender>, SyncSender<Label>)>),
+    In(Box<dyn BlockReceiver>, Option<Receiver<Label>>),
     Sink(IntoSink),
     Card(Box<FromCard>),
     Receiver(Box<IntoReceiver>),
@@ -47,31 +46,28 @@ pub(crate) struct FromSource {
 
 pub(crate) struct IntoSink {
     pub(crate) sink: Box<dyn Sink>,
-    pub(crate) arrived: Arrived,
-    next: Vec<u64>,
+    /// All blocks that came, also without a confirmation.
+    pub(crate) run: PathRun,
+    pub(crate) latency_ns: LogHistogram,
+    /// Blocks of each stream.
+    pub(crate) delivered: Vec<u64>,
     /// Reason for which blocks that it took are not delivered.
     pub(crate) missing: Option<&'static str>,
     /// Blocks of each stream that it took and that are not delivered.
     pub(crate) lost: Vec<u64>,
 }
 
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Arrived {
-    pub(crate) delivered: Vec<u64>,
-    /// All blocks, also without a confirmation.
-    pub(crate) blocks: u64,
-    pub(crate) payload_bytes: u64,
-    pub(crate) events: u64,
-    pub(crate) verified: u64,
-    pub(crate) latency_ns: LogHistogram,
-}
-
 pub(crate) struct Worker {
+    /// Its place among all threads.
+    pub(crate) at: usize,
     pub(crate) thread: PathThread,
     pub(crate) role: Role,
     pub(crate) inlet: Option<Inlet>,
     pub(crate) outlet: Option<Outlet>,
+    /// Work that is added to each block.
     pub(crate) added: Spin,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) done: Sender<Done>,
 }
 
 /// Result of a thread: its role has what it did.
@@ -85,6 +81,42 @@ pub(crate) struct Done {
 }
 
 impl Worker {
+    /// Works in a thread of its own, once it is released.
+    pub(crate) fn live(mut self, ready: &Sender<Result<(), Fault>>, stop: &StopFlag) {
+        // The receiver is gone if another thread was not ready.
+        let _ = ready.send(self.prepare(stop));
+        let shared = self.shared.clone();
+        if shared.begin_ns.wait().is_some() {
+            self.work();
+            shared.may_end.wait();
+        }
+    }
+
+    pub(crate) fn work(mut self) {
+        let mut account = Account::begin(self.thread.clone());
+        let fault = match catch_unwind(AssertUnwindSafe(|| self.run(&mut account))) {
+            Ok(Ok(())) => None,
+            Ok(Err(fault)) => Some(fault.context(&self.thread.name)),
+            Err(_) => Some(Fault::new(format!(
+                "{}: a bug in daqmeter: its thread panicked",
+                self.thread.name
+            ))),
+        };
+        self.finish(account.end(), fault);
+    }
+
+    /// Reports the fault before the ends close: the neighbours' faults are its consequences.
+    fn finish(self, thread: PathThread, fault: Option<Fault>) {
+        let Worker { at, role, inlet, outlet, shared, done, .. } = self;
+        if fault.is_some() {
+            shared.is_over.store(true, Ordering::Relaxed);
+        }
+        let queues = inlet.iter().flat_map(Inlet::queues).cloned().collect();
+        // The run waits for all threads, and so for this one.
+        let _ = done.send(Done { at, role, queues, thread, fault });
+        drop((inlet, outlet));
+    }
+
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.place()?;
         if let Some(outlet) = &mut self.outlet {
@@ -124,37 +156,30 @@ impl Worker {
         Ok(())
     }
 
-    pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
-        let ran = match (&mut self.role, &mut self.inlet, &mut self.outlet) {
-            (Role::Source(from), _, Some(outlet)) => from.run(outlet, shared, account, self.added),
-            (Role::In(inward, labels), _, Some(outlet)) => receive(inward, labels, outlet, account),
+    fn run(&mut self, account: &mut Account) -> Result<(), Fault> {
+        let Worker { role, inlet, outlet, added, shared, .. } = self;
+        let ran = match (&mut *role, inlet, outlet) {
+            (Role::Source(from), _, Some(outlet)) => from.run(outlet, shared, account, *added),
+            (Role::In(inward, Some(labels)), _, Some(outlet)) => {
+                receive(inward, labels, outlet, account)
+            }
             (Role::Card(from), ..) => {
                 from.run(shared, account);
                 Ok(())
             }
             (Role::Receiver(into), ..) => into.run(shared, account),
             (role, Some(inlet), outlet) => {
-                role.take_all(inlet, outlet.as_mut(), shared, account, self.added)
+                role.take_all(inlet, outlet.as_mut(), shared, account, *added)
             }
             _ => Err(Fault::new("a thread without its ends: a bug in daqmeter")),
         };
-        match &mut self.role {
-            Role::Out(out, labels) => {
-                out.end();
-                *labels = None;
-            }
+        match role {
+            Role::Out(out) => *out = None,
             Role::In(_, labels) => *labels = None,
             Role::Sink(into) => return into.end(ran, shared),
             _ => {}
         }
         ran
-    }
-
-    pub(crate) fn accounted(&self, thread: PathThread) -> PathThread {
-        match &self.role {
-            Role::Card(_) | Role::Receiver(_) => waits_for_input(thread),
-            _ => thread,
-        }
     }
 }
 
@@ -166,7 +191,7 @@ impl FromSource {
         account: &mut Account,
         added: Spin,
     ) -> Result<(), Fault> {
-        let begin_ns = shared.begin_ns.load(Ordering::Acquire);
+        let begin_ns = shared.begin_ns.get().copied().flatten().unwrap_or(0);
         let end_ns = begin_ns.saturating_add(shared.how.time_ns);
         let most_blocks = shared.how.most_blocks.unwrap_or(u64::MAX);
         let mut sequence = 0;
@@ -294,7 +319,7 @@ impl Role {
                 made.label = Label { bytes, ..block.label };
                 Ok(outlet.send(made).then_some(block))
             }
-            (Role::Out(out, Some(labels)), _) => {
+            (Role::Out(Some((out, labels))), _) => {
                 let is_known = match labels.try_send(block.label) {
                     Ok(()) => true,
                     Err(TrySendError::Full(label)) => {
@@ -319,14 +344,14 @@ impl Role {
 
 fn receive(
     inward: &mut Box<dyn BlockReceiver>,
-    labels: &Option<Labels>,
+    labels: &Receiver<Label>,
     outlet: &mut Outlet,
     account: &mut Account,
 ) -> Result<(), Fault> {
-    let next = |account: &mut Account| match labels.as_ref()?.try_recv() {
+    let next = |account: &mut Account| match labels.try_recv() {
         Ok(label) => Some(label),
         Err(TryRecvError::Disconnected) => None,
-        Err(TryRecvError::Empty) => account.wait(Side::Input, || labels.as_ref()?.recv().ok()),
+        Err(TryRecvError::Empty) => account.wait(Side::Input, || labels.recv().ok()),
     };
     while let Some(label) = next(account) {
         let Some(mut block) = outlet.empty(account) else { break };
@@ -343,61 +368,68 @@ fn receive(
 impl IntoSink {
     pub(crate) fn new(sink: Box<dyn Sink>, streams: usize) -> IntoSink {
         IntoSink {
-            missing: sink.loses(),
+            missing: sink.missing(true),
             sink,
-            arrived: Arrived { delivered: vec![0; streams], ..Arrived::default() },
-            next: vec![0; streams],
+            run: PathRun::default(),
+            latency_ns: LogHistogram::default(),
+            delivered: vec![0; streams],
             lost: vec![0; streams],
         }
     }
 
     fn take(&mut self, block: &Block, shared: &Shared) -> Result<(), Fault> {
-        let expected = block.label.key;
-        let expected = expected.and_then(|key| shared.expected.all.get(key).copied());
+        let Label { stream, sequence, key, .. } = block.label;
+        let expected = key.and_then(|key| shared.expected.all.get(key).copied());
         let sum = self.sink.take(block, expected)?;
-        self.is_next(&block.label)?;
-        self.arrived.book(&block.label, sum, expected)
+        let next = self.delivered[stream];
+        if sequence != next {
+            return Err(Fault::new(format!(
+                "stream {stream}: block {sequence} came where {next} was next"
+            )));
+        }
+        if let Some((found, expected)) = sum.zip(expected) {
+            if found != expected {
+                return Err(Fault::new(format!(
+                    "stream {stream}: block {sequence} has wrong bytes: their sum is {found:#x}, not {expected:#x}"
+                )));
+            }
+            self.run.verified_blocks += 1;
+        }
+        self.delivered[stream] += 1;
+        self.run.blocks += 1;
+        self.run.payload_bytes += block.label.payload_bytes;
+        self.run.events += block.label.events;
+        self.latency_ns.add(monotonic_ns().saturating_sub(block.label.due_ns));
+        Ok(())
     }
 
     fn end(&mut self, ran: Result<(), Fault>, shared: &Shared) -> Result<(), Fault> {
-        match (ran.and_then(|()| self.sink.confirm()), self.sink.unconfirmed()) {
+        match (ran.and_then(|()| self.sink.confirm()), self.sink.missing(false)) {
             (Ok(confirmed), _) => self.close(&confirmed, shared),
             (Err(fault), unconfirmed) => {
                 if unconfirmed.is_some() {
                     // They were sent: their bytes and times stay.
                     self.missing = unconfirmed;
-                    std::mem::swap(&mut self.lost, &mut self.arrived.delivered);
+                    std::mem::swap(&mut self.lost, &mut self.delivered);
                 }
                 Err(fault)
             }
         }
     }
 
-    fn is_next(&mut self, label: &Label) -> Result<(), Fault> {
-        let next = &mut self.next[label.stream];
-        let (stream, sequence) = (label.stream, label.sequence);
-        if sequence != *next {
-            return Err(Fault::new(format!(
-                "stream {stream}: block {sequence} came where {next} was next"
-            )));
-        }
-        *next = sequence + 1;
-        Ok(())
-    }
-
     /// Subtracts the blocks lost behind the sink from those that arrived.
     fn close(&mut self, confirmed: &Confirmed, shared: &Shared) -> Result<(), Fault> {
-        let arrived = &mut self.arrived;
-        arrived.verified += confirmed.verified;
+        let run = &mut self.run;
+        run.verified_blocks += confirmed.verified;
         // All blocks of a path have the same payload.
-        let each_bytes = arrived.payload_bytes / arrived.blocks.max(1);
+        let each_bytes = run.payload_bytes / run.blocks.max(1);
         let streams = confirmed.lost.iter().enumerate();
         for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
             self.lost[stream] += blocks;
-            arrived.delivered[stream] -= blocks;
-            arrived.blocks -= blocks;
-            arrived.events -= events;
-            arrived.payload_bytes -= blocks * each_bytes;
+            self.delivered[stream] -= blocks;
+            run.blocks -= blocks;
+            run.events -= events;
+            run.payload_bytes -= blocks * each_bytes;
         }
         let all: u64 = self.lost.iter().sum();
         match all > 0 && shared.how.lossless {
@@ -407,31 +439,5 @@ impl IntoSink {
             ))),
             false => Ok(()),
         }
-    }
-}
-
-impl Arrived {
-    fn book(
-        &mut self,
-        label: &Label,
-        sum: Option<u64>,
-        expected: Option<u64>,
-    ) -> Result<(), Fault> {
-        let Label { stream, sequence, .. } = *label;
-        if let Some((found, expected)) = sum.zip(expected) {
-            if found != expected {
-                return Err(Fault::new(format!(
-                    "stream {stream}: block {sequence} has wrong bytes: their sum is {found:#x}, not {expected:#x}"
-                )));
-            }
-            self.verified += 1;
-        }
-        self.delivered[stream] += 1;
-        self.blocks += 1;
-        self.payload_bytes += label.payload_bytes;
-        self.events += label.events;
-        let late_ns = monotonic_ns().saturating_sub(label.due_ns);
-        self.latency_ns.add(late_ns);
-        Ok(())
     }
 }

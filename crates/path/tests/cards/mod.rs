@@ -28,7 +28,7 @@ fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_recei
     assert_eq!(run.events, 24 * BLOCKS);
     assert!(run.blocks > 0 && run.verified_blocks == run.blocks);
     assert_eq!(run.payload_bytes, run.blocks * 1024);
-    assert!(run.latency_max_ns > 0);
+    assert!(run.latency_max_ns > 0 && run.is_paced && run.asked_bytes_per_s.is_some());
     assert_eq!(record.counter("triggers"), Some(BLOCKS as f64));
     assert_eq!(record.counter("dead-time"), Some(0.0));
     let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
@@ -138,6 +138,8 @@ fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_tol
         assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
         let run = record.path.as_deref().unwrap();
         assert_eq!(run.verified_blocks, run.blocks);
+        // A rate that no reader carries is none: a limit may be looked for.
+        assert_eq!((run.is_paced, run.asked_bytes_per_s), (false, None));
         let [reader, receiver] = &run.threads[..] else {
             panic!("{:?}", run.threads);
         };
