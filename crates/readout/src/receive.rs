@@ -121,9 +121,8 @@ pub struct Receiver {
     nap_ns: u64,
     /// Messages for the user that nothing has taken yet.
     pub notes: Vec<String>,
-    /// Delay after each page, which emulates a slow consumer.
-    pub delay: Duration,
-    pub(crate) slowed: Option<Slowed>,
+    /// Work at each page and account: an experiment, or a slow consumer.
+    pub slowed: Option<Slowed>,
 }
 
 impl Receiver {
@@ -152,7 +151,6 @@ impl Receiver {
             last_ns: 0,
             nap_ns: NAP_NS,
             notes: Vec::new(),
-            delay: Duration::ZERO,
             slowed: None,
         };
         for (settings, tags) in publishers {
@@ -264,9 +262,6 @@ impl Receiver {
             let good = frame.kind == FrameKind::Messages && self.streams.page(body);
             self.count_page(&frame, good);
             (took, last_page) = (took + 1, frame.sequence);
-            if !self.delay.is_zero() {
-                std::thread::sleep(self.delay);
-            }
         }
         if took > 0 {
             // A publisher that has ended needs it, too, to count the last pages. One that is gone

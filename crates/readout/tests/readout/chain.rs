@@ -182,7 +182,7 @@ fn a_slow_receiver_s_pages_are_dropped_where_the_scenario_says_so() {
                 [reader]\non_slow = \"drop\"\npages = 2\npage = \"64KiB\"\n";
     let publisher = publisher(text, 10_000);
     let mut slow = receiver(&publisher.publish, &[]);
-    slow.delay = Duration::from_millis(2);
+    slow.slowed = Some(Arc::new(|_| std::thread::sleep(Duration::from_millis(2))));
     let report = slow.run(&AtomicBool::new(false), |_| {});
     let (account, _) = publisher.thread.join().unwrap();
     let (_, ledger) = &account.ledgers()[0];

@@ -45,7 +45,8 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
         let publishers = [(Publish::default(), Vec::new())];
         let subscribe = |_: &_, wanted: &_| Ok(way.subscribe(wanted));
         let mut receiver = Receiver::connect_by(&publishers, subscribe).unwrap();
-        receiver.delay = Duration::from_micros(slow_us);
+        let delay = Duration::from_micros(slow_us);
+        receiver.slowed = Some(Arc::new(move |_| std::thread::sleep(delay)));
         receiver.run(&AtomicBool::new(false), |_| {})
     };
     std::thread::scope(|scope| {
