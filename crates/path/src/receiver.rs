@@ -18,8 +18,9 @@ pub mod protocol;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
@@ -42,43 +43,44 @@ const LOOK: Duration = Duration::from_millis(100);
 
 const READ: Readiness = Readiness { read: true, write: false };
 
-/// Receives until it is stopped, each sender in its own thread, and reports the results of each.
-/// Fails if the listener does.
+/// Receives until it is stopped, each sender in a thread, and reports the results of each. Fails if
+/// the listener does. Threads that cannot be started only mean fewer senders at once.
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
     each: impl FnMut(SocketAddr, Result<ReceiverReport, String>) + Send,
 ) -> std::io::Result<()> {
+    serve_in(Builder::new, listener, stop, each)
+}
+
+fn serve_in(
+    thread: impl Fn() -> Builder,
+    listener: &TcpListener,
+    stop: &StopFlag,
+    each: impl FnMut(SocketAddr, Result<ReceiverReport, String>) + Send,
+) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let (each, senders) = (Mutex::new(each), AtomicUsize::new(0));
-    let serve = |(stream, peer): (TcpStream, SocketAddr)| {
-        let came = received(stream, peer, stop);
-        each.lock().unwrap_or_else(PoisonError::into_inner)(peer, came);
-        senders.fetch_sub(1, Ordering::Relaxed);
+    let (each, turn) = (Mutex::new(each), Mutex::new(()));
+    let next = || {
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted(listener)
+    };
+    let serve = || -> std::io::Result<()> {
+        while !stop.is_set() {
+            // The others end, too, if the listener fails.
+            let Some((stream, peer)) = next().inspect_err(|_| stop.set())? else { continue };
+            let came = received(stream, peer, stop);
+            each.lock().unwrap_or_else(PoisonError::into_inner)(peer, came);
+        }
+        Ok(())
     };
     std::thread::scope(|scope| {
-        let served = loop {
-            if stop.is_set() {
-                break Ok(());
-            }
-            if senders.load(Ordering::Relaxed) == MAX_SENDERS {
-                std::thread::sleep(LOOK);
-                continue;
-            }
-            let serve = &serve;
-            let begun = accepted(listener).and_then(|accepted| {
-                let Some(accepted) = accepted else { return Ok(()) };
-                senders.fetch_add(1, Ordering::Relaxed);
-                let thread = std::thread::Builder::new();
-                thread.spawn_scoped(scope, move || serve(accepted)).map(drop)
-            });
-            if let Err(error) = begun {
-                break Err(error);
-            }
-        };
-        // The threads of the senders end, too.
-        stop.set();
-        served
+        let others = (1..MAX_SENDERS).map_while(|_| thread().spawn_scoped(scope, serve).ok());
+        let others = Vec::from_iter(others);
+        let served = serve();
+        let ended =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|why| resume_unwind(why)));
+        ended.fold(served, Result::and)
     })
 }
 
@@ -229,6 +231,25 @@ mod tests {
         assert_eq!(*first, other.local_addr().unwrap());
         assert!(why.contains("does not begin a frame of this version"), "{why}");
         assert_eq!((*second, ended.as_str()), (silent.local_addr().unwrap(), "interrupted"));
+    }
+
+    /// A thread that could not be started ended the receiver.
+    #[test]
+    fn without_further_threads_one_sender_after_the_other_is_served() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let peers = [(); 2].map(|()| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        drop(peers);
+        let (stop, mut reported) = (StopFlag::default(), 0);
+        // No stack of this size can be had.
+        let refused = || Builder::new().stack_size(1 << 60);
+        serve_in(refused, &listener, &stop, |_, _| {
+            reported += 1;
+            if reported == 2 {
+                stop.set();
+            }
+        })
+        .unwrap();
+        assert_eq!(reported, 2);
     }
 
     #[test]
