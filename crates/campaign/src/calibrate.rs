@@ -64,7 +64,7 @@ pub fn calibrate(
         let (shape, run) = paths.run(&drawn.text, FIT_S, None)?;
         fitted.push((shape, hz(&run)));
     }
-    fit(&mut profile, &fitted).map_err(|error| error.to_string())?;
+    fit(&mut profile, &fitted)?;
     step("paths that are held back");
     while profile.held_back.len() < 2 * MIN_CHECKS
         || (profile.held_back.len() < 2 * MAX_CHECKED && began.elapsed() < budget)
@@ -77,7 +77,7 @@ pub fn calibrate(
     }
     profile.runs = paths.runs;
     profile.seconds = began.elapsed().as_secs_f64();
-    profile.check().map_err(|error| error.to_string())?;
+    profile.check()?;
     Ok(profile)
 }
 
@@ -159,7 +159,7 @@ fn held_back(
         shape = found;
         runs.push(run);
     }
-    let form = ClosedForm::of(&shape, profile).map_err(|error| error.to_string())?;
+    let form = ClosedForm::of(&shape, profile)?;
     let pair = |predicted: f64, of: &dyn Fn(&PathRun) -> f64| PredictedAndMeasured {
         predicted,
         measured: daqmeter_stats::median(&runs.iter().map(of).collect::<Vec<_>>()),

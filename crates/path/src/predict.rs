@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
 
 pub use crate::profile::{
-    CostPoint, Fitted, HeldBackPath, HostProfile, MIN_CHECKS, PredictedAndMeasured, ProfileProblem,
-    WorkCost,
+    CostPoint, Fitted, HeldBackPath, HostProfile, MIN_CHECKS, PredictedAndMeasured, WorkCost,
 };
 pub use crate::shape::{PathShape, ShapeRow};
 
@@ -27,16 +26,16 @@ pub struct ClosedForm {
 
 impl ClosedForm {
     /// Computes the closed form. Fails for a kind of work or a size that was not calibrated.
-    pub fn of(shape: &PathShape, profile: &HostProfile) -> Result<ClosedForm, ProfileProblem> {
+    pub fn of(shape: &PathShape, profile: &HostProfile) -> Result<ClosedForm, String> {
         let cpus = &profile.host.allowed_cpus;
         let Fitted { hand_over_ns, wait_ns, byte_ns, sharing } = profile.fitted;
         let byte_ns = if cpus.len() > 1 { byte_ns } else { 0.0 };
         let cpu_ns = shape.rows.iter().map(|row| {
             let cost = profile.cost_ns(&row.work, row.bytes);
-            let cost = cost.map_err(|error| ProfileProblem(format!("{}: {error}", row.name)))?;
+            let cost = cost.map_err(|error| format!("{}: {error}", row.name))?;
             Ok(cost + row.added_ns + hand_over_ns + byte_ns * row.bytes as f64)
         });
-        let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, ProfileProblem>>()?;
+        let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, String>>()?;
         let mut all: Vec<(String, f64)> = Vec::new();
         let mut pinned: BTreeMap<u32, f64> = BTreeMap::new();
         for (row, cpu_ns) in shape.rows.iter().zip(&cpu_ns) {
@@ -79,7 +78,7 @@ impl ClosedForm {
     }
 }
 
-pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, ProfileProblem> {
+pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, String> {
     let form = ClosedForm::of(shape, profile)?;
     let free = profile.like(false, shape.is_pinned());
     let alike = profile.like(shape.rate_hz.is_some(), shape.is_pinned());
@@ -171,8 +170,8 @@ impl Spread {
 
 /// Fits the four numbers of a profile to the rates of runs, in blocks per second. It searches along
 /// each of them with shrinking steps, and sets their median error.
-pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), ProfileProblem> {
-    let errors = |fitted: Fitted| -> Result<Vec<f64>, ProfileProblem> {
+pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), String> {
+    let errors = |fitted: Fitted| -> Result<Vec<f64>, String> {
         let profile = HostProfile { fitted, ..profile.clone() };
         let forms = runs.iter().map(|(shape, hz)| Ok((ClosedForm::of(shape, &profile)?, hz)));
         forms.map(|found| found.map(|(form, hz)| (hz / form.largest_hz()).ln().abs())).collect()
@@ -272,7 +271,7 @@ mod tests {
         many.rows[1].threads = 4;
         assert!(predict(&many, &profile()).unwrap().notes[0].contains("6 threads"));
         many.rows[1].work = "decode".to_owned();
-        assert!(predict(&many, &profile()).unwrap_err().0.contains("not calibrated"));
+        assert!(predict(&many, &profile()).unwrap_err().contains("not calibrated"));
     }
 
     #[test]

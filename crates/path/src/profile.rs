@@ -81,15 +81,6 @@ pub struct PredictedAndMeasured {
     pub measured: f64,
 }
 
-/// Reason for which a profile cannot be used, or lacks a value for a path; one line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ProfileProblem(pub String);
-
-fn wrong<T>(problem: impl Into<String>) -> Result<T, ProfileProblem> {
-    Err(ProfileProblem(problem.into()))
-}
-
 impl HostProfile {
     pub fn new(time_utc: String, tool: Tool, host: Host) -> HostProfile {
         let format = FORMAT.to_owned();
@@ -97,19 +88,19 @@ impl HostProfile {
     }
 
     /// Reads a profile. Refuses another version, and values that no calibration writes.
-    pub fn parse(text: &str) -> Result<HostProfile, ProfileProblem> {
+    pub fn parse(text: &str) -> Result<HostProfile, String> {
         let head: Value = serde_json::from_str(text)
-            .map_err(|error| ProfileProblem(format!("is no profile: {error}; {AGAIN}")))?;
+            .map_err(|error| format!("is no profile: {error}; {AGAIN}"))?;
         if head["format"] != FORMAT {
-            return wrong(format!("is no profile: its `format` is not {FORMAT}; {AGAIN}"));
+            return Err(format!("is no profile: its `format` is not {FORMAT}; {AGAIN}"));
         }
         if head["version"] != VERSION {
             let version = &head["version"];
-            return wrong(format!("has version {version}, not {VERSION}; {AGAIN}"));
+            return Err(format!("has version {version}, not {VERSION}; {AGAIN}"));
         }
         // The text is parsed directly, so that a fault has its line.
-        let profile: HostProfile = serde_json::from_str(text)
-            .map_err(|error| ProfileProblem(format!("{error}; {AGAIN}")))?;
+        let profile: HostProfile =
+            serde_json::from_str(text).map_err(|error| format!("{error}; {AGAIN}"))?;
         profile.check()?;
         Ok(profile)
     }
@@ -119,43 +110,45 @@ impl HostProfile {
     }
 
     /// Checks the values that a prediction rests on. The error names the wrong one.
-    pub fn check(&self) -> Result<(), ProfileProblem> {
+    pub fn check(&self) -> Result<(), String> {
         let is_time = |ns: f64| (0.0..1e12).contains(&ns);
         if self.works.is_empty() || self.host.allowed_cpus.is_empty() {
-            return wrong("works and host.allowed_cpus: at least one entry is wanted");
+            return Err("works and host.allowed_cpus: at least one entry is wanted".to_owned());
         }
         for WorkCost { work, points } in &self.works {
             let grows = points.is_sorted_by(|a, b| a.block_bytes < b.block_bytes);
             let is_sound = !points.is_empty() && points.iter().all(|point| is_time(point.cpu_ns));
             if !grows || !is_sound {
-                return wrong(format!("works: {work}: growing sizes with their times are wanted"));
+                return Err(format!("works: {work}: growing sizes with their times are wanted"));
             }
         }
         let Fitted { hand_over_ns, wait_ns, byte_ns, sharing } = self.fitted;
         if ![hand_over_ns, wait_ns, byte_ns, sharing].into_iter().all(is_time) || sharing < 1.0 {
-            return wrong("fitted: times of 0 to 1000 s and a `sharing` of 1 or more are wanted");
+            return Err(
+                "fitted: times of 0 to 1000 s and a `sharing` of 1 or more are wanted".to_owned()
+            );
         }
         let is_positive =
             |pair: &PredictedAndMeasured| is_time(1e-9 / pair.predicted) && pair.measured > 0.0;
         let pairs = |path: &HeldBackPath| [path.rate, path.p50_ns, path.p99_ns];
         if !self.held_back.iter().flat_map(pairs).all(|pair| is_positive(&pair)) {
-            return wrong("held_back: rates and latencies above 0 are wanted");
+            return Err("held_back: rates and latencies above 0 are wanted".to_owned());
         }
         let free = self.held_back.iter().filter(|path| path.rate_hz.is_none()).count();
         let paced = self.held_back.len() - free;
         match free.min(paced) >= MIN_CHECKS {
             true => Ok(()),
-            false => wrong(format!(
+            false => Err(format!(
                 "held_back: {free} runs as fast as they go and {paced} at a rate; {MIN_CHECKS} of each are wanted: calibrate with a longer --budget"
             )),
         }
     }
 
     /// CPU time of a block in nanoseconds, interpolated linearly between measured sizes.
-    pub(crate) fn cost_ns(&self, work: &str, bytes: u64) -> Result<f64, ProfileProblem> {
+    pub(crate) fn cost_ns(&self, work: &str, bytes: u64) -> Result<f64, String> {
         let Some(found) = self.works.iter().find(|found| found.work == work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
-            return wrong(format!("`{work}` was not calibrated; there are {}", known.join(", ")));
+            return Err(format!("`{work}` was not calibrated; there are {}", known.join(", ")));
         };
         let points = &found.points;
         let at = points.partition_point(|point| point.block_bytes < bytes);
@@ -167,7 +160,7 @@ impl HostProfile {
                     / (above.block_bytes - below.block_bytes) as f64;
                 Ok(below.cpu_ns + part * (above.cpu_ns - below.cpu_ns))
             }
-            _ => wrong(format!(
+            _ => Err(format!(
                 "`{work}`: blocks of {bytes} bytes are outside of what was calibrated, {} to {} bytes",
                 points[0].block_bytes,
                 points[points.len() - 1].block_bytes
@@ -226,7 +219,7 @@ pub(crate) mod tests {
         let profile = profile();
         assert_eq!(HostProfile::parse(&profile.text()).as_ref(), Ok(&profile));
         assert_eq!(profile.cost_ns("read", 8192), Ok(8192.0));
-        let error = |work, bytes| profile.cost_ns(work, bytes).unwrap_err().0;
+        let error = |work, bytes| profile.cost_ns(work, bytes).unwrap_err();
         assert!(error("read", 4095).contains("outside of what was calibrated, 4096 to 1048576"));
         assert!(error("decode", 4096).contains("was not calibrated"));
     }
@@ -249,12 +242,12 @@ pub(crate) mod tests {
         for (harm, wanted) in harms {
             let mut profile = profile();
             harm(&mut profile);
-            let error = HostProfile::parse(&profile.text()).unwrap_err().0;
+            let error = HostProfile::parse(&profile.text()).unwrap_err();
             assert!(error.contains(wanted), "{error}");
         }
         let text = profile().text().replace("\"wait_ns\"", "\"wait\"");
-        assert!(HostProfile::parse(&text).unwrap_err().0.contains("unknown field `wait`"));
-        assert!(HostProfile::parse("{\"schema\":1}").unwrap_err().0.contains("`format`"));
-        assert!(HostProfile::parse("title = 1").unwrap_err().0.contains("is no profile"));
+        assert!(HostProfile::parse(&text).unwrap_err().contains("unknown field `wait`"));
+        assert!(HostProfile::parse("{\"schema\":1}").unwrap_err().contains("`format`"));
+        assert!(HostProfile::parse("title = 1").unwrap_err().contains("is no profile"));
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let path = loaded(name, &arguments.set)?;
         let refused = |why: String| Failure::refused(format!("{name} cannot be predicted: {why}"));
         let shape = path.shape().map_err(refused)?;
-        let found = predict(&shape, &profile).map_err(|error| refused(error.to_string()))?;
+        let found = predict(&shape, &profile).map_err(refused)?;
         let engine = EngineInfo {
             name: PathRequest::KIND.into(),
             target: path.line(),
@@ -121,7 +121,7 @@ fn profile(context: &Context, named: Option<&Path>) -> Result<HostProfile, Failu
     let text = text_file_up_to(file, MAX_PROFILE_BYTES).map_err(|error| {
         wrong(format!("{error}; measure one with daqmeter path predict --calibrate"))
     })?;
-    let profile = HostProfile::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    let profile = HostProfile::parse(&text).map_err(wrong)?;
     let (here, there) = (&context.host, &profile.host);
     let is_other = there.cpu_model != here.cpu_model || there.allowed_cpus != here.allowed_cpus;
     let other = format!("is of another host ({})", there.cpu_model);
