@@ -44,6 +44,19 @@ pub const SHIPPED_PATHS: Shipped = Shipped {
 #[error("{0}")]
 pub struct PathError(String);
 
+impl From<String> for PathError {
+    fn from(text: String) -> PathError {
+        PathError(text)
+    }
+}
+
+/// A key's name is that of the field in the engine's request, where it has one.
+impl From<Problem> for PathError {
+    fn from(Problem { name, text }: Problem) -> PathError {
+        PathError(format!("{name}: {text}"))
+    }
+}
+
 /// A page is the shortest block that makes sense; the longest keeps all buffers below a few GiB.
 const BLOCK_BYTES: RangeInclusive<usize> = 64..=256 << 20;
 const SPAN_BYTES: RangeInclusive<usize> = 64..=16 << 30;
@@ -102,8 +115,8 @@ struct Place {
 }
 
 /// Refuses the value of a table's key.
-fn wrong<T>(key: &str, problem: impl Display) -> Result<T, String> {
-    Err(format!("{key}: {problem}"))
+fn wrong<T>(key: &str, problem: impl Display) -> Result<T, PathError> {
+    Err(PathError(format!("{key}: {problem}")))
 }
 
 impl Path {
@@ -116,15 +129,15 @@ impl Path {
     /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
     /// `stage.1.threads=2`.
     pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
-        let text = SHIPPED_PATHS.get(name_or_path).map_err(PathError)?;
-        let table: Table = text.parse().map_err(PathError)?;
+        let text = SHIPPED_PATHS.get(name_or_path)?;
+        let table: Table = text.parse()?;
         Path::of(table, &text, with)
     }
 
     /// Parses the text of a path; `name` is for messages.
     pub fn parse(text: &str, name: &str) -> Result<Path, PathError> {
         let text = TomlText::new(name, text);
-        let table: Table = text.parse().map_err(PathError)?;
+        let table: Table = text.parse()?;
         Path::of(table, &text, &[])
     }
 
@@ -135,8 +148,7 @@ impl Path {
         with: &[String],
     ) -> Result<Path, PathError> {
         for setting in with {
-            set(&mut table, setting)
-                .map_err(|problem| PathError(format!("with `{setting}`: {problem}")))?;
+            set(&mut table, setting).map_err(|problem| format!("with `{setting}`: {problem}"))?;
         }
         path(table, text, with).map_err(|problem| PathError(format!("{}: {problem}", text.name)))
     }
@@ -167,23 +179,23 @@ fn set(file: &mut Table, setting: &str) -> Result<(), String> {
 
 /// Reads a value; the error names its key and the nearest name for an unknown one. A key that is
 /// the name of the element's kind is left out.
-fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, String> {
+fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, PathError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let message = error.inner().message().replace('\n', " ");
         let problem = format!("{message}{}", nearest_of(&message));
         let key = error.path().iter().next_back().map(ToString::to_string);
-        match key.filter(|key| !["?", ".", "", kind].contains(&key.as_str())) {
+        PathError(match key.filter(|key| !["?", ".", "", kind].contains(&key.as_str())) {
             Some(key) => format!("{key}: {problem}"),
             None if message.starts_with("unknown variant") => format!("kind: {problem}"),
             None => problem,
-        }
+        })
     })
 }
 
 /// Reads the table of an element: its kind, with the name of that, and its place.
-fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), String> {
+fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), PathError> {
     let Some(kind) = table.remove("kind") else {
-        return Err("needs a `kind`".to_owned());
+        return Err(PathError("needs a `kind`".to_owned()));
     };
     let Value::String(name) = kind else {
         return wrong("kind", "a name is wanted");
@@ -199,22 +211,19 @@ fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), 
     Ok((name, kind, place))
 }
 
-fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> {
+fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathError> {
     let file: PathFile = fields(table.into(), "")?;
-    let at = |what: &str| {
-        let what = what.to_owned();
-        move |problem: String| format!("{what}: {problem}")
-    };
-    within("block", file.block.0, BLOCK_BYTES)?;
+    let at = |what: String| move |problem| PathError(format!("{what}: {problem}"));
+    Problem::unless_within("block", file.block.0, BLOCK_BYTES)?;
     let block_bytes = file.block.0;
     if !block_bytes.is_multiple_of(64) {
         let problem = format!("is {block_bytes}; whole cache lines of 64 bytes are wanted");
         return wrong("block", problem);
     }
     let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);
-    within("buffers", buffers, 1..=MAX_BUFFERS)?;
-    within("stage", file.stage.len(), 0..=MAX_STAGES)?;
-    let (source, mut flow) = source(file.source, block_bytes).map_err(at("source"))?;
+    Problem::unless_within("buffers", buffers, 1..=MAX_BUFFERS)?;
+    Problem::unless_within("stage", file.stage.len(), 0..=MAX_STAGES)?;
+    let (source, mut flow) = source(file.source, block_bytes).map_err(at("source".to_owned()))?;
     let given = [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())];
     if flow.live.is_some()
         && let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given)
@@ -226,25 +235,16 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> 
     }
     let mut stages = Vec::new();
     for (number, table) in (1..).zip(file.stage) {
-        stages.push(stage(table, &mut flow).map_err(at(&format!("stage {number}")))?);
+        stages.push(stage(table, &mut flow).map_err(at(format!("stage {number}")))?);
     }
-    let sink = sink(file.sink, &mut flow).map_err(at("sink"))?;
-    let due_bytes = match &flow.live {
-        Some(scenario) => scenario.event_bytes(),
-        None => block_bytes as f64,
-    };
-    let rate_hz = file.rate.map(|rate| {
-        let hz = parse_rate(&rate, due_bytes)?;
-        daq::check_trigger_rate(hz).map_err(|fault| fault.0)?;
-        Ok::<f64, String>(hz)
-    });
-    Ok(Path {
+    let sink = sink(file.sink, &mut flow).map_err(at("sink".to_owned()))?;
+    let mut path = Path {
         name: text.name.clone(),
         title: file.title,
         about: file.about,
         block_bytes,
         buffers,
-        rate_hz: rate_hz.transpose().map_err(|problem| format!("rate: {problem}"))?,
+        rate_hz: None,
         lossless: file.lossless.unwrap_or(true),
         served: file.serves.map(served).transpose()?,
         with: with.to_vec(),
@@ -253,10 +253,8 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> 
             None | Some("transparent") => Pages::Transparent,
             Some("huge") => Pages::HugeTlb,
             Some(other) => {
-                return wrong(
-                    "pages",
-                    format!("is `{other}`; base, transparent or huge is wanted"),
-                );
+                let problem = format!("is `{other}`; base, transparent or huge is wanted");
+                return wrong("pages", problem);
             }
         },
         digest: digest(&text.text),
@@ -265,15 +263,20 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, String> 
         stages,
         sink,
         scenario: flow.live,
-    })
+    };
+    if let Some(rate) = file.rate {
+        let hz = path.parse_rate(&rate).or_else(|problem| wrong("rate", problem))?;
+        daq::check_trigger_rate(hz).or_else(|fault| wrong("rate", fault.0))?;
+        path.rate_hz = Some(hz);
+    }
+    Ok(path)
 }
 
-fn served(serves: Serves) -> Result<Served, String> {
-    let rate = parse_rate(&serves.each, 1.0).and_then(|rate| match rate > 0.0 {
-        true => Ok(rate),
-        false => Err("is nothing; a rate above zero is wanted".to_owned()),
-    });
-    let rate = rate.map_err(|problem| format!("serves: each: {problem}"))?;
+fn served(serves: Serves) -> Result<Served, PathError> {
+    let rate = parse_rate(&serves.each, 1.0).or_else(|problem| wrong("serves: each", problem))?;
+    if rate <= 0.0 {
+        return wrong("serves: each", "is nothing; a rate above zero is wanted");
+    }
     let each = match serves.each.ends_with("/s") {
         true => Brings::BytesPerS(rate),
         false => Brings::EventsPerS(rate),
@@ -302,7 +305,7 @@ impl Flow {
     }
 
     /// Refuses blocks of another unit. Bytes may be anything.
-    fn takes(&self, wanted: Unit) -> Result<(), String> {
+    fn takes(&self, wanted: Unit) -> Result<(), PathError> {
         match self.unit == wanted || self.unit == BYTES {
             true => Ok(()),
             false => wrong("kind", format!("takes {wanted}, but {} come", self.unit)),
@@ -316,19 +319,14 @@ impl Flow {
         kind: K,
         threads: usize,
         place: Place,
-    ) -> Result<Element<K>, String> {
-        Problem::unless_cpus_exist("cpus", &place.cpus).map_err(of_request)?;
+    ) -> Result<Element<K>, PathError> {
+        Problem::unless_cpus_exist("cpus", &place.cpus)?;
         let (out_bytes, unit) = (self.bytes, self.unit);
         Ok(Element { kind, name, threads, cpus: place.cpus, out_bytes, unit })
     }
 }
 
-/// A problem with a field that has the same name in the engine's request.
-fn of_request(Problem { name, text }: Problem) -> String {
-    format!("{name}: {text}")
-}
-
-fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), String> {
+fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), PathError> {
     let (name, mut kind, place) = element::<SourceKind>(table)?;
     let (mut unit, mut threads) = (BYTES, 1);
     let (mut scenario, mut live, mut out_bytes) = (None, None, block_bytes);
@@ -347,7 +345,7 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
             (unit, threads) = (SAMPLES, devices.len());
         }
         SourceKind::Etherbone { address, count } => {
-            Times::request(address, *count).check().map_err(of_request)?;
+            Times::request(address, *count).check()?;
             let bytes = TIME_BYTES * usize::try_from(*count).unwrap_or(usize::MAX);
             if !block_bytes.is_multiple_of(bytes) {
                 let problem = format!(
@@ -397,13 +395,13 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
 }
 
 /// Checks a span, and rounds it to whole blocks.
-fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), String> {
-    within("span", span.0, SPAN_BYTES)?;
+fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), PathError> {
+    Problem::unless_within("span", span.0, SPAN_BYTES)?;
     span.0 = span.0.max(block_bytes) / block_bytes * block_bytes;
     Ok(())
 }
 
-fn boards(devices: &[String]) -> Result<Vec<String>, String> {
+fn boards(devices: &[String]) -> Result<Vec<String>, PathError> {
     let mut boards = Vec::new();
     for device in devices {
         boards.extend(devices::expand(device).or_else(|problem| wrong("devices", problem))?);
@@ -418,12 +416,12 @@ fn boards(devices: &[String]) -> Result<Vec<String>, String> {
     }
 }
 
-fn loaded(scenario: &str) -> Result<Scenario, String> {
+fn loaded(scenario: &str) -> Result<Scenario, PathError> {
     Scenario::load(scenario).or_else(|error| wrong("scenario", error))
 }
 
 /// A card and its publisher work in the threads of their reader.
-fn without_thread(place: &Place) -> Result<(), String> {
+fn without_thread(place: &Place) -> Result<(), PathError> {
     match (&place.threads, place.cpus.is_empty()) {
         (Some(_), _) => wrong("threads", IN_TO_HOST),
         (None, false) => wrong("cpus", IN_TO_HOST),
@@ -431,7 +429,7 @@ fn without_thread(place: &Place) -> Result<(), String> {
     }
 }
 
-fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
+fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError> {
     let (name, mut kind, place) = element::<StageKind>(table)?;
     let own = flow.name(&name);
     if let Some(scenario) = &flow.live {
@@ -463,7 +461,7 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
                 let problem = format!("blocks of {} bytes are not whole samples", flow.bytes);
                 return wrong("kind", problem);
             }
-            request.check(flow.bytes as u64 / 2).map_err(of_request)?;
+            request.check(flow.bytes as u64 / 2)?;
             let (conversion, decimation) = request.of(*function).expect("a conversion");
             flow.bytes = decimation.kept(flow.bytes / 2) * conversion.out_bytes();
             flow.unit = NUMBERS;
@@ -503,7 +501,7 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
         StageKind::Copy { .. } | StageKind::Checksum {} | StageKind::Unix {} => {}
     }
     let threads = place.threads.unwrap_or(1);
-    within("threads", threads, 1..=MAX_THREADS)?;
+    Problem::unless_within("threads", threads, 1..=MAX_THREADS)?;
     if kind.has_two_ends() && threads > 1 {
         return wrong("threads", "this stage has one at each end: leave the field out");
     }
@@ -517,16 +515,16 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, String> {
 }
 
 /// Refuses a congestion control that this host's kernel does not have.
-fn known_congestion(name: Option<&String>) -> Result<(), String> {
+fn known_congestion(name: Option<&String>) -> Result<(), PathError> {
     name.map_or(Ok(()), |name| check_congestion(name))
         .or_else(|problem| wrong("congestion", problem))
 }
 
-fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
+fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, PathError> {
     let (name, mut kind, place) = element::<SinkKind>(table)?;
     let most = flow.live.as_ref().map_or(1, |scenario| channel_ids(scenario).len());
     let threads = place.threads.unwrap_or(most);
-    within("threads", threads, 1..=most)?;
+    Problem::unless_within("threads", threads, 1..=most)?;
     match (&mut kind, flow.live.is_some()) {
         (SinkKind::Receiver {}, true) if flow.unit == SENT => {}
         (_, true) => return wrong("kind", BEHIND_CARD),
@@ -540,7 +538,7 @@ fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
                 );
                 return wrong("direct", problem);
             }
-            within("max", max.0, SPAN_BYTES)?;
+            Problem::unless_within("max", max.0, SPAN_BYTES)?;
             max.0 = max.0.max(bytes);
         }
         (SinkKind::Tcp { to, congestion }, false) => {
@@ -549,8 +547,8 @@ fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
         }
         (SinkKind::Udp { to, datagram, socket_buffer }, false) => {
             is_address(to)?;
-            within("datagram", datagram.0, DATAGRAM_BYTES)?;
-            within("socket_buffer", socket_buffer.0, SOCKET_BUFFER_BYTES)?;
+            Problem::unless_within("datagram", datagram.0, DATAGRAM_BYTES)?;
+            Problem::unless_within("socket_buffer", socket_buffer.0, SOCKET_BUFFER_BYTES)?;
         }
     }
     // Source and sink may have one name.
@@ -559,7 +557,7 @@ fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, String> {
     flow.next(own, kind, threads, place)
 }
 
-fn is_address(to: &str) -> Result<(), String> {
+fn is_address(to: &str) -> Result<(), PathError> {
     let is_address = to.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
@@ -567,14 +565,6 @@ fn is_address(to: &str) -> Result<(), String> {
         true => Ok(()),
         false => wrong("to", "a host and a port are wanted, such as \"daq7:5010\""),
     }
-}
-
-fn within(key: &str, value: usize, bounds: RangeInclusive<usize>) -> Result<(), String> {
-    if bounds.contains(&value) {
-        return Ok(());
-    }
-    let (min, max) = bounds.into_inner();
-    wrong(key, format!("is {value}; {min} to {max} is wanted"))
 }
 
 #[cfg(test)]
