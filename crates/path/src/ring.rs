@@ -16,86 +16,6 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use crate::account::{Account, Side};
 use crate::element::{Block, Label};
 
-#[derive(Debug)]
-pub(crate) struct Producer<T> {
-    full: SyncSender<T>,
-    empty: Receiver<T>,
-    /// Blocks that have not been round yet.
-    fresh: Vec<T>,
-    /// Written by this end alone.
-    sent: Arc<AtomicU64>,
-    count: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct Consumer<T> {
-    full: Receiver<T>,
-    empty: SyncSender<T>,
-    sent: Arc<AtomicU64>,
-    taken: u64,
-}
-
-/// Makes a ring for `blocks` blocks, which [`Producer::put_in`] adds.
-pub(crate) fn ring<T>(blocks: usize) -> (Producer<T>, Consumer<T>) {
-    // One more place, so that neither end waits for a place while a block is on its way.
-    let (full_in, full) = sync_channel(blocks + 1);
-    let (empty_in, empty) = sync_channel(blocks + 1);
-    let sent = Arc::new(AtomicU64::new(0));
-    let producer = Producer {
-        full: full_in,
-        empty,
-        fresh: Vec::with_capacity(blocks),
-        sent: sent.clone(),
-        count: 0,
-    };
-    let consumer = Consumer { full, empty: empty_in, sent, taken: 0 };
-    (producer, consumer)
-}
-
-impl<T> Producer<T> {
-    /// Adds an empty block, before the first is taken.
-    pub(crate) fn put_in(&mut self, block: T) {
-        self.fresh.push(block);
-    }
-
-    pub(crate) fn try_empty(&mut self) -> Result<T, TryRecvError> {
-        self.fresh.pop().map_or_else(|| self.empty.try_recv(), Ok)
-    }
-
-    pub(crate) fn wait_empty(&self) -> Option<T> {
-        self.empty.recv().ok()
-    }
-
-    /// Sends a block; false if the consumer is gone.
-    pub(crate) fn send(&mut self, block: T) -> bool {
-        self.count += 1;
-        self.sent.store(self.count, Ordering::Relaxed);
-        self.full.send(block).is_ok()
-    }
-}
-
-impl<T> Consumer<T> {
-    pub(crate) fn try_next(&mut self) -> Result<T, TryRecvError> {
-        self.full.try_recv().inspect(|_| self.taken += 1)
-    }
-
-    pub(crate) fn wait_next(&mut self) -> Option<T> {
-        self.full.recv().ok().inspect(|_| self.taken += 1)
-    }
-
-    /// Number of blocks that were sent and not taken yet. A hint: the producer may just be sending
-    /// another.
-    pub(crate) fn depth(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed).saturating_sub(self.taken)
-    }
-
-    /// Gives a block back. It is dropped if the producer is gone.
-    pub(crate) fn give_back(&mut self, block: T) {
-        // The channel cannot be full: it has a place for each block.
-        let _ = self.empty.send(block);
-    }
-}
-
 /// Takes blocks from one ring after the other, which gives the order in which they were dealt out.
 /// Rings that ended are left out.
 pub(crate) struct Inlet {
@@ -104,7 +24,10 @@ pub(crate) struct Inlet {
 }
 
 struct InRing {
-    ring: Consumer<Block>,
+    full: Receiver<Block>,
+    empty: SyncSender<Block>,
+    sent: Arc<AtomicU64>,
+    taken: u64,
     is_open: bool,
     /// Its ends, and the number of blocks in it when the next was wanted.
     queue: PathQueue,
@@ -125,8 +48,10 @@ impl Inlet {
         }
     }
 
+    /// Gives a block back. It is dropped if the producer is gone.
     pub(crate) fn give_back(&mut self, at: usize, block: Block) {
-        self.rings[at].ring.give_back(block);
+        // The channel cannot be full: it has a place for each block.
+        let _ = self.rings[at].empty.send(block);
     }
 
     pub(crate) fn queues(&self) -> impl Iterator<Item = &PathQueue> {
@@ -136,24 +61,36 @@ impl Inlet {
 
 impl InRing {
     fn next(&mut self, account: &mut Account) -> Option<Block> {
-        let depth = usize::try_from(self.ring.depth()).unwrap_or(usize::MAX);
-        let block = match self.ring.try_next() {
+        // A hint: the producer may just be sending another.
+        let depth = self.sent.load(Ordering::Relaxed).saturating_sub(self.taken);
+        let block = match self.full.try_recv() {
             Ok(block) => Some(block),
             Err(TryRecvError::Disconnected) => None,
-            Err(TryRecvError::Empty) => account.wait(Side::Input, || self.ring.wait_next()),
+            Err(TryRecvError::Empty) => account.wait(Side::Input, || self.full.recv().ok()),
         }?;
+        self.taken += 1;
         let last = self.queue.seen.len() - 1;
-        self.queue.seen[depth.min(last)] += 1;
+        self.queue.seen[usize::try_from(depth).map_or(last, |depth| depth.min(last))] += 1;
         Some(block)
     }
 }
 
 /// Deals blocks out to one ring after the other.
 pub(crate) struct Outlet {
-    rings: Vec<Producer<Block>>,
+    rings: Vec<OutRing>,
     next: usize,
     /// Blocks of each ring.
     blocks: Blocks,
+}
+
+struct OutRing {
+    full: SyncSender<Block>,
+    empty: Receiver<Block>,
+    /// Blocks that have not been round yet.
+    fresh: Vec<Block>,
+    /// Written by this end alone.
+    sent: Arc<AtomicU64>,
+    count: u64,
 }
 
 /// Blocks of a ring: their number, bytes and pages.
@@ -174,14 +111,15 @@ impl Outlet {
                         "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
                     ));
                 }
-                ring.put_in(Block { buffer, label: Label::default() });
+                ring.fresh.push(Block { buffer, label: Label::default() });
             }
         }
         Ok(())
     }
 
     pub(crate) fn try_empty(&mut self) -> Result<Block, TryRecvError> {
-        self.rings[self.next].try_empty()
+        let ring = &mut self.rings[self.next];
+        ring.fresh.pop().map_or_else(|| ring.empty.try_recv(), Ok)
     }
 
     /// Waits for an empty block; `None` if all consumers are gone.
@@ -191,7 +129,7 @@ impl Outlet {
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 let ring = &self.rings[self.next];
-                account.wait(Side::Output, || ring.wait_empty())
+                account.wait(Side::Output, || ring.empty.recv().ok())
             }
         }
     }
@@ -200,7 +138,10 @@ impl Outlet {
     pub(crate) fn send(&mut self, block: Block) -> bool {
         let at = self.next;
         self.next = (at + 1) % self.rings.len();
-        self.rings[at].send(block)
+        let ring = &mut self.rings[at];
+        ring.count += 1;
+        ring.sent.store(ring.count, Ordering::Relaxed);
+        ring.full.send(block).is_ok()
     }
 }
 
@@ -211,12 +152,23 @@ pub(crate) fn link(from: &[String], to: &[String], blocks: Blocks) -> (Vec<Outle
     let mut outlets: Vec<Outlet> = from.iter().map(outlet).collect();
     let mut inlets: Vec<Inlet> = to.iter().map(|_| Inlet { rings: Vec::new(), next: 0 }).collect();
     for at in 0..from.len().max(to.len()) {
-        let (producer, ring) = ring(blocks.count);
         let (out, into) = (at % from.len(), at % to.len());
-        outlets[out].rings.push(producer);
+        // One more place, so that neither end waits for a place while a block is on its way.
+        let (full_in, full) = sync_channel(blocks.count + 1);
+        let (empty_in, empty) = sync_channel(blocks.count + 1);
+        let sent = Arc::new(AtomicU64::new(0));
+        let fresh = Vec::with_capacity(blocks.count);
+        outlets[out].rings.push(OutRing {
+            full: full_in,
+            empty,
+            fresh,
+            sent: sent.clone(),
+            count: 0,
+        });
         let seen = vec![0; blocks.count + 1];
         let queue = PathQueue { from: from[out].clone(), to: to[into].clone(), seen };
-        inlets[into].rings.push(InRing { ring, is_open: true, queue });
+        let is_open = true;
+        inlets[into].rings.push(InRing { full, empty: empty_in, sent, taken: 0, is_open, queue });
     }
     (outlets, inlets)
 }
@@ -225,11 +177,26 @@ pub(crate) fn link(from: &[String], to: &[String], blocks: Blocks) -> (Vec<Outle
 mod tests {
     use std::collections::VecDeque;
 
+    use daqmeter_record::path::PathThread;
     use proptest::prelude::*;
 
     use super::*;
 
-    /// Actions at either end that do not wait.
+    fn ring(count: usize) -> (Outlet, Inlet, Account) {
+        let names = [String::new()];
+        let blocks = Blocks { count, bytes: 64, pages: Pages::Base };
+        let (mut outlets, mut inlets) = link(&names, &names, blocks);
+        let mut outlet = outlets.remove(0);
+        outlet.prepare().unwrap();
+        (outlet, inlets.remove(0), Account::begin(PathThread::default()))
+    }
+
+    fn numbered(mut block: Block, sequence: u64) -> Block {
+        block.label.sequence = sequence;
+        block
+    }
+
+    /// Actions at either end.
     #[derive(Clone, Copy, Debug)]
     enum Act {
         Send,
@@ -247,79 +214,79 @@ mod tests {
         /// are.
         #[test]
         fn a_ring_is_two_queues_of_so_many_blocks(blocks in 1..5_usize, acts in acts()) {
-            let (mut producer, mut consumer) = ring(blocks);
-            (0..blocks).for_each(|_| producer.put_in(0));
+            let (mut outlet, mut inlet, mut account) = ring(blocks);
             let (mut empty, mut full, mut held) = (blocks, VecDeque::new(), Vec::new());
-            let mut next = 1;
+            let (mut next, mut seen) = (1, vec![0; blocks + 1]);
             for act in acts {
                 match act {
                     Act::Send => {
-                        let found = producer.try_empty();
+                        let found = outlet.try_empty();
                         prop_assert_eq!(found.is_ok(), empty > 0);
-                        if empty > 0 {
-                            prop_assert!(producer.send(next));
+                        if let Ok(block) = found {
+                            prop_assert!(outlet.send(numbered(block, next)));
                             full.push_back(next);
                             (empty, next) = (empty - 1, next + 1);
                         }
                     }
-                    Act::Take => {
-                        prop_assert_eq!(consumer.depth(), full.len() as u64);
-                        let wanted = full.pop_front();
-                        prop_assert_eq!(consumer.try_next().ok(), wanted);
-                        held.extend(wanted);
+                    Act::Take => if !full.is_empty() {
+                        seen[full.len()] += 1;
+                        let (_, block) = inlet.next(&mut account).unwrap();
+                        prop_assert_eq!(Some(block.label.sequence), full.pop_front());
+                        held.push(block);
                     }
                     Act::GiveBack => {
                         if let Some(block) = held.pop() {
-                            consumer.give_back(block);
+                            inlet.give_back(0, block);
                             empty += 1;
                         }
                     }
                 }
             }
+            prop_assert_eq!(&inlet.queues().next().unwrap().seen, &seen);
         }
     }
 
     #[test]
     fn what_was_sent_before_the_producer_went_is_still_received() {
-        let (mut producer, mut consumer) = ring(3);
-        (0..3).for_each(|_| producer.put_in(0));
-        assert!(producer.send(1) && producer.send(2));
-        drop(producer);
-        assert_eq!(consumer.wait_next(), Some(1));
-        consumer.give_back(1);
-        assert_eq!(consumer.try_next(), Ok(2));
-        assert_eq!(consumer.wait_next(), None);
-        assert_eq!(consumer.try_next(), Err(TryRecvError::Disconnected));
+        let (mut outlet, mut inlet, mut account) = ring(3);
+        for number in 1..=2 {
+            let block = outlet.try_empty().unwrap();
+            assert!(outlet.send(numbered(block, number)));
+        }
+        drop(outlet);
+        for number in 1..=2 {
+            let (_, block) = inlet.next(&mut account).unwrap();
+            assert_eq!(block.label.sequence, number);
+            inlet.give_back(0, block);
+        }
+        assert!(inlet.next(&mut account).is_none());
     }
 
     #[test]
     fn a_producer_learns_that_the_consumer_went() {
-        let (mut producer, consumer) = ring(1);
-        producer.put_in(0);
-        drop(consumer);
-        assert_eq!(producer.try_empty(), Ok(0));
-        assert_eq!(producer.try_empty(), Err(TryRecvError::Disconnected));
-        assert_eq!(producer.wait_empty(), None);
-        assert!(!producer.send(1));
+        let (mut outlet, inlet, mut account) = ring(1);
+        drop(inlet);
+        let block = outlet.try_empty().unwrap();
+        assert_eq!(outlet.try_empty().unwrap_err(), TryRecvError::Disconnected);
+        assert!(outlet.empty(&mut account).is_none() && !outlet.send(block));
     }
 
     #[test]
     fn between_threads_nothing_is_lost_or_exchanged() {
-        let (mut producer, mut consumer) = ring(4);
-        (0..4).for_each(|_| producer.put_in(0));
+        let (mut outlet, mut inlet, mut account) = ring(4);
         let sender = std::thread::spawn(move || {
-            for n in 0..10_000_u64 {
-                let empty = producer.try_empty().ok().or_else(|| producer.wait_empty());
-                assert!(empty.is_some() && producer.send(n));
+            let mut account = Account::begin(PathThread::default());
+            for number in 0..10_000 {
+                let block = outlet.empty(&mut account).unwrap();
+                assert!(outlet.send(numbered(block, number)));
             }
         });
-        for wanted in 0..10_000 {
-            let block = consumer.wait_next().unwrap();
-            assert_eq!(block, wanted);
-            assert!(consumer.depth() <= 4);
-            consumer.give_back(block);
+        for number in 0..10_000 {
+            let (_, block) = inlet.next(&mut account).unwrap();
+            assert_eq!(block.label.sequence, number);
+            inlet.give_back(0, block);
         }
-        assert_eq!(consumer.wait_next(), None);
+        assert!(inlet.next(&mut account).is_none());
         sender.join().unwrap();
     }
 }
