@@ -14,45 +14,41 @@ use daqmeter_sys::routes::{bytes_per_s, device as route_device};
 use crate::definition::Path;
 use crate::kinds::{SinkKind, SourceKind};
 
-pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
-    let block_bytes = path.block_bytes as f64;
-    let mut all: Vec<PathLink> = match &path.source.kind {
-        SourceKind::Digitizer { devices, profile, unpaced, .. } => {
-            // Each board has its own link for its share of the blocks.
-            let bytes = block_bytes / path.streams() as f64;
-            let boards = devices.iter().filter_map(|node| pcie(files, node, 0, bytes));
-            let emulated = devices.iter().any(|device| device.starts_with("emu:"));
-            let uplink = (emulated && !unpaced).then(|| uplink(profile, block_bytes));
-            boards.chain(uplink.flatten()).collect()
-        }
-        SourceKind::File { path, cached: false } => {
-            pcie(files, path, 0, block_bytes).into_iter().collect()
-        }
+/// Devices whose links blocks cross: their elements, their nodes or a file on them, and the bytes
+/// of a block that cross each.
+fn devices(path: &Path) -> Vec<(usize, &str, f64)> {
+    let sources: Vec<&str> = match &path.source.kind {
+        SourceKind::Digitizer { devices, .. } => devices.iter().map(String::as_str).collect(),
+        SourceKind::File { path, cached: false } => vec![path],
         _ => Vec::new(),
     };
+    // Each board has its own link for its share of the blocks.
+    let bytes = path.block_bytes as f64 / path.streams() as f64;
+    let mut all = Vec::from_iter(sources.into_iter().map(|node| (0, node, bytes)));
     if let SinkKind::File { path: file, direct: true, .. } = &path.sink.kind {
-        let bytes = path.sink_bytes() as f64;
-        all.extend(pcie(files, folder_of(file), path.stages.len() + 1, bytes));
+        all.push((path.stages.len() + 1, folder_of(file), path.sink_bytes() as f64));
     }
-    all.extend(Leaves::of(path, files).and_then(|leaves| leaves.link(path)));
     all
+}
+
+pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
+    let devices = devices(path).into_iter();
+    let pcie = devices.filter_map(|(element, node, bytes)| pcie(files, node, element, bytes));
+    let uplink = match &path.source.kind {
+        SourceKind::Digitizer { profile, unpaced: false, .. } if path.is_emulated() => {
+            uplink(profile, path.block_bytes as f64)
+        }
+        _ => None,
+    };
+    let leaves = Leaves::of(path, files).and_then(|leaves| leaves.link(path));
+    pcie.chain(uplink).chain(leaves).collect()
 }
 
 /// NUMA node of the device that a path's data comes from, or else of the disk or network card of
 /// its sink. `None` if the kernel does not know it (`numa_node`, -1 if unknown:
 /// Documentation/ABI/testing/sysfs-bus-pci).
 pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
-    let sources: Vec<&str> = match &path.source.kind {
-        SourceKind::Digitizer { devices, .. } => devices.iter().map(String::as_str).collect(),
-        SourceKind::File { path, cached: false } => vec![path],
-        _ => Vec::new(),
-    };
-    let sink = match &path.sink.kind {
-        SinkKind::File { path: file, direct: true, .. } => Some(folder_of(file)),
-        _ => None,
-    };
-    let nodes = sources.into_iter().chain(sink);
-    let mut devices = nodes.filter_map(device);
+    let mut devices = devices(path).into_iter().filter_map(|(_, node, _)| device(node));
     let near = devices.find_map(|device| node_below(files, &device));
     near.or_else(|| {
         let leaves = Leaves::of(path, files)?;
