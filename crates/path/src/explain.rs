@@ -28,11 +28,8 @@ pub enum PathLoad {
         element: usize,
         ns: f64,
     },
-    /// As fast as it goes with a multiple of the blocks between two threads.
-    Buffers {
-        /// Factor on the number of blocks.
-        times: usize,
-    },
+    /// As fast as it goes with eight times as many blocks between two threads.
+    Buffers,
 }
 
 impl PathLoad {
@@ -41,7 +38,7 @@ impl PathLoad {
         match self {
             PathLoad::Free => {}
             PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
-            PathLoad::Buffers { times } => request.with = path.with_more_buffers(times),
+            PathLoad::Buffers => request.with = path.with_more_buffers(MORE_BUFFERS),
         }
         request
     }
@@ -173,7 +170,7 @@ impl Rounds<'_> {
                     let ns = added_ns * self.parts[element].threads as f64;
                     PathLoad::Slowed { element, ns }
                 }
-                None => PathLoad::Buffers { times: MORE_BUFFERS },
+                None => PathLoad::Buffers,
             };
             let before_ns = self.free[self.free.len() - 1].block_ns;
             let changed_ns = run(load)?.block_ns;
@@ -422,7 +419,7 @@ mod tests {
             }
             let resources = self.resources(&needs);
             let (_, least_ns) = bottleneck(&resources).unwrap();
-            let lockstep = if let PathLoad::Buffers { .. } = load { 0.0 } else { self.lockstep };
+            let lockstep = if load == PathLoad::Buffers { 0.0 } else { self.lockstep };
             let block_ns = least_ns.max(lockstep * needs.iter().sum::<f64>());
             Ok(Seen { block_ns: block_ns.max(self.hidden_ns * noise), resources })
         }
