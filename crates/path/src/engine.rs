@@ -23,7 +23,7 @@ use crate::outcome::Ended;
 use crate::shared::{How, time_ns};
 
 /// A path that is run from its source to its sink.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRequest {
     /// Path that is run: the name of one that ships, or a file
@@ -137,12 +137,7 @@ impl PathRequest {
             digest: path.digest.clone(),
             with: path.with.clone(),
             seconds,
-            blocks: None,
-            rate_hz: None,
-            unpaced: false,
-            lossy: false,
-            cpus: Vec::new(),
-            slower: Vec::new(),
+            ..PathRequest::default()
         }
     }
 
@@ -234,7 +229,7 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
             stage: stage(&path),
             tally: tally_live,
         };
-        return lanes::open(path, &how, says);
+        return lanes::open(path, how, says);
     }
     Ok(vec![Box::new(PathSession {
         path,

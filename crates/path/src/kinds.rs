@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, de};
 pub(crate) enum SourceKind {
     /// A pattern, copied from memory of that many bytes.
     Memory {
-        #[serde(default = "usual_span")]
+        #[serde(default = "bytes::<{ 16 << 20 }>")]
         span: ByteSize,
     },
     /// A block device or a file, read in order.
@@ -48,7 +48,7 @@ pub(crate) enum SourceKind {
     /// Blocks of an emulated card, made beforehand.
     Felix {
         scenario: String,
-        #[serde(default = "usual_span")]
+        #[serde(default = "bytes::<{ 16 << 20 }>")]
         span: ByteSize,
     },
     /// An emulated card, which writes blocks into its rings as triggers come.
@@ -110,7 +110,7 @@ pub(crate) enum SinkKind {
     /// bypasses the page cache.
     File {
         path: String,
-        #[serde(default = "usual_max")]
+        #[serde(default = "bytes::<{ 256 << 20 }>")]
         max: ByteSize,
         #[serde(default)]
         direct: bool,
@@ -122,19 +122,11 @@ pub(crate) enum SinkKind {
     /// The same in datagrams.
     Udp {
         to: String,
-        #[serde(default = "usual_datagram")]
+        #[serde(default = "bytes::<IN_A_FRAME>")]
         datagram: ByteSize,
-        #[serde(default = "usual_socket_buffer")]
+        #[serde(default = "bytes::<{ 4 << 20 }>")]
         socket_buffer: ByteSize,
     },
-}
-
-fn usual_span() -> ByteSize {
-    ByteSize(16 << 20)
-}
-
-fn usual_max() -> ByteSize {
-    ByteSize(256 << 20)
 }
 
 fn usual_profile() -> String {
@@ -155,12 +147,10 @@ fn usual_count() -> u64 {
 }
 
 /// Bytes of a datagram in an Ethernet frame.
-fn usual_datagram() -> ByteSize {
-    ByteSize(1472)
-}
+const IN_A_FRAME: usize = 1472;
 
-fn usual_socket_buffer() -> ByteSize {
-    ByteSize(4 << 20)
+fn bytes<const N: usize>() -> ByteSize {
+    ByteSize(N)
 }
 
 fn memcpy() -> CopyKernel {

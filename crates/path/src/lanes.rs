@@ -24,6 +24,8 @@ pub(crate) struct ReadOut {
     pub(crate) path: Path,
     pub(crate) live: Live,
     pub(crate) lanes: usize,
+    how: How,
+    says: Says,
     state: Mutex<State>,
 }
 
@@ -70,28 +72,23 @@ struct Lane {
     at: usize,
     reader: Option<Worker>,
     read_out: Arc<ReadOut>,
-    says: Arc<Says>,
-    migration_cost_ns: Option<u64>,
     has_worked: bool,
     stop: StopFlag,
 }
 
 /// Opens the card of a path: a lane for each of its DMA channels.
-pub(crate) fn open(path: Path, how: &How, says: Says) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let (live, readers, receivers) = live::open(&path, how)?;
+pub(crate) fn open(path: Path, how: How, says: Says) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let (live, readers, receivers) = live::open(&path, &how)?;
     let lanes = readers.len();
-    let (chain, mut readers) = Chain::live(&path, how, readers, receivers);
+    let (chain, mut readers) = Chain::live(&path, &how, readers, receivers);
     let state =
         State { chain: Some(chain), receivers: readers.split_off(lanes), ..State::default() };
-    let read_out = Arc::new(ReadOut { path, live, lanes, state: Mutex::new(state) });
-    let says = Arc::new(says);
+    let read_out = Arc::new(ReadOut { path, live, lanes, how, says, state: Mutex::new(state) });
     let lane = |(at, reader)| -> Box<dyn Session> {
         Box::new(Lane {
             at,
             reader: Some(reader),
             read_out: read_out.clone(),
-            says: says.clone(),
-            migration_cost_ns: how.migration_cost_ns,
             has_worked: false,
             stop: StopFlag::default(),
         })
@@ -104,7 +101,7 @@ impl Lane {
         if self.at > 0 {
             return Ok(());
         }
-        if let Some(ns) = self.migration_cost_ns {
+        if let Some(ns) = self.read_out.how.migration_cost_ns {
             let set = MigrationCost::set(&Files::default(), ns);
             let set = set.map_err(|error| Fault::new(error.to_string()))?;
             self.read_out.state().migration_cost = Some(set);
@@ -115,11 +112,11 @@ impl Lane {
 
 impl Session for Lane {
     fn device(&self) -> String {
-        (self.says.device)(&self.read_out, self.at)
+        (self.read_out.says.device)(&self.read_out, self.at)
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        vec![self.says.stage.clone()]
+        vec![self.read_out.says.stage.clone()]
     }
 
     fn set_stop_flag(&mut self, stop: &StopFlag) {
@@ -169,6 +166,6 @@ impl Session for Lane {
             self.read_out.live.fail();
         }
         let state = self.read_out.ended(&self.stop);
-        (self.says.tally)(&self.read_out, &state.came, self.at)
+        (self.read_out.says.tally)(&self.read_out, &state.came, self.at)
     }
 }

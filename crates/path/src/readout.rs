@@ -13,7 +13,8 @@ use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::{Ledger, RunRecord, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
-use toml::{Table, Value};
+use serde_json::json;
+use toml::Table;
 
 pub use self::request::{ReadoutRequest, Receivers};
 use crate::definition::Path;
@@ -42,7 +43,24 @@ impl Request for ReadoutRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        job(self)
+        let scenario = self.chosen.load()?;
+        let target = format!("{} over {}", scenario.name, scenario.publish.transport);
+        let memory_bytes = scenario.memory_bytes();
+        let availability =
+            match self.migration_cost_ns.map(|_| MigrationCost::check(&Files::default())) {
+                Some(Err(error)) => Availability::Waived(error.to_string()),
+                _ => Availability::Ready,
+            };
+        Ok(Job {
+            availability,
+            is_emulated: true,
+            memory_bytes: Some(memory_bytes),
+            names_processes: true,
+            ..Job::new(self, target, move |request| {
+                let says = Says { device, stage: stage(request, &scenario), tally };
+                lanes::open(path(request, &scenario)?, how(request), says)
+            })
+        })
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -63,28 +81,6 @@ impl Request for ReadoutRequest {
     }
 }
 
-fn job(request: &ReadoutRequest) -> Result<Job, Fault> {
-    let chosen = &request.chosen;
-    let scenario = chosen.load()?;
-    let target = format!("{} over {}", scenario.name, scenario.publish.transport);
-    let memory_bytes = scenario.memory_bytes();
-    let availability =
-        match request.migration_cost_ns.map(|_| MigrationCost::check(&Files::default())) {
-            Some(Err(error)) => Availability::Waived(error.to_string()),
-            _ => Availability::Ready,
-        };
-    Ok(Job {
-        availability,
-        is_emulated: true,
-        memory_bytes: Some(memory_bytes),
-        names_processes: true,
-        ..Job::new(request, target, move |request| {
-            let says = Says { device, stage: stage(request, &scenario), tally };
-            lanes::open(path(request, &scenario)?, &how(request), says)
-        })
-    })
-}
-
 pub fn observation(record: &RunRecord) -> Observation {
     let request = ReadoutRequest::of(&record.workload).ok();
     let scenario = request.and_then(|request| request.chosen.load().ok());
@@ -100,26 +96,20 @@ fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
 }
 
 fn table(request: &ReadoutRequest, scenario: &Scenario) -> Result<Table, toml::ser::Error> {
-    let of_kind = |kind: &str| Table::from_iter([("kind".to_owned(), Value::from(kind))]);
     // The path has its own rate and stage behind `to-host`.
     let chosen = Chosen { rate_hz: None, transport: None, ..request.chosen.clone() };
-    let mut source = of_kind("card");
-    source.extend(Table::try_from(&chosen)?);
-    let mut sink = of_kind("receiver");
-    let cpus: Vec<Value> = request.receivers.cpus().into_iter().map(Value::from).collect();
-    sink.insert("cpus".to_owned(), cpus.into());
+    let mut file = json!({
+        "title": "a card that is read out",
+        "block": scenario.card.block.0.to_string(),
+        "source": chosen,
+        "stage": [{ "kind": "to-host" }, { "kind": scenario.publish.transport }],
+        "sink": { "kind": "receiver", "cpus": request.receivers.cpus() },
+    });
+    file["source"]["kind"] = "card".into();
     if let Some(receivers) = request.receivers.receivers {
-        let receivers = i64::try_from(receivers).unwrap_or(i64::MAX);
-        sink.insert("threads".to_owned(), receivers.into());
+        file["sink"]["threads"] = receivers.into();
     }
-    let stages = [of_kind("to-host"), of_kind(&scenario.publish.transport)];
-    Ok(Table::from_iter([
-        ("title".to_owned(), "a card that is read out".into()),
-        ("block".to_owned(), scenario.card.block.0.to_string().into()),
-        ("source".to_owned(), source.into()),
-        ("stage".to_owned(), stages.map(Value::from).to_vec().into()),
-        ("sink".to_owned(), sink.into()),
-    ]))
+    Table::try_from(file)
 }
 
 fn how(request: &ReadoutRequest) -> How {
@@ -188,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_chain_conforms() {
-        conformance::run(&job(&ReadoutRequest::example()).unwrap());
+        conformance::run(&ReadoutRequest::example().job().unwrap());
     }
 
     #[test]
@@ -221,7 +211,7 @@ mod tests {
     #[test]
     fn a_run_of_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
         let request = ReadoutRequest { seconds: 3600.0, ..ReadoutRequest::example() };
-        let mut sessions = job(&request).unwrap().open().unwrap();
+        let mut sessions = request.job().unwrap().open().unwrap();
         let session = &mut sessions[0];
         let stop = StopFlag::default();
         session.set_stop_flag(&stop);
@@ -248,9 +238,9 @@ mod tests {
     fn the_memory_of_a_chain_is_known_beforehand() {
         let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
         let mut request = ReadoutRequest::example();
-        let bytes = job(&request).unwrap().memory_bytes.unwrap();
+        let bytes = request.job().unwrap().memory_bytes.unwrap();
         assert!(bytes >= ring && bytes < 4 * ring + (1 << 30), "{bytes} for rings of {ring}");
         request.chosen.channels = Some(9);
-        assert!(job(&request).is_err());
+        assert!(request.job().is_err());
     }
 }

@@ -11,23 +11,19 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use crate::cancel::Cuts;
 use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
+use crate::kinds::SinkKind;
 use crate::receiver::protocol::{
     BlockHead, MAX_STREAMS, PathHello, ReceiverReport, UdpEnd, from_peer,
 };
 use crate::receiver::{MAX_SENDERS, PATIENCE};
 use crate::udp::{self, Datagrams, SocketBuffer};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
-    Tcp { congestion: Option<String> },
-    Udp { datagram_bytes: usize, socket_buffer_bytes: u64 },
-}
-
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
 pub(crate) struct Remote {
     to: String,
-    over: Over,
+    /// TCP or UDP.
+    kind: SinkKind,
     cuts: Cuts,
     connection: Option<Connection>,
     sent: ReceiverReport,
@@ -46,8 +42,12 @@ struct ByUdp {
 }
 
 impl Remote {
-    pub(crate) fn new(to: String, over: Over, cuts: Cuts) -> Remote {
-        Remote { to, over, cuts, connection: None, sent: ReceiverReport::default() }
+    pub(crate) fn new(to: String, kind: SinkKind, cuts: Cuts) -> Remote {
+        Remote { to, kind, cuts, connection: None, sent: ReceiverReport::default() }
+    }
+
+    fn is_udp(&self) -> bool {
+        matches!(self.kind, SinkKind::Udp { .. })
     }
 
     fn says(&self, what: impl std::fmt::Display) -> Fault {
@@ -88,15 +88,16 @@ impl Remote {
         };
         let mut frames = FrameStream::connect(&self.to, MAX_CONTROL_BYTES).map_err(failed)?;
         self.cuts.add(frames.cut().map_err(failed)?);
-        let udp = match &self.over {
-            Over::Tcp { congestion } => {
+        let udp = match &self.kind {
+            SinkKind::Tcp { congestion, .. } => {
                 set_congestion(frames.stream(), congestion.as_deref())?;
                 self.greet(&mut frames, None)?;
                 None
             }
-            Over::Udp { datagram_bytes, socket_buffer_bytes } => {
-                Some(self.open_udp(&mut frames, *datagram_bytes, *socket_buffer_bytes)?)
+            SinkKind::Udp { datagram, socket_buffer, .. } => {
+                Some(self.open_udp(&mut frames, datagram.0, socket_buffer.0 as u64)?)
             }
+            _ => return Err(Fault::new("no receiver: a bug in daqmeter")),
         };
         Ok(Connection { frames, udp })
     }
@@ -192,9 +193,9 @@ impl Sink for Remote {
         let lost: Option<Vec<(u64, u64)>> = (0..MAX_STREAMS).map(lost).collect();
         let lost = lost.filter(|lost| {
             let is_all = lost.iter().all(|(blocks, _)| *blocks == 0);
-            match self.over {
-                Over::Tcp { .. } => is_all && came.verified == self.sent.verified,
-                Over::Udp { .. } => came.verified <= self.sent.verified,
+            match self.is_udp() {
+                true => came.verified <= self.sent.verified,
+                false => is_all && came.verified == self.sent.verified,
             }
         });
         let Some(lost) = lost else {
@@ -210,11 +211,7 @@ impl Sink for Remote {
     }
 
     fn missing(&self, is_confirmed: bool) -> Option<&'static str> {
-        match self.over {
-            _ if !is_confirmed => Some(UNCONFIRMED),
-            Over::Udp { .. } => Some(udp::LOST),
-            Over::Tcp { .. } => None,
-        }
+        if is_confirmed { self.is_udp().then_some(udp::LOST) } else { Some(UNCONFIRMED) }
     }
 
     fn counters(&self) -> Vec<Counter> {

@@ -4,6 +4,7 @@
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
 
+use crate::chain::cpu;
 use crate::definition::{Element, Path};
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 
@@ -69,9 +70,11 @@ impl Path {
         for stage in &self.stages {
             let work = stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name))?;
             let own = row(stage, work, bytes);
-            match stage.kind.has_two_ends() {
-                true => rows.extend(two_ends(own, &stage.cpus)),
-                false => rows.push(with_times(own, &stage.kind)),
+            match &stage.kind {
+                StageKind::Work { time } => rows.push(ShapeRow { added_ns: time.0 as f64, ..own }),
+                StageKind::Wait { time } => rows.push(ShapeRow { asleep_ns: time.0 as f64, ..own }),
+                kind if kind.has_two_ends() => rows.extend(two_ends(own, &stage.cpus)),
+                _ => rows.push(own),
             }
             bytes = stage.out_bytes;
         }
@@ -98,20 +101,12 @@ fn row<K>(element: &Element<K>, work: String, bytes: usize) -> ShapeRow {
     }
 }
 
-fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
-    match kind {
-        StageKind::Work { time } => ShapeRow { added_ns: time.0 as f64, ..row },
-        StageKind::Wait { time } => ShapeRow { asleep_ns: time.0 as f64, ..row },
-        _ => row,
-    }
-}
-
 /// Rows for a thread at each end, as the chain places them.
 fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
     let end = |name: &str, at: usize| ShapeRow {
         name: format!("{} {name}", row.name),
         work: format!("{} {name}", row.work),
-        cpus: cpus.get(at % cpus.len().max(1)).copied().into_iter().collect(),
+        cpus: cpu(cpus, at).into_iter().collect(),
         ..row.clone()
     };
     [end("out", 0), end("in", 1)]

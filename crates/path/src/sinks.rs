@@ -12,7 +12,7 @@ use crate::cancel::Cuts;
 use crate::definition::Path;
 use crate::element::{Block, Label, Sink};
 use crate::kinds::SinkKind;
-use crate::remote::{Over, Remote};
+use crate::remote::Remote;
 use crate::stages::of_card;
 use crate::sum::sum;
 
@@ -20,16 +20,8 @@ pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
     let block_bytes = path.sink_bytes();
     Ok(match &path.sink.kind {
         SinkKind::Read {} => Box::new(ReadOnce),
-        SinkKind::Tcp { to, congestion } => {
-            let over = Over::Tcp { congestion: congestion.clone() };
-            Box::new(Remote::new(to.clone(), over, cuts.clone()))
-        }
-        SinkKind::Udp { to, datagram, socket_buffer } => {
-            let over = Over::Udp {
-                datagram_bytes: datagram.0,
-                socket_buffer_bytes: socket_buffer.0 as u64,
-            };
-            Box::new(Remote::new(to.clone(), over, cuts.clone()))
+        kind @ (SinkKind::Tcp { to, .. } | SinkKind::Udp { to, .. }) => {
+            Box::new(Remote::new(to.clone(), kind.clone(), cuts.clone()))
         }
         SinkKind::Receiver {} => return Err(of_card()),
         SinkKind::File { path, max, direct } => Box::new(Written {

@@ -42,24 +42,17 @@ struct Head {
 
 impl Head {
     fn emit(self) -> [u8; HEAD_BYTES] {
-        let mut out = [0; HEAD_BYTES];
-        out[..8].copy_from_slice(&self.number.to_le_bytes());
-        out[8..12].copy_from_slice(&self.at.to_le_bytes());
-        out[12..].copy_from_slice(&self.of.to_le_bytes());
-        out
+        let [number, at, of]: [u128; 3] = [self.number.into(), self.at.into(), self.of.into()];
+        (number | at << 64 | of << 96).to_le_bytes()
     }
 
     /// Head of a datagram and its bytes; `None` if it is too short.
+    #[allow(clippy::cast_possible_truncation, reason = "each field has its bits of the word")]
     fn parse(datagram: &[u8]) -> Option<(Head, &[u8])> {
-        let (head, bytes) = datagram.split_first_chunk::<HEAD_BYTES>()?;
-        let (number, rest) = head.split_first_chunk::<8>()?;
-        let (at, of) = rest.split_first_chunk::<4>()?;
-        let head = Head {
-            number: u64::from_le_bytes(*number),
-            at: u32::from_le_bytes(*at),
-            of: u32::from_le_bytes(of.try_into().ok()?),
-        };
-        Some((head, bytes))
+        let (head, bytes) = datagram.split_first_chunk()?;
+        let word = u128::from_le_bytes(*head);
+        let (number, at, of) = (word as u64, (word >> 64) as u32, (word >> 96) as u32);
+        Some((Head { number, at, of }, bytes))
     }
 }
 
