@@ -5,10 +5,8 @@
 //! compared with its threshold beyond two ticks of each CPU, because ticks dominate short points.
 //! Several records are judged by their sum.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-
-use std::collections::BTreeMap;
 
 use crate::{Lane, RunRecord};
 
@@ -48,30 +46,23 @@ impl Disturbance {
 
 impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = |fraction: f64| fraction * 100.0;
-        match *self {
-            Disturbance::ForeignOnUsed(share) => write!(
-                f,
-                "other programs took {:.0} % of the time of the CPUs that were used: repeat on a quiet host",
-                percent(share)
-            ),
-            Disturbance::ForeignOnAll(share) => write!(
-                f,
-                "other programs took {:.0} % of the time of all CPUs: repeat on a quiet host",
-                percent(share)
-            ),
-            Disturbance::Stolen(share) => write!(
-                f,
-                "the hypervisor took {:.0} % of the time of the CPUs that were used: repeat on a quiet host",
-                percent(share)
-            ),
-            Disturbance::Speed(change) => write!(
-                f,
-                "the CPUs became {:.0} % {} during the timed steps: fix their frequency, or cool them",
-                percent(change.abs()),
-                if change > 0.0 { "slower" } else { "faster" }
-            ),
-        }
+        let (who, whose, share) = match *self {
+            Disturbance::ForeignOnUsed(share) => {
+                ("other programs", "the CPUs that were used", share)
+            }
+            Disturbance::ForeignOnAll(share) => ("other programs", "all CPUs", share),
+            Disturbance::Stolen(share) => ("the hypervisor", "the CPUs that were used", share),
+            Disturbance::Speed(change) => {
+                let how = if change > 0.0 { "slower" } else { "faster" };
+                let percent = change.abs() * 100.0;
+                return write!(
+                    f,
+                    "the CPUs became {percent:.0} % {how} during the timed steps: fix their frequency, or cool them"
+                );
+            }
+        };
+        let percent = share * 100.0;
+        write!(f, "{who} took {percent:.0} % of the time of {whose}: repeat on a quiet host")
     }
 }
 
@@ -103,12 +94,9 @@ impl Account {
     }
 }
 
+/// Time of other programs on the used CPUs and on all, and stolen time on the used ones.
 #[derive(Clone, Copy, Debug, Default)]
-struct Accounts {
-    foreign_on_used: Account,
-    foreign_on_all: Account,
-    stolen: Account,
-}
+struct Accounts([Account; 3]);
 
 impl Accounts {
     /// Returns the accounts of a record with timed lanes; `None` for others, such as observations
@@ -136,30 +124,21 @@ impl Accounts {
         let busy_ns = cpu.user_ns as f64 + cpu.system_ns as f64;
         let interrupts_ns = cpu.irq_ns as f64 + cpu.softirq_ns as f64;
         let away_ns = cpu.steal_ns as f64 + cpu.iowait_ns as f64 + cpu.idle_ns as f64;
-        Some(Accounts {
+        let all_ns = busy_ns + interrupts_ns + away_ns;
+        let cpus = record.host.logical_cpus.max(1) as usize;
+        Some(Accounts([
             foreign_on_used,
-            foreign_on_all: Account::new(
-                busy_ns + interrupts_ns + away_ns,
-                busy_ns - own_ns,
-                record.host.logical_cpus.max(1) as usize,
-            ),
-            stolen: Account::new(available_ns, on_used(&cpu.steal_by_cpu_ns), used.len()),
-        })
-    }
-
-    fn add(&mut self, other: Accounts) {
-        self.foreign_on_used.add(other.foreign_on_used);
-        self.foreign_on_all.add(other.foreign_on_all);
-        self.stolen.add(other.stolen);
+            Account::new(all_ns, busy_ns - own_ns, cpus),
+            Account::new(available_ns, on_used(&cpu.steal_by_cpu_ns), used.len()),
+        ]))
     }
 
     /// Returns each share above its threshold; of the two shares of other programs only one.
     fn judged(&self) -> Vec<Disturbance> {
-        let on_used = self.foreign_on_used.beyond(FOREIGN_ON_USED);
-        let on_all = self.foreign_on_all.beyond(FOREIGN_ON_ALL);
-        let foreign =
-            on_used.map(Disturbance::ForeignOnUsed).or(on_all.map(Disturbance::ForeignOnAll));
-        let stolen = self.stolen.beyond(STOLEN).map(Disturbance::Stolen);
+        let [on_used, on_all, stolen] = &self.0;
+        let on_used = on_used.beyond(FOREIGN_ON_USED).map(Disturbance::ForeignOnUsed);
+        let foreign = on_used.or(on_all.beyond(FOREIGN_ON_ALL).map(Disturbance::ForeignOnAll));
+        let stolen = stolen.beyond(STOLEN).map(Disturbance::Stolen);
         foreign.into_iter().chain(stolen).collect()
     }
 }
@@ -203,7 +182,7 @@ impl Conditions {
             };
             found.points += 1;
             found.disturbed += usize::from(!judged(record, &accounts).is_empty());
-            sum.add(accounts);
+            sum.0.iter_mut().zip(accounts.0).for_each(|(sum, account)| sum.add(account));
         }
         found.disturbances = sum.judged();
         found

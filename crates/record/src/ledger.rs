@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::border::sum;
+
 /// Loss at the source of a read-out chain: items that it did not give.
 pub const NOT_GIVEN: &str = "emulator deficit";
 
@@ -41,27 +43,26 @@ impl Ledger {
     }
 
     pub fn lost(&self) -> u64 {
-        self.losses.values().fold(0, |sum, &lost| sum.saturating_add(lost))
+        sum(self.losses.values())
     }
 
     pub fn not_given(&self) -> u64 {
-        self.sum(&[NOT_GIVEN])
+        self.losses_of(&[NOT_GIVEN])
     }
 
     pub fn stopped(&self) -> u64 {
-        self.sum(&STOPPED)
+        self.losses_of(&STOPPED)
     }
 
     /// Sums the losses on the way: without [`NOT_GIVEN`], [`STOPPED`] and [`NOT_LOST`].
     pub fn lost_on_the_way(&self) -> u64 {
-        [self.not_given(), self.stopped(), self.sum(&NOT_LOST)]
+        [self.not_given(), self.stopped(), self.losses_of(&NOT_LOST)]
             .into_iter()
             .fold(self.lost(), u64::saturating_sub)
     }
 
-    fn sum(&self, names: &[&str]) -> u64 {
-        let known = names.iter().filter_map(|name| self.losses.get(*name));
-        known.fold(0, |sum, &lost| sum.saturating_add(lost))
+    fn losses_of(&self, names: &[&str]) -> u64 {
+        sum(names.iter().filter_map(|name| self.losses.get(*name)))
     }
 
     pub fn add(&mut self, other: &Ledger) {
