@@ -5,6 +5,15 @@
 //! threads, work in several stages on too few CPUs, or all threads on one CPU. Each line gives the
 //! limit that was put there, the one that was named, and the predicted and the real gain of its
 //! removal. Judges nothing: the sums at the end are for the record.
+//!
+//! `-- cards [SECONDS ROUNDS]` [0.25 s a run, 8 rounds] is the same for a card that is read out live,
+//! with chunks of several sizes:
+//!
+//! - reader, publisher, receiver: 1.5 us of work for each block beside its own, more than the other
+//!   thread needs; each thread has a CPU of its own. Reader and publisher share a thread, which is
+//!   the limit in both cases;
+//! - CPU: both threads on one CPU;
+//! - ring: of 2 MiB, looked at each 10 ms.
 
 #![allow(
     clippy::print_stdout,
@@ -28,7 +37,7 @@ const PAIRS: usize = 8;
 
 struct Chain {
     path: Path,
-    seconds: f64,
+    request: PathRequest,
 }
 
 impl Chain {
@@ -36,17 +45,42 @@ impl Chain {
         let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
         let path = Path::load(file.to_str().unwrap());
-        Chain { path: path.unwrap_or_else(|error| panic!("{error}\n{text}")), seconds }
+        let path = path.unwrap_or_else(|error| panic!("{error}\n{text}"));
+        Chain { request: PathRequest::new(&path, seconds), path }
     }
-}
 
-impl Chain {
     fn run(&self, load: PathLoad) -> Result<Seen, String> {
-        let request = load.of(PathRequest::new(&self.path, self.seconds), &self.path);
+        let request = load.of(self.request.clone(), &self.path);
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
         let context = Context::default();
         let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
-        Seen::of(&record.map_err(|error| error.to_string())?).ok_or("no run".to_owned())
+        let record = record.map_err(|error| error.to_string())?;
+        if !record.ledgers.iter().all(|ledger| ledger.closes()) {
+            return Err("a ledger does not close".to_owned());
+        }
+        Seen::of(&record).ok_or("no run".to_owned())
+    }
+}
+
+/// Answers so far, by verdict.
+#[derive(Default)]
+struct Counts([usize; 3]);
+
+impl Counts {
+    /// Counts an answer; returns its verdict and the limit that it names.
+    fn judge(&mut self, answer: &LimitFound, is_limit: impl Fn(&What) -> bool) -> (&str, String) {
+        let (at, named) = match answer {
+            LimitFound::Limit(what) => (usize::from(!is_limit(what)), what.text()),
+            LimitFound::NoSingleOne => (1, "no single one".to_owned()),
+            LimitFound::CannotTell => (2, "cannot tell".to_owned()),
+        };
+        self.0[at] += 1;
+        (["right", "wrong", "cannot tell"][at], named)
+    }
+
+    fn text(&self) -> String {
+        let [right, wrong, none] = self.0;
+        format!("{right} right, {wrong} wrong, {none} cannot tell")
     }
 }
 
@@ -137,44 +171,84 @@ fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
     Ok(median(&pairs?))
 }
 
-fn main() -> Result<(), String> {
-    let given: Vec<f64> = std::env::args().filter_map(|text| text.parse().ok()).collect();
+fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
     let number = |at: usize, usual: f64| given.get(at).copied().unwrap_or(usual);
     let (cases, seconds) = (number(0, 40.0) as usize, number(2, 0.1));
     let mut random = Random::new(number(1, 1.0) as u64);
-    let folder = tempfile::tempdir().unwrap();
-    let (mut counts, mut errors) = ([0; 3], Vec::new());
+    let (mut counts, mut errors) = (Counts::default(), Vec::new());
     for at in 0..cases {
         let case = Case::random(&mut random, PUTS[at % PUTS.len()]);
-        let mut without = Chain::new(folder.path(), "without.toml", &case.text(None), seconds);
+        let mut without = Chain::new(folder, "without.toml", &case.text(None), seconds);
         let block_ns = without.run(PathLoad::Free)?.block_ns;
         let threads = if let Put::Wait(threads) = case.put { threads as f64 } else { 1.0 };
         let text = case.text(Some(case.times * block_ns * threads));
-        let mut with = Chain::new(folder.path(), "with.toml", &text, seconds);
+        let mut with = Chain::new(folder, "with.toml", &text, seconds);
         let (parts, begin) = (with.path.parts(), Instant::now());
         let explained = explain(|load| with.run(load), &parts, |_| begin.elapsed() < BUDGET)?;
-        let (found, named) = match &explained.answer {
-            LimitFound::Limit(what) if case.put.is_limit(what) => (0, what.text()),
-            LimitFound::Limit(what) => (1, what.text()),
-            LimitFound::NoSingleOne => (1, "no single one".to_owned()),
-            LimitFound::CannotTell => (2, "cannot tell".to_owned()),
-        };
-        counts[found] += 1;
+        let (verdict, named) = counts.judge(&explained.answer, |what| case.put.is_limit(what));
         let real = real_gain(&mut with, &mut without)?;
         let predicted = explained.gain.unwrap_or(f64::NAN);
-        errors.extend(explained.gain.filter(|_| found == 0).map(|gain| (gain / real - 1.0).abs()));
+        let right = explained.gain.filter(|_| verdict == "right");
+        errors.extend(right.map(|gain| (gain / real - 1.0).abs()));
         println!(
-            "{at}: {:?} in {}: {}, named {named} in {} runs; gain {predicted:.2} predicted, {real:.2} real",
+            "{at}: {:?} in {}: {verdict}, named {named} in {} runs; gain {predicted:.2} predicted, {real:.2} real",
             case.put,
             with.path.line(),
-            ["right", "wrong", "cannot tell"][found],
             explained.runs
         );
     }
-    let [right, wrong, none] = counts;
     let error = median(&errors) * 100.0;
-    println!(
-        "{right} right, {wrong} wrong, {none} cannot tell; gains are off by {error:.0} % (median)"
-    );
+    println!("{}; gains are off by {error:.0} % (median)", counts.text());
     Ok(())
+}
+
+/// A limit that is put into the read-out of a card: its name, elements with more work, ring,
+/// interval of looks, CPUs of reader and receiver, and the thread or CPU that is the limit.
+type OfCard = (&'static str, Option<u64>, &'static str, &'static str, [u32; 2], &'static str);
+
+const OF_CARD: [OfCard; 5] = [
+    ("reader", Some(1), "8MiB", "100us", [0, 1], "to-host"),
+    ("receiver", Some(3), "8MiB", "100us", [0, 1], "receiver"),
+    ("one CPU", None, "8MiB", "100us", [0, 0], "CPU 0"),
+    ("ring", None, "2MiB", "10ms", [0, 1], "too few buffers"),
+    ("publisher", Some(2), "8MiB", "100us", [0, 1], "to-host"),
+];
+const PAYLOADS: [u64; 4] = [24, 200, 16, 64];
+const ADDED_NS: f64 = 1500.0;
+
+fn cards(folder: &FilePath, given: &[f64]) -> Result<(), String> {
+    let number = |at: usize, usual: f64| given.get(at).copied().unwrap_or(usual);
+    let (seconds, rounds) = (number(0, 0.25), number(1, 8.0) as usize);
+    let mut counts = Counts::default();
+    let cases = PAYLOADS.into_iter().flat_map(|bytes| OF_CARD.map(|put| (bytes, put)));
+    for (bytes, (name, slower, ring, poll, [reader, receiver], limit)) in cases {
+        let scenario = folder.join("scenario.toml");
+        let text = format!(
+            "[trigger]\nrate = \"100kHz\"\n[card]\nmode = \"gbt\"\nlinks = 3\npayload = \"{bytes}B\"\nring = \"{ring}\"\n[reader]\npoll = \"{poll}\"\n"
+        );
+        std::fs::write(&scenario, text).unwrap();
+        let text = format!(
+            "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"{}\"\n[[stage]]\nkind = \"to-host\"\ncpus = [{reader}]\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\ncpus = [{receiver}]\n",
+            scenario.display()
+        );
+        let mut chain = Chain::new(folder, "path.toml", &text, seconds);
+        chain.request.unpaced = true;
+        chain.request.slower.extend(slower.map(|element| (element, ADDED_NS)));
+        let parts = chain.path.parts();
+        let explained = explain(|load| chain.run(load), &parts, |round| round < rounds)?;
+        let is_limit = |what: &What| what.text() == limit;
+        let (verdict, named) = counts.judge(&explained.answer, is_limit);
+        println!("{name}, {bytes} B: {verdict}, named: {named}; {} runs", explained.runs);
+    }
+    println!("{seconds} s a run, at most {rounds} rounds: {}", counts.text());
+    Ok(())
+}
+
+fn main() -> Result<(), String> {
+    let given: Vec<f64> = std::env::args().filter_map(|text| text.parse().ok()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    match std::env::args().any(|text| text == "cards") {
+        true => cards(folder.path(), &given),
+        false => random_paths(folder.path(), &given),
+    }
 }
