@@ -72,6 +72,8 @@ const DATAGRAM_BYTES: RangeInclusive<usize> = 64..=65_507;
 const OF_CARD: &str = "needs the source `card`, whose ring is read out live";
 const BEHIND_CARD: &str =
     "a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`";
+const OWN_RING: &str =
+    "a card that is read out has its scenario's ring and BUSY instead: leave the field out";
 const IN_TO_HOST: &str = "this part works in the threads of `to-host`: say it there";
 
 #[derive(Deserialize)]
@@ -112,6 +114,11 @@ struct Place {
     /// Threads that share the work, block by block.
     threads: Option<usize>,
     cpus: Vec<u32>,
+}
+
+/// Refuses the value of a table's key, unless it is sound.
+fn unless(is_sound: bool, key: &str, problem: impl Display) -> Result<(), PathError> {
+    if is_sound { Ok(()) } else { wrong(key, problem) }
 }
 
 /// Refuses the value of a table's key.
@@ -216,22 +223,16 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
     let at = |what: String| move |problem| PathError(format!("{what}: {problem}"));
     Problem::unless_within("block", file.block.0, BLOCK_BYTES)?;
     let block_bytes = file.block.0;
-    if !block_bytes.is_multiple_of(64) {
-        let problem = format!("is {block_bytes}; whole cache lines of 64 bytes are wanted");
-        return wrong("block", problem);
-    }
+    let problem = format_args!("is {block_bytes}; whole cache lines of 64 bytes are wanted");
+    unless(block_bytes.is_multiple_of(64), "block", problem)?;
     let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);
     Problem::unless_within("buffers", buffers, 1..=MAX_BUFFERS)?;
     Problem::unless_within("stage", file.stage.len(), 0..=MAX_STAGES)?;
     let (source, mut flow) = source(file.source, block_bytes).map_err(at("source".to_owned()))?;
-    let given = [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())];
-    if flow.live.is_some()
-        && let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given)
+    for (key, is_given) in
+        [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
     {
-        return wrong(
-            key,
-            "a card that is read out has its scenario's ring and BUSY instead: leave the field out",
-        );
+        unless(!is_given || flow.live.is_none(), key, OWN_RING)?;
     }
     let mut stages = Vec::new();
     for (number, table) in (1..).zip(file.stage) {
@@ -274,9 +275,7 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
 
 fn served(serves: Serves) -> Result<Served, PathError> {
     let rate = parse_rate(&serves.each, 1.0).or_else(|problem| wrong("serves: each", problem))?;
-    if rate <= 0.0 {
-        return wrong("serves: each", "is nothing; a rate above zero is wanted");
-    }
+    unless(rate > 0.0, "serves: each", "is nothing; a rate above zero is wanted")?;
     let each = match serves.each.ends_with("/s") {
         true => Brings::BytesPerS(rate),
         false => Brings::EventsPerS(rate),
@@ -306,10 +305,8 @@ impl Flow {
 
     /// Refuses blocks of another unit. Bytes may be anything.
     fn takes(&self, wanted: Unit) -> Result<(), PathError> {
-        match self.unit == wanted || self.unit == BYTES {
-            true => Ok(()),
-            false => wrong("kind", format!("takes {wanted}, but {} come", self.unit)),
-        }
+        let problem = format_args!("takes {wanted}, but {} come", self.unit);
+        unless(self.unit == wanted || self.unit == BYTES, "kind", problem)
     }
 
     /// Makes the element that is next in line.
@@ -347,46 +344,38 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
         SourceKind::Etherbone { address, count } => {
             Times::request(address, *count).check()?;
             let bytes = TIME_BYTES * usize::try_from(*count).unwrap_or(usize::MAX);
-            if !block_bytes.is_multiple_of(bytes) {
-                let problem = format!(
-                    "cycles of {count} times bring {bytes} bytes; `block` holds whole ones"
-                );
-                return wrong("count", problem);
-            }
+            let problem = format_args!(
+                "cycles of {count} times bring {bytes} bytes; `block` holds whole ones"
+            );
+            unless(block_bytes.is_multiple_of(bytes), "count", problem)?;
             unit = TIMES;
         }
         SourceKind::Felix { scenario: name, span } => {
             let card_bytes = loaded(name)?.card.block.0;
-            if card_bytes == 0 || !block_bytes.is_multiple_of(card_bytes) {
-                let problem =
-                    format!("its blocks have {card_bytes} bytes; `block` holds whole ones");
-                return wrong("scenario", problem);
-            }
+            let is_whole = card_bytes > 0 && block_bytes.is_multiple_of(card_bytes);
+            let problem =
+                format_args!("its blocks have {card_bytes} bytes; `block` holds whole ones");
+            unless(is_whole, "scenario", problem)?;
             whole_blocks(span, block_bytes)?;
             scenario = Some(name.clone());
             unit = FELIX;
         }
         SourceKind::Card { chosen } => {
-            if chosen.rate_hz.is_some() {
-                return wrong("rate_hz", "is the path's own field `rate`: say it there");
-            }
-            if chosen.transport.is_some() {
-                return wrong("transport", "is the stage behind `to-host`: say it there");
-            }
+            let problem = "is the path's own field `rate`: say it there";
+            unless(chosen.rate_hz.is_none(), "rate_hz", problem)?;
+            let problem = "is the stage behind `to-host`: say it there";
+            unless(chosen.transport.is_none(), "transport", problem)?;
             let scenario = chosen.load().or_else(|error| wrong("scenario", error))?;
             let card_bytes = scenario.card.block.0;
-            if block_bytes != card_bytes {
-                let problem = format!("its blocks have {card_bytes} bytes, and so must `block`");
-                return wrong("scenario", problem);
-            }
+            let problem = format_args!("its blocks have {card_bytes} bytes, and so must `block`");
+            unless(block_bytes == card_bytes, "scenario", problem)?;
             without_thread(&place)?;
             (unit, threads, out_bytes) = (RING, 0, scenario.card.ring.0);
             live = Some(Box::new(scenario));
         }
     }
-    if place.threads.is_some_and(|given| given != threads) {
-        return wrong("threads", format!("this source has {threads}: leave the field out"));
-    }
+    let problem = format_args!("this source has {threads}: leave the field out");
+    unless(place.threads.is_none_or(|given| given == threads), "threads", problem)?;
     let names = BTreeMap::new();
     let mut flow = Flow { bytes: out_bytes, unit, threads, scenario, live, names };
     let own = flow.name(&name);
@@ -406,10 +395,9 @@ fn boards(devices: &[String]) -> Result<Vec<String>, PathError> {
     for device in devices {
         boards.extend(devices::expand(device).or_else(|problem| wrong("devices", problem))?);
     }
-    if boards.is_empty() || boards.len() > MAX_THREADS || boards.iter().any(String::is_empty) {
-        let problem = format!("1 to {MAX_THREADS} boards are wanted, such as \"emu:l0..3\"");
-        return wrong("devices", problem);
-    }
+    let are_some = (1..=MAX_THREADS).contains(&boards.len()) && !boards.contains(&String::new());
+    let problem = format_args!("1 to {MAX_THREADS} boards are wanted, such as \"emu:l0..3\"");
+    unless(are_some, "devices", problem)?;
     match (1..boards.len()).find(|&at| boards[..at].contains(&boards[at])) {
         Some(twice) => wrong("devices", format!("{} is there twice", boards[twice])),
         None => Ok(boards),
@@ -422,11 +410,8 @@ fn loaded(scenario: &str) -> Result<Scenario, PathError> {
 
 /// A card and its publisher work in the threads of their reader.
 fn without_thread(place: &Place) -> Result<(), PathError> {
-    match (&place.threads, place.cpus.is_empty()) {
-        (Some(_), _) => wrong("threads", IN_TO_HOST),
-        (None, false) => wrong("cpus", IN_TO_HOST),
-        (None, true) => Ok(()),
-    }
+    unless(place.threads.is_none(), "threads", IN_TO_HOST)?;
+    unless(place.cpus.is_empty(), "cpus", IN_TO_HOST)
 }
 
 fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError> {
@@ -436,10 +421,8 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
         let threads = match (flow.unit, &kind) {
             (RING, StageKind::ToHost {}) => {
                 let channels = channel_ids(scenario).len();
-                if place.threads.is_some_and(|threads| threads != channels) {
-                    let problem = format!("is one for each DMA channel, {channels}: leave it out");
-                    return wrong("threads", problem);
-                }
+                let problem = format_args!("is one for each DMA channel, {channels}: leave it out");
+                unless(place.threads.is_none_or(|given| given == channels), "threads", problem)?;
                 (flow.unit, flow.bytes) = (PAGES, scenario.reader.page.0);
                 channels
             }
@@ -457,10 +440,8 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
         StageKind::ToHost {} | StageKind::Zenoh {} => return wrong("kind", OF_CARD),
         StageKind::Convert { function, request } => {
             flow.takes(SAMPLES)?;
-            if !flow.bytes.is_multiple_of(2) {
-                let problem = format!("blocks of {} bytes are not whole samples", flow.bytes);
-                return wrong("kind", problem);
-            }
+            let problem = format_args!("blocks of {} bytes are not whole samples", flow.bytes);
+            unless(flow.bytes.is_multiple_of(2), "kind", problem)?;
             request.check(flow.bytes as u64 / 2)?;
             let (conversion, decimation) = request.of(*function).expect("a conversion");
             flow.bytes = decimation.kept(flow.bytes / 2) * conversion.out_bytes();
@@ -475,24 +456,18 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
             let Some(found) = loaded(name)?.format() else {
                 return wrong("scenario", "its card has no format of blocks");
             };
-            if !flow.bytes.is_multiple_of(found.block_bytes) {
-                let (bytes, whole) = (flow.bytes, found.block_bytes);
-                let problem = format!("blocks of {bytes} bytes do not hold whole ones of {whole}");
-                return wrong("kind", problem);
-            }
+            let (bytes, whole) = (flow.bytes, found.block_bytes);
+            let problem = format_args!("blocks of {bytes} bytes do not hold whole ones of {whole}");
+            unless(bytes.is_multiple_of(whole), "kind", problem)?;
             *format = Some(found);
         }
         StageKind::Work { time } | StageKind::Wait { time } => {
-            if !STAND_IN_NS.contains(&time.0) {
-                let problem = "is out of range; 1 ns to 1 s for each block is wanted";
-                return wrong("time", problem);
-            }
+            let problem = "is out of range; 1 ns to 1 s for each block is wanted";
+            unless(STAND_IN_NS.contains(&time.0), "time", problem)?;
         }
         StageKind::Program { command, changes } => {
-            if command.first().is_none_or(String::is_empty) {
-                let problem = "a program and its arguments are wanted, such as [\"cat\"]";
-                return wrong("command", problem);
-            }
+            let problem = "a program and its arguments are wanted, such as [\"cat\"]";
+            unless(command.first().is_some_and(|name| !name.is_empty()), "command", problem)?;
             if *changes {
                 flow.unit = BYTES;
             }
@@ -502,14 +477,11 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
     }
     let threads = place.threads.unwrap_or(1);
     Problem::unless_within("threads", threads, 1..=MAX_THREADS)?;
-    if kind.has_two_ends() && threads > 1 {
-        return wrong("threads", "this stage has one at each end: leave the field out");
-    }
+    let problem = "this stage has one at each end: leave the field out";
+    unless(threads == 1 || !kind.has_two_ends(), "threads", problem)?;
     let before = flow.threads;
-    if threads > 1 && before > 1 && threads != before {
-        let problem = format!("is {threads} behind {before} threads; 1 or {before} is wanted");
-        return wrong("threads", problem);
-    }
+    let problem = format_args!("is {threads} behind {before} threads; 1 or {before} is wanted");
+    unless(threads == 1 || before == 1 || threads == before, "threads", problem)?;
     flow.threads = threads;
     flow.next(own, kind, threads, place)
 }
@@ -532,12 +504,10 @@ fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, PathError> {
         (SinkKind::Read {}, false) => {}
         (SinkKind::File { max, direct, .. }, false) => {
             let bytes = flow.bytes;
-            if *direct && !bytes.is_multiple_of(SECTOR_BYTES) {
-                let problem = format!(
-                    "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
-                );
-                return wrong("direct", problem);
-            }
+            let problem = format_args!(
+                "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
+            );
+            unless(!*direct || bytes.is_multiple_of(SECTOR_BYTES), "direct", problem)?;
             Problem::unless_within("max", max.0, SPAN_BYTES)?;
             max.0 = max.0.max(bytes);
         }
@@ -561,10 +531,7 @@ fn is_address(to: &str) -> Result<(), PathError> {
     let is_address = to.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
-    match is_address {
-        true => Ok(()),
-        false => wrong("to", "a host and a port are wanted, such as \"daq7:5010\""),
-    }
+    unless(is_address, "to", "a host and a port are wanted, such as \"daq7:5010\"")
 }
 
 #[cfg(test)]
