@@ -25,12 +25,13 @@ use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
 use daqmeter_readout::transport::frames::FrameStream;
+use daqmeter_record::border::from_peer;
 use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use serde::Serialize;
 
-use self::protocol::{BlockHead, MAX_BLOCK_BYTES, PathHello, UdpEnd, from_peer};
-use crate::udp::{Arrivals, SOCKET_BUFFER_BYTES, SocketBuffer};
+use self::protocol::{BlockHead, MAX_BLOCK_BYTES, PathHello, UdpEnd};
+use crate::udp::{Arrivals, SOCKET_BUFFER_BYTES, granted_bytes};
 
 pub use self::protocol::ReceiverReport;
 pub use crate::udp::ReceivedDatagrams;
@@ -103,7 +104,7 @@ fn received(
 ) -> Result<ReceiverReport, String> {
     let frames = FrameStream::new(stream, MAX_BLOCK_BYTES + BlockHead::BYTES);
     let mut sender = Sender { frames: frames.map_err(|error| error.to_string())?, stop };
-    let hello: PathHello = from_peer(sender.next(FrameKind::Hello)?)
+    let hello: PathHello = from_peer(sender.next(FrameKind::Hello)?, &[])
         .map_err(|why| format!("it is no path of this version of daqmeter: {why}"))?;
     let came = match hello.udp {
         None => sender.over_tcp()?,
@@ -163,9 +164,9 @@ impl Sender<'_> {
         socket.connect(peer).map_err(wrong)?;
         let (min, max) = SOCKET_BUFFER_BYTES.into_inner();
         let asked = usize::try_from(end.socket_buffer_bytes).unwrap_or(max).clamp(min, max);
-        let buffer = SocketBuffer::ask(&socket, asked).map_err(wrong)?;
+        let socket_buffer_bytes = granted_bytes(&socket, asked).map_err(wrong)?;
         let port = socket.local_addr().map_err(wrong)?.port();
-        let end = UdpEnd { port, socket_buffer_bytes: buffer.granted_bytes };
+        let end = UdpEnd { port, socket_buffer_bytes };
         self.say(FrameKind::Hello, &PathHello { udp: Some(end) })?;
         let mut waits = Epoll::new().map_err(wrong)?;
         waits.add(&socket, 0, READ).map_err(wrong)?;

@@ -6,17 +6,17 @@ use std::net::{SocketAddr, UdpSocket};
 use daqmeter_harness::Fault;
 use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::Counter;
+use daqmeter_record::border::from_peer;
+use daqmeter_record::units::show_bytes;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use crate::cancel::Cuts;
 use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
 use crate::kinds::SinkKind;
-use crate::receiver::protocol::{
-    BlockHead, MAX_STREAMS, PathHello, ReceiverReport, UdpEnd, from_peer,
-};
+use crate::receiver::protocol::{BlockHead, MAX_STREAMS, PathHello, ReceiverReport, UdpEnd};
 use crate::receiver::{MAX_SENDERS, PATIENCE};
-use crate::udp::{self, Datagrams, SocketBuffer};
+use crate::udp::{self, Datagrams};
 
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
@@ -37,13 +37,19 @@ struct Connection {
 struct ByUdp {
     socket: UdpSocket,
     datagrams: Datagrams,
-    buffer: SocketBuffer,
+    /// Size of the receiver's socket buffer, as it was asked for and as it is.
+    asked_bytes: u64,
+    granted_bytes: u64,
     strays: u64,
 }
 
 impl Remote {
     pub(crate) fn new(to: String, kind: SinkKind, cuts: Cuts) -> Remote {
         Remote { to, kind, cuts, connection: None, sent: ReceiverReport::default() }
+    }
+
+    fn udp(&self) -> Option<&ByUdp> {
+        self.connection.as_ref()?.udp.as_ref()
     }
 
     fn is_udp(&self) -> bool {
@@ -69,7 +75,7 @@ impl Remote {
         let said = frames.say(FrameKind::Hello, &PathHello { udp }, PATIENCE);
         match said.and_then(|()| frames.receive(PATIENCE, &|| false)) {
             Ok(Some((FelixFrame { kind: FrameKind::Hello, .. }, body))) => {
-                from_peer(body).map_err(|problem| self.says(format!("its greeting: {problem}")))
+                from_peer(body, &[]).map_err(|problem| self.says(format!("its greeting: {problem}")))
             }
             Ok(None) => Err(self.says(format!(
                 "it said nothing for {} s: it is no `daqmeter path serve`, or it is busy with {MAX_SENDERS} other senders",
@@ -106,23 +112,19 @@ impl Remote {
         &self,
         frames: &mut FrameStream,
         datagram_bytes: usize,
-        socket_buffer_bytes: u64,
+        asked_bytes: u64,
     ) -> Result<ByUdp, Fault> {
         let failed = |error: std::io::Error| self.failed("udp", &error);
         let here = frames.stream().local_addr().map_err(failed)?.ip();
         let there = frames.stream().peer_addr().map_err(failed)?.ip();
         let socket = UdpSocket::bind((here, 0)).map_err(failed)?;
         let port = socket.local_addr().map_err(failed)?.port();
-        let hello = self.greet(frames, Some(UdpEnd { port, socket_buffer_bytes }))?;
+        let end = UdpEnd { port, socket_buffer_bytes: asked_bytes };
+        let hello = self.greet(frames, Some(end))?;
         let end = hello.udp.ok_or_else(|| self.says("it has no port for datagrams"))?;
         udp::connect(&socket, SocketAddr::new(there, end.port), datagram_bytes)?;
-        let granted_bytes = end.socket_buffer_bytes;
-        Ok(ByUdp {
-            socket,
-            datagrams: Datagrams::new(datagram_bytes),
-            buffer: SocketBuffer { asked_bytes: socket_buffer_bytes, granted_bytes },
-            strays: 0,
-        })
+        let (datagrams, granted_bytes) = (Datagrams::new(datagram_bytes), end.socket_buffer_bytes);
+        Ok(ByUdp { socket, datagrams, asked_bytes, granted_bytes, strays: 0 })
     }
 
     fn connection(&mut self) -> Result<&mut Connection, Fault> {
@@ -215,12 +217,22 @@ impl Sink for Remote {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        let udp = self.connection.as_ref().and_then(|connection| connection.udp.as_ref());
-        let strays = |udp: &ByUdp| Counter::count("udp-datagrams-without-a-block", udp.strays);
-        udp.map_or_else(Vec::new, |udp| [udp.buffer.counters(), vec![strays(udp)]].concat())
+        let Some(udp) = self.udp() else { return Vec::new() };
+        let bytes = |name: &str, value| Counter { unit: "B".into(), ..Counter::count(name, value) };
+        vec![
+            bytes("udp-buffer-asked", udp.asked_bytes),
+            bytes("udp-buffer-granted", udp.granted_bytes),
+            Counter::count("udp-datagrams-without-a-block", udp.strays),
+        ]
     }
 
     fn note(&self) -> Option<String> {
-        self.connection.as_ref()?.udp.as_ref()?.buffer.note()
+        let &ByUdp { asked_bytes, granted_bytes, .. } = self.udp()?;
+        let [asked, granted] = [asked_bytes, granted_bytes].map(show_bytes);
+        (granted_bytes < asked_bytes).then(|| {
+            format!(
+                "udp: {asked} of socket buffer were asked for and {granted} granted: net.core.rmem_max allows no more"
+            )
+        })
     }
 }

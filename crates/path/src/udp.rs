@@ -16,8 +16,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
-use daqmeter_record::Counter;
-use daqmeter_record::units::show_bytes;
 use daqmeter_sys::net::{
     MAX_BATCH_BYTES, MAX_SEGMENTS, Readiness, enable_gro, receive, route_mtu, send, wait_ready,
 };
@@ -86,19 +84,13 @@ impl Datagrams {
             true => (MAX_BATCH_BYTES / self.datagram_bytes).clamp(1, MAX_SEGMENTS),
             false => 1,
         };
-        let mut at = 0;
-        while at < total {
+        for batch in (0..total).step_by(most * piece_bytes) {
             self.batch.clear();
-            for _ in 0..most {
-                if at == total {
-                    break;
-                }
-                let end = (at + piece_bytes).min(total);
-                let head =
-                    Head { number: self.number, at: u32::try_from(at).expect("below `of`"), of };
-                self.batch.extend_from_slice(&head.emit());
-                append(&mut self.batch, parts, at, end);
-                at = end;
+            let batch_end = (batch + most * piece_bytes).min(total);
+            for begin in (batch..batch_end).step_by(piece_bytes) {
+                let at = u32::try_from(begin).expect("below `of`");
+                self.batch.extend_from_slice(&Head { number: self.number, at, of }.emit());
+                append(&mut self.batch, parts, begin, (begin + piece_bytes).min(total));
             }
             self.send_batch(socket)?;
         }
@@ -229,39 +221,12 @@ impl Arrivals {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SocketBuffer {
-    pub(crate) asked_bytes: u64,
-    pub(crate) granted_bytes: u64,
-}
-
-impl SocketBuffer {
-    pub(crate) fn ask(socket: &UdpSocket, bytes: usize) -> std::io::Result<SocketBuffer> {
-        let socket = SockRef::from(socket);
-        socket.set_recv_buffer_size(bytes)?;
-        // The kernel doubles what it grants, for its own accounts: socket(7).
-        Ok(SocketBuffer {
-            asked_bytes: bytes as u64,
-            granted_bytes: socket.recv_buffer_size()? as u64 / 2,
-        })
-    }
-
-    pub(crate) fn counters(self) -> Vec<Counter> {
-        let bytes = |name: &str, value| Counter { unit: "B".into(), ..Counter::count(name, value) };
-        vec![
-            bytes("udp-buffer-asked", self.asked_bytes),
-            bytes("udp-buffer-granted", self.granted_bytes),
-        ]
-    }
-
-    pub(crate) fn note(self) -> Option<String> {
-        let [asked, granted] = [self.asked_bytes, self.granted_bytes].map(show_bytes);
-        (self.granted_bytes < self.asked_bytes).then(|| {
-            format!(
-                "udp: {asked} of socket buffer were asked for and {granted} granted: net.core.rmem_max allows no more"
-            )
-        })
-    }
+/// Asks for a receive buffer of a socket; returns the bytes that the kernel granted.
+pub(crate) fn granted_bytes(socket: &UdpSocket, asked_bytes: usize) -> std::io::Result<u64> {
+    let socket = SockRef::from(socket);
+    socket.set_recv_buffer_size(asked_bytes)?;
+    // The kernel doubles what it grants, for its own accounts: socket(7).
+    Ok(socket.recv_buffer_size()? as u64 / 2)
 }
 
 /// Connects a socket to its peer and checks that datagrams go there in one piece.

@@ -1,6 +1,6 @@
 //! Messages between sender and receiver of blocks, without the sockets.
 
-use daqmeter_record::border::{self, MAX_WHOLE};
+use daqmeter_record::border::{MAX_WHOLE, from_peer};
 use daqmeter_record::units::show_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -24,11 +24,6 @@ pub(crate) struct UdpEnd {
     pub(crate) port: u16,
     /// Size of the receiver's socket buffer: asked for by the sender, granted by the receiver.
     pub(crate) socket_buffer_bytes: u64,
-}
-
-/// Reads a message. Fails for a number that no run reaches.
-pub(crate) fn from_peer<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    border::from_peer(bytes, &[])
 }
 
 /// Head of a block: little-endian numbers of 8 bytes.
@@ -138,7 +133,7 @@ impl ReceiverReport {
 
     /// Reads the report of a peer. Fails for numbers that no run reaches, or that do not agree.
     pub fn parse(bytes: &[u8]) -> Result<ReceiverReport, String> {
-        let came: ReceiverReport = from_peer(bytes)?;
+        let came: ReceiverReport = from_peer(bytes, &[])?;
         let streams = came.streams.len();
         if streams > MAX_STREAMS {
             return Err(format!("{streams} streams; there are {MAX_STREAMS} at most"));
