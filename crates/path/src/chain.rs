@@ -194,7 +194,7 @@ impl Chain {
         }
         building.begin(path.stages.len() + 1, &path.sink.name);
         let into = IntoSink::new(sink(path, &cuts)?, streams);
-        building.row(vec![Role::Sink(into)], &path.sink.cpus);
+        building.row(vec![Role::Sink(Box::new(into))], &path.sink.cpus);
         let (mut chain, workers) = building.chain(done, cuts);
         chain.spawn(workers, stop)?;
         Ok(chain)

@@ -29,7 +29,7 @@ pub(crate) enum Role {
     /// Sends blocks away, and their labels to the thread that receives them, until it ends.
     Out(Option<(Box<dyn BlockSender>, SyncSender<Label>)>),
     In(Box<dyn BlockReceiver>, Option<Receiver<Label>>),
-    Sink(IntoSink),
+    Sink(Box<IntoSink>),
     Card(Box<FromCard>),
     Receiver(Box<IntoReceiver>),
 }
