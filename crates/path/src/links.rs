@@ -162,14 +162,47 @@ impl Leaves {
 mod tests {
     use super::*;
 
+    /// A host with these files.
+    fn host(all: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in all {
+            let file = root.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        let files = Files::below(root.path());
+        (root, files)
+    }
+
+    /// Two cards, of which one states its speed and its node.
+    const CARDS: [(&str, &str); 4] = [
+        (
+            "proc/net/route",
+            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
+             eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n\
+             eth1\t00020A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n",
+        ),
+        ("sys/class/net/eth0/speed", "-1\n"),
+        ("sys/class/net/eth1/speed", "25000\n"),
+        ("sys/class/net/eth1/device/numa_node", "1\n"),
+    ];
+
+    fn path(source: &str, sink: &str) -> Path {
+        let text =
+            format!("title = \"a test\"\nblock = \"1MiB\"\n[source]\n{source}\n[sink]\n{sink}\n");
+        Path::parse(&text, "test").unwrap()
+    }
+
+    fn to(address: &str) -> Path {
+        path("kind = \"memory\"", &format!("kind = \"tcp\"\nto = \"{address}:5010\""))
+    }
+
     #[test]
     fn the_link_of_a_disk_is_that_of_its_controller() {
-        let root = tempfile::tempdir().unwrap();
-        let controller = root.path().join("sys/dev/block/259:0/device/device");
-        std::fs::create_dir_all(&controller).unwrap();
-        std::fs::write(controller.join("current_link_speed"), "16.0 GT/s PCIe\n").unwrap();
-        std::fs::write(controller.join("current_link_width"), "4\n").unwrap();
-        let files = Files::below(root.path());
+        let (_root, files) = host(&[
+            ("sys/dev/block/259:0/device/device/current_link_speed", "16.0 GT/s PCIe\n"),
+            ("sys/dev/block/259:0/device/device/current_link_width", "4\n"),
+        ]);
         let link = below(&files, "sys/dev/block/259:0").unwrap();
         assert_eq!(link.bytes_per_s().round(), 7_876_923_077.0);
         assert_eq!(below(&files, "sys/dev/block/8:0"), None);
@@ -177,107 +210,50 @@ mod tests {
 
     #[test]
     fn a_device_is_on_the_node_that_its_controller_names_where_that_is_known() {
-        let root = tempfile::tempdir().unwrap();
-        let write = |folder: &str, text: &str| {
-            let folder = root.path().join(folder);
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("numa_node"), text).unwrap();
-        };
-        write("sys/dev/char/250:0/device", "1\n");
-        write("sys/dev/block/259:0/device/device", "0\n");
-        write("sys/dev/block/8:0/device", "-1\n");
-        let files = Files::below(root.path());
-        let node = |device: &str| node_below(&files, device);
-        assert_eq!(node("sys/dev/char/250:0"), Some(1));
-        assert_eq!(node("sys/dev/block/259:0"), Some(0));
-        assert_eq!(node("sys/dev/block/8:0"), None);
-        assert_eq!(node("sys/dev/block/9:0"), None);
-    }
-
-    #[test]
-    fn a_path_is_near_the_card_by_which_its_blocks_leave() {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let file = root.path().join(path);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, text).unwrap();
-        };
-        write(
-            "proc/net/route",
-            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
-             eth1\t00020A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n",
-        );
-        write("sys/class/net/eth1/device/numa_node", "1\n");
-        let files = Files::below(root.path());
-        let path = |sink: &str| {
-            let text = format!(
-                "title = \"a test\"\nblock = \"1MiB\"\n[source]\nkind = \"memory\"\n[sink]\n{sink}\n"
-            );
-            Path::parse(&text, "test").unwrap()
-        };
-        let away = path("kind = \"tcp\"\nto = \"10.10.2.7:5010\"");
-        assert_eq!(device_node(&away, &files), Some(1));
-        assert_eq!(device_node(&path("kind = \"read\""), &files), None);
+        let (_root, files) = host(&[
+            ("sys/dev/char/250:0/device/numa_node", "1\n"),
+            ("sys/dev/block/259:0/device/device/numa_node", "0\n"),
+            ("sys/dev/block/8:0/device/numa_node", "-1\n"),
+        ]);
+        for (device, node) in [
+            ("char/250:0", Some(1)),
+            ("block/259:0", Some(0)),
+            ("block/8:0", None),
+            ("block/9:0", None),
+        ] {
+            assert_eq!(node_below(&files, &format!("sys/dev/{device}")), node, "{device}");
+        }
     }
 
     #[test]
     fn emulated_boards_with_the_timing_of_a_crate_share_its_uplink_and_faster_ones_none() {
         let of = |unpaced: bool| {
-            let text = format!(
-                "title = \"a test\"\nblock = \"1MiB\"\n[source]\nkind = \"digitizer\"\ndevices = [\"emu:l0..1\"]\nunpaced = {unpaced}\n[sink]\nkind = \"read\"\n"
-            );
-            let path = Path::parse(&text, "test").unwrap();
-            links(&path, &Files::below("/nonexistent"))
+            let boards =
+                format!("kind = \"digitizer\"\ndevices = [\"emu:l0..1\"]\nunpaced = {unpaced}");
+            links(&path(&boards, "kind = \"read\""), &Files::below("/nonexistent"))
         };
         assert_eq!(of(true), []);
         let shared = of(false);
         assert_eq!(shared.len(), 1);
-        assert_eq!(shared[0].by, LinkBy::Profile);
-        assert_eq!(shared[0].bytes_per_s, 3295.7e6);
-    }
-
-    /// A host with two cards, of which one states its speed.
-    fn host() -> (tempfile::TempDir, Files) {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let file = root.path().join(path);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, text).unwrap();
-        };
-        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
-            eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n\
-            eth1\t00020A0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n";
-        write("proc/net/route", routes);
-        write("sys/class/net/eth0/speed", "-1\n");
-        write("sys/class/net/eth1/speed", "25000\n");
-        let files = Files::below(root.path());
-        (root, files)
+        assert_eq!((shared[0].by, shared[0].bytes_per_s), (LinkBy::Profile, 3295.7e6));
     }
 
     #[test]
-    fn a_speed_that_is_stated_is_a_link_and_another_is_not_known() {
-        let (_root, files) = host();
-        let path = |to: &str| {
-            let text = format!(
-                "title = \"a test\"\nblock = \"1MiB\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"tcp\"\nto = \"{to}:5010\"\n"
-            );
-            Path::parse(&text, "test").unwrap()
-        };
-        let fast = path("10.10.2.7");
+    fn a_path_is_near_its_card_whose_speed_is_a_link_if_it_is_stated() {
+        let (_root, files) = host(&CARDS);
+        let fast = to("10.10.2.7");
+        assert_eq!(device_node(&fast, &files), Some(1));
+        assert_eq!(device_node(&path("kind = \"memory\"", "kind = \"read\""), &files), None);
         let leaves = Leaves::of(&fast, &files).unwrap();
         let link = leaves.link(&fast).unwrap();
         assert_eq!((link.element, link.bytes_per_s), (1, 3.125e9));
-        assert_eq!(link.bytes_per_block, f64::from(1 << 20));
-        assert_eq!(leaves.unknown(), None);
-        let unknown = path("10.10.3.7");
+        assert_eq!((link.bytes_per_block, leaves.unknown()), (f64::from(1 << 20), None));
+        let unknown = to("10.10.3.7");
         let leaves = Leaves::of(&unknown, &files).unwrap();
         assert_eq!(leaves.link(&unknown), None);
-        assert!(
-            leaves
-                .unknown()
-                .unwrap()
-                .starts_with("the speed of eth0, by which blocks leave for 10.10.3.7:5010")
-        );
-        assert_eq!(Leaves::of(&path("127.0.0.1"), &files), None);
+        let said = leaves.unknown().unwrap();
+        let wanted = "the speed of eth0, by which blocks leave for 10.10.3.7:5010";
+        assert!(said.starts_with(wanted), "{said}");
+        assert_eq!(Leaves::of(&to("127.0.0.1"), &files), None);
     }
 }
