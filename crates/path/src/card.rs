@@ -3,7 +3,7 @@
 //! A reader's thread also does the work of the emulated card and of the publisher. No block is
 //! copied for the path's sake, and nothing is done for each block or chunk.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::{Fault, StopFlag};
@@ -20,14 +20,12 @@ use crate::shared::Shared;
 pub(crate) struct FromCard {
     pub(crate) reader: ToHost,
     pub(crate) card: Arc<Mutex<Card>>,
-    pub(crate) failed: Arc<AtomicBool>,
     pub(crate) stop: StopFlag,
     pub(crate) done: Option<ReaderDone>,
 }
 
 pub(crate) struct IntoReceiver {
     pub(crate) receiving: Receiving,
-    pub(crate) failed: Arc<AtomicBool>,
     pub(crate) done: Option<Report>,
 }
 
@@ -37,14 +35,13 @@ const START_WITHIN_NS: u64 = 10_000_000_000;
 impl FromCard {
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) {
         let late_ns = monotonic_ns().saturating_add(START_WITHIN_NS);
-        let (card, failed, stop) = (&self.card, &self.failed, &self.stop);
+        let (card, stop) = (&self.card, &self.stop);
         let is_idle = || {
             let card = card.lock().unwrap_or_else(PoisonError::into_inner);
             card.state() == CardState::Idle
         };
         let quit = || {
             shared.is_over.load(Ordering::Relaxed)
-                || failed.load(Ordering::Relaxed)
                 || stop.is_set()
                 || monotonic_ns() > late_ns && is_idle()
         };
@@ -53,16 +50,15 @@ impl FromCard {
         self.done = Some(done);
         if !self.reader.begun {
             // It was stopped before its receiver had come, which would retry for seconds.
-            failed.store(true, Ordering::Relaxed);
+            shared.is_over.store(true, Ordering::Relaxed);
         }
     }
 }
 
 impl IntoReceiver {
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
-        let failed = &self.failed;
-        let quit = || failed.load(Ordering::Relaxed) || shared.is_over.load(Ordering::Relaxed);
-        let done = self.receiving.receive(failed, &quit)?;
+        let quit = || shared.is_over.load(Ordering::Relaxed);
+        let done = self.receiving.receive(&shared.is_over, &quit)?;
         account.thread.blocks = done.pages;
         self.done = Some(done);
         Ok(())

@@ -12,7 +12,6 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::card::{FromCard, IntoReceiver};
 use crate::definition::{Element, Path};
 use crate::expected::expected;
 use crate::kinds::SourceKind;
@@ -32,7 +31,7 @@ const TRIGGERS: f64 = 3.0;
 const STOP_GRACE_NS: u64 = 1_000_000_000;
 
 pub(crate) struct Chain {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     cuts: Cuts,
     patience_ns: u64,
     threads: Vec<JoinHandle<()>>,
@@ -206,20 +205,18 @@ impl Chain {
     pub(crate) fn live(
         path: &Path,
         how: &How,
-        readers: Vec<FromCard>,
-        receivers: Vec<IntoReceiver>,
+        readers: Vec<Role>,
+        receivers: Vec<Role>,
     ) -> (Chain, Vec<Worker>) {
         let stage = path.stages.first().expect("a card's first stage is `to-host`: checked");
-        let readers = readers.into_iter().map(|one| Role::Card(Box::new(one)));
-        let receivers = receivers.into_iter().map(|one| Role::Receiver(Box::new(one)));
         let (done_in, done) = channel();
         // Its read-out adds the work itself.
         let how = How { slowed: Vec::new(), ..how.clone() };
         let mut building = Building::new(path, &how, Sums::default(), done_in);
         building.begin(1, &stage.name);
-        building.alone(readers.collect(), &stage.cpus);
+        building.alone(readers, &stage.cpus);
         building.begin(path.stages.len() + 1, &path.sink.name);
-        building.alone(receivers.collect(), &path.sink.cpus);
+        building.alone(receivers, &path.sink.cpus);
         building.chain(done, Cuts::default())
     }
 
@@ -259,7 +256,7 @@ impl Chain {
         let begin_ns = self.shared.begin_ns.get_or_init(|| None).unwrap_or(0);
         let mut cut_at_ns =
             begin_ns.saturating_add(self.shared.how.time_ns.saturating_add(self.patience_ns));
-        let mut fault = None;
+        let (mut fault, mut is_stopped) = (None, false);
         let mut all: Vec<Done> = Vec::new();
         while all.len() < self.workers {
             match self.done.recv_timeout(Duration::from_millis(20)) {
@@ -273,7 +270,8 @@ impl Chain {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if stop.is_set() && !self.shared.is_over.swap(true, Ordering::Relaxed) {
+            if stop.is_set() && !std::mem::replace(&mut is_stopped, true) {
+                self.shared.is_over.store(true, Ordering::Relaxed);
                 cut_at_ns = cut_at_ns.min(monotonic_ns() + STOP_GRACE_NS);
             }
             if monotonic_ns() > cut_at_ns && fault.is_none() {

@@ -2,6 +2,7 @@
 //! placement and profile; receivers have threads of the path. `path` and `readout` run cards in
 //! this way and differ in their reports.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally};
@@ -11,7 +12,7 @@ use daqmeter_sys::scheduler::MigrationCost;
 use crate::chain::Chain;
 use crate::definition::Path;
 use crate::live::{self, Came, Live};
-use crate::shared::How;
+use crate::shared::{How, Shared};
 use crate::worker::Worker;
 
 pub(crate) struct Says {
@@ -24,7 +25,7 @@ pub(crate) struct ReadOut {
     pub(crate) path: Path,
     pub(crate) live: Live,
     pub(crate) lanes: usize,
-    how: How,
+    shared: Arc<Shared>,
     says: Says,
     state: Mutex<State>,
 }
@@ -41,6 +42,10 @@ struct State {
 impl ReadOut {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
     }
 
     fn start_receivers(&self, stop: &StopFlag) -> Result<(), Fault> {
@@ -64,7 +69,7 @@ impl ReadOut {
 
 impl Drop for ReadOut {
     fn drop(&mut self) {
-        self.live.fail();
+        self.fail();
     }
 }
 
@@ -81,9 +86,11 @@ pub(crate) fn open(path: Path, how: How, says: Says) -> Result<Vec<Box<dyn Sessi
     let (live, readers, receivers) = live::open(&path, &how)?;
     let lanes = readers.len();
     let (chain, mut readers) = Chain::live(&path, &how, readers, receivers);
+    let shared = chain.shared.clone();
     let state =
         State { chain: Some(chain), receivers: readers.split_off(lanes), ..State::default() };
-    let read_out = Arc::new(ReadOut { path, live, lanes, how, says, state: Mutex::new(state) });
+    let state = Mutex::new(state);
+    let read_out = Arc::new(ReadOut { path, live, lanes, shared, says, state });
     let lane = |(at, reader)| -> Box<dyn Session> {
         Box::new(Lane {
             at,
@@ -101,7 +108,7 @@ impl Lane {
         if self.at > 0 {
             return Ok(());
         }
-        if let Some(ns) = self.read_out.how.migration_cost_ns {
+        if let Some(ns) = self.read_out.shared.how.migration_cost_ns {
             let set = MigrationCost::set(&Files::default(), ns);
             let set = set.map_err(|error| Fault::new(error.to_string()))?;
             self.read_out.state().migration_cost = Some(set);
@@ -127,7 +134,7 @@ impl Session for Lane {
         let reader = self.reader.as_mut().map(|worker| worker.prepare(&self.stop));
         let prepared = reader.unwrap_or(Ok(())).and_then(|()| self.prepare_all());
         // Without this reader its receiver would wait for seconds.
-        prepared.inspect_err(|_| self.read_out.live.fail())
+        prepared.inspect_err(|_| self.read_out.fail())
     }
 
     fn begin(&mut self) {
@@ -163,7 +170,7 @@ impl Session for Lane {
     fn tally(&mut self) -> Tally {
         if self.reader.take().is_some() {
             // The reader did not run: receivers may wait for it.
-            self.read_out.live.fail();
+            self.read_out.fail();
         }
         let state = self.read_out.ended(&self.stop);
         (self.read_out.says.tally)(&self.read_out, &state.came, self.at)

@@ -2,7 +2,6 @@
 //! and readers, its transport between readers and receivers. A path gives them its threads
 //! (`card.rs`), and closes their ledgers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,12 +33,11 @@ const SPIN_BLOCKS: f64 = 1000.0;
 pub(crate) struct Live {
     pub(crate) scenario: Scenario,
     card: Arc<Mutex<Card>>,
-    failed: Arc<AtomicBool>,
 }
 
 pub(crate) type ByElink = Vec<(u64, Ledger)>;
 
-pub(crate) type Opened = (Live, Vec<FromCard>, Vec<IntoReceiver>);
+pub(crate) type Opened = (Live, Vec<Role>, Vec<Role>);
 
 #[derive(Default)]
 pub(crate) struct Came {
@@ -66,19 +64,15 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let experiment = how.is_watched.then(|| experiment(how));
     let chain =
         Chain::open(&scenario, path.sink.threads, time, how.most_blocks, experiment.as_ref())?;
-    let live = Live { scenario: chain.scenario, card: chain.card, failed: Arc::default() };
-    let readers = chain.readers.into_iter().map(|reader| FromCard {
-        reader,
-        card: live.card.clone(),
-        failed: live.failed.clone(),
-        stop: StopFlag::default(),
-        done: None,
+    let live = Live { scenario: chain.scenario, card: chain.card };
+    let (card, stop) = (&live.card, StopFlag::default());
+    let readers = chain.readers.into_iter().map(|reader| {
+        let (card, stop) = (card.clone(), stop.clone());
+        Role::Card(Box::new(FromCard { reader, card, stop, done: None }))
     });
-    let receivers = chain.receivers.into_iter().map(|receiving| IntoReceiver {
-        receiving,
-        failed: live.failed.clone(),
-        done: None,
-    });
+    let receivers = chain.receivers.into_iter();
+    let receivers =
+        receivers.map(|receiving| Role::Receiver(Box::new(IntoReceiver { receiving, done: None })));
     let (readers, receivers) = (readers.collect(), receivers.collect());
     Ok((live, readers, receivers))
 }
@@ -130,10 +124,6 @@ impl Came {
 }
 
 impl Live {
-    pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-    }
-
     fn card(&self) -> MutexGuard<'_, Card> {
         self.card.lock().unwrap_or_else(PoisonError::into_inner)
     }

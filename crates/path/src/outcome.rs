@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use daqmeter_harness::Fault;
-use daqmeter_record::path::{Bucket, PathRun};
+use daqmeter_record::path::{Bucket, PathRun, PathThread};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
 use crate::element::Sink;
 use crate::shared::Shared;
-use crate::worker::{Done, IntoSink, Role};
+use crate::worker::{Done, Role};
 
 pub(crate) struct Ended {
     pub(crate) fault: Option<Fault>,
@@ -33,15 +33,22 @@ impl Ended {
 
 pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let (mut run, mut sources, mut sink) = (PathRun::default(), Vec::new(), None);
+    let (mut threads, mut queues): (Vec<PathThread>, _) = (Vec::new(), Vec::new());
     for done in all {
-        run.queues.extend(done.queues);
-        let name = done.thread.name.clone();
-        run.threads.push(done.thread);
+        queues.extend(done.queues);
         match done.role {
-            Role::Source(source) => sources.push((name, source)),
-            Role::Sink(into) => sink = Some(into),
+            Role::Source(source) => sources.push((done.thread.name.clone(), source)),
+            Role::Sink(into) => {
+                run = PathRun {
+                    latency: buckets(&into.latency_ns),
+                    latency_max_ns: into.latency_ns.max(),
+                    ..into.run.clone()
+                };
+                sink = Some(into);
+            }
             _ => {}
         }
+        threads.push(done.thread);
     }
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
     for (name, mut from) in sources {
@@ -64,7 +71,14 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
     }
     counters.extend(sink.iter().flat_map(|sink| sink.sink.counters()));
     Ended {
-        run: PathRun { is_paced: shared.how.rate_hz.is_some(), ..with_blocks(run, sink.as_ref()) },
+        run: PathRun {
+            is_paced: shared.how.rate_hz.is_some(),
+            wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
+            cpus: daqmeter_sys::available::cpus(),
+            threads,
+            queues,
+            ..run
+        },
         ledgers,
         counters,
         notes: sink.iter().filter_map(|sink| sink.sink.note()).collect(),
@@ -77,20 +91,4 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
 pub(crate) fn buckets(histogram: &LogHistogram) -> Vec<Bucket> {
     let bucket = |(from_ns, count)| Bucket { from_ns, count };
     histogram.buckets().map(bucket).collect()
-}
-
-/// Adds what came to the sink, and the times and CPUs of all threads.
-fn with_blocks(run: PathRun, sink: Option<&IntoSink>) -> PathRun {
-    let came = sink.map_or_else(PathRun::default, |into| PathRun {
-        latency: buckets(&into.latency_ns),
-        latency_max_ns: into.latency_ns.max(),
-        ..into.run.clone()
-    });
-    PathRun {
-        wall_ns: run.threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
-        cpus: daqmeter_sys::available::cpus(),
-        threads: run.threads,
-        queues: run.queues,
-        ..came
-    }
 }
