@@ -187,6 +187,11 @@ mod tests {
         record
     }
 
+    fn only_error(contents: &Contents) -> String {
+        assert_eq!(contents.errors.len(), 1);
+        contents.errors[0].to_string()
+    }
+
     /// Regression: after an editor had saved a file, its first record was lost.
     #[test]
     fn a_byte_order_mark_costs_nothing() {
@@ -210,17 +215,9 @@ mod tests {
     #[test]
     fn records_are_read_for_people_without_what_acts_on_a_terminal() {
         let plain = record(vec![1, 2, border::MAX_WHOLE]);
-        for hostile in [
-            "\u{1b}[2J",
-            "\n",
-            "\r",
-            "\u{7f}",
-            "\u{9b}m",
-            "\u{61c}",
-            "\u{202e}",
-            "\u{2067}",
-            "\u{2028}",
-        ] {
+        for hostile in
+            "\u{1b}[2J \n \r \u{7f} \u{9b}m \u{61c} \u{202e} \u{2067} \u{2028}".split(' ')
+        {
             let mut before = plain.clone();
             before.study = format!("a{hostile}b");
             let workload = Workload::clone(&before.workload);
@@ -257,7 +254,7 @@ mod tests {
         });
         assert_eq!((seed.records.len(), seed.errors.len()), (1, 0));
         let lost = with(|record| record.lanes[0].stages[0].sample_ns.push(1 << 53));
-        let said = lost.errors[0].to_string();
+        let said = only_error(&lost);
         let field = "lanes[0].stages[0].sample_ns[1] is 9007199254740992;";
         assert!(said.contains(field), "{said}");
     }
@@ -288,8 +285,7 @@ mod tests {
         bytes.extend_from_slice(&second[..second.len() / 2]);
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert_eq!(contents.errors.len(), 1);
-        let said = contents.errors[0].to_string();
+        let said = only_error(&contents);
         assert!(said.starts_with("line 2: cut off in the middle"), "{said}");
     }
 
@@ -305,8 +301,7 @@ mod tests {
         append_to(&path).unwrap().write_all(&to_line(&record(vec![2]))).unwrap();
         let contents = read(&std::fs::read(&path).unwrap()[..]).unwrap();
         assert_eq!(contents.records.len(), 2);
-        assert_eq!(contents.errors.len(), 1);
-        let said = contents.errors[0].to_string();
+        let said = only_error(&contents);
         assert!(said.starts_with("line 1: cut off in the middle"), "{said}");
     }
 
@@ -316,8 +311,7 @@ mod tests {
         bytes.extend(to_line(&record(vec![])));
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert_eq!(contents.errors.len(), 1);
-        let said = contents.errors[0].to_string();
+        let said = only_error(&contents);
         assert!(said.starts_with("line 2: not a record of daqmeter: missing field"), "{said}");
     }
 
@@ -345,21 +339,15 @@ mod tests {
     fn records_of_every_schema_version_stay_readable() {
         let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
         for version in 1..=SCHEMA_VERSION {
-            let folder = std::fs::read_dir(testdata.join(format!("v{version}")))
-                .expect("a folder per version");
+            let folder = testdata.join(format!("v{version}"));
             let mut files = 0;
-            for file in folder {
+            for file in std::fs::read_dir(folder).expect("a folder per version") {
                 files += 1;
-                let contents =
-                    read(io::BufReader::new(std::fs::File::open(file.unwrap().path()).unwrap()))
-                        .unwrap();
-                assert_eq!(contents.errors, []);
-                assert!(
-                    contents
-                        .records
-                        .iter()
-                        .all(|record| record.schema == version && !record.lanes.is_empty())
-                );
+                let bytes = std::fs::read(file.unwrap().path()).unwrap();
+                let Contents { records, errors } = read(&bytes[..]).unwrap();
+                assert_eq!(errors, []);
+                let is_whole = |one: &RunRecord| one.schema == version && !one.lanes.is_empty();
+                assert!(records.iter().all(is_whole));
             }
             assert!(files > 0, "a record of version {version}");
         }
