@@ -1,7 +1,7 @@
 //! Cards that are read out live, as paths and by the engine of `readout`.
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::{Path, PathRequest};
+use daqmeter_path::Path;
 
 use super::{BLOCKS, fault, ran, record, text};
 
@@ -109,18 +109,6 @@ fn a_card_whose_ring_is_not_emptied_is_busy_and_its_triggers_are_booked() {
     for ledger in &record.ledgers {
         assert!(ledger.closes() && ledger.lost() as f64 == vetoed, "{ledger}");
     }
-}
-
-#[test]
-fn what_a_card_cannot_do_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("path.toml");
-    std::fs::write(&file, live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)).unwrap();
-    let path = Path::load(file.to_str().unwrap()).unwrap();
-    let asked = PathRequest::new(&path, 1.0);
-    let request = PathRequest { lossy: true, ..asked };
-    let error = request.job().unwrap().open().err().unwrap().0;
-    assert!(error.contains("lossy") && error.contains("`card`"), "{error}");
 }
 
 #[test]
