@@ -33,7 +33,7 @@ pub(crate) struct IntoReceiver {
 const START_WITHIN_NS: u64 = 10_000_000_000;
 
 impl FromCard {
-    pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) {
+    pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
         let late_ns = monotonic_ns().saturating_add(START_WITHIN_NS);
         let (card, stop) = (&self.card, &self.stop);
         let is_idle = || {
@@ -52,6 +52,7 @@ impl FromCard {
             // It was stopped before its receiver had come, which would retry for seconds.
             shared.is_over.store(true, Ordering::Relaxed);
         }
+        Ok(())
     }
 }
 

@@ -275,7 +275,13 @@ impl Chain {
                 cut_at_ns = cut_at_ns.min(monotonic_ns() + STOP_GRACE_NS);
             }
             if monotonic_ns() > cut_at_ns && fault.is_none() {
-                fault = Some(late(stop, self.patience_ns));
+                let late_s = self.patience_ns / 1_000_000_000;
+                fault = Some(match stop.is_set() {
+                    true => Fault::interrupted(),
+                    false => Fault::new(format!(
+                        "the path did not end {late_s} s after its time: a stage neither takes nor gives"
+                    )),
+                });
                 self.end_now();
             }
         }
@@ -308,16 +314,6 @@ fn patience_ns(path: &Path) -> u64 {
     match path.source.kind {
         SourceKind::Digitizer { trigger: Some(hz), .. } => GRACE_NS + time_ns(TRIGGERS / hz.0),
         _ => GRACE_NS,
-    }
-}
-
-fn late(stop: &StopFlag, patience_ns: u64) -> Fault {
-    match stop.is_set() {
-        true => Fault::interrupted(),
-        false => Fault::new(format!(
-            "the path did not end {} s after its time: a stage neither takes nor gives",
-            patience_ns / 1_000_000_000
-        )),
     }
 }
 

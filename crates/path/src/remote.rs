@@ -135,7 +135,7 @@ impl Remote {
 
     fn ask(&mut self) -> Result<ReceiverReport, Fault> {
         let Connection { frames, udp } = self.connection()?;
-        let sequence = udp.as_ref().map_or(0, |udp| udp.datagrams.blocks());
+        let sequence = udp.as_ref().map_or(0, |udp| udp.datagrams.number);
         let ask = FelixFrame { sequence, ..FelixFrame::control(FrameKind::Account, 0) };
         let asked = frames.send(&ask, [&[], &[]], PATIENCE);
         let report = asked.and_then(|()| match frames.receive(PATIENCE, &|| false)? {

@@ -137,7 +137,8 @@ impl Source for Replay {
     }
 }
 
-/// A timing receiver's clock, whose times are the events of its blocks.
+/// A timing receiver's clock, whose times are the events of its blocks. They are unknown beforehand;
+/// their order is checked as they come.
 struct Registers(EtherboneRequest, Option<Times>);
 
 impl Source for Registers {
@@ -150,11 +151,6 @@ impl Source for Registers {
         let times = self.1.as_mut();
         let times = times.ok_or_else(|| Fault::new("the conversation is not open"))?;
         Ok(Filled { events: times.read(into)?, ..Filled::default() })
-    }
-
-    /// The times are unknown beforehand; their order is checked as they come.
-    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        Ok(Vec::new())
     }
 }
 

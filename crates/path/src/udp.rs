@@ -57,7 +57,8 @@ impl Head {
 pub(crate) struct Datagrams {
     datagram_bytes: usize,
     batch: Vec<u8>,
-    number: u64,
+    /// Number of the next block.
+    pub(crate) number: u64,
     takes_batches: bool,
 }
 
@@ -69,10 +70,6 @@ impl Datagrams {
             number: 0,
             takes_batches: true,
         }
-    }
-
-    pub(crate) fn blocks(&self) -> u64 {
-        self.number
     }
 
     /// Sends a block of two parts, one behind the other, to the socket's peer.
@@ -299,7 +296,7 @@ mod tests {
             let came = arrivals.blocks.came();
             assert_eq!((came.blocks(), came.verified, came.wrong), (2, 1, 1));
             assert_eq!((came.bytes, came.stream(1).events, came.strays), (20_002, 4, 0));
-            assert_eq!(datagrams.blocks(), 2);
+            assert_eq!(datagrams.number, 2);
         }
     }
 

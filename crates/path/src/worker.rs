@@ -126,19 +126,14 @@ impl Worker {
             Role::Source(from) => {
                 from.source.heed(stop);
                 without_timer_slack();
-                from.source.prepare()
+                from.source.prepare()?;
             }
-            Role::Sink(into) => into.sink.prepare(),
-            Role::Inspect(inspect) => {
-                inspect.prepare();
-                Ok(())
-            }
-            Role::Card(from) => {
-                from.stop = stop.clone();
-                Ok(())
-            }
-            _ => Ok(()),
+            Role::Sink(into) => into.sink.prepare()?,
+            Role::Inspect(inspect) => inspect.prepare(),
+            Role::Card(from) => from.stop = stop.clone(),
+            _ => {}
         }
+        Ok(())
     }
 
     fn place(&mut self) -> Result<(), Fault> {
@@ -163,10 +158,7 @@ impl Worker {
             (Role::In(inward, Some(labels)), _, Some(outlet)) => {
                 receive(inward, labels, outlet, account)
             }
-            (Role::Card(from), ..) => {
-                from.run(shared, account);
-                Ok(())
-            }
+            (Role::Card(from), ..) => from.run(shared, account),
             (Role::Receiver(into), ..) => into.run(shared, account),
             (role, Some(inlet), outlet) => {
                 role.take_all(inlet, outlet.as_mut(), shared, account, *added)
