@@ -296,21 +296,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_functions_1_and_2_decimate() {
-        let request = ConversionRequest { dec_factor: 10, ..ConversionRequest::default() };
+    fn only_functions_1_and_2_decimate_and_only_function_6_has_degrees() {
+        let request =
+            ConversionRequest { dec_factor: 10, degrees: true, ..ConversionRequest::default() };
         for function in Function::conversions() {
-            let (_, decimation) = request.of(function).unwrap();
+            let (conversion, decimation) = request.of(function).unwrap();
             let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
-            let expected = if decimates { 10 } else { 1 };
-            assert_eq!(decimation.factor, expected, "{function:?}");
-        }
-    }
-
-    #[test]
-    fn only_function_6_has_degrees() {
-        let request = ConversionRequest { degrees: true, ..ConversionRequest::default() };
-        for function in Function::conversions() {
-            let (conversion, _) = request.of(function).unwrap();
+            assert_eq!(decimation.factor, if decimates { 10 } else { 1 }, "{function:?}");
             let is_in_degrees = conversion == Conversion::QmnF64(Qmn::PHASE.in_degrees());
             assert_eq!(is_in_degrees, function == Function::SignedF64, "{function:?}");
         }

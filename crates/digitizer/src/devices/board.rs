@@ -39,7 +39,8 @@ pub trait Board: Send {
     }
 
     /// Waits for the interrupt that ends an acquisition. Returns false on timeout, and possibly
-    /// after the end with a driver that loses interrupts: callers then check [`BoardCommands::is_done`].
+    /// after the end with a driver that loses interrupts: callers then check
+    /// [`BoardCommands::is_done`].
     fn wait(&mut self, _timeout: Duration) -> Result<bool, Fault> {
         Err(self.cannot("be triggered"))
     }

@@ -24,12 +24,8 @@ pub fn open(devices: &[String], emulation: &Emulation) -> Result<Vec<Box<dyn Boa
     let mut boards = Vec::new();
     for family in FAMILIES {
         let of_it = |(_, device): &(usize, &String)| family_of(device).name() == family.name();
-        let (places, names): (Vec<usize>, Vec<&str>) = devices
-            .iter()
-            .enumerate()
-            .filter(of_it)
-            .map(|(at, device)| (at, device.as_str()))
-            .unzip();
+        let own = devices.iter().enumerate().filter(of_it);
+        let (places, names): (Vec<_>, Vec<_>) = own.map(|(at, own)| (at, own.as_str())).unzip();
         if !names.is_empty() {
             boards.extend(places.into_iter().zip(family.open(&names, emulation)?));
         }
