@@ -164,11 +164,12 @@ impl CopySession {
         // does.
         const LARGEST: usize = 128 << 20;
         let bytes = self.request.block_bytes;
-        LimitSpec::measured(
-            format!("memcpy at {bytes} B"),
-            "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors",
-            &PlainRequest::new(bytes.min(LARGEST)),
-        )
+        LimitSpec::Measured {
+            name: format!("memcpy at {bytes} B"),
+            how: "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors".to_owned(),
+            workload: PlainRequest::new(bytes.min(LARGEST)).workload(),
+            scale: 1.0,
+        }
     }
 }
 

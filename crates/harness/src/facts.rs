@@ -123,6 +123,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
     let cores: Vec<String> = cpus.iter().filter_map(core).collect();
     let memory = files.field("proc/meminfo", "MemTotal");
     let memory_kib = memory.and_then(|kib| kib.split(' ').next()?.parse::<u64>().ok());
+    let kernel = ["osrelease", "version"].map(|it| text(&format!("proc/sys/kernel/{it}"), ""));
     let huge_pages_mode = text("sys/kernel/mm/transparent_hugepage/enabled", "");
     Host {
         name: text("proc/sys/kernel/hostname", ""),
@@ -137,13 +138,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         numa: numa_nodes(files),
         caches: caches(files, &cpus),
         governor: files.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        kernel: format!(
-            "{} {}",
-            text("proc/sys/kernel/osrelease", ""),
-            text("proc/sys/kernel/version", "")
-        )
-        .trim()
-        .to_owned(),
+        kernel: kernel.join(" ").trim().to_owned(),
         mitigations: mitigations(files),
         hypervisor: hypervisor(files),
         memory_bytes: memory_kib.unwrap_or(0) * 1024,
@@ -188,14 +183,13 @@ fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
         let slower = [of_kind("cpu_atom"), of_kind("cpu_lowpower")].concat();
         return slower.into_iter().filter(|cpu| cpus.contains(cpu)).collect();
     }
-    let capacity = |cpu: u32| -> Option<u64> {
+    let with_capacity = |&cpu: &u32| -> Option<(u64, u32)> {
         let text = files.text(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"));
-        text?.parse().ok()
+        Some((text?.parse().ok()?, cpu))
     };
-    let all: Vec<Option<u64>> = cpus.iter().map(|&cpu| capacity(cpu)).collect();
-    let fastest = all.iter().flatten().max().copied();
-    let slower = cpus.iter().zip(all).filter(|(_, own)| *own < fastest);
-    slower.filter(|(_, own)| own.is_some()).map(|(cpu, _)| *cpu).collect()
+    let all: Vec<(u64, u32)> = cpus.iter().filter_map(with_capacity).collect();
+    let fastest = all.iter().map(|(capacity, _)| *capacity).max();
+    all.into_iter().filter(|(own, _)| Some(*own) < fastest).map(|(_, cpu)| cpu).collect()
 }
 
 fn online_cpus(files: &Files) -> Vec<u32> {

@@ -255,10 +255,7 @@ impl<'a> LaneRunner<'a> {
         let Running { settings, context, .. } = self.running;
         self.session.call("set_stop_flag", |session| session.set_stop_flag(&settings.stop))?;
         self.session.call("preparation", |session| session.prepare()).flatten()?;
-        let go_on = || match settings.stop.is_set() {
-            true => Err(Fault::interrupted()),
-            false => Ok(()),
-        };
+        let go_on = || if settings.stop.is_set() { Err(Fault::interrupted()) } else { Ok(()) };
         go_on()?;
         let verified = self.session.call("verification", |session| session.verify()).flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
@@ -299,9 +296,8 @@ impl<'a> LaneRunner<'a> {
             let verified = self.session.call("verification", |session| session.verify()).flatten();
             verified.map_err(|fault| fault.context("verification after the run"))
         });
-        let tally = self.session.call("tally", |session| session.tally());
-        let (mut tally, tallied) =
-            tally.map_or_else(|fault| (Tally::default(), Err(fault)), |tally| (tally, Ok(())));
+        let mut tally = Tally::default();
+        let tallied = self.session.call("tally", |session| tally = session.tally());
         let ended = self.session.end();
         let mut lane = self.lane;
         let mut does_not_fit = false;

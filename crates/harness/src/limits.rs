@@ -58,10 +58,8 @@ fn found(
         return Ok(None);
     };
     let has_lanes = engine.parameters().iter().any(|parameter| parameter.name == "lanes");
-    let job = engine.parse(&match has_lanes {
-        true => workload.with("lanes", lanes as u64),
-        false => workload,
-    })?;
+    let workload = if has_lanes { workload.with("lanes", lanes as u64) } else { workload };
+    let job = engine.parse(&workload)?;
     let key = format!("{} on {}", job.workload, cpu_list(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);

@@ -4,22 +4,8 @@ use daqmeter_record::Workload;
 use daqmeter_record::units::whole;
 
 use crate::engine::LimitSpec;
-use crate::request::Request;
 
 impl LimitSpec {
-    pub fn measured<R: Request>(
-        name: impl Into<String>,
-        how: impl Into<String>,
-        request: &R,
-    ) -> LimitSpec {
-        LimitSpec::Measured {
-            name: name.into(),
-            how: how.into(),
-            workload: request.workload(),
-            scale: 1.0,
-        }
-    }
-
     /// Returns the limit of memory at the stage's ratio. Of `counted_bytes` in all, the stage
     /// touches every line with one of its samples, which are `stride_bytes` apart, and writes
     /// `out_bytes` for each.

@@ -45,10 +45,7 @@ pub fn own_cores(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Option<Vec<
     busiest.sort_by(|&a, &b| busy_ns[b].total_cmp(&busy_ns[a]));
     let on_fast = &busiest[..fast.len()];
     let (mut fast, mut slow) = (fast.into_iter(), slow.into_iter());
-    let cpu = |thread: usize| match on_fast.contains(&thread) {
-        true => fast.next(),
-        false => slow.next(),
-    };
+    let cpu = |thread: usize| if on_fast.contains(&thread) { fast.next() } else { slow.next() };
     Some((0..busy_ns.len()).filter_map(cpu).copied().collect())
 }
 

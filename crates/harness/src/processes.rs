@@ -28,11 +28,8 @@ impl Processes {
     /// Returns the use of each since then, the busiest first. `threads` are ours, by name and
     /// number: their use since then, and since their start.
     pub(crate) fn used(&self, threads: &BTreeMap<String, (u64, u64)>) -> Vec<ProcessUse> {
-        let now = match self.before.is_empty() {
-            // The use since a process's start is not its use since the first look.
-            true => BTreeMap::new(),
-            false => all(&self.files),
-        };
+        // The use since a process's start is not its use since the first look.
+        let now = if self.before.is_empty() { BTreeMap::new() } else { all(&self.files) };
         let name = now.get(&self.own).map(|own| own.name.clone());
         let row = |(pid, process): (&u32, &Process)| {
             let row = ProcessUse {

@@ -149,16 +149,12 @@ impl Problem {
         }
         let allowed = daqmeter_sys::affinity::allowed_cpus()
             .map_err(|error| Problem::new(name, format!("cannot be checked: {error}")))?;
-        match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
-            None => Ok(()),
-            Some(cpu) => Err(Problem::new(
-                name,
-                format!(
-                    "is {cpu}: there is no such CPU, or it is not allowed here; choose among {}",
-                    cpu_list(&allowed)
-                ),
-            )),
-        }
+        let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) else { return Ok(()) };
+        let here = cpu_list(&allowed);
+        let text = format!(
+            "is {cpu}: there is no such CPU, or it is not allowed here; choose among {here}"
+        );
+        Err(Problem::new(name, text))
     }
 }
 

@@ -32,7 +32,13 @@ pub fn measure(
     limit_engines: &[Engine],
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Fault> {
-    let mut record = blank(job, settings, context);
+    let info = EngineInfo {
+        name: job.workload.kind.as_str().into(),
+        target: job.target.as_str().into(),
+        emulated: job.is_emulated,
+    };
+    let mut record = context.blank_record(info, job.workload.clone());
+    (record.study, record.role) = (settings.study.clone(), settings.role);
     if let (true, Availability::Waived(reason)) = (settings.waive, &job.availability) {
         record.outcome = Outcome::Waived(reason.clone());
         return Ok(record);
@@ -71,18 +77,6 @@ pub fn check_fits(needed_bytes: Option<u64>) -> Result<(), Fault> {
         ))),
         _ => Ok(()),
     }
-}
-
-fn blank(job: &Job, settings: &Settings, context: &Context) -> RunRecord {
-    let info = EngineInfo {
-        name: job.workload.kind.as_str().into(),
-        target: job.target.as_str().into(),
-        emulated: job.is_emulated,
-    };
-    let mut record = context.blank_record(info, job.workload.clone());
-    record.study = settings.study.clone();
-    record.role = settings.role;
-    record
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use daqmeter_record::units::whole;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::settings::{Settings, StepPlan};
-use crate::{Context, Fault, Session, StageSpec};
+use crate::{Context, DeviceTime, Fault, Session, StageSpec};
 
 /// Most samples of a stage. Beyond it each sample covers several operations, which limits memory.
 /// 65,536 samples are 512 KiB.
@@ -269,22 +269,14 @@ impl Sampling<'_> {
 
     /// Takes a sample of one operation: prepared before, or timed by the device.
     fn separate_sample(&mut self, at: usize, spec: &StageSpec) -> (Taken, Result<(), Fault>) {
-        let mut ended = match spec.before_sample {
-            true => self.session.before_sample(at),
-            false => Ok(()),
-        };
+        let mut ended = if spec.before_sample { self.session.before_sample(at) } else { Ok(()) };
         let from_ns = clock::monotonic_ns();
         ended = ended.and_then(|()| self.session.step(at, 1));
         let to_ns = clock::monotonic_ns();
         let operations = u64::from(ended.is_ok());
-        let (from_ns, to_ns) = match spec.device_timed {
-            true => {
-                let time = self.session.device_time();
-                (time.before_ns, time.after_ns)
-            }
-            false => (from_ns, to_ns),
-        };
-        (Taken { operations, from_ns, to_ns }, ended)
+        let host = DeviceTime { before_ns: from_ns, after_ns: to_ns };
+        let time = if spec.device_timed { self.session.device_time() } else { host };
+        (Taken { operations, from_ns: time.before_ns, to_ns: time.after_ns }, ended)
     }
 
     /// Does one operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::guarded::guarded;
@@ -117,12 +118,9 @@ impl Slices {
     pub fn verify(&mut self) -> Result<(), Fault> {
         self.guarded("verification", |session| session.verify())?;
         let tally = self.guarded("the accounts", |session| Ok(session.tally()))?;
-        match tally.ledgers.iter().find(|ledger| !ledger.closes()) {
-            None => Ok(()),
-            Some(ledger) => {
-                Err(Fault::new(format!("the ledger of {} does not close", ledger.unit)))
-            }
-        }
+        let open = tally.ledgers.iter().find(|ledger| !ledger.closes());
+        let fault = |open: &Ledger| format!("the ledger of {} does not close", open.unit);
+        open.map_or(Ok(()), |ledger| Err(Fault::new(fault(ledger))))
     }
 }
 
