@@ -251,12 +251,8 @@ mod tests {
     #[test]
     fn an_account_with_an_open_subscription_does_not_close_though_its_e_links_do() {
         let at = CardElink { tag: 7, chunks: 100, ..CardElink::default() };
-        let first = SubscriptionAccount {
-            receiver: 1,
-            tag: 7,
-            offered: 100,
-            outcomes: Outcomes { delivered: 100, ..Outcomes::default() },
-        };
+        let outcomes = Outcomes { delivered: 100, ..Outcomes::default() };
+        let first = SubscriptionAccount { receiver: 1, tag: 7, offered: 100, outcomes };
         let late = SubscriptionAccount {
             receiver: 2,
             offered: 60,
@@ -277,14 +273,11 @@ mod tests {
         assert_eq!((all.issued, all.delivered, all.lost_on_the_way()), (160, 150, 10));
         account.subscriptions[1].outcomes.delivered -= 1;
         assert!(!account.closes());
-        let open: Vec<i128> =
-            account.subscription_ledgers().iter().map(|(_, ledger)| ledger.gap()).collect();
-        assert_eq!(open, [0, 1]);
+        let open = account.subscription_ledgers().into_iter().map(|(_, ledger)| ledger.gap());
+        assert_eq!(open.collect::<Vec<_>>(), [0, 1]);
         // An account of before there were subscriptions in it.
-        let old: FinalAccount = serde_json::from_value(serde_json::json!({
-            "card": account.card, "readers": account.readers,
-        }))
-        .unwrap();
+        let old = serde_json::json!({ "card": account.card, "readers": account.readers });
+        let old: FinalAccount = serde_json::from_value(old).unwrap();
         assert!(old.closes() && old.ledger_for(2, 7).unwrap().closes());
     }
 
@@ -325,12 +318,8 @@ mod tests {
     /// arrived to the FIFO.
     #[test]
     fn a_cut_is_booked_to_its_cause_where_the_source_has_only_one() {
-        let outcomes = Outcomes {
-            delivered: 128,
-            delivered_truncated: 20,
-            delivered_flagged: 2,
-            ..Outcomes::default()
-        };
+        let mut outcomes = Outcomes { delivered: 128, ..Outcomes::default() };
+        (outcomes.delivered_truncated, outcomes.delivered_flagged) = (20, 2);
         let reader = ReaderElink { chunks: 100, offered: 150, outcomes };
         for (truncated, fault_flagged, [cut, flagged]) in [
             (10, 0, ["FIFO truncation", "flagged error or CRC"]),

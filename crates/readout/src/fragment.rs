@@ -386,13 +386,11 @@ mod tests {
     fn one_wrong_byte_is_found_wherever_it_is() {
         for length in [4, 7, 8, 9, 24, 300, 70_000] {
             let mut check = FragmentCheck::new(None);
-            check.check(&fragment(0, length));
-            check.check(&fragment(1, length));
-            assert_eq!(check.faults, FragmentFaults::default(), "{length}");
             let mut wrong = fragment(2, length);
             wrong[if length < 8 { 0 } else { length - 1 }] ^= 1;
-            check.check(&wrong);
-            assert_eq!(check.faults.payload, 1, "{length}");
+            let found =
+                [fragment(0, length), fragment(1, length), wrong].map(|it| check.check(&it));
+            assert_eq!(found, [None, None, Some(FragmentFinding::Payload)], "{length}");
         }
     }
 
@@ -443,24 +441,12 @@ mod tests {
     #[test]
     fn a_reset_of_the_trigger_counter_is_no_loss() {
         let mut check = FragmentCheck::new(Some(Elink::TTC));
-        let found: Vec<_> = [(3, 49), (3, 50), (4, 0), (4, 1), (6, 2), (6, 3), (5, 7), (6, 4)]
-            .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
-            .to_vec();
+        let triggers = [(3, 49), (3, 50), (4, 0), (4, 1), (6, 2), (6, 3), (5, 7), (6, 4)];
+        let found = triggers.map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)));
+        use FragmentFinding::{OutOfOrder, Reset};
         // After the second one, which is of two, the first two triggers are missing.
-        let second = Some(FragmentFinding::Reset(2));
-        assert_eq!(
-            found,
-            [
-                None,
-                None,
-                Some(FragmentFinding::Reset(0)),
-                None,
-                second,
-                None,
-                Some(FragmentFinding::OutOfOrder),
-                None
-            ]
-        );
+        let (first, second, late) = (Some(Reset(0)), Some(Reset(2)), Some(OutOfOrder));
+        assert_eq!(found, [None, None, first, None, second, None, late, None]);
         assert_eq!(
             check.faults,
             FragmentFaults { missing: 2, resets: 3, out_of_order: 1, ..FragmentFaults::default() }

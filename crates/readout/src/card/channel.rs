@@ -150,10 +150,7 @@ impl Channel {
         id: ChannelId,
     ) -> Result<(Channel, Consumer), ScenarioError> {
         let block_bytes = scenario.card.block.0;
-        let made = match scenario.replays() {
-            true => Some(Tape::made(scenario, id)?),
-            false => None,
-        };
+        let made = if scenario.replays() { Some(Tape::made(scenario, id)?) } else { None };
         let whole = scenario.card.ring.0 / block_bytes * block_bytes;
         scenario.card.ring.0 = made.as_ref().map_or(whole, |(_, bytes)| bytes.len());
         let card = &scenario.card;

@@ -192,9 +192,8 @@ mod tests {
                 (0..32).map(|at| (at * 12_500_000, at * 100_000)).collect();
             let mut record = RunRecord::default();
             let steady: Vec<(u64, u64)> = samples.iter().map(|(ns, _)| (*ns, 65_536)).collect();
-            record.series.push(series(FILLING.into(), &steady));
             let backlog = if backlog_grows { &samples } else { &steady };
-            record.series.push(series(BACKLOG.into(), backlog));
+            record.series = vec![series(FILLING.into(), &steady), series(BACKLOG.into(), backlog)];
             for (name, value) in [("BUSY mark", 52e6), ("trigger-rate", 38e3)] {
                 let counter = Counter::count(name, 0);
                 record.counters.push(Counter { value, ..counter });

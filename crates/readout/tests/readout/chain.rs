@@ -157,21 +157,17 @@ fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
     let tags: Vec<u64> = scenario.elinks(0, 0).iter().map(|elink| elink.tag).collect();
     let mut stranger = receiver(&publisher.publish, &[5]);
     let refused = stranger.run(&AtomicBool::new(false), |_| {}).refused;
-    assert!(
-        refused.len() == 1 && refused[0].contains("no E-link 0x5 is published here"),
-        "{refused:?}"
-    );
+    assert!(refused.concat().ends_with("no E-link 0x5 is published here"), "{refused:?}");
     let mut halves: Vec<Receiver> =
         tags.chunks(8).map(|half| receiver(&publisher.publish, half)).collect();
     let mut other = halves.pop().unwrap();
     let thread = std::thread::spawn(move || other.run(&AtomicBool::new(false), |_| {}));
     let one = halves[0].run(&AtomicBool::new(false), |_| {});
     let two = thread.join().unwrap();
-    assert_eq!(
-        (one.streams.len(), two.streams.len(), one.chunks(), two.chunks()),
-        (8, 8, 80_000, 80_000)
-    );
-    assert!(one.closes() && two.closes() && one.ledgers.len() + two.ledgers.len() == 16);
+    for half in [one, two] {
+        assert_eq!((half.streams.len(), half.ledgers.len(), half.chunks()), (8, 8, 80_000));
+        assert!(half.closes());
+    }
     publisher.stop.store(true, Ordering::Relaxed);
     publisher.thread.join().unwrap();
 }
@@ -222,10 +218,7 @@ fn a_reader_that_is_told_to_stop_ends_its_card_and_the_accounts_close() {
         stop.store(receiver.report().chunks() > 10_000, Ordering::Relaxed);
     });
     let (account, _) = publisher.thread.join().unwrap();
-    assert!(
-        account.ledgers().iter().all(|(_, ledger)| ledger.closes() && ledger.lost() == 0),
-        "{:?}",
-        account.ledgers()
-    );
+    let ledgers = account.ledgers();
+    assert!(ledgers.iter().all(|(_, own)| own.closes() && own.lost() == 0), "{ledgers:?}");
     assert_eq!(report.chunks(), account.card.issued * 8);
 }
