@@ -245,7 +245,7 @@ impl InFlight {
         values: Values<'_>,
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) {
-        let come = values.count_left();
+        let come = values.len();
         let Tag::Cycle(number) = self.tags[index_of(tag)] else {
             self.counts.stray += come as u64;
             return;

@@ -136,7 +136,7 @@ impl<'a> Values<'a> {
 
     #[inline]
     pub fn copy_to(&self, out: &mut [u64]) -> usize {
-        let count = self.count_left().min(out.len());
+        let count = self.len().min(out.len());
         match self.size {
             2 => out
                 .iter_mut()
@@ -152,11 +152,6 @@ impl<'a> Values<'a> {
                 .for_each(|(out, bytes)| *out = be64(bytes, 0)),
         }
         count
-    }
-
-    #[inline]
-    pub fn count_left(&self) -> usize {
-        self.bytes.len() / self.size
     }
 }
 
@@ -193,8 +188,10 @@ impl Iterator for Values<'_> {
         }
     }
 
+    #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.count_left(), Some(self.count_left()))
+        let left = self.bytes.len() / self.size;
+        (left, Some(left))
     }
 }
 

@@ -23,7 +23,7 @@ pub mod ids {
 }
 
 /// A blank-padded name of fixed length.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Text<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> Text<N> {
@@ -51,12 +51,6 @@ impl<const N: usize> core::fmt::Display for Text<N> {
             f.write_char(if (0x20..0x7f).contains(&byte) { char::from(byte) } else { '?' })?;
         }
         Ok(())
-    }
-}
-
-impl<const N: usize> core::fmt::Debug for Text<N> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "\"{self}\"")
     }
 }
 

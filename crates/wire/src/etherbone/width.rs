@@ -41,7 +41,7 @@ impl Width {
 }
 
 /// A set of widths, as a nibble of the message header: bit 0 for 8 bits to bit 3 for 64.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Widths(u8);
 
 impl Widths {
@@ -104,12 +104,6 @@ impl core::fmt::Display for Widths {
             separator = "/";
         }
         Ok(())
-    }
-}
-
-impl core::fmt::Debug for Widths {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Widths({self})")
     }
 }
 

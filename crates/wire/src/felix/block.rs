@@ -88,15 +88,12 @@ impl BlockFormat {
 
     /// Returns the format of Phase I firmware with 32-bit trailers, magic ABCE; the size is known
     /// from a register only.
-    pub const fn phase1_wide(kib: u8) -> Option<BlockFormat> {
-        match BlockFormat::phase2(kib) {
-            Some(format) => Some(BlockFormat { magic: 0xABCE, ..format }),
-            None => None,
-        }
+    pub fn phase1_wide(kib: u8) -> Option<BlockFormat> {
+        BlockFormat::phase2(kib).map(|format| BlockFormat { magic: 0xABCE, ..format })
     }
 
     /// Returns the format of a magic; the size of ABCE blocks must be given.
-    pub const fn of_magic(magic: u16, abce_kib: u8) -> Option<BlockFormat> {
+    pub fn of_magic(magic: u16, abce_kib: u8) -> Option<BlockFormat> {
         match magic {
             0xABCD => Some(BlockFormat::PHASE1),
             0xABCE => BlockFormat::phase1_wide(abce_kib),
@@ -242,14 +239,9 @@ impl Trailer {
     /// off.
     #[inline]
     pub fn carries_data(&self) -> bool {
-        match self.kind {
-            SubchunkKind::First
-            | SubchunkKind::Last
-            | SubchunkKind::Both
-            | SubchunkKind::Middle => true,
-            SubchunkKind::Timeout => self.flags.truncated,
-            SubchunkKind::Null | SubchunkKind::OutOfBand | SubchunkKind::Undefined => false,
-        }
+        use SubchunkKind::*;
+        matches!(self.kind, First | Last | Both | Middle)
+            || self.kind == Timeout && self.flags.truncated
     }
 }
 
