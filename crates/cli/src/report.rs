@@ -160,14 +160,16 @@ fn data(
 }
 
 fn copy_figures(records: &[RunRecord]) -> Result<String, Failure> {
-    let drawn = study(records);
-    let rows = drawn.iter().map(|one| {
-        let missing = || format!("no records; {}", one.command);
-        let state = one.figure.as_ref().map_or_else(missing, |_| "drawn".to_owned());
-        vec![one.title.clone(), state]
+    let mut figures = study(records);
+    let rows = figures.iter().map(|figure| {
+        let state = match figure.xs.is_empty() {
+            true => format!("no records; {}", figure.command),
+            false => "drawn".to_owned(),
+        };
+        vec![figure.title.clone(), state]
     });
     emit(&table::plain(&["figure", "state"], rows))?;
-    let figures: Vec<_> = drawn.into_iter().filter_map(|drawn| drawn.figure).collect();
+    figures.retain(|figure| !figure.xs.is_empty());
     if figures.is_empty() {
         return Err(Failure::refused(
             "the records fill none of the figures; see the commands above",

@@ -16,9 +16,9 @@ use crate::rate;
 pub(crate) fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
     let all = &*rate::of_first_host(records);
     let usable = &*rate::usable(all);
-    let of_families = FAMILIES.iter().flat_map(|family| family.questions).map(|own| {
-        let answer = (own.answer)(usable)?;
-        Some(PlainAnswer { question: own.question, answer, figure: own.figure })
+    let questions = FAMILIES.iter().flat_map(|family| family.questions);
+    let of_families = questions.map(|&(question, figure, answer)| {
+        Some(PlainAnswer { question, answer: answer(usable)?, figure })
     });
     let conditions = Conditions::of(all);
     let found = of_families.chain([verified(all), left_out(all)]).flatten().collect();

@@ -19,13 +19,8 @@ pub(crate) struct Family {
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
 }
 
-pub(crate) type Maker = fn(&[RunRecord]) -> Option<String>;
-
-pub(crate) struct Question {
-    pub(crate) question: &'static str,
-    pub(crate) figure: Option<&'static str>,
-    pub(crate) answer: Maker,
-}
+/// Question, the figure that shows its answer, and the answer in words.
+pub(crate) type Question = (&'static str, Option<&'static str>, fn(&[RunRecord]) -> Option<String>);
 
 impl Family {
     /// Family without contributions: the default of a new one.

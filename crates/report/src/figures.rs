@@ -8,7 +8,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_stats::Rate;
 use serde::Serialize;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     pub id: String,
     pub title: String,
@@ -33,6 +33,24 @@ pub enum ChartKind {
     Points,
 }
 
+/// Kind of a chart and its axes; bars stand above categories.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Axes {
+    pub(crate) kind: ChartKind,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+}
+
+impl Axes {
+    pub(crate) const fn lines(x: Axis, y: Axis) -> Axes {
+        Axes { kind: ChartKind::Lines, x, y }
+    }
+
+    pub(crate) const fn bars(y: Axis) -> Axes {
+        Axes { kind: ChartKind::Bars, x: Axis::linear(""), y }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
     pub label: &'static str,
@@ -42,8 +60,6 @@ pub struct Axis {
 }
 
 impl Axis {
-    pub(crate) const NONE: Axis = Axis::linear("");
-
     pub(crate) const fn linear(label: &'static str) -> Axis {
         Axis { label, log: false, unit: "" }
     }
@@ -74,9 +90,7 @@ pub(crate) struct Plot {
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
     pub(crate) caption: &'static str,
-    pub(crate) kind: ChartKind,
-    pub(crate) x: Axis,
-    pub(crate) y: Axis,
+    pub(crate) axes: Axes,
     pub(crate) marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
 }
 
@@ -121,25 +135,24 @@ impl<'a> Mark<'a> {
 impl Plot {
     /// Draws the figure; `None` without values, or if all values of curves are at one place.
     pub(crate) fn draw(&self, records: &[RunRecord]) -> Option<Figure> {
-        let blank = Figure {
-            id: self.id.to_owned(),
-            title: self.title.to_owned(),
-            caption: self.caption.to_owned(),
-            kind: self.kind,
-            x: self.x.clone(),
-            y: self.y.clone(),
-            ..Figure::default()
-        };
-        let figure = drawn(blank, (self.marks)(records));
-        Some(figure).filter(|figure| figure.xs.len() > usize::from(self.kind != ChartKind::Bars))
+        let (title, caption) = (self.title.to_owned(), self.caption.to_owned());
+        let figure = drawn(title, caption, self.axes.clone(), (self.marks)(records));
+        let is_curve = figure.kind != ChartKind::Bars;
+        (figure.xs.len() > usize::from(is_curve))
+            .then(|| Figure { id: self.id.to_owned(), ..figure })
     }
 }
 
-/// Fills a figure: sorted union of the places, holes for missing values. Of several values at one
+/// Makes a figure without an identifier: sorted union of the places, holes for missing values. Of several values at one
 /// place the last is drawn: records are in the order of measurement.
-pub(crate) fn drawn(blank: Figure, mut marks: Vec<Mark<'_>>) -> Figure {
+pub(crate) fn drawn(
+    title: String,
+    caption: String,
+    Axes { kind, x, y }: Axes,
+    mut marks: Vec<Mark<'_>>,
+) -> Figure {
     let mut categories: Vec<String> = Vec::new();
-    for mark in marks.iter_mut().filter(|_| blank.kind == ChartKind::Bars) {
+    for mark in marks.iter_mut().filter(|_| kind == ChartKind::Bars) {
         let known = categories.iter().position(|name| *name == mark.category);
         mark.x = known.unwrap_or(categories.len()) as f64;
         if known.is_none() {
@@ -167,9 +180,10 @@ pub(crate) fn drawn(blank: Figure, mut marks: Vec<Mark<'_>>) -> Figure {
     for series in series.iter_mut().filter(|series| series.band.iter().all(Option::is_none)) {
         series.band.clear();
     }
-    let emulated = blank.emulated || marks.iter().any(|mark| mark.record.engine.emulated);
+    let emulated = marks.iter().any(|mark| mark.record.engine.emulated);
     let command = commands(marks.iter().map(|mark| mark.record)).join("; ");
-    Figure { xs, categories, series, emulated, command, ..blank }
+    let id = String::new();
+    Figure { id, title, caption, kind, x, y, xs, categories, series, command, emulated }
 }
 
 pub(crate) fn commands<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> Vec<&'a str> {
@@ -186,8 +200,8 @@ mod tests {
     use super::*;
 
     fn plot(kind: ChartKind, marks: fn(&[RunRecord]) -> Vec<Mark<'_>>) -> Plot {
-        let (x, y) = (Axis::NONE, Axis::NONE);
-        Plot { id: "", title: "", caption: "", kind, x, y, marks }
+        let axes = Axes { kind, ..Axes::default() };
+        Plot { id: "", title: "", caption: "", axes, marks }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Family, Question, Work, of_engine};
-use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::family::{Family, Work, of_engine};
+use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::{labelled, pairs};
 use crate::rate;
 use crate::samples::first_stage;
@@ -21,9 +21,7 @@ pub(super) const FAMILY: Family = Family {
             caption: "Raw bytes converted per second by one thread over all the time, with its 95 % interval, and what memory alone allows \
                       at the same footprint and the same ratio of reads to writes. Where a bar reaches its mark, only fewer bytes or more \
                       threads are faster.",
-            kind: ChartKind::Bars,
-            x: Axis::NONE,
-            y: Axis::linear("MB/s raw"),
+            axes: Axes::bars(Axis::linear("MB/s raw")),
             marks: rates,
         },
         Plot {
@@ -31,23 +29,16 @@ pub(super) const FAMILY: Family = Family {
             title: "Stores: through the caches or around them",
             caption: "Conversion by one thread. Non-temporal stores lose while the result fits into the caches and win beyond; \
                       daqmeter chooses by footprint.",
-            kind: ChartKind::Lines,
-            x: Axis::log_bytes("footprint, raw + converted"),
-            y: Axis::linear("MB/s raw"),
+            axes: Axes::lines(
+                Axis::log_bytes("footprint, raw + converted"),
+                Axis::linear("MB/s raw"),
+            ),
             marks: stores,
         },
     ],
     questions: &[
-        Question {
-            question: "Is conversion limited by arithmetic or by memory?",
-            figure: Some("conversion"),
-            answer: limited_by,
-        },
-        Question {
-            question: "Should converted data bypass the caches?",
-            figure: Some("stores"),
-            answer: stores_answer,
-        },
+        ("Is conversion limited by arithmetic or by memory?", Some("conversion"), limited_by),
+        ("Should converted data bypass the caches?", Some("stores"), stores_answer),
     ],
     label: functions::label,
     in_label: functions::IN_LABEL,

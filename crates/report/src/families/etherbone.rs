@@ -6,72 +6,52 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, sorted, supported_quantile};
 
 use crate::aligned::{TextColumn, table};
-use crate::family::{Family, Question, Work, of_engine};
-use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::family::{Family, Work, of_engine};
+use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::rate::{self, interval_or_none, of_several};
 use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
     plots: &[
-        plot(
-            "eb-time",
-            "Etherbone: time to read 8 bytes",
-            "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
+        Plot {
+            id: "eb-time",
+            title: "Etherbone: time to read 8 bytes",
+            caption: "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
              functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
              what the emulated bus or line allows.",
-            PER_CYCLE,
-            "us per timestamp",
-            |records| by_count(records, |us| us),
-        ),
-        plot(
-            "eb-rate",
-            "Etherbone: rate of reading 8 bytes",
-            "How often a 64-bit timestamp can be read: all of them over all the time.",
-            PER_CYCLE,
-            "kHz",
-            |records| by_count(records, |us| 1e3 / us),
-        ),
-        plot(
-            "eb-throughput",
-            "Etherbone: throughput of reading 8 bytes",
-            "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
-            PER_CYCLE,
-            "Mbit/s",
-            |records| by_count(records, |us| 64.0 / us),
-        ),
-        plot(
-            "eb-words",
-            "Etherbone: time to read words",
-            "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
+            axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("us per timestamp")),
+            marks: |records| by_count(records, |us| us),
+        },
+        Plot {
+            id: "eb-rate",
+            title: "Etherbone: rate of reading 8 bytes",
+            caption: "How often a 64-bit timestamp can be read: all of them over all the time.",
+            axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("kHz")),
+            marks: |records| by_count(records, |us| 1e3 / us),
+        },
+        Plot {
+            id: "eb-throughput",
+            title: "Etherbone: throughput of reading 8 bytes",
+            caption: "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
+            axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("Mbit/s")),
+            marks: |records| by_count(records, |us| 64.0 / us),
+        },
+        Plot {
+            id: "eb-words",
+            title: "Etherbone: time to read words",
+            caption: "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
              words, latency is all there is.",
-            "32-bit words",
-            "ms",
-            by_words,
-        ),
+            axes: Axes::lines(Axis::linear("32-bit words"), Axis::log("ms")),
+            marks: by_words,
+        },
     ],
-    questions: &[Question {
-        question: "What does reading registers over Etherbone cost?",
-        figure: Some("eb-time"),
-        answer,
-    }],
+    questions: &[("What does reading registers over Etherbone cost?", Some("eb-time"), answer)],
     ..Family::EMPTY
 };
 
 const ENGINE: &str = "etherbone";
 const PER_CYCLE: &str = "64-bit timestamps per cycle";
-
-const fn plot(
-    id: &'static str,
-    title: &'static str,
-    caption: &'static str,
-    x: &'static str,
-    y: &'static str,
-    marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
-) -> Plot {
-    let (x, y, kind) = (Axis::linear(x), Axis::log(y), ChartKind::Lines);
-    Plot { id, title, caption, kind, x, y, marks }
-}
 
 fn timestamps(records: &[RunRecord]) -> Vec<Cycles<'_>> {
     let mut points = cycles(records);

@@ -4,7 +4,7 @@
 use daqmeter_record::{RunRecord, Stage};
 
 use crate::family::{Family, Work, of_engine};
-use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::labelled;
 use crate::rate;
 use crate::samples::first_stage;
@@ -16,9 +16,7 @@ pub(super) const MEMORY: Family = Family {
         title: "Memory: the limit under everything",
         caption: "Bytes read and written together, by kind of stores, one thread. The steps are the caches; a stage can be no \
                   faster than the curve of its own ratio at its own footprint.",
-        kind: ChartKind::Lines,
-        x: Axis::log_bytes("footprint"),
-        y: Axis::log("MB/s read + written"),
+        axes: Axes::lines(Axis::log_bytes("footprint"), Axis::log("MB/s read + written")),
         marks: memory,
     }],
     ..Family::EMPTY
@@ -32,18 +30,14 @@ pub(super) const HOSTIO: Family = Family {
             title: "Storage: reads by block",
             caption: "Sequential reads of one block at a time. Past the page cache: the device. Out of it: a copy by the kernel, \
                       with the plain copy as its limit. Nothing is written.",
-            kind: ChartKind::Lines,
-            x: Axis::log_bytes("block"),
-            y: Axis::log("MB/s"),
+            axes: Axes::lines(Axis::log_bytes("block"), Axis::log("MB/s")),
             marks: |records| by_parameter(records, "block", "block_bytes"),
         },
         Plot {
             id: "stream",
             title: "Network: streams by message",
             caption: "TCP on loopback, a thread at each end, and the limit: the one copy of each byte that each end has to make.",
-            kind: ChartKind::Lines,
-            x: Axis::log_bytes("message"),
-            y: Axis::log("MB/s"),
+            axes: Axes::lines(Axis::log_bytes("message"), Axis::log("MB/s")),
             marks: |records| by_parameter(records, "stream", "message_bytes"),
         },
     ],

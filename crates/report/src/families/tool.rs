@@ -3,16 +3,12 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
-use crate::family::{Family, Question, Work};
+use crate::family::{Family, Work};
 use crate::samples::{median_ns, stages};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Cpu)],
-    questions: &[Question {
-        question: "How far can these numbers be trusted?",
-        figure: None,
-        answer: trust,
-    }],
+    questions: &[("How far can these numbers be trusted?", None, trust)],
     ..Family::EMPTY
 };
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, ChartKind, Figure, Mark, drawn};
-use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, pollution_rows, traced_sizes};
+use super::{Axes, Axis, ChartKind, Figure, Mark, drawn};
+use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, function, pollution_rows};
 use crate::rate;
 
 const LOADS: [&str; 2] = ["light", "heavy"];
@@ -23,7 +23,7 @@ const OPERATIONS: [&[&str]; 6] = [
 ];
 /// Time over which the study counted calls.
 const CALLS_SECONDS: f64 = 100.0;
-const NAMES: [(&str, &str); 9] = [
+const NAMES: [(&str, &str); 8] = [
     ("cpu", "CPU"),
     ("exclusive", "DMA Excl"),
     ("shared", "DMA Sh"),
@@ -32,7 +32,6 @@ const NAMES: [(&str, &str); 9] = [
     ("dma", "DMA"),
     ("spin", "spin (control)"),
     ("null-call", "null call (control)"),
-    ("both", "copy_from_user + copy_to_user"),
 ];
 
 fn shown(name: &str) -> &str {
@@ -109,27 +108,10 @@ fn copier(row: &CopyRow<'_>) -> String {
     format!("{} ({})", shown(row.context), row.path)
 }
 
-/// Figure of the study without its number.
-struct StudyFigure<'a> {
-    title: String,
-    command: String,
-    caption: String,
-    kind: ChartKind,
-    y: &'static str,
-    marks: Vec<Mark<'a>>,
-}
-
-pub struct Drawn {
-    pub title: String,
-    pub figure: Option<Figure>,
-    pub command: String,
-}
-
-/// Returns all 50 figures, in order.
-pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
+/// Returns all 50 figures, in order; one without its records has no values.
+pub fn study(records: &[RunRecord]) -> Vec<Figure> {
     let done = rate::done(records);
-    let (mut rows, beside) = (copy_rows(&done), pollution_rows(&done));
-    rows.retain(|row| !row.is_clearing());
+    let (rows, beside) = (copy_rows(&done), pollution_rows(&done));
     let mut all = Vec::new();
     for quantities in [&[LATENCY, COLD_LATENCY][..], &[TOTAL], &[CHANNELS]] {
         for load in LOADS {
@@ -145,35 +127,15 @@ pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
             all.extend([true, false].map(|small| programs(&beside, copies, small, misses)));
         }
     }
-    all.into_iter().enumerate().map(|(at, figure)| figure.draw(at + 1)).collect()
-}
-
-impl StudyFigure<'_> {
-    fn draw(self, number: usize) -> Drawn {
-        let StudyFigure { title, command, caption, kind, y, marks } = self;
-        let (title, command) = (format!("2.{number} {title}"), format!("daqmeter copy {command}"));
-        let is_bars = kind == ChartKind::Bars;
-        let blank = Figure {
-            id: format!("fig-2-{number}"),
-            title: title.clone(),
-            caption,
-            kind,
-            x: if is_bars { Axis::NONE } else { Axis::log_bytes("block") },
-            y: if is_bars { Axis::linear(y) } else { Axis::log(y) },
-            ..Figure::default()
-        };
-        let figure = (!marks.is_empty()).then(|| drawn(blank, marks));
-        let figure = figure.map(|figure| Figure { command: command.clone(), ..figure });
-        Drawn { title, figure, command }
+    for (at, figure) in all.iter_mut().enumerate() {
+        figure.id = format!("fig-2-{}", at + 1);
+        figure.title.insert_str(0, &format!("2.{} ", at + 1));
+        figure.command.insert_str(0, "daqmeter copy ");
     }
+    all
 }
 
-fn copies<'a>(
-    rows: &[CopyRow<'a>],
-    quantity: &Quantity,
-    load: &str,
-    direction: &str,
-) -> StudyFigure<'a> {
+fn copies<'a>(rows: &[CopyRow<'a>], quantity: &Quantity, load: &str, direction: &str) -> Figure {
     let is_of = |row: &&CopyRow<'_>| {
         row.direction == direction && row.load == load && (quantity.is_shown)(row)
     };
@@ -190,30 +152,18 @@ fn copies<'a>(
     let is_emulated = rows.iter().any(|row| row.record.engine.emulated);
     let emulation = if is_emulated { " The DMA engine is EMULATED by a CPU." } else { "" };
     let Quantity { title, command, ending, .. } = quantity;
-    let operation = match direction {
-        "both" => shown(direction).to_owned(),
-        direction => format!("copy_{direction}_user"),
-    };
     let heavy = if load == "heavy" { " --load heavy" } else { "" };
-    StudyFigure {
-        title: format!("{operation}{title}, {load} load"),
-        command: format!("{command} --operations {direction}{ending}{heavy}"),
-        caption: format!("System load: {load}. {}{emulation}", (quantity.about)(count, lanes)),
-        kind: match marks.iter().all(|mark| mark.x == marks[0].x) {
-            true => ChartKind::Points,
-            false => ChartKind::Lines,
-        },
-        y: quantity.y,
-        marks,
-    }
+    let kind = match marks.iter().all(|mark| mark.x == marks[0].x) {
+        true => ChartKind::Points,
+        false => ChartKind::Lines,
+    };
+    let title = format!("{}{title}, {load} load", function(direction));
+    let caption = format!("System load: {load}. {}{emulation}", (quantity.about)(count, lanes));
+    let command = format!("{command} --operations {direction}{ending}{heavy}");
+    Figure { command, ..drawn(title, caption, by_block(kind, quantity.y), marks) }
 }
 
-fn programs<'a>(
-    rows: &[PollutionRow<'a>],
-    copies: &str,
-    small: bool,
-    misses: bool,
-) -> StudyFigure<'a> {
+fn programs<'a>(rows: &[PollutionRow<'a>], copies: &str, small: bool, misses: bool) -> Figure {
     // Times of an emulator are no results.
     let is_of = |row: &&PollutionRow<'_>| {
         let is_small = row.test.ends_with("small");
@@ -237,28 +187,28 @@ fn programs<'a>(
         true => ("cache misses", "cache misses [%]"),
         false => ("execution time", "execution time [us]"),
     };
-    StudyFigure {
-        title: format!("{programs} programs: {quantity} beside {copies} B copies"),
-        command: format!("pollution --copies {}", copies.replace(' ', ":")),
-        caption: format!(
-            "Mean of {runs} runs of each program on one CPU while another copies {copies} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain."
-        ),
-        kind: ChartKind::Bars,
-        y,
-        marks: rows.map(bar).collect(),
-    }
+    let title = format!("{programs} programs: {quantity} beside {copies} B copies");
+    let caption = format!(
+        "Mean of {runs} runs of each program on one CPU while another copies {copies} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain."
+    );
+    let command = format!("pollution --copies {}", copies.replace(' ', ":"));
+    let axes = Axes::bars(Axis::linear(y));
+    Figure { command, ..drawn(title, caption, axes, rows.map(bar).collect()) }
 }
 
-fn calls<'a>(records: &'a [RunRecord], operations: &[&str]) -> StudyFigure<'a> {
+fn calls(records: &[RunRecord], operations: &[&str]) -> Figure {
     let is_trace = |record: &&RunRecord| record.engine.name == "trace" && record.wall_ns > 0;
     let trace = records.iter().rev().find(is_trace);
     let seconds = trace.map_or(CALLS_SECONDS, |record| record.wall_ns as f64 / 1e9);
-    // Both forms of a direction are one curve: their calls of a size are summed.
+    // Counters are `copy_from_user:16`. Both forms of a direction are one curve: their calls of a
+    // size are summed.
+    let counters = trace.iter().flat_map(|record| &record.counters);
+    let counted = counters.filter_map(|counter| {
+        let (name, bytes) = counter.name.split_once(':')?;
+        operations.contains(&name).then_some((bytes.parse::<u64>().ok()?, counter.value))
+    });
     let mut sizes: BTreeMap<u64, f64> = BTreeMap::new();
-    let traced = trace
-        .into_iter()
-        .flat_map(|record| operations.iter().flat_map(|name| traced_sizes(record, name)));
-    for (bytes, calls) in traced {
+    for (bytes, calls) in counted {
         *sizes.entry(bytes.max(1)).or_default() += calls / seconds * CALLS_SECONDS;
     }
     let scaled = match (seconds - CALLS_SECONDS).abs() {
@@ -266,20 +216,17 @@ fn calls<'a>(records: &'a [RunRecord], operations: &[&str]) -> StudyFigure<'a> {
         _ => format!(", scaled from {seconds:.0} s"),
     };
     let name = operations.join(" + ");
-    let marks = trace.into_iter().flat_map(|record| {
-        let mark = |(&bytes, &calls)| Mark::at(record, name.as_str(), bytes as f64, calls);
-        sizes.iter().map(mark).collect::<Vec<_>>()
-    });
-    StudyFigure {
-        marks: marks.collect(),
-        title: format!("{name}: calls in 100 s by size"),
-        command: "trace --time 100s".to_owned(),
-        caption: format!(
-            "Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace."
-        ),
-        kind: ChartKind::Points,
-        y: "calls in 100 s",
-    }
+    let mark = |(bytes, calls)| Some(Mark::at(trace?, name.as_str(), bytes as f64, calls));
+    let marks = sizes.into_iter().filter_map(mark).collect();
+    let title = format!("{name}: calls in 100 s by size");
+    let caption =
+        format!("Calls in 100 s{scaled}, by bytes asked; system load as it was. One trace.");
+    let axes = by_block(ChartKind::Points, "calls in 100 s");
+    Figure { command: "trace --time 100s".to_owned(), ..drawn(title, caption, axes, marks) }
+}
+
+fn by_block(kind: ChartKind, y: &'static str) -> Axes {
+    Axes { kind, x: Axis::log_bytes("block"), y: Axis::log(y) }
 }
 
 #[cfg(test)]
@@ -291,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_table_is_the_references() {
-        let titles: Vec<String> = study(&[]).into_iter().map(|drawn| drawn.title).collect();
+        let titles: Vec<String> = study(&[]).into_iter().map(|figure| figure.title).collect();
         assert_eq!(titles.len(), 50);
         assert_eq!(titles[7], "2.8 copy_to_user, no cache: mean latency, heavy load");
         assert_eq!(
@@ -313,19 +260,16 @@ mod tests {
         let mut records =
             vec![example("cpu", "from", 64, &[100, 200]), example("shared", "from", 64, &[300])];
         let drawn = |records: &[RunRecord]| -> Vec<String> {
-            study(records)
-                .into_iter()
-                .filter(|drawn| drawn.figure.is_some())
-                .map(|drawn| drawn.title.split(' ').next().unwrap().to_owned())
-                .collect()
+            let drawn = study(records).into_iter().filter(|figure| !figure.xs.is_empty());
+            drawn.map(|figure| figure.title.split(' ').next().unwrap().to_owned()).collect()
         };
         assert_eq!(drawn(&records), ["2.1"]);
-        let figure = study(&records).remove(0).figure.unwrap();
+        let figure = study(&records).remove(0);
         assert_eq!(figure.series[0].ys, [Some(150.0)]);
         assert!(figure.caption.contains("EMULATED") && figure.caption.contains("load: light"));
         let mut several = example("cpu", "to", 64, &[300]);
         several.lanes[0].stages[0].ops_per_sample = 300;
-        let figure = study(&[several]).remove(1).figure.unwrap();
+        let figure = study(&[several]).remove(1);
         assert!(figure.caption.contains("Mean of 300 copies"), "{}", figure.caption);
         let lane = records[1].lanes[0].clone();
         records[1].lanes.push(lane);
@@ -349,7 +293,7 @@ mod tests {
         let counted =
             [("victim-runs", 1), ("victim-cache-references", 100), ("victim-cache-misses", 4)];
         let drawn = study(&[run(&[]), run(&counted)]);
-        let bars = |number: usize| drawn[number - 1].figure.as_ref().unwrap().series[0].ys.clone();
+        let bars = |number: usize| drawn[number - 1].series[0].ys.clone();
         assert_eq!((bars(27), bars(39)), (vec![Some(4.0)], vec![Some(5.0)]));
     }
 }

@@ -11,11 +11,11 @@ use daqmeter_record::units::{show_bytes, show_ns};
 
 pub use pollution::pollution_text;
 pub(crate) use pollution::{PollutionRow, pollution_rows};
-pub(crate) use rows::{CopyRow, copy_rows, traced_sizes};
+pub(crate) use rows::{CopyRow, copy_rows, function};
 pub use tables::{bandwidth_text, latency_text};
 
-use crate::family::{Family, Question, Work, of_engine};
-use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::family::{Family, Work, of_engine};
+use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
@@ -27,28 +27,20 @@ pub(super) const FAMILY: Family = Family {
             title: "Copies: time by size",
             caption: "Median time of one copy between user and kernel. Flat on the left: the cost of asking; rising on the right: the bytes. \
                       An engine pays from the size at which its line falls below the CPU's.",
-            kind: ChartKind::Lines,
-            x: Axis::log_bytes("block"),
-            y: Axis::log("median [ns]"),
+            axes: Axes::lines(Axis::log_bytes("block"), Axis::log("median [ns]")),
             marks: |records| by_size(records, |lanes| lanes == 1, |row| row.times.median),
         },
         Plot {
             id: "copy-bandwidth",
             title: "Copies: all CPUs or channels at once",
             caption: "Sum of the rates of all CPUs or channels that copy at once; MB of 2^20 bytes.",
-            kind: ChartKind::Lines,
-            x: Axis::log_bytes("block"),
-            y: Axis::log("total [MB/s]"),
+            axes: Axes::lines(Axis::log_bytes("block"), Axis::log("total [MB/s]")),
             marks: |records| {
                 by_size(records, |lanes| lanes > 1, |row| row.total_bytes_per_s() / MIB)
             },
         },
     ],
-    questions: &[Question {
-        question: "What does a copy out of the kernel cost?",
-        figure: Some("copy-latency"),
-        answer,
-    }],
+    questions: &[("What does a copy out of the kernel cost?", Some("copy-latency"), answer)],
     ..Family::EMPTY
 };
 
@@ -60,11 +52,11 @@ fn by_size(
     keep: fn(usize) -> bool,
     value: fn(&CopyRow<'_>) -> f64,
 ) -> Vec<Mark<'_>> {
-    let rows = of_engine(records, rows::ENGINE).filter_map(|it| Some((it, rows::row(it)?)));
-    let light = rows.filter(|(_, row)| row.load == "light" && keep(row.lanes_bytes_per_s.len()));
-    let marks = light.map(|(record, row)| {
+    let rows = of_engine(records, rows::ENGINE).filter_map(rows::row);
+    let light = rows.filter(|row| row.load == "light" && keep(row.lanes_bytes_per_s.len()));
+    let marks = light.map(|row| {
         let series = format!("{} {}", row.operation(), row.who());
-        Mark::at(record, series, row.block_bytes as f64, value(&row))
+        Mark::at(row.record, series, row.block_bytes as f64, value(&row))
     });
     marks.collect()
 }
@@ -72,7 +64,7 @@ fn by_size(
 fn answer(records: &[RunRecord]) -> Option<String> {
     let called = |row: &CopyRow<'_>| {
         let is_plain = row.direction == "to" && row.context == "cpu" && !row.cold;
-        is_plain && row.null_ns.is_some() && !row.is_clearing()
+        is_plain && row.null_ns.is_some()
     };
     let is_plain = |record: &RunRecord| record.workload.text("path") == Ok("memcpy");
     let is_called = |record: &RunRecord| rows::row(record).is_some_and(|row| called(&row));

@@ -65,14 +65,17 @@ impl CopyRow<'_> {
         format!("{} ({}{emulated})", self.context, self.path)
     }
 
-    /// Tests if the kernel only cleared the user's memory, which is no copy.
-    pub(crate) fn is_clearing(&self) -> bool {
-        self.path == "dev-zero"
-    }
-
     /// Returns the operation as options spell it: `from`, `to_nc`.
     pub(crate) fn operation(&self) -> String {
         format!("{}{}", self.direction, if self.cold { "_nc" } else { "" })
+    }
+}
+
+/// Returns the kernel's function of a direction.
+pub(crate) fn function(direction: &str) -> String {
+    match direction {
+        "both" => "copy_from_user + copy_to_user".to_owned(),
+        direction => format!("copy_{direction}_user"),
     }
 }
 
@@ -101,13 +104,6 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow<'_>> {
     let first = copied(record).next()?;
     let block_bytes = record.workload.int("block_bytes").ok()?;
     let text = |name: &str| record.workload.text(name).unwrap_or("");
-    // One call may move several blocks (depth); a copy is of one block, or of two if it goes both
-    // ways.
-    let both_ways = if text("direction") == "both" { 2 } else { 1 };
-    let copy_bytes = block_bytes.saturating_mul(both_ways).max(1);
-    let copies_per_op = (first.bytes_per_op / copy_bytes).max(1);
-    let times = samples(record).into_iter().map(|ns| ns / copies_per_op as f64);
-    let ops_per_sample = copied(record).map(|stage| stage.ops_per_sample).max().unwrap_or(1);
     let rates: Option<Vec<Rate>> = copied(record).map(rate::of).collect();
     let lane = Rate::mean_of(&rates.unwrap_or_default());
     let limit = rate::limit_of(record, first).filter(|_| rate::is_done(record));
@@ -121,27 +117,13 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow<'_>> {
         load: record.workload.text("load").unwrap_or("light"),
         block_bytes,
         n: first.sample_ns.len(),
-        ops_per_sample: ops_per_sample.saturating_mul(copies_per_op),
-        times: Summary::of(&times.collect::<Vec<f64>>())?,
+        ops_per_sample: copied(record).map(|stage| stage.ops_per_sample).max().unwrap_or(1),
+        times: Summary::of(&samples(record))?,
         null_ns: null.and_then(median_ns),
         lane,
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         share: lane.zip(limit).and_then(|(lane, limit)| share(lane, rate::limit_rate(limit))),
     })
-}
-
-/// Returns calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
-pub(crate) fn traced_sizes(record: &RunRecord, operation: &str) -> Vec<(u64, f64)> {
-    let mut sizes: Vec<(u64, f64)> = record
-        .counters
-        .iter()
-        .filter_map(|counter| {
-            let (name, bytes) = counter.name.split_once(':')?;
-            (name == operation).then_some((bytes.parse().ok()?, counter.value))
-        })
-        .collect();
-    sizes.sort_by_key(|(bytes, _)| *bytes);
-    sizes
 }
 
 #[cfg(test)]
@@ -190,19 +172,6 @@ pub(crate) mod tests {
         assert_eq!((times.min, times.max, times.mean, times.median), (96.0, 102.0, 99.0, 99.0));
         assert!((times.variance - 20.0 / 3.0).abs() < 1e-9);
         assert_eq!(row.who(), "cpu (pread)");
-    }
-
-    #[test]
-    fn a_call_of_several_blocks_is_several_copies() {
-        let mut record = example("cpu", "both", 64, &[8000, 8400]);
-        record.lanes[0].stages[0].bytes_per_op = 4 * 2 * 64;
-        let records = [record];
-        let row = &copy_rows(&records)[0];
-        assert_eq!((row.times.min, row.times.max, row.times.mean), (2000.0, 2100.0, 2050.0));
-        assert_eq!(row.ops_per_sample, 4);
-        assert_eq!(row.p99_ns(), None, "means of four");
-        let rate = 2.0 * 512.0 / 16_400.0 * 1e9;
-        assert!((row.total_bytes_per_s() / rate - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -7,18 +7,13 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_stats::median;
 
 use super::MIB;
-use super::rows::{CopyRow, copy_rows};
+use super::rows::{CopyRow, copy_rows, function};
 use crate::aligned::{TextColumn, table};
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, shown_share};
 
 fn operation(row: &CopyRow<'_>) -> String {
-    let name = match row.direction {
-        "from" => "copy_from_user",
-        "to" if row.is_clearing() => "clear_user",
-        "to" => "copy_to_user",
-        _ => "copy_from_user + copy_to_user",
-    };
+    let name = function(row.direction);
     let cold = if row.cold { ", no cache" } else { "" };
     let load = if row.load == "heavy" { ", heavy load" } else { "" };
     format!("{name}{cold}{load}")
@@ -92,24 +87,17 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
             "a system call without work takes {null} here (median), which is in the times above"
         )
     });
-    let of_rows =
-        |is: fn(&CopyRow<'_>) -> bool, note: &str| rows.iter().any(is).then(|| note.to_owned());
-    let thread = of_rows(
-        |row| row.path == "engine-thread",
-        "engine-thread is a thread that copies for its channels: no hardware, and its times say nothing about any",
-    );
-    let copies = of_rows(|row| !row.is_clearing(), "the limit of a copy is memcpy");
-    let clears = of_rows(
-        |row| row.is_clearing(),
-        "clear_user writes zeros (/dev/zero) and copies nothing: its limit is a fill of as many bytes (memset)",
-    );
+    let thread = rows.iter().any(|row| row.path == "engine-thread").then(|| {
+        "engine-thread is a thread that copies for its channels: no hardware, and its times say nothing about any".to_owned()
+    });
+    let limit = (!rows.is_empty()).then(|| "the limit of a copy is memcpy".to_owned());
     let of_records = records.iter().flat_map(|record| {
         let warnings = rate::warnings(record).into_iter();
         let warnings = warnings.filter(|warning| !warning.contains("third of the run"));
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
     let mut seen = BTreeSet::new();
-    let all = [null, thread, copies, clears].into_iter().flatten().chain(of_records);
+    let all = [null, thread, limit].into_iter().flatten().chain(of_records);
     all.filter(|line| seen.insert(line.clone())).map(|line| line + "\n").collect()
 }
 
@@ -150,21 +138,6 @@ mod tests {
         for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
             assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
         }
-    }
-
-    #[test]
-    fn what_the_kernel_clears_is_called_no_copy() {
-        let mut cleared = example("cpu", "to", 4096, &[150, 160, 170]);
-        cleared.set_param("path", "dev-zero");
-        let copied = example("cpu", "to", 4096, &[200, 210, 230]);
-        let alone = latency_text(std::slice::from_ref(&cleared));
-        assert!(alone.contains("\n clear_user ") && alone.contains("copies nothing"), "{alone}");
-        assert!(!alone.contains("copy_to_user") && !alone.contains("is memcpy"), "{alone}");
-        let records = [cleared, copied];
-        let both = latency_text(&records);
-        assert!(both.contains("memset") && both.contains("is memcpy"), "{both}");
-        let drawn = crate::figures::copy_study::study(&records[..1]);
-        assert!(drawn.iter().all(|drawn| drawn.figure.is_none()));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use daqmeter_stats::Rate;
 
 use super::functions;
 use super::sweeps::by_parameter;
-use crate::family::{Family, Question, Work, of_engine};
-use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::family::{Family, Work, of_engine};
+use crate::figures::{Axes, Axis, ChartKind, Mark, Plot};
 use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
 use crate::samples::{mean_ns, stages};
@@ -23,9 +23,7 @@ pub(super) const FAMILY: Family = Family {
             title: "Boards read in parallel",
             caption: "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board \
                       moves alone. What is missing is the uplink that they share.",
-            kind: ChartKind::Bars,
-            x: Axis::NONE,
-            y: Axis::linear("MB/s"),
+            axes: Axes::bars(Axis::linear("MB/s")),
             marks: readout,
         },
         Plot {
@@ -33,9 +31,10 @@ pub(super) const FAMILY: Family = Family {
             title: "Read-out and conversion, fused",
             caption: "Read-out and conversion by one thread, over all the time. In blocks that stay in a near cache the converter finds its \
                       samples there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing.",
-            kind: ChartKind::Lines,
-            x: Axis::log_bytes("block"),
-            y: Axis::linear("MB/s raw, read out and converted"),
+            axes: Axes::lines(
+                Axis::log_bytes("block"),
+                Axis::linear("MB/s raw, read out and converted"),
+            ),
             marks: |records| by_parameter(records, ENGINE, "block_bytes"),
         },
         Plot {
@@ -43,24 +42,18 @@ pub(super) const FAMILY: Family = Family {
             title: "Every sample",
             caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
                       somebody else's timer.",
-            kind: ChartKind::Points,
-            x: Axis::linear("operation"),
-            y: Axis::linear("ms per operation"),
+            axes: Axes {
+                kind: ChartKind::Points,
+                x: Axis::linear("operation"),
+                y: Axis::linear("ms per operation"),
+            },
             marks: trace,
         },
     ],
     questions: &[
-        Question {
-            question: "How fast is read-out?",
-            figure: Some("readout"),
-            answer: readout_answer,
-        },
-        Question {
-            question: "What does fusing read-out and conversion gain?",
-            figure: Some("fusion"),
-            answer: fusion_answer,
-        },
-        Question { question: "Polling or interrupt?", figure: None, answer: completion_answer },
+        ("How fast is read-out?", Some("readout"), readout_answer),
+        ("What does fusing read-out and conversion gain?", Some("fusion"), fusion_answer),
+        ("Polling or interrupt?", None, completion_answer),
     ],
     label: functions::label,
     in_label: functions::IN_LABEL,

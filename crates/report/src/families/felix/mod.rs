@@ -9,58 +9,48 @@ use daqmeter_record::units::significant;
 use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 
-use crate::family::{Family, Question, Work};
-use crate::figures::{Axis, ChartKind, Mark, Plot};
+use crate::family::{Family, Work};
+use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(chains::ENGINE, Work::Path), ("decode", Work::Cpu)],
     plots: &[
-        plot(
-            "felix-cpu",
-            "Read-out: CPU against trigger rate",
-            "CPU of the reader by polling interval. Where a line ends at 100 %, the core is full and the ring fills; an emulated \
-             card's own work, little for replayed blocks, is in it.",
-            Axis::linear("CPU of the reader [% of a core]"),
-            |records| over_rate(records, &[("", |run| run.reader_cpu() * 100.0)]),
-        ),
-        plot(
-            "felix-ring",
-            "Read-out: ring occupancy against trigger rate",
-            "What a look at the ring found on average, and the highest filling. Far below the limit the ring holds what comes in a \
-             polling interval; a few percent beyond it, it is full.",
-            Axis::log("MB in the ring"),
-            |records| {
-                let mean: Quantity = |run| run.value("ring found").max(1.0) / 1e6;
-                over_rate(
-                    records,
-                    &[("mean, ", mean), ("peak, ", |run| run.value("ring peak").max(1.0) / 1e6)],
-                )
-            },
-        ),
-        plot(
-            "felix-dead",
-            "Read-out: dead time against trigger rate",
-            "Share of the time with BUSY, measured at the trigger source. Beyond the maximum rate it is what the chain cannot carry.",
-            Axis::linear("time with BUSY [%]"),
-            |records| over_rate(records, &[("", |run| run.value("dead-time") * 100.0)]),
-        ),
         Plot {
-            x: Axis::log("polling interval [us]"),
-            ..plot(
-                "felix-poll",
-                "Read-out: CPU of an idle reader against its polling interval",
-                "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
+            id: "felix-cpu",
+            title: "Read-out: CPU against trigger rate",
+            caption: "CPU of the reader by polling interval. Where a line ends at 100 %, the core is full and the ring fills; an emulated \
+                      card's own work, little for replayed blocks, is in it.",
+            axes: Axes::lines(RATE, Axis::linear("CPU of the reader [% of a core]")),
+            marks: |records| over_rate(records, &[("", |run| run.reader_cpu() * 100.0)]),
+        },
+        Plot {
+            id: "felix-ring",
+            title: "Read-out: ring occupancy against trigger rate",
+            caption: "What a look at the ring found on average, and the highest filling. Far below the limit the ring holds what comes in a \
+                      polling interval; a few percent beyond it, it is full.",
+            axes: Axes::lines(RATE, Axis::log("MB in the ring")),
+            marks: |records| over_rate(records, &RINGS),
+        },
+        Plot {
+            id: "felix-dead",
+            title: "Read-out: dead time against trigger rate",
+            caption: "Share of the time with BUSY, measured at the trigger source. Beyond the maximum rate it is what the chain cannot carry.",
+            axes: Axes::lines(RATE, Axis::linear("time with BUSY [%]")),
+            marks: |records| over_rate(records, &[("", |run| run.value("dead-time") * 100.0)]),
+        },
+        Plot {
+            id: "felix-poll",
+            title: "Read-out: CPU of an idle reader against its polling interval",
+            caption: "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
+            axes: Axes::lines(
+                Axis::log("polling interval [us]"),
                 Axis::log("CPU of the reader [% of a core]"),
-                idle,
-            )
+            ),
+            marks: idle,
         },
     ],
-    questions: &[Question {
-        question: "What trigger rate can this host read out?",
-        figure: Some("felix-cpu"),
-        answer,
-    }],
+    questions: &[("What trigger rate can this host read out?", Some("felix-cpu"), answer)],
     ..Family::EMPTY
 };
 
@@ -70,27 +60,22 @@ pub const MAXIMUM_RATE: &str = "maximum rate";
 pub const UNSTABLE_RATE: &str = "not stable at";
 
 const IDLE_HZ: f64 = 100.0;
+const RATE: Axis = Axis::linear("trigger rate [kHz]");
 
-const fn plot(
-    id: &'static str,
-    title: &'static str,
-    caption: &'static str,
-    y: Axis,
-    marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
-) -> Plot {
-    let (x, kind) = (Axis::linear("trigger rate [kHz]"), ChartKind::Lines);
-    Plot { id, title, caption, kind, x, y, marks }
-}
+/// Beginning of a curve's name, and its value for a run.
+type Quantity = (&'static str, fn(&ChainRun<'_>) -> f64);
 
-/// Value of a run.
-type Quantity = fn(&ChainRun<'_>) -> f64;
+const RINGS: [Quantity; 2] = [
+    ("mean, ", |run| run.value("ring found").max(1.0) / 1e6),
+    ("peak, ", |run| run.value("ring peak").max(1.0) / 1e6),
+];
 
 /// Draws a curve of each quantity for each chain and polling interval.
-fn over_rate<'a>(records: &'a [RunRecord], quantities: &[(&str, Quantity)]) -> Vec<Mark<'a>> {
+fn over_rate<'a>(records: &'a [RunRecord], quantities: &[Quantity]) -> Vec<Mark<'a>> {
     let busy = swept(records).into_iter().filter(|run| run.rate_hz > IDLE_HZ);
     let marks = busy.flat_map(|run| {
         let poll = run.poll_us.map_or("interrupt".to_owned(), |us| format!("{us} us"));
-        let mark = |(prefix, value): &(&str, Quantity)| {
+        let mark = |(prefix, value): &Quantity| {
             let series = format!("{prefix}{}, {poll}", run.chain);
             Mark::at(run.record, series, run.rate_hz / 1e3, value(&run))
         };

@@ -3,7 +3,7 @@
 use daqmeter_record::RunRecord;
 
 use super::{end_s, rate_at};
-use crate::figures::{Axis, Figure, Mark, drawn};
+use crate::figures::{Axes, Axis, Figure, Mark, drawn};
 
 /// Most events in the figure.
 const MAX_EVENTS: usize = 12;
@@ -35,15 +35,10 @@ pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
         true => String::new(),
         false => format!(" To know: {}.", caveats.join("; ")),
     };
-    let blank = Figure {
-        id: "counters".to_owned(),
-        title: "Counters over time".to_owned(),
-        caption: format!("{what}: {}.{to_know}", observed.what),
-        x: Axis::linear("time [s]"),
-        y: Axis::linear(label),
-        ..Figure::default()
-    };
-    Some(drawn(blank, marks)).filter(|figure| figure.xs.len() > 1)
+    let caption = format!("{what}: {}.{to_know}", observed.what);
+    let axes = Axes::lines(Axis::linear("time [s]"), Axis::linear(label));
+    let figure = drawn("Counters over time".to_owned(), caption, axes, marks);
+    (figure.xs.len() > 1).then(|| Figure { id: "counters".to_owned(), ..figure })
 }
 
 #[cfg(test)]
