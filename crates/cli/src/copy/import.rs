@@ -111,7 +111,7 @@ impl Arguments {
         let mut workload = Workload::new("copy").with("path", UNKNOWN);
         let study = StudyFile::of(file);
         match study {
-            None | Some(StudyFile::Synthesis) => return Ok(Vec::new()),
+            None => return Ok(Vec::new()),
             Some(StudyFile::Pollution) => {
                 let (neighbour, direction, bytes) = neighbour(folder)
                     .ok_or("its folder must say neighbour and copies, as cpu_from_224")?;

@@ -13,8 +13,10 @@ use daqmeter_record::border::sum;
 use daqmeter_record::{Lane, RunRecord, Stage};
 use daqmeter_stats::Summary;
 
-use super::pollution::{counted, pollution_rows};
-use super::rows::{copied, copy_rows};
+use super::MIB;
+use super::pollution::{self, Counted, counted, pollution_row};
+use super::rows::{self, CopyRow, copied};
+use crate::family::of_engine;
 use crate::rate;
 
 /// Contents by file name; contexts other than the first get their own folder, because the original
@@ -22,10 +24,8 @@ use crate::rate;
 pub type StudyFiles = BTreeMap<String, String>;
 
 /// Returns the file's name of an operation: the document calls both directions at once `from_to`.
-fn operation(record: &RunRecord) -> String {
-    let direction = record.workload.text("direction").unwrap_or("");
-    let direction = if direction == "both" { "from_to" } else { direction };
-    format!("{direction}{}", if record.workload.flag("cold") { "_nc" } else { "" })
+fn operation(row: &CopyRow<'_>) -> String {
+    row.operation().replace("both", "from_to")
 }
 
 /// Returns the menu number of the largest block: 1 is 2 MB, 10 is 1024 MB; smaller ones count as 1.
@@ -34,65 +34,49 @@ fn menu(largest_bytes: u64) -> u32 {
     mib.next_power_of_two().trailing_zeros()
 }
 
-fn int(record: &RunRecord, name: &str) -> u64 {
-    record.workload.int(name).unwrap_or(0)
+/// Returns the records that were done and verified: the files cannot mark a failed point.
+fn done<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
+    of_engine(records, engine).filter(|record| rate::is_done(record))
 }
 
-fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
-    // The files cannot mark a failed point.
-    let is_wanted =
-        |record: &&RunRecord| record.engine.name == engine && copied(record).next().is_some();
-    let mut of: Vec<&RunRecord> =
-        records.iter().filter(is_wanted).filter(|record| rate::is_done(record)).collect();
-    of.sort_by_key(|record| int(record, "block_bytes"));
-    of
+fn copies(records: &[RunRecord]) -> Vec<CopyRow<'_>> {
+    let mut rows: Vec<CopyRow<'_>> = done(records, rows::ENGINE).filter_map(rows::row).collect();
+    rows.sort_by_key(|row| row.block_bytes);
+    rows
 }
 
-fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
-    let context = |record: &RunRecord| record.workload.text("context").unwrap_or("").to_owned();
-    if records.iter().all(|other| context(other) == context(record)) {
-        return String::new();
-    }
-    format!("{}/", context(record))
+fn folder(rows: &[CopyRow<'_>], row: &CopyRow<'_>) -> String {
+    let is_alone = rows.iter().all(|other| other.context == row.context);
+    if is_alone { String::new() } else { format!("{}/", row.context) }
 }
 
-fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
-    let starts = stage.sample_starts_ns();
-    starts.map(|start| start.saturating_add(record.origin_ns)).collect()
+/// Returns the clock before and after each sample, and its time.
+fn spans(record: &RunRecord, stage: &Stage) -> impl Iterator<Item = (u64, u64, u64)> {
+    let starts = stage.sample_starts_ns().map(|start| start.saturating_add(record.origin_ns));
+    starts.zip(&stage.sample_ns).map(|(start, ns)| (start, start + ns, *ns))
 }
 
 pub fn latency(records: &[RunRecord]) -> StudyFiles {
-    let copies = of_engine(records, "copy");
-    let x = menu(copies.iter().map(|record| int(record, "block_bytes")).max().unwrap_or(0));
+    let rows = copies(records);
+    let x = menu(rows.last().map_or(0, |row| row.block_bytes));
     let mut files = StudyFiles::new();
-    for record in &copies {
-        let (folder, operation) = (folder(&copies, record), operation(record));
-        let raw = files.entry(format!("{folder}micro-benchmark_{operation}_{x}.dat")).or_default();
+    for row in &rows {
+        let (bytes, record) = (row.block_bytes, row.record);
+        let name = format!("{}micro-benchmark_{}_{x}", folder(&rows, row), operation(row));
+        let raw = files.entry(format!("{name}.dat")).or_default();
         for (lane, stage) in record.lanes.iter().zip(copied(record)) {
             let cpu = match lane.seen_cpus[..] {
                 [cpu] => cpu.to_string(),
                 _ => NOT_KNOWN.to_owned(),
             };
-            for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
-                let _ = writeln!(
-                    raw,
-                    "{cpu}\t{}\t{start}\t{}\t{ns}",
-                    int(record, "block_bytes"),
-                    start + ns
-                );
+            for (before, after, ns) in spans(record, stage) {
+                let _ = writeln!(raw, "{cpu}\t{bytes}\t{before}\t{after}\t{ns}");
             }
         }
-        for row in copy_rows(std::slice::from_ref(*record)) {
-            let Summary { min, max, mean, variance, median, .. } = row.times;
-            let synth = files
-                .entry(format!("{folder}micro-benchmark_{operation}_{x}_synth.dat"))
-                .or_default();
-            let _ = writeln!(
-                synth,
-                "{}\t{min:.0}\t{max:.0}\t{mean:.4}\t{variance:.4}\t{median:.4}",
-                row.block_bytes
-            );
-        }
+        let Summary { min, max, mean, variance, median, .. } = row.times;
+        let synth = files.entry(format!("{name}_synth.dat")).or_default();
+        let _ =
+            writeln!(synth, "{bytes}\t{min:.0}\t{max:.0}\t{mean:.4}\t{variance:.4}\t{median:.4}");
     }
     files
 }
@@ -120,35 +104,23 @@ fn channels(record: &RunRecord) -> Vec<u32> {
 /// way, so that 300 times both ways are 600 copies. The time is `after - before` except for `_nc`,
 /// whose caches are emptied in between. The total is the sum over the channels.
 pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
-    let copies = of_engine(records, "copy");
+    let rows = copies(records);
     let mut files = StudyFiles::new();
-    for record in &copies {
-        let file = files
-            .entry(format!("{}measures_{}.dat", folder(&copies, record), operation(record)))
-            .or_default();
-        let rates: Vec<f64> =
-            copied(record).map(|stage| stage.rate_bytes_per_s() / super::MIB).collect();
-        let channels = channels(record);
-        for (lane, stage) in copied(record).enumerate() {
-            let (before, after) = (
-                record.origin_ns.saturating_add(stage.start_ns),
-                record.origin_ns.saturating_add(stage.end_ns),
-            );
-            let block_bytes = int(record, "block_bytes").max(1);
-            let copies = stage.sample_ns.len() as u64
-                * stage.ops_per_sample
-                * (stage.bytes_per_op / block_bytes);
-            let spent_ns = sum(&stage.sample_ns);
-            let _ = write!(
-                file,
-                "{}\t{block_bytes}\t{copies}\t{before}\t{after}\t{spent_ns}\t{:.6}",
-                channels[lane], rates[lane]
-            );
-            if lane + 1 == rates.len() {
-                let _ = write!(file, "\ttotal_band= {:.6}", rates.iter().sum::<f64>());
-            }
-            file.push('\n');
-        }
+    for row in &rows {
+        let (record, bytes) = (row.record, row.block_bytes.max(1));
+        let name = format!("{}measures_{}.dat", folder(&rows, row), operation(row));
+        let lines = copied(record).zip(channels(record)).map(|(stage, channel)| {
+            let [before, after] =
+                [stage.start_ns, stage.end_ns].map(|ns| record.origin_ns.saturating_add(ns));
+            let operations = stage.sample_ns.len() as u64 * stage.ops_per_sample;
+            let copies = operations * (stage.bytes_per_op / bytes);
+            let (ns, rate) = (sum(&stage.sample_ns), stage.rate_bytes_per_s() / MIB);
+            format!("{channel}\t{bytes}\t{copies}\t{before}\t{after}\t{ns}\t{rate:.6}")
+        });
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        let total = row.total_bytes_per_s() / MIB;
+        let file = files.entry(name).or_default();
+        let _ = writeln!(file, "{lines}\ttotal_band= {total:.6}");
     }
     files
 }
@@ -160,45 +132,31 @@ pub(super) const NOT_KNOWN: &str = "n/a";
 /// percentage are `n/a` without a counter, and in the lines of single runs if only sums were
 /// counted. The percentage of no references is also `n/a`.
 pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
+    let shown = |value: Option<f64>, digits: usize| {
+        value.map_or(NOT_KNOWN.to_owned(), |value| format!("{value:.digits$}"))
+    };
     let mut files = StudyFiles::new();
-    for record in of_engine(records, "pollution") {
-        let Some(row) = pollution_rows(std::slice::from_ref(record)).pop() else {
-            continue;
-        };
-        let shown = |value: Option<f64>, digits: usize| {
-            value.map_or(NOT_KNOWN.to_owned(), |value| format!("{value:.digits$}"))
-        };
-        let runs = counted(record);
-        let percent = shown(row.miss_percent, 6);
-        let mean_references = shown(row.references, 4);
+    for row in done(records, pollution::ENGINE).filter_map(pollution_row) {
+        let (test, runs) = (row.test, counted(row.record));
         let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
         let raw = files.entry(format!("{folder}measure_{name}.dat")).or_default();
-        for stage in copied(record) {
-            let times = starts(record, stage).into_iter().zip(&stage.sample_ns);
-            for (at, (start, ns)) in times.enumerate() {
+        for stage in copied(row.record) {
+            for (at, (before, after, ns)) in spans(row.record, stage).enumerate() {
                 let run = runs.get(at).copied().flatten();
-                let (references, misses, percent) = (
-                    shown(run.map(|run| run.references), 0),
-                    shown(run.map(|run| run.misses), 0),
-                    shown(run.and_then(|run| run.miss_percent()), 6),
-                );
+                let references = shown(run.map(|run| run.references), 0);
+                let misses = shown(run.map(|run| run.misses), 0);
+                let percent = shown(run.and_then(Counted::miss_percent), 6);
                 let _ = writeln!(
                     raw,
-                    "{}\t{start}\t{}\t{ns}\t{references}\t{misses}\t{percent}",
-                    row.test,
-                    start + ns
+                    "{test}\t{before}\t{after}\t{ns}\t{references}\t{misses}\t{percent}"
                 );
             }
         }
         let synthesis = files.entry(format!("{folder}synthesis_{name}.dat")).or_default();
-        let _ = writeln!(
-            synthesis,
-            "{}\t{}\t{:.4}\t{:.0}\t{mean_references}\t{percent}",
-            row.test,
-            row.times.n,
-            row.times.mean / 1e3,
-            row.times.max / 1e3
-        );
+        let (n, mean_us, max_us) = (row.times.n, row.times.mean / 1e3, row.times.max / 1e3);
+        let (references, percent) = (shown(row.references, 4), shown(row.miss_percent, 6));
+        let _ =
+            writeln!(synthesis, "{test}\t{n}\t{mean_us:.4}\t{max_us:.0}\t{references}\t{percent}");
     }
     files
 }

@@ -1,6 +1,6 @@
 //! Reader of the study's files, the inverse of [`super::classic`]. It makes one record for each
-//! point, from a template with the copier, the path and the host. A synthesis holds no single
-//! times, from which all else is computed; it is recognised by name and refused.
+//! point, from a template with the copier, the path and the host. A synthesis is none of them: it
+//! holds no single times, from which all else is computed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,8 @@ use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 
 use super::MIB;
 use super::classic::NOT_KNOWN;
-use super::pollution::{Counted, MISSES, REFERENCES};
+use super::pollution::{MISSES, REFERENCES};
+use super::rows::function;
 
 /// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.
 const MAX_POINTS: usize = 10_000;
@@ -25,8 +26,6 @@ pub enum StudyFile {
     Bandwidth(StudyCopy),
     /// File name: `measure_X.dat`.
     Pollution,
-    /// File names: `micro-benchmark_..._synth.dat`, `synthesis_<x>.dat`.
-    Synthesis,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +38,7 @@ pub struct StudyCopy {
 impl StudyFile {
     pub fn of(path: &Path) -> Option<StudyFile> {
         let name = path.file_name()?.to_str()?.strip_suffix(".dat")?;
-        let latency = name.strip_prefix("micro-benchmark_");
-        if name.starts_with("synthesis_") || latency.is_some_and(|it| it.ends_with("_synth")) {
-            return Some(StudyFile::Synthesis);
-        }
-        match (latency, name.strip_prefix("measures_")) {
+        match (name.strip_prefix("micro-benchmark_"), name.strip_prefix("measures_")) {
             (Some(rest), _) => StudyCopy::of(rest.rsplit_once('_')?.0).map(StudyFile::Latency),
             (_, Some(rest)) => StudyCopy::of(rest).map(StudyFile::Bandwidth),
             _ => name.starts_with("measure_").then_some(StudyFile::Pollution),
@@ -60,7 +55,6 @@ impl StudyFile {
             StudyFile::Latency(copy) => latency(copy, text, template)?,
             StudyFile::Bandwidth(copy) => bandwidth(copy, text, template)?,
             StudyFile::Pollution => pollution(text, template)?,
-            StudyFile::Synthesis => return Err("a synthesis holds no single times".to_owned()),
         };
         match records.len() {
             0 => Err("holds no measurement".to_owned()),
@@ -83,23 +77,23 @@ impl StudyCopy {
         if self.direction == "both" { 2 } else { 1 }
     }
 
-    /// Returns a record of this copy and its stage.
-    fn point(self, template: &RunRecord, bytes: u64, spans: &[Span]) -> (RunRecord, Stage) {
+    fn record(self, template: &RunRecord, bytes: u64, spans: &[Span]) -> RunRecord {
         let mut record = record_of(template, spans);
         record.set_param("direction", self.direction);
         record.set_param("block_bytes", bytes);
         if self.cold {
             record.set_param("cold", true);
         }
+        record
+    }
+
+    fn stage(self, spans: &[Span], origin_ns: u64, bytes_per_op: u64) -> Stage {
         let name = match self.direction {
-            "from" => "copy_from_user",
-            "to" => "copy_to_user",
-            _ => "copy_from_and_to_user",
+            "both" => "copy_from_and_to_user",
+            direction => &function(direction),
         };
-        let mut stage = stage_of(name, spans, record.origin_ns);
-        stage.bytes_per_op = bytes * self.passes();
-        stage.traffic_bytes_per_op = 2 * stage.bytes_per_op;
-        (record, stage)
+        let traffic_bytes_per_op = 2 * bytes_per_op;
+        Stage { bytes_per_op, traffic_bytes_per_op, ..stage_of(name, spans, origin_ns) }
     }
 }
 
@@ -113,8 +107,8 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn new(at: usize, names: &'static str, text: &'a str) -> Result<Line<'a>, String> {
         // One field beyond the maximum of all files shows an excess.
-        let line =
-            Line { number: at + 1, names, fields: text.split_whitespace().take(10).collect() };
+        let fields = text.split_whitespace().take(10).collect();
+        let line = Line { number: at + 1, names, fields };
         let (found, wanted) = (line.fields.len(), names.split(", ").count());
         match found == wanted {
             true => Ok(line),
@@ -170,13 +164,16 @@ fn record_of(template: &RunRecord, spans: &[Span]) -> RunRecord {
     const CENTURY_NS: u64 = 946_684_800_000_000_000;
     let mut record = template.clone();
     record.origin_ns = spans.iter().map(|span| span.before).min().unwrap_or(0);
-    let end_ns = spans.iter().map(|span| span.after).max().unwrap_or(0);
-    record.wall_ns = end_ns - record.origin_ns;
+    record.wall_ns = end_ns(spans, record.origin_ns);
     if record.origin_ns >= CENTURY_NS {
         let time = UNIX_EPOCH + Duration::from_nanos(record.origin_ns);
         record.time_utc = humantime::format_rfc3339_millis(time).to_string();
     }
     record
+}
+
+fn end_ns(spans: &[Span], origin_ns: u64) -> u64 {
+    spans.iter().map(|span| span.after - origin_ns).max().unwrap_or(0)
 }
 
 fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
@@ -185,7 +182,7 @@ fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
         name: name.into(),
         ops_per_sample: 1,
         start_ns: starts.clone().min().unwrap_or(0),
-        end_ns: spans.iter().map(|span| span.after - origin_ns).max().unwrap_or(0),
+        end_ns: end_ns(spans, origin_ns),
         sample_ns: spans.iter().map(|span| span.ns).collect(),
         sample_start_ns: starts.collect(),
         ..Stage::default()
@@ -194,11 +191,6 @@ fn stage_of(name: &str, spans: &[Span], origin_ns: u64) -> Stage {
 
 fn lane_of(device: String, stage: Stage) -> Lane {
     Lane { device, stages: vec![stage], ..Lane::default() }
-}
-
-fn series_of(name: &str, stage: &Stage, values: Vec<Option<f64>>) -> TimeSeries {
-    let times_ns = stage.sample_start_ns.clone();
-    TimeSeries { name: name.to_owned(), times_ns, values, ..TimeSeries::default() }
 }
 
 fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
@@ -211,7 +203,8 @@ fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunR
         spans.push(span);
     }
     let record = |(bytes, (cpus, spans)): (u64, (BTreeSet<u32>, Vec<Span>))| {
-        let (mut record, stage) = copy.point(template, bytes, &spans);
+        let mut record = copy.record(template, bytes, &spans);
+        let stage = copy.stage(&spans, record.origin_ns, bytes * copy.passes());
         let seen_cpus = cpus.into_iter().collect();
         record.lanes = vec![Lane { seen_cpus, ..lane_of(format!("{bytes} B"), stage) }];
         record
@@ -222,10 +215,9 @@ fn latency(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunR
 struct ChannelLine {
     number: u32,
     bytes: u64,
+    bytes_per_op: u64,
     operations: u64,
     span: Span,
-    /// True if each operation went both ways.
-    is_both_ways: bool,
 }
 
 fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
@@ -233,18 +225,16 @@ fn bandwidth(copy: StudyCopy, text: &str, template: &RunRecord) -> Result<Vec<Ru
     let (mut records, mut channels) = (Vec::new(), Vec::<ChannelLine>::new());
     for (at, line) in text.lines().enumerate() {
         // The total is behind the last channel, or on its own line.
-        let (fields, total) = line
-            .split_once("total_band=")
-            .map_or((line, None), |(fields, total)| (fields, Some(total)));
+        let (fields, total) =
+            line.split_once("total_band=").map_or((line, None), |(fields, it)| (fields, Some(it)));
         if !fields.trim().is_empty() {
             channels.push(channel_of(copy, &Line::new(at, names, fields)?)?);
         }
-        match total {
-            None => {}
-            Some(_) if channels.is_empty() => {
-                return Err(format!("line {}: total_band= of no channel", at + 1));
-            }
-            Some(_) => records.push(group_of(copy, &std::mem::take(&mut channels), template)),
+        if total.is_some() && channels.is_empty() {
+            return Err(format!("line {}: total_band= of no channel", at + 1));
+        }
+        if total.is_some() {
+            records.push(group_of(copy, &std::mem::take(&mut channels), template));
         }
     }
     match channels.is_empty() {
@@ -259,33 +249,28 @@ fn channel_of(copy: StudyCopy, line: &Line<'_>) -> Result<ChannelLine, String> {
     let (span, mib_per_s) = (line.span(3)?, line.value(6, |rate: &f64| *rate >= 0.0)?);
     let one_way = bytes as f64 * operations as f64 / span.ns as f64 * 1e9 / MIB;
     // Equal except for the digits of the file.
-    let is_near = |passes: u64| {
-        let rate = one_way * passes as f64;
+    let is_near = |ways: u64| {
+        let rate = one_way * ways as f64;
         rate.is_finite() && (mib_per_s - rate).abs() <= 2e-6 + 1e-6 * rate
     };
     // A file that counts each way has as many operations again.
-    let fits = |passes: &u64| operations * passes <= MAX_WHOLE && is_near(*passes);
-    let passes = (1..=copy.passes()).find(fits);
+    let fits = |ways: &u64| operations * ways <= MAX_WHOLE && is_near(*ways);
+    let ways = (1..=copy.passes()).find(fits);
     let why = "the rate is not bytes x operations / time, in MB of 2^20 bytes";
-    let is_both_ways = passes.ok_or_else(|| line.wrong(why))? == 2;
-    Ok(ChannelLine { number, bytes, operations, span, is_both_ways })
+    let blocks = operations * ways.ok_or_else(|| line.wrong(why))?;
+    // A record's operation goes both ways; in a file that counts each way it is two.
+    let passes = if blocks.is_multiple_of(copy.passes()) { copy.passes() } else { 1 };
+    let (bytes_per_op, operations) = (bytes * passes, blocks / passes);
+    Ok(ChannelLine { number, bytes, bytes_per_op, operations, span })
 }
 
 fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> RunRecord {
     let spans: Vec<Span> = channels.iter().map(|channel| channel.span).collect();
-    let (mut record, whole) = copy.point(template, channels[0].bytes, &spans);
+    let mut record = copy.record(template, channels[0].bytes, &spans);
     record.set_param("lanes", channels.len() as u64);
     let lane = |channel: &ChannelLine| {
-        let (bytes, operations, passes) = (channel.bytes, channel.operations, copy.passes());
-        // A record's operation goes both ways; in a file that counts each way it is two.
-        let (bytes_per_op, ops_per_sample) = match operations.is_multiple_of(passes) {
-            _ if channel.is_both_ways => (bytes * passes, operations),
-            true => (bytes * passes, operations / passes),
-            false => (bytes, operations),
-        };
-        let own = stage_of(&whole.name, &[channel.span], record.origin_ns);
-        let stage =
-            Stage { bytes_per_op, ops_per_sample, traffic_bytes_per_op: 2 * bytes_per_op, ..own };
+        let stage = copy.stage(&[channel.span], record.origin_ns, channel.bytes_per_op);
+        let stage = Stage { ops_per_sample: channel.operations, ..stage };
         lane_of(format!("channel {}", channel.number), stage)
     };
     record.lanes = channels.iter().map(lane).collect();
@@ -294,31 +279,29 @@ fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> 
 
 fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let names = "program, ns before, ns after, ns, cache references, misses, % misses";
-    let mut tests: BTreeMap<&str, (Vec<Span>, Vec<Option<Counted>>)> = BTreeMap::new();
+    let mut tests: BTreeMap<&str, (Vec<Span>, [Vec<Option<f64>>; 2])> = BTreeMap::new();
     for line in lines(text, names) {
         let line = line?;
         let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
         let counted = count(4)?.zip(count(5)?);
-        let (spans, counts) = tests.entry(line.fields[0]).or_default();
+        let (spans, [references, misses]) = tests.entry(line.fields[0]).or_default();
         spans.push(line.span(1)?);
-        counts.push(counted.map(|(references, misses)| Counted {
-            references: references as f64,
-            misses: misses as f64,
-        }));
+        references.push(counted.map(|(references, _)| references as f64));
+        misses.push(counted.map(|(_, misses)| misses as f64));
     }
-    let record = |(test, (spans, counts)): (&str, (Vec<Span>, Vec<Option<Counted>>))| {
+    let record = |(test, (spans, counts)): (&str, (Vec<Span>, [Vec<Option<f64>>; 2]))| {
         let mut record = record_of(template, &spans);
         let stage = stage_of(test, &spans, record.origin_ns);
         record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];
-        for name in [REFERENCES, MISSES] {
-            let of = |run: Counted| if name == MISSES { run.misses } else { run.references };
-            let values: Vec<Option<f64>> = counts.iter().map(|run| run.map(of)).collect();
+        for (name, values) in [REFERENCES, MISSES].into_iter().zip(counts) {
             // A sum over all runs needs a count of each.
             if let Some(value) = values.iter().copied().sum::<Option<f64>>() {
                 record.counters.push(Counter { value, ..Counter::count(name, 0) });
             }
             if values.iter().any(Option::is_some) {
-                record.series.push(series_of(name, &stage, values));
+                let (name, times_ns) = (name.to_owned(), stage.sample_start_ns.clone());
+                let series = TimeSeries { name, times_ns, values, ..TimeSeries::default() };
+                record.series.push(series);
             }
         }
         record.lanes = vec![lane_of(test.to_owned(), stage)];

@@ -96,7 +96,7 @@ pub(crate) fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow<'_>> {
     rows
 }
 
-fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
+pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
     let per_run = |name: &str| Some(record.counter(name)? / runs?);
     let (references, misses) = (per_run(REFERENCES), per_run(MISSES));
