@@ -13,7 +13,7 @@ use daqmeter_harness::{Context, Fault};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{RunRecord, Tool, jsonl};
-use daqmeter_report::export::{Cell, CellType, DataFrame, counters, samples, series, stages};
+use daqmeter_report::export::{Cell, DataFrame, counters, samples, series, stages};
 use daqmeter_wire::etherbone::{EbMessage, EbRecord, RecordFlags};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::{ChunkPart, most_subchunks};
@@ -57,23 +57,23 @@ fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, P
     for column in &frame.columns {
         let name = &column.name;
         let ints = || column.cells().map(Cell::int);
-        match column.cell_type() {
-            CellType::Text => {
+        match column.widest() {
+            Cell::None | Cell::Text(_) => {
                 // Equal texts are one object: names repeat in each row.
                 let text = |cell: &Cell| PyString::intern(python, &cell.to_string());
                 let object = |cell: &Cell| (*cell != Cell::None).then(|| text(cell));
                 out.set_item(name, column.cells().map(object).collect::<Vec<_>>())?;
             }
-            CellType::Float => {
+            Cell::Float(_) => {
                 let values = column.cells().map(|cell| cell.float().unwrap_or(f64::NAN));
                 out.set_item(name, PyArray1::from_vec(python, values.collect()))?;
             }
-            CellType::Int => out.set_item(name, whole(python, ints().collect())?)?,
-            CellType::Flag => {
+            Cell::Int(_) => out.set_item(name, whole(python, ints().collect())?)?,
+            Cell::Flag(_) => {
                 let flags = ints().map(|flag| Some(flag? != 0));
                 out.set_item(name, whole(python, flags.collect())?)?;
             }
-            CellType::Time => {
+            Cell::Time(_) => {
                 // numpy's "not a time" is the least 64-bit number.
                 let ms = ints().map(|ms| ms.unwrap_or(i64::MIN)).collect();
                 let times =

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::sanitise;
+use daqmeter_record::units::{show_ns, significant};
 
 /// Columns of the window for all tables and sentences; 0 for a file or a pipe, without line breaks.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
@@ -62,6 +63,16 @@ pub fn numbers_from(
     aligned(headings, first..headings.len(), rows)
 }
 
+/// Writes a number with significant digits; a dash if it is missing.
+pub(crate) fn number(value: Option<f64>, digits: i32) -> String {
+    value.map_or("-".to_owned(), |value| significant(value, digits))
+}
+
+/// Writes a time; a dash if it is missing.
+pub(crate) fn time(ns: Option<f64>) -> String {
+    ns.map_or("-".to_owned(), show_ns)
+}
+
 pub(crate) type TextColumn<T> = (&'static str, fn(&T) -> String);
 
 pub(crate) fn table<T>(first_number: usize, columns: &[TextColumn<T>], rows: &[T]) -> String {
@@ -108,35 +119,26 @@ pub fn wrapped(text: &str, indent: usize) -> String {
 
 /// Breaks one line at blanks so that no part is broader than that, unless a single word is.
 fn folded(line: &str, columns: usize, indent: usize) -> String {
-    let lead = line.len() - line.trim_start_matches(' ').len();
-    let mut out = " ".repeat(lead);
-    let mut used = lead;
-    let mut is_first = true;
-    for word in line[lead..].split(' ') {
-        let length = word.chars().count();
-        if !is_first && used + 1 + length > columns {
-            out.truncate(out.trim_end_matches(' ').len());
+    let (lead, text) = line.split_at(line.len() - line.trim_start_matches(' ').len());
+    let mut words = text.split(' ');
+    let mut last = lead.to_owned() + words.next().unwrap_or_default();
+    let mut out = String::new();
+    for word in words {
+        if last.chars().count() + 1 + word.chars().count() > columns {
+            out.push_str(last.trim_end_matches(' '));
             out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            used = indent;
-        } else if !is_first {
-            out.push(' ');
-            used += 1;
+            last = " ".repeat(indent) + word;
+        } else {
+            last.push(' ');
+            last.push_str(word);
         }
-        out.push_str(word);
-        used += length;
-        is_first = false;
     }
-    out
+    out + &last
 }
 
 /// Removes trailing spaces, which mail and snapshots mangle.
 fn trimmed(text: &str) -> String {
-    text.lines().fold(String::new(), |mut out, line| {
-        out.push_str(line.trim_end());
-        out.push('\n');
-        out
-    })
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 #[cfg(test)]

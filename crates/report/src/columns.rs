@@ -12,9 +12,9 @@ use crate::rate::{shown_interval, shown_share};
 use crate::rows::StageRow;
 use crate::samples::cpu_fraction;
 
-/// Value of a table. A missing number has its type, so that the type of a column does not depend on
-/// the records.
-#[derive(Clone, Debug, PartialEq)]
+/// Value of a table, in the order of width: a later variant can show all values of an earlier one. A
+/// missing number has its type, so that the type of a column does not depend on the records.
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Cell {
     None,
     Flag(bool),
@@ -103,15 +103,7 @@ fn of_stage(row: &StageRow<'_>, value: impl Fn(&Stage) -> Cell) -> Cell {
     row.stage.map_or(Cell::None, value)
 }
 
-/// Returns the lower or upper end of an interval.
-fn low(interval: Option<(f64, f64)>) -> Cell {
-    interval.map(|(low, _)| low).into()
-}
-
-fn high(interval: Option<(f64, f64)>) -> Cell {
-    interval.map(|(_, high)| high).into()
-}
-
+/// Returns the interval of the limit.
 fn limit(row: &StageRow<'_>) -> Option<(f64, f64)> {
     row.limit?.interval
 }
@@ -157,13 +149,13 @@ pub(crate) const COLUMNS: [StageColumn; 42] = [
     column("outliers", "", Number, |row| (row.summary.outliers as u64).into()),
     column("rate_bytes_per_s", "MB/s", BytesPerS, |row| row.rate.per_s.into()),
     column("", "95 % MB/s", Number, |row| shown_interval(row.rate.interval).into()),
-    column("rate_low_bytes_per_s", "", BytesPerS, |row| low(row.rate.interval)),
-    column("rate_high_bytes_per_s", "", BytesPerS, |row| high(row.rate.interval)),
+    column("rate_low_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().0.into()),
+    column("rate_high_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().1.into()),
     column("limit_bytes_per_s", "limit MB/s", BytesPerS, |row| {
         row.limit.map(|limit| limit.per_s).into()
     }),
-    column("limit_low_bytes_per_s", "", BytesPerS, |row| low(limit(row))),
-    column("limit_high_bytes_per_s", "", BytesPerS, |row| high(limit(row))),
+    column("limit_low_bytes_per_s", "", BytesPerS, |row| limit(row).unzip().0.into()),
+    column("limit_high_bytes_per_s", "", BytesPerS, |row| limit(row).unzip().1.into()),
     column("fraction", "", Fraction, |row| row.share.map(|share| share.fraction).into()),
     column("", "of limit", Number, |row| shown_share(row.share).into()),
     column("cpu_fraction", "CPU [%]", Fraction, |row| {

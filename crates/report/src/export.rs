@@ -16,31 +16,9 @@ use crate::columns::{COLUMNS, CONTEXT, StageColumn};
 use crate::families::label;
 use crate::families::pmu::rate_at;
 use crate::rows::{StageRow, points, rows_of};
-use crate::samples::stages as stages_of;
-
-/// Narrowest type of a column that holds all of its values: a parameter may be a number for one
-/// engine and a name for another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CellType {
-    Flag,
-    Int,
-    Float,
-    Time,
-    Text,
-}
+use crate::samples::samples as samples_of;
 
 impl Cell {
-    fn cell_type(&self) -> Option<CellType> {
-        Some(match self {
-            Cell::None => return None,
-            Cell::Flag(_) => CellType::Flag,
-            Cell::Int(_) => CellType::Int,
-            Cell::Float(_) => CellType::Float,
-            Cell::Time(_) => CellType::Time,
-            Cell::Text(_) => CellType::Text,
-        })
-    }
-
     pub fn int(&self) -> Option<i64> {
         match self {
             Cell::Int(number) => Some(*number),
@@ -88,8 +66,11 @@ impl DataColumn {
         self.runs.iter().flat_map(|(cell, count)| repeat_n(cell, *count))
     }
 
-    pub fn cell_type(&self) -> CellType {
-        self.runs.iter().filter_map(|(cell, _)| cell.cell_type()).max().unwrap_or(CellType::Text)
+    /// Returns a cell of the narrowest type that holds all values, as a parameter may be a number
+    /// for one engine and a name for another; `Cell::None` without values.
+    pub fn widest(&self) -> &Cell {
+        let wider = |a, b| if b > a { b } else { a };
+        self.runs.iter().map(|(cell, _)| cell).fold(&Cell::None, wider)
     }
 }
 
@@ -152,8 +133,8 @@ fn context(record: &RunRecord, lane: Option<&Lane>) -> Vec<Cell> {
 /// Returns one row for each stage of each lane. A record without lanes (waived, failed) is a row
 /// with its reason and without numbers.
 pub fn stages(records: &[RunRecord]) -> DataFrame {
-    let names: BTreeSet<&String> =
-        records.iter().flat_map(|record| record.workload.params.keys()).collect();
+    let params = records.iter().flat_map(|record| record.workload.params.keys());
+    let names: BTreeSet<&String> = params.collect();
     let headings: Vec<String> = names.iter().map(|name| format!("param.{name}")).collect();
     let mut frame = DataFrame::new(&COLUMNS, headings.iter().map(String::as_str));
     for (record, point) in records.iter().zip(points(records)) {
@@ -200,15 +181,12 @@ pub fn samples(records: &[RunRecord]) -> DataFrame {
 /// Returns the samples in tables of about this number of rows, with equal columns, because samples
 /// are many. No record is split.
 pub fn sample_parts(records: &[RunRecord], rows: usize) -> impl Iterator<Item = DataFrame> {
-    let of = |record: &RunRecord| -> usize {
-        stages_of(record).map(|stage| stage.sample_ns.len()).sum()
-    };
     let mut left = records;
     let parts = std::iter::from_fn(move || {
         let mut taken = 0;
         let fits = |record: &&RunRecord| {
             let is_room = taken < rows;
-            taken += of(record);
+            taken += samples_of(record);
             is_room
         };
         let (part, rest) = left.split_at(left.iter().take_while(fits).count());
@@ -320,8 +298,8 @@ mod tests {
         frame.push(&[], ["seven".into(), Cell::None, Cell::Flag(true)]);
         frame.push(&[], [Cell::None, 1.5.into(), Cell::Flag(false)]);
         assert_eq!(frame.csv(true), "a,b,c\n7,,\nseven,,true\n,1.5,false\n");
-        let types: Vec<CellType> = frame.columns.iter().map(DataColumn::cell_type).collect();
-        assert_eq!(types, [CellType::Text, CellType::Float, CellType::Flag]);
+        let types: Vec<&Cell> = frame.columns.iter().map(DataColumn::widest).collect();
+        assert!(matches!(types[..], [Cell::Text(_), Cell::Float(_), Cell::Flag(_)]), "{types:?}");
     }
 
     #[test]

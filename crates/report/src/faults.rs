@@ -27,11 +27,11 @@ pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     faults(record).into_iter().chain(ledgers).chain(warnings).collect()
 }
 
-/// Returns records that were waived or failed before any lane ran: the record, its ending, the
-/// reason.
-pub(crate) fn without_lanes(
-    records: &[RunRecord],
-) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {
+/// Returns a line for each record that was waived or failed before any lane ran.
+pub(crate) fn absent(records: &[RunRecord]) -> impl Iterator<Item = String> {
     let absent = records.iter().filter(|record| record.lanes.is_empty());
-    absent.filter_map(|record| undone(&record.outcome).map(|(how, why)| (record, how, why)))
+    absent.filter_map(|record| {
+        let (how, why) = undone(&record.outcome)?;
+        Some(format!("{} {}: {how}: {why}", record.study, record.engine.name))
+    })
 }

@@ -4,9 +4,11 @@ pub mod copy_study;
 
 use std::collections::{HashMap, HashSet};
 
-use daqmeter_record::RunRecord;
+use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 use serde::Serialize;
+
+use crate::rate::limit_of;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
@@ -129,6 +131,16 @@ impl<'a> Mark<'a> {
 
     pub(crate) fn into_limit(self) -> Mark<'a> {
         Mark { is_limit: true, ..self }
+    }
+
+    /// Returns it, and the limit of its stage at the same place, in MB/s.
+    pub(crate) fn with_limit(self, stage: &Stage, series: &str) -> impl Iterator<Item = Mark<'a>> {
+        let limit = limit_of(self.record, stage).map(|limit| {
+            let mark =
+                Mark::bar(self.record, series, &*self.category, limit.rate_bytes_per_s / 1e6);
+            Mark { x: self.x, ..mark.into_limit() }
+        });
+        std::iter::once(self).chain(limit)
     }
 }
 

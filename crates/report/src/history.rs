@@ -8,7 +8,7 @@ use daqmeter_record::units::show_ns;
 use daqmeter_stats::{Change, change_points, median};
 use serde::Serialize;
 
-use crate::aligned::numbers_from;
+use crate::aligned::{TextColumn, table};
 use crate::families::{level, level_name};
 use crate::points::{Runs, runs_by_point};
 use crate::samples::compared_ns;
@@ -46,6 +46,13 @@ pub struct Trend {
     /// Run of each invocation, in the order of time.
     pub runs: Vec<HistoryRun>,
     pub steps: Vec<Step>,
+}
+
+impl Trend {
+    /// Returns the times of the first and the last run.
+    fn ends_ns(&self) -> [f64; 2] {
+        [0, self.runs.len() - 1].map(|at| self.runs[at].time_ns)
+    }
 }
 
 /// Returns the trends of all points with at least two runs on a host. Steps up to `ignore` (0.02 is
@@ -113,24 +120,23 @@ fn steps(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Step> {
     change_points(&times, ignore, points).into_iter().map(step).collect()
 }
 
-const HEADINGS: [&str; 7] = ["point", "time", "runs", "first", "last", "last/first", "steps"];
+const COLUMNS: [TextColumn<Trend>; 7] = [
+    ("point", |trend| trend.point.clone()),
+    ("time", |trend| trend.level.to_owned()),
+    ("runs", |trend| trend.runs.len().to_string()),
+    ("first", |trend| show_ns(trend.ends_ns()[0])),
+    ("last", |trend| show_ns(trend.ends_ns()[1])),
+    ("last/first", |trend| {
+        let [first_ns, last_ns] = trend.ends_ns();
+        format!("{:.3}", last_ns / first_ns)
+    }),
+    ("steps", |trend| trend.steps.len().to_string()),
+];
 
 pub fn text(trends: &[Trend]) -> String {
     let mut out = String::new();
     for own in trends.chunk_by(|a, b| a.host == b.host) {
-        let rows = own.iter().map(|trend| {
-            let (first, last) = (trend.runs[0].time_ns, trend.runs[trend.runs.len() - 1].time_ns);
-            vec![
-                trend.point.clone(),
-                trend.level.to_owned(),
-                trend.runs.len().to_string(),
-                show_ns(first),
-                show_ns(last),
-                format!("{:.3}", last / first),
-                trend.steps.len().to_string(),
-            ]
-        });
-        let _ = writeln!(out, "{}\n{}", own[0].host, numbers_from(2, &HEADINGS, rows));
+        let _ = writeln!(out, "{}\n{}", own[0].host, table(2, &COLUMNS, own));
         for trend in own {
             out.extend(trend.steps.iter().map(|step| step_text(trend, step)));
         }
@@ -192,35 +198,6 @@ mod tests {
         assert!(step.z > 4.0);
         assert!(found[1].steps.is_empty());
         insta::assert_snapshot!(text(&found));
-    }
-
-    /// Forty runs of one level that scatter by 1 %, some of them slower by a factor.
-    fn forty_runs(slower: impl Fn(usize) -> f64) -> Vec<RunRecord> {
-        let mut random = daqmeter_stats::Random::new(40);
-        let scatter: Vec<f64> = (0..40).map(|_| (0.01 * random.normal()).exp()).collect();
-        let run = |(at, scatter): (usize, &f64)| {
-            let mut record = example();
-            record.time_utc = format!("2026-11-{:02}T{:02}:00:00.000Z", at / 24 + 1, at % 24);
-            record.run_id = format!("run-{at}");
-            let factor = scatter * slower(at);
-            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                let times = stage.sample_ns.iter_mut();
-                times.for_each(|ns| *ns = (*ns as f64 * factor) as u64);
-            }
-            record
-        };
-        scatter.iter().enumerate().map(run).collect()
-    }
-
-    #[test]
-    fn what_came_back_what_alternates_and_what_grows_slowly_is_no_step() {
-        let bad_hour = |at: usize| if (20..24).contains(&at) { 1.3 } else { 1.0 };
-        let two_modes = |at: usize| if at * 7919 % 10 < 4 { 1.15 } else { 1.0 };
-        let drift = |at: usize| (0.004 * at as f64).exp();
-        for slower in [&(|_| 1.0) as &dyn Fn(usize) -> f64, &bad_hour, &two_modes, &drift] {
-            let found = trends(&forty_runs(slower), 0.02);
-            assert!(found.iter().all(|trend| trend.steps.is_empty()), "{}", text(&found));
-        }
     }
 
     #[test]

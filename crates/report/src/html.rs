@@ -7,13 +7,12 @@ use daqmeter_record::conditions::Conditions;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, Mesh, RunRecord};
 use minijinja::{Value, context};
-use serde::Serialize;
 
 use crate::answers::answers;
 use crate::columns::shown;
 use crate::families::path::chains;
 use crate::families::{figures, pmu};
-use crate::faults::without_lanes;
+use crate::faults::absent;
 use crate::figures::{Figure, commands};
 use crate::predicted::{self, predictions};
 use crate::rate::warnings;
@@ -26,13 +25,6 @@ const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
-
-#[derive(Serialize)]
-struct DataTable {
-    figure: Figure,
-    headings: Vec<String>,
-    lines: Vec<Vec<String>>,
-}
 
 pub fn page(records: &[RunRecord]) -> String {
     page_of(records, figures(records), &[])
@@ -69,7 +61,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         about_predictions => predicted::ABOUT,
         rows_left => records.len() - in_table.len(),
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
-        figures => serde(figures.into_iter().map(data_table).collect::<Vec<_>>()),
+        figures => figures.into_iter().map(data_table).collect::<Vec<_>>(),
         meshes => mesh_views(records),
         points => serde(shown(&rows)),
         marks => serde(rows.iter().map(mark).collect::<Vec<_>>()),
@@ -96,26 +88,23 @@ fn title(records: &[RunRecord]) -> Option<String> {
 fn other_hosts(records: &[RunRecord]) -> BTreeSet<String> {
     // Records of one run share their host.
     let runs = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
-    let mut hosts: BTreeSet<String> = runs.map(|run| run[0].host.label()).collect();
-    if let Some(first) = records.first() {
-        hosts.remove(&first.host.label());
-    }
-    hosts
+    let labels: Vec<String> = runs.map(|run| run[0].host.label()).collect();
+    labels.iter().filter(|label| **label != labels[0]).cloned().collect()
 }
 
 fn ledgers(records: &[RunRecord]) -> Vec<String> {
+    let count = records.iter().map(|record| record.ledgers.len()).sum();
     let all = records.iter().flat_map(|record| {
-        let ledgers = record.ledgers.iter();
-        ledgers.map(|ledger| (&*record.study, ledger))
+        record.ledgers.iter().map(|ledger| format!("{}: {ledger}", record.study))
     });
-    let count = all.clone().count();
-    let shown = all.map(|(study, ledger)| format!("{study}: {ledger}"));
-    first_lines(shown, count, "ledgers")
+    first_lines(all, count, "ledgers")
 }
 
 const MAX_COMMANDS: usize = 20;
 const MAX_ROWS: usize = 2000;
 const MAX_LINES: usize = 300;
+/// Most places of a figure with a table.
+const MAX_PLACES: usize = 60;
 
 fn first_lines(lines: impl Iterator<Item = String>, count: usize, what: &str) -> Vec<String> {
     let mut lines: Vec<String> = lines.take(MAX_LINES).collect();
@@ -146,7 +135,8 @@ fn mesh_views(records: &[RunRecord]) -> Vec<Value> {
     views.collect()
 }
 
-fn data_table(figure: Figure) -> DataTable {
+/// Returns a figure and its table.
+fn data_table(figure: Figure) -> Value {
     let mut headings = vec![figure.x.label.to_owned()];
     headings.extend(figure.series.iter().map(|series| series.label.clone()));
     let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
@@ -155,15 +145,13 @@ fn data_table(figure: Figure) -> DataTable {
         (None, _) => significant(figure.xs[at], 4),
     };
     let line = |at: usize| -> Vec<String> {
-        let cells = figure
-            .series
-            .iter()
-            .map(|series| series.ys[at].map_or(String::new(), |y| significant(y, 4)));
+        let values = figure.series.iter().map(|series| series.ys[at]);
+        let cells = values.map(|y| y.map_or(String::new(), |y| significant(y, 4)));
         std::iter::once(first(at)).chain(cells).collect()
     };
-    let lines =
-        if figure.xs.len() <= 60 { (0..figure.xs.len()).map(line).collect() } else { Vec::new() };
-    DataTable { headings, lines, figure }
+    let shown = if figure.xs.len() <= MAX_PLACES { figure.xs.len() } else { 0 };
+    let lines: Vec<Vec<String>> = (0..shown).map(line).collect();
+    context! { headings, lines, figure => serde(figure) }
 }
 
 /// Returns for each point a fault, and its share of the limit in per cent, for the width of a bar.
@@ -183,7 +171,8 @@ fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
     }
     let cores = plural(u64::from(host.cores), "core");
     let sockets = plural(u64::from(host.sockets), "socket");
-    let percent = |share: f64| significant(share * 100.0, 2);
+    let [typical, worst] =
+        [noise.relative_mad, noise.relative_worst].map(|share| significant(share * 100.0, 2));
     let all = vec![
         ("CPU", host.cpu_model.clone()),
         ("Cores", format!("{} logical, {cores}, {sockets}", host.logical_cpus)),
@@ -198,14 +187,7 @@ fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
         ("Mitigations", host.mitigations.join("; ")),
         ("TCP congestion control", host.congestion_control.clone()),
         ("Clock", format!("{}, {} per reading", clock.source, show_ns(clock.overhead_ns))),
-        (
-            "Noise floor",
-            format!(
-                "{} % (worst {} %)",
-                percent(noise.relative_mad),
-                percent(noise.relative_worst)
-            ),
-        ),
+        ("Noise floor", format!("{typical} % (worst {worst} %)")),
     ];
     all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
@@ -213,37 +195,27 @@ fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
 fn caches(host: &Host) -> String {
     let caches = host.caches.iter().filter(|cache| cache.kind != "Instruction");
     let caches = caches.map(|cache| {
-        let (level, bytes) = (cache.level, show_bytes(cache.bytes));
-        let count = match cache.count {
-            0 | 1 => String::new(),
-            count => format!("{count} x "),
-        };
-        format!("{count}L{level} {bytes} (shared by {})", cache.shared_by)
+        let count = if cache.count > 1 { format!("{} x ", cache.count) } else { String::new() };
+        let bytes = show_bytes(cache.bytes);
+        format!("{count}L{} {bytes} (shared by {})", cache.level, cache.shared_by)
     });
     caches.collect::<Vec<_>>().join(" · ")
 }
 
 fn huge_pages(host: &Host) -> String {
     let pools = host.huge_pages.iter().map(|pool| {
-        let (free, total) = (pool.free, pool.total);
-        format!("{free} of {total} free: {}", show_bytes(pool.page_bytes))
+        format!("{} of {} free: {}", pool.free, pool.total, show_bytes(pool.page_bytes))
     });
-    format!(
-        "transparent: {}; {}",
-        host.transparent_huge_pages,
-        pools.collect::<Vec<_>>().join(", ")
-    )
+    let pools = pools.collect::<Vec<_>>().join(", ");
+    format!("transparent: {}; {pools}", host.transparent_huge_pages)
 }
 
 fn notes(records: &[RunRecord]) -> Vec<String> {
-    let mut notes: Vec<String> = without_lanes(records)
-        .map(|(record, how, why)| format!("{} {}: {how}: {why}", record.study, record.engine.name))
-        .collect();
+    let mut notes: Vec<String> = absent(records).collect();
     for record in records {
-        notes.extend(
-            warnings(record).into_iter().map(|warning| format!("{}: {warning}", record.study)),
-        );
-        notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
+        let reason = record.outcome.reason().map(str::to_owned);
+        let all = warnings(record).into_iter().chain(reason);
+        notes.extend(all.map(|note| format!("{}: {note}", record.study)));
     }
     let others = other_hosts(records);
     if !others.is_empty() {

@@ -43,9 +43,7 @@ pub(crate) fn grouped<'a>(
     key: impl Fn(&Workload) -> String,
 ) -> Vec<Vec<&'a RunRecord>> {
     let mut groups: BTreeMap<String, Vec<&RunRecord>> = BTreeMap::new();
-    for record in records {
-        groups.entry(key(&record.workload)).or_default().push(record);
-    }
+    records.for_each(|record| groups.entry(key(&record.workload)).or_default().push(record));
     groups.into_values().collect()
 }
 
@@ -106,12 +104,10 @@ pub(crate) fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
 }
 
 fn shown(name: &str, value: &Param) -> String {
-    match (value, name.strip_suffix("_bytes")) {
-        (Param::Int(bytes), Some(name)) => format!("{name} {}", show_bytes(*bytes)),
-        _ => match (value, name.strip_suffix("_hz")) {
-            (Param::Float(hz), Some(name)) => format!("{name} {} Hz", significant(*hz, 6)),
-            _ => format!("{name} {value}"),
-        },
+    match (value, name.rsplit_once('_')) {
+        (Param::Int(bytes), Some((name, "bytes"))) => format!("{name} {}", show_bytes(*bytes)),
+        (Param::Float(hz), Some((name, "hz"))) => format!("{name} {} Hz", significant(*hz, 6)),
+        _ => format!("{name} {value}"),
     }
 }
 

@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 
-use crate::export::{Cell, CellType, DataColumn, DataFrame};
+use crate::export::{Cell, DataColumn, DataFrame};
 
 /// Writes tables with equal columns as row groups of one file, Snappy-compressed.
 ///
@@ -23,12 +23,12 @@ pub fn write<W: Write + Send>(
     let mut frames = frames.into_iter().peekable();
     let columns = frames.peek().map_or(&[][..], |frame| &frame.columns);
     let field = |column: &DataColumn| {
-        let (physical, converted) = match column.cell_type() {
-            CellType::Text => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
-            CellType::Int => (Physical::INT64, ConvertedType::NONE),
-            CellType::Float => (Physical::DOUBLE, ConvertedType::NONE),
-            CellType::Flag => (Physical::BOOLEAN, ConvertedType::NONE),
-            CellType::Time => (Physical::INT64, ConvertedType::TIMESTAMP_MILLIS),
+        let (physical, converted) = match column.widest() {
+            Cell::None | Cell::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
+            Cell::Int(_) => (Physical::INT64, ConvertedType::NONE),
+            Cell::Float(_) => (Physical::DOUBLE, ConvertedType::NONE),
+            Cell::Flag(_) => (Physical::BOOLEAN, ConvertedType::NONE),
+            Cell::Time(_) => (Physical::INT64, ConvertedType::TIMESTAMP_MILLIS),
         };
         let field = Type::primitive_type_builder(&column.name, physical);
         let field = field.with_repetition(Repetition::OPTIONAL).with_converted_type(converted);
@@ -41,17 +41,19 @@ pub fn write<W: Write + Send>(
     for frame in frames {
         let mut group = file.next_row_group()?;
         for column in &frame.columns {
-            match column.cell_type() {
-                CellType::Text => append::<ByteArrayType, W>(&mut group, column, |cell| {
-                    (*cell != Cell::None).then(|| ByteArray::from(cell.to_string().as_str()))
-                })?,
-                CellType::Flag => append::<BoolType, W>(&mut group, column, |cell| {
+            match column.widest() {
+                Cell::None | Cell::Text(_) => {
+                    append::<ByteArrayType, W>(&mut group, column, |cell| {
+                        (*cell != Cell::None).then(|| ByteArray::from(cell.to_string().as_str()))
+                    })?
+                }
+                Cell::Flag(_) => append::<BoolType, W>(&mut group, column, |cell| {
                     cell.int().map(|flag| flag != 0)
                 })?,
-                CellType::Int | CellType::Time => {
+                Cell::Int(_) | Cell::Time(_) => {
                     append::<Int64Type, W>(&mut group, column, Cell::int)?;
                 }
-                CellType::Float => append::<DoubleType, W>(&mut group, column, Cell::float)?,
+                Cell::Float(_) => append::<DoubleType, W>(&mut group, column, Cell::float)?,
             }
         }
         group.close()?;

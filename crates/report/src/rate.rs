@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use daqmeter_record::units::significant;
-use daqmeter_record::{Host, Limit, Outcome, RunRecord, Stage, conditions};
+use daqmeter_record::{Limit, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats::{Rate, Share, share, sustained};
+
+use crate::samples::stages;
 
 pub fn of(stage: &Stage) -> Option<Rate> {
     sustained(stage.bytes_per_sample(), &stage.sample_ns)
@@ -66,8 +68,7 @@ pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
 }
 
 fn exceeded(record: &RunRecord) -> BTreeSet<String> {
-    let above =
-        record.lanes.iter().flat_map(|lane| &lane.stages).filter(|stage| is_above(record, stage));
+    let above = stages(record).filter(|stage| is_above(record, stage));
     above.filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name))).collect()
 }
 
@@ -94,12 +95,11 @@ pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
 
 /// Returns the records of the first one's host: figures and answers belong to one host.
 pub(crate) fn of_first_host(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
-    let first = records.first().map(|first| (&first.host, first.host.label()));
+    let host = records.first().map(|first| &first.host);
+    let label = host.map(|host| host.label());
     only(records, |record| {
-        let is_own = |(host, label): &(&Arc<Host>, String)| {
-            Arc::ptr_eq(host, &record.host) || *label == record.host.label()
-        };
-        first.as_ref().is_some_and(is_own)
+        let is_shared = host.is_some_and(|host| Arc::ptr_eq(host, &record.host));
+        is_shared || label == Some(record.host.label())
     })
 }
 
@@ -111,7 +111,7 @@ fn only(records: &[RunRecord], is_wanted: impl Fn(&RunRecord) -> bool) -> Cow<'_
 }
 
 pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
-    record.lanes.iter().flat_map(|lane| &lane.stages).any(|stage| is_above(record, stage))
+    stages(record).any(|stage| is_above(record, stage))
 }
 
 /// Writes a share of a limit for a table, with a mark if it is impossible.
@@ -171,21 +171,6 @@ pub(crate) fn shown_interval(interval: Option<(f64, f64)>) -> String {
 mod tests {
     use super::*;
     use crate::examples::{above_its_limit, example};
-    use crate::samples::mean_ns;
-
-    #[test]
-    fn one_definition_for_a_rate_and_its_limit() {
-        let mut record = example();
-        let stage = &mut record.lanes[0].stages[0];
-        // Two reads in five take a hundred times as long.
-        stage.sample_ns =
-            (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
-        let stage = stage.clone();
-        let sustained = 6e6 / 4.06e-3;
-        record.limits[0] = Limit::given("link", 2.0 * sustained, "profile");
-        assert!((held(&record, &stage).unwrap().fraction - 0.5).abs() < 1e-9);
-        assert!((mean_ns(&stage).unwrap() - 4.06e6).abs() < 1.0);
-    }
 
     #[test]
     fn what_is_above_its_limit_or_failed_is_used_for_nothing() {

@@ -123,18 +123,24 @@ fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Limit;
+
     use super::*;
     use crate::examples::{chain, example};
+    use crate::samples::mean_ns;
 
     #[test]
-    fn a_rate_is_sustained_and_has_its_interval() {
+    fn a_rate_is_sustained_and_has_its_interval_and_its_share_of_the_limit() {
         let mut record = example();
         // 60 reads of 6 MB in 0.1 ms, 40 in 10 ms: by the median 60 GB/s, over all time 1.5.
         record.lanes[0].stages[0].sample_ns =
             (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
+        record.limits[0] = Limit::given("link", 2.0 * 600e6 / 0.406, "profile");
+        assert!((mean_ns(&record.lanes[0].stages[0]).unwrap() - 4.06e6).abs() < 1.0);
         let records = [record];
-        let StageRow { summary, rate, .. } = &rows(&records)[0];
+        let StageRow { summary, rate, share, .. } = &rows(&records)[0];
         assert!((rate.per_s / (600e6 / 0.406) - 1.0).abs() < 1e-9);
+        assert!((share.unwrap().fraction - 0.5).abs() < 1e-9);
         let (low, high) = rate.interval.unwrap();
         assert!(summary.median == 1e5 && (low..=high).contains(&rate.per_s));
     }

@@ -45,6 +45,11 @@ pub(crate) fn first_stage(record: &RunRecord) -> Option<&Stage> {
     record.lanes.first()?.stages.first()
 }
 
+/// Returns the number of samples of all lanes.
+pub(crate) fn samples(record: &RunRecord) -> usize {
+    stages(record).map(|stage| stage.sample_ns.len()).sum()
+}
+
 pub(crate) fn stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
     record.lanes.iter().flat_map(|lane| &lane.stages)
 }

@@ -125,19 +125,17 @@ impl ReproducedStudy {
 pub fn full(study: &ReproducedStudy) -> String {
     let mut out = format!("{}\n{}\n\n", study.title, study.about);
     let columns = || COLUMNS.iter().filter_map(|(_, heading, text)| Some(((*heading)?, text)));
-    let (mut title, mut rows) = ("", Vec::new());
-    for line in &study.rows {
-        let cells = columns().map(|(_, text)| text(line)).map(|cell| match cell.is_empty() {
-            true => "-".to_owned(),
-            false => cell,
-        });
-        let mut cells: Vec<String> = cells.collect();
+    let mut title = "";
+    let rows = study.rows.iter().map(|line| {
+        let cells = columns().map(|(_, text)| text(line));
+        let dash = |cell: String| if cell.is_empty() { "-".to_owned() } else { cell };
+        let mut cells: Vec<String> = cells.map(dash).collect();
         // A title stands at its first row.
         if std::mem::replace(&mut title, &line.table) == line.table {
             cells[0].clear();
         }
-        rows.push(cells);
-    }
+        cells
+    });
     let headings: Vec<&str> = columns().map(|(heading, _)| heading).collect();
     out.push_str(&plain(&headings, rows));
     if !study.findings.is_empty() {
@@ -173,26 +171,22 @@ pub fn text(studies: &[ReproducedStudy]) -> String {
 }
 
 fn contradictions(study: &ReproducedStudy) -> Vec<Vec<String>> {
-    let rows =
-        study.rows.iter().filter(|line| line.verdict().grade().is_some_and(Grade::contradicts));
-    let rows = rows.map(|line| {
-        let (name, verdict) = (format!("{}: {}", line.table, line.row), line.verdict());
+    let rows = study.rows.iter().map(|line| {
+        let name = format!("{}: {}", line.table, line.row);
         let figures = [published(line), model(line), here(line)];
-        [
-            vec![study.id.clone(), name],
-            figures.into(),
-            vec![verdict.to_string(), place(line).into()],
-        ]
-        .concat()
+        (line.verdict(), name, figures, place(line))
     });
-    let findings =
-        study.findings.iter().filter(|one| one.verdict.grade().is_some_and(Grade::contradicts));
-    let findings = findings.map(|one| {
-        let (evidence, verdict) = (one.evidence.clone(), one.verdict.to_string());
-        let (none, place) = (String::new(), one.place.clone());
-        vec![study.id.clone(), one.text.clone(), none.clone(), none, evidence, verdict, place]
+    let findings = study.findings.iter().map(|one| {
+        let figures = [String::new(), String::new(), one.evidence.clone()];
+        (one.verdict, one.text.clone(), figures, &*one.place)
     });
-    rows.chain(findings).collect()
+    let all = rows.chain(findings);
+    let all = all.filter(|(verdict, ..)| verdict.grade().is_some_and(Grade::contradicts));
+    let cells = all.map(|(verdict, name, [published, model, here], place)| {
+        let (study, verdict) = (study.id.clone(), verdict.to_string());
+        vec![study, name, published, model, here, verdict, place.to_owned()]
+    });
+    cells.collect()
 }
 
 #[cfg(test)]

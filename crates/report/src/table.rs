@@ -12,9 +12,11 @@ pub use crate::aligned::{numbers_from, plain, set_window, wrapped};
 use crate::columns::{ShownTable, shown};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
-use crate::faults::{faults, without_lanes};
+use crate::faults::{absent, faults};
+use crate::points::in_groups;
 use crate::rate::warnings;
 use crate::rows::{points, rows};
+use crate::samples::stages;
 
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     let ShownTable { headings, names, lines } = shown(&rows(records));
@@ -38,11 +40,13 @@ pub fn text(records: &[RunRecord]) -> String {
         [record] => lines.extend(footnotes(record)),
         // For many points, only failures and counts are shown, because other lines would hide them.
         _ => {
-            lines.extend(trouble_lines(records));
-            lines.extend(counted_lines(records));
+            lines.extend(by_point(records, faults_and_ledgers));
+            lines.extend(by_point(records, |record| {
+                record.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
+            }));
         }
     }
-    if has_means(records) {
+    if records.iter().flat_map(stages).any(|stage| stage.ops_per_sample > 1) {
         lines.push(
             "means of N: each sample is the mean of N operations, so that there are no percentiles of single ones"
                 .to_owned(),
@@ -59,51 +63,26 @@ pub fn text(records: &[RunRecord]) -> String {
     out
 }
 
-fn has_means(records: &[RunRecord]) -> bool {
-    records
-        .iter()
-        .flat_map(|record| &record.lanes)
-        .flat_map(|lane| &lane.stages)
-        .any(|stage| stage.ops_per_sample > 1)
-}
-
 /// Returns a line for each reason of waived points and early failures, with the number of its
 /// points.
 fn absent_lines(records: &[RunRecord]) -> Vec<String> {
-    let mut absent: Vec<(String, usize)> = Vec::new();
-    for (record, how, why) in without_lanes(records) {
-        let line = format!("{} {}: {how}: {why}", record.study, record.engine.name);
-        match absent.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, points)) => *points += 1,
-            None => absent.push((line, 1)),
-        }
-    }
-    let counted = |(line, points)| {
-        if points > 1 { format!("{line} ({})", plural(points as u64, "point")) } else { line }
-    };
-    absent.into_iter().map(counted).collect()
+    let absent = in_groups(absent(records).map(|line| (line, ()))).into_iter();
+    let counted = absent.map(|(line, points)| match points.len() {
+        1 => line,
+        points => format!("{line} ({})", plural(points as u64, "point")),
+    });
+    counted.collect()
 }
 
-fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
+/// Returns the lines of each record with its study and its point, each once.
+fn by_point(records: &[RunRecord], lines: impl Fn(&RunRecord) -> Vec<String>) -> Vec<String> {
     let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
-        let of = if point.is_empty() {
-            record.study.to_string()
-        } else {
-            format!("{}, {point}", record.study)
-        };
-        faults_and_ledgers(record).into_iter().map(move |line| format!("{of}: {line}"))
+        let comma = if point.is_empty() { "" } else { ", " };
+        let of = format!("{}{comma}{point}", record.study);
+        lines(record).into_iter().map(move |line| format!("{of}: {line}"))
     });
     let mut seen = HashSet::new();
     all.filter(|line| seen.insert(line.clone())).collect()
-}
-
-fn counted_lines(records: &[RunRecord]) -> Vec<String> {
-    let names = records.iter().zip(points(records));
-    let lines = names.filter_map(|(record, point)| {
-        let counted = pmu::tables::footnote(record.observed.as_deref()?);
-        Some(format!("{}, {point}: {counted}", record.study))
-    });
-    lines.collect()
 }
 
 /// Returns the notes on one record, a line each: faults, ledgers, counters worth a line, CPU,
@@ -152,10 +131,10 @@ pub fn markdown(records: &[RunRecord]) -> String {
         let cells: Vec<String> = line.iter().map(|cell| sanitise::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
-    let stamp = stamp(records).trim().to_owned();
-    let stamp = (!stamp.is_empty()).then_some(stamp);
-    let below: Vec<String> =
-        stamp.into_iter().chain(absent_lines(records)).chain(trouble_lines(records)).collect();
+    let mut below = vec![stamp(records).trim().to_owned()];
+    below.retain(|stamp| !stamp.is_empty());
+    below.extend(absent_lines(records));
+    below.extend(by_point(records, faults_and_ledgers));
     for (at, line) in below.iter().enumerate() {
         let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }

@@ -76,12 +76,8 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
     let all = labelled(drawn, name, functions::IN_LABEL).into_iter();
     let marks = all.filter_map(|(record, category)| {
         let stage = first_stage(record)?;
-        let limit = rate::limit_of(record, stage).map(|limit| {
-            let mark = Mark::bar(record, "limit", &*category, limit.rate_bytes_per_s / 1e6);
-            mark.into_limit()
-        });
-        let rate = Mark::rate(record, "converted", 0.0, rate::of(stage)?);
-        Some(std::iter::once(Mark { category, ..rate }).chain(limit))
+        let mark = Mark::rate(record, "converted", 0.0, rate::of(stage)?);
+        Some(Mark { category, ..mark }.with_limit(stage, "limit"))
     });
     marks.flatten().collect()
 }
@@ -139,27 +135,19 @@ fn stores_answer(records: &[RunRecord]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{EngineInfo, Lane, Stage, Workload};
+    use daqmeter_record::Workload;
 
     use super::*;
+    use crate::examples;
 
     fn record(study: &str, samples: u64, store: &str, ns: u64) -> RunRecord {
-        let engine = EngineInfo { name: "convert".into(), ..Default::default() };
         let workload = Workload::new("convert")
             .with("function", 4_u64)
             .with("samples", samples)
             .with("store", store);
-        let mut record = RunRecord::new(engine, workload);
-        record.study = study.into();
-        let stage = Stage {
-            name: "func_no_decsca".into(),
-            bytes_per_op: 2 * samples,
-            traffic_bytes_per_op: 6 * samples,
-            ops_per_sample: 1,
-            sample_ns: vec![ns; 5],
-            ..Stage::default()
-        };
-        record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
+        let mut record = examples::record("convert", workload, study, "func_no_decsca", ns);
+        let stage = &mut record.lanes[0].stages[0];
+        (stage.bytes_per_op, stage.traffic_bytes_per_op) = (2 * samples, 6 * samples);
         record
     }
 

@@ -1,11 +1,11 @@
 //! Etherbone: cycles in the counts of the study of 2018, per timestamp and by three windows; its
 //! figures; the cost of reading a register.
 
-use daqmeter_record::units::significant;
+use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, sorted, supported_quantile};
 
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, number, table};
 use crate::family::{Family, Work, of_engine};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::rate::{self, interval_or_none, of_several};
@@ -65,18 +65,19 @@ fn label(point: &Cycles<'_>) -> String {
 
 /// Draws a value of the time of one timestamp, with the raw path as a limit.
 fn by_count(records: &[RunRecord], value: fn(f64) -> f64) -> Vec<Mark<'_>> {
-    let marks = timestamps(records).into_iter().flat_map(|point| {
+    let mut marks = Vec::new();
+    for point in timestamps(records) {
         let count = point.count as f64;
-        let is_loop = point.address.starts_with("loop/");
-        let limit = point.limit_us().filter(|_| point.method == "blocking").map(|us| {
+        marks.push(Mark::at(point.record, label(&point), count, value(point.item_us())));
+        let limit = point.limit_us().filter(|_| point.method == "blocking");
+        marks.extend(limit.map(|us| {
+            let is_loop = point.address.starts_with("loop/");
             let name = if is_loop { "raw ping-pong" } else { "bus or line" };
             let series = format!("{} {name}", point.address);
             Mark::at(point.record, series, count, value(us)).into_limit()
-        });
-        let mark = Mark::at(point.record, label(&point), count, value(point.item_us()));
-        std::iter::once(mark).chain(limit)
-    });
-    marks.collect()
+        }));
+    }
+    marks
 }
 
 fn by_words(records: &[RunRecord]) -> Vec<Mark<'_>> {
@@ -94,7 +95,7 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     let by = |method: &'static str| all.iter().filter(move |point| point.method == method);
     let blocking = by("blocking").min_by_key(|point| point.count)?;
     let best = by("pipelined").max_by(|a, b| b.item_us().total_cmp(&a.item_us()))?;
-    let limit = blocking.limit_us().map(|us| format!(" (a raw ping-pong {})", significant(us, 3)));
+    let raw = blocking.limit_us().map(|us| format!(" (a raw ping-pong {})", significant(us, 3)));
     let time = |point: &Cycles<'_>| {
         let interval = point.rate.interval.map(|(low, high)| (point.us(high), point.us(low)));
         format!("{} us ({})", significant(point.item_us(), 3), interval_or_none(interval, 3))
@@ -102,7 +103,7 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     Some(format!(
         "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",
         time(blocking),
-        limit.unwrap_or_default(),
+        raw.unwrap_or_default(),
         best.count,
         time(best),
         of_several("fastest", by("pipelined").count())
@@ -121,8 +122,6 @@ struct Cycles<'a> {
     payload: &'a str,
     /// Timestamps or words per cycle.
     count: u64,
-    /// Items per cycle: one for the TLU.
-    items: f64,
     rate: Rate,
 }
 
@@ -140,15 +139,13 @@ impl Cycles<'_> {
     fn of(record: &RunRecord) -> Option<Cycles<'_>> {
         let stage = first_stage(record)?;
         let text = |name| record.workload.text(name).unwrap_or("?");
-        let (payload, count) = (text("payload"), record.workload.int("count").unwrap_or(1));
         Some(Cycles {
             record,
             stage,
             address: text("address"),
             method: text("method"),
-            payload,
-            count,
-            items: if payload == "tlu" { 1.0 } else { count as f64 },
+            payload: text("payload"),
+            count: record.workload.int("count").unwrap_or(1),
             rate: rate::of(stage)?,
         })
     }
@@ -157,9 +154,14 @@ impl Cycles<'_> {
         self.stage.sample_ns.len() as u64 * self.stage.ops_per_sample
     }
 
+    /// Returns the items per cycle: one for the TLU.
+    fn items(&self) -> f64 {
+        if self.payload == "tlu" { 1.0 } else { self.count as f64 }
+    }
+
     /// Returns the time per item in us, at a rate in bytes per second.
     fn us(&self, bytes_per_s: f64) -> f64 {
-        self.stage.bytes_per_op.max(1) as f64 / bytes_per_s * 1e6 / self.items
+        self.stage.bytes_per_op.max(1) as f64 / bytes_per_s * 1e6 / self.items()
     }
 
     /// Returns the time per timestamp, per cycle of the TLU, or per word.
@@ -168,7 +170,7 @@ impl Cycles<'_> {
     }
 
     fn cycle_us(&self) -> f64 {
-        self.item_us() * self.items
+        self.item_us() * self.items()
     }
 
     fn limit_us(&self) -> Option<f64> {
@@ -177,7 +179,7 @@ impl Cycles<'_> {
 
     /// Returns the time per item in a window of the device's clock, in us.
     fn window(&self, name: &str) -> Option<f64> {
-        Some(self.record.counter(name)? / 1e3 / (self.cycles() as f64 * self.items))
+        Some(self.record.counter(name)? / 1e3 / (self.cycles() as f64 * self.items()))
     }
 
     /// Returns the 99th percentile of the round trip; `None` if cycles overlap, or samples are too
@@ -188,18 +190,12 @@ impl Cycles<'_> {
     }
 
     fn per_cycle(&self) -> String {
-        match (self.payload, self.count) {
-            ("tlu", _) => "3 reads, 1 write".to_owned(),
-            ("memory", 1) => "1 word".to_owned(),
-            ("memory", count) => format!("{count} words"),
-            (_, 1) => "1 timestamp".to_owned(),
-            (_, count) => format!("{count} timestamps"),
+        match self.payload {
+            "tlu" => "3 reads, 1 write".to_owned(),
+            "memory" => plural(self.count, "word"),
+            _ => plural(self.count, "timestamp"),
         }
     }
-}
-
-fn number(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| significant(value, 3))
 }
 
 /// Windows: `realistic` is from a single timestamp before the series to the last of the series, one
@@ -212,14 +208,14 @@ fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
         ("per cycle", Cycles::per_cycle),
         ("cycles", |point| point.cycles().to_string()),
         ("us/cycle", |point| significant(point.cycle_us(), 3)),
-        ("p99", |point| number(point.p99_us())),
+        ("p99", |point| number(point.p99_us(), 3)),
         ("us/item", |point| significant(point.item_us(), 3)),
-        ("realistic", |point| number(point.window("eca-window-realistic"))),
-        ("underest.", |point| number(point.window("eca-window-underestimated"))),
-        ("gap [ns]", |point| number(point.record.counter("eca-in-cycle-gap"))),
+        ("realistic", |point| number(point.window("eca-window-realistic"), 3)),
+        ("underest.", |point| number(point.window("eca-window-underestimated"), 3)),
+        ("gap [ns]", |point| number(point.record.counter("eca-in-cycle-gap"), 3)),
         ("kHz", |point| significant(1e3 / point.item_us(), 4)),
         ("Mbit/s", |point| significant(point.rate.per_s * 8e-6, 3)),
-        ("limit us", |point| number(point.limit_us())),
+        ("limit us", |point| number(point.limit_us(), 3)),
         ("of limit", |point| rate::shown_share_of(point.record, point.stage)),
     ]
 }
@@ -240,9 +236,9 @@ fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
         ("n", |(_, us)| us.len().to_string()),
         ("min", |(_, us)| significant(quantile(us, 0.0), 3)),
         ("p50", |(_, us)| significant(quantile(us, 0.5), 3)),
-        ("p90", |(_, us)| number(supported_quantile(us, 0.9))),
-        ("p99", |(_, us)| number(supported_quantile(us, 0.99))),
-        ("p99.9", |(_, us)| number(supported_quantile(us, 0.999))),
+        ("p90", |(_, us)| number(supported_quantile(us, 0.9), 3)),
+        ("p99", |(_, us)| number(supported_quantile(us, 0.99), 3)),
+        ("p99.9", |(_, us)| number(supported_quantile(us, 0.999), 3)),
         ("max", |(_, us)| significant(quantile(us, 1.0), 3)),
     ]
 }
@@ -252,9 +248,8 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
         let is_single = point.method == "blocking" && point.stage.ops_per_sample == 1;
         is_single && rate::is_done(point.record)
     };
-    let us = |ns: &u64| *ns as f64 / 1e3;
     let trips = cycles(records).into_iter().filter(single).map(|point| {
-        let us: Vec<f64> = point.stage.sample_ns.iter().map(us).collect();
+        let us: Vec<f64> = point.stage.sample_ns.iter().map(|ns| *ns as f64 / 1e3).collect();
         (point, sorted(&us))
     });
     let trips: Vec<RoundTrips<'_>> = trips.collect();
@@ -263,9 +258,10 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{Counter, EngineInfo, Lane, Limit, Workload};
+    use daqmeter_record::{Counter, Workload};
 
     use super::*;
+    use crate::examples;
 
     /// Ten blocking cycles of two timestamps, 10 us each, beside a ping-pong of 8 us.
     fn example(method: &str, count: u64) -> RunRecord {
@@ -275,33 +271,16 @@ mod tests {
             .with("payload", "timestamps")
             .with("count", count)
             .with("cycles", 10_u64);
-        let engine =
-            EngineInfo { name: "etherbone".into(), target: "loop/udp".into(), emulated: true };
-        let mut record = RunRecord::new(engine, workload);
-        record.study = "eb/perf".into();
-        record.command = "daqmeter eb perf".into();
-        record.limits = vec![Limit::given("raw", 8.0 * count as f64 / 8e-6, "")];
-        let stage = Stage {
-            name: method.into(),
-            bytes_per_op: 8 * count,
-            ops_per_sample: 1,
-            sample_ns: vec![10_000; 10],
-            limit: Some("raw".into()),
-            ..Stage::default()
-        };
-        record.lanes =
-            vec![Lane { device: "loop/udp".into(), stages: vec![stage], ..Lane::default() }];
-        let counter = |name: &str, value: f64| Counter {
-            name: name.into(),
-            value,
-            unit: "ns".into(),
-            share: 1.0,
-        };
-        record.counters = vec![
-            counter("eca-window-realistic", 110_000.0),
-            counter("eca-window-underestimated", 90_000.0),
-            counter("eca-in-cycle-gap", 64.0),
+        let mut record = examples::record("etherbone", workload, "eb/perf", method, 10_000);
+        record.limits[0].rate_bytes_per_s = 8.0 * count as f64 / 8e-6;
+        let stage = &mut record.lanes[0].stages[0];
+        (stage.bytes_per_op, stage.sample_ns) = (8 * count, vec![10_000; 10]);
+        let counters = [
+            ("eca-window-realistic", 110_000),
+            ("eca-window-underestimated", 90_000),
+            ("eca-in-cycle-gap", 64),
         ];
+        record.counters = counters.map(|(name, ns)| Counter::count(name, ns)).into();
         record
     }
 

@@ -85,11 +85,8 @@ pub(super) fn by_parameter<'a>(
         for stage in &record.lanes[0].stages {
             let Some(rate) = rate::of(stage) else { continue };
             let label = super::label(record, stage) + distinction;
-            marks.push(Mark::rate(record, &label, bytes, rate));
-            marks.extend(rate::limit_of(record, stage).map(|limit| {
-                let rate = limit.rate_bytes_per_s / 1e6;
-                Mark::at(record, format!("limit of {label}"), bytes, rate).into_limit()
-            }));
+            let mark = Mark::rate(record, &label, bytes, rate);
+            marks.extend(mark.with_limit(stage, &format!("limit of {label}")));
         }
     }
     marks

@@ -191,16 +191,9 @@ mod tests {
             "64\t108\t110\t109.0000\t2.0000\t109.0000\n"
         );
         assert!(files["micro-benchmark_from_nc_1.dat"].starts_with("3\t64\t1000500\t1000608\t108"));
-    }
-
-    #[test]
-    fn a_bandwidth_line_computes_as_the_documents_own_sample() {
-        // 300 operations of 1024 B in 108743 ns are 2694.138933 MB/s (MB of 2^20 bytes).
-        let mut record = example("exclusive", "from", 1024, &[108_743]);
-        record.lanes[0].stages[0].ops_per_sample = 300;
-        let files = bandwidth(&[record]);
-        let line = &files["measures_from.dat"];
-        assert!(line.ends_with("108743\t2694.138933\ttotal_band= 2694.138933\n"), "{line}");
+        let mut moved = example("cpu", "to", 64, &[108]);
+        moved.lanes[0].seen_cpus = vec![3, 4];
+        assert!(latency(&[moved])["micro-benchmark_to_1.dat"].starts_with("n/a\t64\t"));
     }
 
     /// Returns the rate of a line from its own fields: bytes of a copy, copies, time spent in them.
@@ -237,55 +230,18 @@ mod tests {
         record.engine.name = "pollution".into();
         record.set_param("test", "qsort_small");
         record.set_param("neighbour", "cpu");
-        let files = pollution(&[record.clone()], "x");
-        assert!(
-            files["cpu_from_224/measure_x.dat"]
-                .lines()
-                .all(|line| line.ends_with("\tn/a\tn/a\tn/a"))
-        );
-        assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\tn/a\tn/a\n"));
-        let counted =
-            [("victim-runs", 2), ("victim-cache-references", 400), ("victim-cache-misses", 4)];
-        record.counters =
-            counted.map(|(name, value)| daqmeter_record::Counter::count(name, value)).into();
-        let files = pollution(&[record], "x");
-        assert!(
-            files["cpu_from_224/measure_x.dat"]
-                .lines()
-                .all(|line| line.ends_with("\tn/a\tn/a\tn/a")),
-            "the sums of all runs are of no single one"
-        );
-        assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\t200.0000\t1.000000\n"));
-    }
-
-    /// Section 3.5.1: the percentage of a synthesis is the mean of those of the runs, for any
-    /// references.
-    #[test]
-    fn a_share_of_misses_is_the_mean_of_the_runs_shares() {
-        let mut record = example("cpu", "from", 224, &[5000, 6000]);
-        record.engine.name = "pollution".into();
-        record.set_param("test", "qsort_small");
-        record.set_param("neighbour", "cpu");
-        let of = |name: &str, values: [f64; 2]| daqmeter_record::TimeSeries {
-            name: name.to_owned(),
-            times_ns: vec![1, 2],
-            values: values.map(Some).to_vec(),
-            ..Default::default()
-        };
-        record.series = vec![
-            of("victim-cache-references", [100.0, 900.0]),
-            of("victim-cache-misses", [1.0, 450.0]),
-        ];
         let sums =
-            [("victim-runs", 2), ("victim-cache-references", 1000), ("victim-cache-misses", 451)];
-        record.counters =
-            sums.map(|(name, value)| daqmeter_record::Counter::count(name, value)).into();
-        let files = pollution(&[record], "x");
-        let raw: Vec<&str> = files["cpu_from_224/measure_x.dat"].lines().collect();
-        assert!(raw[0].ends_with("\t100\t1\t1.000000"), "{raw:?}");
-        assert!(raw[1].ends_with("\t900\t450\t50.000000"), "{raw:?}");
-        let synthesis = &files["cpu_from_224/synthesis_x.dat"];
-        assert!(synthesis.ends_with("\t500.0000\t25.500000\n"), "{synthesis}");
+            [("victim-runs", 2), ("victim-cache-references", 400), ("victim-cache-misses", 4)];
+        let sums = sums.map(|(name, value)| daqmeter_record::Counter::count(name, value));
+        // The sums of all runs are of no single one.
+        for (counters, synthesis) in [(&[][..], "n/a\tn/a"), (&sums, "200.0000\t1.000000")] {
+            record.counters = counters.to_vec();
+            let files = pollution(std::slice::from_ref(&record), "x");
+            let mut lines = files["cpu_from_224/measure_x.dat"].lines();
+            assert!(lines.all(|line| line.ends_with("\tn/a\tn/a\tn/a")), "{files:?}");
+            let line = &files["cpu_from_224/synthesis_x.dat"];
+            assert!(line.ends_with(&format!("\t{synthesis}\n")), "{line}");
+        }
     }
 
     #[test]
@@ -313,14 +269,5 @@ mod tests {
         assert_eq!(of("shared", ["module, softdma shared channels"; 2], one), ["0", "1"]);
         assert_eq!(of("cpu", ["pread"; 2], [&[5, 6], &[7]]), ["0", "1"]);
         assert_eq!(of("exclusive", ["emulated engine, channel 0"; 2], one), ["0", "1"]);
-    }
-
-    #[test]
-    fn a_lane_that_moved_has_no_cpu_in_its_lines() {
-        let mut record = example("cpu", "to", 64, &[108, 110]);
-        record.lanes[0].seen_cpus = vec![3, 4];
-        let files = latency(std::slice::from_ref(&record));
-        let raw = files["micro-benchmark_to_1.dat"].lines();
-        assert_eq!(raw.filter(|line| line.starts_with("n/a\t64\t")).count(), 2);
     }
 }

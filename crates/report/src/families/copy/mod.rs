@@ -14,6 +14,7 @@ pub(crate) use pollution::{PollutionRow, pollution_rows};
 pub(crate) use rows::{CopyRow, copy_rows, function};
 pub use tables::{bandwidth_text, latency_text};
 
+use crate::aligned::time;
 use crate::family::{Family, Work, of_engine};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::pairs;
@@ -81,7 +82,7 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         show_ns(one.times.median),
         show_ns(one.times.median_ci.0),
         show_ns(one.times.median_ci.1),
-        one.null_ns.map_or("-".to_owned(), show_ns),
+        time(one.null_ns),
         spoken_number(ratio(large.lane?, plain.lane?), 2),
         show_bytes(large.block_bytes)
     ))

@@ -1,12 +1,12 @@
 //! Cost of a neighbour's copies to a program: points, table, figure.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::show_ns;
 use daqmeter_stats::{Summary, sorted, supported_quantile};
 
 use super::rows::samples;
 use super::tables::footnotes;
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, number, table, time};
 use crate::family::of_engine;
 use crate::rate;
 
@@ -73,19 +73,11 @@ impl Counted {
 
 /// Returns the counts of each run of a record; empty if runs were not counted one by one.
 pub(super) fn counted(record: &RunRecord) -> Vec<Option<Counted>> {
-    let series = |name: &str| record.series.iter().find(|series| series.name == name);
-    let (Some(references), Some(misses)) = (series(REFERENCES), series(MISSES)) else {
-        return Vec::new();
-    };
+    let values = |name: &str| record.series(name).map_or(&[][..], |series| &series.values);
     let run = |(references, misses): (&Option<f64>, &Option<f64>)| {
         Some(Counted { references: (*references)?, misses: (*misses)? })
     };
-    references.values.iter().zip(&misses.values).map(run).collect()
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let values: Vec<f64> = values.collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    values(REFERENCES).iter().zip(values(MISSES)).map(run).collect()
 }
 
 /// Returns the runs that were done and verified.
@@ -100,11 +92,10 @@ pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
     let per_run = |name: &str| Some(record.counter(name)? / runs?);
     let (references, misses) = (per_run(REFERENCES), per_run(MISSES));
-    let of_runs = mean(counted(record).into_iter().flatten().filter_map(Counted::miss_percent));
-    let of_sums = || {
-        let (references, misses) = references.zip(misses)?;
-        Counted { references, misses }.miss_percent()
-    };
+    let of_runs = counted(record).into_iter().flatten().filter_map(Counted::miss_percent);
+    let of_runs: Vec<f64> = of_runs.collect();
+    let mean = || of_runs.iter().sum::<f64>() / of_runs.len() as f64;
+    let of_sums = || Counted { references: references?, misses: misses? }.miss_percent();
     let text = |name: &str| record.workload.text(name).unwrap_or("");
     let bytes = record.workload.int("block_bytes").unwrap_or(0);
     Some(PollutionRow {
@@ -114,15 +105,11 @@ pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
         copies: format!("{} {bytes}", text("direction")),
         times: Summary::of(&samples(record))?,
         references,
-        miss_percent: of_runs.or_else(of_sums),
+        miss_percent: if of_runs.is_empty() { of_sums() } else { Some(mean()) },
     })
 }
 
 type BesideAlone<'a> = (&'a PollutionRow<'a>, Option<&'a PollutionRow<'a>>);
-
-fn number(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| significant(value, 4))
-}
 
 fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
     [
@@ -133,20 +120,18 @@ fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
             format!("{}{simulated}", row.neighbour)
         }),
         ("mean", |(row, _)| show_ns(row.times.mean)),
-        ("p10", |(row, _)| row.p10_ns().map_or("-".to_owned(), show_ns)),
+        ("p10", |(row, _)| time(row.p10_ns())),
         ("median", |(row, _)| show_ns(row.times.median)),
         ("max", |(row, _)| show_ns(row.times.max)),
         ("p10/alone", |(row, alone)| {
-            number(alone.and_then(|alone| Some(row.p10_ns()? / alone.p10_ns()?)))
+            number(alone.and_then(|alone| Some(row.p10_ns()? / alone.p10_ns()?)), 4)
         }),
         ("median/alone", |(row, alone)| {
-            number(alone.map(|alone| row.times.median / alone.times.median))
+            number(alone.map(|alone| row.times.median / alone.times.median), 4)
         }),
-        ("references", |(row, _)| number(row.references)),
-        ("miss %", |(row, _)| number(row.miss_percent)),
-        ("copied MB/s", |(row, _)| {
-            row.copied_bytes_per_s().map_or("-".to_owned(), |rate| significant(rate / 1e6, 3))
-        }),
+        ("references", |(row, _)| number(row.references, 4)),
+        ("miss %", |(row, _)| number(row.miss_percent, 4)),
+        ("copied MB/s", |(row, _)| number(row.copied_bytes_per_s().map(|rate| rate / 1e6), 3)),
     ]
 }
 

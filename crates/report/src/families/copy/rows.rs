@@ -128,9 +128,10 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow<'_>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
+    use daqmeter_record::{Limit, Workload};
 
     use super::*;
+    use crate::examples;
 
     pub(crate) fn example(
         context: &str,
@@ -143,23 +144,15 @@ pub(crate) mod tests {
             .with("context", context)
             .with("direction", direction)
             .with("block_bytes", block_bytes);
-        let engine =
-            EngineInfo { name: "copy".into(), target: "pread".into(), emulated: context != "cpu" };
-        let mut record = RunRecord::new(engine, workload);
+        let mut record = examples::record("copy", workload, "", "copy", 0);
+        record.engine.emulated = context != "cpu";
         record.origin_ns = 1_000_000;
-        record.command = "daqmeter copy latency".into();
         record.limits = vec![Limit::given("memcpy", 1e9, "test")];
-        let stage = Stage {
-            name: "copy".into(),
-            ops_per_sample: 1,
-            bytes_per_op: block_bytes,
-            limit: Some("memcpy".into()),
-            start_ns: 100,
-            end_ns: 100 + samples.iter().sum::<u64>(),
-            sample_ns: samples.to_vec(),
-            ..Stage::default()
-        };
-        record.lanes = vec![Lane { seen_cpus: vec![3], stages: vec![stage], ..Lane::default() }];
+        record.lanes[0].seen_cpus = vec![3];
+        let stage = &mut record.lanes[0].stages[0];
+        (stage.bytes_per_op, stage.sample_ns) = (block_bytes, samples.to_vec());
+        stage.limit = Some("memcpy".into());
+        (stage.start_ns, stage.end_ns) = (100, 100 + samples.iter().sum::<u64>());
         record
     }
 

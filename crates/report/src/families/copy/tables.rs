@@ -8,7 +8,7 @@ use daqmeter_stats::median;
 
 use super::MIB;
 use super::rows::{CopyRow, copy_rows, function};
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, table, time};
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, shown_share};
 
@@ -32,7 +32,7 @@ pub fn latency_text(records: &[RunRecord]) -> String {
         ("n", |row| row.n.to_string()),
         ("copies", |row| row.ops_per_sample.to_string()),
         ("median", |row| show_ns(row.times.median)),
-        ("p99", |row| row.p99_ns().map_or("-".to_owned(), show_ns)),
+        ("p99", |row| time(row.p99_ns())),
         ("max", |row| show_ns(row.times.max)),
         ("of limit", of_limit),
     ];

@@ -3,6 +3,8 @@
 
 pub mod classic;
 
+use std::collections::BTreeSet;
+
 use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
@@ -13,7 +15,7 @@ use crate::family::{Family, Work, of_engine};
 use crate::figures::{Axes, Axis, ChartKind, Mark, Plot};
 use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
-use crate::samples::{mean_ns, stages};
+use crate::samples::{mean_ns, samples};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
@@ -94,20 +96,18 @@ fn most_boards(records: &[RunRecord]) -> Option<&RunRecord> {
         let mut all = fusions.iter().flatten();
         block_bytes(record) > 0 || all.any(|own| std::ptr::eq(*own, record))
     };
-    all(records)
-        .filter(|record| !is_triggered(record) && !is_fusion(record))
-        .filter(|record| read_outs(record).next().is_some())
-        .max_by_key(|record| record.lanes.len())
+    let is_plain = |record: &&RunRecord| {
+        !is_triggered(record) && !is_fusion(record) && read_outs(record).next().is_some()
+    };
+    all(records).filter(is_plain).max_by_key(|record| record.lanes.len())
 }
 
 fn readout(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let Some(record) = most_boards(records) else { return Vec::new() };
-    let marks = read_outs(record).flat_map(|(device, stage)| {
-        let alone = rate::limit_of(record, stage).map(|limit| {
-            Mark::bar(record, "alone", device, limit.rate_bytes_per_s / 1e6).into_limit()
-        });
-        let rate = stage.rate_bytes_per_s() / 1e6;
-        std::iter::once(Mark::bar(record, "together", device, rate)).chain(alone)
+    let runs = most_boards(records).into_iter();
+    let boards = runs.flat_map(|record| read_outs(record).map(move |board| (record, board)));
+    let marks = boards.flat_map(|(record, (device, stage))| {
+        let mark = Mark::bar(record, "together", device, stage.rate_bytes_per_s() / 1e6);
+        mark.with_limit(stage, "alone")
     });
     marks.collect()
 }
@@ -134,7 +134,7 @@ fn readout_answer(records: &[RunRecord]) -> Option<String> {
         return Some(format!("{boards} moves {total}"));
     }
     let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
-    let alone: f64 = alone.map(|limit| limit.rate_bytes_per_s / 1e6).sum();
+    let alone = alone.map(|limit| limit.rate_bytes_per_s / 1e6).sum();
     let alone = significant(alone, 4);
     Some(format!("{boards} move {total} together; alone they would move {alone} MB/s in all"))
 }
@@ -188,14 +188,13 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
     let waiting = ["completion", "poll_interval_us"];
     let pairs = pairs(all(records), &waiting, [&by("poll"), &by("interrupt")]);
     let pair = pairs.into_iter().min_by_key(|pair| pair[0].lanes.len())?;
-    let percent = |record: &RunRecord| {
+    let boards = plural(pair[0].lanes.len() as u64, "board");
+    let [polling, interrupt] = pair.map(|record| {
         let cpu_ns = record.process_cpu.total_ns() as f64;
         significant(cpu_ns / record.wall_ns.max(1) as f64 * 100.0, 3)
-    };
-    let [polling, interrupt] = pair.map(percent);
+    });
     Some(format!(
-        "with {}, polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)",
-        plural(pair[0].lanes.len() as u64, "board")
+        "with {boards}, polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)"
     ))
 }
 
@@ -204,12 +203,10 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
 const MAX_POINTS: usize = 2000;
 
 fn trace(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let samples =
-        |record: &RunRecord| -> usize { stages(record).map(|stage| stage.sample_ns.len()).sum() };
     let longest = all(records).max_by_key(|record| (record.lanes.len(), samples(record)));
+    let Some(record) = longest else { return Vec::new() };
     let mut marks = Vec::new();
-    for (record, lane) in longest.iter().flat_map(|it| it.lanes.iter().map(move |lane| (*it, lane)))
-    {
+    for lane in &record.lanes {
         let is_drawn = |stage: &&Stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1;
         for stage in lane.stages.iter().filter(is_drawn) {
             let label = format!("{} {}", lane.device, functions::short(&stage.name));
@@ -225,11 +222,8 @@ fn thinned(stage: &Stage) -> Vec<(f64, f64)> {
     let samples: Vec<(usize, u64)> = stage.sample_ns.iter().copied().enumerate().collect();
     let extremes = samples.chunks(part).flat_map(|samples| {
         let by_time = |sample: &&(usize, u64)| sample.1;
-        let [low, high] = [samples.iter().min_by_key(by_time), samples.iter().max_by_key(by_time)];
-        let mut pair: Vec<_> = low.into_iter().chain(high).copied().collect();
-        pair.sort_unstable();
-        pair.dedup();
-        pair
+        let pair = [samples.iter().min_by_key(by_time), samples.iter().max_by_key(by_time)];
+        pair.into_iter().flatten().copied().collect::<BTreeSet<_>>()
     });
     let ms = |ns: u64| ns as f64 / stage.ops_per_sample.max(1) as f64 * 1e-6;
     extremes.map(|(at, ns)| (at as f64, ms(ns))).collect()

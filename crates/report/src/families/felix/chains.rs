@@ -6,7 +6,7 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host::host_text;
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, number, table, time};
 use crate::faults::faults_and_ledgers;
 use crate::rate;
 use crate::samples::first_stage;
@@ -45,17 +45,14 @@ fn all_runs(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
     runs
 }
 
-fn scenario(record: &RunRecord) -> &str {
-    record.workload.text("scenario").unwrap_or("?")
-}
-
 fn name(record: &RunRecord) -> String {
+    let scenario = record.workload.text("scenario").unwrap_or("?");
     let parameters =
         [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("transport", "")];
     let parts = parameters.iter().filter_map(|(parameter, unit)| {
         Some(format!(", {}{unit}", record.workload.params.get(*parameter)?))
     });
-    scenario(record).to_owned() + &parts.collect::<String>()
+    scenario.to_owned() + &parts.collect::<String>()
 }
 
 impl ChainRun<'_> {
@@ -105,9 +102,10 @@ impl ChainRun<'_> {
     }
 
     fn ledger_state(&self) -> String {
-        let undone = rate::undone_word(self.record).map(str::to_uppercase);
-        let is_open = !self.closes();
-        if is_open { "DOES NOT CLOSE".to_owned() } else { undone.unwrap_or("closes".to_owned()) }
+        match self.closes() {
+            true => rate::undone_word(self.record).map_or("closes".to_owned(), str::to_uppercase),
+            false => "DOES NOT CLOSE".to_owned(),
+        }
     }
 
     fn of_limit(&self) -> String {
@@ -118,10 +116,6 @@ impl ChainRun<'_> {
 
 fn percent(share: f64) -> String {
     significant(share * 100.0, 3)
-}
-
-fn or_dash(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| significant(value, 3))
 }
 
 fn columns<'a>() -> [TextColumn<ChainRun<'a>>; 16] {
@@ -136,10 +130,10 @@ fn columns<'a>() -> [TextColumn<ChainRun<'a>>; 16] {
         ("ring peak", |run| show_bytes(run.value("ring peak") as u64)),
         ("Mchunk/s", |run| significant(run.mchunks_per_s(), 3)),
         ("reader CPU %", |run| percent(run.reader_cpu())),
-        ("ns/chunk", |run| or_dash(run.reader_ns_per_chunk())),
+        ("ns/chunk", |run| number(run.reader_ns_per_chunk(), 3)),
         ("receiver CPU %", |run| percent(run.value("receiver-cpu"))),
         ("Gb/s", |run| significant(run.value("network") * 8e-9, 3)),
-        ("p99 us", |run| or_dash(run.record.counter("latency p99").map(|ns| ns / 1e3))),
+        ("p99 us", |run| number(run.record.counter("latency p99").map(|ns| ns / 1e3), 3)),
         ("of limit", ChainRun::of_limit),
         ("ledger", ChainRun::ledger_state),
     ]
@@ -150,24 +144,20 @@ pub fn chains_text(records: &[RunRecord]) -> String {
     if runs.is_empty() { String::new() } else { table(1, &columns(), &runs) }
 }
 
-fn dead_time(record: &RunRecord) -> String {
-    let value = |name: &str| record.counter(name).unwrap_or(0.0);
-    format!(
-        "dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",
-        percent(value("dead-time BUSY-by-DMA")),
-        percent(value("dead-time BUSY-by-FIFO")),
-        value("BUSY intervals"),
-        show_ns(value("longest BUSY")),
-        value("stopped-triggers"),
-    )
-}
-
 pub fn details_text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in chains(records) {
         let value = |name: &str| record.counter(name).unwrap_or(0.0);
-        let _ = write!(out, " {}", dead_time(record));
-        let at = |name: &str| record.counter(name).map_or("-".to_owned(), show_ns);
+        let at = |name: &str| time(record.counter(name));
+        let _ = writeln!(
+            out,
+            " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped",
+            percent(value("dead-time BUSY-by-DMA")),
+            percent(value("dead-time BUSY-by-FIFO")),
+            value("BUSY intervals"),
+            show_ns(value("longest BUSY")),
+            value("stopped-triggers"),
+        );
         let _ = writeln!(
             out,
             " oldest trigger of a page to its receipt: p50 {}, p99 {}, max {}; looks at the ring {}, of which found something {}; \
@@ -183,9 +173,10 @@ pub fn details_text(records: &[RunRecord]) -> String {
             let _ = writeln!(out, " {line}");
         }
         // Losses of single E-links: the ledger has only their sum.
-        let of_elink = |counter: &&Counter| counter.name.starts_with("E-link");
-        for counter in record.counters.iter().filter(of_elink) {
-            let _ = writeln!(out, "  {} {}", counter.name, counter.value);
+        for Counter { name, value, .. } in &record.counters {
+            if name.starts_with("E-link") {
+                let _ = writeln!(out, "  {name} {value}");
+            }
         }
         out.push_str(&host_text(record));
     }

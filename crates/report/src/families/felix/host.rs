@@ -29,43 +29,36 @@ fn load(record: &RunRecord) -> String {
         record.host.logical_cpus,
         significant(cpus(record.process_cpu.total_ns()), 3),
         significant(cpus(host.steal_ns) * 100.0, 2),
-        if active.is_empty() {
-            "no mitigation is active".to_owned()
-        } else {
-            format!("mitigations: {}", active.join(", "))
+        match active.is_empty() {
+            true => "no mitigation is active".to_owned(),
+            false => format!("mitigations: {}", active.join(", ")),
         }
     )
 }
 
 fn occupancy(record: &RunRecord) -> String {
-    let mut devices: BTreeMap<u32, BTreeMap<u32, f64>> = BTreeMap::new();
-    for series in &record.series {
-        let place = series.name.strip_prefix("ring filling, device ");
-        let place = place.and_then(|place| place.split_once(", channel "));
-        let numbers =
-            place.and_then(|(device, channel)| Some((device.parse().ok()?, channel.parse().ok()?)));
-        let last = series.values.iter().rev().find_map(|value| *value);
-        if let (Some((device, channel)), Some(bytes)) = (numbers, last) {
-            devices.entry(device).or_default().insert(channel, bytes);
-        }
+    let filled = record.series.iter().filter_map(|series| {
+        let place = series.name.strip_prefix("ring filling, device ")?;
+        let (device, channel) = place.split_once(", channel ")?;
+        let place: (u32, u32) = (device.parse().ok()?, channel.parse().ok()?);
+        Some((place, series.values.iter().rev().find_map(|value| *value)?))
+    });
+    let mut lines: BTreeMap<u32, String> = BTreeMap::new();
+    for ((device, _), bytes) in filled.collect::<BTreeMap<_, _>>() {
+        let head = || format!(" ring of device {device}, by channel [bytes]:");
+        let line = lines.entry(device).or_insert_with(head);
+        let comma = if line.ends_with(':') { "" } else { " " };
+        let _ = write!(line, "{comma} {bytes:.0}");
     }
-    let mut out = String::new();
-    for (device, channels) in devices {
-        let bytes: Vec<String> = channels.values().map(|bytes| format!("{bytes:.0}")).collect();
-        let _ = writeln!(out, " ring of device {device}, by channel [bytes]: {}", bytes.join("  "));
-    }
-    out
+    lines.into_values().map(|line| line + "\n").collect()
 }
 
 /// Writes the processes as `top` does: threads of this program (`chain`), its other processes
 /// (`peer`), the kernel's, others. Empty without a look at them.
 fn processes(record: &RunRecord) -> String {
     fn short(bytes: u64) -> String {
-        if bytes >> 10 < 100_000 {
-            format!("{}K", bytes >> 10)
-        } else {
-            format!("{}M", bytes >> 20)
-        }
+        let kib = bytes >> 10;
+        if kib < 100_000 { format!("{kib}K") } else { format!("{}M", bytes >> 20) }
     }
     fn part(part: ProcessPart) -> &'static str {
         match part {

@@ -8,11 +8,11 @@ use daqmeter_record::conditions::Conditions;
 use daqmeter_record::path::{Brings, LimitFound, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
-use daqmeter_record::{RunRecord, sanitise};
+use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
 use super::{Longest, longest, name};
-use crate::aligned::wrapped;
+use crate::aligned::{time, wrapped};
 use crate::rate;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,12 +36,9 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
         Some((name(record)?, run))
     });
     let proved: BTreeMap<String, &PathRun> = proved.collect();
-    let chain = |(name, longest): (String, Longest<'_>)| {
-        let mut run = longest.run.clone();
-        if let Some(proved) = proved.get(&name) {
-            run.limit.clone_from(&proved.limit);
-        }
-        let said = said(&name, &run, longest.record, longest.of);
+    let chain = |(name, Longest { record, run, of }): (String, Longest<'_>)| {
+        let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
+        let said = said(&name, &PathRun { limit, ..run.clone() }, record, of);
         Chain { is_unsound, said, name }
     };
     longest(&usable).into_iter().map(chain).collect()
@@ -81,26 +78,24 @@ pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -
 
 fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
     let emulated = if record.engine.emulated { " from an emulated source" } else { "" };
-    let per_s = run.events as f64 / run.wall_ns.max(1) as f64 * 1e9;
     let events = match run.events {
         0 => String::new(),
-        _ => format!(", {} events/s", significant(per_s, 3)),
+        events => format!(", {} events/s", significant(per_s(run, events), 3)),
     };
     let of_runs = if runs > 1 { format!(", the longest of {runs} runs") } else { String::new() };
-    let asked = asked(record, run).map(|asked| format!("; {asked}"));
+    let asked = asked(record, run).map_or(String::new(), |asked| format!("; {asked}"));
     format!(
-        "{} MB/s sustained over {}{of_runs}{emulated}: {} in {} blocks{events}{}",
-        show_mb_per_s(rate_bytes_per_s(run)),
+        "{} MB/s sustained over {}{of_runs}{emulated}: {} in {} blocks{events}{asked}",
+        show_mb_per_s(per_s(run, run.payload_bytes)),
         show_ns(run.wall_ns as f64),
         show_bytes(run.payload_bytes),
         run.blocks,
-        asked.unwrap_or_default()
     )
 }
 
-/// Returns the sustained rate: all bytes over all the time from release to end.
-fn rate_bytes_per_s(run: &PathRun) -> f64 {
-    run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
+/// Returns a count over all the time from release to end: of bytes, the sustained rate.
+fn per_s(run: &PathRun, count: u64) -> f64 {
+    count as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
 fn block_ns(run: &PathRun) -> f64 {
@@ -110,16 +105,11 @@ fn block_ns(run: &PathRun) -> f64 {
 /// Returns the requested rate, and if it was kept. `None` for a run at full speed, for one that
 /// failed, and for older records.
 fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
-    let asked = run.asked_bytes_per_s.filter(|asked| *asked > 0.0)?;
-    if !record.outcome.is_ok() {
-        return None;
-    }
+    let is_asked = |asked: &f64| *asked > 0.0 && record.outcome.is_ok();
+    let asked = run.asked_bytes_per_s.filter(is_asked)?;
     let (what, of) = if is_live(record) { ("trigger", " of triggers") } else { ("block", "") };
-    let ledgers = record.ledgers.iter();
-    let (lost, not_given) = ledgers.fold((0, 0), |(lost, not_given), ledger| {
-        let own = ledger.not_given();
-        (lost + ledger.lost() - own, not_given + own)
-    });
+    let not_given: u64 = record.ledgers.iter().map(Ledger::not_given).sum();
+    let lost = record.ledgers.iter().map(Ledger::lost).sum::<u64>() - not_given;
     let due_ns = run.payload_bytes as f64 / asked * 1e9;
     // A card's triggers have other bytes than its blocks.
     let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
@@ -139,10 +129,9 @@ fn checked(record: &RunRecord, run: &PathRun) -> String {
         true => "compared chunk by chunk with what the card makes",
         false => "compared byte by byte through their sums",
     };
-    let ledgers = record.ledgers.iter();
-    let whole = ledgers.clone().filter(|ledger| ledger.closes()).count();
-    let (blocks, verified) = (run.blocks, run.verified_blocks);
-    format!("{verified} of {blocks} blocks {how}; {whole} of {} ledgers close", ledgers.count())
+    let closed = record.ledgers.iter().filter(|ledger| ledger.closes()).count();
+    let (blocks, verified, all) = (run.blocks, run.verified_blocks, record.ledgers.len());
+    format!("{verified} of {blocks} blocks {how}; {closed} of {all} ledgers close")
 }
 
 /// Writes the buffers and losses of sockets, if the record counts them.
@@ -182,7 +171,7 @@ fn busy(record: &RunRecord) -> Option<String> {
 
 /// Writes the latency of blocks, and its beginning.
 pub(super) fn latency(record: &RunRecord, run: &PathRun) -> String {
-    let ns = |share| run.latency_ns(share).map_or("-".to_owned(), |ns| show_ns(ns as f64));
+    let ns = |share| time(run.latency_ns(share).map(|ns| ns as f64));
     let from = match run.is_paced {
         _ if is_live(record) => "from the oldest trigger of a page to its receipt",
         true => "from the time at which a block was due",
@@ -190,10 +179,8 @@ pub(super) fn latency(record: &RunRecord, run: &PathRun) -> String {
     };
     // Percentiles need a minimum of values.
     let n = sum(run.latency.iter().map(|bucket| bucket.count));
-    let p99 = match daqmeter_stats::supports(usize::try_from(n).unwrap_or(usize::MAX), 0.99) {
-        true => format!(", p99 {}", ns(0.99)),
-        false => String::new(),
-    };
+    let has_p99 = daqmeter_stats::supports(usize::try_from(n).unwrap_or(usize::MAX), 0.99);
+    let p99 = if has_p99 { format!(", p99 {}", ns(0.99)) } else { String::new() };
     format!("median {}{p99}, longest {}, {from}", ns(0.5), show_ns(run.latency_max_ns as f64))
 }
 
@@ -213,16 +200,17 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
             false => format!("not proved; {most}. `daqmeter path explain {name}` proves it"),
         });
     };
-    let used = limit.used.as_ref().map(|used| format!("it {}", used.text()));
-    let used = used.unwrap_or_else(|| "it is used up".to_owned());
+    let used = limit.used.as_ref().map_or("is used up".to_owned(), |used| used.text());
     let runs = limit.runs;
     Some(match &limit.found {
         LimitFound::Limit(what) => {
             let proof = match what {
                 What::Buffers => "with eight times as many the path is faster".to_owned(),
                 What::Between { .. } => "both ends wait for it".to_owned(),
-                what if what.follows_no_part() => format!("{used}, and the path follows no part"),
-                _ => format!("{used}, and the path follows what uses it"),
+                what if what.follows_no_part() => {
+                    format!("it {used}, and the path follows no part")
+                }
+                _ => format!("it {used}, and the path follows what uses it"),
             };
             format!("{}: {proof} ({runs} runs, each part slowed in turn)", what.text())
         }
@@ -241,26 +229,23 @@ fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let named: Vec<String> = all.iter().take(MOST_USED).map(|one| percent(run, one)).collect();
     // The limit's own share comes from the runs that searched for it.
     let of = if run.limit.is_some() { "in this run " } else { "" };
-    (!named.is_empty()).then(|| format!("{of}{}", named.join(", ")))
+    (!named.is_empty()).then(|| of.to_owned() + &named.join(", "))
 }
 
 /// Names the change that the limit asks for, with the gain that was measured without its work.
 fn change(run: &PathRun) -> Option<String> {
     let limit = run.limit.as_ref()?;
-    let what = match &limit.found {
-        LimitFound::NoSingleOne => {
-            return Some("nothing that is known: no single part is the limit".to_owned());
-        }
+    let remedy = match &limit.found {
         LimitFound::CannotTell => return None,
-        LimitFound::Limit(what) => what,
-    };
-    let remedy = match what {
-        What::Threads { name, .. } => format!("less work in {name}, or more threads for it"),
-        What::Between { name, .. } => format!("another way than {name}, or larger blocks"),
-        What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
-        What::AllCpus => "more CPUs, or less work".to_owned(),
-        What::Link { name, .. } => format!("a faster link than {name}"),
-        What::Buffers => "eight times as many buffers".to_owned(),
+        LimitFound::NoSingleOne => "nothing that is known: no single part is the limit".to_owned(),
+        LimitFound::Limit(what) => match what {
+            What::Threads { name, .. } => format!("less work in {name}, or more threads for it"),
+            What::Between { name, .. } => format!("another way than {name}, or larger blocks"),
+            What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
+            What::AllCpus => "more CPUs, or less work".to_owned(),
+            What::Link { name, .. } => format!("a faster link than {name}"),
+            What::Buffers => "eight times as many buffers".to_owned(),
+        },
     };
     let gain = limit.gain.map(|gain| {
         let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
@@ -278,36 +263,32 @@ fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     }
     let served = run.served.as_ref().and_then(|it| Some((it.name.as_str(), how_many(run, it)?)));
     let shown = |times: f64| match served {
-        None => format!("{} MB/s", show_mb_per_s(rate_bytes_per_s(run) * times)),
+        None => format!("{} MB/s", show_mb_per_s(per_s(run, run.payload_bytes) * times)),
         Some((_, now)) => format!("{:.0}", (now * times).floor()),
     };
-    let by =
-        |one: &Resource| format!("{} {}", one.what.text(), shown(block_ns(run) / one.least_ns()));
-    let is_link = |one: &&Resource| matches!(one.what, What::Link { .. });
-    let links: Vec<String> = resources.iter().filter(is_link).map(by).collect();
+    let links = resources.iter().filter(|one| matches!(one.what, What::Link { .. }));
+    let links =
+        links.map(|one| format!("; {} {}", one.what.text(), shown(block_ns(run) / one.least_ns())));
+    let links: String = links.collect();
     // Available CPU time over the used one is the possible multiple of the run's load.
     let by_cpus = shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64);
-    let links = links.iter().map(|link| format!("; {link}")).collect::<String>();
-    Some(format!(
-        "{}its {} carry {by_cpus} by CPU time{links}",
-        served.map_or(String::new(), |(name, _)| format!("{name}: ")),
-        if run.cpus == 1.0 { "1 CPU".to_owned() } else { significant(run.cpus, 3) + " CPUs" }
-    ))
+    let name = served.map_or(String::new(), |(name, _)| format!("{name}: "));
+    let s = if run.cpus == 1.0 { "" } else { "s" };
+    let cpus = significant(run.cpus, 3);
+    Some(format!("{name}its {cpus} CPU{s} carry {by_cpus} by CPU time{links}"))
 }
 
 /// Returns the number of served things that the run carried; `None` without a count of one's data.
 fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
     let (amount, each) = match served.each {
-        Brings::BytesPerS(rate) => (run.payload_bytes as f64, rate),
-        Brings::EventsPerS(rate) => (run.events as f64, rate),
+        Brings::BytesPerS(rate) => (run.payload_bytes, rate),
+        Brings::EventsPerS(rate) => (run.events, rate),
     };
-    let now = amount / run.wall_ns.max(1) as f64 * 1e9;
-    (amount > 0.0 && each > 0.0).then(|| now / each)
+    (amount > 0 && each > 0.0).then(|| per_s(run, amount) / each)
 }
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::Ledger;
     use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathThread, PathUsed};
 
     use super::super::tests::record;

@@ -4,7 +4,7 @@ use daqmeter_record::border::sum;
 use daqmeter_record::path::{PathQueue, PathRun, PathThread, PathWithin};
 use daqmeter_record::units::{show_ns, significant};
 
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, number, table};
 
 type ThreadOf<'a> = (&'a PathRun, &'a PathThread);
 
@@ -49,13 +49,13 @@ fn within(thread: &PathThread) -> Option<String> {
 pub(super) fn queues(run: &PathRun) -> String {
     fn share(queue: &PathQueue, count: Option<&u64>) -> String {
         let looks = sum(&queue.seen);
-        let share = count.filter(|_| looks > 0).map(|count| *count as f64 / looks as f64 * 100.0);
-        share.map_or("-".to_owned(), |percent| significant(percent, 3))
+        let count = count.filter(|_| looks > 0);
+        number(count.map(|count| *count as f64 / looks as f64 * 100.0), 3)
     }
     let columns: [TextColumn<PathQueue>; 5] = [
         ("queue", |queue| format!("{} -> {}", queue.from, queue.to)),
         ("room", |queue| queue.seen.len().saturating_sub(1).to_string()),
-        ("mean", |queue| queue.mean().map_or("-".to_owned(), |mean| significant(mean, 3))),
+        ("mean", |queue| number(queue.mean(), 3)),
         ("empty [%]", |queue| share(queue, queue.seen.first())),
         ("full [%]", |queue| share(queue, queue.seen.last())),
     ];

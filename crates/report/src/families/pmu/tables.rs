@@ -21,14 +21,14 @@ pub enum RateUnit {
 /// Writes digits in groups of three, as in the document: `121,713,206`.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
-    let mut out = String::new();
+    let mut out = if value < 0.0 { "-".to_owned() } else { String::new() };
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
     }
-    if value < 0.0 { format!("-{out}") } else { out }
+    out
 }
 
 fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
@@ -55,13 +55,9 @@ fn cells(
     at: Option<usize>,
     half: Option<f64>,
 ) -> Vec<String> {
-    let counted = match at {
-        Some(at) => event.scaled(at).zip(event.share(at)),
-        None => event.total_scaled(),
-    };
-    let rate = match at {
-        Some(at) => rate_at(observed, event, at),
-        None => observed.rate_of(event),
+    let (counted, rate) = match at {
+        Some(at) => (event.scaled(at).zip(event.share(at)), rate_at(observed, event, at)),
+        None => (event.total_scaled(), observed.rate_of(event)),
     };
     let count = match (&event.status, counted) {
         (EventStatus::NotSupported(_), _) => "not supported".to_owned(),
@@ -103,30 +99,26 @@ pub fn interval(
 }
 
 fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
-    let of = |(at, value): (usize, &Option<f64>)| Some((observed.seconds(at), (*value)?));
-    let pairs: Option<Vec<(f64, f64)>> = metric.values.iter().enumerate().map(of).collect();
-    let pairs = pairs?;
-    let seconds: f64 = pairs.iter().map(|(seconds, _)| seconds).sum();
-    (seconds > 0.0)
-        .then(|| pairs.iter().map(|(seconds, value)| seconds * value).sum::<f64>() / seconds)
+    let (mut seconds, mut sum) = (0.0, 0.0);
+    for (at, value) in metric.values.iter().enumerate() {
+        seconds += observed.seconds(at);
+        sum += observed.seconds(at) * (*value)?;
+    }
+    (seconds > 0.0).then(|| sum / seconds)
 }
 
 pub(crate) fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
-        format!(
-            "{} {}",
-            metric.name,
-            metric_text(mean(metric, observed), &metric.unit, RateUnit::Mb)
-        )
+        let mean = metric_text(mean(metric, observed), &metric.unit, RateUnit::Mb);
+        format!("{} {mean}", metric.name)
     };
-    let event = |event: &ObservedEvent| match event.total_scaled() {
-        Some((count, _)) => format!("{} {}", event.name, grouped(count)),
-        None => format!("{} not counted", event.name),
+    let event = |event: &ObservedEvent| {
+        let count = event.total_scaled().map(|(count, _)| grouped(count));
+        format!("{} {}", event.name, count.unwrap_or("not counted".to_owned()))
     };
-    let parts: Vec<String> = if observed.metrics.is_empty() {
-        observed.events.iter().map(event).collect()
-    } else {
-        observed.metrics.iter().map(metric).collect()
+    let parts: Vec<String> = match observed.metrics.is_empty() {
+        true => observed.events.iter().map(event).collect(),
+        false => observed.metrics.iter().map(metric).collect(),
     };
     format!("meanwhile ({}): {}", observed.what, parts.join(", "))
 }
@@ -138,9 +130,9 @@ pub fn summary(
     error: impl Fn(&ObservedEvent) -> Option<f64>,
 ) -> String {
     let rows = observed.events.iter().map(|event| cells(observed, event, None, error(event)));
-    let mut out =
-        format!("{} intervals, {:.3} s\n", observed.end_ns.len(), observed.total_seconds());
-    out.push_str(&numbers_from(1, &HEADINGS, rows));
+    let (intervals, seconds) = (observed.end_ns.len(), observed.total_seconds());
+    let table = numbers_from(1, &HEADINGS, rows);
+    let mut out = format!("{intervals} intervals, {seconds:.3} s\n{table}");
     for metric in &observed.metrics {
         let value = metric_text(mean(metric, observed), &metric.unit, bytes);
         let _ = writeln!(out, " {}: {value}", metric.name);
