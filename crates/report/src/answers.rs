@@ -1,8 +1,8 @@
 //! Results of the records in plain words: the first thing on the page and the last thing in the
 //! terminal.
 
-use daqmeter_record::RunRecord;
 use daqmeter_record::conditions::Conditions;
+use daqmeter_record::{Outcome, RunRecord};
 
 use crate::aligned::wrapped;
 use crate::families::FAMILIES;
@@ -26,9 +26,8 @@ pub(crate) fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
 }
 
 pub fn answers_text(records: &[RunRecord]) -> String {
-    let shown = |answer: PlainAnswer| {
-        let text = wrapped(&format!("  {}", answer.answer), 2);
-        format!("{}\n{text}\n", wrapped(answer.question, 0))
+    let shown = |PlainAnswer { question, answer, .. }: PlainAnswer| {
+        format!("{}\n{}\n", wrapped(question, 0), wrapped(&format!("  {answer}"), 2))
     };
     let paths = chains(records).into_iter().map(|chain| chain.text());
     let all: Vec<String> = paths.chain(answers(records).into_iter().map(shown)).collect();
@@ -54,14 +53,11 @@ fn stamped(mut answers: Vec<PlainAnswer>, conditions: &Conditions) -> Vec<PlainA
 
 fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
     let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
-    let failed =
-        count(|record| rate::undone(&record.outcome).is_some_and(|(how, _)| how == "failed"));
+    let failed = count(|record| matches!(record.outcome, Outcome::Failed(_)));
     let above = count(|record| rate::is_done(record) && rate::is_doubtful(record));
-    let parts = [
-        (failed, "failed"),
-        (above, "with a rate above its limit, by more than the intervals allow"),
-    ];
-    let parts = parts.iter().filter(|(points, _)| *points > 0);
+    let above_limit = "with a rate above its limit, by more than the intervals allow";
+    let parts = [(failed, "failed"), (above, above_limit)].into_iter();
+    let parts = parts.filter(|(points, _)| *points > 0);
     let words: Vec<String> = parts.map(|(points, what)| format!("{points} {what}")).collect();
     (!words.is_empty()).then(|| PlainAnswer {
         question: "Which points are used for no answer?",

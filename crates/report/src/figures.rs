@@ -2,7 +2,7 @@
 
 pub mod copy_study;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
@@ -166,26 +166,25 @@ pub(crate) fn drawn(
     let mut categories: Vec<String> = Vec::new();
     for mark in marks.iter_mut().filter(|_| kind == ChartKind::Bars) {
         let known = categories.iter().position(|name| *name == mark.category);
-        mark.x = known.unwrap_or(categories.len()) as f64;
-        if known.is_none() {
+        let new = || {
             categories.push(mark.category.clone());
-        }
+            categories.len() - 1
+        };
+        mark.x = known.unwrap_or_else(new) as f64;
     }
     let mut xs: Vec<f64> = marks.iter().map(|mark| mark.x).collect();
     xs.sort_by(f64::total_cmp);
-    xs.dedup();
-    let places: HashMap<u64, usize> =
-        xs.iter().enumerate().map(|(at, x)| (x.to_bits(), at)).collect();
+    xs.dedup_by(|a, b| a.total_cmp(b).is_eq());
     let mut series: Vec<Series> = Vec::new();
     for mark in &marks {
         let known = series.iter().position(|series| series.label == mark.series);
         let at = known.unwrap_or_else(|| {
-            let (label, holes) = (mark.series.clone(), vec![None; xs.len()]);
-            let band = vec![None; xs.len()];
-            series.push(Series { label, ys: holes, limit: mark.is_limit, band });
+            let (label, ys, band) =
+                (mark.series.clone(), vec![None; xs.len()], vec![None; xs.len()]);
+            series.push(Series { label, ys, limit: mark.is_limit, band });
             series.len() - 1
         });
-        let place = places[&mark.x.to_bits()];
+        let place = xs.partition_point(|x| x.total_cmp(&mark.x).is_lt());
         series[at].ys[place] = Some(mark.y);
         series[at].band[place] = mark.band;
     }

@@ -36,13 +36,12 @@ pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
     let workload = record.workload.key();
     let lanes = record.lanes.iter().enumerate();
     let stages = lanes.flat_map(|(lane, found)| found.stages.iter().map(move |it| (lane, it)));
-    let point = |(lane, stage): (usize, _)| {
-        let stage: &Stage = stage;
+    let point = |lane, stage: &Stage| {
         let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
-        let (workload, name) = (workload.clone(), stage.name.to_string());
-        (StagePoint { study, engine, workload, lane, stage: name }, stage)
+        let (workload, stage) = (workload.clone(), stage.name.to_string());
+        StagePoint { study, engine, workload, lane, stage }
     };
-    stages.map(point).collect()
+    stages.map(|(lane, stage)| (point(lane, stage), stage)).collect()
 }
 
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
@@ -75,10 +74,11 @@ pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(StagePoint, Runs<'_>)
 /// It adds the largest number of runs of a workload. Tables use it, because ten lines of one point
 /// hide the others.
 pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
-    let keyed = records
-        .iter()
-        .map(|record| ((&record.study, &record.engine.name, record.workload.key()), record));
-    let groups = in_groups(keyed);
+    let groups = in_groups(
+        records
+            .iter()
+            .map(|record| ((&record.study, &record.engine.name, record.workload.key()), record)),
+    );
     let most = groups.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0);
     let median = |record: &RunRecord| first_stage(record).and_then(median_ns).unwrap_or(0.0);
     let mut chosen = Vec::new();

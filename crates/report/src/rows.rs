@@ -220,16 +220,9 @@ mod tests {
         let points: Vec<(String, String)> =
             rows(&records).into_iter().map(|row| (row.record.study.clone(), row.point)).collect();
         let of = |study: &str, point: &str| (study.to_owned(), point.to_owned());
-        let digitizer = |point: &str| of("digitizer", point);
-        assert_eq!(
-            points,
-            [
-                of("another", ""),
-                digitizer("samples 100"),
-                digitizer("samples 9"),
-                digitizer("samples 100")
-            ]
-        );
+        let own = ["samples 100", "samples 9", "samples 100"].map(|point| of("digitizer", point));
+        assert_eq!(points[0], of("another", ""));
+        assert_eq!(points[1..], own);
     }
 
     #[test]

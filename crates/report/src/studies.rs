@@ -31,10 +31,12 @@ type StudyColumn = (&'static str, Option<&'static str>, fn(&StudyLine) -> String
 const COLUMNS: [StudyColumn; 12] = [
     ("table", Some("table"), |line| line.table.clone()),
     ("row", Some("row"), |line| line.row.clone()),
-    ("published", Some("published"), published),
+    ("published", Some("published"), |line| with_unit(line, line.published.as_ref())),
     ("derived", Some("derived"), |line| with_unit(line, line.derived.as_ref())),
-    ("model", Some("model"), model),
-    ("here", Some("measured here"), here),
+    ("model", Some("model"), |line| with_unit(line, line.model.map(show))),
+    ("here", Some("measured here"), |line| {
+        with_unit(line, line.measured.map(|measured| show(measured.value)))
+    }),
     // A figure of zero has no relative difference.
     ("difference", Some("difference"), |line| {
         let difference = line.difference().filter(|difference| difference.is_finite());
@@ -53,18 +55,6 @@ const COLUMNS: [StudyColumn; 12] = [
 
 fn with_unit(line: &StudyLine, figure: Option<impl Display>) -> String {
     figure.map_or(String::new(), |figure| format!("{figure} {}", line.unit))
-}
-
-fn published(line: &StudyLine) -> String {
-    with_unit(line, line.published.as_ref())
-}
-
-fn model(line: &StudyLine) -> String {
-    with_unit(line, line.model.map(show))
-}
-
-fn here(line: &StudyLine) -> String {
-    with_unit(line, line.measured.map(|measured| show(measured.value)))
 }
 
 fn place(line: &StudyLine) -> &str {
@@ -173,7 +163,8 @@ pub fn text(studies: &[ReproducedStudy]) -> String {
 fn contradictions(study: &ReproducedStudy) -> Vec<Vec<String>> {
     let rows = study.rows.iter().map(|line| {
         let name = format!("{}: {}", line.table, line.row);
-        let figures = [published(line), model(line), here(line)];
+        let [_, _, published, _, model, here, ..] = COLUMNS.map(|(_, _, text)| text);
+        let figures = [published, model, here].map(|text| text(line));
         (line.verdict(), name, figures, place(line))
     });
     let findings = study.findings.iter().map(|one| {

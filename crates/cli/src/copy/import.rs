@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Read are micro-benchmark_*.dat, measures_*.dat, measure_*.dat and mem_trace_*.dat. A synthesis holds no single times\nand is left out. A folder's name says the context (cpu, exclusive, shared, priority); that of a\nprogram's files, such as cpu_from_224, the neighbour and its copies.\n\nExample:\n\n  $ daqmeter copy import results --records study.jsonl\n  $ daqmeter report study.jsonl --format copy-figures -o figures.html"
+    after_long_help = "Read are micro-benchmark_*.dat, measures_*.dat, measure_*.dat and mem_trace_*.dat. A synthesis holds no single times\nand is left out. A folder's name says the context (cpu, exclusive, shared, priority); that of a\nprogram's files, such as cpu_from_224, the neighbour and its copies. Files of one import are of one host.\n\nExample:\n\n  $ daqmeter copy import results --records study.jsonl\n  $ daqmeter report study.jsonl --format copy-figures -o figures.html"
 )]
 pub(crate) struct Arguments {
     /// Files of the study, or folders that hold them
@@ -147,8 +147,8 @@ impl Arguments {
         record
     }
 
-    /// Returns a record of this invocation without facts of this host. Files of one folder are of
-    /// one host, those of another folder may be of another.
+    /// Returns a record of this invocation without facts of this host. All files are of one host:
+    /// a study has a folder for each context, and a page shows the figures of one host.
     fn elsewhere(&self, file: &Path, workload: Workload) -> RunRecord {
         let engine = EngineInfo {
             name: workload.kind.clone(),
@@ -162,12 +162,11 @@ impl Arguments {
         };
         let study = format!("copy/{verb}");
         let mut record = context().blank_record(engine, workload);
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).display();
+        let others = if self.from.len() > 1 { " and others" } else { "" };
+        let cpu_model = format!("unknown (files of {}{others})", self.from[0].display());
         record.study = study;
         record.time_utc.clear();
-        record.host =
-            Arc::new(Host { cpu_model: format!("unknown (files of {folder})"), ..Host::default() });
+        record.host = Arc::new(Host { cpu_model, ..Host::default() });
         record.clock = Clock { source: UNKNOWN.into(), ..Clock::default() };
         record.noise = NoiseFloor::default();
         record.warnings = vec![format!(

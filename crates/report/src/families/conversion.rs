@@ -114,21 +114,15 @@ fn stores(records: &[RunRecord]) -> Vec<Mark<'_>> {
     if marks.iter().all(|mark| mark.series == marks[0].series) { Vec::new() } else { marks }
 }
 
-/// Returns a run with cached stores at the largest footprint that has one of either kind, and the
-/// rate of non-temporal stores over that of cached ones.
-fn gain(records: &[RunRecord]) -> Option<(&RunRecord, Rate)> {
-    let pairs = pairs(of_engine(records, ENGINE), &["store"], [&is("cached"), &is("non-temporal")]);
-    let [cached, around] =
-        pairs.into_iter().max_by_key(|[one, _]| one.workload.int("samples").ok())?;
-    let rate = |record| rate::of(first_stage(record)?);
-    Some((cached, rate::ratio(rate(around)?, rate(cached)?)))
-}
-
+/// Compares the kinds of stores at the largest footprint that has runs of both.
 fn stores_answer(records: &[RunRecord]) -> Option<String> {
-    let (cached, gain) = gain(records)?;
+    let pairs = pairs(of_engine(records, ENGINE), &["store"], [&is("cached"), &is("non-temporal")]);
+    let pair = pairs.into_iter().max_by_key(|[one, _]| one.workload.int("samples").ok())?;
+    let [cached, around] = pair.map(first_stage);
+    let gain = rate::ratio(rate::of(around?)?, rate::of(cached?)?);
     Some(format!(
         "at {} non-temporal stores run at {} times the rate of cached ones",
-        show_bytes(first_stage(cached)?.traffic_bytes_per_op),
+        show_bytes(cached?.traffic_bytes_per_op),
         rate::spoken_number(gain, 3)
     ))
 }

@@ -32,11 +32,10 @@ pub(crate) struct PollutionRow<'a> {
 }
 
 impl<'a> PollutionRow<'a> {
-    fn beside<'b>(&self, rows: &'b [Self], neighbour: &str) -> Option<&'b PollutionRow<'a>> {
-        rows.iter().find(|other| {
-            let is_alike = other.copies == self.copies && other.simulated() == self.simulated();
-            other.test == self.test && is_alike && other.neighbour == neighbour
-        })
+    /// Returns the run of the program beside an idle neighbour.
+    fn alone<'b>(&self, rows: &'b [Self]) -> Option<&'b PollutionRow<'a>> {
+        let point = |row: &Self| (row.copies.clone(), row.test, row.simulated());
+        rows.iter().find(|other| other.neighbour == "ideal" && point(other) == point(self))
     }
 
     /// Tests if a model counted, not a cache.
@@ -137,8 +136,7 @@ fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
 
 pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
-    let beside: Vec<BesideAlone<'_>> =
-        rows.iter().map(|row| (row, row.beside(&rows, "ideal"))).collect();
+    let beside: Vec<BesideAlone<'_>> = rows.iter().map(|row| (row, row.alone(&rows))).collect();
     let mut out = table(3, &columns(), &beside);
     if rows.iter().all(|row| row.references.is_none()) {
         out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");

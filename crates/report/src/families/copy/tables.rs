@@ -116,18 +116,13 @@ mod tests {
         let row = &copy_rows(std::slice::from_ref(&record))[0];
         assert!((row.share.unwrap().fraction - 0.1).abs() < 1e-9, "{row:?}");
         assert!(row.p99_ns().is_some_and(|p99| p99 > 9_000.0));
-        for table in [
-            latency_text(std::slice::from_ref(&record)),
-            bandwidth_text(std::slice::from_ref(&record)),
-        ] {
+        for table in [latency_text, bandwidth_text].map(|text| text(std::slice::from_ref(&record)))
+        {
             assert!(table.contains("0.10"), "{table}");
         }
+        // Means of ten copies have no percentiles of one.
         record.lanes[0].stages[0].ops_per_sample = 10;
-        assert_eq!(
-            copy_rows(&[record])[0].p99_ns(),
-            None,
-            "means of ten copies have no percentiles of one"
-        );
+        assert_eq!(copy_rows(&[record])[0].p99_ns(), None);
     }
 
     #[test]

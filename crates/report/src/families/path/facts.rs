@@ -11,7 +11,7 @@ use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, signifi
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
-use super::{Longest, longest, name};
+use super::{longest, name, paths};
 use crate::aligned::{time, wrapped};
 use crate::rate;
 
@@ -36,12 +36,13 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
         Some((name(record)?, run))
     });
     let proved: BTreeMap<String, &PathRun> = proved.collect();
-    let chain = |(name, Longest { record, run, of }): (String, Longest<'_>)| {
+    let chain = |(name, runs): (String, Vec<_>)| {
+        let (record, run) = longest(&runs)?;
         let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
-        let said = said(&name, &PathRun { limit, ..run.clone() }, record, of);
-        Chain { is_unsound, said, name }
+        let said = said(&name, &PathRun { limit, ..run.clone() }, record, runs.len());
+        Some(Chain { is_unsound, said, name })
     };
-    longest(&usable).into_iter().map(chain).collect()
+    paths(&usable).into_iter().filter_map(chain).collect()
 }
 
 impl Chain {
@@ -289,31 +290,21 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathThread, PathUsed};
+    use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathUsed};
 
     use super::super::tests::record;
     use super::*;
 
     /// A second of 1000 blocks of 1 MB on `cpus` CPUs: a source, a stage and a sink.
     fn run(cpus: f64, busy_ms: [u64; 3]) -> PathRun {
-        let thread = |(element, name): (usize, &str)| PathThread {
-            name: name.to_owned(),
-            part: name.to_owned(),
-            element,
-            wall_ns: 1_000_000_000,
-            busy_ns: busy_ms[element] * 1_000_000,
-            cpu_ns: busy_ms[element] * 1_000_000,
-            ..PathThread::default()
-        };
-        PathRun {
-            line: "1 MB -> board -> convert -> read".to_owned(),
-            wall_ns: 1_000_000_000,
-            payload_bytes: 1_000_000_000,
-            blocks: 1000,
-            cpus,
-            threads: ["board", "convert", "read"].into_iter().enumerate().map(thread).collect(),
-            ..PathRun::default()
+        let mut run = *record().path.unwrap();
+        (run.payload_bytes, run.events, run.cpus) = (1_000_000_000, 0, cpus);
+        let names = ["board", "convert", "read"].map(str::to_owned);
+        for (thread, (name, ms)) in run.threads.iter_mut().zip(names.into_iter().zip(busy_ms)) {
+            (thread.part, thread.elsewhere_ns) = (name, 0);
+            (thread.busy_ns, thread.cpu_ns) = (ms * 1_000_000, ms * 1_000_000);
         }
+        run
     }
 
     fn of(run: &PathRun, about: &str) -> String {

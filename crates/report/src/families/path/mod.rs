@@ -41,30 +41,23 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
     })
 }
 
-struct Longest<'a> {
-    record: &'a RunRecord,
-    run: &'a PathRun,
-    /// Number of runs of the path, of which this is the longest.
-    of: usize,
-}
+type Run<'a> = (&'a RunRecord, &'a PathRun);
 
-/// Returns the longest run of every path, from valid records. A run at full speed is preferred,
-/// because a run at a rate shows the request, not the capacity. Of equals the newest is taken.
-fn longest(records: &[RunRecord]) -> BTreeMap<String, Longest<'_>> {
-    let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
-    let mut longest: BTreeMap<String, Longest<'_>> = BTreeMap::new();
-    let rank = |run: &PathRun| (!run.is_paced, run.wall_ns);
-    for record in runs {
-        let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) else {
-            continue;
-        };
-        let found = longest.entry(name).or_insert(Longest { record, run, of: 0 });
-        found.of += 1;
-        if rank(run) >= rank(found.run) {
-            (found.record, found.run) = (record, run);
+/// Returns the runs of every path, from valid records.
+fn paths(records: &[RunRecord]) -> BTreeMap<String, Vec<Run<'_>>> {
+    let mut paths: BTreeMap<String, Vec<Run<'_>>> = BTreeMap::new();
+    for record in of_engine(records, ENGINE).filter(|record| record.role.is_point()) {
+        if let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) {
+            paths.entry(name).or_default().push((record, run));
         }
     }
-    longest
+    paths
+}
+
+/// Returns the longest of a path's runs. A run at full speed is preferred, because a run at a rate
+/// shows the request, not the capacity. Of equals the newest is taken.
+fn longest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
+    runs.iter().max_by_key(|(_, run)| (!run.is_paced, run.wall_ns)).copied()
 }
 
 /// Describes each run in sentences, with its threads, its queues and its faults.
@@ -171,9 +164,8 @@ pub(crate) mod tests {
             record
         };
         let found = |records: &[RunRecord]| {
-            let longest = longest(records);
-            let longest = &longest["pattern"];
-            (longest.run.wall_ns, longest.of)
+            let runs = &paths(records)["pattern"];
+            (longest(runs).unwrap().1.wall_ns, runs.len())
         };
         let (short, long) = (run(33, 4393, false), run(299, 3683, false));
         assert_eq!(found(&[short.clone(), long.clone()]), (299, 2));

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::heat::{Heat, short};
 use crate::aligned::plain;
+use crate::points::in_groups;
 use crate::template::{rendered, serde};
 
 #[derive(Serialize)]
@@ -41,27 +42,20 @@ fn cell(mesh: &Mesh, number: usize, heat: Option<&Heat<'_>>) -> Vec<PortLine> {
         } else if nodes.is_empty() {
             // It has no registers: the NodeID follows from its place.
             let bits = if xp.ports.len() > 2 { 1 } else { 2 };
-            let id = usize::from(xp.node_id) | port << bits;
-            lines.push(line(format!("p{port} {device} {id:#04x}"), &[], 0));
+            nodes.insert(xp.node_id | (port as u16) << bits, Vec::new());
         }
-        let nodes = nodes.into_iter();
-        lines.extend(
-            nodes.map(|(id, kinds)| line(format!("p{port} {device} {id:#04x}"), &kinds, id)),
-        );
+        let at_port =
+            |(id, kinds): (u16, Vec<&str>)| line(format!("p{port} {device} {id:#04x}"), &kinds, id);
+        lines.extend(nodes.into_iter().map(at_port));
     }
     lines
 }
 
 pub(crate) fn title(mesh: &Mesh) -> String {
-    let mut out = mesh.name.clone();
-    if !mesh.part.is_empty() {
-        let _ = write!(out, ": {} {}", mesh.part, mesh.revision);
-    }
-    let _ = write!(out, ", {} x {} crosspoints, {} DTC", mesh.width, mesh.height, mesh.dtcs());
-    if let Some(base) = mesh.base {
-        let _ = write!(out, ", registers at {base:#x}");
-    }
-    out
+    let Mesh { name, part, revision, width, height, .. } = mesh;
+    let part = if part.is_empty() { String::new() } else { format!(": {part} {revision}") };
+    let base = mesh.base.map_or(String::new(), |base| format!(", registers at {base:#x}"));
+    format!("{name}{part}, {width} x {height} crosspoints, {} DTC{base}", mesh.dtcs())
 }
 
 pub fn grid(mesh: &Mesh, heat: Option<&Heat<'_>>) -> String {
@@ -129,17 +123,12 @@ pub fn node_table(mesh: &Mesh) -> String {
         let rank = rank.unwrap_or(KINDS.len());
         (rank, rank < 4 && label.is_empty())
     });
-    let mut rows: Vec<([&str; 3], Vec<u16>)> = Vec::new();
-    for (kind, label, id) in all {
+    let named = all.into_iter().map(|(kind, label, id)| {
         let known = KINDS.iter().find(|(known, ..)| *known == kind);
         let (purpose, events) = known.map_or(("", ""), |(_, purpose, events)| (purpose, events));
-        let names = [if label.is_empty() { purpose } else { label }, kind, events];
-        match rows.iter_mut().find(|(known, _)| *known == names) {
-            Some((_, ids)) => ids.push(id),
-            None => rows.push((names, vec![id])),
-        }
-    }
-    let cells = rows.into_iter().map(|([purpose, kind, events], mut ids)| {
+        ([if label.is_empty() { purpose } else { label }, kind, events], id)
+    });
+    let cells = in_groups(named).into_iter().map(|([purpose, kind, events], mut ids)| {
         ids.sort_unstable();
         let ids: Vec<String> = ids.iter().map(|id| format!("{id:#04x}")).collect();
         let events = if events.is_empty() { "-".to_owned() } else { format!("arm_cmn/{events}") };
