@@ -17,7 +17,7 @@ pub struct Workload {
 }
 
 /// One value of a parameter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Param {
     /// Yes or no.

@@ -48,7 +48,8 @@ fn in_columns(headings: &[&str], numbers: std::ops::Range<usize>, rows: &[Vec<St
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    trimmed(&table.to_string())
+    // Mail and snapshots mangle trailing spaces.
+    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
@@ -134,11 +135,6 @@ fn folded(line: &str, columns: usize, indent: usize) -> String {
         }
     }
     out + &last
-}
-
-/// Removes trailing spaces, which mail and snapshots mangle.
-fn trimmed(text: &str) -> String {
-    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 #[cfg(test)]

@@ -191,10 +191,8 @@ mod tests {
         let found = trends(&twelve_runs(), 0.02);
         assert_eq!(found.len(), 4);
         let step = &found[0].steps[0];
-        assert_eq!(
-            (step.at, step.between, &step.revisions),
-            (6, (6, 6), &("aaaa".to_owned(), "bbbb".to_owned()))
-        );
+        assert_eq!((step.at, step.between), (6, (6, 6)));
+        assert_eq!(step.revisions, ("aaaa".to_owned(), "bbbb".to_owned()));
         assert!(step.z > 4.0);
         assert!(found[1].steps.is_empty());
         insta::assert_snapshot!(text(&found));

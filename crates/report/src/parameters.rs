@@ -1,6 +1,5 @@
 //! Parameters of workloads: differences between records, and texts for people.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -84,23 +83,6 @@ pub(crate) fn labelled<'a>(
         (*record, format!("{}{comma}{words}", name(record)))
     };
     records.iter().zip(&all).map(label).collect()
-}
-
-pub(crate) fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
-    let number = |param: &Param| match param {
-        Param::Flag(flag) => Some(f64::from(u8::from(*flag))),
-        Param::Int(count) => Some(*count as f64),
-        Param::Float(value) => Some(*value),
-        Param::Text(_) => None,
-    };
-    let pairs = a.iter().zip(b).map(|((name_a, a), (name_b, b))| {
-        name_a.cmp(name_b).then_with(|| match (number(a), number(b)) {
-            (Some(a), Some(b)) => a.total_cmp(&b),
-            (None, None) => a.to_string().cmp(&b.to_string()),
-            (a, b) => a.is_none().cmp(&b.is_none()),
-        })
-    });
-    pairs.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
 }
 
 fn shown(name: &str, value: &Param) -> String {

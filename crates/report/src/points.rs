@@ -122,10 +122,8 @@ mod tests {
         other.set_param("function", 1_u64);
         let records = [example(), again, other];
         let points = runs_by_point(&records);
-        assert_eq!(
-            points.iter().map(|(_, runs)| runs.len()).collect::<Vec<_>>(),
-            [2, 2, 2, 2, 1, 1, 1, 1]
-        );
+        let runs: Vec<usize> = points.iter().map(|(_, runs)| runs.len()).collect();
+        assert_eq!(runs, [2, 2, 2, 2, 1, 1, 1, 1]);
         assert_eq!(
             points[2].0.to_string(),
             "digitizer digitizer dec_factor=1 devices='emu:ku0 emu:l0' function=4 samples=3000000 lane 1 func_readout"

@@ -144,9 +144,9 @@ fn line(name: &str, predicted: Predicted, measured: impl Iterator<Item = f64>) -
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Role;
     use daqmeter_record::path::{Bucket, PathThread};
     use daqmeter_record::prediction::PartPrediction;
-    use daqmeter_record::{EngineInfo, Role, Workload};
 
     use super::*;
 
@@ -155,8 +155,7 @@ mod tests {
     }
 
     fn record(rate_hz: Option<f64>) -> RunRecord {
-        let engine = EngineInfo { name: "path".into(), ..EngineInfo::default() };
-        let mut record = RunRecord::new(engine, Workload::default());
+        let mut record = RunRecord::default();
         record.set_param("path", "pattern");
         if let Some(hz) = rate_hz {
             record.set_param("rate_hz", hz);
@@ -165,11 +164,9 @@ mod tests {
     }
 
     fn predicted(rate_hz: Option<f64>) -> RunRecord {
-        let part = |name: &str| PartPrediction {
-            name: name.to_owned(),
-            threads: 1,
-            cpu: around(0.4),
-            ..PartPrediction::default()
+        let part = |name: &str| {
+            let name = name.to_owned();
+            PartPrediction { name, cpu: around(0.4), ..PartPrediction::default() }
         };
         let prediction = Prediction {
             line: "memory -> <read>".to_owned(),
@@ -189,11 +186,9 @@ mod tests {
     }
 
     fn measured(rate_hz: Option<f64>, blocks: u64) -> RunRecord {
-        let thread = |name: &str| PathThread {
-            name: name.to_owned(),
-            part: name.to_owned(),
-            cpu_ns: 450_000_000,
-            ..PathThread::default()
+        let thread = |part: &str| {
+            let part = part.to_owned();
+            PathThread { part, cpu_ns: 450_000_000, ..PathThread::default() }
         };
         let bucket = |from_ns, count| Bucket { from_ns, count };
         let mut record = record(rate_hz);

@@ -186,14 +186,11 @@ mod tests {
     #[test]
     fn a_rate_above_its_limit_is_warned_of_once() {
         let mut record = above_its_limit();
-        assert_eq!(warnings(&record).len(), 1, "{:?}", warnings(&record));
-        assert!(
-            warnings(&record)[0].starts_with("func_readout is above its limit `link`"),
-            "{:?}",
-            warnings(&record)
-        );
-        record.warnings = warnings(&record);
-        assert_eq!(warnings(&record).len(), 1);
+        for _ in 0..2 {
+            record.warnings = warnings(&record);
+            let [warning] = &record.warnings[..] else { panic!("{:?}", record.warnings) };
+            assert!(warning.starts_with("func_readout is above its limit `link`"), "{warning}");
+        }
         assert!(warnings(&example()).is_empty());
     }
 }

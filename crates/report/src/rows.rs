@@ -1,11 +1,13 @@
 //! Summary of each lane and stage for all outputs, computed from the samples each time, never
 //! stored.
 
+use std::cmp::Ordering;
+
 use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats::{Rate, Share, Summary};
 
 use crate::families;
-use crate::parameters::{Parameters, by_values, differing, words};
+use crate::parameters::{Parameters, differing, words};
 use crate::rate::{self, undone};
 use crate::samples;
 
@@ -80,7 +82,8 @@ pub fn rows(records: &[RunRecord]) -> Vec<StageRow<'_>> {
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by(|&a, &b| {
         let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
-        names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
+        let by_values = || differing[a].partial_cmp(&differing[b]).unwrap_or(Ordering::Equal);
+        names(a).cmp(&names(b)).then_with(by_values)
     });
     let of = |at: usize| rows_of(&records[at], &words(&differing[at], &in_label));
     order.into_iter().flat_map(of).collect()

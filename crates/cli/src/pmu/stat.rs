@@ -284,7 +284,7 @@ pub(super) fn interval_text(
 ) -> String {
     let heats = if has_grid { heats(observed, Some(at)) } else { Vec::new() };
     if heats.is_empty() {
-        return tables::interval(observed, at, bytes, error_of);
+        return tables::text(observed, Some(at), bytes, |event| error_of(event, at));
     }
     let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
     let grids = heats.iter().map(|heat| {
@@ -294,7 +294,7 @@ pub(super) fn interval_text(
 }
 
 pub(super) fn summary(observed: &Observations, bytes: RateUnit) -> String {
-    tables::summary(observed, bytes, total_error_of)
+    tables::text(observed, None, bytes, total_error_of)
 }
 
 impl Arguments {

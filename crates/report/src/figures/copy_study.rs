@@ -8,7 +8,6 @@ use super::{Axes, Axis, ChartKind, Figure, Mark, drawn};
 use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, function, pollution_rows};
 use crate::rate;
 
-const LOADS: [&str; 2] = ["light", "heavy"];
 /// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text
 /// fits its place. The "huge" images, whose figures the study does not name, are with the large
 /// ones.
@@ -114,7 +113,7 @@ pub fn study(records: &[RunRecord]) -> Vec<Figure> {
     let (rows, beside) = (copy_rows(&done), pollution_rows(&done));
     let mut all = Vec::new();
     for quantities in [&[LATENCY, COLD_LATENCY][..], &[TOTAL], &[CHANNELS]] {
-        for load in LOADS {
+        for load in ["light", "heavy"] {
             for quantity in quantities {
                 let figure = |direction: &&str| copies(&rows, quantity, load, direction);
                 all.extend(quantity.directions.iter().map(figure));
@@ -240,19 +239,17 @@ mod tests {
     fn the_table_is_the_references() {
         let titles: Vec<String> = study(&[]).into_iter().map(|figure| figure.title).collect();
         assert_eq!(titles.len(), 50);
-        assert_eq!(titles[7], "2.8 copy_to_user, no cache: mean latency, heavy load");
-        assert_eq!(
-            titles[16],
-            "2.17 copy_from_user + copy_to_user: bandwidth by channel, priority policy, light load"
-        );
-        assert_eq!(
-            titles[35],
-            "2.36 large and huge programs: cache misses beside to 1448 B copies"
-        );
-        assert_eq!(
-            titles[49],
-            "2.50 large and huge programs: execution time beside to 4096 B copies"
-        );
+        for (at, title) in [
+            (7, "2.8 copy_to_user, no cache: mean latency, heavy load"),
+            (
+                16,
+                "2.17 copy_from_user + copy_to_user: bandwidth by channel, priority policy, light load",
+            ),
+            (35, "2.36 large and huge programs: cache misses beside to 1448 B copies"),
+            (49, "2.50 large and huge programs: execution time beside to 4096 B copies"),
+        ] {
+            assert_eq!(titles[at], title);
+        }
     }
 
     #[test]

@@ -182,14 +182,12 @@ mod tests {
                 "micro-benchmark_to_1_synth.dat"
             ]
         );
-        assert_eq!(
-            files["micro-benchmark_to_1.dat"],
-            "3\t64\t1000100\t1000208\t108\n3\t64\t1000208\t1000318\t110\n"
-        );
-        assert_eq!(
-            files["micro-benchmark_to_1_synth.dat"],
-            "64\t108\t110\t109.0000\t2.0000\t109.0000\n"
-        );
+        for (name, lines) in [
+            ("to_1", "3\t64\t1000100\t1000208\t108\n3\t64\t1000208\t1000318\t110\n"),
+            ("to_1_synth", "64\t108\t110\t109.0000\t2.0000\t109.0000\n"),
+        ] {
+            assert_eq!(files[&format!("micro-benchmark_{name}.dat")], lines);
+        }
         assert!(files["micro-benchmark_from_nc_1.dat"].starts_with("3\t64\t1000500\t1000608\t108"));
         let mut moved = example("cpu", "to", 64, &[108]);
         moved.lanes[0].seen_cpus = vec![3, 4];
@@ -217,11 +215,7 @@ mod tests {
             let (computed, written) = recomputed(files[name].lines().next().unwrap());
             assert!((computed / written - 1.0).abs() < 1e-6, "{name}: {computed} {written}");
         }
-        assert!(
-            files["measures_from_to.dat"].starts_with("0\t1024\t600\t"),
-            "{}",
-            files["measures_from_to.dat"]
-        );
+        assert!(files["measures_from_to.dat"].starts_with("0\t1024\t600\t"), "{files:?}");
     }
 
     #[test]

@@ -277,9 +277,12 @@ fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> 
     record
 }
 
+/// Runs of a program, with the references and the misses of each.
+type Runs = (Vec<Span>, [Vec<Option<f64>>; 2]);
+
 fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let names = "program, ns before, ns after, ns, cache references, misses, % misses";
-    let mut tests: BTreeMap<&str, (Vec<Span>, [Vec<Option<f64>>; 2])> = BTreeMap::new();
+    let mut tests: BTreeMap<&str, Runs> = BTreeMap::new();
     for line in lines(text, names) {
         let line = line?;
         let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
@@ -289,7 +292,7 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
         references.push(counted.map(|(references, _)| references as f64));
         misses.push(counted.map(|(_, misses)| misses as f64));
     }
-    let record = |(test, (spans, counts)): (&str, (Vec<Span>, [Vec<Option<f64>>; 2]))| {
+    let record = |(test, (spans, counts)): (&str, Runs)| {
         let mut record = record_of(template, &spans);
         let stage = stage_of(test, &spans, record.origin_ns);
         record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];

@@ -110,8 +110,10 @@ pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
 
 type BesideAlone<'a> = (&'a PollutionRow<'a>, Option<&'a PollutionRow<'a>>);
 
-fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
-    [
+pub fn pollution_text(records: &[RunRecord]) -> String {
+    let rows = pollution_rows(records);
+    let beside: Vec<BesideAlone<'_>> = rows.iter().map(|row| (row, row.alone(&rows))).collect();
+    let columns: [TextColumn<BesideAlone<'_>>; 12] = [
         ("copies", |(row, _)| row.copies.clone()),
         ("test", |(row, _)| row.test.to_owned()),
         ("neighbour", |(row, _)| {
@@ -131,13 +133,8 @@ fn columns<'a>() -> [TextColumn<BesideAlone<'a>>; 12] {
         ("references", |(row, _)| number(row.references, 4)),
         ("miss %", |(row, _)| number(row.miss_percent, 4)),
         ("copied MB/s", |(row, _)| number(row.copied_bytes_per_s().map(|rate| rate / 1e6), 3)),
-    ]
-}
-
-pub fn pollution_text(records: &[RunRecord]) -> String {
-    let rows = pollution_rows(records);
-    let beside: Vec<BesideAlone<'_>> = rows.iter().map(|row| (row, row.alone(&rows))).collect();
-    let mut out = table(3, &columns(), &beside);
+    ];
+    let mut out = table(3, &columns, &beside);
     if rows.iter().all(|row| row.references.is_none()) {
         out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
     }

@@ -82,12 +82,9 @@ pub(crate) fn function(direction: &str) -> String {
 /// Returns all copy points, in the order of operation, size and context.
 pub(crate) fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow<'_>> {
     let mut rows: Vec<CopyRow<'_>> = of_engine(records, ENGINE).filter_map(row).collect();
-    let rank = |context: &str| {
-        ["cpu", "exclusive", "priority", "shared"].iter().position(|known| *known == context)
-    };
     rows.sort_by_key(|row| {
         let operation = (row.load == "heavy", row.cold, row.direction);
-        (operation, row.block_bytes, rank(row.context), row.path)
+        (operation, row.block_bytes, row.context, row.path)
     });
     rows
 }

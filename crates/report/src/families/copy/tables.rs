@@ -75,7 +75,7 @@ fn policies(records: &[RunRecord]) -> String {
         let (quantum, window) = (time("quantum_ns")?, time("window_ns")?);
         Some(format!("priority: high channels own the engine for {quantum} of each {window}\n"))
     });
-    lines.collect::<BTreeSet<String>>().into_iter().collect()
+    BTreeSet::<String>::from_iter(lines).into_iter().collect()
 }
 
 /// Writes notes on the credibility of copies, each once.

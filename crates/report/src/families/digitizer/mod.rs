@@ -64,10 +64,6 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "digitizer";
 
-fn all(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> + Clone {
-    of_engine(records, ENGINE)
-}
-
 /// Tests for reads that wait for triggers, which then set the rate.
 fn is_triggered(record: &RunRecord) -> bool {
     let rate_hz = record.workload.float("trigger_rate_hz").unwrap_or(0.0);
@@ -99,7 +95,7 @@ fn most_boards(records: &[RunRecord]) -> Option<&RunRecord> {
     let is_plain = |record: &&RunRecord| {
         !is_triggered(record) && !is_fusion(record) && read_outs(record).next().is_some()
     };
-    all(records).filter(is_plain).max_by_key(|record| record.lanes.len())
+    of_engine(records, ENGINE).filter(is_plain).max_by_key(|record| record.lanes.len())
 }
 
 fn readout(records: &[RunRecord]) -> Vec<Mark<'_>> {
@@ -160,10 +156,11 @@ fn fused_rate(record: &RunRecord) -> Option<Rate> {
 /// Returns records that differ only in their blocks, by request.
 fn fusions(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
     // Most records have no fusion, and keys are long.
-    if all(records).all(|record| block_bytes(record) == 0) {
+    if of_engine(records, ENGINE).all(|record| block_bytes(record) == 0) {
         return Vec::new();
     }
-    let mut groups = grouped(all(records), |asked| asked.key_without(&["block_bytes"]));
+    let mut groups =
+        grouped(of_engine(records, ENGINE), |asked| asked.key_without(&["block_bytes"]));
     groups.retain(|group| group.iter().any(|record| block_bytes(record) != block_bytes(group[0])));
     groups
 }
@@ -186,7 +183,7 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
     let by =
         |way: &'static str| move |record: &RunRecord| record.workload.text("completion") == Ok(way);
     let waiting = ["completion", "poll_interval_us"];
-    let pairs = pairs(all(records), &waiting, [&by("poll"), &by("interrupt")]);
+    let pairs = pairs(of_engine(records, ENGINE), &waiting, [&by("poll"), &by("interrupt")]);
     let pair = pairs.into_iter().min_by_key(|pair| pair[0].lanes.len())?;
     let boards = plural(pair[0].lanes.len() as u64, "board");
     let [polling, interrupt] = pair.map(|record| {
@@ -203,7 +200,8 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
 const MAX_POINTS: usize = 2000;
 
 fn trace(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let longest = all(records).max_by_key(|record| (record.lanes.len(), samples(record)));
+    let longest =
+        of_engine(records, ENGINE).max_by_key(|record| (record.lanes.len(), samples(record)));
     let Some(record) = longest else { return Vec::new() };
     let mut marks = Vec::new();
     for lane in &record.lanes {

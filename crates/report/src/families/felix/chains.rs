@@ -38,10 +38,8 @@ pub(super) fn swept(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
 fn all_runs(records: &[RunRecord]) -> Vec<ChainRun<'_>> {
     let mut runs: Vec<ChainRun<'_>> = chains(records).filter_map(ChainRun::of).collect();
     let poll_us = |run: &ChainRun<'_>| run.poll_us.unwrap_or(0.0);
-    runs.sort_by(|a, b| {
-        let by_rate = a.rate_hz.total_cmp(&b.rate_hz);
-        a.chain.cmp(&b.chain).then(poll_us(a).total_cmp(&poll_us(b))).then(by_rate)
-    });
+    runs.sort_by(|a, b| a.rate_hz.total_cmp(&b.rate_hz));
+    runs.sort_by(|a, b| a.chain.cmp(&b.chain).then(poll_us(a).total_cmp(&poll_us(b))));
     runs
 }
 
@@ -118,8 +116,9 @@ fn percent(share: f64) -> String {
     significant(share * 100.0, 3)
 }
 
-fn columns<'a>() -> [TextColumn<ChainRun<'a>>; 16] {
-    [
+pub fn chains_text(records: &[RunRecord]) -> String {
+    let runs = all_runs(records);
+    let columns: [TextColumn<ChainRun<'_>>; 16] = [
         ("chain", |run| run.chain.clone()),
         ("poll us", |run| run.poll_us.map_or("interrupt".to_owned(), |us| significant(us, 4))),
         ("kHz", |run| significant(run.rate_hz / 1e3, 4)),
@@ -136,12 +135,8 @@ fn columns<'a>() -> [TextColumn<ChainRun<'a>>; 16] {
         ("p99 us", |run| number(run.record.counter("latency p99").map(|ns| ns / 1e3), 3)),
         ("of limit", ChainRun::of_limit),
         ("ledger", ChainRun::ledger_state),
-    ]
-}
-
-pub fn chains_text(records: &[RunRecord]) -> String {
-    let runs = all_runs(records);
-    if runs.is_empty() { String::new() } else { table(1, &columns(), &runs) }
+    ];
+    if runs.is_empty() { String::new() } else { table(1, &columns, &runs) }
 }
 
 pub fn details_text(records: &[RunRecord]) -> String {

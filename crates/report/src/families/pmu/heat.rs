@@ -16,8 +16,10 @@ pub struct Heat<'a> {
 
 impl Heat<'_> {
     pub(super) fn rate(&self, kind: &str, node_id: u16) -> Option<f64> {
+        // The driver counts RN-D as RN-I.
+        let kinds = if kind == "RN-D" { ["RN-D", "RN-I"] } else { [kind; 2] };
         let is_node = |event: &ObservedEvent| {
-            same_kind(&event.node_kind, kind) && event.node_id == Some(node_id)
+            kinds.contains(&event.node_kind.as_str()) && event.node_id == Some(node_id)
         };
         self.nodes.iter().find(|(event, _)| is_node(event))?.1
     }
@@ -27,19 +29,14 @@ impl Heat<'_> {
     }
 }
 
-/// Compares kinds of nodes: the driver counts RN-D as RN-I.
-fn same_kind(counted: &str, node: &str) -> bool {
-    counted == node || (counted == "RN-I" && node == "RN-D")
-}
-
 /// Returns the event without the terms that select its node.
 fn base_name(event: &str) -> String {
     let Some((pmu, rest)) = event.split_once('/') else {
         return event.to_owned();
     };
     let terms = rest.trim_end_matches('/').split(',');
-    let kept: Vec<&str> =
-        terms.filter(|term| !term.starts_with("nodeid") && !term.starts_with("bynodeid")).collect();
+    let selects = |term: &&str| term.starts_with("nodeid") || term.starts_with("bynodeid");
+    let kept: Vec<&str> = terms.filter(|term| !selects(term)).collect();
     format!("{pmu}/{}/", kept.join(","))
 }
 

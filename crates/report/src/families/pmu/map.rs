@@ -166,13 +166,9 @@ mod tests {
     #[test]
     fn the_grid_shows_every_node_in_its_place_and_its_rate() {
         let observed = example();
-        let heat = &heats(&observed, Some(0))[0];
-        insta::assert_snapshot!(format!(
-            "{}\n{}\n{}",
-            grid(&observed.meshes[0], None),
-            grid(&observed.meshes[0], Some(heat)),
-            node_table(&observed.meshes[0])
-        ));
+        let (mesh, heat) = (&observed.meshes[0], &heats(&observed, Some(0))[0]);
+        let (plain, heated) = (grid(mesh, None), grid(mesh, Some(heat)));
+        insta::assert_snapshot!(format!("{plain}\n{heated}\n{}", node_table(mesh)));
     }
 
     #[test]

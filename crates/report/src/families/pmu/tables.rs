@@ -80,20 +80,35 @@ fn cells(
 
 const HEADINGS: [&str; 6] = ["event", "count", "unit", "95 %", "counted", "per second"];
 
-/// Writes one interval: its events with error, then its metrics. `error` gives half the width of
-/// the 95 % interval of a scaled count.
-pub fn interval(
+/// Writes one interval, or the whole run: its events with error, then its metrics. `error` gives half
+/// the width of the 95 % interval of a scaled count.
+pub fn text(
     observed: &Observations,
-    at: usize,
+    at: Option<usize>,
     bytes: RateUnit,
-    error: impl Fn(&ObservedEvent, usize) -> Option<f64>,
+    error: impl Fn(&ObservedEvent) -> Option<f64>,
 ) -> String {
-    let rows =
-        observed.events.iter().map(|event| cells(observed, event, Some(at), error(event, at)));
-    let mut out = format!("{:.3} s\n{}", end_s(observed, at), numbers_from(1, &HEADINGS, rows));
+    let (intervals, seconds) = (observed.end_ns.len(), observed.total_seconds());
+    let mut out = match at {
+        Some(at) => format!("{:.3} s\n", end_s(observed, at)),
+        None => format!("{intervals} intervals, {seconds:.3} s\n"),
+    };
+    let rows = observed.events.iter().map(|event| cells(observed, event, at, error(event)));
+    out.push_str(&numbers_from(1, &HEADINGS, rows));
     for metric in &observed.metrics {
-        let value = metric.values.get(at).copied().flatten();
+        let value = match at {
+            Some(at) => metric.values.get(at).copied().flatten(),
+            None => mean(metric, observed),
+        };
         let _ = writeln!(out, " {}: {}", metric.name, metric_text(value, &metric.unit, bytes));
+        if at.is_none() && !metric.caveat.is_empty() {
+            let _ = writeln!(out, "   {}", metric.caveat);
+        }
+    }
+    for event in observed.events.iter().filter(|_| at.is_none()) {
+        if let EventStatus::NotSupported(reason) = &event.status {
+            let _ = writeln!(out, " {}: {reason}", event.name);
+        }
     }
     out
 }
@@ -123,31 +138,6 @@ pub(crate) fn footnote(observed: &Observations) -> String {
     format!("meanwhile ({}): {}", observed.what, parts.join(", "))
 }
 
-/// Writes the whole run, as [`interval`] does for an interval.
-pub fn summary(
-    observed: &Observations,
-    bytes: RateUnit,
-    error: impl Fn(&ObservedEvent) -> Option<f64>,
-) -> String {
-    let rows = observed.events.iter().map(|event| cells(observed, event, None, error(event)));
-    let (intervals, seconds) = (observed.end_ns.len(), observed.total_seconds());
-    let table = numbers_from(1, &HEADINGS, rows);
-    let mut out = format!("{intervals} intervals, {seconds:.3} s\n{table}");
-    for metric in &observed.metrics {
-        let value = metric_text(mean(metric, observed), &metric.unit, bytes);
-        let _ = writeln!(out, " {}: {value}", metric.name);
-        if !metric.caveat.is_empty() {
-            let _ = writeln!(out, "   {}", metric.caveat);
-        }
-    }
-    for event in &observed.events {
-        if let EventStatus::NotSupported(reason) = &event.status {
-            let _ = writeln!(out, " {}: {reason}", event.name);
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,22 +151,16 @@ mod tests {
             status: EventStatus::NotSupported("this host does not have it".into()),
             ..ObservedEvent::default()
         });
-        let error = |_: &ObservedEvent, at: usize| Some(if at == 1 { 1_500_000.0 } else { 0.0 });
-        let text: String =
-            (0..2).map(|at| interval(&observed, at, RateUnit::Both, error)).collect();
-        let below = footnote(&observed);
-        insta::assert_snapshot!(format!(
-            "{text}\n{}\n{below}",
-            summary(&observed, RateUnit::Mb, |_| None)
-        ));
+        let [first, second] = [(0, 0.0), (1, 1_500_000.0)]
+            .map(|(at, error)| text(&observed, Some(at), RateUnit::Both, |_| Some(error)));
+        let whole = text(&observed, None, RateUnit::Mb, |_| None);
+        insta::assert_snapshot!(format!("{first}{second}\n{whole}\n{}", footnote(&observed)));
     }
 
     #[test]
     fn the_documents_memory_bandwidth_has_the_unit_that_it_is_in() {
-        assert_eq!(
-            metric_text(Some(31_158_854_336.0), "B/s", RateUnit::Both),
-            "31158.9 MB/s = 29715.4 MiB/s"
-        );
+        let both = metric_text(Some(31_158_854_336.0), "B/s", RateUnit::Both);
+        assert_eq!(both, "31158.9 MB/s = 29715.4 MiB/s");
         assert_eq!(metric_text(Some(1.030_144e9), "bit/s", RateUnit::Mb), "1030.14 Mbit/s");
         assert_eq!(metric_text(None, "B/s", RateUnit::Mb), "not counted");
     }

@@ -20,10 +20,7 @@ fn template(engine: &str) -> RunRecord {
 
 fn read(name: &str, text: &str) -> Result<Vec<RunRecord>, String> {
     let file = StudyFile::of(Path::new(name)).unwrap();
-    let engine = match file {
-        StudyFile::Pollution => "pollution",
-        _ => "copy",
-    };
+    let engine = if file == StudyFile::Pollution { "pollution" } else { "copy" };
     file.records(text, &template(engine))
 }
 
