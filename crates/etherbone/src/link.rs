@@ -1,5 +1,6 @@
 //! A link model: delay, bandwidth, loss, duplication and reordering.
 
+use daqmeter_record::units::whole;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Deserialize;
@@ -61,7 +62,7 @@ impl EmulatedLink {
         let line_bytes = (bytes as u64 + profile.overhead_bytes) as f64;
         let on_line_ns =
             if profile.bytes_per_s > 0.0 { line_bytes / profile.bytes_per_s * 1e9 } else { 0.0 };
-        self.free_at_ns = self.free_at_ns.max(now_ns) + whole_ns(on_line_ns);
+        self.free_at_ns = self.free_at_ns.max(now_ns) + whole((on_line_ns).round());
         let is_lost = self.happens(profile.loss);
         let late_ns = if self.happens(profile.reorder) { profile.reorder_ns } else { 0 };
         let is_doubled = self.happens(profile.duplicate);
@@ -71,16 +72,6 @@ impl EmulatedLink {
             [(!is_lost).then_some(arrives_ns), (!is_lost && is_doubled).then_some(again_ns)];
         times.into_iter().flatten()
     }
-}
-
-fn whole_ns(ns: f64) -> u64 {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a time of seconds at most, not negative"
-    )]
-    let whole = ns.round() as u64;
-    whole
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use daqmeter_record::units::whole;
 use daqmeter_sys::clock::monotonic_ns;
 
 /// Rounds of the calibration; the fastest counts, which nothing disturbed.
@@ -16,14 +17,13 @@ pub(crate) struct Spin {
 impl Spin {
     /// Calibrates work of `ns` nanoseconds on this CPU at its present speed. It is counted in steps
     /// and not in time: a preemption does not shorten it.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn of_ns(ns: f64) -> Spin {
         if ns <= 0.0 {
             return Spin::default();
         }
         let fastest_ns = (0..ROUNDS).map(|_| time_ns(STEPS)).min().unwrap_or(1).max(1);
         let steps = ns * STEPS as f64 / fastest_ns as f64;
-        Spin { steps: steps as u64 }
+        Spin { steps: whole(steps) }
     }
 
     #[inline]
@@ -31,9 +31,8 @@ impl Spin {
         steps(self.steps);
     }
 
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
     pub(crate) fn work_times(self, times: f64) {
-        steps((self.steps as f64 * times) as u64);
+        steps(whole(self.steps as f64 * times));
     }
 }
 

@@ -10,6 +10,7 @@ use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::chain::{filling_of, lost_or_stopped, observed};
 use daqmeter_readout::search::Observation;
 use daqmeter_readout::{Chosen, Scenario};
+use daqmeter_record::units::whole;
 use daqmeter_record::{Ledger, RunRecord, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
@@ -129,8 +130,7 @@ fn device(read_out: &ReadOut, at: usize) -> String {
 }
 
 fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a byte count")]
-    let bytes = (scenario.event_bytes() * scenario.trigger.rate.0 * request.seconds) as u64;
+    let bytes = whole(scenario.event_bytes() * scenario.trigger.rate.0 * request.seconds);
     let mut stage = StageSpec::new("read-out", bytes, bytes);
     stage.once = true;
     if !request.probe {

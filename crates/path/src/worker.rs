@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, TrySendError};
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::path::{PathQueue, PathRun, PathThread};
+use daqmeter_record::units::whole;
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
@@ -246,13 +247,8 @@ impl FromSource {
 }
 
 /// Due time of the next block, if there is a rate.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time of a run, in nanoseconds"
-)]
 fn due(begin_ns: u64, at: u64, rate_hz: Option<f64>) -> Option<u64> {
-    rate_hz.map(|hz| begin_ns.saturating_add((at as f64 / hz * 1e9) as u64))
+    rate_hz.map(|hz| begin_ns.saturating_add(whole(at as f64 / hz * 1e9)))
 }
 
 /// Longest sleep, so that a signal is seen.

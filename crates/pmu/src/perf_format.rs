@@ -11,6 +11,7 @@ use std::time::Duration;
 use daqmeter_harness::Fault;
 use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
+use daqmeter_record::units::whole;
 use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -255,13 +256,7 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
 }
 
 fn ns(seconds: f64) -> u64 {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a time stamp of a run, not negative"
-    )]
-    let ns = (seconds.max(0.0) * 1e9).round() as u64;
-    ns
+    whole((seconds.max(0.0) * 1e9).round())
 }
 
 /// Most counts that are kept: events times intervals.

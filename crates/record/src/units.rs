@@ -181,7 +181,6 @@ pub fn show_ns(ns: f64) -> String {
     format!("{} {unit}", significant(value, 4))
 }
 
-/// Writes a rate in MB/s (1e6 bytes), with 4 significant digits.
 /// Returns the whole part of a number; 0 of a negative one, and of one that is none.
 #[inline]
 #[allow(
@@ -193,6 +192,7 @@ pub fn whole(number: f64) -> u64 {
     number as u64
 }
 
+/// Writes a rate in MB/s (1e6 bytes), with 4 significant digits.
 pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
     significant(rate_bytes_per_s / 1e6, 4)
 }

@@ -3,6 +3,7 @@
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
+use daqmeter_record::units::whole;
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::Reading;
 
@@ -129,12 +130,6 @@ impl Opener for Synthetic {
 
 impl Group {
     fn read_at(&self, enabled_ns: u64, into: &mut [Reading]) {
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "counts and times of a run, not negative"
-        )]
-        let whole = |value: f64| value as u64;
         let seconds = enabled_ns as f64 * 1e-9;
         for (reading, rates) in into.iter_mut().zip(&self.rates) {
             // Integral of a rate that varies by a fifth within some seconds.

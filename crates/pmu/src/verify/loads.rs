@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::Fault;
 use daqmeter_kernels::stream::{StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
+use daqmeter_record::units::whole;
 use daqmeter_sys::host::{DIRECT, Files};
 use daqmeter_sys::memory::{Buffer, Pages};
 
@@ -222,12 +223,7 @@ fn netperf_bytes(text: &str) -> Option<u64> {
     let megabits: f64 = words.next()?.parse().ok()?;
     let seconds: f64 = words.next()?.parse().ok()?;
     let bytes = megabits * 1e6 / 8.0 * seconds;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "finite and not negative"
-    )]
-    (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
+    (bytes.is_finite() && bytes >= 0.0).then_some(whole(bytes))
 }
 
 fn output(program: &str, arguments: &[String]) -> Result<String, Fault> {
