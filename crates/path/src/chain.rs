@@ -12,7 +12,7 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::definition::{Element, Path};
+use crate::definition::{Element, Path, cpu};
 use crate::expected::expected;
 use crate::kinds::SourceKind;
 use crate::outcome::{Ended, ended};
@@ -168,10 +168,6 @@ impl<'a> Building<'a> {
         };
         (chain, workers)
     }
-}
-
-pub(crate) fn cpu(cpus: &[u32], at: usize) -> Option<u32> {
-    cpus.get(at % cpus.len().max(1)).copied()
 }
 
 impl Chain {

@@ -282,6 +282,11 @@ fn place(threads: usize, cpus: &[u32]) -> String {
     format!("{threads}, CPU {}", cpus.join(","))
 }
 
+/// CPU of a thread among those of its element, which take turns.
+pub(crate) fn cpu(cpus: &[u32], at: usize) -> Option<u32> {
+    cpus.get(at % cpus.len().max(1)).copied()
+}
+
 /// Blocks per second of a rate that is written in blocks (`14Hz`) or bytes (`1GB/s`).
 pub(crate) fn parse_rate(text: &str, block_bytes: f64) -> Result<f64, String> {
     if let Some(bytes) = text.strip_suffix("/s") {

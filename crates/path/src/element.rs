@@ -95,6 +95,14 @@ pub(crate) trait BlockReceiver: Send {
     fn read(&mut self, into: &mut [u8]) -> Result<(), Fault>;
 }
 
+/// Both ends of something that bytes go through.
+pub(crate) type Ends = (Box<dyn BlockSender>, Box<dyn BlockReceiver>);
+
+/// Parts of a card that is read out are made together: see `live.rs`.
+pub(crate) fn of_card() -> Fault {
+    Fault::new("a part of a card's read-out by itself: a bug in daqmeter")
+}
+
 pub(crate) trait Sink: Send {
     fn prepare(&mut self) -> Result<(), Fault> {
         Ok(())

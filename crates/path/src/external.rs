@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,12 +14,7 @@ use daqmeter_sys::process;
 use socket2::{Domain, Socket, Type};
 
 use crate::cancel::Cuts;
-use crate::element::{BlockReceiver, BlockSender};
-use crate::worker::Role;
-
-/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
-/// page.
-const LABELS: usize = 1024;
+use crate::element::{BlockReceiver, BlockSender, Ends};
 
 struct End {
     name: &'static str,
@@ -57,7 +51,7 @@ pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(
     set.map_err(|error| Fault::new(format!("tcp: congestion control {name}: {error}")))
 }
 
-pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Vec<Role>, Fault> {
+pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Ends, Fault> {
     let refused = |error: io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
     let out = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
@@ -70,21 +64,17 @@ pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Vec<Role>, Fa
     away("tcp", out.into(), inward.into(), cuts)
 }
 
-pub(crate) fn unix(cuts: &Cuts) -> Result<Vec<Role>, Fault> {
+pub(crate) fn unix(cuts: &Cuts) -> Result<Ends, Fault> {
     let refused = |error: io::Error| failed("unix", "socket pair", &error);
     let (out, inward) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(refused)?;
     away("unix", out, inward, cuts)
 }
 
-fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Vec<Role>, Fault> {
+fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Ends, Fault> {
     let cut = out.try_clone().map_err(|error| failed(name, "share its socket", &error))?;
     cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
-    Ok(two_ends(End { name, socket: out }, End { name, socket: inward }))
-}
-
-fn two_ends(out: impl BlockSender + 'static, inward: impl BlockReceiver + 'static) -> Vec<Role> {
-    let (sender, labels) = sync_channel(LABELS);
-    vec![Role::Out(Some((Box::new(out), sender))), Role::In(Box::new(inward), Some(labels))]
+    let end = |socket| Box::new(End { name, socket });
+    Ok((end(out), end(inward)))
 }
 
 /// A program in a group of its own: whatever it started and left behind ends with it.
@@ -134,7 +124,7 @@ struct FromProgram {
     pipe: ChildStdout,
 }
 
-pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Vec<Role>, Fault> {
+pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Ends, Fault> {
     let (name, arguments) = command.split_first().ok_or_else(|| Fault::new("no program"))?;
     let started = Command::new(name)
         .args(arguments)
@@ -155,7 +145,7 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Vec<Role>, Faul
         }
     });
     let out = ToProgram { running: running.clone(), pipe };
-    Ok(two_ends(out, FromProgram { running, pipe: back }))
+    Ok((Box::new(out), Box::new(FromProgram { running, pipe: back })))
 }
 
 impl BlockSender for ToProgram {

@@ -30,16 +30,12 @@ use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use serde::Serialize;
 
-use self::protocol::{BlockHead, MAX_BLOCK_BYTES, PathHello, UdpEnd};
+use self::protocol::{BlockHead, MAX_BLOCK_BYTES, MAX_SENDERS, PATIENCE, PathHello, UdpEnd};
 use crate::udp::{Arrivals, SOCKET_BUFFER_BYTES, granted_bytes};
 
 pub use self::protocol::ReceiverReport;
 pub use crate::udp::ReceivedDatagrams;
 
-/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
-pub(crate) const MAX_SENDERS: usize = 16;
-/// Time in which a peer answers.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 
 const READ: Readiness = Readiness { read: true, write: false };

@@ -14,8 +14,9 @@ use crate::cancel::Cuts;
 use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
 use crate::kinds::SinkKind;
-use crate::receiver::protocol::{BlockHead, MAX_STREAMS, PathHello, ReceiverReport, UdpEnd};
-use crate::receiver::{MAX_SENDERS, PATIENCE};
+use crate::receiver::protocol::{
+    BlockHead, MAX_SENDERS, MAX_STREAMS, PATIENCE, PathHello, ReceiverReport, UdpEnd,
+};
 use crate::udp::{self, Datagrams};
 
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";

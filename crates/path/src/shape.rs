@@ -4,8 +4,7 @@
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
 
-use crate::chain::cpu;
-use crate::definition::{Element, Path};
+use crate::definition::{Element, Path, cpu};
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 
 #[derive(Clone, Debug, Default, PartialEq)]

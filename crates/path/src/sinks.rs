@@ -10,10 +10,9 @@ use daqmeter_sys::host::DIRECT;
 
 use crate::cancel::Cuts;
 use crate::definition::Path;
-use crate::element::{Block, Label, Sink};
+use crate::element::{Block, Label, Sink, of_card};
 use crate::kinds::SinkKind;
 use crate::remote::Remote;
-use crate::stages::of_card;
 use crate::sum::sum;
 
 pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {

@@ -14,9 +14,8 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 
 use crate::definition::Path;
-use crate::element::{Filled, Source, most_keys};
+use crate::element::{Filled, Source, most_keys, of_card};
 use crate::kinds::SourceKind;
-use crate::stages::of_card;
 
 pub(crate) type Named = (String, Box<dyn Source>);
 

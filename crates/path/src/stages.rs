@@ -1,5 +1,7 @@
 //! Stages: each calls the function of the engine that measures it by itself.
 
+use std::sync::mpsc::sync_channel;
+
 use daqmeter_digitizer::conversion::convert;
 use daqmeter_harness::Fault;
 use daqmeter_kernels::convert::{Conversion, Converter, oracle};
@@ -13,7 +15,7 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::element::{Inspect, Transform};
+use crate::element::{Ends, Inspect, Transform, of_card};
 use crate::external::{program, tcp, unix};
 use crate::kinds::StageKind;
 use crate::sum::sum;
@@ -44,16 +46,20 @@ pub(crate) fn work(
         StageKind::Checksum {} => inspect(Box::new(Checksum)),
         StageKind::Work { time } => inspect(Box::new(Spin::of_ns(time.0 as f64))),
         StageKind::Wait { time } => inspect(Box::new(Wait(time.0))),
-        StageKind::Program { command, .. } => program(command, cuts)?,
-        StageKind::Tcp { congestion } => tcp(congestion.as_deref(), cuts)?,
-        StageKind::Unix {} => unix(cuts)?,
+        StageKind::Program { command, .. } => two_ends(program(command, cuts)?),
+        StageKind::Tcp { congestion } => two_ends(tcp(congestion.as_deref(), cuts)?),
+        StageKind::Unix {} => two_ends(unix(cuts)?),
         StageKind::ToHost {} | StageKind::Zenoh {} => return Err(of_card()),
     })
 }
 
-/// Parts of a card that is read out are made together: see `live.rs`.
-pub(crate) fn of_card() -> Fault {
-    Fault::new("a part of a card's read-out by itself: a bug in daqmeter")
+/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
+/// page.
+const LABELS: usize = 1024;
+
+fn two_ends((out, inward): Ends) -> Vec<Role> {
+    let (sender, labels) = sync_channel(LABELS);
+    vec![Role::Out(Some((out, sender))), Role::In(inward, Some(labels))]
 }
 
 struct Copy(CopyKernel);

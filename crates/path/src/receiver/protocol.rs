@@ -1,5 +1,7 @@
 //! Messages between sender and receiver of blocks, without the sockets.
 
+use std::time::Duration;
+
 use daqmeter_record::border::{MAX_WHOLE, from_peer};
 use daqmeter_record::units::show_bytes;
 use serde::{Deserialize, Serialize};
@@ -7,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::sum::sum;
 
 pub(crate) const MAX_BLOCK_BYTES: usize = 256 << 20;
+/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
+pub(crate) const MAX_SENDERS: usize = 16;
+/// Time in which a peer answers.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Most threads of a source, each of which is a stream.
 pub(crate) const MAX_STREAMS: usize = 64;
 
