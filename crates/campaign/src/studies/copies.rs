@@ -41,9 +41,8 @@ const AT_ONCE: f64 = 0.9;
 /// Relative distance of the sum from the moved bytes, reached by lanes at half their rate in the
 /// rest of the time.
 const SUM_WITHIN: f64 = 0.05;
-/// Ways that do not pass the kernel, or copy nothing.
-const NO_COPIES: [&str; 7] =
-    ["dev-zero", "memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"];
+/// Ways that do not pass the kernel.
+const NO_COPIES: [&str; 6] = ["memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"];
 
 /// Counts the copies of an operation: a call of several blocks is several, and both ways move two
 /// blocks.
