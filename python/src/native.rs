@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{BufReader, Write};
 use std::time::Duration;
 
-use daqmeter_campaign::{Budget, Done, ENGINES, Options, Plan, PlannedPoint, Runner, Watch};
-use daqmeter_harness::{Context, Fault};
+use daqmeter_campaign::{Budget, Done, ENGINES, Options, Plan, Runner, RunnerEvent};
+use daqmeter_harness::Context;
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{RunRecord, Tool, jsonl};
@@ -138,35 +138,6 @@ fn context() -> Context {
     .with_cards(&daqmeter_campaign::card_families())
 }
 
-struct Kept {
-    file: Option<File>,
-    lines: Vec<String>,
-    errors: Vec<String>,
-}
-
-impl Watch for Kept {
-    type Error = PyErr;
-
-    /// Checks for Ctrl-C between points.
-    fn begins(&mut self, _point: &PlannedPoint) -> PyResult<()> {
-        Python::attach(|python| python.check_signals())
-    }
-
-    fn record(&mut self, record: RunRecord) -> PyResult<()> {
-        if let Some(file) = &mut self.file {
-            file.write_all(&jsonl::to_line(&record))
-                .map_err(|error| PyOSError::new_err(error.to_string()))?;
-        }
-        self.lines.push(line(&record));
-        Ok(())
-    }
-
-    fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> PyResult<()> {
-        self.errors.push(format!("{}: {fault}", point.workload));
-        Ok(())
-    }
-}
-
 fn append_to(path: String) -> PyResult<File> {
     jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
@@ -193,18 +164,32 @@ fn run_plan(
     let time = budget_s.map(Duration::try_from_secs_f64);
     let budget =
         Budget { time: time.transpose().map_err(wrong)?.or(plan.budget.time), ..plan.budget };
-    let mut kept =
-        Kept { file: out.map(append_to).transpose()?, lines: Vec::new(), errors: Vec::new() };
+    let mut file = out.map(append_to).transpose()?;
+    let (mut lines, mut errors) = (Vec::new(), Vec::new());
+    let take = |event: RunnerEvent<'_>| match event {
+        RunnerEvent::Planned { .. } => Ok(()),
+        // Ctrl-C ends a plan between points.
+        RunnerEvent::Begins(_) => Python::attach(|python| python.check_signals()),
+        RunnerEvent::Measured(record) => {
+            if let Some(file) = &mut file {
+                file.write_all(&jsonl::to_line(&record))
+                    .map_err(|error| PyOSError::new_err(error.to_string()))?;
+            }
+            lines.push(line(&record));
+            Ok(())
+        }
+        RunnerEvent::Refused(point, fault) => {
+            errors.push(format!("{}: {fault}", point.workload));
+            Ok(())
+        }
+    };
     let options = Options { budget, ..Options::default() };
-    let done = python.detach(|| {
-        let mut runner = Runner::new(context());
-        runner.run(plan.points, options, &mut kept)
-    })?;
+    let done = python.detach(|| Runner::new(context()).run(plan.points, options, take))?;
     let Done { begun, points, .. } = done;
     if !done.is_complete() {
-        kept.errors.push(format!("the time is over: {begun} of {points} points were begun"));
+        errors.push(format!("the time is over: {begun} of {points} points were begun"));
     }
-    Ok((kept.lines, kept.errors))
+    Ok((lines, errors))
 }
 
 /// Engines with their parameters and the meanings of these.

@@ -2,7 +2,7 @@
 //! point begins.
 //!
 //! Begin with [`Runner::run`]. Nothing here prints or writes: the caller keeps the records and
-//! shows the progress ([`Watch`]).
+//! shows the progress ([`RunnerEvent`]).
 
 use std::time::Instant;
 
@@ -16,21 +16,19 @@ use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
 use crate::resume::left_to_measure;
 
-pub trait Watch {
-    type Error;
-
-    /// Called before the first point with the numbers of points to measure and of measured ones.
-    fn planned(&mut self, _points: usize, _known: usize) {}
-
-    fn begins(&mut self, _point: &PlannedPoint) -> Result<(), Self::Error> {
-        Ok(())
-    }
-
-    /// Takes the record of a point. It is on the disk when this returns, if it is to be kept.
-    fn record(&mut self, record: RunRecord) -> Result<(), Self::Error>;
-
-    /// Called for a point that could not be measured; an error gives up the others, too.
-    fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> Result<(), Self::Error>;
+/// Progress of a run. An error of its taker gives up the further points.
+#[derive(Debug)]
+pub enum RunnerEvent<'a> {
+    /// Numbers of points to measure and of measured ones, before the first point.
+    Planned {
+        points: usize,
+        known: usize,
+    },
+    Begins(&'a PlannedPoint),
+    /// Record of a point. It is on the disk when its taker returns, if it is to be kept.
+    Measured(Box<RunRecord>),
+    /// A point that could not be measured.
+    Refused(&'a PlannedPoint, Fault),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,27 +113,37 @@ impl Runner {
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a
     /// common limit share it.
-    pub fn run<W: Watch>(
+    pub fn run<E>(
         &mut self,
         points: Vec<PlannedPoint>,
         options: Options<'_>,
-        watch: &mut W,
-    ) -> Result<Done, W::Error> {
+        mut take: impl FnMut(RunnerEvent<'_>) -> Result<(), E>,
+    ) -> Result<Done, E> {
         self.limits = Limits::new(options.budget.limit_time());
         let all = points.len();
         let Context { host, tool, .. } = &self.context;
         let points = left_to_measure(points, options.known, host, tool);
-        watch.planned(points.len(), all - points.len());
+        take(RunnerEvent::Planned { points: points.len(), known: all - points.len() })?;
         let mut done = Done { points: points.len(), ..Done::default() };
         let mut clock = options.budget.begin(&points);
         for point in &points {
             if self.stop.is_set() || clock.is_over() {
                 break;
             }
-            watch.begins(point)?;
+            take(RunnerEvent::Begins(point))?;
             let shared = clock.share(point);
             let begin = Instant::now();
-            let timed_s = self.planned(&shared, &mut done, watch)?;
+            let mut timed_s = 0.0;
+            match self.planned(&shared) {
+                Ok(record) => {
+                    timed_s = record.wall_ns as f64 * 1e-9;
+                    take(RunnerEvent::Measured(Box::new(record)))?;
+                }
+                Err(fault) => {
+                    done.refused += 1;
+                    take(RunnerEvent::Refused(&shared, fault))?;
+                }
+            }
             let took_s = begin.elapsed().as_secs_f64();
             clock.spent(point, shared.nominal_s(), took_s, timed_s.min(took_s));
             done.begun += 1;
@@ -145,28 +153,15 @@ impl Runner {
         Ok(done)
     }
 
-    fn planned<W: Watch>(
-        &self,
-        point: &PlannedPoint,
-        done: &mut Done,
-        watch: &mut W,
-    ) -> Result<f64, W::Error> {
+    fn planned(&self, point: &PlannedPoint) -> Result<RunRecord, Fault> {
         let settings = Settings {
             profile_hz: point.profile_hz,
             waive: true,
             ..self.settings(point.steps, &point.study, &point.pin)
         };
-        match self.measured(&point.engine, &point.workload, &settings) {
-            Ok(mut record) => {
-                let timed_s = record.wall_ns as f64 * 1e-9;
-                record.order = Some(point.place.clone());
-                watch.record(record).map(|()| timed_s)
-            }
-            Err(fault) => {
-                done.refused += 1;
-                watch.refused(point, fault).map(|()| 0.0)
-            }
-        }
+        let mut record = self.measured(&point.engine, &point.workload, &settings)?;
+        record.order = Some(point.place.clone());
+        Ok(record)
     }
 }
 
@@ -183,37 +178,24 @@ mod tests {
     #[derive(Default)]
     struct Kept {
         planned: (usize, usize),
-        begun: Vec<String>,
         records: Vec<RunRecord>,
         refused: Vec<String>,
         stop: Option<(usize, StopFlag)>,
     }
 
-    impl Watch for Kept {
-        type Error = ();
-
-        fn planned(&mut self, points: usize, known: usize) {
-            self.planned = (points, known);
-        }
-
-        fn begins(&mut self, point: &PlannedPoint) -> Result<(), ()> {
-            self.begun.push(point.workload.to_string());
-            Ok(())
-        }
-
-        fn record(&mut self, record: RunRecord) -> Result<(), ()> {
-            self.records.push(record);
-            if let Some((after, stop)) = &self.stop
-                && *after == self.records.len()
-            {
-                stop.set();
+    impl Kept {
+        fn take(&mut self, event: RunnerEvent<'_>) {
+            match event {
+                RunnerEvent::Planned { points, known } => self.planned = (points, known),
+                RunnerEvent::Begins(_) => {}
+                RunnerEvent::Measured(record) => self.records.push(*record),
+                RunnerEvent::Refused(point, fault) => {
+                    self.refused.push(format!("{}: {fault}", point.source));
+                }
             }
-            Ok(())
-        }
-
-        fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> Result<(), ()> {
-            self.refused.push(format!("{}: {fault}", point.source));
-            Ok(())
+            if self.stop.as_ref().is_some_and(|(after, _)| *after == self.records.len()) {
+                self.stop.as_ref().unwrap().1.set();
+            }
         }
     }
 
@@ -246,7 +228,12 @@ repetitions = 3
             runner.stop = stop.clone();
         }
         let points = Plan::parse(PLAN, "p.toml").unwrap().points;
-        runner.run(points, options, watch).unwrap()
+        let take = |event: RunnerEvent<'_>| {
+            watch.take(event);
+            Ok::<_, std::convert::Infallible>(())
+        };
+        let Ok(done) = runner.run(points, options, take);
+        done
     }
 
     #[test]

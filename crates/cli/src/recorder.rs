@@ -5,13 +5,11 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_campaign::{PlannedPoint, Watch};
-use daqmeter_harness::Fault;
+use daqmeter_campaign::{PlannedPoint, RunnerEvent};
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::interrupt;
 use crate::lines::Lines;
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
@@ -109,34 +107,25 @@ impl Recorder {
                 tell(&format!("wrote {}", path.display()));
             }
         }
-        let code = if failed.count() > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS };
-        Ok(interrupt::exit_code(code))
+        Ok(if failed.count() > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
     }
-}
 
-impl Watch for Recorder {
-    type Error = Failure;
-
-    fn planned(&mut self, points: usize, known: usize) {
-        self.expect(points);
-        if known > 0 {
-            let all = points + known;
-            tell(&format!("daqmeter: {known} of {all} points are in the file already"));
+    /// Follows a run of planned points.
+    pub(crate) fn follow(&mut self, event: RunnerEvent<'_>) -> Result<(), Failure> {
+        match event {
+            RunnerEvent::Planned { points, known } => {
+                self.expect(points);
+                if known > 0 {
+                    let all = points + known;
+                    tell(&format!("daqmeter: {known} of {all} points are in the file already"));
+                }
+            }
+            RunnerEvent::Begins(point) => self.begin(&point.study, &point.engine),
+            RunnerEvent::Measured(record) => self.take(*record)?,
+            RunnerEvent::Refused(PlannedPoint { source, workload, .. }, fault) => {
+                tell(&format!("daqmeter: {source}: {workload}: {fault}"));
+            }
         }
-    }
-
-    fn begins(&mut self, point: &PlannedPoint) -> Result<(), Failure> {
-        self.begin(&point.study, &point.engine);
-        Ok(())
-    }
-
-    fn record(&mut self, record: RunRecord) -> Result<(), Failure> {
-        self.take(record)
-    }
-
-    fn refused(&mut self, point: &PlannedPoint, fault: Fault) -> Result<(), Failure> {
-        let PlannedPoint { source, workload, .. } = point;
-        tell(&format!("daqmeter: {source}: {workload}: {fault}"));
         Ok(())
     }
 }

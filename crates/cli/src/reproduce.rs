@@ -15,7 +15,6 @@ use daqmeter_report::table::stamp;
 
 use crate::arguments::count;
 use crate::files::read_all;
-use crate::interrupt;
 use crate::measure::{Bench, Common};
 use crate::named::Replaced;
 use crate::output::{FAILED, Failure, emit, tell, write_file};
@@ -75,11 +74,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let recording = Recording { json: false, ..arguments.common.recording.clone() };
     let mut bench = Bench::new(&Common { recording, ..arguments.common.clone() }, 0)?;
     let options = Options::default();
-    let done = bench.runner.run(points(&chosen, arguments), options, &mut bench.recorder)?;
+    let done = bench
+        .runner
+        .run(points(&chosen, arguments), options, |event| bench.recorder.follow(event))?;
     bench.recorder.progress.finish_and_clear();
     let code = show(&chosen, &bench.recorder.records, arguments)?;
     refuse_refused(&done)?;
-    Ok(interrupt::exit_code(code))
+    Ok(code)
 }
 
 fn points(studies: &[Study], arguments: &Arguments) -> Vec<PlannedPoint> {

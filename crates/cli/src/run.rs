@@ -43,13 +43,13 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let common = &arguments.common;
     let site = Site { pin: common.pin.clone().map(|list| list.0), ..Site::here() };
-    let plan = Plan::load_for(&arguments.plan, &site).map_err(Failure::refused)?;
+    let plan = Plan::load_for(&arguments.plan, &site)?;
     let mut bench = Bench::new(common, plan.points.len())?;
     // No other run writes the file from now on.
     let known = known(arguments)?;
     let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
     let options = Options { budget, known: &known };
-    let done = bench.runner.run(plan.points, options, &mut bench.recorder)?;
+    let done = bench.runner.run(plan.points, options, |event| bench.recorder.follow(event))?;
     let code = bench.recorder.finish(text)?;
     if !done.is_complete() {
         tell(&unfinished(arguments, &done));
