@@ -21,22 +21,21 @@ use pairs::{Pair, pairs};
 use shown::{Compared, Outcome, text};
 
 pub(crate) fn side() -> Result<ExitCode, Failure> {
-    serve(std::io::stdin().lock(), std::io::stdout().lock()).map_err(|why| {
-        Failure::refused(format!("{SIDE} is started by daqmeter ab, not by hand: {why}"))
-    })?;
+    serve(std::io::stdin().lock(), std::io::stdout().lock())
+        .map_err(|why| format!("{SIDE} is started by daqmeter ab, not by hand: {why}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let pairs = pairs(arguments)?;
     let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
-    let stop = interrupt::stop_flag();
+    let stop = interrupt::flag();
     let compared = compare(arguments, &pairs, &stop, file.as_mut())?;
     if !arguments.json {
         emit(&text(&compared, arguments.ignore, arguments.error))?;
     }
     refuse_unmeasured(&compared)?;
-    Ok(interrupt::exit_code(exit_code(&compared)))
+    Ok(exit_code(&compared))
 }
 
 fn compare(

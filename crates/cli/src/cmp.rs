@@ -9,7 +9,6 @@ use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
 
 use crate::arguments::per_cent;
 use crate::files::{keep_study, read_all};
-use crate::interrupt;
 use crate::output::{CANNOT_TELL, FAILED, Failure, emit, json_lines, tell};
 
 /// Compare two sets of records, point by point.
@@ -69,14 +68,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
         format!("{headings}\n{}", found.text(arguments.all))
     })?;
-    Ok(interrupt::exit_code(match arguments.fail_on {
-        Some(by) => gate(&found, by),
-        None => match found.conclusion {
-            Conclusion::Same => ExitCode::SUCCESS,
-            Conclusion::Different => ExitCode::from(FAILED),
-            Conclusion::CannotTell => ExitCode::from(CANNOT_TELL),
-        },
-    }))
+    Ok(match (arguments.fail_on, found.conclusion) {
+        (Some(by), _) => gate(&found, by),
+        (None, Conclusion::Same) => ExitCode::SUCCESS,
+        (None, Conclusion::Different) => ExitCode::from(FAILED),
+        (None, Conclusion::CannotTell) => ExitCode::from(CANNOT_TELL),
+    })
 }
 
 fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure> {

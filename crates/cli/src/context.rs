@@ -25,15 +25,14 @@ pub(crate) fn context() -> Context {
 
 /// Returns the command line as typed, with quotes where a shell needs them.
 fn command_line() -> String {
-    let quoted = |argument: String| {
+    let quoted = |argument: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
-        if !argument.is_empty() && argument.chars().all(plain) {
-            argument
-        } else {
-            format!("'{}'", argument.replace('\'', r"'\''"))
+        match !argument.is_empty() && argument.chars().all(plain) {
+            true => format!(" {argument}"),
+            false => format!(" '{}'", argument.replace('\'', r"'\''")),
         }
     };
-    let arguments =
-        std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    std::iter::once("daqmeter".into()).chain(arguments).collect::<Vec<_>>().join(" ")
+    let arguments = std::env::args_os().skip(1);
+    let quoted = arguments.map(|argument| quoted(&argument.to_string_lossy()));
+    "daqmeter".to_owned() + &quoted.collect::<String>()
 }

@@ -23,8 +23,11 @@ use crate::output::{Failure, emit};
 )]
 pub(crate) struct Arguments {}
 
-/// Name of a facility, whether it is there, the state found, and the way to get it.
-type Finding = (&'static str, bool, String, &'static str);
+/// State of a facility: as it should be, or an error.
+type State = Result<String, String>;
+
+/// Name of a facility, the state found, and the way to get it.
+type Finding = (&'static str, State, &'static str);
 
 pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
     let files = Files::default();
@@ -34,16 +37,25 @@ pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
     findings.extend(copies(&files));
     let batches = UdpSocket::bind("127.0.0.1:0").is_ok_and(|socket| enable_gro(socket.as_fd()));
     let old = "pipelined Etherbone is slower; Linux 5.0 or later has batches";
-    findings.push(("UDP in batches", batches, there(batches), old));
-    let rows = findings.into_iter().map(|(name, is_good, found, remedy)| {
-        let (mark, remedy) = if is_good { ("ok", "") } else { ("--", remedy) };
+    findings.push(("UDP in batches", there(batches), old));
+    let rows = findings.into_iter().map(|(name, state, remedy)| {
+        let (mark, remedy) = if state.is_ok() { ("ok", "") } else { ("--", remedy) };
+        let found = state.unwrap_or_else(|found| found);
         [mark, name, &found, remedy].map(str::to_owned).to_vec()
     });
     emit(&plain(&["", "what", "found", "what to do"], rows))
 }
 
-fn there(is_there: bool) -> String {
-    if is_there { "there" } else { "none" }.to_owned()
+fn state(is_good: bool, found: impl Into<String>) -> State {
+    if is_good { Ok(found.into()) } else { Err(found.into()) }
+}
+
+fn there(is_there: bool) -> State {
+    state(is_there, if is_there { "there" } else { "none" })
+}
+
+fn absent(found: Option<String>) -> State {
+    found.map_or(Ok("none".to_owned()), Err)
 }
 
 fn host(files: &Files) -> Vec<Finding> {
@@ -53,127 +65,83 @@ fn host(files: &Files) -> Vec<Finding> {
     let governs = host.governor.as_deref().is_none_or(|governor| governor == "performance");
     let governor = host.governor.unwrap_or_else(|| "not reported".to_owned());
     let has_clock = host.clocksource == "tsc" || host.architecture != "x86_64";
-    let quota = host.cgroup_cpu_quota;
+    let quota = host.cgroup_cpu_quota.map(|quota| format!("{quota} CPUs"));
     let free: u64 = host.huge_pages.iter().map(|pool| pool.free).sum();
     let mode = host.transparent_huge_pages;
+    let is_advised = matches!(mode.as_str(), "madvise" | "always");
+    let advise = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
+    let reserve = "optional: sysctl vm.nr_hugepages=512 (transparent ones are used meanwhile)";
+    let disturbed = "neighbours disturb: look at steal and the noise floor";
+    let reliable = "boot with tsc=reliable if the TSC is sound";
     vec![
-        ("CPU", true, format!("{} ({cpus} allowed, {nodes})", host.cpu_model), ""),
-        ("vector kernels", isa.len() > 1, isa.join(", "), "slower, same results"),
-        ("frequency governor", governs, governor, "cpupower frequency-set -g performance"),
-        ("clock source", has_clock, host.clocksource, "boot with tsc=reliable if the TSC is sound"),
-        (
-            "CPU quota",
-            quota.is_none(),
-            quota.map_or("none".to_owned(), |quota| format!("{quota} CPUs")),
-            "the cgroup throttles: raise cpu.max",
-        ),
-        (
-            "hypervisor",
-            host.hypervisor.is_none(),
-            host.hypervisor.unwrap_or_else(|| "none".to_owned()),
-            "neighbours disturb: look at steal and the noise floor",
-        ),
-        (
-            "transparent huge pages",
-            matches!(mode.as_str(), "madvise" | "always"),
-            mode,
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-        ),
-        (
-            "reserved huge pages",
-            free > 0,
-            format!("{free} free"),
-            "optional: sysctl vm.nr_hugepages=512 (transparent ones are used meanwhile)",
-        ),
+        ("CPU", Ok(format!("{} ({cpus} allowed, {nodes})", host.cpu_model)), ""),
+        ("vector kernels", state(isa.len() > 1, isa.join(", ")), "slower, same results"),
+        ("frequency governor", state(governs, governor), "cpupower frequency-set -g performance"),
+        ("clock source", state(has_clock, host.clocksource), reliable),
+        ("CPU quota", absent(quota), "the cgroup throttles: raise cpu.max"),
+        ("hypervisor", absent(host.hypervisor), disturbed),
+        ("transparent huge pages", state(is_advised, mode), advise),
+        ("reserved huge pages", state(free > 0, format!("{free} free")), reserve),
     ]
 }
 
 fn observation(files: &Files) -> Vec<Finding> {
     let counts = |event: &&daqmeter_sys::perf::Event| KernelCounters.open(**event).is_ok();
     let events: Vec<&str> = EVENTS.iter().filter(counts).map(|event| event.name).collect();
-    let (samples, sampler) = match Sampler::of_this_thread(99) {
-        Ok(sampler) if sampler.sees_kernel => (true, "user and kernel".to_owned()),
-        Ok(_) => (false, "user mode only".to_owned()),
-        Err(error) => (false, error.to_string()),
+    let sampler = match Sampler::of_this_thread(99) {
+        Ok(sampler) if sampler.sees_kernel => Ok("user and kernel".to_owned()),
+        Ok(_) => Err("user mode only".to_owned()),
+        Err(error) => Err(error.to_string()),
     };
     let (has_mesh, mesh) = crate::pmu::summary();
     let symbols = files.text("proc/kallsyms").unwrap_or_default();
     let readable = symbols.lines().any(|line| !line.starts_with("0000000000000000"));
+    let uncounted =
+        "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted";
+    let no_mesh = "DRAM traffic stays uncounted (arm-cmn: CONFIG_ARM_CMN and a firmware that describes the mesh)";
+    let paranoid = "sysctl kernel.perf_event_paranoid=1, or run as root";
+    let restrict = "sysctl kernel.kptr_restrict=0, or run as root";
     vec![
-        (
-            "hardware counters",
-            events.contains(&"cycles"),
-            events.join(", "),
-            "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted",
-        ),
-        (
-            "interconnect counters",
-            has_mesh,
-            mesh,
-            "DRAM traffic stays uncounted (arm-cmn: CONFIG_ARM_CMN and a firmware that describes the mesh)",
-        ),
-        (
-            "what takes the time",
-            samples,
-            sampler,
-            "sysctl kernel.perf_event_paranoid=1, or run as root",
-        ),
-        (
-            "kernel symbols",
-            readable,
-            there(readable),
-            "sysctl kernel.kptr_restrict=0, or run as root",
-        ),
+        ("hardware counters", state(events.contains(&"cycles"), events.join(", ")), uncounted),
+        ("interconnect counters", state(has_mesh, mesh), no_mesh),
+        ("what takes the time", sampler, paranoid),
+        ("kernel symbols", there(readable), restrict),
     ]
 }
 
 fn copies(files: &Files) -> Vec<Finding> {
-    let waiver = daqmeter_copy::module_waiver();
-    let tracer = files.root().join("dev/daqmeter-trace").exists();
+    let module = daqmeter_copy::module_waiver();
+    let module = module.map_or_else(|| Ok("loaded, of this version".to_owned()), Err);
+    let tracer = there(files.root().join("dev/daqmeter-trace").exists());
     let channels = files.names("sys/class/dma");
+    let found = format!("{} {}", channels.len(), channels.join(", "));
     let queues = daqmeter_sys::dsa::work_queues(files);
     let usable = queues.iter().any(|queue| queue.refusal.is_none());
-    let queue_text = queues.into_iter().map(|queue| queue.refusal.unwrap_or(queue.name));
+    let queues = queues.into_iter().map(|queue| queue.refusal.unwrap_or(queue.name));
+    let queues = state(usable, queues.collect::<Vec<_>>().join("; "));
+    let load_module = "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; system calls stand for it meanwhile";
+    let load_tracer = "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it";
+    let load_engine =
+        "modprobe ioatdma or idxd where the host has the hardware; kmod/softdma.ko anywhere";
     vec![
-        (
-            "copy module",
-            waiver.is_none(),
-            waiver.unwrap_or_else(|| "loaded, of this version".to_owned()),
-            "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; system calls stand for it meanwhile",
-        ),
-        (
-            "copy tracer",
-            tracer,
-            there(tracer),
-            "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it",
-        ),
-        (
-            "DMA channels of the kernel",
-            !channels.is_empty(),
-            format!("{} {}", channels.len(), channels.join(", ")),
-            "modprobe ioatdma or idxd where the host has the hardware; kmod/softdma.ko anywhere",
-        ),
-        (
-            "DSA work queues",
-            usable,
-            queue_text.collect::<Vec<_>>().join("; "),
-            "an emulated engine (engine-thread) stands for them",
-        ),
+        ("copy module", module, load_module),
+        ("copy tracer", tracer, load_tracer),
+        ("DMA channels of the kernel", state(!channels.is_empty(), found), load_engine),
+        ("DSA work queues", queues, "an emulated engine (engine-thread) stands for them"),
     ]
 }
 
 fn devices(files: &Files) -> Vec<Finding> {
     let boards = FAMILIES.iter().map(|family| {
         let nodes = family.cards().nodes(files);
-        let found = match nodes.is_empty() {
-            true => "none: emulated ones only".to_owned(),
-            false => nodes.join(", "),
-        };
-        (family.name(), !nodes.is_empty(), found, family.remedy())
+        let none = || Err("none: emulated ones only".to_owned());
+        let found = if nodes.is_empty() { none() } else { Ok(nodes.join(", ")) };
+        (family.name(), found, family.remedy())
     });
     let fuse = files.root().join("dev/fuse").exists();
     let helpers = ["usr/bin/fusermount3", "bin/fusermount3"];
     let helper = is_root() || helpers.iter().any(|path| files.root().join(path).exists());
     let remedy = "modprobe fuse; apt install fuse3 for users other than root";
-    boards.chain([("serving emulated boards", fuse && helper, there(fuse), remedy)]).collect()
+    let fuse = state(fuse && helper, if fuse { "there" } else { "none" });
+    boards.chain([("serving emulated boards", fuse, remedy)]).collect()
 }

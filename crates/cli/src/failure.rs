@@ -53,9 +53,10 @@ impl Failure {
     }
 }
 
-impl From<daqmeter_harness::Fault> for Failure {
-    fn from(fault: daqmeter_harness::Fault) -> Self {
-        Failure::refused(fault)
+/// Every error that has a text refuses the verb.
+impl<E: Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::refused(error)
     }
 }
 

@@ -60,10 +60,20 @@ pub(crate) fn shown(paths: &[PathBuf]) -> String {
 
 /// Returns named files, and the regular .jsonl files of named folders in order of their names.
 pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    files_below(paths, &|path| path.extension().is_some_and(|ending| ending == "jsonl"))
+}
+
+/// Returns named files, and the wanted regular files of named folders in order of their names.
+pub(crate) fn files_below(
+    paths: &[PathBuf],
+    is_wanted: &dyn Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for path in paths {
         match path.is_dir() {
-            true => collect(path, 0, &mut found, &mut 0)?,
+            true => collect(path, 0, &mut 0, &mut |path| {
+                found.extend(is_wanted(&path).then_some(path));
+            })?,
             false => found.push(path.clone()),
         }
     }
@@ -73,15 +83,15 @@ pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 fn collect(
     folder: &Path,
     depth: usize,
-    found: &mut Vec<PathBuf>,
     entries: &mut usize,
+    take: &mut dyn FnMut(PathBuf),
 ) -> Result<(), Failure> {
     /// Largest depth of folders; a deeper one is a link that leads back.
     const MAX_DEPTH: usize = 8;
     /// Largest number of entries: a folder of records has some thousands, / has millions.
     const MAX_ENTRIES: usize = 100_000;
     let listed = std::fs::read_dir(folder)
-        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", folder.display())))?;
+        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     let mut listed: Vec<PathBuf> =
         listed.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
     *entries += listed.len();
@@ -94,9 +104,9 @@ fn collect(
     listed.sort();
     for entry in listed {
         if entry.is_dir() && depth < MAX_DEPTH {
-            collect(&entry, depth + 1, found, entries)?;
-        } else if entry.extension().is_some_and(|ending| ending == "jsonl") && entry.is_file() {
-            found.push(entry);
+            collect(&entry, depth + 1, entries, take)?;
+        } else if entry.is_file() {
+            take(entry);
         }
     }
     Ok(())

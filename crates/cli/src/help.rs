@@ -46,7 +46,7 @@ fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {
 
 fn manual(command: Command) -> Result<String, Failure> {
     let mut text = Vec::new();
-    clap_mangen::Man::new(command).render(&mut text).map_err(Failure::refused)?;
+    clap_mangen::Man::new(command).render(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

@@ -8,7 +8,6 @@ use daqmeter_report::history::{text, trends};
 
 use crate::arguments::per_cent;
 use crate::files::{keep_study, read_all, shown};
-use crate::interrupt;
 use crate::output::{Failure, emit, json_lines};
 
 /// Show points over time, and their steps.
@@ -48,6 +47,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             records.len()
         )));
     }
-    emit(&if arguments.json { json_lines(&found)? } else { text(&found) })?;
-    Ok(interrupt::exit_code(ExitCode::SUCCESS))
+    emit(&if arguments.json { json_lines(&found)? } else { text(&found) })
 }

@@ -7,9 +7,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
@@ -49,15 +48,7 @@ pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
 }
 
 /// Returns a flag that the first signal sets.
-pub(crate) fn flag() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let asked = flag.clone();
-    on_signal(move || asked.store(true, Ordering::Relaxed));
-    flag
-}
-
-/// Returns a flag for the harness that the first signal sets.
-pub(crate) fn stop_flag() -> StopFlag {
+pub(crate) fn flag() -> StopFlag {
     let flag = StopFlag::default();
     let asked = flag.clone();
     on_signal(move || asked.set());

@@ -49,12 +49,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         sections.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
     emit(&match wanted {
         Some(name) if text.is_empty() && is_path(name) => {
-            let path = daqmeter_path::Path::load(name).map_err(Failure::refused)?;
+            let path = daqmeter_path::Path::load(name)?;
             if arguments.toml { path.text } else { path.picture() + "\n" }
         }
-        Some(name) if text.is_empty() => {
-            crate::run::points(&Plan::load(name).map_err(Failure::refused)?)
-        }
+        Some(name) if text.is_empty() => crate::run::points(&Plan::load(name)?),
         _ => text.join("\n"),
     })
 }

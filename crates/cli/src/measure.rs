@@ -50,7 +50,7 @@ impl Bench {
         if let Some(observed) = observed {
             runner.observe(move || observed.observer());
         }
-        runner.stop = interrupt::stop_flag();
+        runner.stop = interrupt::flag();
         Ok(Bench { runner, recorder })
     }
 
@@ -87,7 +87,7 @@ impl Bench {
         if self.runner.stop.is_set() {
             return Err(Failure::interrupted());
         }
-        let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
+        let record = record.ok_or_else(|| "nothing was measured")?;
         match &record.outcome {
             Outcome::Ok => Ok(record),
             other => Err(Failure::tool(other.reason().unwrap_or("failed"))),

@@ -15,7 +15,7 @@ use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 use serde::Serialize;
 
-pub(crate) use crate::failure::{CANNOT_TELL, FAILED, Failure, INTERRUPTED, tell, tell_lines};
+pub(crate) use crate::failure::{CANNOT_TELL, FAILED, Failure, tell, tell_lines};
 use crate::interrupt;
 use crate::named::{Replaced, refuse_records};
 
@@ -36,7 +36,7 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
 
 /// Writes each value as a line of JSON.
 pub(crate) fn json_lines(values: &[impl Serialize]) -> Result<String, Failure> {
-    let line = |value| Ok(serde_json::to_string(value).map_err(Failure::refused)? + "\n");
+    let line = |value| Ok(serde_json::to_string(value)? + "\n");
     values.iter().map(line).collect()
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
     if path.as_os_str() == "-" {
         return read_records(io::stdin().lock(), path);
     }
-    let file = File::open(path)
-        .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
+    let file =
+        File::open(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     read_records(io::BufReader::with_capacity(1 << 20, file), path)
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
 pub(crate) fn read_records(source: impl BufRead, path: &Path) -> Result<Vec<RunRecord>, Failure> {
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
-    let contents = jsonl::read_printable(source)
-        .map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
+    let contents =
+        jsonl::read_printable(source).map_err(|error| format!("cannot read {shown}: {error}"))?;
     let jsonl::Contents { records: parts, errors } = contents;
     let mut records = Vec::new();
     parts.into_iter().for_each(|part| push_or_join(&mut records, part));

@@ -7,7 +7,6 @@ use std::io::{BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,7 +17,7 @@ use daqmeter_sys::host::open_regular;
 use crate::files::files_of;
 use crate::http::{self, Answer};
 use crate::interrupt;
-use crate::output::{Failure, INTERRUPTED, emit};
+use crate::output::{Failure, emit};
 
 /// Longest file that a page is made of: its samples are held in memory meanwhile.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -54,10 +53,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let loopback = SocketAddr::from(([127, 0, 0, 1], arguments.port));
     let address = http::start(loopback, move |path, host| answer(&paths, path, host))?;
     emit(&format!("serving {} at http://{address}/\n", plural(files.len() as u64, "file")))?;
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.is_set() {
         std::thread::park_timeout(LOOK);
     }
-    Ok(ExitCode::from(INTERRUPTED))
+    Ok(ExitCode::SUCCESS)
 }
 
 fn answer(paths: &[PathBuf], path: &str, host: &str) -> Answer {

@@ -16,7 +16,6 @@ use daqmeter_report::answers_text;
 use daqmeter_report::table::wrapped;
 
 use crate::arguments::budget;
-use crate::interrupt;
 use crate::measure::{Bench, Common};
 use crate::named::{Appended, Replaced, refuse_same_files};
 use crate::output::{Failure, tell, write_file};
@@ -49,14 +48,11 @@ const MEMORY_BYTES: u64 = 600 << 20;
 
 /// Refuses a survey that would be ended in the middle for lack of memory.
 fn refuse_small(free_bytes: Option<u64>) -> Result<(), Failure> {
-    match free_bytes.filter(|free| *free < MEMORY_BYTES) {
-        None => Ok(()),
-        Some(free) => Err(Failure::refused(format!(
-            "a survey needs {} of memory, {} are available to this process: raise its limit (ulimit -v), or measure points with daqmeter run",
-            show_bytes(MEMORY_BYTES),
-            show_bytes(free)
-        ))),
-    }
+    let Some(free) = free_bytes.filter(|free| *free < MEMORY_BYTES) else { return Ok(()) };
+    let (needed, free) = (show_bytes(MEMORY_BYTES), show_bytes(free));
+    Err(Failure::refused(format!(
+        "a survey needs {needed} of memory, {free} are available to this process: raise its limit (ulimit -v), or measure points with daqmeter run"
+    )))
 }
 
 /// Budget below which a survey has fewer points, so that each still has its time.
@@ -74,7 +70,7 @@ impl Arguments {
             pin: self.common.pin.clone().map(|list| list.0),
             seed: Some(self.seed),
         };
-        let mut plan = Plan::load_for(name, &site).map_err(Failure::refused)?;
+        let mut plan = Plan::load_for(name, &site)?;
         plan.budget.time = Some(left);
         // The answer is about whole paths: a budget that is too short leaves out stages measured
         // alone.
@@ -110,9 +106,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let plan = arguments.plan(&bench.runner.context.host, left.saturating_sub(for_limits))?;
     let budget = plan.budget;
     let options = Options { budget, known: &[] };
-    let mut done = bench.runner.run(plan.points, options, &mut bench.recorder)?;
-    done.measuring_s += limits(&mut bench, for_limits)?;
-    done.measuring_s += counters(&mut bench, budget)?;
+    let mut done = bench.runner.run(plan.points, options, |event| bench.recorder.follow(event))?;
+    let begin = Instant::now();
+    limits(&mut bench, for_limits)?;
+    counters(&mut bench, budget)?;
+    done.measuring_s += begin.elapsed().as_secs_f64();
     let code = bench.recorder.finish(|records| summary(records, began.elapsed(), &done))?;
     if !common.recording.json && !common.recording.quiet {
         tell(&format!("wrote {}", out.display()));
@@ -133,13 +131,13 @@ fn cut_short(done: &Done) -> String {
 }
 
 /// Finds the limit of each path that was run, all of them within that time. A path that fails then
-/// is reported, and costs only itself. Returns the seconds that it took.
-fn limits(bench: &mut Bench, within: Duration) -> Result<f64, Failure> {
+/// is reported, and costs only itself.
+fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
     let begin = Instant::now();
     let run = bench.recorder.records.iter().filter(|record| record.path.is_some());
     let names: BTreeSet<String> =
         run.filter_map(|record| Some(record.workload.text("path").ok()?.to_owned())).collect();
-    let paths = names.iter().map(|name| Path::load(name).map_err(Failure::refused));
+    let paths = names.iter().map(|name| Path::load(name));
     let mut paths = paths.collect::<Result<Vec<Path>, _>>()?;
     // Runs of a card that is read out live fill and empty its ring, which takes longer than a
     // survey.
@@ -161,23 +159,17 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<f64, Failure> {
             )),
         }
     }
-    Ok(begin.elapsed().as_secs_f64())
+    Ok(())
 }
 
-/// Holds the counters of this host against known loads, each for a fiftieth of the budget. Returns
-/// the seconds that it took.
-fn counters(bench: &mut Bench, budget: Budget) -> Result<f64, Failure> {
-    let stop = interrupt::flag();
+/// Holds the counters of this host against known loads, each for a fiftieth of the budget.
+fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
     if bench.runner.stop.is_set() {
-        return Ok(0.0);
+        return Ok(());
     }
-    let begin = Instant::now();
-    let each = budget.time.unwrap_or(SHORT).div_f64(50.0);
-    let record = crate::pmu::survey(each.min(Duration::from_secs(2)), &bench.runner.context, &stop);
-    if let Some(record) = record {
-        bench.recorder.take(record)?;
-    }
-    Ok(begin.elapsed().as_secs_f64())
+    let each = budget.time.unwrap_or(SHORT).div_f64(50.0).min(Duration::from_secs(2));
+    let record = crate::pmu::survey(each, &bench.runner);
+    record.map_or(Ok(()), |record| bench.recorder.take(record))
 }
 
 /// Writes the answers, the missing points and the times.
@@ -230,9 +222,8 @@ fn new_files(
         (named.output.is_some() || !is_there(page))
             && (named.records.is_some() || !is_there(records))
     });
-    let (page, records) = free.ok_or_else(|| {
-        Failure::refused("no name is free here: name files with --output and --records")
-    })?;
+    let (page, records) =
+        free.ok_or_else(|| "no name is free here: name files with --output and --records")?;
     let page = named.output.clone().unwrap_or_else(|| Replaced::at(page));
     Ok((page, named.records.clone().unwrap_or_else(|| Appended::at(records))))
 }

@@ -100,7 +100,7 @@ pub(crate) fn cpu_list(cpus: &[u32]) -> String {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct StopFlag(Arc<AtomicBool>);
+pub struct StopFlag(pub Arc<AtomicBool>);
 
 impl StopFlag {
     pub fn set(&self) {

@@ -27,10 +27,10 @@ pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
         return of_plan(arguments, plan);
     }
     let names = [arguments.a.clone(), arguments.b.clone()];
-    let own = std::env::current_exe().map_err(Failure::refused)?;
+    let own = std::env::current_exe()?;
     let side = |text: &str, option: &str| {
         let request = SideRequest::parse(text);
-        let request = request.map_err(|why| Failure::refused(format!("{option}: {why}")))?;
+        let request = request.map_err(|why| format!("{option}: {why}"))?;
         let cpus: Vec<u32> = request.cpu.into_iter().collect();
         check_cpus(&format!("{option}: cpu"), &cpus)?;
         Ok::<AbSide, Failure>(point(own.clone(), placed(arguments, request)?))
@@ -56,7 +56,7 @@ fn shared(names: &[String; 2]) -> String {
 /// Places a side on the CPU of the point, or of the option, or on the last one, since the first
 /// ones serve most interrupts.
 fn placed(arguments: &Arguments, request: SideRequest) -> Result<SideRequest, Failure> {
-    let allowed = daqmeter_sys::affinity::allowed_cpus().map_err(Failure::refused)?;
+    let allowed = daqmeter_sys::affinity::allowed_cpus()?;
     let cpu = request.cpu.or(arguments.pin).or(allowed.last().copied());
     Ok(SideRequest { cpu, ..request })
 }
@@ -67,7 +67,7 @@ fn point(program: PathBuf, request: SideRequest) -> AbSide {
 
 fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
-    let plan = Plan::load_for(plan, &site).map_err(Failure::refused)?;
+    let plan = Plan::load_for(plan, &site)?;
     let binaries = [binary(&arguments.a)?, binary(&arguments.b)?];
     let mut pairs: Vec<Pair> = Vec::new();
     for planned in &plan.points {
@@ -87,12 +87,12 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
             sides: binaries.clone().map(|binary| point(binary, request.clone())),
         });
     }
-    match pairs.iter().all(|pair| pair.left_out.is_some()) {
-        false => Ok(pairs),
-        true => Err(Failure::refused(match pairs.iter().find_map(|pair| pair.left_out.as_ref()) {
-            Some(why) => format!("no point of this plan can be measured in turns: {why}"),
-            None => "the plan has no points".to_owned(),
-        })),
+    let left_out: Option<Vec<&String>> = pairs.iter().map(|pair| pair.left_out.as_ref()).collect();
+    match left_out.as_deref() {
+        Some([why, ..]) => {
+            Err(Failure::refused(format!("no point of this plan can be measured in turns: {why}")))
+        }
+        _ => Ok(pairs),
     }
 }
 
@@ -107,7 +107,7 @@ fn left_out(name: &str, request: &SideRequest) -> Option<String> {
 pub(crate) fn binary(name: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(name);
     if path.is_file() {
-        return std::path::absolute(path).map_err(Failure::refused);
+        return Ok(std::path::absolute(path)?);
     }
     if name.contains('/') {
         return Err(Failure::refused(format!(

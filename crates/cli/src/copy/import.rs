@@ -1,7 +1,5 @@
 //! `daqmeter copy import`: the original study's files as records that were measured elsewhere.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,11 +7,13 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use daqmeter_copy::CopyContext;
 use daqmeter_copy::trace::{Trace, TraceFile, operation_of};
+use daqmeter_harness::text_input_up_to;
 use daqmeter_record::units::plural;
 use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Workload};
 use daqmeter_report::copy_imported::StudyFile;
 
 use crate::context::context;
+use crate::files::files_below;
 use crate::output::Failure;
 use crate::recorder::{Recorder, Recording};
 
@@ -41,10 +41,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut records = Vec::new();
     for source in &arguments.from {
         let before = records.len();
-        for file in files(source)? {
-            let read = text_of(&file).and_then(|text| arguments.records(&file, &text));
-            let failed = |why| Failure::refused(format!("{}: {why}", file.display()));
-            records.extend(read.map_err(failed)?);
+        for file in files_below(std::slice::from_ref(source), &is_of_study)? {
+            let read = text_input_up_to(&file, MAX_BYTES).map_err(|error| error.to_string());
+            let read = read.and_then(|text| arguments.records(&file, &text));
+            records.extend(read.map_err(|why| format!("{}: {why}", file.display()))?);
         }
         if records.len() == before {
             let why = "holds no file of the study (see the names in --help)";
@@ -56,36 +56,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     recorder.finish(|records| format!("read {}\n", plural(records.len() as u64, "point")))
 }
 
-/// Returns the file, or the files of a folder and of its folders.
-fn files(source: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = vec![source.to_owned()];
-    for _ in 0..2 {
-        let (folders, mut others): (Vec<PathBuf>, _) =
-            files.into_iter().partition(|path| path.is_dir());
-        for folder in folders {
-            let failed = |error| Failure::refused(format!("{}: {error}", folder.display()));
-            for entry in std::fs::read_dir(&folder).map_err(failed)? {
-                others.push(entry.map_err(failed)?.path());
-            }
-        }
-        files = others;
-    }
-    files.retain(|path| !path.is_dir());
-    files.sort();
-    Ok(files)
-}
-
-fn text_of(file: &Path) -> Result<String, String> {
-    if StudyFile::of(file).is_none() && operation_of(file).is_none() {
-        return Ok(String::new());
-    }
-    let mut text = String::new();
-    let opened = File::open(file);
-    let read = opened.and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
-    match read.map_err(|error| error.to_string())? as u64 {
-        0..=MAX_BYTES => Ok(text),
-        _ => Err(format!("longer than {MAX_BYTES} bytes")),
-    }
+fn is_of_study(file: &Path) -> bool {
+    StudyFile::of(file).is_some() || operation_of(file).is_some()
 }
 
 /// Reads a folder's name such as `cpu_from_224`: the neighbour, and the direction and bytes of its
@@ -138,11 +110,10 @@ impl Arguments {
         let mut trace = Trace::new(false);
         trace.add(&read.records);
         record.counters = trace.calls_by_size();
-        if read.long_addresses > 0 {
-            let count = read.long_addresses;
-            record
-                .warnings
-                .push(format!("{count} addresses of more than 16 digits: their last 16 are used"));
+        if let count @ 1.. = read.long_addresses {
+            let warning =
+                format!("{count} addresses of more than 16 digits: their last 16 are used");
+            record.warnings.push(warning);
         }
         record
     }
@@ -150,11 +121,8 @@ impl Arguments {
     /// Returns a record of this invocation without facts of this host. All files are of one host:
     /// a study has a folder for each context, and a page shows the figures of one host.
     fn elsewhere(&self, file: &Path, workload: Workload) -> RunRecord {
-        let engine = EngineInfo {
-            name: workload.kind.clone(),
-            target: file.display().to_string(),
-            emulated: false,
-        };
+        let target = file.display().to_string();
+        let engine = EngineInfo { name: workload.kind.clone(), target, emulated: false };
         let verb = match &*workload.kind {
             "copy" if file.to_string_lossy().contains("measures_") => "bandwidth",
             "copy" => "latency",

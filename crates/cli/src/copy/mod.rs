@@ -106,7 +106,7 @@ fn write_files(folder: &Path, files: &StudyFiles) -> Result<(), Failure> {
         let path = Replaced::at(folder.join(name));
         let parent = path.parent().unwrap_or(folder);
         std::fs::create_dir_all(parent)
-            .map_err(|error| Failure::refused(format!("make {}: {error}", parent.display())))?;
+            .map_err(|error| format!("make {}: {error}", parent.display()))?;
         write_file(&path, text)?;
     }
     tell(&format!("wrote {} below {}", plural(files.len() as u64, "file"), folder.display()));

@@ -149,7 +149,7 @@ impl Sweep {
             let path = usable(self.path_of(context))?;
             for &Operation { direction, cold } in &operations {
                 for size in self.sizes(verb.smallest_bytes) {
-                    let block_bytes = usize::try_from(size).map_err(Failure::refused)?;
+                    let block_bytes = usize::try_from(size)?;
                     let asked = self.request.clone();
                     let request =
                         CopyRequest { path, context, direction, cold, block_bytes, lanes, ..asked };

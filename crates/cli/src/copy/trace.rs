@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -74,12 +73,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let watched = context().watch("copy/trace", info, workload);
     let mut trace = Trace::new(arguments.classic.is_some());
     let symbols = KernelSymbols::of_kernel();
-    device.start().map_err(Failure::refused)?;
+    device.start()?;
     let (began, mut requests) = (Instant::now(), 0);
-    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
+    while began.elapsed() < time && !stop.is_set() {
         let look = Instant::now() + delay.min(time.saturating_sub(began.elapsed()));
         while let Some(left) = look.checked_duration_since(Instant::now())
-            && !stop.load(Ordering::Relaxed)
+            && !stop.is_set()
         {
             std::thread::sleep(left.min(LONGEST_SLEEP));
         }

@@ -33,9 +33,9 @@ pub(crate) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.path.map(usable).transpose()?;
-    let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
+    let largest = usize::try_from(arguments.up_to)?;
     let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
-    let stop = interrupt::stop_flag();
+    let stop = interrupt::flag();
     let cases = all(&plan, &stop);
     emit(&if arguments.json { json_lines(&cases)? } else { table(&cases) })?;
     if stop.is_set() {

@@ -69,7 +69,7 @@ fn points(arguments: &Arguments) -> Vec<EtherboneRequest> {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let points = points(arguments);
     let reached = || reach(&arguments.request).map_err(|fault| fault.0);
-    reached().map_err(Failure::refused)?;
+    reached()?;
     let mut bench = Bench::new(&arguments.common, points.len())?;
     let steps = StepPlan::ByStage(arguments.request.cycles * arguments.series);
     for (order, request) in ordered(points, 1) {

@@ -86,23 +86,23 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         let port = server.port();
         tell(&format!("daqmeter: serving on port {port}{pty}; Ctrl-C ends it"));
     }
-    server.run().map_err(Failure::refused)?;
+    server.run()?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     let mut what = arguments.what.iter();
     let description = match (&arguments.bus, arguments.order.endian()) {
-        (Some(bus), _) => Description::named(bus).map_err(Failure::refused)?,
+        (Some(bus), _) => Description::named(bus)?,
         (None, endian) => {
-            let memory = what.next().ok_or_else(|| {
-                Failure::refused("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")
-            })?;
-            let (first, last) = range(memory).map_err(Failure::refused)?;
+            let memory = what
+                .next()
+                .ok_or_else(|| "nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")?;
+            let (first, last) = range(memory)?;
             Description::memory(first, last, arguments.device, endian.unwrap_or(Endian::Big))
         }
     };
-    let passive = what.next().map(|text| address(text)).transpose().map_err(Failure::refused)?;
+    let passive = what.next().map(|text| address(text)).transpose()?;
     if what.next().is_some() {
         return Err(Failure::refused("--bus is served instead of memory: leave FIRST-LAST out"));
     }
@@ -110,7 +110,7 @@ fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
         address: arguments.address,
         data: arguments.data,
         log: arguments.verbose,
-        ..Slave::new(description.build().map_err(Failure::refused)?)
+        ..Slave::new(description.build()?)
     };
     let mut options = ServerOptions {
         port: arguments.port,
@@ -143,10 +143,10 @@ pub(crate) struct TunnelArguments {
 }
 
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
-    let server = TunnelServer::bind(arguments.port).map_err(Failure::refused)?;
+    let server = TunnelServer::bind(arguments.port)?;
     let quiet = arguments.quiet;
     if !quiet {
-        let port = server.port().map_err(Failure::refused)?;
+        let port = server.port()?;
         tell(&format!("daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"));
     }
     let stop = server.stop();
@@ -156,6 +156,6 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             tell(&format!("daqmeter: {peer}: {error}"));
         }
     };
-    server.run(ended).map_err(Failure::refused)?;
+    server.run(ended)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ impl Slave {
             dialect: if self.litex { EbDialect::Litex } else { EbDialect::Gsi },
             ..ClientOptions::default()
         };
-        let client = Client::open(&self.slave, &options).map_err(Failure::refused)?;
+        let client = Client::open(&self.slave, &options)?;
         if self.verbose {
             let (address, data) = (client.layout().address.bits(), client.layout().data.bits());
             let slave = &self.slave;
@@ -138,7 +138,7 @@ impl Access {
         };
         let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
         let reach = Reach { check, ..reach };
-        let words = Words::of(&client, reach, at, bytes).map_err(Failure::refused)?;
+        let words = Words::of(&client, reach, at, bytes)?;
         Ok((client, words))
     }
 
@@ -163,7 +163,7 @@ impl Access {
         if self.plain || self.slave.litex {
             return Ok(Reach::unknown(forced));
         }
-        let found = Reach::of(client, at).map_err(Failure::refused)?;
+        let found = Reach::of(client, at)?;
         if let (Some(found), Some(forced)) = (found.endian, forced)
             && found != forced
         {
@@ -204,29 +204,28 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
     let Some(file) = output else {
         let size = width(span.1)?;
         let (mut client, words) = access.open_register(span.0, size)?;
-        let (value, transfer) = words.value(&mut client).map_err(Failure::refused)?;
+        let (value, transfer) = words.value(&mut client)?;
         judge(&transfer, "reading")?;
         return emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()));
     };
     let (mut client, words) = access.open(*span)?;
-    let (data, transfer) = words.read(&mut client).map_err(Failure::refused)?;
+    let (data, transfer) = words.read(&mut client)?;
     judge(&transfer, "reading")?;
-    replace(file, &data)
-        .map_err(|error| Failure::refused(format!("cannot write {}: {error}", file.display())))?;
+    replace(file, &data).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
     let WriteArguments { access, place, value, from } = arguments;
     let transfer = if let Some(file) = from {
-        let data = File::open(file).and_then(|file| bounded(file, MAX_BYTES)).map_err(|error| {
-            Failure::refused(format!("cannot read {}: {error}", file.display()))
-        })?;
-        let at = number(place).map_err(Failure::refused)?;
+        let data = File::open(file)
+            .and_then(|file| bounded(file, MAX_BYTES))
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        let at = number(place)?;
         let (mut client, words) = access.open((at, data.len() as u64))?;
         words.write(&mut client, &data)
     } else {
-        let (at, bytes) = span(place).map_err(Failure::refused)?;
+        let (at, bytes) = span(place)?;
         let (size, value) = (width(bytes)?, value.unwrap_or_default());
         if value & !size.mask() != 0 {
             let why = format!("value {value:#x} does not fit {bytes} bytes");
@@ -235,7 +234,7 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
         let (mut client, words) = access.open_register(at, size)?;
         words.set_value(&mut client, value)
     };
-    judge(&transfer.map_err(Failure::refused)?, "writing")?;
+    judge(&transfer?, "writing")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -258,7 +257,7 @@ pub(crate) struct LsArguments {
 pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     let LsArguments { slave, flat, find } = arguments;
     let mut client = slave.open()?;
-    let scan = scan::scan(&mut client, !flat).map_err(Failure::refused)?;
+    let scan = scan::scan(&mut client, !flat)?;
     if let Some((vendor, device)) = find {
         scan.unread.iter().for_each(|line| slave.warn(line));
         let found = scan.devices((*vendor, *device)).into_iter().filter_map(|found| found.first);
@@ -307,7 +306,7 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
             "{broadcast} is not a UDP address; probes go by udp/<broadcast>"
         )));
     };
-    let found = finding::discover(host, *quiet).map_err(Failure::refused)?;
+    let found = finding::discover(host, *quiet)?;
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Measures the profile of this host, and writes it.
 fn measure(context: &Context, file: &Replaced) -> Result<(), Failure> {
     let mut runner = Runner::new(context.clone());
-    runner.stop = interrupt::stop_flag();
+    runner.stop = interrupt::flag();
     let profile = calibrate(&runner, CALIBRATION, &mut |step| tell(&format!("{step} ...")));
     if runner.stop.is_set() {
         return Err(Failure::interrupted());

@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     (request.unpaced, request.lossy) = (arguments.unpaced, arguments.lossy);
     if let Some(rate) = &arguments.rate {
         let hz = path.parse_rate(rate);
-        let hz = hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?;
+        let hz = hz.map_err(|problem| format!("--rate: {problem}"))?;
         request.rate_hz = Some(hz);
     }
     checked(&request)?;

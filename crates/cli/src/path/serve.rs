@@ -26,15 +26,13 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let wrong = |error| Failure::refused(format!("{}: {error}", arguments.address));
-    let listener = TcpListener::bind(&arguments.address).map_err(|error| {
-        Failure::refused(format!(
+    let listener = TcpListener::bind(&arguments.address).map_err(|error| format!(
             "{}: {error}; an address of this host and a free port are wanted, such as 10.0.0.7:5010",
             arguments.address
-        ))
-    })?;
+        ))?;
     let address = listener.local_addr().map_err(wrong)?;
     emit(&format!("listening on {address}\n"))?;
-    let stop = interrupt::stop_flag();
+    let stop = interrupt::flag();
     let (mut senders, mut printed) = (0, Ok(ExitCode::SUCCESS));
     let served = receiver::serve(&listener, &stop, |peer, came| {
         let came = came.map_or_else(|why| sanitise::text(&why).into_owned(), |came| came.text());
@@ -45,5 +43,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     });
     served.map_err(wrong)?;
-    printed.map(interrupt::exit_code)
+    printed
 }

@@ -74,7 +74,7 @@ impl Wanted {
     /// Resolves events and groups, and refuses impossible ones before anything is opened.
     pub(crate) fn choose(&self, host: &CountedHost) -> Result<Selection, Failure> {
         let chosen = host.choose(&self.groups, self.heat.as_deref(), &self.events);
-        let selection = chosen.map_err(Failure::refused)?;
+        let selection = chosen?;
         for warning in &selection.set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
         }
@@ -91,8 +91,7 @@ impl Observed {
     /// Reads `GROUP`, `EVENTS`, or either with `@TIME`.
     pub(crate) fn understand(text: &str) -> Result<Observed, Failure> {
         let (what, interval) = text.rsplit_once('@').unwrap_or((text, "100ms"));
-        let interval = duration(interval)
-            .map_err(|error| Failure::refused(format!("--observe {text}: {error}")))?;
+        let interval = duration(interval).map_err(|error| format!("--observe {text}: {error}"))?;
         if interval < Duration::from_millis(1) {
             return Err(Failure::refused(format!(
                 "--observe {text}: an interval is 1ms or longer"
@@ -105,8 +104,7 @@ impl Observed {
         let host = wanted.place.host()?;
         let selection = wanted.choose(&host)?;
         // Reports an error before anything is measured.
-        Count::open(&selection, &mut KernelOpener { files: host.files })
-            .map_err(Failure::refused)?;
+        Count::open(&selection, &mut KernelOpener { files: host.files })?;
         Ok(Observed { selection, interval })
     }
 

@@ -54,7 +54,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Result<ExitCode, Fa
     let observed = perf_format::parse(text, arguments.interval);
     let mut observed = observed.map_err(|error| refused(error.to_string()))?;
     for name in &arguments.wanted.groups {
-        let group = MetricGroup::find(name).map_err(Failure::refused)?;
+        let group = MetricGroup::find(name)?;
         let metrics = group.metrics_of(&observed.events);
         for metric in metrics.map_err(|error| refused(error.to_string()))? {
             let computed = metric.observe(&observed);

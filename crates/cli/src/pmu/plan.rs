@@ -32,7 +32,7 @@ pub(super) fn run(wanted: &Wanted, driver: Option<Driver>) -> Result<ExitCode, F
         let is_of_mesh = |group: &&Vec<PmuEvent>| group.iter().all(|event| event.is_on(&mesh.name));
         let groups: Vec<_> = groups.iter().filter(is_of_mesh).cloned().collect();
         if !groups.is_empty() {
-            let found = plan(mesh, host.driver, &groups).map_err(Failure::refused)?;
+            let found = plan(mesh, host.driver, &groups)?;
             let head = format!("{}, {} driver", mesh.name, host.driver.name());
             texts.push(text(&head, &groups, &found));
         }

@@ -3,7 +3,6 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -117,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut parts = Parts { watched, warnings: selection.set.warnings, written: 0, last: began };
     let steps = arguments.step.then(steps);
     let pause = |left: Duration| {
-        if stop.load(Ordering::Relaxed) || has_ended(program.as_mut())? {
+        if stop.is_set() || has_ended(program.as_mut())? {
             return Ok::<_, Failure>(Pause::EndCount);
         }
         if let Some(steps) = &steps {
@@ -153,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let done = arguments.finish(parts.next(&observed), &observed, &mut recorder)?;
     ended?;
-    let failed = status?.filter(|status| !status.success() && !stop.load(Ordering::Relaxed));
+    let failed = status?.filter(|status| !status.success() && !stop.is_set());
     Ok(failed.map_or(done, exit_code))
 }
 
@@ -163,11 +162,11 @@ const LOOK: Duration = Duration::from_millis(100);
 fn opened(selection: &Selection, host: &CountedHost) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if host.is_emulated {
         let mesh = &host.meshes[0];
-        Box::new(Synthetic::new(mesh, &selection.set.groups).map_err(Failure::refused)?)
+        Box::new(Synthetic::new(mesh, &selection.set.groups)?)
     } else {
         Box::new(KernelOpener { files: host.files.clone() })
     };
-    let count = Count::open(selection, opener.as_mut()).map_err(Failure::refused)?;
+    let count = Count::open(selection, opener.as_mut())?;
     for refused in &count.refused {
         tell(&format!("daqmeter: not counted: {refused}"));
     }
@@ -190,19 +189,19 @@ fn start(command: &[String]) -> Result<Option<Child>, Failure> {
 }
 
 fn has_ended(program: Option<&mut Child>) -> Result<bool, Failure> {
-    let status = program.map(Child::try_wait).transpose().map_err(Failure::refused)?;
+    let status = program.map(Child::try_wait).transpose()?;
     Ok(status.flatten().is_some())
 }
 
 /// Returns the status of the command. After a signal it is asked to end, too, as in perf stat, and
 /// soon killed.
 fn end(mut program: Child) -> Result<ExitStatus, Failure> {
-    if let Some(status) = program.try_wait().map_err(Failure::refused)? {
+    if let Some(status) = program.try_wait()? {
         return Ok(status);
     }
-    terminate(&mut program).map_err(Failure::refused)?;
-    if !ends_within(&program, Duration::from_secs(1)).map_err(Failure::refused)? {
-        program.kill().map_err(Failure::refused)?;
+    terminate(&mut program)?;
+    if !ends_within(&program, Duration::from_secs(1))? {
+        program.kill()?;
     }
     program.wait().map_err(Failure::refused)
 }

@@ -1,11 +1,10 @@
 //! `daqmeter pmu verify`: counters against loads whose bytes are known.
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::Context;
+use daqmeter_campaign::Runner;
 use daqmeter_pmu::verify::{CounterCheck, CounterVerdict, VerifyRequest, checked};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Outcome, RunRecord};
@@ -34,17 +33,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let host = Place::default().host()?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     let stop = interrupt::flag();
-    let checked = checked(&arguments.request, &host.resolver(), &context(), &stop);
-    let (checks, record) = checked.map_err(Failure::refused)?;
+    let checked = checked(&arguments.request, &host.resolver(), &context(), &stop.0);
+    let (checks, record) = checked?;
     recorder.take(record)?;
     recorder.finish(|_| text(&checks))
 }
 
 /// Returns the checks of a survey as a record: short loads, a small file in the present directory.
-pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Option<RunRecord> {
-    let host = Place::default().host().ok()?;
-    let (_, mut record) =
-        checked(&VerifyRequest::survey(time), &host.resolver(), context, stop).ok()?;
+pub(crate) fn survey(time: Duration, Runner { context, stop, .. }: &Runner) -> Option<RunRecord> {
+    let (host, request) = (Place::default().host().ok()?, VerifyRequest::survey(time));
+    let (_, mut record) = checked(&request, &host.resolver(), context, &stop.0).ok()?;
     record.study = "survey/counters".into();
     // A different counter is reported, and fails no survey, since others may use the disk.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {

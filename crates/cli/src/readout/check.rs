@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 .map_err(CheckError::from)
                 .and_then(|file| check(file, &arguments.options())),
         };
-        let checked = checked.map_err(|error| Failure::refused(format!("{name}: {error}")))?;
+        let checked = checked.map_err(|error| format!("{name}: {error}"))?;
         let part = Part { name, dev_dma: "0-0".to_owned(), checked };
         judgement = judgement.max(arguments.show(&[part])?);
     }
@@ -90,15 +90,14 @@ impl Arguments {
 
     /// Checks channels of a card, each in a thread of its own.
     fn check_card(&self, name: &str) -> Result<Vec<Part>, Failure> {
-        let scenario = Scenario::load(name).map_err(Failure::refused)?;
+        let scenario = Scenario::load(name)?;
         let ids = channels(&scenario, &self.channels)?;
         let never = AtomicBool::new(false);
         let part = |id: ChannelId| {
             let mut checker = Checker::new(self.options());
             let take = |part: &[u8]| checker.take(part).map_err(io::Error::other);
-            recording::record(&scenario, id, self.triggers, &never, take)
-                .map_err(Failure::refused)?;
-            let checked = checker.finish().map_err(Failure::refused)?;
+            recording::record(&scenario, id, self.triggers, &never, take)?;
+            let checked = checker.finish()?;
             let ChannelId { device, channel } = id;
             let name = format!("{name}:{device}.{channel}");
             Ok(Part { name, dev_dma: format!("{device}-{channel}"), checked })

@@ -11,8 +11,8 @@ use daqmeter_record::units;
 use crate::output::{Failure, tell};
 
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
-    let scenario = chosen.load().map_err(Failure::refused)?;
-    daqmeter_readout::transport::check(&scenario.publish.transport).map_err(Failure::refused)?;
+    let scenario = chosen.load()?;
+    daqmeter_readout::transport::named(&scenario.publish.transport)?;
     Ok(scenario)
 }
 

@@ -1,10 +1,10 @@
 //! `daqmeter readout receive`: a subscriber that checks all that comes.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use daqmeter_harness::StopFlag;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::bus;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::ledgers::{not_closed, show};
 use super::options::{Network, Waiting, elink};
-use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
+use super::verdict::{Findings, Limits, Measure, Verdict};
 use crate::arguments::duration;
 use crate::interrupt;
 use crate::output::{Failure, tell};
@@ -78,7 +78,7 @@ impl Arguments {
         let tag = |number: &u16| Fid::of_elink(0, 0, Elink::new(*number)).to_u64();
         let tags: Vec<u64> = self.elinks.iter().map(tag).collect();
         let found = match &self.network.bus_dir {
-            Some(directory) => bus::find(directory, &tags).map_err(Failure::refused)?,
+            Some(directory) => bus::find(directory, &tags)?,
             None => self.publishers.iter().map(|at| (at.clone(), tags.clone())).collect(),
         };
         let publish = |address: String| {
@@ -89,11 +89,11 @@ impl Arguments {
     }
 
     fn connect(&self, waiting: &mut Waiting, quit: &dyn Fn() -> bool) -> Result<Receiver, Failure> {
-        transport::check(&self.transport).map_err(Failure::refused)?;
+        let way = transport::named(&self.transport)?;
         loop {
             let tried = self
                 .wanted()
-                .and_then(|wanted| Receiver::connect(&wanted, quit).map_err(Failure::refused));
+                .and_then(|wanted| Ok(Receiver::connect(way.as_ref(), &wanted, quit)?));
             match tried {
                 Err(failure) if !waiting.is_over() && !quit() => {
                     waiting.say(|| format!("publishers: {}", failure.line()));
@@ -106,19 +106,19 @@ impl Arguments {
 
     /// Receives to the end of the publishers, until it is to stop, or until no data came for too
     /// long.
-    fn receive(&self, stop: &AtomicBool) -> Result<Report, Failure> {
+    fn receive(&self, stop: &StopFlag) -> Result<Report, Failure> {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
-        let is_stopped = || stop.load(Ordering::Relaxed);
-        let mut receiver = self.connect(&mut Waiting::new(self.wait), &is_stopped)?;
-        let (mut waiting, ended) = (Waiting::new(self.wait), AtomicBool::new(false));
-        let report = receiver.run(&ended, |receiver| {
+        let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
+        let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
+        let report = receiver.run(&ended.0, |receiver| {
             let is_waiting = !receiver.has_data();
             if is_waiting {
                 waiting.say(|| format!("data: {BEGINS}"));
             }
-            let is_over = is_stopped() || is_waiting && waiting.is_over();
-            ended.store(is_over, Ordering::Relaxed);
-            for note in receiver.notes.drain(..) {
+            if stop.is_set() || is_waiting && waiting.is_over() {
+                ended.set();
+            }
+            for note in receiver.take_notes() {
                 tell(&format!("daqmeter: {note}"));
             }
         });
@@ -126,7 +126,7 @@ impl Arguments {
             return Err(Failure::refused(why));
         }
         let nothing_came = report.pages == 0 && report.accounts.is_empty();
-        if nothing_came && waiting.is_over() && !is_stopped() {
+        if nothing_came && waiting.is_over() && !stop.is_set() {
             let within = waiting.limit_text();
             return Err(Failure::refused(format!(
                 "no data came within {within}: {BEGINS}, or by --no-wait"
@@ -138,9 +138,9 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stop = interrupt::flag();
-    chain::pin(arguments.pin).map_err(Failure::refused)?;
+    chain::pin(arguments.pin)?;
     let report = match arguments.receive(&stop) {
-        Err(_) if stop.load(Ordering::Relaxed) => return Ok(Judgement::Passed.exit(&stop)),
+        Err(_) if stop.is_set() => return Ok(ExitCode::SUCCESS),
         received => received?,
     };
     for why in &report.refused {
@@ -149,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let verdict = arguments.verdict(&report);
     let line = json_line(&report, &verdict);
     show(arguments.network.json, &line, &report.ledgers, &verdict)?;
-    Ok(verdict.judgement().exit(&stop))
+    Ok(verdict.judgement().code())
 }
 
 fn json_line(report: &Report, verdict: &Verdict) -> Value {

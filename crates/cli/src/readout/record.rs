@@ -9,7 +9,6 @@ use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::{Chosen, recording};
 
 use super::options::{channel, channels, load};
-use super::verdict::Judgement;
 use crate::arguments::count;
 use crate::interrupt;
 use crate::named::Replaced;
@@ -45,12 +44,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ => {
             let shown = arguments.output.display().to_string();
             let file = File::create(&*arguments.output)
-                .map_err(|error| Failure::refused(format!("cannot write {shown}: {error}")))?;
+                .map_err(|error| format!("cannot write {shown}: {error}"))?;
             (shown, Box::new(file))
         }
     };
     let mut bytes = 0_u64;
-    let made = recording::record(&scenario, id, arguments.triggers, &stop, |part| {
+    let made = recording::record(&scenario, id, arguments.triggers, &stop.0, |part| {
         bytes += part.len() as u64;
         sink.write_all(part)
     });
@@ -63,5 +62,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })?;
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
     tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
-    Ok(Judgement::Passed.exit(&stop))
+    Ok(ExitCode::SUCCESS)
 }

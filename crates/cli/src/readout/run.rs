@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         format!("{chains}{details}{threads} {verdict}\n")
     })?;
     Ok(match verdict.judgement() {
-        Judgement::Failed if !bench.runner.stop.is_set() => ExitCode::from(FAILED),
+        Judgement::Failed => ExitCode::from(FAILED),
         _ => code,
     })
 }

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use daqmeter_harness::StopFlag;
 use daqmeter_readout::accounts::{FLAGGED, FinalAccount, NOT_SUBSCRIBED};
 use daqmeter_readout::card::{CardView, channel_ids};
 use daqmeter_readout::chain;
@@ -87,12 +87,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let ledgers = if account.card_is_lost { Vec::new() } else { account.ledgers() };
         show(arguments.network.json, &line, &ledgers, &verdict)?;
     }
-    Ok(judgement.exit(&stop))
+    Ok(judgement.code())
 }
 
 impl Arguments {
     /// Opens the card's channels; none after a signal.
-    fn channels(&self, scenario: &Scenario, stop: &AtomicBool) -> Result<Vec<Channel>, Failure> {
+    fn channels(&self, scenario: &Scenario, stop: &StopFlag) -> Result<Vec<Channel>, Failure> {
         let ids = channel_ids(scenario);
         let mut channels = Vec::new();
         let mut waiting = Waiting::new(self.wait);
@@ -103,13 +103,13 @@ impl Arguments {
                         waiting.say(|| format!("a card at {}", self.card.display()));
                         std::thread::sleep(Duration::from_millis(20));
                     }
-                    port => break port.map_err(Failure::refused)?,
+                    port => break port?,
                 }
-                if stop.load(Ordering::Relaxed) {
+                if stop.is_set() {
                     return Ok(Vec::new());
                 }
             };
-            let reader = chain::reader_of(scenario, port, at).map_err(Failure::refused)?;
+            let reader = chain::reader_of(scenario, port, at)?;
             let name = format!("tohost {}:{}.{}", scenario.name, ids[at].device, ids[at].channel);
             let address = reader.address();
             tell(&format!("{name} publishes at {address} ({})", reader.facts()));
@@ -118,7 +118,7 @@ impl Arguments {
                     let hello = chain::hello(scenario, at);
                     let address = reachable(address);
                     let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
-                    Some(bus::announce(directory, &entry).map_err(Failure::refused)?)
+                    Some(bus::announce(directory, &entry)?)
                 }
                 None => None,
             };
@@ -131,20 +131,19 @@ impl Arguments {
         &self,
         channel: &mut Channel,
         cpu: Option<u32>,
-        stop: &AtomicBool,
+        stop: &StopFlag,
         page: &Page,
     ) -> Result<FinalAccount, Failure> {
         // The others would wait for this one's channel.
-        let stop_all = || stop.store(true, Ordering::Relaxed);
-        chain::pin(cpu).inspect_err(|_| stop_all()).map_err(Failure::refused)?;
+        chain::pin(cpu).inspect_err(|_| stop.set())?;
         let Channel { name, reader, announcement } = channel;
         let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
-        let account = reader.run(stop, !self.no_wait, |reader| {
-            if !self.no_wait && !reader.begun && missing.is_none() {
+        let account = reader.run(&stop.0, !self.no_wait, |reader| {
+            if !self.no_wait && !reader.has_begun() && missing.is_none() {
                 waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
                 if waiting.is_over() {
                     missing = Some(without_subscriber(reader));
-                    stop_all();
+                    stop.set();
                 }
             }
             tell_notes(name, reader);

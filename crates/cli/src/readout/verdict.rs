@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use daqmeter_record::units::{self, significant};
 
-use crate::output::{CANNOT_TELL, FAILED, INTERRUPTED};
+use crate::output::{CANNOT_TELL, FAILED};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Measure {
@@ -166,14 +165,6 @@ impl Judgement {
             Judgement::CannotTell => CANNOT_TELL,
             Judgement::Failed => FAILED,
         })
-    }
-
-    /// Exit code of a verb that did its work, or the part of it before a signal.
-    pub(super) fn exit(self, stop: &AtomicBool) -> ExitCode {
-        match stop.load(Ordering::Relaxed) {
-            true => ExitCode::from(INTERRUPTED),
-            false => self.code(),
-        }
     }
 }
 
