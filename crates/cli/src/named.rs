@@ -79,26 +79,18 @@ struct Mentioned {
 /// refuses one that would append records to a file without records.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let mut mentioned = Vec::new();
-    let (mut command, mut matches) = (command, matches);
-    loop {
+    let mut verb = Some((command, matches));
+    while let Some((command, matches)) = verb {
         command.get_arguments().for_each(|option| collect(option, matches, &mut mentioned));
-        let Some((verb, below)) = matches.subcommand() else {
-            break;
-        };
-        let Some(verb) = command.find_subcommand(verb) else {
-            break;
-        };
-        (command, matches) = (verb, below);
+        let below = matches.subcommand();
+        verb = below.and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
     }
     refuse_same(&mentioned)?;
-    for file in &mentioned {
-        match file.use_ {
-            Use::Read => {}
-            Use::Replaced => refuse_records(&file.path)?,
-            Use::Appended => refuse_other_text(&file.path)?,
-        }
-    }
-    Ok(())
+    mentioned.iter().try_for_each(|file| match file.use_ {
+        Use::Read => Ok(()),
+        Use::Replaced => refuse_records(&file.path),
+        Use::Appended => refuse_other_text(&file.path),
+    })
 }
 
 fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
@@ -154,16 +146,14 @@ fn place_of(path: &Path) -> Option<PathBuf> {
 /// Refuses a written file that is named twice, since only the last output would remain.
 fn refuse_same(mentioned: &[Mentioned]) -> Result<(), Failure> {
     for (at, file) in mentioned.iter().enumerate() {
-        let same = mentioned[..at].iter().find(|other| {
+        let is_same = |other: &&Mentioned| {
             let is_written = file.use_ != Use::Read || other.use_ != Use::Read;
             is_written && file.place.is_some() && other.place == file.place
-        });
-        if let Some(other) = same {
-            let path = other.path.display();
-            return Err(Failure::refused(format!(
-                "{} and {} name the same file, {path}: name two",
-                other.option, file.option
-            )));
+        };
+        if let Some(Mentioned { option, path, .. }) = mentioned[..at].iter().find(is_same) {
+            let (path, other) = (path.display(), &file.option);
+            let why = format!("{option} and {other} name the same file, {path}: name two");
+            return Err(Failure::refused(why));
         }
     }
     Ok(())
@@ -188,23 +178,21 @@ pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
         let mut words = line.windows(SCHEMA.len());
         line.starts_with(b"{\"ab\"") || (line.starts_with(b"{") && words.any(|word| word == SCHEMA))
     };
-    match beginning(path).split(|byte| *byte == b'\n').any(is_record) {
-        false => Ok(()),
-        true => Err(Failure::refused(format!(
-            "{} holds records, which would be lost: name another file, or remove it first",
-            path.display()
-        ))),
+    if !beginning(path).split(|byte| *byte == b'\n').any(is_record) {
+        return Ok(());
     }
+    Err(Failure::refused(format!(
+        "{} holds records, which would be lost: name another file, or remove it first",
+        path.display()
+    )))
 }
 
 fn refuse_other_text(path: &Path) -> Result<(), Failure> {
-    match beginning(path).trim_ascii_start() {
-        [] | [b'{', ..] => Ok(()),
-        _ => Err(Failure::refused(format!(
-            "{} does not hold records: name another file for them",
-            path.display()
-        ))),
+    if let [] | [b'{', ..] = beginning(path).trim_ascii_start() {
+        return Ok(());
     }
+    let path = path.display();
+    Err(Failure::refused(format!("{path} does not hold records: name another file for them")))
 }
 
 fn beginning(path: &Path) -> Vec<u8> {

@@ -56,19 +56,18 @@ pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
     write_with(path, |sink| sink.write_all(text.as_bytes()))
 }
 
-pub(crate) fn write_with<T, E: Display>(
+pub(crate) fn write_with<E: Display>(
     path: &Replaced,
-    write: impl FnOnce(&mut Replacement) -> Result<T, E>,
-) -> Result<T, Failure> {
+    write: impl FnOnce(&mut Replacement) -> Result<(), E>,
+) -> Result<(), Failure> {
     let refused =
         |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
     refuse_records(path)?;
     let mut sink = Replacement::begin(path).map_err(|error| refused(&error))?;
     let beside = sink.unfinished().map(Path::to_owned);
     interrupt::writing(beside, || {
-        let value = write(&mut sink).map_err(|error| refused(&error))?;
-        sink.commit().map_err(|error| refused(&error))?;
-        Ok(value)
+        write(&mut sink).map_err(|error| refused(&error))?;
+        sink.commit().map_err(|error| refused(&error))
     })
 }
 
@@ -94,8 +93,7 @@ pub(crate) fn read_records(source: impl BufRead, path: &Path) -> Result<Vec<RunR
     for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
-    if errors.len() > MAX_LINES_REPORTED {
-        let more = errors.len() - MAX_LINES_REPORTED;
+    if let more @ 1.. = errors.len().saturating_sub(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {more} more lines could not be read"));
     }
     Ok(records)

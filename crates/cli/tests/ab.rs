@@ -4,26 +4,17 @@
 
 mod common;
 
-use std::process::Output;
-
-use common::{PROGRAM, daqmeter, fail_with, stderr, stdout};
+use common::{PROGRAM, done, ends_with, fail_with};
 use serde_json::Value;
-
-fn ab(arguments: &[&str]) -> Output {
-    daqmeter("ab", arguments)
-}
-
-const LANES: &str = "memory read_bytes=4KiB read_lines=1 write_lines=1 lanes=2";
 
 #[test]
 fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("ab.jsonl");
     // A host's disturbance of slices of 1 ms is not ten times as long on one side only.
-    let arguments = ["null", "null", "--ignore", "900%", "--budget", "2m", "--records"];
-    let output = ab(&[&arguments[..], &[record.to_str().unwrap()]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
-    assert!(stdout(&output).contains("same"), "{}", stdout(&output));
+    let ab = format!("ab null null --ignore 900% --budget 2m --records {}", record.display());
+    let text = done(&ab);
+    assert!(text.contains("same"), "{text}");
     let text = std::fs::read_to_string(record).unwrap();
     let line: Value = serde_json::from_str(text.trim_end()).unwrap();
     assert_eq!((&line["ab"], &line["outcome"]), (&1.into(), &"same".into()));
@@ -37,14 +28,13 @@ fn a_point_with_itself_is_the_same_and_is_recorded_whole() {
 #[test]
 fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_gives_3() {
     let points = ["convert function=3 samples=2000", "convert function=3 samples=8000"];
-    let ab = |budget: &str| ab(&[&points[..], &["--budget", budget, "--json"]].concat());
-    let output = ab("2m");
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let line: Value = serde_json::from_str(stdout(&output).trim_end()).unwrap();
+    let ab = |budget: &str| format!("ab '{}' '{}' --budget {budget} --json", points[0], points[1]);
+    let (text, _) = ends_with(1, &ab("2m"));
+    let line: Value = serde_json::from_str(text.trim_end()).unwrap();
     let verdict = &line["answers"][0]["verdict"];
     assert_eq!((&line["outcome"], verdict), (&"different".into(), &"slower".into()));
     assert_eq!((&line["a"], &line["b"]), (&points[0].into(), &points[1].into()));
-    assert_eq!(ab("1ms").status.code(), Some(3));
+    ends_with(3, &ab("1ms"));
 }
 
 #[test]
@@ -54,46 +44,34 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
     let text = "title = 't'\n[[sweep]]\nstudy = 's'\nengine = 'null'\n\
                 [[sweep]]\nstudy = 's'\nengine = 'memory'\nworkload = { read_bytes = '4KiB', read_lines = 1, write_lines = 1, lanes = 2 }\n";
     std::fs::write(&plan, text).unwrap();
-    let plan = plan.to_str().unwrap();
-    let own = PROGRAM;
-    let output = ab(&[own, own, "--plan", plan, "--ignore", "900%", "--budget", "2m"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let text = stdout(&output);
+    let plan = plan.display();
+    let ab = format!("ab {PROGRAM} {PROGRAM} --plan {plan} --ignore 900% --budget 2m");
+    let text = done(&ab);
     assert!(text.contains("left out: memory ") && text.contains("it has 2 lanes"), "{text}");
-    let output = ab(&[own, "true", "--plan", plan]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        stdout(&output).contains("not measured: null: side B: ended before"),
-        "{}",
-        stdout(&output)
-    );
-    assert!(stderr(&output).contains("1 of 2 points could not be measured"), "{}", stderr(&output));
+    let (text, said) = ends_with(2, &format!("ab {PROGRAM} true --plan {plan}"));
+    assert!(text.contains("not measured: null: side B: ended before"), "{text}");
+    assert!(said.contains("1 of 2 points could not be measured"), "{said}");
 }
 
 #[test]
 fn bad_input_gives_one_clear_line_and_2() {
+    let lanes = "'memory read_bytes=4KiB read_lines=1 write_lines=1 lanes=2'";
     for (arguments, says) in [
-        (&["null", "null", "--budget", "0s"][..], "no time to measure in"),
-        (&["null", "null", "--error", "0%"], "is a chance above 0% and below 50%"),
-        (&["null", "null", "--ignore", "NaN"], "0% to 1000% is wanted"),
-        (&["null", "null x"], "B: `x` is not a parameter"),
-        (&["null cpu=9999", "null"], "A: cpu is 9999: there is no such CPU"),
-        (&["null", "null", "--pin", "9999"], "--pin is 9999: there is no such CPU"),
-        (&["/nowhere/daqmeter", "true", "--plan", "quick"], "/nowhere/daqmeter is not a file"),
-        (&["true", "true", "--plan", "quack"], "quack"),
+        ("null null --budget 0s", "no time to measure in"),
+        ("null null --error 0%", "is a chance above 0% and below 50%"),
+        ("null null --ignore NaN", "0% to 1000% is wanted"),
+        ("null 'null x'", "B: `x` is not a parameter"),
+        ("'null cpu=9999' null", "A: cpu is 9999: there is no such CPU"),
+        ("null null --pin 9999", "--pin is 9999: there is no such CPU"),
+        ("/nowhere/daqmeter true --plan quick", "/nowhere/daqmeter is not a file"),
+        ("true true --plan quack", "quack"),
         // Only the side can give this message.
-        (&["nothing", "nothing"], "side A: no engine is named `nothing`"),
-        (&["null", "convert samples=x"], "side B: "),
-        (&[LANES, LANES], "it has 2 lanes, which run together"),
+        ("nothing nothing", "side A: no engine is named `nothing`"),
+        ("null 'convert samples=x'", "side B: "),
+        (&format!("{lanes} {lanes}"), "it has 2 lanes, which run together"),
     ] {
-        let output = ab(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stdout(&output));
-        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
-        assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+        let (_, said) = ends_with(2, &format!("ab {arguments}"));
+        assert!(said.contains(says) && !said.contains("panicked"), "{arguments}: {said}");
     }
-}
-
-#[test]
-fn a_side_is_not_started_by_hand() {
     fail_with(2, &[("ab-side", "is started by daqmeter ab, not by hand")]);
 }

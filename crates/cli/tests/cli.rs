@@ -5,16 +5,11 @@
 mod common;
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use common::{PROGRAM, are_refused, done, fail_with, run, stderr, stdout};
+use common::{Folder, PROGRAM, done, ends_with, fail_with, stderr};
 
 const QUICK: &str = "digitizer emu:l0 -S 3200 --unpaced";
-
-fn quick(more: &str) -> Output {
-    run(&format!("{QUICK} {more}"))
-}
 
 #[test]
 fn bad_input_gives_one_clear_line_and_exit_2() {
@@ -50,11 +45,9 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ("digitizer serve /dev/null /tmp", "only emulated boards"),
             ("report /nonexistent.jsonl", "No such file"),
             ("help --man nonsense", "there is no verb `nonsense`"),
+            ("digitizer ''", "names no board"),
+            ("digitizer '/dev/no such board'", "/dev/no such board: No such file"),
         ],
-    );
-    are_refused(
-        "digitizer",
-        &[(&[""], "names no board"), (&["/dev/no such board"], "/dev/no such board: No such file")],
     );
     let name = std::ffi::OsStr::from_bytes(b"/dev/\xFF\xFE");
     let output = Command::new(PROGRAM).arg("digitizer").arg(name).output().unwrap();
@@ -65,10 +58,9 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 
 #[test]
 fn a_full_disk_is_reported_and_printed_records_stay() {
-    let output = quick("--records /dev/full --json");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("/dev/full"), "{}", stderr(&output));
-    assert_eq!(stdout(&output).lines().count(), 1, "the record is printed though the disk is full");
+    let (printed, said) = ends_with(2, &format!("{QUICK} --records /dev/full --json"));
+    assert!(said.contains("/dev/full"), "{said}");
+    assert_eq!(printed.lines().count(), 1, "the record is printed though the disk is full");
 }
 
 #[test]
@@ -113,9 +105,7 @@ fn a_trigger_loop_accounts_for_every_trigger_by_polling_and_by_interrupt() {
 fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
     let line = "digitizer emu:l0:gone-after=4 emu:l1 -S 3200 -N 9 --unpaced";
     fail_with(1, &[(&format!("{line} -q"), "FAILED: emu:l0:gone-after=4: emu:l0")]);
-    let output = run(line);
-    assert_eq!(output.status.code(), Some(1));
-    let text = stdout(&output);
+    let (text, _) = ends_with(1, line);
     assert!(text.contains("FAILED emu:l0:gone-after=4"), "{text}");
     let is_whole =
         |row: &str| row.contains("emu:l1") && row.contains(" 9 ") && !row.contains("FAILED");
@@ -124,9 +114,8 @@ fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
 
 #[test]
 fn a_short_read_is_a_named_loss() {
-    let output = run("digitizer emu:l0:short-read-at=3 -S 3200 -N 9 --unpaced");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stdout(&output).contains("+ 3200 short read"), "{}", stdout(&output));
+    let (text, _) = ends_with(1, "digitizer emu:l0:short-read-at=3 -S 3200 -N 9 --unpaced");
+    assert!(text.contains("+ 3200 short read"), "{text}");
 }
 
 #[test]
@@ -135,50 +124,39 @@ fn more_threads_than_cores_are_reported() {
     assert!(text.contains("41 threads share"), "{text}");
 }
 
-fn recorded() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("records.jsonl");
+fn recorded() -> Folder {
+    let folder = Folder::new();
     for function in [0, 4] {
-        done(&format!("{QUICK} -N 5 -A {function} --records {}", path.display()));
+        folder.done(&format!("{QUICK} -N 5 -A {function} --records records.jsonl"));
     }
-    (dir, path)
+    folder
 }
 
 #[test]
 fn records_can_be_shown_and_reported_in_every_format() {
-    let (dir, path) = recorded();
-    let (path, page) = (path.display(), dir.path().join("page.html"));
-    let shown = |format: &str| done(&format!("report {path} --format {format}"));
+    let folder = recorded();
+    let shown = |format: &str| folder.done(&format!("report records.jsonl --format {format}"));
     assert!(shown("text").contains("read-out"));
     assert!(shown("md").starts_with("| device |"));
     assert!(shown("csv").starts_with("run_id,time_utc,study"));
     assert_eq!(shown("json").lines().count(), 2);
-    done(&format!("report {path} -o {}", page.display()));
-    assert!(std::fs::read_to_string(page).unwrap().contains("class=\"chart\""));
+    folder.done("report records.jsonl -o page.html");
+    assert!(folder.read("page.html").contains("class=\"chart\""));
+    // A page that cannot be written leaves nothing behind.
+    folder.refuses("report records.jsonl -o missing/page.html", "missing/page.html");
+    assert_eq!(folder.files(), 2);
 }
 
 #[test]
 fn a_cut_file_gives_what_is_whole_and_a_foreign_one_is_refused() {
-    let (dir, path) = recorded();
-    let bytes = std::fs::read(&path).unwrap();
-    std::fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
-    let output = run(&format!("report {} --format text", path.display()));
-    assert_eq!(output.status.code(), Some(0));
-    assert!(stderr(&output).contains("line 2: cut off"), "{}", stderr(&output));
-    let foreign = dir.path().join("foreign.txt");
-    std::fs::write(&foreign, "hello\n").unwrap();
-    let output = run(&format!("report {} --format text", foreign.display()));
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("holds no record"));
-}
-
-#[test]
-fn a_page_that_cannot_be_written_leaves_nothing_behind() {
-    let (dir, path) = recorded();
-    let target = dir.path().join("missing/page.html");
-    let line = format!("report {} -o {}", path.display(), target.display());
-    fail_with(2, &[(&line, "missing/page.html")]);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    let folder = recorded();
+    let text = folder.read("records.jsonl");
+    folder.write("records.jsonl", &text[..text.len() - 40]);
+    let (_, said) = folder.ends_with(0, "report records.jsonl --format text");
+    assert!(said.contains("line 2: cut off"), "{said}");
+    folder.write("foreign.txt", "hello\n");
+    let (_, said) = folder.ends_with(2, "report foreign.txt --format text");
+    assert!(said.contains("holds no record"), "{said}");
 }
 
 #[test]
@@ -219,14 +197,13 @@ fn help_for_people() {
 
 #[test]
 fn several_studies_are_totals_and_a_page() {
-    let dir = tempfile::tempdir().unwrap();
-    let page = dir.path().join("all.html");
-    let line = format!("reproduce etherbone pmu --no-measurement -o {}", page.display());
-    let text = done(&line);
+    let folder = Folder::new();
+    let text = folder.done("reproduce etherbone pmu --no-measurement -o all.html");
     assert!(text.contains("\n  27 rows: ") && text.contains("\n  18 rows: "), "{text}");
-    let html = std::fs::read_to_string(&page).unwrap();
-    assert!(html.contains("study-etherbone") && html.contains("study-pmu"));
-    assert!(html.contains("daqmeter reproduce etherbone"));
+    let html = folder.read("all.html");
+    for part in ["study-etherbone", "study-pmu", "daqmeter reproduce etherbone"] {
+        assert!(html.contains(part), "{part}");
+    }
 }
 
 #[test]
@@ -234,15 +211,13 @@ fn records_that_failed_end_a_reproduction_with_1() {
     let example = include_str!("../../record/testdata/v1/digitizer.jsonl");
     let mut record: serde_json::Value =
         serde_json::from_str(example.lines().next().unwrap()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("records.jsonl");
+    let folder = Folder::new();
     for (outcome, code) in [
         (serde_json::json!({ "status": "ok" }), 0),
         (serde_json::json!({ "status": "failed", "reason": "bytes differ" }), 1),
     ] {
         record["outcome"] = outcome;
-        std::fs::write(&path, format!("{record}\n")).unwrap();
-        let output = run(&format!("reproduce digitizer --from {}", path.display()));
-        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        folder.write("records.jsonl", format!("{record}\n"));
+        folder.ends_with(code, "reproduce digitizer --from records.jsonl");
     }
 }

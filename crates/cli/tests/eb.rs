@@ -4,40 +4,24 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use common::{Running, ends_with, fail_with};
 
-use common::{PROGRAM, daqmeter, fail_with, stderr, stdout};
-
-fn eb(arguments: &[&str]) -> Output {
-    daqmeter("eb", arguments)
-}
-
-fn done(arguments: &[&str]) -> String {
-    let output = eb(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    stdout(&output)
+fn done(arguments: &str) -> String {
+    common::done(&format!("eb {arguments}"))
 }
 
 struct Snoop {
-    child: Child,
+    running: Running,
     port: u16,
 }
 
 impl Snoop {
-    fn start(more: &[&str]) -> Snoop {
-        let mut child = Command::new(PROGRAM)
-            .args(["eb", "snoop", "--bind", "127.0.0.1", "0"])
-            .args(more)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (mut said, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
-        while !said.contains("port ") && stderr.read_line(&mut said).unwrap() > 0 {}
-        let port =
-            said.split("port ").nth(1).and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
-        Snoop { child, port: port.unwrap_or_else(|| panic!("no port in: {said}")) }
+    fn start(more: &str) -> Snoop {
+        let running = Running::start(&format!("eb snoop --bind 127.0.0.1 0 {more}"));
+        let said = running.said("port ");
+        let (_, port) = said.split_once("port ").unwrap();
+        let port = port.split([' ', ';']).next().unwrap().parse().unwrap();
+        Snoop { running, port }
     }
 
     fn at(&self, proto: &str) -> String {
@@ -45,46 +29,37 @@ impl Snoop {
     }
 }
 
-impl Drop for Snoop {
-    fn drop(&mut self) {
-        // The program may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn registers_are_read_and_written_as_by_the_c_tools() {
-    let snoop = Snoop::start(&["0x10000-0x1ffff"]);
+    let snoop = Snoop::start("0x10000-0x1ffff");
     for proto in ["udp", "tcp"] {
-        let slave = snoop.at(proto);
-        assert_eq!(done(&["write", &slave, "0x10000/4", "0x11223344"]), "");
-        assert_eq!(done(&["read", &slave, "0x10000/4"]), "11223344\n");
-        assert_eq!(done(&["read", &slave, "0x10001/1"]), "22\n");
-        assert_eq!(done(&["read", "-p", "-l", "-d", "32", &slave, "0x10000/2"]), "3344\n");
-        assert_eq!(done(&["read", "-d", "16", "-q", &slave, "0x10000/4"]), "11223344\n");
-        assert_eq!(done(&["read", "-s", &slave, "0x10000/8"]), "1122334400000000\n");
-        assert_eq!(done(&["read", "-c", &slave, "0xc/4"]), "00000000\n");
+        for (line, printed) in [
+            ("write SLAVE 0x10000/4 0x11223344", ""),
+            ("read SLAVE 0x10000/4", "11223344\n"),
+            ("read SLAVE 0x10001/1", "22\n"),
+            ("read -p -l -d 32 SLAVE 0x10000/2", "3344\n"),
+            ("read -d 16 -q SLAVE 0x10000/4", "11223344\n"),
+            ("read -s SLAVE 0x10000/8", "1122334400000000\n"),
+            ("read -c SLAVE 0xc/4", "00000000\n"),
+        ] {
+            assert_eq!(done(&line.replace("SLAVE", &snoop.at(proto))), printed, "{line}");
+        }
     }
 }
 
 #[test]
 fn accesses_that_are_split_or_widened_are_told_or_refused() {
-    let snoop = Snoop::start(&["-w", "32", "0x0-0xffff"]);
+    let snoop = Snoop::start("-w 32 0x0-0xffff");
     let slave = snoop.at("udp");
-    let told = eb(&["write", &slave, "0x100/1", "0xAB"]);
-    assert!(
-        told.status.success()
-            && stderr(&told).contains("warning: the access is done through words of 32 bits")
-    );
-    let refused = eb(&["read", "-f", &slave, "0x100/1"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("-f forbids it"));
+    let (_, told) = ends_with(0, &format!("eb write {slave} 0x100/1 0xAB"));
+    let warning = "warning: the access is done through words of 32 bits";
+    assert!(told.contains(warning), "{told}");
+    fail_with(2, &[(&format!("eb read -f {slave} 0x100/1"), "-f forbids it")]);
 }
 
 #[test]
 fn bad_input_gives_one_line_and_exit_2_and_a_refusal_of_the_bus_exit_1() {
-    let snoop = Snoop::start(&["--bus", "timing-receiver"]);
+    let snoop = Snoop::start("--bus timing-receiver");
     let (slave, port) = (snoop.at("udp"), snoop.port);
     for (line, says) in [
         (
@@ -140,9 +115,9 @@ fn bad_input_gives_one_line_and_exit_2_and_a_refusal_of_the_bus_exit_1() {
 
 #[test]
 fn the_bus_is_listed_as_eb_ls_lists_it() {
-    insta::assert_snapshot!(done(&["ls", "emu/perfect"]));
-    insta::assert_snapshot!(done(&["ls", "-n", "-v", "emu/perfect"]));
-    assert_eq!(done(&["ls", "emu/perfect", "--find", "0x651:0xb2afc251"]), "0x101000\n");
+    insta::assert_snapshot!(done("ls emu/perfect"));
+    insta::assert_snapshot!(done("ls -n -v emu/perfect"));
+    assert_eq!(done("ls emu/perfect --find 0x651:0xb2afc251"), "0x101000\n");
 }
 
 fn broken_bridge(snoop: &Snoop) -> String {
@@ -169,81 +144,71 @@ fn broken_bridge(snoop: &Snoop) -> String {
 
 #[test]
 fn a_broken_bridge_does_not_hide_what_is_beside_it() {
-    let snoop = Snoop::start(&["--bus", "timing-receiver"]);
+    let snoop = Snoop::start("--bus timing-receiver");
     let slave = broken_bridge(&snoop);
     let why = "behind bridge 4 was not read whole: ";
-    let listed = eb(&["ls", &slave]);
-    let (rows, said) = (stdout(&listed), stderr(&listed));
+    let (rows, said) = ends_with(1, &format!("eb ls {slave}"));
     assert!(rows.contains("WB4-BlockRAM") && rows.contains("WB4-Bridge-Timing"), "{rows}");
     assert!(said.contains(why), "{said}");
-    assert_eq!(listed.status.code(), Some(1));
-    let found = eb(&["ls", &slave, "--find", "0x651:0x66cfeb52"]);
-    assert_eq!(stdout(&found), "0x10000\n");
-    assert!(stderr(&found).contains(why), "{}", stderr(&found));
-    assert!(found.status.success());
+    let (found, said) = ends_with(0, &format!("eb ls {slave} --find 0x651:0x66cfeb52"));
+    assert_eq!(found, "0x10000\n");
+    assert!(said.contains(why), "{said}");
 }
 
 #[test]
 fn files_go_to_memory_and_back() {
-    let snoop = Snoop::start(&["0x10000-0x1ffff"]);
-    let dir = tempfile::tempdir().unwrap();
-    let (sent, back) = (dir.path().join("sent"), dir.path().join("back"));
+    let snoop = Snoop::start("0x10000-0x1ffff");
+    let folder = snoop.running.folder.path();
+    let (sent, back) = (folder.join("sent"), folder.join("back"));
     let data: Vec<u8> = (0..=255).cycle().take(10_007).collect();
     std::fs::write(&sent, &data).unwrap();
     for proto in ["udp", "tcp"] {
         let slave = snoop.at(proto);
-        done(&["write", &slave, "0x10001", "--from", sent.to_str().unwrap()]);
-        done(&["read", &slave, "0x10001/10007", "-o", back.to_str().unwrap()]);
+        done(&format!("write {slave} 0x10001 --from {}", sent.display()));
+        done(&format!("read {slave} 0x10001/10007 -o {}", back.display()));
         assert!(std::fs::read(&back).unwrap() == data, "{proto}");
         std::fs::remove_file(&back).unwrap();
     }
-    let slave = snoop.at("udp");
-    let past = eb(&["read", &slave, "0x1fff0/32", "-o", back.to_str().unwrap()]);
-    assert!(stderr(&past).contains("the first at 0x20000"), "{}", stderr(&past));
+    let past = format!("eb read {} 0x1fff0/32 -o {}", snoop.at("udp"), back.display());
+    fail_with(1, &[(&past, "the first at 0x20000")]);
     assert!(!back.exists());
 }
 
 #[test]
 fn the_wrong_byte_order_is_warned_of() {
-    let snoop = Snoop::start(&["-l", "0x10000-0x1ffff"]);
-    let said = |arguments: &[&str]| {
-        let output = eb(&[&["read", &snoop.at("udp"), "0x10000/4"], arguments].concat());
-        assert!(output.status.success());
-        stderr(&output)
-    };
+    let snoop = Snoop::start("-l 0x10000-0x1ffff");
+    let said =
+        |more: &str| ends_with(0, &format!("eb read {} 0x10000/4 {more}", snoop.at("udp"))).1;
     let warning = "daqmeter: warning: the device is little-endian, it is accessed as big-endian\n";
-    assert_eq!(said(&["-b"]), warning);
-    assert_eq!((said(&["-l"]), said(&["-b", "-q"])), (String::new(), String::new()));
-    assert!(said(&["-v"]).starts_with("Connected to udp/127.0.0.1/"));
+    assert_eq!(said("-b"), warning);
+    assert_eq!((said("-l"), said("-b -q")), (String::new(), String::new()));
+    assert!(said("-v").starts_with("Connected to udp/127.0.0.1/"));
 }
 
 #[test]
 fn a_measurement_negotiates_widths_as_the_tools_do() {
     // Words of 32 bits at 32-bit addresses of a slave with only 64-bit addresses cannot be
     // measured.
-    let wide = Snoop::start(&["-a", "64", "--bus", "timing-receiver"]);
-    let refused = eb(&["perf", &wide.at("udp"), "-m", "1", "-n", "2", "-l", "1"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("no width in common"), "{}", stderr(&refused));
-    let any = Snoop::start(&["--bus", "timing-receiver"]);
+    let wide = Snoop::start("-a 64 --bus timing-receiver");
+    let perf = |slave: String| format!("eb perf {slave} -m 1 -n 2 -l 1");
+    fail_with(2, &[(&perf(wide.at("udp")), "no width in common")]);
+    let any = Snoop::start("--bus timing-receiver");
     for proto in ["udp", "tcp"] {
-        done(&["perf", &any.at(proto), "-m", "1", "-n", "2", "-l", "1"]);
+        common::done(&perf(any.at(proto)));
     }
 }
 
 #[test]
 fn every_access_is_logged_when_asked() {
-    let mut snoop = Snoop::start(&["-v", "0x10000-0x1ffff"]);
-    done(&["write", "-p", "-d", "32", &snoop.at("udp"), "0x10004/4", "0xcafe"]);
-    let mut line = String::new();
-    BufReader::new(snoop.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "Write 0x00010004/4: 0000cafe ok\n");
+    let snoop = Snoop::start("-v 0x10000-0x1ffff");
+    done(&format!("write -p -d 32 {} 0x10004/4 0xcafe", snoop.at("udp")));
+    assert_eq!(snoop.running.printed(), "Write 0x00010004/4: 0000cafe ok");
 }
 
 #[test]
 fn a_slave_is_discovered() {
-    let snoop = Snoop::start(&["0x0-0xff"]);
-    let found = done(&["discover", "--quiet", "50ms", &snoop.at("udp")]);
+    let snoop = Snoop::start("0x0-0xff");
+    let found = done(&format!("discover --quiet 50ms {}", snoop.at("udp")));
     let name = format!("udp4/127.0.0.1/{}", snoop.port);
     assert_eq!(found, format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n"));
 }
@@ -253,8 +218,7 @@ fn perf_measures_and_its_record_can_be_shown() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name).display().to_string();
     let (out, page) = (place("r.jsonl"), place("p.html"));
-    let line = format!("eb perf -m 1,2 -n 10 -l 2 --records {out} -o {page}");
-    let text = common::done(&line);
+    let text = done(&format!("perf -m 1,2 -n 10 -l 2 --records {out} -o {page}"));
     assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
@@ -268,9 +232,8 @@ fn perf_measures_and_its_record_can_be_shown() {
 #[test]
 fn help_for_people() {
     for tool in ["", "read", "snoop", "perf"] {
-        let name = if tool.is_empty() { "eb".to_owned() } else { format!("eb-{tool}") };
-        let arguments: Vec<&str> =
-            [tool, "--help"].into_iter().filter(|part| !part.is_empty()).collect();
-        insta::with_settings!({ snapshot_suffix => name }, { insta::assert_snapshot!(done(&arguments)) });
+        let name = format!("eb {tool}").trim().replace(' ', "-");
+        let help = done(&format!("{tool} --help"));
+        insta::with_settings!({ snapshot_suffix => name }, { insta::assert_snapshot!(help) });
     }
 }

@@ -6,9 +6,8 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use common::{daqmeter, stderr, stdout};
+use common::{Folder, stderr, stdout};
 use daqmeter_record::jsonl;
 use serde_json::Value;
 
@@ -69,9 +68,9 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// Writes a file of hostile records: one of each engine and study, and one that failed, was waived
-/// and warned.
-fn write_hostile(path: &Path, changed: Changed) {
+/// Returns hostile records: one of each engine and study, and one that failed, was waived and
+/// warned.
+fn hostile(changed: Changed) -> String {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
     for line in MEASURED.map(|file| std::fs::read_to_string(file).unwrap()).concat().lines() {
@@ -91,7 +90,7 @@ fn write_hostile(path: &Path, changed: Changed) {
     let lines: Vec<String> =
         lines.iter().map(|record| make_hostile(record, changed).to_string()).collect();
     assert!(lines.len() > 6 && lines.iter().all(|line| line.contains("FAKE")));
-    std::fs::write(path, lines.join("\n") + "\n").unwrap();
+    lines.join("\n") + "\n"
 }
 
 /// Checks that nothing in the output acts, and that no line begins with text of a name.
@@ -107,34 +106,22 @@ fn is_harmless(what: &str, text: &str) {
     assert!(!text.lines().any(|line| line.trim_start().starts_with("FAKE")), "{what}: {text}");
 }
 
-fn run(verb: &str, arguments: &[&str]) -> String {
-    let output = daqmeter(verb, arguments);
-    let what = format!("{verb} {arguments:?}");
-    is_harmless(&what, &stderr(&output));
-    is_harmless(&what, &stdout(&output));
+fn run(folder: &Folder, line: &str) -> String {
+    let output = folder.command(line).output().unwrap();
+    is_harmless(line, &stderr(&output));
+    is_harmless(line, &stdout(&output));
     stdout(&output)
-}
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-}
-
-fn folder() -> Folder {
-    Folder(tempfile::tempdir().unwrap())
 }
 
 #[test]
 fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
     for changed in [Changed::Notes, Changed::All] {
-        let folder = folder();
-        let file = folder.path("a.jsonl");
-        write_hostile(Path::new(&file), changed);
-        assert!(run("report", &[&file, "--format", "text"]).contains(r"\u001b[2J"));
-        let table = run("report", &[&file, "--format", "md", "-o", "-"]);
+        let folder = Folder::new();
+        folder.write("a.jsonl", hostile(changed));
+        folder.write("b.jsonl", folder.read("a.jsonl"));
+        let run = |line: &str| run(&folder, line);
+        assert!(run("report a.jsonl --format text").contains(r"\u001b[2J"));
+        let table = run("report a.jsonl --format md -o -");
         let pipes = |line: &str| line.replace("\\\\", "").replace("\\|", "").matches('|').count();
         // The table comes first, and below it a list of errors.
         let (rows, below): (Vec<&str>, Vec<&str>) =
@@ -142,57 +129,50 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         assert!(rows.len() > 6 && rows.iter().all(|line| pipes(line) == pipes(rows[0])), "{table}");
         assert!(below.iter().all(|line| line.is_empty() || line.starts_with("- ")), "{table}");
         assert!(!table.contains("|<script>") && !table.contains(" <script>"), "{table}");
-        for arguments in [
-            &["report", &file, "--format", "csv", "-o", "-"][..],
-            &["report", &file, "--format", "csv"],
-            &["report", &file, "--format", "csv", "--rows", "samples"],
-            &["report", &file, "--format", "csv", "--rows", "counters"],
-        ] {
-            let csv = run(arguments[0], &arguments[1..]);
-            assert!(csv.lines().count() > 1, "{arguments:?}");
+        for more in ["-o -", "", "--rows samples", "--rows counters"] {
+            let csv = run(&format!("report a.jsonl --format csv {more}"));
+            assert!(csv.lines().count() > 1, "{more}");
             let formula = csv.lines().find(|line| {
                 line.starts_with(['=', '"']) || line.contains(",=") || line.contains(",\"=")
             });
-            assert!(
-                formula.is_none_or(|line| line.starts_with("\"'")),
-                "{arguments:?}: {formula:?}"
-            );
+            assert!(formula.is_none_or(|line| line.starts_with("\"'")), "{more}: {formula:?}");
         }
-        for line in run("report", &[&file, "--format", "json", "-o", "-"]).lines() {
+        for line in run("report a.jsonl --format json -o -").lines() {
             assert!(jsonl::parse_line(line.as_bytes(), 1).is_ok(), "{line}");
         }
-        run("report", &[&file, "-o", &folder.path("page.html")]);
-        let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+        run("report a.jsonl -o page.html");
+        let page = folder.read("page.html");
         is_harmless("the page", &page);
         assert!(!page.contains("|<script>"));
-        let other = folder.path("b.jsonl");
-        std::fs::copy(&file, &other).unwrap();
-        run("cmp", &[&file, &other, "--all"]);
-        let json = run("cmp", &[&file, &other, "--json"]);
+        run("cmp a.jsonl b.jsonl --all");
+        let json = run("cmp a.jsonl b.jsonl --json");
         assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
-        run("history", &[&file, &other]);
-        run("history", &[&file, &other, "--json"]);
-        run("report", &[&file, "--study", "no such study"]);
+        run("history a.jsonl b.jsonl");
+        run("history a.jsonl b.jsonl --json");
+        run("report a.jsonl --study 'no such study'");
     }
 }
 
 #[test]
 fn hostile_names_of_files_and_lines_that_are_no_records_are_only_text() {
-    let folder = folder();
+    let folder = Folder::new();
     let name = format!("{}.jsonl", HOSTILE.replace(['\0', '/'], ""));
-    std::fs::write(folder.path(&name), format!("{{\"schema\":1,\"{}\":3}}\n", "\u{9b}\u{202e}"))
-        .unwrap();
-    run("report", &[&folder.path(&name), "-o", "-"]);
-    run("report", &[&folder.path("none"), &format!("--{name}")]);
-    run("report", &[&folder.path(&name)]);
-    run("history", &[&folder.path("")]);
-    run("report", &[&folder.path(&name), "--format", "csv"]);
-    run("cmp", &[&folder.path(&name), &folder.path(&name)]);
+    folder.write(&name, format!("{{\"schema\":1,\"{}\":3}}\n", "\u{9b}\u{202e}"));
+    for line in [
+        format!("report '{name}' -o -"),
+        format!("report none '--{name}'"),
+        format!("report '{name}'"),
+        "history .".to_owned(),
+        format!("report '{name}' --format csv"),
+        format!("cmp '{name}' '{name}'"),
+    ] {
+        run(&folder, &line);
+    }
 }
 
 #[test]
 fn a_hostile_plan_is_only_text() {
-    let folder = folder();
+    let folder = Folder::new();
     let escape = |text: &str| serde_json::to_string(text).unwrap().replace('\u{7f}', "\\u007F");
     let hostile = escape(HOSTILE);
     // The description of a plan may have several lines.
@@ -210,37 +190,29 @@ fn a_hostile_plan_is_only_text() {
         ("syntax.toml", format!("{good}\n{HOSTILE}")),
     ];
     for (name, text) in places {
-        std::fs::write(folder.path(name), text).unwrap();
-        run("list", &[&folder.path(name)]);
-        run("run", &[&folder.path(name)]);
-        run("readout", &["run", &folder.path(name), "--time", "1ms"]);
+        folder.write(name, text);
+        for line in ["list NAME", "run NAME", "readout run NAME --time 1ms"] {
+            run(&folder, &line.replace("NAME", name));
+        }
     }
-    let measured = run("run", &[&folder.path("study.toml"), "--json"]);
-    assert!(
-        jsonl::parse_line(measured.as_bytes(), 1).is_ok_and(|record| record.study == HOSTILE),
-        "{measured}"
-    );
-    let shown = run("run", &[&folder.path("study.toml")]);
+    let measured = run(&folder, "run study.toml --json");
+    let is_kept =
+        jsonl::parse_line(measured.as_bytes(), 1).is_ok_and(|record| record.study == HOSTILE);
+    assert!(is_kept, "{measured}");
+    let shown = run(&folder, "run study.toml");
     assert!(shown.contains("memory"), "{shown}");
 }
 
 #[test]
 fn what_lies_beside_a_page_is_not_written_to() {
-    let folder = folder();
-    let (file, page, victim) =
-        (folder.path("a.jsonl"), folder.path("page.html"), folder.path("victim"));
-    write_hostile(Path::new(&file), Changed::Notes);
-    std::fs::write(&victim, "precious").unwrap();
-    std::os::unix::fs::symlink(&victim, folder.path("page.html.part")).unwrap();
-    run("report", &[&file, "-o", &page]);
-    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
-    assert!(std::fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
-    let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["a.jsonl", "page.html", "page.html.part", "victim"]);
+    let folder = Folder::new();
+    folder.write("a.jsonl", hostile(Changed::Notes));
+    folder.write("victim", "precious");
+    std::os::unix::fs::symlink("victim", folder.path("page.html.part")).unwrap();
+    run(&folder, "report a.jsonl -o page.html");
+    assert_eq!(folder.read("victim"), "precious");
+    assert!(folder.read("page.html").trim_end().ends_with("</html>"));
+    assert_eq!(folder.files(), 4);
     // Only files are replaced; others are written to directly.
-    assert!(run("report", &[&file, "--format", "md", "-o", "/dev/stdout"]).starts_with("| "));
+    assert!(run(&folder, "report a.jsonl --format md -o /dev/stdout").starts_with("| "));
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 use common::{PROGRAM, stderr};
 use daqmeter_record::{Outcome, jsonl};
@@ -29,17 +29,18 @@ workload = { samples = 1600 }
 axes = { devices = ["emu:l0"] }
 "#;
 
+/// Runs the program in a folder with an address space of that many KiB.
+fn limited(kib: u32, line: &str, folder: &tempfile::TempDir) -> Output {
+    // The shell sets RLIMIT_AS before it becomes the program.
+    let script = format!(r#"ulimit -v {kib} && exec "$0" {line}"#);
+    Command::new("sh").args(["-c", &script, PROGRAM]).current_dir(folder).output().unwrap()
+}
+
 #[test]
 fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("plan.toml"), PLAN).unwrap();
-    // The shell sets RLIMIT_AS, in KiB, before it becomes the program.
-    let limited = r#"ulimit -v 1048576 && exec "$0" run plan.toml --records records.jsonl"#;
-    let output = Command::new("sh")
-        .args(["-c", limited, PROGRAM])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
+    let output = limited(1 << 20, "run plan.toml --records records.jsonl", &folder);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let file = std::fs::File::open(folder.path().join("records.jsonl")).unwrap();
     let records = jsonl::read(std::io::BufReader::new(file)).unwrap().records;
@@ -63,12 +64,7 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
 #[test]
 fn a_survey_without_memory_for_itself_is_refused_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
-    let limited = r#"ulimit -v 204800 && exec "$0" survey --budget 1m"#;
-    let output = Command::new("sh")
-        .args(["-c", limited, PROGRAM])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
+    let output = limited(200 << 10, "survey --budget 1m", &folder);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(

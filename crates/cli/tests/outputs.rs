@@ -6,13 +6,9 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use common::{PROGRAM, fail_with, stderr, stdout};
-
-fn within(folder: &tempfile::TempDir, arguments: &str) -> Output {
-    Command::new(PROGRAM).args(arguments.split(' ')).current_dir(folder.path()).output().unwrap()
-}
+use common::{Folder, fail_with, stderr};
 
 const RECORDS: &str = include_str!("../../record/testdata/v1/digitizer.jsonl");
 
@@ -20,17 +16,15 @@ const RECORDS: &str = include_str!("../../record/testdata/v1/digitizer.jsonl");
 /// name, or as files that they must not replace.
 #[test]
 fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name);
+    let folder = Folder::new();
+    let place = |name: &str| folder.path(name);
     let texts = [
         ("r.jsonl", RECORDS),
         ("page.html", "<!doctype html>"),
         ("p.toml", PLAN),
         ("data", "of last year"),
     ];
-    for (name, text) in texts {
-        std::fs::write(place(name), text).unwrap();
-    }
+    texts.iter().for_each(|(name, text)| folder.write(name, text));
     std::os::unix::fs::symlink("r.jsonl", place("link")).unwrap();
     std::os::unix::fs::symlink("not-yet", place("early")).unwrap();
     std::fs::hard_link(place("r.jsonl"), place("hard.csv")).unwrap();
@@ -73,17 +67,11 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("report . -o hard.csv", records),
         ("ab null null --records page.html", none),
     ] {
-        let out = within(&folder, line);
-        let said = stderr(&out);
-        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
-        assert!(said.contains(says), "{line}: {said}");
-        assert_eq!(said.lines().count(), 1, "{line}: {said}");
+        let (_, said) = folder.ends_with(2, line);
+        assert!(said.contains(says) && said.lines().count() == 1, "{line}: {said}");
     }
-    for (name, text) in texts {
-        let left = std::fs::read_to_string(place(name)).unwrap();
-        assert_eq!(left, text, "{name}");
-    }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7);
+    texts.iter().for_each(|(name, text)| assert_eq!(folder.read(name), *text, "{name}"));
+    assert_eq!(folder.files(), 7);
     for line in [
         "report r.jsonl --format csv -o /dev/null",
         "report r.jsonl --format csv -o /dev/stdout",
@@ -91,8 +79,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         "report r.jsonl -o page.html",
         "run p.toml --records /dev/null",
     ] {
-        let out = within(&folder, line);
-        assert_eq!(out.status.code(), Some(0), "{line}: {}", stderr(&out));
+        folder.done(line);
     }
 }
 
@@ -100,32 +87,22 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
 /// points are in the file.
 #[test]
 fn a_closed_pipe_is_no_success_and_costs_no_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let plan =
-        "title = 't'\ntime = '5ms'\n[[sweep]]\nstudy = 'a'\nengine = 'null'\nrepetitions = 100\n";
-    std::fs::write(folder.path().join("p.toml"), plan).unwrap();
-    let mut child = Command::new(PROGRAM)
-        .args(["run", "p.toml", "--json", "--records", "r.jsonl"])
-        .current_dir(folder.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let folder = Folder::new();
+    folder.write("p.toml", format!("{PLAN}repetitions = 100\n"));
+    let start = |line: &str| -> Child {
+        let mut command: Command = folder.command(line);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut child = start("run p.toml --json --records r.jsonl");
     let mut first = String::new();
     let mut reader = BufReader::with_capacity(16, child.stdout.take().unwrap());
     reader.read_line(&mut first).unwrap();
     drop(reader);
     let out = child.wait_with_output().unwrap();
-    assert_eq!(out.status.code(), Some(141), "{}", stderr(&out));
-    assert_eq!(stderr(&out), "");
-    let kept = std::fs::read_to_string(folder.path().join("r.jsonl")).unwrap();
+    assert_eq!((out.status.code(), stderr(&out).as_str()), (Some(141), ""));
+    let kept = folder.read("r.jsonl");
     assert!(kept.starts_with(&first) && kept.lines().count() > 1);
-    let mut child = Command::new(PROGRAM)
-        .args(["readout", "record", "gbt", "--triggers", "1M", "-o", "-"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start("readout record gbt --triggers 1M -o -");
     child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     let out = child.wait_with_output().unwrap();
     assert_eq!((out.status.code(), stderr(&out).as_str()), (Some(141), ""));
@@ -133,34 +110,28 @@ fn a_closed_pipe_is_no_success_and_costs_no_record() {
 
 #[test]
 fn help_is_a_verb_and_folders_are_read_by_every_verb_of_records() {
+    let folder = Folder::new();
     for verbs in ["", "readout run", "cmp"] {
-        let folder = tempfile::tempdir().unwrap();
-        let as_verb = within(&folder, format!("help {verbs}").trim());
-        let as_option = within(&folder, format!("{verbs} --help").trim());
-        assert_eq!(stdout(&as_verb).trim(), stdout(&as_option).trim());
-        assert!(stdout(&as_verb).contains("Usage: daqmeter"));
+        let as_verb = folder.done(&format!("help {verbs}"));
+        assert_eq!(as_verb.trim(), folder.done(&format!("{verbs} --help")).trim());
+        assert!(as_verb.contains("Usage: daqmeter"));
     }
     fail_with(2, &[("help readout nothing", "there is no verb `readout nothing`")]);
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("day")).unwrap();
-    std::fs::write(folder.path().join("day/r.jsonl"), RECORDS).unwrap();
-    let shown = |line: &str| {
-        let out = within(&folder, line);
-        (out.status.code(), stdout(&out))
-    };
-    assert_eq!(shown("report day --format text"), shown("report day/r.jsonl --format text"));
-    let file = "report day/r.jsonl --format csv";
-    assert_eq!(shown("report day --format csv"), shown(file));
-    let (code, text) = shown("cmp day/r.jsonl day/r.jsonl --all");
+    folder.write("day/r.jsonl", RECORDS);
+    for format in ["text", "csv"] {
+        let of_file = folder.done(&format!("report day/r.jsonl --format {format}"));
+        assert_eq!(folder.done(&format!("report day --format {format}")), of_file);
+    }
+    let (text, _) = folder.ends_with(3, "cmp day/r.jsonl day/r.jsonl --all");
     assert!(text.contains("records of"), "{text}");
     let of_folder = text.replace("day/r.jsonl", "day");
-    assert_eq!(shown("cmp day day --all"), (code, of_folder));
+    assert_eq!(folder.ends_with(3, "cmp day day --all").0, of_folder);
 }
 
 #[test]
 fn standard_output_is_no_file_of_a_measurement() {
-    let folder = tempfile::tempdir().unwrap();
-    for arguments in [
+    let folder = Folder::new();
+    for line in [
         "survey -o -",
         "survey --records -",
         "run quick --records -",
@@ -170,12 +141,9 @@ fn standard_output_is_no_file_of_a_measurement() {
         "eb perf loop/udp --records -",
         "pmu stat --records -",
     ] {
-        let out = within(&folder, arguments);
-        let said = stderr(&out);
-        assert_eq!(out.status.code(), Some(2), "{arguments}: {said}");
-        assert!(said.contains("standard output is taken"), "{arguments}: {said}");
+        folder.refuses(line, "standard output is taken");
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(folder.files(), 0);
 }
 
 #[test]
@@ -202,26 +170,22 @@ engine = 'null'
 
 #[test]
 fn records_are_appended_and_quiet_prints_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("p.toml"), PLAN).unwrap();
+    let folder = Folder::new();
+    folder.write("p.toml", PLAN);
     for lines in 1..=2 {
-        let out = within(&folder, "run p.toml --records r.jsonl");
-        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-        assert!(stdout(&out).contains("null"), "{}", stdout(&out));
-        let records = std::fs::read_to_string(folder.path().join("r.jsonl")).unwrap();
-        assert_eq!(records.lines().count(), lines);
+        assert!(folder.done("run p.toml --records r.jsonl").contains("null"));
+        assert_eq!(folder.read("r.jsonl").lines().count(), lines);
     }
-    let out = within(&folder, "run p.toml -q --records r.jsonl");
-    assert_eq!((stdout(&out).as_str(), stderr(&out).as_str()), ("", ""));
-    assert_eq!(out.status.code(), Some(0));
+    let quiet = folder.ends_with(0, "run p.toml -q --records r.jsonl");
+    assert_eq!(quiet, (String::new(), String::new()));
 }
 
 #[test]
 fn a_record_has_what_its_conditions_are_judged_by() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("p.toml"), PLAN).unwrap();
-    let out = within(&folder, "run p.toml --json");
-    let record: serde_json::Value = serde_json::from_str(&stdout(&out)).unwrap();
+    let folder = Folder::new();
+    folder.write("p.toml", PLAN);
+    let record: serde_json::Value =
+        serde_json::from_str(&folder.done("run p.toml --json")).unwrap();
     let speeds = record["lanes"][0]["reference_ns"].as_array().unwrap();
     assert!(speeds.len() == 2 && speeds.iter().all(|ns| ns.as_u64().unwrap() > 0), "{speeds:?}");
 }
@@ -229,9 +193,8 @@ fn a_record_has_what_its_conditions_are_judged_by() {
 /// A survey of little time reports the points that it left out, and prints answers without tables.
 #[test]
 fn a_survey_answers_first_and_ends_with_its_budget() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = within(&folder, "survey --budget 1");
-    let (text, said) = (stdout(&out), stderr(&out));
+    let out = Folder::new().command("survey --budget 1").output().unwrap();
+    let (text, said) = (common::stdout(&out), stderr(&out));
     assert!(matches!(out.status.code(), Some(0 | 1)), "{said}");
     assert!(said.contains("the budget was over before"), "{said}");
     assert!(!text.contains("spread [%]") && text.contains(" points in "), "{text}");

@@ -6,20 +6,14 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{daqmeter, stderr};
+use common::done;
 use daqmeter_record::{RunRecord, jsonl};
 
-fn records(verb: &str, arguments: &str) -> Vec<RunRecord> {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("records.jsonl");
-    let place = file.display().to_string();
-    let all: Vec<&str> = arguments.split(' ').chain(["--records", place.as_str()]).collect();
-    let output = daqmeter(verb, &all);
-    assert!(output.status.success(), "{verb} {arguments}: {}", stderr(&output));
-    let contents =
-        jsonl::read(std::io::BufReader::new(std::fs::File::open(file).unwrap())).unwrap();
-    assert!(!contents.records.is_empty(), "{verb} {arguments}");
-    contents.records
+fn records(line: &str) -> Vec<RunRecord> {
+    let text = done(&format!("{line} --json"));
+    let records = jsonl::read(text.as_bytes()).unwrap().records;
+    assert!(!records.is_empty(), "{line}");
+    records
 }
 
 fn keys(records: &[RunRecord]) -> BTreeSet<String> {
@@ -31,32 +25,21 @@ fn keys(records: &[RunRecord]) -> BTreeSet<String> {
 
 #[test]
 fn a_shorter_run_has_the_points_of_a_longer_one() {
-    for (verb, one, other) in [
-        (
-            "copy",
-            "latency --sizes 64,4KiB --contexts cpu --path pread --reps 3",
-            "latency --sizes 64,4KiB --contexts cpu --path pread --reps 5",
-        ),
-        (
-            "copy",
-            "bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --reps 3",
-            "bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --reps 4",
-        ),
-        ("digitizer", "emu:l0 -S 1600 -A 4 -N 2 --unpaced", "emu:l0 -S 1600 -A 4 -N 3 --unpaced"),
-        (
-            "digitizer",
-            "emu:l0 -S 1600 -l 2 --rate 2000 --unpaced",
-            "emu:l0 -S 1600 -l 3 --rate 2000 --unpaced",
-        ),
-        ("readout", "run gbt --rate 1000 --time 30ms", "run gbt --rate 1000 --time 50ms"),
+    for (line, one, other) in [
+        ("copy latency --sizes 64,4KiB --contexts cpu --path pread --reps N", "3", "5"),
+        ("copy bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --reps N", "3", "4"),
+        ("digitizer emu:l0 -S 1600 -A 4 -N N --unpaced", "2", "3"),
+        ("digitizer emu:l0 -S 1600 -l N --rate 2000 --unpaced", "2", "3"),
+        ("readout run gbt --rate 1000 --time N", "30ms", "50ms"),
     ] {
-        assert_eq!(keys(&records(verb, one)), keys(&records(verb, other)), "{verb} {one}");
+        let of = |extent: &str| keys(&records(&line.replace(" N", &format!(" {extent}"))));
+        assert_eq!(of(one), of(other), "{line}");
     }
 }
 
 #[test]
 fn a_copy_is_held_against_its_limit_which_is_no_parameter() {
-    for record in records("copy", "latency --sizes 64,4KiB --contexts cpu --path pread --reps 3") {
+    for record in records("copy latency --sizes 64,4KiB --contexts cpu --path pread --reps 3") {
         let bytes = record.workload.int("block_bytes").unwrap();
         let limit =
             record.lanes[0].stages[0].limit.as_deref().and_then(|name| record.limit(name)).unwrap();

@@ -1,5 +1,6 @@
 //! `daqmeter eb perf`: cost of register reads, by method and by the number of timestamps per cycle.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -76,11 +77,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let left = order.of - order.position - 1;
         let settings = bench.runner.settings(steps, "eb/perf", &arguments.common.pins());
         bench.measure(&request, &settings, Some(order))?;
-        let is_done = |record: &RunRecord| record.outcome.is_ok();
-        if left == 0
-            || bench.recorder.records.last().is_some_and(is_done)
-            || bench.runner.stop.is_set()
-        {
+        let is_done = bench.recorder.records.last().is_some_and(|last| last.outcome.is_ok());
+        if left == 0 || is_done || bench.runner.stop.is_set() {
             continue;
         }
         if let Err(why) = reached() {
@@ -93,17 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Writes the table, and once the common facts of all points.
 fn text(records: &[RunRecord]) -> String {
-    let mut out = cycles_text(records);
     let trips = round_trips_text(records);
-    if !trips.is_empty() {
-        out.push('\n');
-        out.push_str(&trips);
-    }
-    let mut notes: Vec<String> = records.iter().flat_map(table::faults_and_ledgers).collect();
-    notes.sort();
-    notes.dedup();
-    for note in notes {
-        out.push_str(&format!(" {note}\n"));
-    }
-    out
+    let between = if trips.is_empty() { "" } else { "\n" };
+    let notes: BTreeSet<String> = records.iter().flat_map(table::faults_and_ledgers).collect();
+    let notes: String = notes.iter().map(|note| format!(" {note}\n")).collect();
+    cycles_text(records) + between + &trips + &notes
 }

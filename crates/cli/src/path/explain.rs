@@ -15,7 +15,7 @@ use daqmeter_report::table::numbers_from;
 use daqmeter_report::{answers_text, paths};
 use daqmeter_sys::host::Files;
 
-use super::run::{PROBE, checked, loaded, probe_quietly, run_of};
+use super::run::{PROBE, probe_quietly, run_of};
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::output::Failure;
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = loaded(&arguments.path, &arguments.set)?;
+    let path = Path::load_with(&arguments.path, &arguments.set)?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let search = Search { path: &path, cpus: arguments.common.pins(), within: arguments.budget };
     let explained = search.prove(&mut bench, "path/explain", true)?;
@@ -58,11 +58,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let tables = tables(&explained, path.block_bytes as f64);
         format!("{}\n{tables}\n{}", answers_text(last), paths::threads_text(last))
     })
-}
-
-fn seen(record: &RunRecord) -> Result<Seen, Failure> {
-    run_of(record)?;
-    Ok(Seen::of(record).expect("it has a run"))
 }
 
 /// Returns a core for each thread, if the user chose none and there are as many; else the scheduler
@@ -104,7 +99,7 @@ impl Search<'_> {
             cpus: self.cpus.clone(),
             ..PathRequest::new(self.path, FIRST_TIME.as_secs_f64())
         };
-        checked(&first)?;
+        first.check()?;
         let record = probe_quietly(bench, &first)?;
         let near = device_node(self.path, &Files::default());
         let own = own_cores(&bench.runner.context.host, near, &run_of(&record)?.threads);
@@ -125,10 +120,12 @@ impl Search<'_> {
         let explained = explain(
             |load| {
                 let request = load.of(request.clone(), self.path);
-                seen(&match is_asked {
+                let record = match is_asked {
                     true => bench.probe(&request, PROBE, &[])?,
                     false => probe_quietly(bench, &request)?,
-                })
+                };
+                run_of(&record)?;
+                Ok::<_, Failure>(Seen::of(&record).expect("it has a run"))
             },
             &parts,
             |_| begin.elapsed() < self.within,

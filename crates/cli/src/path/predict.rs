@@ -15,7 +15,6 @@ use daqmeter_record::units::significant;
 use daqmeter_record::{EngineInfo, Role};
 use daqmeter_report::predictions_text;
 
-use super::run::loaded;
 use crate::context::context;
 use crate::interrupt;
 use crate::named::Replaced;
@@ -65,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let profile = profile(&context, arguments.host.as_deref())?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     for name in &arguments.paths {
-        let path = loaded(name, &arguments.set)?;
+        let path = daqmeter_path::Path::load_with(name, &arguments.set)?;
         let refused = |why: String| Failure::refused(format!("{name} cannot be predicted: {why}"));
         let shape = path.shape().map_err(refused)?;
         let found = predict(&shape, &profile).map_err(refused)?;

@@ -51,21 +51,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = loaded(&arguments.path, &arguments.set)?;
-    let mut request = request(&path, arguments.time, &arguments.common);
-    (request.unpaced, request.lossy) = (arguments.unpaced, arguments.lossy);
-    if let Some(rate) = &arguments.rate {
-        let hz = path.parse_rate(rate);
-        let hz = hz.map_err(|problem| format!("--rate: {problem}"))?;
-        request.rate_hz = Some(hz);
-    }
-    checked(&request)?;
-    let mut bench = Bench::new(&arguments.common, 1)?;
-    let found = match arguments.max {
-        true => Some(search(&mut bench, &path, &request, arguments.budget)?),
-        false => None,
+    let path = Path::load_with(&arguments.path, &arguments.set)?;
+    let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
+    let mut request = PathRequest {
+        cpus: arguments.common.pins(),
+        unpaced: arguments.unpaced,
+        lossy: arguments.lossy,
+        rate_hz: rate_hz.map_err(|problem| format!("--rate: {problem}"))?,
+        ..PathRequest::new(&path, arguments.time.as_secs_f64())
     };
-    if let Some(found) = &found {
+    request.check()?;
+    let mut bench = Bench::new(&arguments.common, 1)?;
+    let mut found = None;
+    if arguments.max {
+        let found = found.insert(search(&mut bench, &path, &request, arguments.budget)?);
         (request.rate_hz, request.lossy) = (found.rate_hz, !path.is_live());
     }
     if found.is_none() || request.rate_hz.is_some() {
@@ -82,21 +81,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         true => ExitCode::from(CANNOT_TELL),
         false => code,
     })
-}
-
-pub(crate) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
-    Path::load_with(path, with).map_err(Failure::refused)
-}
-
-pub(super) fn request(path: &Path, time: Duration, common: &Common) -> PathRequest {
-    PathRequest { cpus: common.pins(), ..PathRequest::new(path, time.as_secs_f64()) }
-}
-
-pub(super) fn checked(request: &PathRequest) -> Result<(), Failure> {
-    let wrong = |problem: daqmeter_harness::Problem| {
-        Failure::refused(format!("`{}` {}", problem.name, problem.text))
-    };
-    request.check().map_err(wrong)
 }
 
 /// Study of the points of a search.

@@ -67,9 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ..ReadoutRequest::default()
     };
     // An impossible combination is refused before the first run.
-    probe(&base, arguments.from, arguments.probe)
-        .check()
-        .map_err(|wrong| format!("`{}` {}", wrong.name, wrong.text))?;
+    probe(&base, arguments.from, arguments.probe).check()?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let searched = search(arguments, &mut bench, &base);
     let text = searched.as_deref().unwrap_or_default();
