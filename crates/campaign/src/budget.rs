@@ -196,19 +196,6 @@ mod tests {
     const MIN: u64 = 4;
 
     #[test]
-    fn no_point_is_begun_once_either_kind_of_budget_is_spent() {
-        for spend in [Spend::Stop, Spend::Share] {
-            let time = Some(Duration::from_nanos(1));
-            let clock = Budget { time, spend }.begin(&[point("null", 1)]);
-            while clock.began.elapsed() < Duration::from_micros(1) {}
-            assert!(clock.is_over(), "{spend:?}");
-            let time = Some(Duration::from_secs(3600));
-            assert!(!Budget { time, spend }.begin(&[]).is_over(), "{spend:?}");
-            assert!(!Budget { time: None, spend }.begin(&[]).is_over());
-        }
-    }
-
-    #[test]
     fn limits_take_their_part_of_a_shared_budget() {
         let limit_ms = |spend, seconds| {
             let time = Some(Duration::from_secs(seconds));

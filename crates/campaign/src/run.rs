@@ -276,14 +276,4 @@ repetitions = 3
             assert_eq!((done.begun, done.is_complete()), (0, false), "{spend:?}");
         }
     }
-
-    #[test]
-    fn an_engine_that_does_not_exist_is_refused_with_those_that_do() {
-        let runner = runner();
-        let settings = runner.settings(StepPlan::ByStage(1), "t", &[]);
-        let refused = runner.measured("memry", &Workload::new("memry"), &settings);
-        assert!(
-            refused.unwrap_err().0.contains("`memry` is not an engine; there are: null, memory")
-        );
-    }
 }

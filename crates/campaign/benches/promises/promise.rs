@@ -71,52 +71,16 @@ impl Promise {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    comparisons: usize,
-    alarms: usize,
-    intervals: usize,
-    cover: usize,
+fn alarms(name: String, found: &[Comparison]) -> Promise {
+    let alarms = found.iter().filter(|one| one.differs()).count();
+    Promise::false_ones(name, alarms, found.len())
 }
 
-impl Counted {
-    fn add(&mut self, found: &Comparison) {
-        self.comparisons += 1;
-        self.alarms += usize::from(found.differs());
-        self.intervals += found.effects.len();
-        let covers = found
-            .effects
-            .iter()
-            .filter(|effect| effect.interval.0 <= 1.0 && 1.0 <= effect.interval.1);
-        self.cover += covers.count();
-    }
-
-    fn and(self, other: Counted) -> Counted {
-        Counted {
-            comparisons: self.comparisons + other.comparisons,
-            alarms: self.alarms + other.alarms,
-            intervals: self.intervals + other.intervals,
-            cover: self.cover + other.cover,
-        }
-    }
-
-    fn alarms(self, name: String) -> Promise {
-        Promise {
-            name,
-            found: self.alarms as f64 / self.comparisons as f64,
-            bounds: (0.0, FALSE_ALARM),
-            of: self.comparisons,
-        }
-    }
-
-    fn coverage(self, name: &str, bounds: (f64, f64)) -> Promise {
-        Promise {
-            name: name.to_owned(),
-            found: self.cover as f64 / self.intervals as f64,
-            bounds,
-            of: self.intervals,
-        }
-    }
+fn coverage(name: &str, found: &[Comparison]) -> Promise {
+    let intervals: Vec<(f64, f64)> =
+        found.iter().flat_map(|one| &one.effects).map(|effect| effect.interval).collect();
+    let cover = intervals.iter().filter(|(low, high)| (*low..=*high).contains(&1.0)).count();
+    Promise { bounds: COVERAGE, ..Promise::false_ones(name.to_owned(), cover, intervals.len()) }
 }
 
 /// Holds comparisons to their promises: `each` of them for every kind of host, occasion effect and
@@ -124,68 +88,50 @@ impl Counted {
 pub(crate) fn measured(each: usize) -> Vec<Promise> {
     let mut random = Random::new(17);
     let mut promises = Vec::new();
-    let mut all = Counted::default();
+    let mut all = Vec::new();
     for kind in Kind::ALL {
-        let of_kind = counted(kind, each, &mut random);
-        promises.push(
-            of_kind.alarms(format!("cmp, nothing changed, false comparisons: {}", kind.name())),
-        );
-        all = all.and(of_kind);
+        let of_kind = compared(kind, each, &mut random);
+        let name = format!("cmp, nothing changed, false comparisons: {}", kind.name());
+        promises.push(alarms(name, &of_kind));
+        all.extend(of_kind);
     }
-    promises.push(all.coverage("cmp, 95 % intervals that cover the truth, all hosts", COVERAGE));
-    promises.push(
-        noisy_in_turn(each, &mut random).alarms(
-            "cmp, nothing changed, false comparisons: in turn, occasions of 50 %".to_owned(),
-        ),
-    );
+    promises.push(coverage("cmp, 95 % intervals that cover the truth, all hosts", &all));
+    let name = "cmp, nothing changed, false comparisons: in turn, occasions of 50 %".to_owned();
+    promises.push(alarms(name, &noisy_in_turn(each, &mut random)));
     promises.push(power(each * 20, &mut random));
     promises
 }
 
 /// Comparisons of sides in turn, with noise far above the ignored difference, so that it hides no
 /// false one.
-fn noisy_in_turn(each: usize, random: &mut Random) -> Counted {
-    let mut found = Counted::default();
+fn noisy_in_turn(each: usize, random: &mut Random) -> Vec<Comparison> {
+    let mut found = Vec::new();
     for (kind, occasions) in Kind::ALL.into_iter().flat_map(|kind| [(kind, 5), (kind, 10)]) {
-        let host = Host {
-            kind,
-            occasion: 0.5,
-            layout: Layout::InTurn(occasions),
-            points: POINTS,
-            slower: 1.0,
-        };
-        (0..2 * each).for_each(|_| found.add(&compare(&host.draw(random), IGNORE)));
+        let layout = Layout::InTurn(occasions);
+        let host = Host { kind, occasion: 0.5, layout, points: POINTS, slower: 1.0 };
+        found.extend((0..2 * each).map(|_| compare(&host.draw(random), IGNORE)));
     }
     found
 }
 
-fn counted(kind: Kind, each: usize, random: &mut Random) -> Counted {
-    let mut of_kind = Counted::default();
+fn compared(kind: Kind, each: usize, random: &mut Random) -> Vec<Comparison> {
+    let mut found = Vec::new();
     for (occasion, layout) in
         OCCASIONS.into_iter().flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
     {
         let host = Host { kind, occasion, layout, points: POINTS, slower: 1.0 };
-        (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), IGNORE)));
+        found.extend((0..each).map(|_| compare(&host.draw(random), IGNORE)));
     }
-    of_kind
+    found
 }
 
 /// Compares a slowdown of 5 % at one point, in noise of 1 %, with ten occasions a side in turn.
 fn power(comparisons: usize, random: &mut Random) -> Promise {
-    let host = Host {
-        kind: Kind::Independent,
-        occasion: 0.01,
-        layout: Layout::InTurn(10),
-        points: POINTS,
-        slower: SLOWER,
-    };
+    let (kind, layout) = (Kind::Independent, Layout::InTurn(10));
+    let host = Host { kind, occasion: 0.01, layout, points: POINTS, slower: SLOWER };
     let is_found =
         |_: &usize| compare(&host.draw(random), IGNORE).effects[0].verdict == Verdict::Slower;
     let found = (0..comparisons).filter(is_found).count();
-    Promise {
-        name: "cmp, 5 % in occasions of 1 %, ten a side in turn, found".to_owned(),
-        found: found as f64 / comparisons as f64,
-        bounds: (FOUND, 1.0),
-        of: comparisons,
-    }
+    let name = "cmp, 5 % in occasions of 1 %, ten a side in turn, found".to_owned();
+    Promise::right_ones(name, found, comparisons, FOUND)
 }

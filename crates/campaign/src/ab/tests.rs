@@ -1,4 +1,6 @@
-//! Whole comparisons. Sides are this test program, started again to run a test in `sides`.
+//! Whole comparisons. Sides are this test program, started again to run the test `side`.
+
+use std::io::{BufRead, Read};
 
 use daqmeter_record::Workload;
 
@@ -7,16 +9,25 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn side(test: &str) -> AbSide {
-    let mut request = SideRequest::new(Workload::new("null"), None);
+fn serves(workload: Workload) -> AbSide {
+    let mut request = SideRequest::new(workload, None);
     request.slice_us = 20;
     AbSide {
         program: std::env::current_exe().unwrap(),
-        arguments: ["--exact", &format!("ab::tests::sides::{test}"), "--ignored", "--nocapture"]
+        arguments: ["--exact", "ab::tests::side", "--ignored", "--nocapture"]
             .map(str::to_owned)
             .into(),
         request,
     }
+}
+
+fn null() -> AbSide {
+    serves(Workload::new("null"))
+}
+
+/// A side that goes wrong in this way.
+fn wrong(how: &str) -> AbSide {
+    serves(Workload::new(how))
 }
 
 fn question(a: AbSide, b: AbSide) -> Question {
@@ -28,90 +39,44 @@ fn asked(question: &Question) -> Result<Vec<Answer>, String> {
     ask(question, &StopFlag::default())
 }
 
-mod sides {
-    use std::io::BufRead;
-
-    use super::*;
-
-    fn next() -> String {
-        let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).unwrap();
-        line
+#[test]
+#[ignore = "is a side"]
+fn side() {
+    let (mut stdin, mut line) = (std::io::stdin().lock(), String::new());
+    let say = |reply: Reply| println!("\n{}", serde_json::to_string(&reply).unwrap());
+    let ready =
+        |version, stage: &str| say(Reply::Ready { version, stages: vec![(stage.to_owned(), 10)] });
+    stdin.read_line(&mut line).unwrap();
+    let request: SideRequest = serde_json::from_str(&line).unwrap();
+    let how = request.workload.kind.as_str();
+    match how {
+        "garbage" => println!("\n{{html}}"),
+        "crash" | "hang" | "no time" => ready(VERSION, "null"),
+        "version" => ready(VERSION + 1, "null"),
+        "stage" => ready(VERSION, "other"),
+        "shift" => {
+            let stack = std::env::var(process::SHIFT).unwrap().len();
+            say(Reply::Refused(format!("heap {} stack {stack}", request.shift_bytes)));
+        }
+        _ => {
+            println!();
+            return serve(line.as_bytes().chain(stdin), std::io::stdout().lock()).unwrap();
+        }
     }
-
-    fn say(reply: &Reply) {
-        println!("\n{}", serde_json::to_string(reply).unwrap());
+    stdin.read_line(&mut line).unwrap();
+    match how {
+        "crash" => std::process::abort(),
+        "hang" => std::thread::park(),
+        "no time" => say(Reply::Slice { ns: 0, is_disturbed: false }),
+        _ => {}
     }
-
-    fn is_ready(version: u32, stage: &str) {
-        say(&Reply::Ready { version, stages: vec![(stage.to_owned(), 10)] });
-        next();
-        next();
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn serves() {
-        println!();
-        serve(std::io::stdin().lock(), std::io::stdout().lock()).unwrap();
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn prints_garbage() {
-        println!("\n{{html}}");
-        next();
-        next();
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn crashes_at_a_slice() {
-        is_ready(VERSION, "null");
-        std::process::abort();
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn hangs_at_a_slice() {
-        is_ready(VERSION, "null");
-        std::thread::sleep(LONG);
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn speaks_another_version() {
-        is_ready(VERSION + 1, "null");
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn has_another_stage() {
-        is_ready(VERSION, "other");
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn takes_no_time() {
-        is_ready(VERSION, "null");
-        say(&Reply::Slice { ns: 0, is_disturbed: false });
-        next();
-    }
-
-    #[test]
-    #[ignore = "is a side"]
-    fn says_how_it_is_shifted() {
-        let request: SideRequest = serde_json::from_str(&next()).unwrap();
-        let stack = std::env::var(process::SHIFT).unwrap().len();
-        say(&Reply::Refused(format!("heap {} stack {stack}", request.shift_bytes)));
-    }
+    stdin.read_line(&mut line).unwrap();
 }
 
 #[test]
 fn fresh_processes_lie_at_other_places_of_heap_and_stack() {
     let shifts = |seed: u64| {
-        let test = "says_how_it_is_shifted";
-        let question = Question { seed, ..question(side(test), side(test)) };
+        let question = Question { seed, ..question(wrong("shift"), wrong("shift")) };
         let said = asked(&question).unwrap_err();
         let words = said.split_whitespace();
         let numbers: Vec<usize> = words.filter_map(|word| word.parse().ok()).collect();
@@ -129,7 +94,7 @@ fn fresh_processes_lie_at_other_places_of_heap_and_stack() {
 
 #[test]
 fn a_side_against_itself_is_decided_and_every_block_is_kept() {
-    let question = Question { ignore: 9.0, ..question(side("serves"), side("serves")) };
+    let question = Question { ignore: 9.0, ..question(null(), null()) };
     let found = asked(&question).unwrap();
     let [answer] = &found[..] else { panic!("{found:?}") };
     assert_eq!((answer.stage.as_str(), answer.verdict), ("null", AbVerdict::Same), "{answer:?}");
@@ -139,17 +104,17 @@ fn a_side_against_itself_is_decided_and_every_block_is_kept() {
 #[test]
 fn each_side_that_goes_wrong_is_named_with_what_went_wrong() {
     for (bad, wanted) in [
-        ("prints_garbage", "side B: `{html}` is not an answer of a side"),
-        ("crashes_at_a_slice", "side B: ended before its work was done (signal: 6"),
-        ("speaks_another_version", "speaks version 3 of the protocol"),
-        ("has_another_stage", "A has the stages null, B has other"),
-        ("takes_no_time", "side B: says that a slice took no time"),
+        ("garbage", "side B: `{html}` is not an answer of a side"),
+        ("crash", "side B: ended before its work was done (signal: 6"),
+        ("version", "speaks version 3 of the protocol"),
+        ("stage", "A has the stages null, B has other"),
+        ("no time", "side B: says that a slice took no time"),
     ] {
-        let error = asked(&question(side("serves"), side(bad))).unwrap_err();
+        let error = asked(&question(null(), wrong(bad))).unwrap_err();
         assert!(error.contains(wanted) && !error.contains('\n'), "{bad}: {error}");
     }
     let patience = Duration::from_millis(300);
-    let hangs = question(side("serves"), side("hangs_at_a_slice"));
+    let hangs = question(null(), wrong("hang"));
     let error = asked(&Question { patience, ..hangs }).unwrap_err();
     assert!(error.contains("side B: did nothing for 0.3 s and was ended"), "{error}");
 }
@@ -158,8 +123,8 @@ fn each_side_that_goes_wrong_is_named_with_what_went_wrong() {
 fn programs_and_points_that_are_no_sides_are_named() {
     let program = |program: &str, arguments: &[&str]| {
         let arguments = arguments.iter().map(|one| (*one).to_owned()).collect();
-        let side = AbSide { program: program.into(), arguments, ..side("serves") };
-        asked(&question(side, self::side("serves"))).unwrap_err()
+        let side = AbSide { program: program.into(), arguments, ..null() };
+        asked(&question(side, null())).unwrap_err()
     };
     let ended = program("true", &[]);
     assert!(ended.contains("side A: ended before its work was done (exit status: 0)"), "{ended}");
@@ -171,15 +136,14 @@ fn programs_and_points_that_are_no_sides_are_named() {
         (Workload::new("convert").with("samples", "x"), "samples"),
         (Workload::new("digitizer").with("devices", "/dev/none0"), "none0"),
     ] {
-        let bad = AbSide { request: SideRequest::new(workload, None), ..side("serves") };
-        let error = asked(&question(side("serves"), bad)).unwrap_err();
+        let error = asked(&question(null(), serves(workload))).unwrap_err();
         assert!(error.starts_with("side B: ") && error.contains(wanted), "{error}");
     }
 }
 
 #[test]
 fn at_the_budget_and_after_a_signal_there_is_what_was_measured() {
-    let question = Question { ignore: 0.0, ..question(side("serves"), side("serves")) };
+    let question = Question { ignore: 0.0, ..question(null(), null()) };
     let budget = Duration::from_millis(1);
     let found = asked(&Question { budget, ..question.clone() }).unwrap();
     let [answer] = &found[..] else { panic!("{found:?}") };

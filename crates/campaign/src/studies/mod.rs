@@ -47,10 +47,6 @@ impl Study {
         &self.file.study
     }
 
-    fn takes_reps(&self) -> bool {
-        self.file.takes_reps
-    }
-
     /// Returns the points of its plan. `reps` replaces the plan's repetitions where the study
     /// allows it.
     pub fn points(&self, reps: Option<u64>) -> Vec<PlannedPoint> {
@@ -60,7 +56,7 @@ impl Study {
         points.retain(|point| point.workload.kind != "pollution" || point.pin.len() > 1);
         for point in &mut points {
             if let (StepPlan::ByStage(planned), Some(reps)) =
-                (point.steps, reps.filter(|_| self.takes_reps()))
+                (point.steps, reps.filter(|_| self.file.takes_reps))
             {
                 let reps = if planned == USUAL_REPS { reps } else { reps.min(planned) };
                 point.steps = StepPlan::ByStage(reps.max(2));

@@ -8,10 +8,6 @@ fn study(name: &str) -> Study {
     studies().into_iter().find(|study| study.name == name).unwrap()
 }
 
-fn points(study: &Study) -> Vec<PlannedPoint> {
-    study.points(None)
-}
-
 fn find<'a>(lines: &'a [StudyLine], row: &str) -> &'a StudyLine {
     lines.iter().find(|line| line.row.starts_with(row)).unwrap_or_else(|| panic!("no row {row}"))
 }
@@ -32,14 +28,8 @@ fn record(workload: Workload, emulated: bool, samples: &[u64]) -> RunRecord {
     let mut record = RunRecord::new(engine, workload);
     let end_ns = 100 + samples.iter().sum::<u64>();
     let sample_ns = samples.to_vec();
-    let stage = Stage {
-        ops_per_sample: 1,
-        bytes_per_op,
-        start_ns: 100,
-        end_ns,
-        sample_ns,
-        ..Stage::default()
-    };
+    let stage = Stage { bytes_per_op, start_ns: 100, end_ns, sample_ns, ..Stage::default() };
+    let stage = Stage { ops_per_sample: 1, ..stage };
     record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
     record
 }
@@ -50,12 +40,14 @@ fn of_study(study: &str, mut record: RunRecord) -> RunRecord {
 }
 
 #[test]
-fn every_point_belongs_to_its_study() {
+fn every_point_belongs_to_its_study_and_repetitions_change_those_of_studies_that_take_them() {
     for study in studies() {
-        for point in points(&study) {
+        let points = study.points(None);
+        for point in &points {
             let words: Vec<&str> = point.study.split('/').collect();
             assert!(words.contains(&"reproduce") && words.contains(&study.name), "{words:?}");
         }
+        assert_eq!(points != study.points(Some(7)), study.file.takes_reps, "{}", study.name);
     }
 }
 
@@ -67,7 +59,7 @@ fn the_records_of_every_expression_are_planned() {
         let record =
             |point: PlannedPoint| of_study(&point.study, record(point.workload, true, &[]));
         let measured: Vec<RunRecord> =
-            points(&study).into_iter().chain(placement).map(record).collect();
+            study.points(None).into_iter().chain(placement).map(record).collect();
         for (name, select) in &study.file.records {
             assert!(measured.iter().any(|record| select.takes(record)), "{}: {name}", study.name);
         }
@@ -86,14 +78,6 @@ fn without_records_nothing_is_measured_and_no_finding_is_judged() {
             assert_eq!(finding.verdict.to_string(), "cannot tell", "{finding:?}");
             assert!(!finding.place.is_empty() && !finding.text.is_empty());
         }
-    }
-}
-
-#[test]
-fn repetitions_change_the_points_of_studies_that_take_them() {
-    for study in studies() {
-        let is_changed = points(&study) != study.points(Some(7));
-        assert_eq!(is_changed, study.takes_reps(), "{}", study.name);
     }
 }
 
@@ -208,7 +192,7 @@ fn the_plan_asks_for_every_row_what_the_document_did() {
     let study = study("digitizer");
     let planned = |id: &str| -> Vec<PlannedPoint> {
         let name = format!("reproduce/digitizer/{id}");
-        points(&study).into_iter().filter(|point| point.study == name).collect()
+        study.points(None).into_iter().filter(|point| point.study == name).collect()
     };
     for table in study.file.rows.iter().filter(|rows| rows.with.contains_key("id")) {
         let found = planned(table.with["id"].as_str().unwrap());
@@ -243,10 +227,9 @@ fn boards(id: &str, mb_per_s: &[u64]) -> RunRecord {
     let record = record(Workload::new("digitizer"), true, &[]);
     let mut record = of_study(&format!("reproduce/digitizer/{id}"), record);
     let lane = |speed: &u64| {
-        let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);
-        let sample_ns = vec![1];
-        let stage =
-            Stage { bytes_per_op, ops_per_sample: 1, sample_ns, end_ns, ..Stage::default() };
+        let (bytes_per_op, sample_ns, end_ns) = (speed * 1_000_000, vec![1], 1_000_000_000);
+        let stage = Stage { bytes_per_op, sample_ns, end_ns, ..Stage::default() };
+        let stage = Stage { ops_per_sample: 1, ..stage };
         Lane { stages: vec![stage], ..Lane::default() }
     };
     record.lanes = mb_per_s.iter().map(lane).collect();
@@ -417,9 +400,7 @@ fn the_hour_in_short_is_run_and_judged() {
     }
     let hour = |record: &RunRecord| verdict("readout", std::slice::from_ref(record), "1 hour");
     assert_eq!(hour(&record), "refuted (emulated)", "1 kHz is not 1 MHz");
-    for counter in record.counters.iter_mut().filter(|one| one.name == "trigger-rate") {
-        counter.value = 1e6;
-    }
+    record.counters.iter_mut().find(|one| one.name == "trigger-rate").unwrap().value = 1e6;
     assert_eq!(hour(&record), "in part (emulated)", "one reader of 16");
 }
 
@@ -501,9 +482,8 @@ fn the_cost_of_the_policies_is_stated_with_its_interval() {
 
 #[test]
 fn lanes_are_measured_for_the_same_time_and_not_for_a_number_of_copies() {
-    let points = points(&study("copy"));
-    let several =
-        points.iter().filter(|one| one.workload.int("lanes").is_ok_and(|lanes| lanes > 1));
-    assert_eq!(several.clone().count(), 6);
-    assert!(several.clone().all(|point| matches!(point.steps, StepPlan::Timed(_))));
+    let mut points = study("copy").points(None);
+    points.retain(|one| one.workload.int("lanes").is_ok_and(|lanes| lanes > 1));
+    assert_eq!(points.len(), 6);
+    assert!(points.iter().all(|point| matches!(point.steps, StepPlan::Timed(_))));
 }
