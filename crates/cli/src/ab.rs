@@ -12,7 +12,7 @@ use daqmeter_harness::StopFlag;
 use crate::context::context;
 use crate::interrupt;
 use crate::lines::Lines;
-use crate::output::{CANNOT_TELL, FAILED, Failure, emit};
+use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit};
 use crate::recorder::progress_bar;
 
 pub(crate) use arguments::Arguments;
@@ -20,13 +20,13 @@ pub(crate) use pairs::SIDE;
 use pairs::{Pair, pairs};
 use shown::{Compared, Outcome, text};
 
-pub(crate) fn side() -> Result<ExitCode, Failure> {
+pub(crate) fn side() -> Ended {
     serve(std::io::stdin().lock(), std::io::stdout().lock())
         .map_err(|why| format!("{SIDE} is started by daqmeter ab, not by hand: {why}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let pairs = pairs(arguments)?;
     let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
     let stop = interrupt::flag();
@@ -91,11 +91,8 @@ fn refuse_unmeasured(compared: &[Compared]) -> Result<(), Failure> {
     let refused = compared.iter().filter(|one| one.outcome == Outcome::NotMeasured).count();
     match compared {
         _ if refused == 0 || interrupt::is_asked() => Ok(()),
-        [Compared { reason: Some(why), .. }] => Err(Failure::refused(why)),
-        all => {
-            let of = all.len();
-            Err(Failure::refused(format!("{refused} of {of} points could not be measured")))
-        }
+        [Compared { reason: Some(why), .. }] => Err(why.into()),
+        all => Err(format!("{refused} of {} points could not be measured", all.len()).into()),
     }
 }
 

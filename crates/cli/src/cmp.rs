@@ -9,7 +9,7 @@ use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
 
 use crate::arguments::per_cent;
 use crate::files::{keep_study, read_all};
-use crate::output::{CANNOT_TELL, FAILED, Failure, emit, json_lines, tell};
+use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell};
 
 /// Compare two sets of records, point by point.
 ///
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let history = match arguments.history.as_slice() {
         [] => Vec::new(),
         paths => read_all(paths)?,

@@ -15,7 +15,7 @@ use daqmeter_report::{classic, rate, table};
 use crate::arguments::rate;
 use crate::interrupt;
 use crate::measure::{Bench, Common};
-use crate::output::{Failure, tell};
+use crate::output::{Ended, Failure, tell};
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]
@@ -98,14 +98,14 @@ enum Format {
     Classic,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     match &arguments.verb {
         Some(Verb::Serve(arguments)) => serve_board(arguments),
         None => measure(arguments),
     }
 }
 
-fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn measure(arguments: &Arguments) -> Ended {
     let request = arguments.request.clone().as_typed();
     if request.reads == 0 {
         return Err(Failure::refused("-N 0 reads nothing; 1 or more is wanted"));
@@ -120,21 +120,16 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ..bench.runner.settings(plan, "digitizer", &arguments.common.pins())
     };
     bench.measure(&request, &settings, None)?;
-    bench.recorder.progress.finish_and_clear();
-    bench.recorder.finish(|records| printed(arguments.format, records))
-}
-
-/// Prime, so that the samples do not coincide with other periods.
-pub(crate) const PROFILE_HZ: u64 = 997;
-
-fn printed(format: Format, records: &[RunRecord]) -> String {
-    match format {
+    bench.recorder.finish(|records| match arguments.format {
         Format::Table => table::text(records),
         Format::Classic => {
             records.iter().map(|record| classic::classic(record) + &faults(record)).collect()
         }
-    }
+    })
 }
+
+/// Prime, so that the samples do not coincide with other periods.
+pub(crate) const PROFILE_HZ: u64 = 997;
 
 /// Reports faults, for which the classic table has no room.
 fn faults(record: &RunRecord) -> String {
@@ -142,11 +137,10 @@ fn faults(record: &RunRecord) -> String {
         .map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
 }
 
-fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
+fn serve_board(arguments: &ServeArguments) -> Ended {
     let board = &arguments.board;
     if !board.starts_with(EMULATED_PREFIX) {
-        let why = format!("`{board}`: only emulated boards (emu:...) can be served");
-        return Err(Failure::refused(why));
+        return Err(format!("`{board}`: only emulated boards (emu:...) can be served").into());
     }
     let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
     let (stopped, wait) = std::sync::mpsc::channel();
@@ -155,11 +149,8 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
         let _ = stopped.send(());
     });
     let served = serve_emulated(board, &arguments.path, &emulation, arguments.rate)?;
-    tell(&format!(
-        "daqmeter: {} is served at {}; Ctrl-C ends it",
-        arguments.board,
-        served.path.display()
-    ));
+    let path = served.path.display();
+    tell(&format!("daqmeter: {board} is served at {path}; Ctrl-C ends it"));
     // An error means that the handler is gone, so that no signal can arrive any more.
     let _ = wait.recv();
     let refused = served.traffic.refused.load(Ordering::Relaxed);

@@ -2,7 +2,6 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_digitizer::devices::FAMILIES;
@@ -14,7 +13,7 @@ use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
 use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, Sampler};
 
-use crate::output::{Failure, emit};
+use crate::output::{Ended, emit};
 
 /// Say what this host has, what is missing and how to get it.
 #[derive(Debug, Args)]
@@ -29,7 +28,7 @@ type State = Result<String, String>;
 /// Name of a facility, the state found, and the way to get it.
 type Finding = (&'static str, State, &'static str);
 
-pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(_arguments: &Arguments) -> Ended {
     let files = Files::default();
     let mut findings = host(&files);
     findings.extend(observation(&files));

@@ -15,6 +15,9 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// Exit code after the reader of the output has closed it, as shells have it: 128 + SIGPIPE.
 const UNREAD: u8 = 141;
 
+/// End of a verb: its exit code, or a message.
+pub(crate) type Ended = Result<ExitCode, Failure>;
+
 #[derive(Debug)]
 pub(crate) struct Failure {
     line: String,

@@ -18,10 +18,8 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
         }
         let read = read_file(file)?;
         if read.is_empty() {
-            return Err(Failure::refused(format!(
-                "{}: holds no record that this daqmeter can read",
-                file.display()
-            )));
+            let file = file.display();
+            return Err(format!("{file}: holds no record that this daqmeter can read").into());
         }
         records.extend(read);
     }
@@ -47,8 +45,7 @@ pub(crate) fn keep_study(
     if records.is_empty() {
         studies.dedup();
         let studies = studies.join(", ");
-        let why = format!("no study contains `{wanted}`; there are: {studies}");
-        return Err(Failure::refused(why));
+        return Err(format!("no study contains `{wanted}`; there are: {studies}").into());
     }
     Ok(())
 }

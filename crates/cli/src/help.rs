@@ -1,12 +1,10 @@
 //! `daqmeter help`: help, manual pages and scripts for shells, made from the command line's own
 //! declaration.
 
-use std::process::ExitCode;
-
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::output::{Failure, emit};
+use crate::output::{Ended, Failure, emit};
 
 /// Print the help or the manual page of the command or of a verb, or completions for a shell.
 #[derive(Debug, Args)]
@@ -22,7 +20,7 @@ pub(crate) struct Arguments {
     completions: Option<Shell>,
 }
 
-pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Ended {
     if let Some(shell) = arguments.completions {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, "daqmeter", &mut script);

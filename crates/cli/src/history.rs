@@ -1,14 +1,13 @@
 //! `daqmeter history`: points over time.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_report::history::{text, trends};
 
 use crate::arguments::per_cent;
 use crate::files::{keep_study, read_all, shown};
-use crate::output::{Failure, emit, json_lines};
+use crate::output::{Ended, Failure, emit, json_lines};
 
 /// Show points over time, and their steps.
 ///
@@ -36,15 +35,14 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut records = read_all(&arguments.paths)?;
     keep_study(&mut records, arguments.study.as_deref())?;
     let found = trends(&records, arguments.ignore);
     if found.is_empty() {
+        let (paths, records) = (shown(&arguments.paths), records.len());
         return Err(Failure::refused(format!(
-            "{}: {} record(s), no point was done twice on one host: there is no history yet",
-            shown(&arguments.paths),
-            records.len()
+            "{paths}: {records} record(s), no point was done twice on one host: there is no history yet"
         )));
     }
     emit(&if arguments.json { json_lines(&found)? } else { text(&found) })

@@ -1,10 +1,10 @@
 //! `daqmeter list`: names to choose from.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum as _};
 use daqmeter_campaign::{ENGINES, Plan};
+use daqmeter_copy::CopyPath;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
 use daqmeter_harness::{Availability, text_input};
@@ -12,7 +12,7 @@ use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
-use crate::output::{Failure, emit};
+use crate::output::{Ended, emit};
 
 /// List devices, engines, plans, paths and more; the points of a plan; or draw a path.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ const SECTIONS: [Section; 7] = [
     ("copies", "Ways to copy (copy ... --path)", copies),
 ];
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let wanted = arguments.what.as_deref();
     let sections = SECTIONS.iter().filter(|(name, ..)| wanted.is_none_or(|wanted| wanted == *name));
     let text: Vec<String> =
@@ -76,13 +76,18 @@ fn devices() -> String {
     plain(&["device", "driver", "description"], emulated.chain(real))
 }
 
+pub(crate) fn state(availability: &Availability) -> String {
+    match availability {
+        Availability::Ready => "ready".to_owned(),
+        Availability::Waived(reason) => format!("waived: {reason}"),
+    }
+}
+
 fn engine_list() -> String {
     let row = |engine: &daqmeter_harness::Engine| {
-        let state = match engine.parse(&engine.example()).map(|job| job.availability) {
-            Ok(Availability::Ready) => "ready".to_owned(),
-            Ok(Availability::Waived(reason)) => format!("waived: {reason}"),
-            Err(fault) => format!("waived: {fault}"),
-        };
+        let job = engine.parse(&engine.example());
+        let state =
+            job.map_or_else(|fault| format!("waived: {fault}"), |job| state(&job.availability));
         vec![engine.name.to_owned(), state, engine.description.to_owned()]
     };
     plain(&["engine", "state", "description"], ENGINES.iter().map(row))
@@ -101,45 +106,30 @@ fn bridges() -> String {
         let kind = if bridge.stream { "stream" } else { "datagrams" };
         vec![bridge.name, kind.to_owned(), bridge.about]
     };
-    plain(
-        &["bridge", "kind", "model"],
-        BRIDGES.all().map(|file| row(Bridge::parse(&file).expect("a test reads it"))),
-    )
+    let bridges = BRIDGES.all().map(|file| Bridge::parse(&file).expect("a test reads it"));
+    plain(&["bridge", "kind", "model"], bridges.map(row))
 }
 
 fn scenarios() -> String {
     let row = |(name, text): &(&str, &str)| {
-        let scenario = daqmeter_readout::Scenario::parse(text, name)
-            .expect("ships with the binary and is tested");
+        let scenario = daqmeter_readout::Scenario::parse(text, name).expect("ships and is tested");
         let card = &scenario.card;
-        let elinks = scenario.elinks(0, 0).len();
+        let channels = format!("{} x {}", card.devices, card.channels);
+        let elinks = scenario.elinks(0, 0).len().to_string();
+        let payload = format!("{} B", card.payload.0);
         let source = if scenario.replays() { "replayed" } else { "live" };
         let about = text.trim_start_matches("# ").split([':', '\n']).next().unwrap_or_default();
-        vec![
-            (*name).to_owned(),
-            format!("{} x {}", card.devices, card.channels),
-            elinks.to_string(),
-            format!("{} B", card.payload.0),
-            source.to_owned(),
-            about.to_owned(),
-        ]
+        [*name, &channels, &elinks, &payload, source, about].map(str::to_owned).to_vec()
     };
     let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "title"];
     plain(&headings, daqmeter_readout::scenario::SHIPPED.files.iter().map(row))
 }
 
 fn copies() -> String {
-    let row = |path: &daqmeter_copy::CopyPath| {
+    let row = |path: &CopyPath| {
         let value = path.to_possible_value().expect("no path is hidden");
-        let state = match path.probe() {
-            Availability::Ready => "ready".to_owned(),
-            Availability::Waived(reason) => format!("waived: {reason}"),
-        };
         let help = value.get_help().map(ToString::to_string);
-        vec![value.get_name().to_owned(), help.unwrap_or_default(), state]
+        vec![value.get_name().to_owned(), help.unwrap_or_default(), state(&path.probe())]
     };
-    plain(
-        &["path", "description", "state"],
-        daqmeter_copy::CopyPath::value_variants().iter().map(row),
-    )
+    plain(&["path", "description", "state"], CopyPath::value_variants().iter().map(row))
 }

@@ -35,7 +35,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 
 /// Measures, exercises and predicts the path that data takes from an acquisition device to a
 /// program.
@@ -129,7 +129,7 @@ fn show_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
+fn run_verb(verb: Verb) -> Ended {
     match verb {
         Verb::Survey(arguments) => survey::run(&arguments),
         Verb::Digitizer(arguments) => digitizer::run(&arguments),

@@ -94,12 +94,9 @@ impl Page {
         };
         self.add("daqmeter_points_total", outcome, 1.0);
         // A failure is not a value: a dashboard cannot show its reason beside it.
-        if record.outcome == Outcome::Ok {
-            self.so_far(record);
+        if record.outcome != Outcome::Ok {
+            return;
         }
-    }
-
-    pub(crate) fn so_far(&self, record: &RunRecord) {
         for row in daqmeter_report::rows(std::slice::from_ref(record)) {
             let Some(stage) = row.stage else { continue };
             let labels =

@@ -46,16 +46,15 @@ impl<const GROWS: bool> Deref for Named<GROWS> {
     }
 }
 
+const TAKEN: &str = "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)";
+
 impl<const GROWS: bool> FromStr for Named<GROWS> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "" => Err("a file is wanted".to_owned()),
-            "-" => Err(
-                "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)"
-                    .to_owned(),
-            ),
+            "-" => Err(TAKEN.to_owned()),
             name => Ok(Named::at(name)),
         }
     }

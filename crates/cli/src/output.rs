@@ -15,22 +15,18 @@ use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 use serde::Serialize;
 
-pub(crate) use crate::failure::{CANNOT_TELL, FAILED, Failure, tell, tell_lines};
+pub(crate) use crate::failure::{CANNOT_TELL, Ended, FAILED, Failure, tell, tell_lines};
 use crate::interrupt;
 use crate::named::{Replaced, refuse_records};
 
 /// Prints text to stdout, with escapes for control characters of terminals; JSON keeps its meaning.
 /// A closed pipe (`| head`) ends the verb quietly, with the exit code of a filter.
-pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
-    emit_as_it_is(&sanitise::lines(text))
-}
-
-pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
+pub(crate) fn emit(text: &str) -> Ended {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(sanitise::lines(text).as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unread()),
-        Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
+        Err(error) => Err(format!("cannot write to stdout: {error}").into()),
     }
 }
 

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::lines::Lines;
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
-use crate::output::{FAILED, Failure, emit, tell, write_file};
+use crate::output::{Ended, FAILED, Failure, emit, tell, write_file};
 
 /// Outputs of every verb that makes records.
 #[derive(Debug, Clone, Default, Args)]
@@ -82,10 +82,7 @@ impl Recorder {
 
     /// Ends a verb that measured: prints its text unless records were printed, writes the page if
     /// it is requested, and returns the exit code.
-    pub(crate) fn finish(
-        &self,
-        text: impl FnOnce(&[RunRecord]) -> String,
-    ) -> Result<ExitCode, Failure> {
+    pub(crate) fn finish(&self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
         let Recording { output, json, quiet, .. } = &self.recording;
         self.progress.finish_and_clear();
         if !json && !quiet {
@@ -93,12 +90,10 @@ impl Recorder {
             // The stamp comes first, since the last line of some verbs is their verdict.
             emit(&(stamp + &text(&self.records)))?;
         }
-        let failed = self.records.iter().filter_map(|record| match &record.outcome {
-            Outcome::Failed(reason) => Some((&record.study, reason)),
-            _ => None,
-        });
-        for (study, reason) in failed.clone().filter(|_| *quiet) {
-            tell(&format!("daqmeter: {study}: FAILED: {reason}"));
+        for record in self.records.iter().filter(|_| *quiet) {
+            if let Outcome::Failed(reason) = &record.outcome {
+                tell(&format!("daqmeter: {}: FAILED: {reason}", record.study));
+            }
         }
         if let Some(path) = output {
             let page = daqmeter_report::page(&self.records);
@@ -107,7 +102,7 @@ impl Recorder {
                 tell(&format!("wrote {}", path.display()));
             }
         }
-        Ok(if failed.count() > 0 { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+        Ok(code_of(&self.records))
     }
 
     /// Follows a run of planned points.
@@ -128,6 +123,12 @@ impl Recorder {
         }
         Ok(())
     }
+}
+
+/// Exit code of records: 1 if one of them failed.
+pub(crate) fn code_of(records: &[RunRecord]) -> ExitCode {
+    let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
+    if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
 }
 
 pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {

@@ -12,7 +12,7 @@ use daqmeter_report::{answers_text, page, page_of, parquet, table};
 
 use crate::files::{keep_study, read_all, shown};
 use crate::named::Replaced;
-use crate::output::{Failure, emit, tell, write_file, write_with};
+use crate::output::{Ended, Failure, emit, tell, write_file, write_with};
 
 /// Make a page, a table or data for other tools from recorded runs.
 ///
@@ -72,7 +72,7 @@ enum Rows {
     Series,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut records = read_all(&arguments.files)?;
     keep_study(&mut records, arguments.study.as_deref())?;
     let format = arguments.format()?;
@@ -125,7 +125,7 @@ fn data(
     format: Format,
     output: Option<&Replaced>,
     records: &[RunRecord],
-) -> Result<ExitCode, Failure> {
+) -> Ended {
     const PART_ROWS: usize = 1 << 17;
     let mut frames: Box<dyn Iterator<Item = DataFrame>> = match arguments.rows {
         Rows::Stages => Box::new(std::iter::once(stages(records))),
@@ -171,9 +171,7 @@ fn copy_figures(records: &[RunRecord]) -> Result<String, Failure> {
     emit(&table::plain(&["figure", "state"], rows))?;
     figures.retain(|figure| !figure.xs.is_empty());
     if figures.is_empty() {
-        return Err(Failure::refused(
-            "the records fill none of the figures; see the commands above",
-        ));
+        return Err("the records fill none of the figures; see the commands above".into());
     }
     Ok(page_of(records, figures, &[]))
 }

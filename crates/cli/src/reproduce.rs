@@ -1,24 +1,22 @@
 //! `daqmeter reproduce`: the published studies, row by row.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use daqmeter_campaign::studies::{Study, studies};
 use daqmeter_campaign::{Options, PlannedPoint};
-use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_report::figures;
-use daqmeter_report::page_of;
+use daqmeter_record::RunRecord;
 use daqmeter_report::studies::{ReproducedStudy, full, text};
 use daqmeter_report::table::stamp;
+use daqmeter_report::{figures, page_of};
 
 use crate::arguments::count;
 use crate::files::read_all;
 use crate::measure::{Bench, Common};
 use crate::named::Replaced;
-use crate::output::{FAILED, Failure, emit, tell, write_file};
-use crate::recorder::Recording;
+use crate::output::{Ended, emit, tell, write_file};
+use crate::recorder::{Recording, code_of};
 use crate::run::refuse_refused;
 
 const PAGE: &str = "studies.html";
@@ -59,7 +57,7 @@ fn names() -> PossibleValuesParser {
     PossibleValuesParser::new(studies().into_iter().map(value))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut chosen = studies();
     if !arguments.studies.is_empty() {
         chosen.retain(|study| arguments.studies.iter().any(|wanted| wanted == study.name));
@@ -94,11 +92,7 @@ fn points(studies: &[Study], arguments: &Arguments) -> Vec<PlannedPoint> {
 
 /// Prints the records' verdict on the studies, and writes the page. Ends with 1 after a failed
 /// record.
-fn show(
-    studies: &[Study],
-    records: &[RunRecord],
-    arguments: &Arguments,
-) -> Result<ExitCode, Failure> {
+fn show(studies: &[Study], records: &[RunRecord], arguments: &Arguments) -> Ended {
     let judged = |study: &Study| {
         let (lines, findings) = study.judge(records);
         ReproducedStudy::new(study.name, study.about(), lines, findings)
@@ -118,6 +112,5 @@ fn show(
             all => text(all) + &stamp(records),
         })?;
     }
-    let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
-    Ok(if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+    Ok(code_of(records))
 }

@@ -2,7 +2,6 @@
 //! about them.
 
 use std::collections::HashMap;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,8 +13,9 @@ use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
 use crate::arguments::budget;
+use crate::list;
 use crate::measure::{Bench, Common};
-use crate::output::{Failure, read_file, tell};
+use crate::output::{Ended, Failure, read_file, tell};
 
 /// Measure the points of a plan.
 ///
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let common = &arguments.common;
     let site = Site { pin: common.pin.clone().map(|list| list.0), ..Site::here() };
     let plan = Plan::load_for(&arguments.plan, &site)?;
@@ -70,13 +70,10 @@ fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
 
 fn text(records: &[RunRecord]) -> String {
     let (shown, runs) = middle_runs(records);
-    let mut out = table::text(&shown);
-    if runs > 1 {
-        out.push_str(&format!(
-            " of {runs} runs of a point the middle one is shown; daqmeter cmp and history look at all\n"
-        ));
-    }
-    out
+    let note = format!(
+        " of {runs} runs of a point the middle one is shown; daqmeter cmp and history look at all\n"
+    );
+    table::text(&shown) + if runs > 1 { &note } else { "" }
 }
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
@@ -92,14 +89,11 @@ fn unfinished(arguments: &Arguments, done: &Done) -> String {
 }
 
 pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
-    if done.refused == 0 {
-        return Ok(());
+    let (refused, points) = (done.refused, plural(done.points as u64, "point"));
+    match refused {
+        0 => Ok(()),
+        _ => Err(Failure::refused(format!("{refused} of {points} could not be measured"))),
     }
-    Err(Failure::refused(format!(
-        "{} of {} could not be measured",
-        done.refused,
-        plural(done.points as u64, "point")
-    )))
 }
 
 /// Lists every point of the plan with its prospect. Engines say if they are available and
@@ -107,14 +101,12 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
 pub(crate) fn points(plan: &Plan) -> String {
     let different = different(&plan.points);
     let rows = different.iter().map(|(point, times)| {
-        vec![
-            point.study.clone(),
-            point.engine.clone(),
-            parameters(point),
-            steps(point.steps),
-            times.to_string(),
-            state(point),
-        ]
+        let PlannedPoint { study, engine, workload, source, .. } = point;
+        let whole = workload.to_string();
+        let parameters = whole.strip_prefix(engine).unwrap_or(&whole).trim_start();
+        let refused = |why: Failure| format!("refused: {source}: {}", why.line());
+        let (steps, state) = (steps(point.steps), state(point).unwrap_or_else(refused));
+        [study, engine, parameters, &steps, &times.to_string(), &state].map(str::to_owned).to_vec()
     });
     format!(
         "{}\n{}\n\n{}\n{}, {} of them different{}\n",
@@ -128,39 +120,25 @@ pub(crate) fn points(plan: &Plan) -> String {
 }
 
 fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
-    let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
-    let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
+    let mut seen = Vec::new();
+    let mut places = HashMap::new();
     for point in points {
         let key = (&*point.study, &*point.engine, point.workload.key());
-        let place = *places.entry(key).or_insert(seen.len());
-        match seen.get_mut(place) {
-            Some((_, times)) => *times += 1,
-            None => seen.push((point, 1)),
-        }
+        let place = *places.entry(key).or_insert_with(|| {
+            seen.push((point, 0));
+            seen.len() - 1
+        });
+        seen[place].1 += 1;
     }
     seen
 }
 
-fn parameters(point: &PlannedPoint) -> String {
-    let whole = point.workload.to_string();
-    let parameters = whole.strip_prefix(&point.engine).unwrap_or(&whole);
-    parameters.trim_start().to_owned()
-}
-
-fn state(point: &PlannedPoint) -> String {
-    let refused = |why: String| format!("refused: {}: {why}", point.source);
-    let job = match engine(&point.engine).map(|engine| engine.parse(&point.workload)) {
-        Err(why) => return refused(why),
-        Ok(Err(fault)) => return refused(fault.to_string()),
-        Ok(Ok(job)) => job,
-    };
-    match &job.availability {
-        Availability::Waived(why) => format!("waived: {why}"),
-        Availability::Ready => match job.open() {
-            Ok(_) => "ready".to_owned(),
-            Err(fault) => refused(fault.to_string()),
-        },
+fn state(point: &PlannedPoint) -> Result<String, Failure> {
+    let job = engine(&point.engine)?.parse(&point.workload)?;
+    if job.availability == Availability::Ready {
+        job.open()?;
     }
+    Ok(list::state(&job.availability))
 }
 
 fn steps(steps: StepPlan) -> String {

@@ -17,7 +17,7 @@ use daqmeter_sys::host::open_regular;
 use crate::files::files_of;
 use crate::http::{self, Answer};
 use crate::interrupt;
-use crate::output::{Failure, emit};
+use crate::output::{Ended, Failure, emit};
 
 /// Longest file that a page is made of: its samples are held in memory meanwhile.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     port: u16,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     const LOOK: Duration = Duration::from_millis(100);
     if let Some(missing) = arguments.paths.iter().find(|path| !path.is_dir() && !path.is_file()) {
         let missing = missing.display();

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path as FilePath;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,7 +17,7 @@ use daqmeter_report::table::wrapped;
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::named::{Appended, Replaced, refuse_same_files};
-use crate::output::{Failure, tell, write_file};
+use crate::output::{Ended, Failure, tell, write_file};
 use crate::path::Search;
 use crate::pmu::chosen::Observed;
 use crate::recorder::Recording;
@@ -82,7 +81,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let began = Instant::now();
     refuse_small(daqmeter_sys::available::memory_bytes())?;
     let is_there = |name: &str| FilePath::new(name).is_file() || FilePath::new(name).is_dir();

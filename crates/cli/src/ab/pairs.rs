@@ -40,17 +40,14 @@ pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
 }
 
 fn check_cpus(name: &str, cpus: &[u32]) -> Result<(), Failure> {
-    Problem::unless_cpus_exist("", cpus)
-        .map_err(|problem| Failure::refused(format!("{name} {}", problem.text)))
+    let checked = Problem::unless_cpus_exist("", cpus);
+    Ok(checked.map_err(|problem| format!("{name} {}", problem.text))?)
 }
 
 fn shared(names: &[String; 2]) -> String {
     let [a, b] = names;
-    let words: Vec<&str> = a
-        .split_whitespace()
-        .filter(|word| b.split_whitespace().any(|other| other == *word))
-        .collect();
-    words.join(" ")
+    let is_shared = |word: &&str| b.split_whitespace().any(|other| other == *word);
+    a.split_whitespace().filter(is_shared).collect::<Vec<_>>().join(" ")
 }
 
 /// Places a side on the CPU of the point, or of the option, or on the last one, since the first
@@ -90,7 +87,7 @@ fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
     let left_out: Option<Vec<&String>> = pairs.iter().map(|pair| pair.left_out.as_ref()).collect();
     match left_out.as_deref() {
         Some([why, ..]) => {
-            Err(Failure::refused(format!("no point of this plan can be measured in turns: {why}")))
+            Err(format!("no point of this plan can be measured in turns: {why}").into())
         }
         _ => Ok(pairs),
     }
@@ -109,10 +106,8 @@ pub(crate) fn binary(name: &str) -> Result<PathBuf, Failure> {
     if path.is_file() {
         return Ok(std::path::absolute(path)?);
     }
-    if name.contains('/') {
-        return Err(Failure::refused(format!(
-            "{name} is not a file; a binary of daqmeter is wanted"
-        )));
+    match name.contains('/') {
+        true => Err(format!("{name} is not a file; a binary of daqmeter is wanted").into()),
+        false => Ok(path.to_owned()),
     }
-    Ok(path.to_owned())
 }

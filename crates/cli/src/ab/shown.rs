@@ -84,22 +84,14 @@ fn conditions(arguments: &Arguments, context: &Context) -> serde_json::Value {
 }
 
 pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
-    let rows: Vec<Vec<String>> = compared
-        .iter()
-        .flat_map(|one| one.answers.iter().map(|answer| row(answer, &one.point)))
-        .collect();
-    let mut out = match rows.is_empty() {
-        true => String::new(),
-        false => table::plain(&HEADERS, rows),
-    };
-    for one in compared {
-        notes(&mut out, one);
-    }
+    let row = |one: &Compared| one.answers.iter().map(|answer| row(answer, &one.point)).collect();
+    let rows: Vec<Vec<String>> = compared.iter().flat_map::<Vec<_>, _>(row).collect();
+    let mut out = if rows.is_empty() { String::new() } else { table::plain(&HEADERS, rows) };
+    compared.iter().for_each(|one| notes(&mut out, one));
+    let (ignore, error) = (percent(ignore), percent(error));
     let _ = writeln!(
         out,
-        "B against A. Differences up to {} are ignored; the chance that any of these answers is wrong is at most {}.",
-        percent(ignore),
-        percent(error)
+        "B against A. Differences up to {ignore} are ignored; the chance that any of these answers is wrong is at most {error}."
     );
     out
 }

@@ -1,7 +1,6 @@
 //! `daqmeter copy import`: the original study's files as records that were measured elsewhere.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -14,7 +13,7 @@ use daqmeter_report::copy_imported::StudyFile;
 
 use crate::context::context;
 use crate::files::files_below;
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 use crate::recorder::{Recorder, Recording};
 
 const UNKNOWN: &str = "unknown";
@@ -37,7 +36,7 @@ pub(crate) struct Arguments {
 }
 
 /// Reads all files before any record is kept.
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Ended {
     let mut records = Vec::new();
     for source in &arguments.from {
         let before = records.len();

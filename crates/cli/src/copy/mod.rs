@@ -7,7 +7,6 @@ mod trace;
 mod verify;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{CopyPath, Direction};
@@ -19,7 +18,7 @@ use daqmeter_report::copy_classic::StudyFiles;
 use crate::arguments::count;
 use crate::measure::{Bench, Common};
 use crate::named::Replaced;
-use crate::output::{Failure, tell, write_file};
+use crate::output::{Ended, Failure, tell, write_file};
 
 #[derive(Debug, Subcommand)]
 #[command(
@@ -48,7 +47,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(&self) -> Ended {
         match self {
             Verb::Latency(sweep) => sweep.run(&sweep::LATENCY),
             Verb::Bandwidth(sweep) => sweep.run(&sweep::BANDWIDTH),
@@ -83,7 +82,7 @@ impl Sampled {
         settings: &Settings,
         files: impl FnOnce(&[RunRecord]) -> StudyFiles,
         text: fn(&[RunRecord]) -> String,
-    ) -> Result<ExitCode, Failure> {
+    ) -> Ended {
         bench.recorder.expect(requests.len());
         let measured = ordered(requests, 1)
             .into_iter()
@@ -113,6 +112,10 @@ fn write_files(folder: &Path, files: &StudyFiles) -> Result<(), Failure> {
     Ok(())
 }
 
+fn or_all<'a, T>(chosen: &'a [T], all: &'a [T]) -> &'a [T] {
+    if chosen.is_empty() { all } else { chosen }
+}
+
 fn direction(text: &str) -> Result<Direction, String> {
     Direction::from_str(text, false).map_err(|_| format!("`{text}` is none of from, to, both"))
 }
@@ -129,6 +132,6 @@ fn repetitions(text: &str) -> Result<u64, String> {
 fn usable(path: CopyPath) -> Result<CopyPath, Failure> {
     match path.probe() {
         Availability::Ready => Ok(path),
-        Availability::Waived(reason) => Err(Failure::refused(reason)),
+        Availability::Waived(reason) => Err(reason.into()),
     }
 }

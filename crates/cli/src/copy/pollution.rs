@@ -1,7 +1,5 @@
 //! `daqmeter copy pollution`: programs beside neighbours.
 
-use std::process::ExitCode;
-
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use daqmeter_copy::{CopyPath, Direction, Neighbour, PollutionRequest, STUDY_COPIES, TESTS};
@@ -9,10 +7,10 @@ use daqmeter_harness::StepPlan;
 use daqmeter_report::copy::pollution_text;
 use daqmeter_report::copy_classic;
 
-use super::{Sampled, direction, usable};
+use super::{Sampled, direction, or_all, usable};
 use crate::arguments::bytes;
 use crate::measure::Bench;
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 
 /// Effect of a copying neighbour on a program on another CPU: time, and cache misses where they can
 /// be counted.
@@ -59,12 +57,10 @@ fn placement(arguments: &Arguments, cpus: &[u32]) -> Result<(u32, u32), Failure>
         [program] => (*program, cpus[0]),
         [] => (cpus[cpus.len() - 1], cpus[0]),
     };
-    if program == neighbour && arguments.neighbours != [Neighbour::Ideal] {
-        return Err(Failure::refused(
-            "program and neighbour need a CPU each; here is only one allowed",
-        ));
+    match program == neighbour && arguments.neighbours != [Neighbour::Ideal] {
+        false => Ok((program, neighbour)),
+        true => Err("program and neighbour need a CPU each; here is only one allowed".into()),
     }
-    Ok((program, neighbour))
 }
 
 fn requests(arguments: &Arguments, neighbour_cpu: u32) -> Vec<PollutionRequest> {
@@ -76,26 +72,20 @@ fn requests(arguments: &Arguments, neighbour_cpu: u32) -> Vec<PollutionRequest> 
     for &(direction, block_bytes) in or_all(&arguments.copies, &STUDY_COPIES) {
         for test in tests {
             for &neighbour in neighbours {
-                requests.push(PollutionRequest {
-                    test: test.clone(),
-                    neighbour,
-                    direction,
-                    block_bytes,
-                    path: if neighbour == Neighbour::Dma { engine } else { arguments.request.path },
-                    peer_cpu: Some(neighbour_cpu),
-                    ..arguments.request.clone()
-                });
+                let (test, mut request) = (test.clone(), arguments.request.clone());
+                if neighbour == Neighbour::Dma {
+                    request.path = engine;
+                }
+                let peer_cpu = Some(neighbour_cpu);
+                let chosen = PollutionRequest { test, neighbour, direction, ..request };
+                requests.push(PollutionRequest { block_bytes, peer_cpu, ..chosen });
             }
         }
     }
     requests
 }
 
-fn or_all<'a, T>(chosen: &'a [T], all: &'a [T]) -> &'a [T] {
-    if chosen.is_empty() { all } else { chosen }
-}
-
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Ended {
     usable(arguments.request.path)?;
     let sampled = &arguments.sampled;
     let bench = Bench::new(&sampled.common, 0)?;

@@ -1,20 +1,20 @@
 //! `daqmeter copy latency` and `daqmeter copy bandwidth`: one sweep over contexts, operations and
 //! block sizes. It uses one lane, or all CPUs or channels at once.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest, Direction};
+use daqmeter_copy::Direction::{self, Both, From, To};
+use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest};
 use daqmeter_harness::{Fault, Limits, Request as _, StepPlan, check_fits};
 use daqmeter_record::RunRecord;
 use daqmeter_report::copy::{bandwidth_text, latency_text};
 use daqmeter_report::copy_classic::{self, StudyFiles};
 
-use super::{Sampled, direction, usable};
+use super::{Sampled, direction, or_all, usable};
 use crate::arguments::{bytes, count};
 use crate::measure::Bench;
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 
 const LIMIT_TIME: Duration = Duration::from_millis(4);
 
@@ -31,7 +31,7 @@ pub(crate) struct Sweep {
     contexts: Vec<Context>,
     /// Directions: from, to, both; with _nc after caches were emptied
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
-    operations: Vec<Operation>,
+    operations: Vec<(Direction, bool)>,
     /// Block sizes; without, powers of two
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',', value_parser = bytes)]
     sizes: Vec<u64>,
@@ -55,24 +55,19 @@ pub(crate) struct Sweep {
     sampled: Sampled,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Operation {
-    direction: Direction,
-    cold: bool,
-}
-
-fn operation(text: &str) -> Result<Operation, String> {
+/// Reads a direction; `_nc` is without cache.
+fn operation(text: &str) -> Result<(Direction, bool), String> {
     let (name, cold) = text.strip_suffix("_nc").map_or((text, false), |name| (name, true));
     let direction = direction(name)
         .map_err(|_| format!("`{text}` is none of from, to, both, from_nc, to_nc, both_nc"))?;
-    Ok(Operation { direction, cold })
+    Ok((direction, cold))
 }
 
 /// Differences between the two verbs.
 pub(super) struct Verb {
     study: &'static str,
     contexts: &'static [Context],
-    operations: &'static [&'static str],
+    operations: &'static [(Direction, bool)],
     smallest_bytes: u64,
     /// True if all CPUs or channels copy at once by default.
     is_parallel: bool,
@@ -83,7 +78,7 @@ pub(super) struct Verb {
 pub(super) const LATENCY: Verb = Verb {
     study: "copy/latency",
     contexts: &[Context::Cpu, Context::Exclusive, Context::Shared],
-    operations: &["from", "to", "from_nc", "to_nc"],
+    operations: &[(From, false), (To, false), (From, true), (To, true)],
     smallest_bytes: 1,
     is_parallel: false,
     text: latency_text,
@@ -93,7 +88,7 @@ pub(super) const LATENCY: Verb = Verb {
 pub(super) const BANDWIDTH: Verb = Verb {
     study: "copy/bandwidth",
     contexts: &[Context::Cpu, Context::Exclusive, Context::Shared, Context::Priority],
-    operations: &["from", "to", "both"],
+    operations: &[(From, false), (To, false), (Both, false)],
     smallest_bytes: 1024,
     is_parallel: true,
     text: bandwidth_text,
@@ -101,18 +96,15 @@ pub(super) const BANDWIDTH: Verb = Verb {
 };
 
 impl Sweep {
-    pub(super) fn run(&self, verb: &Verb) -> Result<ExitCode, Failure> {
+    pub(super) fn run(&self, verb: &Verb) -> Ended {
         let mut bench = Bench::new(&self.sampled.common, 0)?;
         let mut cpus = self.sampled.common.pins();
-        let mut lanes = 1;
-        if verb.is_parallel {
-            let allowed = &bench.runner.context.host.allowed_cpus;
-            lanes = allowed.len();
-            if cpus.is_empty() {
-                cpus.clone_from(allowed);
-            }
+        let allowed = &bench.runner.context.host.allowed_cpus;
+        if verb.is_parallel && cpus.is_empty() {
+            cpus.clone_from(allowed);
         }
-        let lanes = self.lanes.map_or(lanes, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
+        let usual = if verb.is_parallel { allowed.len() } else { 1 };
+        let lanes = self.lanes.map_or(usual, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
         let requests = self.requests(verb, lanes)?;
         bench.runner.limits = Limits::new(LIMIT_TIME);
         let plan = StepPlan::ByStage(self.sampled.reps);
@@ -128,26 +120,19 @@ impl Sweep {
     }
 
     fn sizes(&self, smallest: u64) -> Vec<u64> {
-        if !self.sizes.is_empty() {
-            return self.sizes.clone();
-        }
         let powers = (0..=20 + self.menu).map(|power| 1 << power);
-        powers.filter(|size| *size >= smallest).collect()
+        let powers: Vec<u64> = powers.filter(|size| *size >= smallest).collect();
+        or_all(&self.sizes, &powers).to_vec()
     }
 
     /// Returns every context by every operation and size; refuses impossible ones before anything
     /// is measured.
     fn requests(&self, verb: &Verb, lanes: usize) -> Result<Vec<CopyRequest>, Failure> {
-        let contexts = if self.contexts.is_empty() { verb.contexts } else { &self.contexts };
-        let operations = match &self.operations[..] {
-            [] => verb.operations.iter().filter_map(|name| operation(name).ok()).collect(),
-            asked => asked.to_vec(),
-        };
         let too_large = |fault: Fault| Failure::refused(fault.context("choose smaller --sizes"));
         let mut requests = Vec::new();
-        for &context in contexts {
+        for &context in or_all(&self.contexts, verb.contexts) {
             let path = usable(self.path_of(context))?;
-            for &Operation { direction, cold } in &operations {
+            for &(direction, cold) in or_all(&self.operations, verb.operations) {
                 for size in self.sizes(verb.smallest_bytes) {
                     let block_bytes = usize::try_from(size)?;
                     let asked = self.request.clone();

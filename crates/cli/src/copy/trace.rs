@@ -1,7 +1,6 @@
 //! `daqmeter copy trace`: sizes, numbers and users of the kernel's copies.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,7 +17,7 @@ use super::write_files;
 use crate::arguments::duration;
 use crate::context::context;
 use crate::interrupt;
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 use crate::recorder::{Recorder, Recording};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
@@ -63,7 +62,7 @@ fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
     format!("{made} requests for data ({asked})\n")
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Ended {
     let Arguments { time, delay, top, .. } = *arguments;
     let stop = interrupt::flag();
     let mut recorder = Recorder::new(&arguments.recording)?;

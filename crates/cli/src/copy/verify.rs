@@ -11,7 +11,7 @@ use daqmeter_report::table::numbers_from;
 use super::usable;
 use crate::arguments::bytes;
 use crate::interrupt;
-use crate::output::{Failure, emit, json_lines, tell};
+use crate::output::{Ended, Failure, emit, json_lines, tell};
 
 /// Check every byte of every way, policy and completion; no times.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments) -> Ended {
     arguments.path.map(usable).transpose()?;
     let largest = usize::try_from(arguments.up_to)?;
     let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
@@ -57,19 +57,11 @@ fn table(cases: &[Case]) -> String {
             CaseOutcome::Waived(reason) => ("-", reason.clone()),
             CaseOutcome::Failed(reason) => ("FAILED", reason.clone()),
         };
-        let completion = case.completion.map(|completion| completion.to_string());
-        vec![
-            verdict.to_owned(),
-            case.path.to_string(),
-            case.context.to_string(),
-            completion.unwrap_or_else(|| "-".to_owned()),
-            case.direction.to_string(),
-            result,
-        ]
+        let Case { path, context, direction, completion, .. } = case;
+        let completion = completion.map_or("-".to_owned(), |completion| completion.to_string());
+        let of = [verdict.to_owned(), path.to_string(), context.to_string()];
+        [&of[..], &[completion, direction.to_string(), result]].concat()
     };
-    numbers_from(
-        6,
-        &["", "path", "context", "completion", "direction", "result"],
-        cases.iter().map(row),
-    )
+    let headings = ["", "path", "context", "completion", "direction", "result"];
+    numbers_from(6, &headings, cases.iter().map(row))
 }

@@ -6,14 +6,11 @@ mod perf;
 mod serve;
 mod tools;
 
-use std::process::ExitCode;
-
 use clap::{Args, Subcommand};
-use daqmeter_etherbone::Address;
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
 use daqmeter_wire::etherbone::Endian;
 
-use crate::output::Failure;
+use crate::output::Ended;
 
 const EXAMPLE: &str = "\
 Addresses: udp/host[/port], udp4/, udp6/, tcp/, tcp4/, tcp6/, dev/<name under /dev>,
@@ -74,7 +71,7 @@ impl Order {
 }
 
 impl Verb {
-    pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(&self) -> Ended {
         match self {
             Verb::Ls(arguments) => tools::ls(arguments),
             Verb::Read(arguments) => tools::read(arguments),
@@ -87,10 +84,6 @@ impl Verb {
     }
 }
 
-fn address(text: &str) -> Result<Address, String> {
-    Address::parse(text).map_err(|error| error.to_string())
-}
-
 /// Reads `vendor:device`.
 fn device(text: &str) -> Result<(u64, u32), String> {
     let wrong = || format!("`{text}` is not vendor:device, e.g. 0x651:0xb2afc251");
@@ -99,9 +92,8 @@ fn device(text: &str) -> Result<(u64, u32), String> {
 }
 
 fn span(text: &str) -> Result<(u64, u64), String> {
-    let (at, bytes) = text
-        .split_once('/')
-        .ok_or_else(|| format!("`{text}` is not address/bytes, e.g. 0x1000/4"))?;
+    let wrong = || format!("`{text}` is not address/bytes, e.g. 0x1000/4");
+    let (at, bytes) = text.split_once('/').ok_or_else(wrong)?;
     Ok((number(at)?, number(bytes)?))
 }
 

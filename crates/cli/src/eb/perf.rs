@@ -1,7 +1,6 @@
 //! `daqmeter eb perf`: cost of register reads, by method and by the number of timestamps per cycle.
 
 use std::collections::BTreeSet;
-use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
@@ -12,7 +11,7 @@ use daqmeter_report::table;
 
 use crate::arguments::{CpuList, cpu_list};
 use crate::measure::{Bench, Common};
-use crate::output::{Failure, tell};
+use crate::output::{Ended, tell};
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]
@@ -67,7 +66,7 @@ fn points(arguments: &Arguments) -> Vec<EtherboneRequest> {
     counts.iter().flat_map(|&count| at(count)).collect()
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments);
     let reached = || reach(&arguments.request).map_err(|fault| fault.0);
     reached()?;

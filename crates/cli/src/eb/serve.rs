@@ -8,12 +8,12 @@ use clap::Args;
 use daqmeter_etherbone::bus::{Access, Description};
 use daqmeter_etherbone::server::ServerEvent;
 use daqmeter_etherbone::tunnel::TunnelServer;
-use daqmeter_etherbone::{EbError, EbServer, ServerOptions, Slave};
+use daqmeter_etherbone::{Address, EbError, EbServer, ServerOptions, Slave};
 use daqmeter_wire::etherbone::{Endian, Widths};
 
-use super::{Order, address, number, widths};
+use super::{Order, number, widths};
 use crate::interrupt;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Ended, Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
 #[derive(Debug, Args)]
@@ -59,14 +59,13 @@ pub(crate) struct SnoopArguments {
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
-    let (first, last) = text
-        .split_once('-')
-        .ok_or_else(|| format!("`{text}` is not first-last, e.g. 0x0-0xffff"))?;
+    let wrong = || format!("`{text}` is not first-last, e.g. 0x0-0xffff");
+    let (first, last) = text.split_once('-').ok_or_else(wrong)?;
     let (first, last) = (number(first)?, number(last)?);
     if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
 }
 
-pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn snoop(arguments: &SnoopArguments) -> Ended {
     let quiet = arguments.quiet;
     let mut server = bind(arguments)?;
     let stopper = server.stopper();
@@ -92,19 +91,18 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
 
 fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     let mut what = arguments.what.iter();
-    let description = match (&arguments.bus, arguments.order.endian()) {
-        (Some(bus), _) => Description::named(bus)?,
-        (None, endian) => {
-            let memory = what
-                .next()
-                .ok_or_else(|| "nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")?;
-            let (first, last) = range(memory)?;
-            Description::memory(first, last, arguments.device, endian.unwrap_or(Endian::Big))
+    let description = match &arguments.bus {
+        Some(bus) => Description::named(bus)?,
+        None => {
+            let nothing = "nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus";
+            let (first, last) = range(what.next().ok_or(nothing)?)?;
+            let endian = arguments.order.endian().unwrap_or(Endian::Big);
+            Description::memory(first, last, arguments.device, endian)
         }
     };
-    let passive = what.next().map(|text| address(text)).transpose()?;
+    let passive = what.next().map(|text| Address::parse(text)).transpose()?;
     if what.next().is_some() {
-        return Err(Failure::refused("--bus is served instead of memory: leave FIRST-LAST out"));
+        return Err("--bus is served instead of memory: leave FIRST-LAST out".into());
     }
     let slave = Slave {
         address: arguments.address,
@@ -122,7 +120,7 @@ fn bind(arguments: &SnoopArguments) -> Result<EbServer, Failure> {
     if !arguments.bind.is_empty() {
         options.bind.clone_from(&arguments.bind);
     }
-    EbServer::bind(slave, options).map_err(Failure::refused)
+    Ok(EbServer::bind(slave, options)?)
 }
 
 fn access_text(access: &Access) -> String {
@@ -142,7 +140,7 @@ pub(crate) struct TunnelArguments {
     quiet: bool,
 }
 
-pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn tunnel(arguments: &TunnelArguments) -> Ended {
     let server = TunnelServer::bind(arguments.port)?;
     let quiet = arguments.quiet;
     if !quiet {
@@ -151,11 +149,10 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     }
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
-    let ended = move |peer: SocketAddr, result: Result<(), EbError>| {
+    server.run(move |peer: SocketAddr, result: Result<(), EbError>| {
         if let (Err(error), false) = (result, quiet) {
             tell(&format!("daqmeter: {peer}: {error}"));
         }
-    };
-    server.run(ended)?;
+    })?;
     Ok(ExitCode::SUCCESS)
 }

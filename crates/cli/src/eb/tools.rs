@@ -13,16 +13,16 @@ use daqmeter_record::file::replace;
 use daqmeter_wire::etherbone::cycle::StatusCheck;
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
-use super::{Order, address, device, listing, number, span, widths};
+use super::{Order, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Ended, Failure, emit, tell};
 
 /// The slave, and the options that all C tools share.
 #[derive(Debug, Clone, Args)]
 struct Slave {
     /// Slave
-    #[arg(value_parser = address)]
+    #[arg(value_parser = Address::parse)]
     slave: Address,
     /// Acceptable address widths: 8/16/32/64
     #[arg(short = 'a', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
@@ -145,14 +145,15 @@ impl Access {
     /// Opens the access to one register, and warns if it takes more than one access of its size.
     fn open_register(&self, at: u64, size: Width) -> Result<(Client, Words), Failure> {
         let (client, words) = self.open((at, size.bytes() as u64))?;
-        if let Some(detour) = words.detour().filter(|_| !self.config) {
-            let bits = size.bits();
-            if self.exact {
-                return Err(Failure::refused(format!(
-                    "an access of {bits} bits would have to be {detour} (-f forbids it)"
-                )));
+        match words.detour().filter(|_| !self.config) {
+            Some(detour) if self.exact => {
+                let bits = size.bits();
+                let why =
+                    format!("an access of {bits} bits would have to be {detour} (-f forbids it)");
+                return Err(why.into());
             }
-            self.slave.warn(&format!("the access is {detour}"));
+            Some(detour) => self.slave.warn(&format!("the access is {detour}")),
+            None => {}
         }
         Ok((client, words))
     }
@@ -183,12 +184,10 @@ fn endian_name(endian: Endian) -> &'static str {
 
 /// Fails if the bus refused an access.
 fn judge(transfer: &Transfer, doing: &str) -> Result<(), Failure> {
-    transfer.first_failed.map_or(Ok(()), |first| {
-        Err(Failure::tool(format!(
-            "the bus reports {} error(s) while {doing}, the first at {first:#x}",
-            transfer.failed
-        )))
-    })
+    let Transfer { first_failed: Some(first), failed, .. } = transfer else { return Ok(()) };
+    Err(Failure::tool(format!(
+        "the bus reports {failed} error(s) while {doing}, the first at {first:#x}"
+    )))
 }
 
 fn width(bytes: u64) -> Result<Width, Failure> {
@@ -199,7 +198,7 @@ fn width(bytes: u64) -> Result<Width, Failure> {
     })
 }
 
-pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn read(arguments: &ReadArguments) -> Ended {
     let ReadArguments { access, span, output } = arguments;
     let Some(file) = output else {
         let size = width(span.1)?;
@@ -215,7 +214,7 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn write(arguments: &WriteArguments) -> Ended {
     let WriteArguments { access, place, value, from } = arguments;
     let transfer = if let Some(file) = from {
         let data = File::open(file)
@@ -228,8 +227,7 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
         let (at, bytes) = span(place)?;
         let (size, value) = (width(bytes)?, value.unwrap_or_default());
         if value & !size.mask() != 0 {
-            let why = format!("value {value:#x} does not fit {bytes} bytes");
-            return Err(Failure::refused(why));
+            return Err(format!("value {value:#x} does not fit {bytes} bytes").into());
         }
         let (mut client, words) = access.open_register(at, size)?;
         words.set_value(&mut client, value)
@@ -254,7 +252,7 @@ pub(crate) struct LsArguments {
     find: Option<(u64, u32)>,
 }
 
-pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn ls(arguments: &LsArguments) -> Ended {
     let LsArguments { slave, flat, find } = arguments;
     let mut client = slave.open()?;
     let scan = scan::scan(&mut client, !flat)?;
@@ -292,19 +290,18 @@ fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
 #[command(after_long_help = "Example:\n\n  $ daqmeter eb discover udp/192.168.1.255")]
 pub(crate) struct DiscoverArguments {
     /// Broadcast address: udp/192.168.1.255
-    #[arg(value_parser = address)]
+    #[arg(value_parser = Address::parse)]
     broadcast: Address,
     /// Time without an answer that ends the search
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     quiet: Duration,
 }
 
-pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failure> {
+pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
     let DiscoverArguments { broadcast, quiet } = arguments;
     let Address::Udp(host) = broadcast else {
-        return Err(Failure::refused(format!(
-            "{broadcast} is not a UDP address; probes go by udp/<broadcast>"
-        )));
+        let why = format!("{broadcast} is not a UDP address; probes go by udp/<broadcast>");
+        return Err(why.into());
     };
     let found = finding::discover(host, *quiet)?;
     let row = |found: &finding::Discovered| {

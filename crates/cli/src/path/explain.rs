@@ -1,6 +1,5 @@
 //! `daqmeter path explain`: which resource limits a path, by slowing each part in turn.
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,7 +17,7 @@ use daqmeter_sys::host::Files;
 use super::run::{PROBE, probe_quietly, run_of};
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 
 /// Name the resource that limits a path, confirm it by slowing each part, and say what removing it
 /// gains.
@@ -47,7 +46,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let path = Path::load_with(&arguments.path, &arguments.set)?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let search = Search { path: &path, cpus: arguments.common.pins(), within: arguments.budget };

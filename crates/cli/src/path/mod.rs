@@ -5,11 +5,9 @@ mod predict;
 pub(crate) mod run;
 mod serve;
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 
-use crate::output::Failure;
+use crate::output::Ended;
 
 pub(crate) use explain::Search;
 
@@ -40,7 +38,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(&self) -> Ended {
         match self {
             Verb::Run(arguments) => run::run(arguments),
             Verb::Explain(arguments) => explain::run(arguments),

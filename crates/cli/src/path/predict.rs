@@ -18,7 +18,7 @@ use daqmeter_report::predictions_text;
 use crate::context::context;
 use crate::interrupt;
 use crate::named::Replaced;
-use crate::output::{Failure, tell, write_file};
+use crate::output::{Ended, Failure, tell, write_file};
 use crate::recorder::{Recorder, Recording};
 
 const PROFILE: &str = "host-profile.json";
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     recording: Recording,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let context = context();
     if arguments.calibrate {
         let file = arguments.host.clone().unwrap_or_else(|| Replaced::at(PROFILE));
@@ -67,12 +67,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let path = daqmeter_path::Path::load_with(name, &arguments.set)?;
         let refused = |why: String| Failure::refused(format!("{name} cannot be predicted: {why}"));
         let shape = path.shape().map_err(refused)?;
-        let found = predict(&shape, &profile).map_err(refused)?;
-        let engine = EngineInfo {
-            name: PathRequest::KIND.into(),
-            target: path.line(),
-            emulated: path.is_emulated(),
-        };
+        let found = predict(&shape, &profile).map_err(|error| refused(error.to_string()))?;
+        let (target, emulated) = (path.line(), path.is_emulated());
+        let engine = EngineInfo { name: PathRequest::KIND.into(), target, emulated };
         let workload = PathRequest::new(&path, RUN_S).workload();
         let mut record = context.blank_record(engine, workload);
         (record.study, record.role) = ("path/predict".into(), Role::Prediction);
@@ -124,12 +121,12 @@ fn profile(context: &Context, named: Option<&Path>) -> Result<HostProfile, Failu
     let (here, there) = (&context.host, &profile.host);
     let is_other = there.cpu_model != here.cpu_model || there.allowed_cpus != here.allowed_cpus;
     let other = format!("is of another host ({})", there.cpu_model);
-    match (is_other, named) {
-        (true, None) => Err(wrong(format!("{other}: name it with --host if that is meant"))),
-        (true, Some(_)) => {
-            tell(&format!("daqmeter: {} {other}", file.display()));
-            Ok(profile)
+    match named {
+        None if is_other => {
+            return Err(wrong(format!("{other}: name it with --host if that is meant")));
         }
-        (false, _) => Ok(profile),
+        Some(file) if is_other => tell(&format!("daqmeter: {} {other}", file.display())),
+        _ => {}
     }
+    Ok(profile)
 }

@@ -14,7 +14,7 @@ use daqmeter_report::{paths, predictions_text};
 
 use crate::arguments::{budget, duration};
 use crate::measure::{Bench, Common};
-use crate::output::{CANNOT_TELL, Failure};
+use crate::output::{CANNOT_TELL, Ended, Failure};
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let path = Path::load_with(&arguments.path, &arguments.set)?;
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {

@@ -8,7 +8,7 @@ use daqmeter_path::receiver;
 use daqmeter_record::sanitise;
 
 use crate::interrupt;
-use crate::output::{Failure, emit};
+use crate::output::{Ended, Failure, emit};
 
 /// Receive the blocks of paths that end here, compare those that are known, and say what came.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     senders: Option<u64>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let wrong = |error| Failure::refused(format!("{}: {error}", arguments.address));
     let listener = TcpListener::bind(&arguments.address).map_err(|error| format!(
             "{}: {error}; an address of this host and a free port are wanted, such as 10.0.0.7:5010",

@@ -63,7 +63,7 @@ impl Place {
         }
         let map = |path: &PathBuf| {
             let (text, name) = (text_of(path)?, path.display().to_string());
-            mesh::from_text(&text, &name).map_err(Failure::refused)
+            Ok::<_, Failure>(mesh::from_text(&text, &name)?)
         };
         let maps = self.map.iter().map(map).collect::<Result<_, _>>()?;
         Ok(CountedHost::new(Files::default(), maps))
@@ -93,9 +93,7 @@ impl Observed {
         let (what, interval) = text.rsplit_once('@').unwrap_or((text, "100ms"));
         let interval = duration(interval).map_err(|error| format!("--observe {text}: {error}"))?;
         if interval < Duration::from_millis(1) {
-            return Err(Failure::refused(format!(
-                "--observe {text}: an interval is 1ms or longer"
-            )));
+            return Err(format!("--observe {text}: an interval is 1ms or longer").into());
         }
         let is_group = !what.contains(['/', ':', '{', ',']) && MetricGroup::find(what).is_ok();
         let mut wanted = Wanted::default();

@@ -1,7 +1,6 @@
 //! `daqmeter pmu stat --from`: output of perf stat, and recorded counts.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use daqmeter_pmu::count::totals;
 use daqmeter_pmu::{MetricGroup, perf_format};
@@ -11,10 +10,10 @@ use super::chosen::text_of;
 use super::stat::{Arguments, interval_text, summary};
 use crate::context::context;
 use crate::interrupt;
-use crate::output::{Failure, emit, read_records, tell};
+use crate::output::{Ended, Failure, emit, read_records, tell};
 use crate::recorder::Recorder;
 
-pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(path: &Path, arguments: &Arguments) -> Ended {
     // On Ctrl-C perf prints its last rows and ends; they are read, too.
     interrupt::flag();
     let text = text_of(path)?;
@@ -26,7 +25,7 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failur
 }
 
 /// Shows recorded counts, an interval after the other.
-fn replay(records: &[RunRecord], arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
     let mut texts = Vec::new();
     for record in records {
         let Some(observed) = &record.observed else {
@@ -47,7 +46,7 @@ fn replay(records: &[RunRecord], arguments: &Arguments) -> Result<ExitCode, Fail
 }
 
 /// Shows and records the output of perf stat.
-fn import(path: &Path, text: &str, arguments: &Arguments) -> Result<ExitCode, Failure> {
+fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
     let mut recorder = Recorder::new(&arguments.recording)?;
     let shown = path.display();
     let refused = |error: String| Failure::refused(format!("{shown}: {error}"));

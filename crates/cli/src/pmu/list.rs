@@ -1,7 +1,5 @@
 //! `daqmeter pmu list`.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
 use daqmeter_pmu::groups::{Metric, SHIPPED_GROUPS};
@@ -14,7 +12,7 @@ use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
 use super::chosen::Place;
-use crate::output::{Failure, emit, json_lines};
+use crate::output::{Ended, Failure, emit, json_lines};
 
 /// List PMUs; with --events their events, with --groups the groups that ship, with --mesh the mesh.
 ///
@@ -43,7 +41,7 @@ pub(crate) struct Arguments {
     place: Place,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let host = arguments.place.host()?;
     let filter = arguments.filter.as_deref().unwrap_or("");
     let pmus: Vec<&Pmu> = host.pmus.iter().filter(|pmu| pmu.name.contains(filter)).collect();
@@ -58,23 +56,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         overview(&host, &pmus, filter)
     };
-    if text.is_empty() {
-        return Err(Failure::refused(format!("nothing here holds `{filter}`")));
+    match text.as_str() {
+        "" => Err(format!("nothing here holds `{filter}`").into()),
+        text => emit(text),
     }
-    emit(&text)
 }
 
 fn meshes(host: &CountedHost, is_json: bool) -> Result<String, Failure> {
-    if host.meshes.is_empty() {
-        return Err(Failure::refused(
-            "no map of a mesh: run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug) on a host with arm_cmn, or give --map FILE or --emulated n1sdp",
-        ));
-    }
-    if is_json {
-        return json_lines(&host.meshes);
-    }
     let text = |mesh: &Mesh| format!("{}\n{}", map::grid(mesh, None), map::node_table(mesh));
-    Ok(host.meshes.iter().map(text).collect::<Vec<_>>().join("\n"))
+    match host.meshes.as_slice() {
+        [] => Err(Failure::refused(
+            "no map of a mesh: run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug) on a host with arm_cmn, or give --map FILE or --emulated n1sdp",
+        )),
+        meshes if is_json => json_lines(meshes),
+        meshes => Ok(meshes.iter().map(text).collect::<Vec<_>>().join("\n")),
+    }
 }
 
 fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {

@@ -7,11 +7,9 @@ mod plan;
 mod stat;
 mod verify;
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 
-use crate::output::Failure;
+use crate::output::Ended;
 
 pub(crate) use list::summary;
 pub(crate) use verify::survey;
@@ -40,7 +38,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(&self) -> Ended {
         match self {
             Verb::List(arguments) => list::run(arguments),
             Verb::Stat(arguments) => match &arguments.from {

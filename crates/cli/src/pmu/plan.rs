@@ -1,14 +1,12 @@
 //! `daqmeter pmu stat --plan`: shares of the time that events will get.
 
-use std::process::ExitCode;
-
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_pmu::PmuEvent;
 use daqmeter_pmu::plan::{CountPlan, Driver, plan};
 use daqmeter_report::table::plain;
 
 use super::chosen::Wanted;
-use crate::output::{Failure, emit};
+use crate::output::{Ended, Failure, emit};
 
 /// Parser of the name of a driver.
 pub(super) fn drivers() -> impl TypedValueParser<Value = Driver> {
@@ -18,7 +16,7 @@ pub(super) fn drivers() -> impl TypedValueParser<Value = Driver> {
 }
 
 /// Prints the plan of each mesh. Nothing is opened.
-pub(super) fn run(wanted: &Wanted, driver: Option<Driver>) -> Result<ExitCode, Failure> {
+pub(super) fn run(wanted: &Wanted, driver: Option<Driver>) -> Ended {
     let mut host = wanted.place.host()?.offline();
     host.driver = driver.unwrap_or(host.driver);
     if host.meshes.is_empty() {

@@ -1,5 +1,6 @@
 //! `daqmeter pmu stat`: counting in intervals.
 
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -24,7 +25,7 @@ use crate::arguments::{budget, duration};
 use crate::context::context;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, emit, tell};
+use crate::output::{Ended, Failure, emit, tell};
 use crate::recorder::{Recorder, Recording};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
@@ -93,7 +94,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let host = arguments.wanted.place.host()?;
     let selection = arguments.wanted.choose(&host)?;
     let mut recorder = Recorder::new(&arguments.recording)?;
@@ -146,10 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let status = program.map(end).transpose();
     let observed = count.finish();
     // Intervals from before a failure are kept.
-    if observed.end_ns.is_empty() {
-        ended?;
-        return arguments.finish(parts.next(&observed), &observed, &mut recorder);
-    }
+    let ended = if observed.end_ns.is_empty() { Ok(ended?) } else { ended };
     let done = arguments.finish(parts.next(&observed), &observed, &mut recorder)?;
     ended?;
     let failed = status?.filter(|status| !status.success() && !stop.is_set());
@@ -174,10 +172,9 @@ fn opened(selection: &Selection, host: &CountedHost) -> Result<Count, Failure> {
 }
 
 fn info(selection: &Selection, host: &CountedHost) -> EngineInfo {
-    let mut pmus: Vec<&str> = selection.set.events().map(|event| event.pmu.as_str()).collect();
-    pmus.sort_unstable();
-    pmus.dedup();
-    EngineInfo { name: "pmu".into(), target: pmus.join(", "), emulated: host.is_emulated }
+    let pmus: BTreeSet<&str> = selection.set.events().map(|event| event.pmu.as_str()).collect();
+    let target = pmus.into_iter().collect::<Vec<_>>().join(", ");
+    EngineInfo { name: "pmu".into(), target, emulated: host.is_emulated }
 }
 
 fn start(command: &[String]) -> Result<Option<Child>, Failure> {
@@ -203,7 +200,7 @@ fn end(mut program: Child) -> Result<ExitStatus, Failure> {
     if !ends_within(&program, Duration::from_secs(1))? {
         program.kill()?;
     }
-    program.wait().map_err(Failure::refused)
+    Ok(program.wait()?)
 }
 
 /// Returns the exit code of the command, as shells have it: 128 and the signal that ended it.
@@ -314,7 +311,7 @@ impl Arguments {
         mut record: RunRecord,
         observed: &Observations,
         recorder: &mut Recorder,
-    ) -> Result<ExitCode, Failure> {
+    ) -> Ended {
         if let Some(warning) = turns_warning(observed) {
             tell(&format!("daqmeter: warning: {warning}"));
             record.warnings.push(warning);

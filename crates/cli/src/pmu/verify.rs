@@ -1,6 +1,5 @@
 //! `daqmeter pmu verify`: counters against loads whose bytes are known.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,7 +13,7 @@ use daqmeter_report::table::numbers_from;
 use super::chosen::Place;
 use crate::context::context;
 use crate::interrupt;
-use crate::output::Failure;
+use crate::output::Ended;
 use crate::recorder::{Recorder, Recording};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
@@ -29,7 +28,7 @@ pub(crate) struct Arguments {
     recording: Recording,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let host = Place::default().host()?;
     let mut recorder = Recorder::new(&arguments.recording)?;
     let stop = interrupt::flag();

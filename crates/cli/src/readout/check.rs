@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
@@ -16,7 +15,7 @@ use daqmeter_record::sanitise;
 use super::options::{channel, channels, elink};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::count;
-use crate::output::{Failure, emit};
+use crate::output::{Ended, Failure, emit};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
 #[derive(Debug, Args)]
@@ -59,7 +58,7 @@ struct Part {
     checked: Checked,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut judgement = Judgement::Passed;
     if let Some(name) = &arguments.scenario {
         judgement = arguments.show(&arguments.check_card(name)?)?;
@@ -154,9 +153,8 @@ impl Arguments {
             (Measure::Flags, checked.sum(|row| row.flagged_events), chunks),
             (Measure::Resets, checked.sum(|row| row.events.resets), chunks),
         ];
-        let [falls, missing] =
-            [checked.sum(|row| row.events.falls), checked.sum(|row| row.events.falls_missing)];
-        findings.falls = (falls, missing);
+        let missing = checked.sum(|row| row.events.falls_missing);
+        findings.falls = (checked.sum(|row| row.events.falls), missing);
         findings.verdict(&self.limits)
     }
 }

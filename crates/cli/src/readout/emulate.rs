@@ -1,7 +1,6 @@
 //! `daqmeter readout emulate`: a card in a process of its own.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use daqmeter_record::units::{show_ns, significant};
 use super::options::load;
 use crate::arguments::{count, duration};
 use crate::interrupt;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Ended, emit, tell};
 
 /// Emulate a card for readers in other processes (tohost --card).
 #[derive(Debug, Args)]
@@ -35,7 +34,7 @@ pub(crate) struct Arguments {
 
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let scenario = load(&arguments.chosen)?;
     let stop = interrupt::flag();
     let (mut card, _) = Card::new(&scenario)?;
@@ -55,11 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let card = server.card();
     let (issued, now_ns) = (card.issued(), card.now_ns());
     let dead = card.line().all(now_ns);
-    emit(&format!(
-        "{issued} triggers in {}, {} stopped by BUSY, dead time {} %\n",
-        show_ns(now_ns as f64),
-        dead.vetoed,
-        significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3),
-    ))?;
-    Ok(ExitCode::SUCCESS)
+    let percent = significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3);
+    let (time, vetoed) = (show_ns(now_ns as f64), dead.vetoed);
+    emit(&format!("{issued} triggers in {time}, {vetoed} stopped by BUSY, dead time {percent} %\n"))
 }

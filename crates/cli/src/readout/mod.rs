@@ -12,11 +12,9 @@ mod sweep;
 mod tohost;
 mod verdict;
 
-use std::process::ExitCode;
-
 use clap::{Args, Subcommand};
 
-use crate::output::Failure;
+use crate::output::Ended;
 
 /// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
 #[derive(Debug, Args)]
@@ -59,7 +57,7 @@ enum Verb {
     Check(check::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Sweep(arguments) => sweep::run(arguments),

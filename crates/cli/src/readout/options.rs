@@ -79,10 +79,8 @@ pub(super) fn elink(text: &str) -> Result<u16, String> {
 }
 
 pub(super) fn channel(text: &str) -> Result<ChannelId, String> {
-    let parts = text.split_once('.');
-    let parsed = parts.and_then(|(device, channel)| {
-        Some(ChannelId { device: device.parse().ok()?, channel: channel.parse().ok()? })
-    });
+    let parts = text.split_once('.').and_then(|(one, two)| one.parse().ok().zip(two.parse().ok()));
+    let parsed = parts.map(|(device, channel)| ChannelId { device, channel });
     parsed.ok_or_else(|| format!("`{text}`: write device.channel, such as 0.3"))
 }
 
@@ -96,9 +94,7 @@ pub(super) fn channels(
     if let Some(id) = wanted.iter().find(|id| !all.contains(id)) {
         let [id, first, last] = [id, &all[0], &all[all.len() - 1]].map(text);
         let name = &scenario.name;
-        return Err(Failure::refused(format!(
-            "--channels {id}: {name} has channels {first} to {last}"
-        )));
+        return Err(format!("--channels {id}: {name} has channels {first} to {last}").into());
     }
     Ok(all.into_iter().filter(|id| wanted.is_empty() || wanted.contains(id)).collect())
 }

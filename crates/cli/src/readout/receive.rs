@@ -18,7 +18,7 @@ use super::options::{Network, Waiting, elink};
 use super::verdict::{Findings, Limits, Measure, Verdict};
 use crate::arguments::duration;
 use crate::interrupt;
-use crate::output::{Failure, tell};
+use crate::output::{Ended, Failure, tell};
 
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
 #[derive(Debug, Clone, Args)]
@@ -136,7 +136,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     chain::pin(arguments.pin)?;
     let report = match arguments.receive(&stop) {

@@ -5,14 +5,15 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Args;
+use daqmeter_readout::Chosen;
 use daqmeter_readout::card::ChannelId;
-use daqmeter_readout::{Chosen, recording};
+use daqmeter_readout::recording::{RecordError, record};
 
 use super::options::{channel, channels, load};
 use crate::arguments::count;
 use crate::interrupt;
 use crate::named::Replaced;
-use crate::output::{Failure, tell};
+use crate::output::{Ended, Failure, tell};
 
 /// Write the blocks that a channel of a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
@@ -30,16 +31,15 @@ pub(crate) struct Arguments {
     triggers: u64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+const TERMINAL: &str =
+    "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file";
+
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let scenario = load(&arguments.chosen)?;
     let id = channels(&scenario, &[arguments.channel])?[0];
     let stop = interrupt::flag();
     let (shown, mut sink): (String, Box<dyn Write>) = match arguments.output.to_str() {
-        Some("-") if io::stdout().is_terminal() => {
-            return Err(Failure::refused(
-                "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file",
-            ));
-        }
+        Some("-") if io::stdout().is_terminal() => return Err(Failure::refused(TERMINAL)),
         Some("-") => ("standard output".to_owned(), Box::new(io::stdout().lock())),
         _ => {
             let shown = arguments.output.display().to_string();
@@ -49,15 +49,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     };
     let mut bytes = 0_u64;
-    let made = recording::record(&scenario, id, arguments.triggers, &stop.0, |part| {
+    let made = record(&scenario, id, arguments.triggers, &stop.0, |part| {
         bytes += part.len() as u64;
         sink.write_all(part)
     });
     let is_whole = made.and_then(|is_whole| Ok(sink.flush().map(|()| is_whole)?));
     let is_whole = is_whole.map_err(|error| match error {
-        recording::RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            Failure::unread()
-        }
+        RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Failure::unread(),
         error => Failure::refused(format!("{shown}: {error}; what is there is incomplete")),
     })?;
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };

@@ -13,7 +13,7 @@ use daqmeter_report::paths;
 use super::options::completed;
 use super::verdict::{Findings, Judgement, Limits, Measure};
 use crate::measure::{Bench, Common};
-use crate::output::{FAILED, Failure, tell};
+use crate::output::{Ended, FAILED, tell};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]
@@ -26,11 +26,9 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let request = ReadoutRequest {
-        chosen: completed(&arguments.request.chosen)?,
-        ..arguments.request.clone()
-    };
+pub(crate) fn run(arguments: &Arguments) -> Ended {
+    let chosen = completed(&arguments.request.chosen)?;
+    let request = ReadoutRequest { chosen, ..arguments.request.clone() };
     let mut bench = Bench::new(&arguments.common, 1)?;
     let pins = arguments.common.pins();
     let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/run", &pins);
@@ -45,19 +43,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let threads = paths::threads_text(records);
         format!("{chains}{details}{threads} {verdict}\n")
     })?;
-    Ok(match verdict.judgement() {
-        Judgement::Failed => ExitCode::from(FAILED),
-        _ => code,
-    })
+    Ok(if verdict.judgement() == Judgement::Failed { ExitCode::from(FAILED) } else { code })
 }
 
 fn findings(records: &[RunRecord]) -> Findings {
-    let mut findings = Findings::default();
-    for record in records {
-        if let Outcome::Failed(why) = &record.outcome {
-            findings.faults.push(why.clone());
-        }
-    }
+    let failed = records.iter().filter_map(|record| match &record.outcome {
+        Outcome::Failed(why) => Some(why.clone()),
+        _ => None,
+    });
+    let mut findings = Findings { faults: failed.collect(), ..Findings::default() };
     let ledgers = || records.iter().flat_map(|record| &record.ledgers);
     let open = ledgers().filter(|ledger| !ledger.closes()).count();
     findings.fault(open as u64, "accounts that do not close");

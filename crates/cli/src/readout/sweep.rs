@@ -1,6 +1,5 @@
 //! `daqmeter readout sweep`: the maximum rate, and the cost of reading below and beyond it.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -16,7 +15,7 @@ use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 use super::options::completed;
 use crate::arguments::{duration, rate};
 use crate::measure::{Bench, Common};
-use crate::output::Failure;
+use crate::output::{Ended, Failure};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
@@ -60,7 +59,7 @@ const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 /// Nearly no triggers show the cost of polling by itself.
 const IDLE_HZ: f64 = 1.0;
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let base = ReadoutRequest {
         chosen: completed(&arguments.chosen)?,
         receivers: arguments.receivers.clone(),

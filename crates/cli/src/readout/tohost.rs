@@ -1,7 +1,6 @@
 //! `daqmeter readout tohost`: readers of a card's rings, which publish their data.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,6 +12,7 @@ use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
+use daqmeter_record::Ledger;
 use serde_json::{Value, json};
 
 use super::ledgers::{not_closed, show};
@@ -21,7 +21,7 @@ use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::{CpuList, cpu_list, duration};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, tell};
+use crate::output::{Ended, Failure, tell};
 
 /// Read rings and publish their data; a reader per DMA channel.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ struct Channel {
     announcement: Option<Announcement>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut scenario = load(&arguments.chosen)?;
     if let Some(address) = &arguments.address {
         scenario.publish.address.clone_from(address);
@@ -113,16 +113,12 @@ impl Arguments {
             let name = format!("tohost {}:{}.{}", scenario.name, ids[at].device, ids[at].channel);
             let address = reader.address();
             tell(&format!("{name} publishes at {address} ({})", reader.facts()));
-            let announcement = match &self.network.bus_dir {
-                Some(directory) => {
-                    let hello = chain::hello(scenario, at);
-                    let address = reachable(address);
-                    let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
-                    Some(bus::announce(directory, &entry)?)
-                }
-                None => None,
-            };
-            channels.push(Channel { name, reader, announcement });
+            let announced = self.network.bus_dir.as_ref().map(|directory| {
+                let (hello, address) = (chain::hello(scenario, at), reachable(address));
+                let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
+                bus::announce(directory, &entry)
+            });
+            channels.push(Channel { name, reader, announcement: announced.transpose()? });
         }
         Ok(channels)
     }
@@ -163,20 +159,17 @@ impl Arguments {
     fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
         let mut findings = Findings::default();
         let ledgers = account.ledgers();
-        if account.card_is_lost {
-            let why = "the card's process ended before its triggers did: what it counted last is not known";
-            findings.faults.push(why.to_owned());
-        } else {
-            findings.fault(not_closed(&ledgers), "accounts that do not close");
+        match account.card_is_lost {
+            true => findings.faults.push(CARD_IS_LOST.to_owned()),
+            false => findings.fault(not_closed(&ledgers), "accounts that do not close"),
         }
         findings.fault(account.open_subscriptions(), "subscriptions that do not close");
-        let lost = |name: &str| -> u64 {
-            ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum()
-        };
+        let all = || ledgers.iter().map(|(_, ledger)| ledger);
+        let lost = |name: &str| all().filter_map(|ledger| ledger.losses.get(name)).sum::<u64>();
         let unheard = if self.no_wait { lost(NOT_SUBSCRIBED) } else { 0 };
-        let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
-        let on_the_way: u64 = ledgers.iter().map(|(_, ledger)| ledger.lost_on_the_way()).sum();
-        if issued > unheard && ledgers.iter().all(|(_, ledger)| ledger.delivered == 0) {
+        let issued = all().map(|ledger| ledger.issued).sum();
+        let on_the_way: u64 = all().map(Ledger::lost_on_the_way).sum();
+        if issued > unheard && all().all(|ledger| ledger.delivered == 0) {
             findings.faults.push("no event was delivered".to_owned());
         }
         findings.values = vec![
@@ -187,6 +180,9 @@ impl Arguments {
         findings.verdict(&self.limits)
     }
 }
+
+const CARD_IS_LOST: &str =
+    "the card's process ended before its triggers did: what it counted last is not known";
 
 /// Address for other hosts: one that listens everywhere gets the name of this host.
 fn reachable(address: String) -> String {
