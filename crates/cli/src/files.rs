@@ -37,9 +37,7 @@ pub(crate) fn keep_study(
     records: &mut Vec<RunRecord>,
     wanted: Option<&str>,
 ) -> Result<(), Failure> {
-    let Some(wanted) = wanted else {
-        return Ok(());
-    };
+    let Some(wanted) = wanted else { return Ok(()) };
     let mut studies: Vec<String> = records.iter().map(|record| record.study.to_string()).collect();
     records.retain(|record| record.study.contains(wanted));
     if records.is_empty() {

@@ -27,10 +27,7 @@ pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Ended {
         return emit(&String::from_utf8_lossy(&script));
     }
     let mut command = named(&arguments.verbs, command)?;
-    emit(&match arguments.man {
-        true => manual(command)?,
-        false => command.render_long_help().to_string(),
-    })
+    emit(&if arguments.man { manual(command)? } else { command.render_long_help().to_string() })
 }
 
 fn named(verbs: &[String], mut command: Command) -> Result<Command, Failure> {

@@ -87,7 +87,7 @@ impl Bench {
         if self.runner.stop.is_set() {
             return Err(Failure::interrupted());
         }
-        let record = record.ok_or_else(|| "nothing was measured")?;
+        let record = record.ok_or("nothing was measured")?;
         match &record.outcome {
             Outcome::Ok => Ok(record),
             other => Err(Failure::tool(other.reason().unwrap_or("failed"))),

@@ -20,9 +20,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn served(&self) -> Result<Option<Page>, Failure> {
-        let Some(address) = &self.address else {
-            return Ok(None);
-        };
+        let Some(address) = &self.address else { return Ok(None) };
         let page = Page::default();
         let served = page.clone();
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -99,9 +99,7 @@ fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
     if !option.get_action().takes_values() || option.is_last_set() || is_text {
         return;
     }
-    let Ok(Some(values)) = matches.try_get_raw(option.get_id().as_str()) else {
-        return;
-    };
+    let Ok(Some(values)) = matches.try_get_raw(option.get_id().as_str()) else { return };
     let value_type = option.get_value_parser().type_id();
     let use_ = if value_type == TypeId::of::<Replaced>() {
         Use::Replaced

@@ -91,9 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             .map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned())
             .collect(),
     };
-    let Some(path) = output else {
-        return emit(&text);
-    };
+    let Some(path) = output else { return emit(&text) };
     write_file(path, &text)?;
     tell(&format!("daqmeter: wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)

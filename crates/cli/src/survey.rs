@@ -173,9 +173,7 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
 
 /// Writes the answers, the missing points and the times.
 fn summary(records: &[RunRecord], took: Duration, done: &Done) -> String {
-    let Some(first) = records.first() else {
-        return "nothing was measured\n".to_owned();
-    };
+    let Some(first) = records.first() else { return "nothing was measured\n".to_owned() };
     let mut out = answers_text(records);
     for record in records {
         if let Some(reason) = record.outcome.reason() {
@@ -222,7 +220,7 @@ fn new_files(
             && (named.records.is_some() || !is_there(records))
     });
     let (page, records) =
-        free.ok_or_else(|| "no name is free here: name files with --output and --records")?;
+        free.ok_or("no name is free here: name files with --output and --records")?;
     let page = named.output.clone().unwrap_or_else(|| Replaced::at(page));
     Ok((page, named.records.clone().unwrap_or_else(|| Appended::at(records))))
 }

@@ -122,6 +122,12 @@ pub struct Problem {
     pub text: String,
 }
 
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` {}", self.name, self.text)
+    }
+}
+
 impl Problem {
     pub fn new(name: &'static str, text: impl Into<String>) -> Problem {
         Problem { name, text: text.into() }

@@ -203,9 +203,7 @@ impl Sweep<'_> {
     /// Returns all combinations but the excluded ones; `None` if the host lacks the object of the
     /// sweep.
     fn workloads(&self, ranges: &[Values<'_>]) -> Result<Vec<Workload>, String> {
-        let Some(base) = self.base()? else {
-            return Ok(Vec::new());
-        };
+        let Some(base) = self.base()? else { return Ok(Vec::new()) };
         let mut workloads = vec![base.clone()];
         if !self.sweep.points.is_empty() {
             let points = self.sweep.points.iter();
@@ -253,9 +251,7 @@ impl Sweep<'_> {
     }
 
     fn check_extent(&self, workloads: &[Workload]) -> Result<(), String> {
-        let Some(name) = &self.sweep.extent else {
-            return Ok(());
-        };
+        let Some(name) = &self.sweep.extent else { return Ok(()) };
         let is_number = |workload: &Workload| {
             let value = workload.params.get(name.as_ref());
             matches!(value, Some(Param::Int(_) | Param::Float(_)))

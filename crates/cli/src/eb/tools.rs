@@ -132,10 +132,7 @@ pub(crate) struct WriteArguments {
 impl Access {
     fn open(&self, (at, bytes): (u64, u64)) -> Result<(Client, Words), Failure> {
         let mut client = self.slave.open()?;
-        let reach = match self.config {
-            true => Reach::config(&client),
-            false => self.reach(&mut client, at)?,
-        };
+        let reach = if self.config { Reach::config(&client) } else { self.reach(&mut client, at)? };
         let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
         let reach = Reach { check, ..reach };
         let words = Words::of(&client, reach, at, bytes)?;

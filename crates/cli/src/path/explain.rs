@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut bench = Bench::new(&arguments.common, 0)?;
     let search = Search { path: &path, cpus: arguments.common.pins(), within: arguments.budget };
     let explained = search.prove(&mut bench, "path/explain", true)?;
-    let explained = explained.ok_or_else(|| "nothing was measured")?;
+    let explained = explained.ok_or("nothing was measured")?;
     bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
         let tables = tables(&explained, path.block_bytes as f64);

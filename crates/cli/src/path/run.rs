@@ -77,10 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
     let cannot_tell = found.is_some_and(|found| found.is_cut && found.rate_hz.is_none());
-    Ok(match cannot_tell && code == ExitCode::SUCCESS {
-        true => ExitCode::from(CANNOT_TELL),
-        false => code,
-    })
+    Ok(if cannot_tell && code == ExitCode::SUCCESS { ExitCode::from(CANNOT_TELL) } else { code })
 }
 
 /// Study of the points of a search.

@@ -28,9 +28,7 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Ended {
 fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
     let mut texts = Vec::new();
     for record in records {
-        let Some(observed) = &record.observed else {
-            continue;
-        };
+        let Some(observed) = &record.observed else { continue };
         texts.push(format!("{}: {}\n", record.time_utc, record.command));
         let intervals = 0..observed.end_ns.len();
         texts.extend(intervals.map(|at| interval_text(observed, at, arguments.bytes, true)));

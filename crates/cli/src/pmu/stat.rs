@@ -178,9 +178,7 @@ fn info(selection: &Selection, host: &CountedHost) -> EngineInfo {
 }
 
 fn start(command: &[String]) -> Result<Option<Child>, Failure> {
-    let Some((program, arguments)) = command.split_first() else {
-        return Ok(None);
-    };
+    let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let refused = |error| Failure::refused(format!("cannot start {program}: {error}"));
     Command::new(program).args(arguments).spawn().map(Some).map_err(refused)
 }

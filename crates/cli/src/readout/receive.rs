@@ -128,9 +128,7 @@ impl Arguments {
         let nothing_came = report.pages == 0 && report.accounts.is_empty();
         if nothing_came && waiting.is_over() && !stop.is_set() {
             let within = waiting.limit_text();
-            return Err(Failure::refused(format!(
-                "no data came within {within}: {BEGINS}, or by --no-wait"
-            )));
+            return Err(format!("no data came within {within}: {BEGINS}, or by --no-wait").into());
         }
         Ok(report)
     }
