@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufReader, Write};
 use std::time::Duration;
 
-use daqmeter_campaign::{Budget, Done, ENGINES, Options, Plan, Runner, RunnerEvent};
+use daqmeter_campaign::{Budget, Done, ENGINES, Plan, Runner, RunnerEvent};
 use daqmeter_harness::Context;
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
@@ -183,8 +183,7 @@ fn run_plan(
             Ok(())
         }
     };
-    let options = Options { budget, ..Options::default() };
-    let done = python.detach(|| Runner::new(context()).run(plan.points, options, take))?;
+    let done = python.detach(|| Runner::new(context()).run(plan.points, budget, &[], take))?;
     let Done { begun, points, .. } = done;
     if !done.is_complete() {
         errors.push(format!("the time is over: {begun} of {points} points were begun"));

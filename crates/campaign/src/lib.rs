@@ -19,5 +19,5 @@ pub use budget::{Budget, Spend};
 pub use engines::{ENGINES, card_families, engine};
 pub use plan::{Plan, SHIPPED_PLANS, json_schema};
 pub use point::PlannedPoint;
-pub use run::{Done, Options, Runner, RunnerEvent};
+pub use run::{Done, Runner, RunnerEvent};
 pub use site::Site;

@@ -31,13 +31,6 @@ pub enum RunnerEvent<'a> {
     Refused(&'a PlannedPoint, Fault),
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options<'a> {
-    pub budget: Budget,
-    /// Records of earlier runs: their points of this host and this build are not measured again.
-    pub known: &'a [RunRecord],
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Done {
     pub points: usize,
@@ -112,20 +105,22 @@ impl Runner {
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a
-    /// common limit share it.
+    /// common limit share it. Points of known records, if these are of this host and this build, are
+    /// not measured again.
     pub fn run<E>(
         &mut self,
         points: Vec<PlannedPoint>,
-        options: Options<'_>,
+        budget: Budget,
+        known: &[RunRecord],
         mut take: impl FnMut(RunnerEvent<'_>) -> Result<(), E>,
     ) -> Result<Done, E> {
-        self.limits = Limits::new(options.budget.limit_time());
+        self.limits = Limits::new(budget.limit_time());
         let all = points.len();
         let Context { host, tool, .. } = &self.context;
-        let points = left_to_measure(points, options.known, host, tool);
+        let points = left_to_measure(points, known, host, tool);
         take(RunnerEvent::Planned { points: points.len(), known: all - points.len() })?;
         let mut done = Done { points: points.len(), ..Done::default() };
-        let mut clock = options.budget.begin(&points);
+        let mut clock = budget.begin(&points);
         for point in &points {
             if self.stop.is_set() || clock.is_over() {
                 break;
@@ -222,7 +217,7 @@ engine = 'null'
 repetitions = 3
 ";
 
-    fn run(options: Options<'_>, watch: &mut Kept) -> Done {
+    fn run(budget: Budget, known: &[RunRecord], watch: &mut Kept) -> Done {
         let mut runner = runner();
         if let Some((_, stop)) = &watch.stop {
             runner.stop = stop.clone();
@@ -232,14 +227,14 @@ repetitions = 3
             watch.take(event);
             Ok::<_, std::convert::Infallible>(())
         };
-        let Ok(done) = runner.run(points, options, take);
+        let Ok(done) = runner.run(points, budget, known, take);
         done
     }
 
     #[test]
     fn points_are_measured_in_order_and_a_refused_one_costs_no_other() {
         let mut kept = Kept::default();
-        let done = run(Options::default(), &mut kept);
+        let done = run(Budget::default(), &[], &mut kept);
         assert_eq!((done.points, done.begun, done.refused), (5, 5, 1));
         assert!(done.is_complete() && done.timed_s > 0.0 && done.timed_s <= done.measuring_s);
         let studies: Vec<&str> = kept.records.iter().map(|r| r.study.as_str()).collect();
@@ -253,11 +248,9 @@ repetitions = 3
     #[test]
     fn what_is_known_is_not_measured_again() {
         let mut first = Kept::default();
-        run(Options::default(), &mut first);
+        run(Budget::default(), &[], &mut first);
         let mut second = Kept::default();
-        let known = &first.records[..3];
-        let options = Options { known, ..Options::default() };
-        let done = run(options, &mut second);
+        let done = run(Budget::default(), &first.records[..3], &mut second);
         assert_eq!((second.planned, done.points), ((2, 3), 2));
         assert_eq!(second.records.len(), 1);
     }
@@ -265,14 +258,13 @@ repetitions = 3
     #[test]
     fn no_point_is_begun_after_a_signal_or_after_the_budget() {
         let mut kept = Kept { stop: Some((2, StopFlag::default())), ..Kept::default() };
-        let done = run(Options::default(), &mut kept);
+        let done = run(Budget::default(), &[], &mut kept);
         assert_eq!((kept.records.len(), done.begun, done.is_complete()), (2, 3, false));
         let budget = |spend| Budget { time: Some(Duration::ZERO), spend };
-        let options = |spend| Options { budget: budget(spend), ..Options::default() };
         // A shared budget ends the run, too: the record is kept, and the missing points are
         // reported.
         for spend in [Spend::Stop, Spend::Share] {
-            let done = run(options(spend), &mut Kept::default());
+            let done = run(budget(spend), &[], &mut Kept::default());
             assert_eq!((done.begun, done.is_complete()), (0, false), "{spend:?}");
         }
     }

@@ -1,5 +1,6 @@
 //! `daqmeter cmp`: two sets of records against each other.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -50,10 +51,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let history = match arguments.history.as_slice() {
-        [] => Vec::new(),
-        paths => read_all(paths)?,
-    };
+    let paths = &arguments.history;
+    let history = if paths.is_empty() { Vec::new() } else { read_all(paths)? };
     let side = |path: &PathBuf| {
         let mut records = read_all(std::slice::from_ref(path))?;
         keep_study(&mut records, arguments.study.as_deref())?;
@@ -84,10 +83,9 @@ fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure
         (0, 0) => String::new(),
         (a, b) => format!(" ({a} and {b} records failed or were waived)"),
     };
+    let (a, b) = (arguments.a.display(), arguments.b.display());
     Err(Failure::refused(format!(
-        "{} and {} have no point in common that was done{left_out}: nothing can be compared",
-        arguments.a.display(),
-        arguments.b.display()
+        "{a} and {b} have no point in common that was done{left_out}: nothing can be compared"
     )))
 }
 
@@ -111,16 +109,8 @@ fn heading(name: &str, path: &Path, records: &[RunRecord]) -> String {
     let Some(RunRecord { time_utc, tool, host, .. }) = records.first() else {
         return String::new();
     };
-    let mut runs: Vec<&str> = records.iter().map(|record| record.run_id.as_str()).collect();
-    runs.sort_unstable();
-    runs.dedup();
-    format!(
-        "{name}  {}: {} records of {} run(s) from {time_utc}, {} ({}), {}\n",
-        path.display(),
-        records.len(),
-        runs.len(),
-        tool.version,
-        tool.git_revision,
-        host.cpu_model
-    )
+    let runs: BTreeSet<&str> = records.iter().map(|record| record.run_id.as_str()).collect();
+    let (path, records, runs) = (path.display(), records.len(), runs.len());
+    let program = format!("{} ({}), {}", tool.version, tool.git_revision, host.cpu_model);
+    format!("{name}  {path}: {records} records of {runs} run(s) from {time_utc}, {program}\n")
 }

@@ -86,15 +86,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         Format::CopyFigures => copy_figures(&records)?,
         Format::Md => table::markdown(&records),
         Format::Text => text(&records),
-        Format::Json => records
-            .iter()
-            .map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned())
-            .collect(),
+        Format::Json => {
+            let lines = records.iter().map(jsonl::to_line).collect::<Vec<_>>().concat();
+            String::from_utf8_lossy(&lines).into_owned()
+        }
     };
     let Some(path) = output else { return emit(&text) };
     write_file(path, &text)?;
-    tell(&format!("daqmeter: wrote {}", path.display()));
-    Ok(ExitCode::SUCCESS)
+    wrote(path)
 }
 
 impl Arguments {
@@ -132,19 +131,15 @@ fn data(
         Rows::Samples => Box::new(sample_parts(records, PART_ROWS)),
     };
     let Some(first) = frames.next().filter(|frame| !frame.is_empty()) else {
-        let files = shown(&arguments.files);
-        let (records, rows) = (records.len(), arguments.rows);
-        let why = format!("{files}: {records} record(s) without any row of {rows:?}");
-        return Err(Failure::refused(why));
+        let (files, records, rows) = (shown(&arguments.files), records.len(), arguments.rows);
+        return Err(format!("{files}: {records} record(s) without any row of {rows:?}").into());
     };
     let frames = std::iter::once(first).chain(frames);
     let text = |(at, frame): (usize, DataFrame)| frame.csv(at == 0);
     let Some(path) = output else {
         return match format {
-            Format::Csv => {
-                frames.enumerate().map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part))
-            }
-            _ => Err(Failure::refused("parquet goes to a file: name it with --output")),
+            Format::Parquet => Err("parquet goes to a file: name it with --output".into()),
+            _ => frames.enumerate().map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part)),
         };
     };
     match format {
@@ -153,6 +148,10 @@ fn data(
             frames.enumerate().map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
         })?,
     }
+    wrote(path)
+}
+
+fn wrote(path: &Replaced) -> Ended {
     tell(&format!("daqmeter: wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
 }

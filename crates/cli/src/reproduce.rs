@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use daqmeter_campaign::studies::{Study, studies};
-use daqmeter_campaign::{Options, PlannedPoint};
+use daqmeter_campaign::{Budget, PlannedPoint};
 use daqmeter_record::RunRecord;
 use daqmeter_report::studies::{ReproducedStudy, full, text};
 use daqmeter_report::table::stamp;
@@ -71,10 +71,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     // The verb prints studies instead of records.
     let recording = Recording { json: false, ..arguments.common.recording.clone() };
     let mut bench = Bench::new(&Common { recording, ..arguments.common.clone() }, 0)?;
-    let options = Options::default();
+    let budget = Budget::default();
     let done = bench
         .runner
-        .run(points(&chosen, arguments), options, |event| bench.recorder.follow(event))?;
+        .run(points(&chosen, arguments), budget, &[], |event| bench.recorder.follow(event))?;
     bench.recorder.progress.finish_and_clear();
     let code = show(&chosen, &bench.recorder.records, arguments)?;
     refuse_refused(&done)?;

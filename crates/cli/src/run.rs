@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, SHIPPED_PLANS, Site, engine};
+use daqmeter_campaign::{Budget, Done, Plan, PlannedPoint, SHIPPED_PLANS, Site, engine};
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
@@ -48,8 +48,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     // No other run writes the file from now on.
     let known = known(arguments)?;
     let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
-    let options = Options { budget, known: &known };
-    let done = bench.runner.run(plan.points, options, |event| bench.recorder.follow(event))?;
+    let done =
+        bench.runner.run(plan.points, budget, &known, |event| bench.recorder.follow(event))?;
     let code = bench.recorder.finish(text)?;
     if !done.is_complete() {
         tell(&unfinished(arguments, &done));

@@ -2,12 +2,11 @@
 //! report with answers.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_campaign::{Budget, Done, Options, Plan, Site};
+use daqmeter_campaign::{Budget, Done, Plan, Site};
 use daqmeter_path::Path;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
@@ -64,11 +63,8 @@ const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
 impl Arguments {
     fn plan(&self, host: &Host, left: Duration) -> Result<Plan, Failure> {
         let name = if self.budget < SHORT { "survey-short" } else { "survey" };
-        let site = Site {
-            host: host.clone(),
-            pin: self.common.pin.clone().map(|list| list.0),
-            seed: Some(self.seed),
-        };
+        let pin = self.common.pin.clone().map(|list| list.0);
+        let site = Site { host: host.clone(), pin, seed: Some(self.seed) };
         let mut plan = Plan::load_for(name, &site)?;
         plan.budget.time = Some(left);
         // The answer is about whole paths: a budget that is too short leaves out stages measured
@@ -98,14 +94,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         bench.runner.observe(move || observed.observer());
     }
     let left = arguments.budget.saturating_sub(began.elapsed());
-    let for_limits = match arguments.budget < SHORT {
-        true => Duration::ZERO,
-        false => left.mul_f64(LIMITS_SHARE),
-    };
+    let is_short = arguments.budget < SHORT;
+    let for_limits = if is_short { Duration::ZERO } else { left.mul_f64(LIMITS_SHARE) };
     let plan = arguments.plan(&bench.runner.context.host, left.saturating_sub(for_limits))?;
     let budget = plan.budget;
-    let options = Options { budget, known: &[] };
-    let mut done = bench.runner.run(plan.points, options, |event| bench.recorder.follow(event))?;
+    let mut done =
+        bench.runner.run(plan.points, budget, &[], |event| bench.recorder.follow(event))?;
     let begin = Instant::now();
     limits(&mut bench, for_limits)?;
     counters(&mut bench, budget)?;
@@ -115,18 +109,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         tell(&format!("wrote {}", out.display()));
     }
     if !done.is_complete() && !bench.runner.stop.is_set() {
-        tell(&cut_short(&done));
+        let (left, of) = (plural((done.points - done.begun) as u64, "point"), done.points);
+        tell(&format!(
+            "daqmeter: the budget was over before {left} of {of}: give more time with --budget"
+        ));
     }
     refuse_refused(&done)?;
     Ok(code)
-}
-
-fn cut_short(done: &Done) -> String {
-    let left = plural((done.points - done.begun) as u64, "point");
-    format!(
-        "daqmeter: the budget was over before {left} of {}: give more time with --budget",
-        done.points
-    )
 }
 
 /// Finds the limit of each path that was run, all of them within that time. A path that fails then
@@ -178,25 +167,21 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done) -> String {
     for record in records {
         if let Some(reason) = record.outcome.reason() {
             let line = format!("not measured  {}: {reason}", record.study);
-            let _ = writeln!(out, "\n{}", wrapped(&line, 2));
+            out += &format!("\n{}\n", wrapped(&line, 2));
         }
     }
-    let _ = write!(out, "\n{}", head(&first.host, records.len(), took.as_secs_f64(), done));
-    out
-}
-
-fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {
+    let (host, took_s) = (&first.host, took.as_secs_f64());
     let share = |seconds: f64| seconds / took_s * 100.0;
     let lines = format!(
         "{}, {}, kernel {}\n{} in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification",
         host.cpu_model,
         plural(u64::from(host.logical_cpus), "CPU"),
         host.kernel.split(' ').next().unwrap_or(""),
-        plural(points as u64, "point"),
+        plural(records.len() as u64, "point"),
         share(done.timed_s),
         share(done.measuring_s - done.timed_s)
     );
-    wrapped(&lines, 2) + "\n"
+    out + "\n" + &wrapped(&lines, 2) + "\n"
 }
 
 /// Returns the page and the file of records of a survey as they were named, else with the first
@@ -206,21 +191,19 @@ fn new_files(
     named: &Recording,
     is_there: impl Fn(&str) -> bool,
 ) -> Result<(Replaced, Appended), Failure> {
-    const MAX_SURVEYS: u64 = 1_000_000;
     if let Some(page) = named.output.as_ref().filter(|page| is_there(&page.to_string_lossy())) {
+        let page = page.display();
         return Err(Failure::refused(format!(
-            "{} is there: a survey writes over nothing; name a new page with --output",
-            page.display()
+            "{page} is there: a survey writes over nothing; name a new page with --output"
         )));
     }
-    let numbers = std::iter::once(String::new()).chain((2..MAX_SURVEYS).map(|at| format!("-{at}")));
+    let numbers = std::iter::once(String::new()).chain((2_u64..).map(|at| format!("-{at}")));
     let mut names = numbers.map(|at| (format!("report{at}.html"), format!("records{at}.jsonl")));
-    let free = names.find(|(page, records)| {
+    let is_free = |(page, records): &(String, String)| {
         (named.output.is_some() || !is_there(page))
             && (named.records.is_some() || !is_there(records))
-    });
-    let (page, records) =
-        free.ok_or("no name is free here: name files with --output and --records")?;
+    };
+    let (page, records) = names.find(is_free).expect("there are more numbers than files");
     let page = named.output.clone().unwrap_or_else(|| Replaced::at(page));
     Ok((page, named.records.clone().unwrap_or_else(|| Appended::at(records))))
 }

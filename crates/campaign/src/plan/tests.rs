@@ -147,7 +147,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
 fn product(axes: &[usize]) -> String {
     let names = ["read_bytes", "read_lines", "write_lines", "lanes"];
     let axis = |(name, length): (&str, &usize)| {
-        format!("{name} = {:?}", (1..=*length).collect::<Vec<_>>())
+        format!("{name}={:?}", (1..=*length).collect::<Vec<_>>()).replace(' ', "")
     };
     let axes: Vec<String> = names.into_iter().zip(axes).map(axis).collect();
     format!("[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n", axes.join("\n"))

@@ -97,21 +97,14 @@ pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
 }
 
 fn row(answer: &Answer, point: &str) -> Vec<String> {
-    let time = |ns: Option<f64>| ns.map_or("-".to_owned(), show_ns);
-    let interval = |(low, high)| format!("{low:.4} - {high:.4}");
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let [a, b] = [answer.a_ns, answer.b_ns].map(|ns| or_dash(ns.map(show_ns)));
+    let ratio = or_dash(answer.ratio.map(|ratio| format!("{ratio:.4}")));
+    let interval = or_dash(answer.interval.map(|(low, high)| format!("{low:.4} - {high:.4}")));
     let sum = |of: fn(&Block) -> u64| answer.blocks.iter().map(of).sum::<u64>().to_string();
-    vec![
-        format!("{:?}", answer.verdict).to_lowercase(),
-        answer.stage.clone(),
-        time(answer.a_ns),
-        time(answer.b_ns),
-        answer.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.4}")),
-        answer.interval.map_or("-".to_owned(), interval),
-        answer.blocks.len().to_string(),
-        sum(|block| block.groups),
-        sum(|block| block.left_out),
-        point.to_owned(),
-    ]
+    let counts = [answer.blocks.len().to_string(), sum(|one| one.groups), sum(|one| one.left_out)];
+    let head = [format!("{:?}", answer.verdict).to_lowercase(), answer.stage.clone()];
+    [&head[..], &[a, b, ratio, interval], &counts, &[point.to_owned()]].concat()
 }
 
 fn notes(out: &mut String, one: &Compared) {

@@ -65,11 +65,8 @@ fn neighbour(folder: &str) -> Option<(&str, &str, u64)> {
     let (before, bytes) = folder.rsplit_once('_')?;
     let (neighbour, direction) = before.split_once('_')?;
     let direction = if direction == "from_to" { "both" } else { direction };
-    ["from", "to", "both"].contains(&direction).then_some((
-        neighbour,
-        direction,
-        bytes.parse().ok()?,
-    ))
+    let bytes = bytes.parse().ok()?;
+    ["from", "to", "both"].contains(&direction).then_some((neighbour, direction, bytes))
 }
 
 impl Arguments {
@@ -84,8 +81,8 @@ impl Arguments {
         match study {
             None => return Ok(Vec::new()),
             Some(StudyFile::Pollution) => {
-                let (neighbour, direction, bytes) = neighbour(folder)
-                    .ok_or("its folder must say neighbour and copies, as cpu_from_224")?;
+                let wrong = "its folder must say neighbour and copies, as cpu_from_224";
+                let (neighbour, direction, bytes) = neighbour(folder).ok_or(wrong)?;
                 workload.kind = "pollution".into();
                 workload = workload.with("neighbour", neighbour);
                 workload = workload.with("direction", direction).with("block_bytes", bytes);

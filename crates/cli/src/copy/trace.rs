@@ -53,11 +53,10 @@ fn delay(text: &str) -> Result<Duration, UnitError> {
 }
 
 fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
-    let asked = if delay.is_zero() {
-        "one after the other".to_owned()
-    } else {
-        let number = time.as_secs_f64() / delay.as_secs_f64();
-        format!("time / delay is {number:.0}")
+    let number = time.as_secs_f64() / delay.as_secs_f64();
+    let asked = match delay.is_zero() {
+        true => "one after the other".to_owned(),
+        false => format!("time / delay is {number:.0}"),
     };
     format!("{made} requests for data ({asked})\n")
 }
@@ -89,12 +88,9 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     look_at(&mut device, &mut trace)?;
     let info = device.info().map_err(Failure::tool)?;
     let (ledger, warnings) = trace.accounts(&info);
-    let text = format!(
-        "{}{}{ledger}\n{}",
-        requests_text(requests, time, delay),
-        tables(&trace, &symbols, top, elapsed),
-        warnings.iter().map(|warning| format!("{warning}\n")).collect::<String>()
-    );
+    let tables = tables(&trace, &symbols, top, elapsed);
+    let lines: String = warnings.iter().map(|warning| format!("{warning}\n")).collect();
+    let text = format!("{}{tables}{ledger}\n{lines}", requests_text(requests, time, delay));
     let mut counters = trace.counters(&info);
     counters.push(Counter::count("requests", requests));
     let found = Tally { counters, ledgers: vec![ledger], warnings, ..Tally::default() };
@@ -125,13 +121,9 @@ fn look_at(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
 fn tables(trace: &Trace, symbols: &KernelSymbols, top: usize, seconds: Duration) -> String {
     let mut out = format!("{} copies in {:.1} s\n", trace.calls(), seconds.as_secs_f64());
     let operations = trace.operations().into_iter().map(|row| {
-        vec![
-            row.operation.to_owned(),
-            row.calls.to_string(),
-            show_bytes(row.bytes),
-            show_bytes(row.median_bytes),
-            significant(row.mean_ns, 3),
-        ]
+        let (calls, mean) = (row.calls.to_string(), significant(row.mean_ns, 3));
+        let [bytes, median] = [row.bytes, row.median_bytes].map(show_bytes);
+        vec![row.operation.to_owned(), calls, bytes, median, mean]
     });
     let headings = ["operation", "calls", "bytes", "median size", "mean ns"];
     out.push_str(&numbers_from(1, &headings, operations));

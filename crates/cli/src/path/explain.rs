@@ -166,14 +166,10 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     let percent = |share: f64| significant(share * 100.0, 3);
     let rate = |block_ns: f64| show_mb_per_s(block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9);
     let resource = |found: &Used| {
-        vec![
-            found.what.text(),
-            percent(found.used.mean),
-            format!("{} to {}", percent(found.used.low), percent(found.used.high)),
-            percent(found.occupied.mean),
-            show_ns(found.least_ns.mean),
-            rate(found.least_ns.mean),
-        ]
+        let (used, least_ns) = (&found.used, found.least_ns.mean);
+        let interval = format!("{} to {}", percent(used.low), percent(used.high));
+        let shares = [percent(used.mean), interval, percent(found.occupied.mean)];
+        [&[found.what.text()][..], &shares, &[show_ns(least_ns), rate(least_ns)]].concat()
     };
     let headings =
         ["resource", "used [%]", "interval", "or waits for a CPU [%]", "per block", "allows MB/s"];
@@ -184,11 +180,10 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     };
     let headings = ["part", "slope", "interval"];
     let slopes = numbers_from(1, &headings, explained.slopes.iter().map(slope));
+    let (rate, runs) = (rate(explained.block_ns.mean), explained.runs);
+    let faster = significant(explained.more_buffers.mean, 3);
     format!(
-        "{resources}\n{slopes}\nlargest rate: {} MB/s; {} times as fast with eight times as many buffers; {} runs\n",
-        rate(explained.block_ns.mean),
-        significant(explained.more_buffers.mean, 3),
-        explained.runs
+        "{resources}\n{slopes}\nlargest rate: {rate} MB/s; {faster} times as fast with eight times as many buffers; {runs} runs\n"
     )
 }
 

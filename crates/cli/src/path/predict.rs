@@ -96,14 +96,12 @@ fn measure(context: &Context, file: &Replaced) -> Result<(), Failure> {
     let free = profile.held_back.iter().filter(|path| path.rate_hz.is_none());
     let off = free.map(|path| (path.rate.measured / path.rate.predicted).ln().abs() * 100.0);
     let off: Vec<f64> = off.collect();
+    let (file, runs, paths) = (file.display(), profile.runs, off.len());
+    let seconds = significant(profile.seconds, 3);
+    let [off, fitted] = [daqmeter_stats::median(&off), profile.fit_error * 100.0];
+    let [off, fitted] = [off, fitted].map(|percent| significant(percent, 2));
     tell(&format!(
-        "{}: {} runs in {} s; largest rate of {} held-back paths: {} % off in the median, of the fitted ones {} %",
-        file.display(),
-        profile.runs,
-        significant(profile.seconds, 3),
-        off.len(),
-        significant(daqmeter_stats::median(&off), 2),
-        significant(profile.fit_error * 100.0, 2)
+        "{file}: {runs} runs in {seconds} s; largest rate of {paths} held-back paths: {off} % off in the median, of the fitted ones {fitted} %"
     ));
     Ok(())
 }

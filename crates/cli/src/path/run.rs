@@ -149,10 +149,8 @@ fn text(path: &Path, found: &SearchResult) -> String {
     };
     let unstable =
         found.unstable_hz.map_or("no rate up to the end of the search".to_owned(), shown);
+    let (name, probes, confidence) = (&path.name, found.probes.len(), &found.confidence);
     format!(
-        "{}: largest rate without loss: {highest}\n  unstable: {unstable}\n  {} probes; {}\n",
-        path.name,
-        found.probes.len(),
-        found.confidence
+        "{name}: largest rate without loss: {highest}\n  unstable: {unstable}\n  {probes} probes; {confidence}\n"
     )
 }

@@ -51,11 +51,9 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
     let observed = perf_format::parse(text, arguments.interval);
     let mut observed = observed.map_err(|error| refused(error.to_string()))?;
     for name in &arguments.wanted.groups {
-        let group = MetricGroup::find(name)?;
-        let metrics = group.metrics_of(&observed.events);
+        let metrics = MetricGroup::find(name)?.metrics_of(&observed.events);
         for metric in metrics.map_err(|error| refused(error.to_string()))? {
-            let computed = metric.observe(&observed);
-            observed.metrics.push(computed);
+            observed.metrics.push(metric.observe(&observed));
         }
     }
     if observed.begin_ns > 0 {
@@ -80,8 +78,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
     let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
     let workload = Workload::new("pmu").with("what", "perf stat");
     let mut record = context().blank_record(info, workload);
-    record.study = "pmu/perf".into();
-    record.counters = totals(&observed);
+    (record.study, record.counters) = ("pmu/perf".into(), totals(&observed));
     record.observed = Some(Box::new(observed.clone()));
     arguments.finish(record, &observed, &mut recorder)
 }

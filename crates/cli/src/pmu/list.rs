@@ -76,18 +76,14 @@ fn meshes(host: &CountedHost, is_json: bool) -> Result<String, Failure> {
 fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let row = |pmu: &&Pmu| {
-        let fields = pmu.formats.iter().map(|format| format.name.as_str());
+        let fields = pmu.formats.iter().map(|format| format.name.as_str()).collect::<Vec<_>>();
         let cpus: Vec<String> = pmu.cpus.iter().map(u32::to_string).collect();
-        vec![
-            pmu.name.clone(),
-            pmu.kind.to_string(),
-            pmu.events.len().to_string(),
-            if cpus.is_empty() { "each".to_owned() } else { cpus.join(",") },
-            or_dash(pmu.mux_interval_ms.map(|turn| turn.to_string())),
-            or_dash(pmu.identifier.clone()),
-            or_dash(pmu.base.map(|base| format!("{base:#x}"))),
-            fields.collect::<Vec<_>>().join(" "),
-        ]
+        let cpus = if cpus.is_empty() { "each".to_owned() } else { cpus.join(",") };
+        let counts = [pmu.kind.to_string(), pmu.events.len().to_string(), cpus];
+        let turn = or_dash(pmu.mux_interval_ms.map(|turn| turn.to_string()));
+        let base = or_dash(pmu.base.map(|base| format!("{base:#x}")));
+        let rest = [turn, or_dash(pmu.identifier.clone()), base, fields.join(" ")];
+        [&[pmu.name.clone()][..], &counts, &rest].concat()
     };
     let headings =
         ["PMU", "type", "events", "CPUs", "turn [ms]", "identifier", "registers", "fields"];

@@ -58,15 +58,11 @@ fn text(checks: &[CounterCheck]) -> String {
             CounterVerdict::Fail => ("FAIL", &check.how),
             CounterVerdict::Waived(reason) => ("waived", reason),
         };
-        vec![
-            check.load.to_owned(),
-            check.counter.clone(),
-            note.clone(),
-            or_dash((check.payload > 0).then(|| grouped(check.payload as f64))),
-            or_dash(check.counted.map(grouped)),
-            or_dash(check.ratio().map(|ratio| significant(ratio, 7))),
-            verdict.to_owned(),
-        ]
+        let payload = or_dash((check.payload > 0).then(|| grouped(check.payload as f64)));
+        let counted = or_dash(check.counted.map(grouped));
+        let ratio = or_dash(check.ratio().map(|ratio| significant(ratio, 7)));
+        let texts = [check.load, &check.counter, note, &payload, &counted, &ratio, verdict];
+        texts.map(str::to_owned).to_vec()
     });
     let headings = ["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"];
     numbers_from(3, &headings, rows)

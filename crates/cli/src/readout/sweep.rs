@@ -148,13 +148,10 @@ fn result_text(name: &str, found: &SearchResult) -> String {
         };
         format!("not stable at {} ({why})", khz(hz))
     });
-    format!(
-        "{name}: maximum rate {}; {}\n  {} probes; {}\n",
-        found.rate_hz.map_or("none".to_owned(), khz),
-        unstable.unwrap_or_else(|| "no fault up to the end of the search".to_owned()),
-        found.probes.len(),
-        found.confidence
-    )
+    let unstable = unstable.as_deref().unwrap_or("no fault up to the end of the search");
+    let highest = found.rate_hz.map_or("none".to_owned(), khz);
+    let (probes, confidence) = (found.probes.len(), &found.confidence);
+    format!("{name}: maximum rate {highest}; {unstable}\n  {probes} probes; {confidence}\n")
 }
 
 #[cfg(test)]
