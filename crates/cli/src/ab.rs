@@ -11,9 +11,8 @@ use daqmeter_harness::StopFlag;
 
 use crate::context::context;
 use crate::interrupt;
-use crate::lines::Lines;
 use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit};
-use crate::recorder::progress_bar;
+use crate::recorder::{Lines, progress_bar};
 
 pub(crate) use arguments::Arguments;
 pub(crate) use pairs::SIDE;

@@ -15,7 +15,6 @@ mod help;
 mod history;
 mod http;
 mod interrupt;
-mod lines;
 mod list;
 mod measure;
 mod metrics;

@@ -1,7 +1,9 @@
 //! Records of a verb: kept in a file as they are measured, shown as progress and metrics, and
 //! printed at the end.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,7 +12,6 @@ use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::lines::Lines;
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
 use crate::output::{Ended, FAILED, Failure, emit, tell, write_file};
@@ -125,6 +126,36 @@ impl Recorder {
     }
 }
 
+/// A file that lines are appended to during a run, held against other writers.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lines {
+    pub(crate) fn open(path: &Appended) -> Result<Lines, Failure> {
+        let file = jsonl::append_to(path).map_err(|error| {
+            let path = path.display();
+            Failure::refused(match error.kind() {
+                io::ErrorKind::WouldBlock => format!(
+                    "{path} is being written by another run: name another file with --records"
+                ),
+                _ => format!("cannot write {path}: {error}"),
+            })
+        })?;
+        Ok(Lines { path: path.to_path_buf(), file })
+    }
+
+    /// Appends a line, which is on its way to the disk when this returns.
+    pub(crate) fn write(&mut self, line: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(line).map_err(|error| {
+            let path = self.path.display();
+            Failure::refused(format!("cannot write {path}: {error}; the lines before are complete"))
+        })
+    }
+}
+
 /// Exit code of records: 1 if one of them failed.
 pub(crate) fn code_of(records: &[RunRecord]) -> ExitCode {
     let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
@@ -132,7 +163,7 @@ pub(crate) fn code_of(records: &[RunRecord]) -> ExitCode {
 }
 
 pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
-    let progress = if is_wanted && std::io::stderr().is_terminal() {
+    let progress = if is_wanted && io::stderr().is_terminal() {
         ProgressBar::new(points as u64)
     } else {
         ProgressBar::hidden()

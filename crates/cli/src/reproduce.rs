@@ -58,10 +58,9 @@ fn names() -> PossibleValuesParser {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
+    let wanted = &arguments.studies;
     let mut chosen = studies();
-    if !arguments.studies.is_empty() {
-        chosen.retain(|study| arguments.studies.iter().any(|wanted| wanted == study.name));
-    }
+    chosen.retain(|study| wanted.is_empty() || wanted.iter().any(|name| name == study.name));
     if !arguments.from.is_empty() {
         return show(&chosen, &read_all(&arguments.from)?, arguments);
     }

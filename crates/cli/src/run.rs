@@ -2,6 +2,7 @@
 //! about them.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -78,10 +79,8 @@ fn text(records: &[RunRecord]) -> String {
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
     let (begun, points) = (done.begun, plural(done.points as u64, "point"));
-    let records = match &arguments.common.recording.records {
-        Some(records) => records.display().to_string(),
-        None => "FILE.jsonl".to_owned(),
-    };
+    let records = arguments.common.recording.records.as_deref();
+    let records = records.unwrap_or(Path::new("FILE.jsonl")).display();
     let plan = &arguments.plan;
     format!(
         "daqmeter: {begun} of {points} measured; daqmeter run {plan} --records {records} --resume goes on"

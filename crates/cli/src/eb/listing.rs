@@ -45,18 +45,16 @@ pub(super) fn details(found: &ScannedRecord) -> String {
             (format!("SDB Bus {}", if path.is_empty() { "root" } else { &path }), fields)
         }
         SdbRecord::Device(of) => {
-            let mut fields = vec![
+            let version = [
                 ("abi_class", format!("{:04x}", of.abi_class)),
                 ("abi_ver_major", of.abi_major.to_string()),
                 ("abi_ver_minor", of.abi_minor.to_string()),
             ];
-            fields.extend(bus(of.bus_specific));
-            (device, fields)
+            (device, [&version[..], &bus(of.bus_specific)].concat())
         }
         SdbRecord::MsiMaster { flags, bus_specific, .. } => {
-            let mut fields = vec![("msi_flags", format!("{flags:08x}"))];
-            fields.extend(bus(*bus_specific));
-            (device, fields)
+            let flags = [("msi_flags", format!("{flags:08x}"))];
+            (device, [&flags[..], &bus(*bus_specific)].concat())
         }
         SdbRecord::Bridge { child, component } => {
             let base = found.first.unwrap_or(0).wrapping_sub(component.first);

@@ -81,9 +81,8 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Ended {
     interrupt::on_signal(move || stopper.stop());
     if !quiet {
         let pty = server.pty_path().map(|path| path.trim_start_matches("/dev/"));
-        let pty = pty.map(|name| format!(" and on dev/{name}")).unwrap_or_default();
-        let port = server.port();
-        tell(&format!("daqmeter: serving on port {port}{pty}; Ctrl-C ends it"));
+        let pty = pty.map_or(String::new(), |name| format!(" and on dev/{name}"));
+        tell(&format!("daqmeter: serving on port {}{pty}; Ctrl-C ends it", server.port()));
     }
     server.run()?;
     Ok(ExitCode::SUCCESS)

@@ -101,11 +101,6 @@ fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
     out
 }
 
-fn has_interconnect(pmus: &[Pmu]) -> bool {
-    let known = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
-    pmus.iter().any(|pmu| known.iter().any(|family| pmu.name.starts_with(family)))
-}
-
 fn events(host: &CountedHost, filter: &str) -> String {
     let mut sections: Vec<(&str, Vec<(String, String)>)> = Vec::new();
     for pmu in &host.pmus {
@@ -159,6 +154,7 @@ fn metric_lines(metric: &Metric) -> String {
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
     let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
-    let names = if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") };
-    (has_interconnect(&pmus), names)
+    let interconnects = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
+    let has_any = names.iter().any(|name| interconnects.iter().any(|of| name.starts_with(of)));
+    (has_any, if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") })
 }

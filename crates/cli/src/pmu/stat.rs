@@ -117,7 +117,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut parts = Parts { watched, warnings: selection.set.warnings, written: 0, last: began };
     let steps = arguments.step.then(steps);
     let pause = |left: Duration| {
-        if stop.is_set() || has_ended(program.as_mut())? {
+        let status = program.as_mut().map(Child::try_wait).transpose()?.flatten();
+        if stop.is_set() || status.is_some() {
             return Ok::<_, Failure>(Pause::EndCount);
         }
         if let Some(steps) = &steps {
@@ -179,13 +180,8 @@ fn info(selection: &Selection, host: &CountedHost) -> EngineInfo {
 
 fn start(command: &[String]) -> Result<Option<Child>, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
-    let refused = |error| Failure::refused(format!("cannot start {program}: {error}"));
-    Command::new(program).args(arguments).spawn().map(Some).map_err(refused)
-}
-
-fn has_ended(program: Option<&mut Child>) -> Result<bool, Failure> {
-    let status = program.map(Child::try_wait).transpose()?;
-    Ok(status.flatten().is_some())
+    let started = Command::new(program).args(arguments).spawn();
+    Ok(Some(started.map_err(|error| format!("cannot start {program}: {error}"))?))
 }
 
 /// Returns the status of the command. After a signal it is asked to end, too, as in perf stat, and

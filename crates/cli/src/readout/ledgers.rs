@@ -57,9 +57,8 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
         all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });
     }
     // Zero counts are left out; the closed sum says that they were watched.
-    let mut shown = all.clone();
-    shown.losses.retain(|_, count| *count > 0);
-    let mut out = format!(" ledger: {shown}\n");
+    all.losses.retain(|_, count| *count > 0);
+    let mut out = format!(" ledger: {all}\n");
     let closed = ledgers.len() as u64 - not_closed(ledgers);
     let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {

@@ -42,10 +42,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         Some("-") if io::stdout().is_terminal() => return Err(Failure::refused(TERMINAL)),
         Some("-") => ("standard output".to_owned(), Box::new(io::stdout().lock())),
         _ => {
-            let shown = arguments.output.display().to_string();
-            let file = File::create(&*arguments.output)
-                .map_err(|error| format!("cannot write {shown}: {error}"))?;
-            (shown, Box::new(file))
+            let (shown, file) = (arguments.output.display(), File::create(&*arguments.output));
+            let file = file.map_err(|error| format!("cannot write {shown}: {error}"))?;
+            (shown.to_string(), Box::new(file))
         }
     };
     let mut bytes = 0_u64;
