@@ -7,12 +7,13 @@ use daqmeter_campaign::{ENGINES, Plan};
 use daqmeter_copy::CopyPath;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
-use daqmeter_harness::{Availability, text_input};
+use daqmeter_harness::text_input;
 use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
 use crate::output::{Ended, emit};
+use crate::run::prospect;
 
 /// List devices, engines, plans, paths and more; the points of a plan; or draw a path.
 #[derive(Debug, Args)]
@@ -76,18 +77,11 @@ fn devices() -> String {
     plain(&["device", "driver", "description"], emulated.chain(real))
 }
 
-pub(crate) fn state(availability: &Availability) -> String {
-    match availability {
-        Availability::Ready => "ready".to_owned(),
-        Availability::Waived(reason) => format!("waived: {reason}"),
-    }
-}
-
 fn engine_list() -> String {
     let row = |engine: &daqmeter_harness::Engine| {
         let job = engine.parse(&engine.example());
         let state =
-            job.map_or_else(|fault| format!("waived: {fault}"), |job| state(&job.availability));
+            job.map_or_else(|fault| format!("waived: {fault}"), |job| prospect(&job.availability));
         vec![engine.name.to_owned(), state, engine.description.to_owned()]
     };
     plain(&["engine", "state", "description"], ENGINES.iter().map(row))
@@ -129,7 +123,7 @@ fn copies() -> String {
     let row = |path: &CopyPath| {
         let value = path.to_possible_value().expect("no path is hidden");
         let help = value.get_help().map(ToString::to_string);
-        vec![value.get_name().to_owned(), help.unwrap_or_default(), state(&path.probe())]
+        vec![value.get_name().to_owned(), help.unwrap_or_default(), prospect(&path.probe())]
     };
     plain(&["path", "description", "state"], CopyPath::value_variants().iter().map(row))
 }

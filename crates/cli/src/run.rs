@@ -14,7 +14,6 @@ use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
 use crate::arguments::budget;
-use crate::list;
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, Failure, read_file, tell};
 
@@ -137,7 +136,14 @@ fn state(point: &PlannedPoint) -> Result<String, Failure> {
     if job.availability == Availability::Ready {
         job.open()?;
     }
-    Ok(list::state(&job.availability))
+    Ok(prospect(&job.availability))
+}
+
+pub(crate) fn prospect(availability: &Availability) -> String {
+    match availability {
+        Availability::Ready => "ready".to_owned(),
+        Availability::Waived(reason) => format!("waived: {reason}"),
+    }
 }
 
 fn steps(steps: StepPlan) -> String {

@@ -50,10 +50,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let (at, channels) = (arguments.at.display(), channel_ids(&scenario).len());
     let name = &scenario.name;
     tell(&format!("{name}: {channels} channels at {at}; triggers begin when all have readers"));
-    server.run(&stop.0, |_| {});
-    let card = server.card();
-    let (issued, now_ns) = (card.issued(), card.now_ns());
-    let dead = card.line().all(now_ns);
+    server.run(&stop.0);
+    let card = &server.card;
+    let (issued, now_ns) = (card.source.issued(), card.now_ns());
+    let dead = card.line.all(now_ns);
     let percent = significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3);
     let (time, vetoed) = (show_ns(now_ns as f64), dead.vetoed);
     emit(&format!("{issued} triggers in {time}, {vetoed} stopped by BUSY, dead time {percent} %\n"))

@@ -12,7 +12,7 @@ use crate::output::{Failure, tell};
 
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
     let scenario = chosen.load()?;
-    daqmeter_readout::transport::named(&scenario.publish.transport)?;
+    daqmeter_readout::transport::check(&scenario.publish.transport)?;
     Ok(scenario)
 }
 

@@ -89,11 +89,9 @@ impl Arguments {
     }
 
     fn connect(&self, waiting: &mut Waiting, quit: &dyn Fn() -> bool) -> Result<Receiver, Failure> {
-        let way = transport::named(&self.transport)?;
+        transport::check(&self.transport)?;
         loop {
-            let tried = self
-                .wanted()
-                .and_then(|wanted| Ok(Receiver::connect(way.as_ref(), &wanted, quit)?));
+            let tried = self.wanted().and_then(|wanted| Ok(Receiver::connect(&wanted, quit)?));
             match tried {
                 Err(failure) if !waiting.is_over() && !quit() => {
                     waiting.say(|| format!("publishers: {}", failure.line()));
@@ -118,7 +116,7 @@ impl Arguments {
             if stop.is_set() || is_waiting && waiting.is_over() {
                 ended.set();
             }
-            for note in receiver.take_notes() {
+            for note in receiver.notes.drain(..) {
                 tell(&format!("daqmeter: {note}"));
             }
         });

@@ -135,7 +135,7 @@ impl Arguments {
         let Channel { name, reader, announcement } = channel;
         let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
         let account = reader.run(&stop.0, !self.no_wait, |reader| {
-            if !self.no_wait && !reader.has_begun() && missing.is_none() {
+            if !self.no_wait && !reader.begun && missing.is_none() {
                 waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
                 if waiting.is_over() {
                     missing = Some(without_subscriber(reader));
