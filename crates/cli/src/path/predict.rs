@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let path = daqmeter_path::Path::load_with(name, &arguments.set)?;
         let refused = |why: String| Failure::refused(format!("{name} cannot be predicted: {why}"));
         let shape = path.shape().map_err(refused)?;
-        let found = predict(&shape, &profile).map_err(|error| refused(error.to_string()))?;
+        let found = predict(&shape, &profile).map_err(refused)?;
         let (target, emulated) = (path.line(), path.is_emulated());
         let engine = EngineInfo { name: PathRequest::KIND.into(), target, emulated };
         let workload = PathRequest::new(&path, RUN_S).workload();
