@@ -12,8 +12,8 @@ use crate::rate::{shown_interval, shown_share};
 use crate::rows::StageRow;
 use crate::samples::cpu_fraction;
 
-/// Value of a table, in the order of width: a later variant can show all values of an earlier one. A
-/// missing number has its type, so that the type of a column does not depend on the records.
+/// Value of a table, in the order of width: a later variant can show all values of an earlier one.
+/// A missing number has its type, so that the type of a column does not depend on the records.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
 pub enum Cell {
     None,

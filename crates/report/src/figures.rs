@@ -155,8 +155,8 @@ impl Plot {
     }
 }
 
-/// Makes a figure without an identifier: sorted union of the places, holes for missing values. Of several values at one
-/// place the last is drawn: records are in the order of measurement.
+/// Makes a figure without an identifier: sorted union of the places, holes for missing values. Of
+/// several values at one place the last is drawn: records are in the order of measurement.
 pub(crate) fn drawn(
     title: String,
     caption: String,

@@ -80,8 +80,8 @@ fn cells(
 
 const HEADINGS: [&str; 6] = ["event", "count", "unit", "95 %", "counted", "per second"];
 
-/// Writes one interval, or the whole run: its events with error, then its metrics. `error` gives half
-/// the width of the 95 % interval of a scaled count.
+/// Writes one interval, or the whole run: its events with error, then its metrics. `error` gives
+/// half the width of the 95 % interval of a scaled count.
 pub fn text(
     observed: &Observations,
     at: Option<usize>,
