@@ -34,6 +34,14 @@ pub(super) const HOSTIO: Family = Family {
             marks: |records| by_parameter(records, "block", "block_bytes"),
         },
         Plot {
+            id: "block-span",
+            title: "Storage: reads by the bytes that are read again",
+            caption: "Sequential reads that begin again after the span. A fall of the rate shows the size of a cache: of the \
+                      device, or of the CPU where the reads are of the page cache.",
+            axes: Axes::lines(Axis::log_bytes("span"), Axis::log("MB/s")),
+            marks: |records| by_parameter(records, "block", "span_bytes"),
+        },
+        Plot {
             id: "stream",
             title: "Network: streams by message",
             caption: "TCP on loopback, a thread at each end, and the limit: the one copy of each byte that each end has to make.",
@@ -90,4 +98,23 @@ pub(super) fn by_parameter<'a>(
         }
     }
     marks
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::Workload;
+
+    use crate::examples::record;
+
+    #[test]
+    fn reads_are_drawn_against_the_span_that_is_read_again() {
+        let of = |span: u64, ns| {
+            let asked = Workload::new("block").with("block_bytes", 4096_u64);
+            record("block", asked.with("span_bytes", span), "test", "read, direct", ns)
+        };
+        let figures = super::super::figures(&[of(1 << 20, 100_000), of(1 << 30, 400_000)]);
+        let figure = figures.iter().find(|figure| figure.id == "block-span").unwrap();
+        assert_eq!(figure.xs, [1_048_576.0, 1_073_741_824.0]);
+        assert_eq!(figure.series[0].ys, [Some(10_000.0), Some(2_500.0)]);
+    }
 }
