@@ -105,8 +105,8 @@ impl Runner {
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a
-    /// common limit share it. Points of known records, if these are of this host and this build, are
-    /// not measured again.
+    /// common limit share it. Points of known records are not measured again, if these are of this
+    /// host and this build.
     pub fn run<E>(
         &mut self,
         points: Vec<PlannedPoint>,

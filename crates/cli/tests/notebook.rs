@@ -38,7 +38,7 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
     let resume = "run plan.toml --records a.jsonl --resume";
     let (_, said) = folder.ends_with(0, resume);
     assert!(said.contains("2 of 4 points are in the file already"), "{said}");
-    assert!(said.contains("line 3: not a record"), "{said}");
+    assert!(said.contains("line 3: cut off in the middle"), "{said}");
     let shown = folder.done("report a.jsonl --format csv");
     // Two points were whole, and two were measured again; a memory point has a row for each kind of
     // read.

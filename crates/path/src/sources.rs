@@ -136,8 +136,8 @@ impl Source for Replay {
     }
 }
 
-/// A timing receiver's clock, whose times are the events of its blocks. They are unknown beforehand;
-/// their order is checked as they come.
+/// A timing receiver's clock, whose times are the events of its blocks. They are unknown
+/// beforehand; their order is checked as they come.
 struct Registers(EtherboneRequest, Option<Times>);
 
 impl Source for Registers {

@@ -36,9 +36,9 @@ pub use run::{
 pub use together::{Together, together};
 pub use workload::{Param, ParamError, Workload};
 
-/// Version of the record's schema. It changes if a released field changes its meaning or disappears,
-/// not for a new optional field; none was released yet. `testdata/v<N>/` has a record of each
-/// version, and a test reads them all.
+/// Version of the record's schema. It changes if a released field changes its meaning or
+/// disappears, not for a new optional field; none was released yet. `testdata/v<N>/` has a record
+/// of each version, and a test reads them all.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 /// Tests if a field has its default value, which is left out of a record.

@@ -98,7 +98,6 @@ fn a_faster_card_than_reader_makes_dead_time_and_no_other_loss() {
     let done = run(text, 100_000);
     assert!(done.dead_share() > 0.1, "{}", done.dead_share());
     assert_eq!(done.lost(), losses(&done, "stopped by BUSY-by-DMA"));
-    assert!(done.peak_bytes() > 700_000);
 }
 
 /// Publisher with a card that goes on until it is told, for receivers that come and go.
