@@ -12,7 +12,8 @@ use anyhow::{Result, ensure};
 use crate::boot::{Boot, device_tree, judge};
 use crate::debian::{Kernel, arm_busybox};
 use crate::files::{Initrd, folder, tail, timed};
-use crate::shell::{left_out, line, rust_target, target};
+use crate::mesh;
+use crate::shell::{left_out, line, program, rust_target, target};
 
 pub(crate) use modules::source;
 pub(crate) use patched::static_policies;
@@ -228,13 +229,12 @@ fn tree(qemu: &str, slower: &str) -> Result<PathBuf> {
 
 /// Returns the initial file system of a machine with the programs and the modules.
 fn initrd(name: &str, kernel: &Kernel, script: &str) -> Result<Initrd> {
-    let (busybox, built) = match &*kernel.arch {
-        "amd64" => (PathBuf::from("/bin/busybox"), target()),
-        _ => (arm_busybox()?, target().join(ARM_TARGET)),
+    let (busybox, tool, built) = match &*kernel.arch {
+        "amd64" => (PathBuf::from("/bin/busybox"), program(), target()),
+        _ => (arm_busybox()?, mesh::daqmeter(), target().join(ARM_TARGET)),
     };
     let initrd = Initrd::new(name, &busybox, script)?;
-    for program in ["daqmeter", "examples/kmod_guest"].map(|path| built.join("release").join(path))
-    {
+    for program in [tool, built.join("release/examples/kmod_guest")] {
         initrd.take(&program.file_name().unwrap_or_default().to_string_lossy(), &program)?;
         if kernel.arch == "amd64" {
             initrd.take_libraries(line("ldd").arg(program), "/".as_ref())?;
