@@ -189,9 +189,9 @@ mod tests {
         let all = names("");
         assert_eq!(all.len(), steps().unwrap().len());
         let kernels = ["Debian packages", "machines: kernels", "program"];
-        let guests = "guests: modules, programs";
+        let guests = ["mesh guests: program", "guests: modules, programs"];
         let copies = "copies: the kernel modules under Debian's kernels in QEMU";
-        assert_eq!(names("the kernel modules"), [&kernels[..], &[guests, copies]].concat());
+        assert_eq!(names("the kernel modules"), [&kernels[..], &guests, &[copies]].concat());
         assert!(chosen(steps().unwrap(), "no such step").is_err());
     }
 }

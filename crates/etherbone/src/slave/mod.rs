@@ -151,7 +151,7 @@ impl<'a> Execution<'a> {
 
     fn message(&mut self, message: EbMessage<'_>) -> Result<(), WireError> {
         let begin = self.answer.len();
-        put_header(self.layout, self.answer);
+        put_header(message.header, self.layout, self.answer);
         let after_header = self.answer.len();
         let rest = self.records(message.records);
         if self.answer.len() == after_header || message.header.no_reads {
@@ -265,9 +265,10 @@ fn answer_header(asked: RecordHeader) -> RecordHeader {
     }
 }
 
-/// An answer has the widths that were chosen, also if the request offers several.
-fn put_header(layout: EbLayout, out: &mut Vec<u8>) {
-    put_head(EbHeader::of(layout, true).emit(), layout, out);
+fn put_header(request: EbHeader, layout: EbLayout, out: &mut Vec<u8>) {
+    let header =
+        EbHeader { no_reads: true, probe_response: false, probe_request: false, ..request };
+    put_head(header.emit(), layout, out);
 }
 
 fn put_head(head: [u8; 4], layout: EbLayout, out: &mut Vec<u8>) {

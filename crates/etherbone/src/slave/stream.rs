@@ -18,7 +18,7 @@ enum Framing {
     #[default]
     Unknown,
     Bare(EbLayout),
-    Framed(EbLayout),
+    Framed(EbLayout, EbHeader),
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub struct Stream {
 enum Next {
     Incomplete,
     Probe,
-    Header(EbLayout),
+    Header(EbLayout, EbHeader),
     Litex(usize),
     Cycle(EbLayout, usize),
 }
@@ -91,7 +91,7 @@ impl Stream {
                 return header(slave, rest);
             }
         }
-        let (Framing::Bare(layout) | Framing::Framed(layout)) = self.framing else {
+        let (Framing::Bare(layout) | Framing::Framed(layout, _)) = self.framing else {
             return Ok(Next::Incomplete);
         };
         let mut end = self.searched.max(at);
@@ -128,8 +128,8 @@ impl Stream {
                 self.framing = Framing::Bare(layout.ok_or_else(|| no_width(address, data))?);
                 Ok(PROBE_BYTES)
             }
-            Next::Header(layout) => {
-                self.framing = Framing::Framed(layout);
+            Next::Header(layout, header) => {
+                self.framing = Framing::Framed(layout, header);
                 *header_sent = false;
                 Ok(layout.header_bytes())
             }
@@ -137,13 +137,13 @@ impl Stream {
                 let (record, _) = litex::split(&self.buffer[at..at + bytes])?;
                 let layout = EbLayout::L32;
                 Execution::new(slave, now_ns, layout, &mut self.session, answer).litex(&record);
-                self.framing = Framing::Framed(layout);
+                self.framing = Framing::Framed(layout, EbHeader::of(layout, false));
                 Ok(bytes)
             }
             Next::Cycle(layout, bytes) => {
                 let before = answer.len();
-                if let (Framing::Framed(_), false) = (self.framing, *header_sent) {
-                    put_header(layout, answer);
+                if let (Framing::Framed(_, header), false) = (self.framing, *header_sent) {
+                    put_header(header, layout, answer);
                 }
                 let after_header = answer.len();
                 Execution::new(slave, now_ns, layout, &mut self.session, answer)
@@ -181,7 +181,7 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, EbError> {
     let (address, data) = (header.address, header.data);
     let layout = slave.layout_of(address, data).ok_or_else(|| no_width(address, data))?;
     let is_whole = rest.len() >= layout.header_bytes();
-    Ok(if is_whole { Next::Header(layout) } else { Next::Incomplete })
+    Ok(if is_whole { Next::Header(layout, header) } else { Next::Incomplete })
 }
 
 fn no_width(address: Widths, data: Widths) -> EbError {
