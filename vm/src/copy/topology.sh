@@ -1,5 +1,6 @@
 # Runs as root in a machine of two nodes of two cores of two threads: CPUs 2n and 2n + 1 are one core. The kernel's option
 # daqmeter.slower has the CPUs of slow cores.
+ip link set lo up
 cat > /tmp/threads.toml <<END
 title = 'busy threads'
 pin = 'last-first'
