@@ -25,7 +25,7 @@ pub enum RunnerEvent<'a> {
         known: usize,
     },
     Begins(&'a PlannedPoint),
-    /// Record of a point. It is on the disk when its taker returns, if it is to be kept.
+    /// Record of a point. The receiver of the event writes it before it returns, if it is kept.
     Measured(Box<RunRecord>),
     /// A point that could not be measured.
     Refused(&'a PlannedPoint, Fault),

@@ -90,7 +90,7 @@ mod tests {
         host(8, &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]], &[&[0, 2, 4, 6], &[1, 3, 5, 7]])
     }
 
-    /// The same with siblings side by side.
+    /// Two sockets of two cores of two threads, whose siblings have neighbouring numbers.
     fn beside() -> Host {
         host(8, &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]], &[&[0, 1, 2, 3], &[4, 5, 6, 7]])
     }

@@ -116,7 +116,7 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
         wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
     {
         return Err(TransportError::Other(format!(
-            "nobody publishes E-link {missing:#x} in {}",
+            "no publisher has E-link {missing:#x} in {}",
             directory.display()
         )));
     }
@@ -141,7 +141,7 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
     }
     if found.is_empty() {
         return Err(TransportError::Other(format!(
-            "nobody publishes anything in {}",
+            "no publisher is named in {}",
             directory.display()
         )));
     }
@@ -158,13 +158,13 @@ mod tests {
     fn living_publishers_are_found_stale_ones_named_and_tags_have_one_publisher() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
-        assert!(find(path, &[]).unwrap_err().to_string().contains("nobody publishes anything"));
+        assert!(find(path, &[]).unwrap_err().to_string().contains("no publisher is named in"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let entry = BusEntry { address: address.clone(), stream: 1, tags: vec![5, 6] };
         let kept = announce(path, &entry).unwrap();
         assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
-        assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
+        assert!(find(path, &[7]).unwrap_err().to_string().contains("no publisher has E-link 0x7"));
         let second = BusEntry { stream: 2, ..entry.clone() };
         assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
         drop(listener);

@@ -178,7 +178,7 @@ fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<PublisherHello, 
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Err(TransportError::Other("zenoh: nobody publishes there".to_owned()))
+    Err(TransportError::Other("zenoh: there is no publisher".to_owned()))
 }
 
 struct Lane {
