@@ -64,8 +64,11 @@ pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
     record.outcome = judge(record, faults);
 }
 
+/// Fewest samples that are shown as shares, whose standard error is then 9 points at most.
+const FEWEST_POINTERS: usize = 30;
+
 fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
-    if pointers.is_empty() {
+    if pointers.len() < FEWEST_POINTERS {
         return Vec::new();
     }
     let share = |count: u64| count as f64 / pointers.len() as f64;
