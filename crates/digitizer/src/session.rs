@@ -479,24 +479,43 @@ mod tests {
     use super::*;
     use crate::devices::{self, board::Emulation};
 
+    fn worked_once(function: u64, options: &[(&str, u64)]) -> BoardSession {
+        let asked = Workload::new("digitizer").with("devices", "emu:l0");
+        let asked = asked.with("function", function).with("samples", 3200_u64);
+        let asked = options.iter().fold(asked, |asked, &(name, value)| asked.with(name, value));
+        let request = DigitizerRequest::of(&asked).unwrap();
+        let emulation = Emulation { profile: "ess-2017".to_owned(), paced: false };
+        let board = devices::open(&["emu:l0".to_owned()], &emulation).unwrap().remove(0);
+        let mut session = BoardSession::new(board, &request, 0).unwrap();
+        session.prepare().unwrap();
+        (0..session.work.len()).for_each(|stage| session.step(stage, 1).unwrap());
+        session
+    }
+
     #[test]
     fn fused_blocks_give_the_bytes_of_the_whole() {
         let converted = |block_bytes: u64| -> Vec<u8> {
-            let asked =
-                Workload::new("digitizer").with("devices", "emu:l0").with("function", 2_u64);
-            let asked = asked.with("samples", 3200_u64).with("block_bytes", block_bytes);
-            let asked = asked.with("dec_offset", 7_u64).with("dec_factor", 3_u64);
-            let request = DigitizerRequest::of(&asked).unwrap();
-            let emulation = Emulation { profile: "ess-2017".to_owned(), paced: false };
-            let board = devices::open(&["emu:l0".to_owned()], &emulation).unwrap().remove(0);
-            let mut session = BoardSession::new(board, &request, 0).unwrap();
-            session.prepare().unwrap();
-            (0..session.work.len()).for_each(|stage| session.step(stage, 1).unwrap());
-            session.out.unwrap().slice::<u8>(4 * ((3200 - 7) / 3)).to_vec()
+            let options = [("block_bytes", block_bytes), ("dec_offset", 7), ("dec_factor", 3)];
+            worked_once(2, &options).out.unwrap().slice::<u8>(4 * ((3200 - 7) / 3)).to_vec()
         };
         let whole = converted(0);
         for block_bytes in [64, 1000, 4096] {
             assert_eq!(converted(block_bytes), whole, "{block_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_sample_that_the_board_does_not_hold_fails_the_verification() {
+        for (function, says) in
+            [(0, "sample 5 is"), (2, "converted sample 5 has bits"), (100, "byte 10 reads back as")]
+        {
+            let mut session = worked_once(function, &[]);
+            session.raw.as_mut().unwrap().slice_mut::<u16>(3200)[5] ^= 1;
+            if function == 100 {
+                session.write_pattern().unwrap();
+            }
+            let error = session.verify().unwrap_err();
+            assert!(error.0.contains(says), "{function}: {}", error.0);
         }
     }
 }

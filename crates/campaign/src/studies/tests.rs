@@ -434,6 +434,29 @@ fn questions_on_copies_are_answered_by_records_only() {
     assert_eq!(lines[0].measured.unwrap().value, 500.0);
 }
 
+#[test]
+fn misses_beside_neighbours_are_the_means_of_the_runs() {
+    let beside = |neighbour: &str, misses: f64| {
+        let workload = Workload::new("pollution").with("neighbour", neighbour);
+        let mut record = record(workload, false, &[1000]);
+        let series = |name: &str, values: [f64; 2]| daqmeter_record::TimeSeries {
+            name: name.into(),
+            times_ns: vec![0, 1],
+            values: values.map(Some).into(),
+            ..Default::default()
+        };
+        record.series = vec![
+            series("victim-cache-references", [100.0, 400.0]),
+            series("victim-cache-misses", [misses, 0.0]),
+        ];
+        record
+    };
+    let records = [beside("ideal", 2.0), beside("cpu", 30.0), beside("dma", 4.0)];
+    let found = finding("copy", &records, "a neighbour's cache misses");
+    let means = "alone 1 %, beside the CPU's copies 15 %, beside the engine's 2 %";
+    assert!(found.evidence.contains(means), "{}", found.evidence);
+}
+
 /// Regression: on a busy host the sum was 48.6 times the moved bytes, since one lane ended before
 /// the other got a CPU. The sample's own channels copied at the same time for 71 % of the time.
 #[test]
