@@ -61,10 +61,13 @@ pub(crate) fn repeat(name: &str) -> Result<()> {
     bail!("wrong in each try: {left:?}")
 }
 
-/// Findings on the use of CPUs are on this host, not on emulated devices.
+/// The CPU that polling takes depends on this host as much as on the emulated boards: 30 % and 22 %
+/// of a core for the two sizes on an EPYC.
+const OF_THIS_HOST: &str = "No difference in CPU utilization";
+
 fn is_refuted(finding: &StudyFinding) -> bool {
     finding.verdict == StudyVerdict::Judged(Grade::Refuted, Basis::Emulated)
-        && !finding.place.starts_with("CPU utilization")
+        && !finding.text.starts_with(OF_THIS_HOST)
 }
 
 /// Checks that all boards of a record together delivered no more than their crate's uplink carries.

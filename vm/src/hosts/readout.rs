@@ -226,9 +226,9 @@ fn limited_search() -> Result<()> {
     // Segments on the loopback device have up to 64 KiB, which a burst must hold.
     let limit = format!("rate {LIMIT_BIT_PER_S} burst 192kb latency 100ms");
     on(SERVER, &format!("tc qdisc add dev lo root tbf {limit}")).run()?;
-    let search = "readout sweep gbt --from 10kHz --to 100kHz --no-curves --json";
-    let short = "--probe 100ms --resolution 0.02";
-    let lines = daqmeter_on(SERVER, search).words(short).output()?;
+    let search = "readout sweep gbt --from 10kHz --to 100kHz --probe 100ms --resolution 0.02 \
+                  --no-curves --json";
+    let lines = daqmeter_on(SERVER, search).output()?;
     let record: Value = serde_json::from_str(lines.lines().last().context("no record")?)?;
     ensure!(record["study"] == "readout/maximum", "the last record is {}", record["study"]);
     let value = |name: &str| {

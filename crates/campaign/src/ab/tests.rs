@@ -40,7 +40,7 @@ fn asked(question: &Question) -> Result<Vec<Answer>, String> {
 }
 
 #[test]
-#[ignore = "is the program of a side, which other tests start"]
+#[ignore = "a program that other tests start"]
 fn side() {
     let (mut stdin, mut line) = (std::io::stdin().lock(), String::new());
     let say = |reply: Reply| println!("\n{}", serde_json::to_string(&reply).unwrap());

@@ -37,7 +37,7 @@ pub struct ToHost {
     pub(super) max_subscribers: usize,
     pub(super) subscriber_bytes: u64,
     pub(super) format: BlockFormat,
-    /// True after the card was told to start.
+    /// True after the card was started.
     pub begun: bool,
     pub(super) places: Vec<u16>,
     pub(super) elinks: Vec<ElinkState>,
