@@ -13,7 +13,7 @@ use daqmeter_record::{Counter, Role, RunRecord};
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 
 use super::options::completed;
-use crate::arguments::{duration, rate};
+use crate::arguments::{budget, rate};
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, Failure};
 
@@ -31,11 +31,11 @@ pub(crate) struct Arguments {
     /// Where it ends at the latest
     #[arg(long, value_name = "RATE", value_parser = rate, default_value = "40MHz")]
     to: f64,
-    /// Share to which the result is narrowed down, from 0.0001
-    #[arg(long, value_name = "SHARE", default_value = "0.01")]
+    /// Share to which the result is narrowed down, 0.0001 to 0.5
+    #[arg(long, value_name = "SHARE", value_parser = resolution, default_value = "0.01")]
     resolution: f64,
     /// Time of a probe; the run that confirms takes 24 times as long
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "400ms")]
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "400ms")]
     probe: Duration,
     /// Only the search, no points around the maximum
     #[arg(long)]
@@ -44,6 +44,11 @@ pub(crate) struct Arguments {
     receivers: Receivers,
     #[command(flatten)]
     common: Common,
+}
+
+fn resolution(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (1e-4..=0.5).contains(share));
+    share.ok_or_else(|| "a share from 0.0001 to 0.5 is wanted, such as 0.01".to_owned())
 }
 
 fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequest {
@@ -87,7 +92,7 @@ fn search(
     let plan = SearchPlan {
         from_hz: arguments.from,
         to_hz: arguments.to,
-        resolution: arguments.resolution.clamp(1e-4, 0.5),
+        resolution: arguments.resolution,
         probe: arguments.probe,
         confirm: arguments.probe * 4,
     };
