@@ -2,11 +2,10 @@
 //!
 //! Two files of records differ mostly by the minutes in which they were made. Here both sides are
 //! prepared, and work in slices of a fraction of a millisecond. Their order is A B B A or B A A B,
-//! so that a disturbance of the host meets both. A group of four with a slice that lost its CPU is
-//! left out on both sides, and counted. One value is the logarithm of B's time over A's in a group.
-//! A pair of processes gives the median over a block of groups. Each block has fresh processes,
-//! with random shifts of stack and heap, since the layout of memory causes differences too. The
-//! blocks' medians go to a [`MedianSequence`], which may be looked at after each.
+//! so that a disturbance of the host meets both. A block of slices gives the ratio of both levels
+//! ([`daqmeter_stats::Level`]). Each block has fresh processes, with random shifts of stack and
+//! heap, since the layout of memory causes differences too. The ratios go to a [`MedianSequence`],
+//! which may be looked at after each.
 //!
 //! Begin with [`ask`]. `process.rs` is a side as its parent sees it, `side.rs` the side itself.
 

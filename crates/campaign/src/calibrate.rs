@@ -14,7 +14,7 @@ use daqmeter_path::predict::{
     WorkCost, fit,
 };
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::conditions::{self, Disturbance};
+use daqmeter_record::conditions;
 use daqmeter_record::path::PathRun;
 use daqmeter_stats::Random;
 
@@ -243,9 +243,7 @@ impl ShortPaths<'_> {
             if let Some(reason) = record.outcome.reason() {
                 return Err(format!("{}: {reason}", path.line()));
             }
-            // The speed of the CPUs is a part of the measured quantity.
-            let mut disturbed = conditions::of(&record).into_iter();
-            let is_disturbed = disturbed.any(|found| !matches!(found, Disturbance::Speed(_)));
+            let is_disturbed = conditions::disturbance(&record).is_some();
             let run = record.path.filter(|run| run.blocks > 0);
             let run = run.ok_or_else(|| format!("{}: no block came to the end", path.line()))?;
             if tries == TRIES || !is_disturbed {

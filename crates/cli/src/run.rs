@@ -10,7 +10,6 @@ use daqmeter_campaign::{Budget, Done, Plan, PlannedPoint, SHIPPED_PLANS, Site, e
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
-use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
 use crate::arguments::budget;
@@ -69,11 +68,7 @@ fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
 }
 
 fn text(records: &[RunRecord]) -> String {
-    let (shown, runs) = middle_runs(records);
-    let note = format!(
-        " of {runs} runs of a point the middle one is shown; daqmeter cmp and history look at all\n"
-    );
-    table::text(&shown) + if runs > 1 { &note } else { "" }
+    table::text(records)
 }
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {

@@ -181,13 +181,16 @@ fn records_are_appended_and_quiet_prints_nothing() {
 }
 
 #[test]
-fn a_record_has_what_its_conditions_are_judged_by() {
+fn a_record_has_the_slices_that_its_level_is_judged_by() {
     let folder = Folder::new();
     folder.write("p.toml", PLAN);
     let record: serde_json::Value =
         serde_json::from_str(&folder.done("run p.toml --json")).unwrap();
-    let speeds = record["lanes"][0]["reference_ns"].as_array().unwrap();
-    assert!(speeds.len() == 2 && speeds.iter().all(|ns| ns.as_u64().unwrap() > 0), "{speeds:?}");
+    let slices = &record["lanes"][0]["stages"][0]["slices"];
+    let of = |column: &str| slices[column].as_array().map_or(0, Vec::len);
+    assert!(of("samples") > 0 && of("gap_ns") == of("samples"), "{slices}");
+    let probed = if record["clock"]["chain_cycles"] == 0 { 0 } else { of("samples") };
+    assert_eq!((of("chain_ns"), of("sibling_ns")), (probed, probed), "{slices}");
 }
 
 /// A survey of little time reports the points that it left out, and prints answers without tables.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage, conditions};
+use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage};
 use daqmeter_stats as stats;
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
@@ -108,8 +108,6 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
         warnings.push(format!("{lanes} threads share the pinned CPUs {}", cpu_list(&settings.pin)));
     }
-    let disturbances = conditions::of(record);
-    warnings.extend(disturbances.iter().map(ToString::to_string));
     warnings.extend(build_warning(record));
     warnings
 }
@@ -161,38 +159,6 @@ mod tests {
     use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
 
     use super::*;
-
-    fn run(seen: &[&[u32]], steal_by_cpu_ns: &[(u32, u64)]) -> RunRecord {
-        let mut record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
-        record.wall_ns = 1_000_000_000;
-        record.lanes = seen
-            .iter()
-            .map(|cpus| Lane {
-                seen_cpus: cpus.to_vec(),
-                stages: vec![Stage { sample_ns: vec![1], ..Stage::default() }],
-                ..Lane::default()
-            })
-            .collect();
-        record.host_cpu.steal_by_cpu_ns = steal_by_cpu_ns.iter().copied().collect();
-        record.host_cpu.steal_ns = steal_by_cpu_ns.iter().map(|(_, ns)| ns).sum();
-        record
-    }
-
-    #[test]
-    fn stolen_time_is_a_share_of_the_cpus_that_were_used() {
-        let host = Host { logical_cpus: 64, allowed_cpus: (0..64).collect(), ..Host::default() };
-        let said = |record: &RunRecord| {
-            placement_warnings(record, &Settings::new(crate::StepPlan::ByStage(1), "t"), &host)
-        };
-        let stolen = run(&[&[3]], &[(3, 100_000_000)]);
-        assert!(
-            said(&stolen).iter().any(|line| line.contains("took 10 % of the time")),
-            "{:?}",
-            said(&stolen)
-        );
-        let elsewhere = run(&[&[3]], &[(5, 900_000_000)]);
-        assert_eq!(said(&elsewhere), Vec::<String>::new());
-    }
 
     #[test]
     fn few_samples_of_the_cpu_give_no_shares() {

@@ -84,6 +84,6 @@ fn passes_interleave_the_stages(job: &Job) {
 fn timed_plans_stay_near_their_budget(job: &Job) {
     let record = measured(job, StepPlan::Timed(Duration::from_millis(2)));
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
-        assert!(stage.sample_ns.len() >= 5, "{}: at least five samples", stage.name);
+        assert!(stage.sample_ns.len() >= 3, "{}: at least three samples", stage.name);
     }
 }

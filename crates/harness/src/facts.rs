@@ -4,15 +4,14 @@ use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
-use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Tool, Workload};
+use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
 use daqmeter_stats as stats;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
-use daqmeter_sys::{affinity, clock};
+use daqmeter_sys::{affinity, clock, probe};
 
 use crate::NullRequest;
 use crate::cpu_model::cpu_model;
 use crate::devices::{self, CardFamily};
-use crate::reference::arithmetic_ns;
 
 #[derive(Clone, Debug, Default)]
 pub struct Context {
@@ -21,7 +20,6 @@ pub struct Context {
     pub run_id: String,
     pub host: Arc<Host>,
     pub clock: Clock,
-    pub noise: NoiseFloor,
 }
 
 impl Context {
@@ -32,7 +30,6 @@ impl Context {
         record.run_id = self.run_id.clone();
         record.command = self.command.clone();
         record.clock = self.clock.clone();
-        record.noise = self.noise.clone();
         record.host = self.host.clone();
         record
     }
@@ -45,7 +42,7 @@ impl Context {
         self
     }
 
-    /// Reads the host and measures clock and noise, in about 60 ms.
+    /// Reads the host and measures the clock, in about 10 ms.
     pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
         let host = host_facts(&Files::default(), isa);
         let cost = clock::measure();
@@ -54,9 +51,10 @@ impl Context {
             resolution_ns: cost.resolution_ns,
             overhead_ns: cost.overhead_ns,
             tool_ns_per_op: tool_ns_per_op(),
+            chain_cycles: if probe::counts_cycles() { probe::CHAIN_CYCLES } else { 0 },
         };
         let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
-        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor() }
+        Context { tool, command, run_id, host: Arc::new(host), clock }
     }
 }
 
@@ -87,20 +85,6 @@ fn tool_ns_per_op() -> f64 {
     };
     let samples: Vec<f64> = (0..31).map(|_| sample()).collect();
     stats::quantile(&stats::sorted(&samples), 0.5)
-}
-
-/// Measures the spread of 64 pieces of equal arithmetic of about 0.5 ms each.
-fn noise_floor() -> NoiseFloor {
-    let rounds = 200_000;
-    arithmetic_ns(rounds);
-    let samples: Vec<f64> = (0..64).map(|_| arithmetic_ns(rounds) as f64).collect();
-    let summary = stats::Summary::of(&samples).expect("64 finite samples");
-    NoiseFloor {
-        relative_mad: summary.mad / summary.median,
-        relative_worst: summary.max / summary.median - 1.0,
-        n: samples.len() as u64,
-        reference_ns: summary.median,
-    }
 }
 
 const CLOCKSOURCE: &str = "sys/devices/system/clocksource/clocksource0/current_clocksource";

@@ -13,7 +13,6 @@ use daqmeter_sys::{affinity, clock};
 use crate::barrier::{Barrier, Participant};
 use crate::conditions::Conditions;
 use crate::guarded::guarded;
-use crate::reference::speed_ns;
 use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
 use crate::{Context, Fault, Observer, Session, Settings, Tally};
@@ -90,9 +89,7 @@ pub(crate) fn run_lanes(
             }
             threads.push((lane, started));
         }
-        // The first wait ends once all lanes are ready, the second once all have measured the speed
-        // of their CPU.
-        own.wait();
+        // Ends once all lanes are ready.
         own.wait();
         let conditions = Conditions::before(running.processes);
         observe(&own, &origin_ns, &conditions, observers, record, &mut faults);
@@ -214,9 +211,6 @@ impl<'a> LaneRunner<'a> {
         let ready = self.make_ready();
         let mut sampler = self.sampler(&mut warnings);
         barrier.wait();
-        // All lanes measure together, because a CPU is faster while others are idle.
-        let mut reference_ns = vec![speed_ns()];
-        barrier.wait();
         barrier.wait();
         let ready = match barrier.is_called_off() {
             true => ready.and(Err(Fault::too_large(
@@ -228,8 +222,6 @@ impl<'a> LaneRunner<'a> {
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         barrier.wait();
         barrier.wait();
-        reference_ns.push(speed_ns());
-        self.lane.reference_ns = reference_ns;
         if lost > 0 {
             warnings.push(format!(
                 "profile of lane {}: {lost} samples did not fit the ring",

@@ -10,6 +10,7 @@ use daqmeter_record::Stage;
 use daqmeter_record::units::whole;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
+use crate::slicer::Slicer;
 use crate::settings::{Settings, StepPlan};
 use crate::{Context, DeviceTime, Fault, Session, StageSpec};
 
@@ -88,6 +89,7 @@ impl Sampling<'_> {
             StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
         };
         let room = usize::try_from(samples.min(MAX_SAMPLES)).expect("at most MAX_SAMPLES");
+        let slices = Slicer::room(self.settings.plan, room, self.context);
         let stage = Stage {
             name: spec.name.as_str().into(),
             ops_per_sample,
@@ -96,14 +98,15 @@ impl Sampling<'_> {
             limit: spec.limit.as_ref().map(|limit| limit.name().into()),
             sample_ns: Vec::with_capacity(room),
             sample_start_ns: Vec::with_capacity(if spec.has_gaps() { room } else { 0 }),
+            slices,
             ..Stage::default()
         };
         Ok(Sampled { spec, stage, lacks: 0 })
     }
 
-    /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is long
-    /// against the clock's cost and resolution, within the limit on samples, and a number of whole
-    /// batches.
+    /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is one
+    /// operation if that is long against the clock's cost and resolution, else a slice. It is within
+    /// the limit on samples, and a number of whole batches.
     fn calibrate(&mut self, at: usize, budget: Duration, batch: u64) -> Result<(u64, u64), Fault> {
         let warm_up_ns = as_ns(budget) / 10;
         let mut stride = Stride::of(batch);
@@ -123,7 +126,9 @@ impl Sampling<'_> {
         };
         let op_ns = (elapsed_ns as f64 / operations as f64).max(1e-3);
         let clock = &self.context.clock;
-        let sample_ns = SAMPLE_OVER_CLOCK * clock.resolution_ns.max(clock.overhead_ns);
+        let least_ns = SAMPLE_OVER_CLOCK * clock.resolution_ns.max(clock.overhead_ns);
+        let slice_ns = Slicer::length_ns(self.settings.plan) as f64;
+        let sample_ns = if op_ns < least_ns { slice_ns.max(least_ns) } else { op_ns };
         let fewest_for_memory = as_ns(budget) as f64 / op_ns / MAX_SAMPLES as f64;
         let ops_per_sample =
             whole((sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15));
@@ -181,7 +186,7 @@ impl Sampling<'_> {
         Ok(())
     }
 
-    /// Takes up to `most` samples, for at most `budget_ns` (but five), and books the CPU time.
+    /// Takes up to `most` samples, for at most `budget_ns` (but three), and books the CPU time.
     fn samples(
         &mut self,
         at: usize,
@@ -201,9 +206,10 @@ impl Sampling<'_> {
         let begin = clock::monotonic_ns();
         let (mut last, mut count) = (begin, 0);
         let mut checks = Checks::of(&sampled.spec);
+        let mut slicer = Slicer::begin(self.settings.plan, self.context, begin);
         let mut result = Ok(());
         while count < most
-            && (last - begin < budget_ns || count < 5)
+            && (last - begin < budget_ns || count < 3)
             && !self.settings.stop.is_set()
         {
             let (taken, ended) = match is_separate {
@@ -222,6 +228,7 @@ impl Sampling<'_> {
             }
             sampled.keep(&taken, origin_ns);
             last = if is_separate { clock::monotonic_ns() } else { taken.to_ns };
+            last = slicer.sampled(&mut sampled.stage.slices, last);
             count += 1;
             if checks.is_due(count) {
                 // The comparison is not part of the stage's work.
@@ -234,6 +241,7 @@ impl Sampling<'_> {
                 last = clock::monotonic_ns();
             }
         }
+        slicer.end(&mut sampled.stage.slices);
         book_cpu(&mut sampled.stage, cpu_before);
         result
     }
@@ -290,6 +298,7 @@ impl Sampling<'_> {
     ) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
         let from_ns = clock::monotonic_ns();
+        let slicer = Slicer::begin(self.settings.plan, self.context, from_ns);
         let result = self.session.step(at, 1);
         let to_ns = clock::monotonic_ns();
         let Sampled { stage, lacks, .. } = sampled;
@@ -307,6 +316,7 @@ impl Sampling<'_> {
             _ => {
                 stage.sample_ns.push(to_ns - from_ns);
                 *lacks = stage.ops_per_sample - 1;
+                slicer.passed(stage, to_ns);
             }
         }
         Ok(())

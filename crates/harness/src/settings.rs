@@ -18,7 +18,7 @@ pub enum StepPlan {
     ByStage(u64),
     /// This number of passes, each one operation of every stage in turn: option `-l`.
     ByPass(u64),
-    /// Samples of each stage that fit into the time, at least five.
+    /// Samples of each stage that fit into the time, at least three.
     Timed(Duration),
 }
 

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use daqmeter_record::Ledger;
-use daqmeter_sys::{affinity, clock, cpu_time};
+use daqmeter_record::{Ledger, Slice};
+use daqmeter_sys::{clock, probe};
 
 use crate::guarded::guarded;
+use crate::slicer::{Seen, column};
 use crate::{Fault, Job, Session, StageSpec, StopFlag, check_fits};
 
 const MAX_OPERATIONS: u64 = 1 << 30;
@@ -20,21 +21,14 @@ const WARM_SHARE: u64 = 8;
 const MIN_MEASURED: usize = 8;
 /// Time of the search after which a slice that lost its CPU counts, too.
 const MAX_SEARCH_NS: u64 = 500_000_000;
-/// Wall time beyond CPU time that is no theft: reading both clocks, a timer tick.
-const MIN_STOLEN_NS: u64 = 20_000;
-const MIN_STOLEN_SHARE: u64 = 50;
 
 pub struct Slices {
     session: Box<dyn Session>,
     stages: Vec<StageSpec>,
+    /// True if the chain of the probes counts cycles here.
+    has_probe: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slice {
-    pub ns: u64,
-    /// True if the thread was preempted, was moved to another CPU, or lost it to a hypervisor.
-    pub is_disturbed: bool,
-}
 
 impl Slices {
     /// Opens, prepares and verifies the work in this thread.
@@ -44,7 +38,7 @@ impl Slices {
     pub fn open(job: &Job, stop: &StopFlag) -> Result<Slices, Fault> {
         let session = only_session(job)?;
         let stages = session.stages();
-        let mut slices = Slices { session, stages };
+        let mut slices = Slices { session, stages, has_probe: probe::counts_cycles() };
         slices.guarded("preparation", |session| {
             session.set_stop_flag(stop);
             session.prepare()?;
@@ -81,7 +75,7 @@ impl Slices {
             let slice = self.slice(stage, operations)?;
             let waited_ns = clock::monotonic_ns() - begin;
             // A slice that lost its CPU does not measure the work, unless all do.
-            if !slice.is_disturbed || waited_ns > MAX_SEARCH_NS {
+            if !slice.is_lost || waited_ns > MAX_SEARCH_NS {
                 operations = fitting(slice.ns, operations, wanted_ns, batch);
                 measured += 1;
             }
@@ -92,7 +86,9 @@ impl Slices {
         }
     }
 
+    /// Works a slice, with the probes after it.
     pub fn slice(&mut self, stage: usize, operations: u64) -> Result<Slice, Fault> {
+        let has_probe = self.has_probe;
         let spec = &self.stages[stage];
         let (before_sample, is_device_timed) = (spec.before_sample, spec.device_timed);
         let warm = warming(operations, spec.batch.max(1));
@@ -107,11 +103,18 @@ impl Slices {
             let begin = clock::monotonic_ns();
             session.step(stage, operations)?;
             let wall_ns = clock::monotonic_ns() - begin;
-            let is_disturbed = before.is_disturbed(Seen::now(), wall_ns);
+            let probe = has_probe.then(probe::probe);
+            let with_probe_ns = probe.map_or(wall_ns, |probe| probe.end_ns - begin);
+            let is_lost = before.is_disturbed(Seen::now(), with_probe_ns);
             let device = is_device_timed.then(|| session.device_time());
             let device = device.map(|time| time.after_ns.saturating_sub(time.before_ns));
-            let ns = device.unwrap_or(wall_ns);
-            Ok(Slice { ns, is_disturbed })
+            Ok(Slice {
+                operations,
+                ns: device.unwrap_or(wall_ns),
+                chain_ns: probe.map(|probe| column(probe.chain_ns)),
+                sibling_ns: probe.map(|probe| column(probe.sibling_ns)),
+                is_lost,
+            })
         })
     }
 
@@ -176,33 +179,6 @@ fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
         * batch
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    cpu: Option<u32>,
-    cpu_ns: u64,
-    usage: cpu_time::Usage,
-}
-
-impl Seen {
-    fn now() -> Seen {
-        Seen {
-            usage: cpu_time::of_thread(),
-            cpu: affinity::current_cpu(),
-            cpu_ns: clock::thread_cpu_ns(),
-        }
-    }
-
-    fn is_disturbed(self, after: Seen, wall_ns: u64) -> bool {
-        let missing_ns = wall_ns.saturating_sub(after.cpu_ns - self.cpu_ns);
-        let is_missed = missing_ns > MIN_STOLEN_NS.max(wall_ns / MIN_STOLEN_SHARE);
-        // A thread that neither ran nor waited lost its CPU to a hypervisor.
-        let never_left = after.usage.context_switches == self.usage.context_switches;
-        after.usage.preemptions != self.usage.preemptions
-            || after.cpu != self.cpu
-            || (is_missed && never_left)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,23 +223,6 @@ mod tests {
             (800, 10, 100),
         ] {
             assert_eq!(warming(operations, batch), wanted, "{operations} {batch}");
-        }
-    }
-
-    #[test]
-    fn a_slice_that_lost_its_cpu_is_told_from_one_that_waited() {
-        let before = Seen { cpu: Some(1), cpu_ns: 0, usage: cpu_time::Usage::default() };
-        for (cpu, cpu_ns, context_switches, preemptions, wanted) in [
-            (1, 985_000, 0, 0, false),
-            // A wait for a device is a voluntary switch.
-            (1, 100_000, 1, 0, false),
-            (1, 900_000, 0, 0, true),
-            (1, 100_000, 1, 1, true),
-            (0, 999_000, 0, 0, true),
-        ] {
-            let usage = cpu_time::Usage { context_switches, preemptions, ..before.usage };
-            let after = Seen { cpu: Some(cpu), cpu_ns, usage };
-            assert_eq!(before.is_disturbed(after, 1_000_000), wanted, "{after:?}");
         }
     }
 }

@@ -86,9 +86,6 @@ pub struct RunRecord {
     pub memory: Memory,
     /// The clock that the samples were taken with.
     pub clock: Clock,
-    /// How much equal work varies on this host at this moment.
-    #[serde(default)]
-    pub noise: NoiseFloor,
     /// The machine. Records of one run share it.
     pub host: Arc<Host>,
 }
@@ -223,10 +220,6 @@ pub struct Lane {
     pub allowed_cpus: Vec<u32>,
     /// CPUs on which the thread was seen, at the start and the end of each stage.
     pub seen_cpus: Vec<u32>,
-    /// Speed of the lane's CPU: the shortest time of a piece of fixed arithmetic in its thread
-    /// before the timed steps, and after them. Empty in older records.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reference_ns: Vec<u64>,
     /// NUMA node of the lane's buffers, where the kernel tells.
     pub numa_node: Option<u32>,
     /// The stages in the order in which they ran.
@@ -264,8 +257,49 @@ pub struct Stage {
     /// lanes. Empty where each begins when the one before it ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sample_start_ns: Vec<u64>,
+    /// The samples in slices, each followed by probes of the CPU. Empty in older records.
+    #[serde(default, skip_serializing_if = "Slices::is_empty")]
+    pub slices: Slices,
     /// CPU time that the thread spent in this stage.
     pub cpu: CpuTime,
+}
+
+/// Slices of a stage: uninterrupted samples of 0.05 to 1 ms together, or one longer sample, and the
+/// probes after them. One value a slice, in order; samples after the last slice belong to none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Slices {
+    /// Samples in each slice.
+    pub samples: Vec<u32>,
+    /// From the end of a slice to the begin of the next one.
+    pub gap_ns: Vec<u32>,
+    /// Time of [`Clock::chain_cycles`] cycles after the slice; empty where those do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chain_ns: Vec<u32>,
+    /// Time of independent additions after the chain, which a busy sibling of the core slows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sibling_ns: Vec<u32>,
+    /// Numbers of the slices, from 0, in which the thread lost its CPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<u32>,
+}
+
+/// One of the [`Slices`] of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    pub operations: u64,
+    pub ns: u64,
+    /// Time of [`Clock::chain_cycles`] cycles after it.
+    pub chain_ns: Option<u32>,
+    /// Time of independent additions after the chain.
+    pub sibling_ns: Option<u32>,
+    /// True if the thread lost its CPU.
+    pub is_lost: bool,
+}
+
+impl Slices {
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
 }
 
 impl Stage {
@@ -280,13 +314,43 @@ impl Stage {
     }
 
     /// Iterates over the starts of the samples relative to the release of all lanes. Without
-    /// recorded starts, samples follow one another from the stage's start.
+    /// recorded starts, samples follow one another from the stage's start, but for the gaps of
+    /// slices.
     pub fn sample_starts_ns(&self) -> impl Iterator<Item = u64> + '_ {
         let mut next_ns = self.start_ns;
+        let mut gaps = self.slices.samples.iter().zip(&self.slices.gap_ns);
+        let mut slice = gaps.next();
+        let mut left = slice.map_or(0, |(samples, _)| *samples);
         self.sample_ns.iter().enumerate().map(move |(at, ns)| {
             let start_ns = self.sample_start_ns.get(at).copied().unwrap_or(next_ns);
             next_ns = next_ns.saturating_add(*ns);
+            left = left.saturating_sub(1);
+            if let (0, Some((_, gap_ns))) = (left, slice) {
+                next_ns = next_ns.saturating_add(u64::from(*gap_ns));
+                slice = gaps.next();
+                left = slice.map_or(0, |(samples, _)| *samples);
+            }
             start_ns
+        })
+    }
+
+    /// Iterates over the slices.
+    pub fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
+        let Slices { samples, chain_ns, sibling_ns, lost, .. } = &self.slices;
+        let (mut from, mut lost) = (0, lost.iter().peekable());
+        samples.iter().enumerate().map(move |(at, count)| {
+            let to = (from + *count as usize).min(self.sample_ns.len());
+            let ns = crate::border::sum(&self.sample_ns[from..to]);
+            let probed = |column: &[u32]| column.get(at).copied().filter(|ns| *ns > 0);
+            let slice = Slice {
+                operations: (to - from) as u64 * self.ops_per_sample,
+                ns,
+                chain_ns: probed(chain_ns),
+                sibling_ns: probed(sibling_ns),
+                is_lost: lost.next_if(|lost| **lost as usize == at).is_some(),
+            };
+            from = to;
+            slice
         })
     }
 
@@ -514,21 +578,8 @@ pub struct Clock {
     /// invocation.
     #[serde(default)]
     pub tool_ns_per_op: f64,
-}
-
-/// Spread of equal work: a difference below it means nothing.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NoiseFloor {
-    /// Median absolute deviation over the median of a fixed piece of arithmetic, as a fraction.
-    #[serde(deserialize_with = "number")]
-    pub relative_mad: f64,
-    /// The worst of the pieces over the median, minus one.
-    #[serde(deserialize_with = "number")]
-    pub relative_worst: f64,
-    /// Number of pieces.
-    pub n: u64,
-    /// Median time of a piece, 200,000 dependent multiplications: how fast this host was at this
-    /// moment. 0 in older records.
+    /// Cycles of the chain of additions after each slice; 0 where it does not count cycles
+    /// (emulated CPUs), and in older records.
     #[serde(default)]
-    pub reference_ns: f64,
+    pub chain_cycles: u64,
 }

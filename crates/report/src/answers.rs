@@ -1,7 +1,6 @@
 //! Results of the records in plain words: the first thing on the page and the last thing in the
 //! terminal.
 
-use daqmeter_record::conditions::Conditions;
 use daqmeter_record::{Outcome, RunRecord};
 
 use crate::aligned::wrapped;
@@ -20,9 +19,7 @@ pub(crate) fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
     let of_families = questions.map(|&(question, figure, answer)| {
         Some(PlainAnswer { question, answer: answer(usable)?, figure })
     });
-    let conditions = Conditions::of(all);
-    let found = of_families.chain([verified(all), left_out(all)]).flatten().collect();
-    stamped(found, &conditions)
+    of_families.chain([verified(all), left_out(all)]).flatten().collect()
 }
 
 pub fn answers_text(records: &[RunRecord]) -> String {
@@ -32,23 +29,6 @@ pub fn answers_text(records: &[RunRecord]) -> String {
     let paths = chains(records).into_iter().map(|chain| chain.text());
     let all: Vec<String> = paths.chain(answers(records).into_iter().map(shown)).collect();
     all.join("\n")
-}
-
-fn stamped(mut answers: Vec<PlainAnswer>, conditions: &Conditions) -> Vec<PlainAnswer> {
-    let Some(line) = conditions.line().filter(|_| !answers.is_empty()) else {
-        return answers;
-    };
-    let verdict = if conditions.are_unsound() {
-        for answer in &mut answers {
-            answer.answer.insert_str(0, "UNSOUND: ");
-        }
-        format!("no: {line}; nothing below can be relied on")
-    } else {
-        format!("nearly: {line}; those points are marked")
-    };
-    let first = PlainAnswer { question: "Was the host quiet?", answer: verdict, figure: None };
-    answers.insert(0, first);
-    answers
 }
 
 fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
@@ -75,28 +55,12 @@ mod tests {
     fn what_failed_or_is_above_its_limit_supports_no_answer_and_is_counted() {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
-        let mut records = [failed, above_its_limit()];
-        // All work of the CPUs was this program's.
-        for record in &mut records {
-            record.process_cpu.user_ns = record.host_cpu.user_ns;
-        }
+        let records = [failed, above_its_limit()];
         let found = answers(&records);
         let questions: Vec<&str> = found.iter().map(|answer| answer.question).collect();
         assert_eq!(questions, ["Which points are used for no answer?"]);
         let words = "1 failed, 1 with a rate above its limit, by more than the intervals allow";
         assert_eq!(found[0].answer, words);
-    }
-
-    #[test]
-    fn answers_of_a_host_that_was_not_quiet_are_marked_one_by_one() {
-        let sound = answers(&[example()]);
-        assert!(sound.iter().all(|answer| !answer.answer.contains("UNSOUND")), "{sound:?}");
-        let marked = answers(&[crate::examples::disturbed()]);
-        assert_eq!(marked.len(), sound.len() + 1);
-        assert_eq!(marked[0].question, "Was the host quiet?");
-        let is_no = marked[0].answer.starts_with("no: other programs took 90 % of the time");
-        let mut others = marked[1..].iter();
-        assert!(is_no && others.all(|own| own.answer.starts_with("UNSOUND: ")), "{marked:?}");
     }
 
     #[test]

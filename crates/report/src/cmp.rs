@@ -1,27 +1,27 @@
 //! Comparison of two sets of records, point by point: slower and faster points, and points without
 //! a verdict.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_stats::{Effect, Occasion, Side, Verdict, compare};
+use daqmeter_stats::{Doubt, Effect, Level, Point, Unit, Verdict, compare};
 use serde::Serialize;
 
-use crate::aligned::numbers_from;
-use crate::families::{level, level_name};
-use crate::points::{Runs, StagePoint, points_of, runs_by_point};
+use crate::aligned::{numbers_from, wrapped};
+use crate::levels::{Finding, Invocation, Levels};
+use crate::points::StagePoint;
 use crate::rate::is_done;
-use crate::samples::compared_ns;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedPoint {
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// Compared statistic of a run's samples: `mean` for data on its way, `median` for an
-    /// operation.
-    pub level: &'static str,
+    /// What is compared: `level` (the work itself), `sustained` (the mean, with all stalls), `p99`.
+    pub time: &'static str,
+    /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
+    pub unit: &'static str,
     pub a_ns: f64,
     pub b_ns: f64,
     /// B over A, above 1 for slower.
@@ -34,9 +34,10 @@ pub struct ComparedPoint {
     pub visible: f64,
     /// `slower`, `faster`, `same`, `unclear`.
     pub verdict: &'static str,
-    pub occasions: (usize, usize),
+    /// Why it is unclear; empty otherwise.
+    pub why: &'static str,
+    pub invocations: (usize, usize),
     pub history: usize,
-    pub in_turn: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,7 +45,7 @@ pub struct ComparedPoint {
 pub enum Conclusion {
     /// Every point is the same within the ignored fraction.
     Same,
-    /// A point, or all together, differs, or B failed but A did not.
+    /// A point differs, or B failed but A did not.
     Different,
     CannotTell,
 }
@@ -54,7 +55,7 @@ pub enum Conclusion {
 pub enum Gate {
     /// No point is slower by the gate's fraction.
     Passed,
-    /// B is slower by that fraction at a point or overall, or broken.
+    /// B is slower by that fraction at a point, or broken.
     Failed,
     /// Number of points at which such a slowdown could be missed.
     NoPower(usize),
@@ -65,7 +66,6 @@ pub struct Compared {
     pub conclusion: Conclusion,
     /// Points of both sides, in the order of A.
     pub points: Vec<ComparedPoint>,
-    pub overall: Option<ComparedPoint>,
     pub only_a: Vec<String>,
     pub only_b: Vec<String>,
     pub broken: Vec<String>,
@@ -74,46 +74,42 @@ pub struct Compared {
     pub ignore: f64,
 }
 
-/// Compares records A with records B. The history, of other invocations on one host, shows their
-/// variation.
+/// Compares records A with records B. The history, of other invocations on the host of both, shows
+/// how much these differ.
 pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64) -> Compared {
-    let moments = moments(a.iter().chain(b).chain(history));
-    let of_a = runs_by_point(a);
-    let of_b: HashMap<StagePoint, Runs> = runs_by_point(b).into_iter().collect();
-    let of_history: HashMap<StagePoint, Runs> = runs_by_point(history).into_iter().collect();
+    let all = [a, b, history];
+    let [of_a, of_b, before] = all.map(|records| Levels::of(records, &all).findings());
+    let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] = [of_b, before]
+        .map(|found| found.into_iter().map(|(point, kind, all)| ((point, kind), all)).collect());
     let sides: HashSet<&str> = a.iter().chain(b).map(|record| &*record.run_id).collect();
-    let host = |record: &RunRecord| (record.host.cpu_model.clone(), record.host.logical_cpus);
-    let hosts: HashSet<_> = a.iter().chain(b).map(host).collect();
-    let is_history = |record: &RunRecord| {
-        hosts.len() == 1 && hosts.contains(&host(record)) && !sides.contains(&*record.run_id)
+    let hosts: HashSet<String> = a.iter().chain(b).map(|record| record.host.label()).collect();
+    let is_history = |invocation: &&Invocation| {
+        let RunRecord { run_id, host, .. } = invocation.first;
+        hosts.len() == 1 && hosts.contains(&host.label()) && !sides.contains(&**run_id)
     };
-    let mut groups: HashMap<(&str, &str, &str), usize> = HashMap::new();
-    let (mut names, mut pairs) = (Vec::new(), Vec::new());
-    for (point, runs) in &of_a {
-        let Some(others) = of_b.get(point) else { continue };
-        let (record, stage) = runs[0];
-        let level = level(record, stage);
-        let side = |runs: &Runs| Side { occasions: occasions(runs, &moments), level };
-        let mut before = of_history.get(point).cloned().unwrap_or_default();
-        before.retain(|(record, _)| is_history(record));
-        let number = groups.len();
-        names.push((point.to_string(), level_name(level)));
-        pairs.push(daqmeter_stats::Point {
-            a: side(runs),
-            b: side(others),
-            history: occasions(&before, &moments),
-            group: *groups.entry((&point.study, &point.engine, &point.workload)).or_insert(number),
-        });
-    }
-    let found = compare(&pairs, ignore);
-    let rows = names.into_iter().zip(&found.effects);
-    let rows = rows.filter(|(_, effect)| effect.verdict != Verdict::Missing);
+    let level = |invocation: &Invocation| invocation.level.clone();
+    let pairs = of_a.iter().filter_map(|(point, finding, invocations)| {
+        let key = (point.clone(), *finding);
+        let [b, before] = &others;
+        let history = before.get(&key).map_or(&[][..], Vec::as_slice);
+        let point = Point {
+            a: invocations.iter().map(level).collect(),
+            b: b.get(&key)?.iter().map(level).collect::<Vec<Level>>(),
+            history: history.iter().filter(is_history).map(level).collect(),
+            bound: finding.bound(),
+        };
+        Some((key, point))
+    });
+    let (names, pairs): (Vec<_>, Vec<Point>) = pairs.unzip();
+    let effects = compare(&pairs, ignore).into_iter().zip(names);
+    let described =
+        |(effect, (point, finding)): (Option<Effect>, (StagePoint, Finding))| {
+            Some(described(point.to_string(), finding, &effect?))
+        };
     let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
-    let overall = found.overall.as_ref();
     let mut compared = Compared {
         conclusion: Conclusion::CannotTell,
-        points: rows.map(|((point, level), effect)| described(point, level, effect)).collect(),
-        overall: overall.map(|effect| described("all points together".to_owned(), "", effect)),
+        points: effects.filter_map(described).collect(),
         only_a: only(a, b),
         only_b: only(b, a),
         broken: broken(a, b),
@@ -124,56 +120,39 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64)
     compared
 }
 
-/// Numbers the invocations in the order of their first records.
-fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashMap<&'a str, f64> {
-    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
-    for record in records {
-        let time = first.entry(&record.run_id).or_insert(&record.time_utc);
-        *time = (*time).min(&record.time_utc);
-    }
-    let mut order: Vec<(&str, &str)> = first.into_iter().map(|(id, time)| (time, id)).collect();
-    order.sort_unstable();
-    order.into_iter().enumerate().map(|(at, (_, id))| (id, at as f64)).collect()
-}
-
-/// Groups runs to occasions: runs of one invocation are its repetitions.
-fn occasions(runs: &Runs, moments: &HashMap<&str, f64>) -> Vec<Occasion> {
-    let mut found: BTreeMap<&str, Occasion> = BTreeMap::new();
-    for (record, stage) in runs {
-        let occasion = found.entry(&record.run_id).or_default();
-        occasion.at = moments.get(record.run_id.as_str()).copied().unwrap_or(0.0);
-        occasion.repetitions.push(compared_ns(stage));
-    }
-    found.into_values().collect()
-}
-
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
 fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
     let known: HashSet<StagePoint> =
-        others.iter().flat_map(points_of).map(|(point, _)| point).collect();
-    let own = runs_by_point(records).into_iter().map(|(point, _)| point);
+        others.iter().flat_map(crate::points::points_of).map(|(point, _)| point).collect();
+    let own = crate::points::runs_by_point(records).into_iter().map(|(point, _)| point);
     own.filter(|point| !known.contains(point)).map(|point| point.to_string()).collect()
 }
 
-fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoint {
+fn described(point: String, finding: Finding, effect: &Effect) -> ComparedPoint {
+    let (verdict, why) = match (effect.verdict, effect.doubt) {
+        (Verdict::Slower, _) => ("slower", ""),
+        (Verdict::Faster, _) => ("faster", ""),
+        (Verdict::Same, _) => ("same", ""),
+        (Verdict::Unclear, Doubt::Shared) => {
+            ("unclear", "the CPU or its core was shared during all of a side")
+        }
+        (Verdict::Unclear, Doubt::Clock) => ("unclear", "the clock of the CPU was not measured"),
+        (Verdict::Unclear, Doubt::Spread) => ("unclear", "the repetitions of a side differ"),
+    };
     ComparedPoint {
         point,
-        level,
+        time: finding.name(),
+        unit: if effect.unit == Unit::Chains { "cycles" } else { "ns" },
         a_ns: effect.a,
         b_ns: effect.b,
         ratio: effect.ratio,
         interval: effect.interval,
         joint: effect.joint,
         visible: effect.visible,
-        verdict: match effect.verdict {
-            Verdict::Slower => "slower",
-            Verdict::Faster => "faster",
-            Verdict::Same => "same",
-            Verdict::Unclear | Verdict::Missing => "unclear",
-        },
-        occasions: effect.occasions,
-        history: effect.history,
-        in_turn: effect.in_turn,
+        verdict,
+        why,
+        invocations: (effect.invocations.0, effect.invocations.1),
+        history: effect.invocations.2,
     }
 }
 
@@ -192,8 +171,8 @@ fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
     failed
 }
 
-const HEADINGS: [&str; 9] =
-    ["verdict", "point", "time", "A", "B", "B/A", "95 %", "counts from", "runs"];
+const HEADINGS: [&str; 8] =
+    ["verdict", "point", "time", "A", "B", "B/A", "95 %", "counts from"];
 
 impl ComparedPoint {
     fn differs(&self) -> bool {
@@ -201,25 +180,23 @@ impl ComparedPoint {
     }
 
     fn row(&self) -> Vec<String> {
-        // The interval of two single runs is wide.
-        let ratio = |ratio: f64| match ratio {
-            0.01..100.0 => format!("{ratio:.3}"),
-            _ => significant(ratio, 2),
-        };
         vec![
             self.verdict.to_owned(),
             self.point.clone(),
-            self.level.to_owned(),
+            self.time.to_owned(),
             show_ns(self.a_ns),
             show_ns(self.b_ns),
-            format!("{:.3}", self.ratio),
-            format!("{} - {}", ratio(self.interval.0), ratio(self.interval.1)),
-            match self.visible {
-                ..100.0 => format!("{} %", per_cent(self.visible)),
-                _ => "nothing".to_owned(),
-            },
-            format!("{}, {}", self.occasions.0, self.occasions.1),
+            shown_ratio(self.ratio),
+            format!("{} - {}", shown_ratio(self.interval.0), shown_ratio(self.interval.1)),
+            format!("{} %", per_cent(self.visible)),
         ]
+    }
+}
+
+fn shown_ratio(ratio: f64) -> String {
+    match ratio {
+        0.01..100.0 => format!("{ratio:.3}"),
+        _ => significant(ratio, 2),
     }
 }
 
@@ -232,16 +209,15 @@ impl Compared {
         self.points.iter().filter(|point| point.verdict == verdict).count()
     }
 
-    fn judged(&self) -> impl Iterator<Item = &ComparedPoint> {
-        self.points.iter().chain(&self.overall)
-    }
-
     fn concluded(&self) -> Conclusion {
-        let differs = self.judged().any(ComparedPoint::differs);
-        let same = !self.points.is_empty() && self.count("same") == self.points.len();
+        let differs = self.points.iter().any(ComparedPoint::differs);
+        // The work itself is the same; stalls and tails are too wide to be the same within little.
+        let mut levels = self.points.iter().filter(|point| point.time == "level").peekable();
         match () {
             () if differs || !self.broken.is_empty() => Conclusion::Different,
-            () if same => Conclusion::Same,
+            () if levels.peek().is_some() && levels.all(|point| point.verdict == "same") => {
+                Conclusion::Same
+            }
             () => Conclusion::CannotTell,
         }
     }
@@ -250,10 +226,11 @@ impl Compared {
     /// can be.
     pub fn gate(&self, by: f64) -> Gate {
         let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
-        if self.judged().any(is_worse) || !self.broken.is_empty() {
+        if self.points.iter().any(is_worse) || !self.broken.is_empty() {
             return Gate::Failed;
         }
-        match self.points.iter().filter(|point| point.joint.1 >= 1.0 + by).count() {
+        let levels = self.points.iter().filter(|point| point.time == "level");
+        match levels.filter(|point| point.joint.1 >= 1.0 + by).count() {
             0 => Gate::Passed,
             missed => Gate::NoPower(missed),
         }
@@ -269,95 +246,87 @@ impl Compared {
         for broken in &self.broken {
             let _ = writeln!(out, "broken   {broken}");
         }
-        let _ = writeln!(
-            out,
-            "{} points: {} slower, {} faster, {} the same within {} %, {} where that cannot be told",
-            self.points.len(),
-            self.count("slower"),
-            self.count("faster"),
-            self.count("same"),
-            per_cent(self.ignore),
-            self.count("unclear")
-        );
-        if let Some(ComparedPoint { ratio, interval: (low, high), .. }) = &self.overall {
-            let _ = writeln!(out, "all points together: B/A {ratio:.3} ({low:.3} - {high:.3})");
-        }
         for note in self.notes() {
-            let _ = writeln!(out, "note: {note}");
+            let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), 6));
         }
-        let _ = writeln!(out, "\nverdict: {}", self.verdict());
-        out
+        out + &wrapped(&self.verdict(), 2) + "\n"
     }
 
     fn notes(&self) -> Vec<String> {
-        let unclear = self.points.iter().filter(|point| point.verdict == "unclear");
-        let is_by_hours = unclear.clone().any(|point| !point.in_turn);
         let left_out = self.left_out.0 + self.left_out.1;
         let first = |points: &[String]| points.first().cloned().unwrap_or_default();
-        let notes = [
-            (
-                is_by_hours,
-                "the sides were not recorded in turn, so an hour of the host may be the difference: record A, B, A, B, ten times \
-                 each, or give other runs of this host by --history"
-                    .to_owned(),
-            ),
-            (
-                !self.only_a.is_empty(),
-                format!("{} points are only in A: {}", self.only_a.len(), first(&self.only_a)),
-            ),
-            (
-                !self.only_b.is_empty(),
-                format!("{} points are only in B: {}", self.only_b.len(), first(&self.only_b)),
-            ),
-            (left_out > 0, format!("{left_out} records that failed or were waived are left out")),
-        ];
-        notes.into_iter().filter(|(applies, _)| *applies).map(|(_, note)| note).collect()
+        let only = |points: &[String], side| {
+            let of = plural(points.len() as u64, "point");
+            (!points.is_empty()).then(|| format!("only in {side}: {of}, {}", first(points)))
+        };
+        let left_out = (left_out > 0).then(|| format!("not compared: {left_out} records that failed or were waived"));
+        [only(&self.only_a, "A"), only(&self.only_b, "B"), left_out].into_iter().flatten().collect()
     }
 
+    /// Says the result in a sentence.
     fn verdict(&self) -> String {
-        let overall = self.overall.as_ref().filter(|all| all.differs());
+        let levels = || self.points.iter().filter(|point| point.time == "level");
+        let (unclear, all) = (levels().filter(|point| point.verdict == "unclear").count(), levels().count());
+        let worst = levels().map(|point| point.joint.1.max(1.0 / point.joint.0) - 1.0);
+        let differing = || self.points.iter().filter(|point| point.differs());
         match self.conclusion {
             _ if !self.broken.is_empty() => "B is broken where A was not".to_owned(),
             _ if self.points.is_empty() => "cannot tell: no point is in both".to_owned(),
-            Conclusion::Same => format!("same, within {} % everywhere", per_cent(self.ignore)),
-            Conclusion::CannotTell => format!(
-                "cannot tell: nothing differs by enough to count, and {} of {} points could hide more than {} %",
-                self.count("unclear"),
-                self.points.len(),
-                per_cent(self.ignore)
+            Conclusion::Same => format!(
+                "same within {} % at {}",
+                per_cent(worst.fold(0.0, f64::max)),
+                plural(all as u64, "point")
             ),
-            Conclusion::Different => match overall {
-                Some(all) => format!("different: B is {} overall", all.verdict),
-                None => format!(
-                    "different: B is slower at {} points and faster at {}",
-                    self.count("slower"),
-                    self.count("faster")
-                ),
-            },
+            Conclusion::CannotTell => {
+                let why = levels().map(|point| point.why).find(|why| !why.is_empty()).unwrap_or_default();
+                format!(
+                    "cannot tell at {unclear} of {all} points, and no other differs: {why}. Run both again, or use daqmeter ab"
+                )
+            }
+            Conclusion::Different if differing().count() == 1 => {
+                let point = differing().next().expect("one point differs");
+                format!(
+                    "different: B takes {} times as long ({} to {}) at {}",
+                    shown_ratio(point.ratio),
+                    shown_ratio(point.interval.0),
+                    shown_ratio(point.interval.1),
+                    point.point
+                )
+            }
+            Conclusion::Different => format!(
+                "different: B is slower at {} and faster at {} of {}",
+                self.count("slower"),
+                self.count("faster"),
+                plural(self.points.len() as u64, "time")
+            ),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Slices;
+
     use super::*;
     use crate::examples::{chain, example};
 
-    /// Ten invocations of the example in turn with those of the other parity. Their times have a
-    /// factor and scatter by a per mille.
-    fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
-        let run = |at: u32| {
+    /// Invocations of the example of six repetitions each, with slices. Their times have a factor.
+    fn runs(factor: f64, name: &str, count: usize) -> Vec<RunRecord> {
+        let repetition = |run: usize, at: u32| {
             let mut record = example();
-            let minute = 2 * at + parity;
-            record.run_id = format!("run {minute}");
-            record.time_utc = format!("2026-11-21T03:{minute:02}:00.000Z");
-            let factor = factor * (1.0 + f64::from(at * 3 % 5) * 1e-3);
+            record.run_id = format!("{name} {run}");
+            record.time_utc = format!("2026-11-21T03:{run:02}:00.000Z");
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                stage.sample_ns.iter_mut().for_each(|ns| *ns = (*ns as f64 * factor) as u64);
+                let own = factor * (1.0 + f64::from(at) * 1e-4 + run as f64 * 1e-5);
+                stage.sample_ns = vec![(stage.sample_ns[0] as f64 * own) as u64; 20];
+                let all = |value| vec![value; 20];
+                let (chain_ns, sibling_ns) = (all(3000), all(1500));
+                stage.slices =
+                    Slices { samples: all(1), gap_ns: all(9000), chain_ns, sibling_ns, lost: vec![] };
             }
             record
         };
-        (0..10).map(run).collect()
+        (0..count).flat_map(|run| (0..6).map(move |at| repetition(run, at))).collect()
     }
 
     fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
@@ -365,55 +334,48 @@ mod tests {
     }
 
     #[test]
-    fn five_per_cent_are_found_and_a_gate_fails_on_them() {
-        let found = plain(&runs(1.0, 0), &runs(1.05, 1));
-        assert_eq!((found.count("slower"), found.conclusion), (4, Conclusion::Different));
+    fn five_per_cent_are_found_with_one_invocation_a_side_and_a_gate_fails_on_them() {
+        let (a, b) = (runs(1.0, "a", 1), runs(1.05, "b", 1));
+        let found = plain(&a, &b);
+        assert_eq!((found.count("slower"), found.conclusion), (4, Conclusion::Different), "{found:?}");
         assert_eq!((found.gate(0.04), found.gate(0.08)), (Gate::Failed, Gate::Passed));
-        let back = plain(&runs(1.05, 0), &runs(1.0, 1));
+        let back = plain(&b, &a);
         assert_eq!((back.count("faster"), back.gate(0.02)), (4, Gate::Passed));
-        assert_eq!(plain(&runs(1.0, 0), &runs(1.0, 1)).conclusion, Conclusion::Same);
+        let same = plain(&a, &runs(1.0, "b", 1));
+        assert_eq!(same.conclusion, Conclusion::Same);
+        assert!(same.text(false).starts_with("same within 0.9"), "{}", same.text(false));
+        assert_eq!(found.points[0].invocations, (1, 1));
     }
 
     #[test]
-    fn one_invocation_a_side_tells_nothing_and_a_gate_says_that_it_had_no_power() {
-        let found = plain(&runs(1.0, 0)[..1], &runs(1.05, 1)[..1]);
-        assert_eq!((found.count("unclear"), found.conclusion), (4, Conclusion::CannotTell));
-        assert_eq!(found.gate(0.05), Gate::NoPower(4));
-        assert!(found.text(false).contains("verdict: cannot tell"), "{}", found.text(false));
-        let twenty = plain(&runs(1.0, 0)[..1], &runs(20.0, 1)[..1]);
-        assert_eq!(twenty.conclusion, Conclusion::Different);
-    }
-
-    /// Repetitions share their invocation: ten of them are not ten runs.
-    #[test]
-    fn repetitions_of_one_invocation_are_one_occasion() {
-        let once = |parity: u32, factor: f64| {
-            let mut records = runs(factor, parity);
-            records.iter_mut().for_each(|record| record.run_id = format!("run {parity}"));
+    fn times_without_a_clock_tell_factors_only_and_a_gate_says_that_it_had_no_power() {
+        let old = |factor, name| {
+            let mut records = runs(factor, name, 1);
+            let stages = records.iter_mut().flat_map(|record| &mut record.lanes);
+            let stages = stages.flat_map(|lane| &mut lane.stages);
+            stages.for_each(|stage| stage.slices = Slices::default());
             records
         };
-        let found = plain(&once(0, 1.0), &once(1, 1.05));
-        assert_eq!((found.points[0].occasions, found.conclusion), ((1, 1), Conclusion::CannotTell));
+        let found = plain(&old(1.0, "a"), &old(1.05, "b"));
+        assert_eq!((found.count("unclear"), found.conclusion), (4, Conclusion::CannotTell));
+        assert_eq!(found.gate(0.05), Gate::NoPower(4));
+        let said = "cannot tell at 4 of 4 points";
+        assert!(found.text(false).contains(said), "{}", found.text(false));
+        assert_eq!(plain(&old(1.0, "a"), &old(5.0, "b")).conclusion, Conclusion::Different);
     }
 
     #[test]
-    fn a_history_narrows_what_one_invocation_a_side_can_tell() {
-        let (a, b) = (runs(1.0, 0), runs(1.0, 1));
-        let history: Vec<RunRecord> = [&a[1..], &b[1..]].concat();
-        let with = cmp(&a[..1], &b[..1], &history, 0.02);
-        let without = cmp(&a[..1], &b[..1], &[], 0.02);
-        assert_eq!(with.points[0].history, 18);
-        assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.3);
-        assert_eq!(with.conclusion, Conclusion::Same);
-        // Runs of the sides are no history of them, nor are those of another host.
+    fn a_history_is_of_the_host_of_both_sides_and_of_other_invocations() {
+        let (a, b, history) = (runs(1.0, "a", 1), runs(1.0, "b", 1), runs(1.0, "before", 18));
+        assert_eq!(cmp(&a, &b, &history, 0.02).points[0].history, 18);
         let mut elsewhere = history;
         for record in &mut elsewhere {
             let mut host = (*record.host).clone();
             host.cpu_model = "another".into();
             record.host = host.into();
         }
-        assert_eq!(cmp(&a[..1], &b[..1], &elsewhere, 0.02).points[0].history, 0);
-        assert_eq!(cmp(&a[..1], &b[..1], &[a[0].clone()], 0.02).points[0].history, 0);
+        assert_eq!(cmp(&a, &b, &elsewhere, 0.02).points[0].history, 0);
+        assert_eq!(cmp(&a, &b, &a, 0.02).points[0].history, 0);
     }
 
     /// Regression: a chain with half of its triggers stopped looked equally fast.
@@ -435,41 +397,41 @@ mod tests {
 
     #[test]
     fn a_run_that_failed_is_not_compared_and_its_point_is_not_missing() {
-        let a = runs(1.0, 0);
-        let mut b = runs(1.0, 1);
+        let a = runs(1.0, "a", 1);
+        let mut b = runs(1.0, "b", 1);
         for record in &mut b[..2] {
             record.outcome = Outcome::Failed("bytes differ".into());
             record.lanes[0].stages[0].sample_ns = vec![1; 3];
         }
         let found = plain(&a, &b);
-        let is_same = |point: &ComparedPoint| point.occasions == (10, 8) && point.verdict == "same";
+        let is_same = |point: &ComparedPoint| point.verdict == "same";
         assert!(found.points.iter().all(is_same), "{found:?}");
         assert_eq!((found.left_out, found.broken.len()), ((0, 2), 1));
         b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
         let found = plain(&a, &b);
         assert_eq!((found.conclusion, found.gate(0.5)), (Conclusion::Different, Gate::Failed));
-        assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 10)));
+        assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 6)));
         let text = found.text(true);
-        assert!(text.contains("verdict: B is broken where A was not"), "{text}");
+        assert!(text.contains("B is broken where A was not"), "{text}");
     }
 
     #[test]
     fn samples_that_are_no_times_are_never_printed_as_numbers() {
-        let mut b = runs(1.0, 1);
+        let mut b = runs(1.0, "b", 1);
         for stage in
             b.iter_mut().flat_map(|record| &mut record.lanes).flat_map(|lane| &mut lane.stages)
         {
             stage.sample_ns = vec![0; 3];
         }
-        let text = plain(&runs(1.0, 0), &b).text(true);
+        let text = plain(&runs(1.0, "a", 1), &b).text(true);
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }
 
     #[test]
     fn nothing_in_common_is_said() {
-        let mut b = runs(1.0, 1);
+        let mut b = runs(1.0, "b", 1);
         b.iter_mut().for_each(|record| record.study = "another".into());
-        let found = plain(&runs(1.0, 0), &b);
+        let found = plain(&runs(1.0, "a", 1), &b);
         assert!(found.text(false).contains("no point is in both"), "{found:?}");
         assert_eq!((found.only_a.len(), found.only_b.len()), (4, 4));
     }

@@ -8,7 +8,7 @@ use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage};
 
 use crate::families::label;
-use crate::rate::{shown_interval, shown_share};
+use crate::rate::shown_share;
 use crate::rows::StageRow;
 use crate::samples::cpu_fraction;
 
@@ -114,7 +114,7 @@ use Unit::{About, BytesPerS, Fraction, Ns, Number};
 pub(crate) const CONTEXT: usize = 10;
 
 /// Columns of all outputs.
-pub(crate) const COLUMNS: [StageColumn; 42] = [
+pub(crate) const COLUMNS: [StageColumn; 43] = [
     column("run_id", "", About, |row| row.record.run_id.as_str().into()),
     column("time_utc", "", About, |row| Cell::Time(time_ms(row.record))),
     column("study", "study", About, |row| row.record.study.as_str().into()),
@@ -134,24 +134,26 @@ pub(crate) const COLUMNS: [StageColumn; 42] = [
     column("stage", "", About, |row| of_stage(row, |stage| stage.name.as_str().into())),
     column("label", "stage", About, |row| of_stage(row, |stage| label(row.record, stage).into())),
     column("point", "point", About, |row| row.point.as_str().into()),
-    column("n", "n", Number, |row| (row.summary.n as u64).into()),
+    column("level_ns", "time", Ns, |row| row.level.map(|level| level.ns).into()),
+    column("level_low_ns", "", Ns, |row| row.level.map(|level| level.interval.0).into()),
+    column("level_high_ns", "", Ns, |row| row.level.map(|level| level.interval.1).into()),
+    column("n", "", Number, |row| (row.summary.n as u64).into()),
     column("ops_per_sample", "", Number, |row| row.ops_per_sample().into()),
     column("bytes_per_op", "", Number, |row| of_stage(row, |stage| stage.bytes_per_op.into())),
     column("carried_bytes", "", Number, |row| {
         of_stage(row, |stage| stage.carried_bytes.map(|bytes| bytes as f64).into())
     }),
-    column("median_ns", "median", Ns, |row| row.summary.median.into()),
+    column("median_ns", "", Ns, |row| row.summary.median.into()),
     column("ci_low_ns", "", Ns, |row| row.summary.median_ci.0.into()),
     column("ci_high_ns", "", Ns, |row| row.summary.median_ci.1.into()),
-    column("spread", "spread [%]", Fraction, |row| row.summary.relative_spread().into()),
+    column("spread", "", Fraction, |row| row.summary.relative_spread().into()),
     // A mean of several operations has no percentile of one.
-    column("p99_ns", "p99", Ns, |row| row.summary.p99.filter(|_| row.ops_per_sample() <= 1).into()),
+    column("p99_ns", "", Ns, |row| row.summary.p99.filter(|_| row.ops_per_sample() <= 1).into()),
     column("outliers", "", Number, |row| (row.summary.outliers as u64).into()),
     column("rate_bytes_per_s", "MB/s", BytesPerS, |row| row.rate.per_s.into()),
-    column("", "95 % MB/s", Number, |row| shown_interval(row.rate.interval).into()),
     column("rate_low_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().0.into()),
     column("rate_high_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().1.into()),
-    column("limit_bytes_per_s", "limit MB/s", BytesPerS, |row| {
+    column("limit_bytes_per_s", "", BytesPerS, |row| {
         row.limit.map(|limit| limit.per_s).into()
     }),
     column("limit_low_bytes_per_s", "", BytesPerS, |row| limit(row).unzip().0.into()),
@@ -162,7 +164,6 @@ pub(crate) const COLUMNS: [StageColumn; 42] = [
         of_stage(row, |stage| cpu_fraction(stage).into())
     }),
     column("doubt", "", About, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
-    column("disturbed", "", About, |row| row.disturbed.as_str().into()),
     column("", "note", About, |row| note(row).into()),
 ];
 
@@ -193,7 +194,10 @@ impl StageColumn {
     fn shown(&self, row: &StageRow<'_>) -> String {
         match (self.unit, self.cell(row)) {
             (_, Cell::None | Cell::Float(None)) => "-".to_owned(),
-            (Ns, Cell::Float(Some(ns))) => show_ns(ns),
+            (Ns, Cell::Float(Some(ns))) => {
+                let agrees = row.level.is_none_or(|level| level.agrees());
+                format!("{}{}", if agrees { "" } else { "~" }, show_ns(ns))
+            }
             (Fraction, Cell::Float(Some(fraction))) => significant(fraction * 100.0, 3),
             (BytesPerS, Cell::Float(Some(rate))) if rate > 0.0 => significant(rate / 1e6, 4),
             (BytesPerS, _) => "-".to_owned(),
@@ -203,14 +207,14 @@ impl StageColumn {
 }
 
 fn note(row: &StageRow<'_>) -> String {
-    let (ops, outliers) = (row.ops_per_sample(), row.summary.outliers as u64);
     let all = [
         row.undone().map(|(how, _)| how.to_uppercase()),
         row.is_above_limit().then(|| "ABOVE ITS LIMIT".to_owned()),
-        (!row.disturbed.is_empty()).then(|| format!("UNSOUND: {}", row.disturbed)),
         row.emulated.then(|| "emulated".to_owned()),
-        (ops > 1).then(|| format!("means of {ops}")),
-        (outliers > 0).then(|| plural(outliers, "outlier")),
+        row.level.filter(|level| !level.agrees()).map(|level| {
+            let (low, high) = level.interval;
+            format!("~ {} to {}", show_ns(low), show_ns(high))
+        }),
     ];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -236,7 +240,7 @@ pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
     let line = |row| columns.iter().map(|column| column.shown(row)).collect();
     ShownTable {
         headings: columns.iter().map(|column| column.heading).collect(),
-        names: columns.iter().take_while(|column| column.heading != "n").count(),
+        names: columns.iter().take_while(|column| column.heading != "time").count(),
         lines: rows.iter().map(line).collect(),
     }
 }

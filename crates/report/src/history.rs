@@ -1,17 +1,15 @@
 //! Point over time: one value for each run, and the runs with steps.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::show_ns;
-use daqmeter_stats::{Change, change_points, median};
+use daqmeter_stats::{Change, Level, Unit, change_points, median};
 use serde::Serialize;
 
 use crate::aligned::{TextColumn, table};
-use crate::families::{level, level_name};
-use crate::points::{Runs, runs_by_point};
-use crate::samples::compared_ns;
+use crate::levels::{Invocation, Levels};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HistoryRun {
@@ -19,7 +17,7 @@ pub struct HistoryRun {
     pub time_utc: String,
     pub run_id: String,
     pub revision: String,
-    /// Time of one operation, see [`Trend::level`].
+    /// Time of one operation, see [`Trend::time`].
     pub time_ns: f64,
 }
 
@@ -41,8 +39,8 @@ pub struct Trend {
     pub host: String,
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// Statistic of a run's samples: `mean` for data on its way, `median` for an operation.
-    pub level: &'static str,
+    /// What is shown: `level` (the work itself), `sustained` (the mean, with all stalls), `p99`.
+    pub time: &'static str,
     /// Run of each invocation, in the order of time.
     pub runs: Vec<HistoryRun>,
     pub steps: Vec<Step>,
@@ -65,14 +63,12 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     }
     let mut found = Vec::new();
     for (host, records) in &hosts {
-        let invocations = invocations(records);
-        for (point, runs) in runs_by_point(records) {
-            let (record, stage) = runs[0];
+        for (point, finding, invocations) in Levels::of(records, &[records]).findings() {
             let trend = Trend {
                 host: host.clone(),
                 point: point.to_string(),
-                level: level_name(level(record, stage)),
-                runs: runs_of(&runs, &invocations),
+                time: finding.name(),
+                runs: runs_of(&invocations),
                 steps: Vec::new(),
             };
             found.extend((trend.runs.len() >= 2).then_some(trend));
@@ -83,31 +79,19 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     found
 }
 
-fn invocations(records: &[RunRecord]) -> HashMap<&str, &RunRecord> {
-    let mut first: HashMap<&str, &RunRecord> = HashMap::new();
-    for record in records {
-        let known = first.entry(&record.run_id).or_insert(record);
-        if record.time_utc < known.time_utc {
-            *known = record;
-        }
-    }
-    first
-}
-
-fn runs_of(runs: &Runs<'_>, invocations: &HashMap<&str, &RunRecord>) -> Vec<HistoryRun> {
-    let mut times: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    for (record, stage) in runs {
-        let first = invocations[record.run_id.as_str()];
-        let time_ns = level(record, stage).of(&compared_ns(stage));
-        times.entry((&first.time_utc, &record.run_id)).or_default().push(time_ns);
-    }
-    let runs = times.into_iter().map(|((time_utc, run_id), times)| HistoryRun {
-        time_utc: time_utc.to_owned(),
-        run_id: run_id.to_owned(),
-        revision: invocations[run_id].tool.git_revision.clone(),
-        time_ns: median(&times),
-    });
-    runs.filter(|run| run.time_ns.is_finite() && run.time_ns > 0.0).collect()
+/// Returns the runs with their times at the clock that they had in the middle.
+fn runs_of(invocations: &[Invocation<'_>]) -> Vec<HistoryRun> {
+    let levels = || invocations.iter().map(|invocation| &invocation.level);
+    let unit = Level::steadier(levels().collect::<Vec<_>>());
+    let clocks: Vec<f64> = levels().filter_map(Level::chain).collect();
+    let scale = if unit == Unit::Chains { median(&clocks) } else { 0.0 };
+    let run = |Invocation { first, level }: &Invocation<'_>| HistoryRun {
+        time_utc: first.time_utc.clone(),
+        run_id: first.run_id.clone(),
+        revision: first.tool.git_revision.clone(),
+        time_ns: (level.located(unit).log + scale).exp(),
+    };
+    invocations.iter().map(run).collect()
 }
 
 fn steps(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Step> {
@@ -122,7 +106,7 @@ fn steps(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Step> {
 
 const COLUMNS: [TextColumn<Trend>; 7] = [
     ("point", |trend| trend.point.clone()),
-    ("time", |trend| trend.level.to_owned()),
+    ("time", |trend| trend.time.to_owned()),
     ("runs", |trend| trend.runs.len().to_string()),
     ("first", |trend| show_ns(trend.ends_ns()[0])),
     ("last", |trend| show_ns(trend.ends_ns()[1])),

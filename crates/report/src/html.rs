@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use daqmeter_record::conditions::Conditions;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, Mesh, RunRecord};
 use minijinja::{Value, context};
@@ -14,9 +13,11 @@ use crate::families::path::chains;
 use crate::families::{figures, pmu};
 use crate::faults::absent;
 use crate::figures::{Figure, commands};
+use crate::levels::host_line;
+use crate::points::middle_runs;
 use crate::predicted::{self, predictions};
 use crate::rate::warnings;
-use crate::rows::{StageRow, rows};
+use crate::rows::{StageRow, rows_among};
 use crate::studies::ReproducedStudy;
 use crate::template::{rendered, serde};
 
@@ -32,7 +33,6 @@ pub fn page(records: &[RunRecord]) -> String {
 
 /// Makes the page of records with these figures and studies.
 pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[ReproducedStudy]) -> String {
-    let conditions = Conditions::of(records);
     let summary =
         |study: &ReproducedStudy| context! { study => serde(study), summary => study.summary() };
     let commands = commands(records);
@@ -41,8 +41,9 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         format!("{} {} ({}, {})", tool.name, tool.version, tool.git_revision, tool.profile)
     });
     // A browser lays out a few thousand rows at once; `daqmeter report` has the others.
-    let in_table = &records[..records.len().min(MAX_ROWS)];
-    let rows = rows(in_table);
+    let in_table = &middle_runs(records)[..];
+    let in_table = &in_table[..in_table.len().min(MAX_ROWS)];
+    let rows = rows_among(in_table, records);
     let values = context! {
         style => STYLE,
         script => SCRIPT,
@@ -53,7 +54,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         tool => tool,
         commands => serde(&commands[..commands.len().min(MAX_COMMANDS)]),
         commands_left => commands.len().saturating_sub(MAX_COMMANDS),
-        unsound => conditions.line().filter(|_| conditions.are_unsound()),
+        conditions => host_line(records),
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(answers(records)),
         chains => serde(chains(records)),
@@ -153,14 +154,14 @@ fn data_table(figure: Figure) -> Value {
 
 /// Returns for each point a fault, and its share of the limit in per cent, for the width of a bar.
 fn mark(row: &StageRow<'_>) -> (bool, String) {
-    let is_fault = row.undone().is_some() || row.is_above_limit() || !row.disturbed.is_empty();
+    let is_fault = row.undone().is_some() || row.is_above_limit();
     let fraction = row.share.map_or(0.0, |share| share.fraction);
     (is_fault, format!("{:.0}", fraction.clamp(0.0, 1.0) * 100.0))
 }
 
 /// Returns names and values of the first record's host.
 fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
-    let Some(RunRecord { host, clock, noise, .. }) = records.first() else {
+    let Some(RunRecord { host, clock, .. }) = records.first() else {
         return Vec::new();
     };
     if !host.is_known() {
@@ -168,8 +169,6 @@ fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
     }
     let cores = plural(u64::from(host.cores), "core");
     let sockets = plural(u64::from(host.sockets), "socket");
-    let [typical, worst] =
-        [noise.relative_mad, noise.relative_worst].map(|share| significant(share * 100.0, 2));
     let all = vec![
         ("CPU", host.cpu_model.clone()),
         ("Cores", format!("{} logical, {cores}, {sockets}", host.logical_cpus)),
@@ -184,7 +183,6 @@ fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
         ("Mitigations", host.mitigations.join("; ")),
         ("TCP congestion control", host.congestion_control.clone()),
         ("Clock", format!("{}, {} per reading", clock.source, show_ns(clock.overhead_ns))),
-        ("Noise floor", format!("{typical} % (worst {worst} %)")),
     ];
     all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
@@ -229,17 +227,6 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::examples::example;
-
-    #[test]
-    fn the_page_of_a_host_that_was_not_quiet_says_so_at_its_head_and_in_its_rows() {
-        let quiet = page(&[example()]);
-        assert!(!quiet.contains("UNSOUND"));
-        let page = page(&[crate::examples::disturbed()]);
-        let head = &page[..page.find("<main>").unwrap()];
-        let stamp = "UNSOUND: other programs took 90 % of the time of all CPUs";
-        assert!(head.contains(stamp), "{head}");
-        assert!(page.matches("UNSOUND: foreign load").count() >= 4);
-    }
 
     #[test]
     fn a_mesh_is_drawn_once_and_its_name_is_escaped() {

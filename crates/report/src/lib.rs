@@ -20,6 +20,7 @@ mod faults;
 pub mod figures;
 pub mod history;
 mod html;
+mod levels;
 mod parameters;
 #[cfg(feature = "parquet")]
 pub mod parquet;

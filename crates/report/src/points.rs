@@ -70,25 +70,23 @@ pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(StagePoint, Runs<'_>)
     }))
 }
 
-/// Returns the middle run of each workload, by the median of its first stage, and all failed ones.
-/// It adds the largest number of runs of a workload. Tables use it, because ten lines of one point
-/// hide the others.
-pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
-    let groups = in_groups(
-        records
-            .iter()
-            .map(|record| ((&record.study, &record.engine.name, record.workload.key()), record)),
-    );
-    let most = groups.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0);
+/// Returns the middle repetition of each point of an invocation, by the median of its first stage,
+/// and all failed ones. Tables use it, because ten lines of one point hide the others.
+pub(crate) fn middle_runs(records: &[RunRecord]) -> Vec<RunRecord> {
+    let key = |record: &RunRecord| {
+        let RunRecord { run_id, study, engine, workload, .. } = record;
+        (run_id.clone(), study.clone(), engine.name.clone(), workload.key())
+    };
+    let groups = in_groups(records.iter().map(|record| (key(record), record)));
     let median = |record: &RunRecord| first_stage(record).and_then(median_ns).unwrap_or(0.0);
-    let mut chosen = Vec::new();
-    for (_, runs) in groups {
-        let (mut done, failed): (Vec<&RunRecord>, Vec<&RunRecord>) =
+    let chosen = groups.into_iter().flat_map(|(_, runs)| {
+        let (mut done, mut chosen): (Vec<&RunRecord>, Vec<&RunRecord>) =
             runs.into_iter().partition(|record| record.outcome.is_ok());
         done.sort_by(|a, b| median(a).total_cmp(&median(b)));
-        chosen.extend(failed.into_iter().chain(done.get(done.len() / 2).copied()).cloned());
-    }
-    (chosen, most)
+        chosen.extend(done.get(done.len() / 2).copied());
+        chosen
+    });
+    chosen.cloned().collect()
 }
 
 #[cfg(test)]
@@ -107,11 +105,11 @@ mod tests {
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         let mut other = with(7);
         other.study = "other".into();
-        let (chosen, most) = middle_runs(&[with(30), failed, with(10), other, with(20)]);
+        let chosen = middle_runs(&[with(30), failed, with(10), other, with(20)]);
         let medians: Vec<u64> =
             chosen.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
-        assert_eq!((medians, most), (vec![1, 20, 7], 4));
-        assert_eq!(middle_runs(&[]).0.len(), 0);
+        assert_eq!(medians, [1, 20, 7]);
+        assert_eq!(middle_runs(&[]).len(), 0);
     }
 
     #[test]

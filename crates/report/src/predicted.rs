@@ -108,7 +108,7 @@ fn runs<'a>(
     let is_alike = |run: &&RunRecord| run.role.is_point() && run.workload.key_without(but) == key;
     for other in all.iter().filter(is_alike) {
         let Some(run) = other.path.as_deref() else { continue };
-        match conditions::of(other).pop() {
+        match conditions::disturbance(other) {
             Some(disturbance) => notes.push(format!("a run is not compared: {disturbance}")),
             None => sound.push(run),
         }

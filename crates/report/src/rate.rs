@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use daqmeter_record::units::significant;
-use daqmeter_record::{Limit, Outcome, RunRecord, Stage, conditions};
+use daqmeter_record::{Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
 use crate::samples::stages;
@@ -72,14 +72,9 @@ fn exceeded(record: &RunRecord) -> BTreeSet<String> {
     above.filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name))).collect()
 }
 
-/// Returns notes on a record's credibility: its warnings, exceeded limits, and disturbances that
-/// the record does not name itself.
+/// Returns notes on a record's credibility: its warnings and exceeded limits.
 pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
-    let disturbances = conditions::of(record);
-    let more = exceeded(record)
-        .into_iter()
-        .chain(disturbances.iter().map(ToString::to_string))
-        .filter(|line| !record.warnings.contains(line));
+    let more = exceeded(record).into_iter().filter(|line| !record.warnings.contains(line));
     record.warnings.iter().cloned().chain(more).collect()
 }
 
@@ -159,12 +154,6 @@ pub(crate) fn of_several(which: &str, count: usize) -> String {
 pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
     let shown = significant(number.per_s, digits);
     format!("{shown} ({})", interval_or_none(number.interval, digits))
-}
-
-/// Writes an interval of a rate in MB/s for a table.
-pub(crate) fn shown_interval(interval: Option<(f64, f64)>) -> String {
-    let mb = |rate: f64| significant(rate / 1e6, 4);
-    interval.map_or("-".to_owned(), |(low, high)| format!("{} - {}", mb(low), mb(high)))
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 
 use std::cmp::Ordering;
 
-use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage, conditions};
+use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, Summary};
 
 use crate::families;
+use crate::levels::{ShownLevel, ShownLevels};
 use crate::parameters::{Parameters, differing, words};
 use crate::rate::{self, undone};
 use crate::samples;
@@ -30,8 +31,8 @@ pub struct StageRow<'a> {
     pub(crate) limit: Option<Rate>,
     /// Share of the limit. Above it, the numbers are shown without being used.
     pub share: Option<Share>,
-    /// Load of the host that makes the numbers unsound, in a word or two; empty without any.
-    pub(crate) disturbed: String,
+    /// Level of its point, over all repetitions of its invocation.
+    pub(crate) level: Option<ShownLevel>,
 }
 
 impl<'a> StageRow<'a> {
@@ -44,7 +45,6 @@ impl<'a> StageRow<'a> {
         let outcome = lane.map_or(&record.outcome, |lane| outcome_of(record, lane));
         let limit = stage.and_then(|stage| rate::limit_of(record, stage));
         let share = stage.and_then(|stage| rate::held(record, stage));
-        let disturbances = conditions::of(record).into_iter();
         StageRow {
             record,
             device: lane.map_or("", |lane| &lane.device),
@@ -56,7 +56,7 @@ impl<'a> StageRow<'a> {
             rate: stage.and_then(rate::of).unwrap_or_default(),
             limit: limit.map(rate::limit_rate),
             share: share.filter(|_| outcome.is_ok()),
-            disturbed: disturbances.map(|one| one.name()).collect::<Vec<_>>().join(", "),
+            level: None,
         }
     }
 
@@ -77,6 +77,11 @@ impl<'a> StageRow<'a> {
 /// Returns rows of all records, by study, engine and parameters, because points are measured in
 /// random order. Records without lanes give none.
 pub fn rows(records: &[RunRecord]) -> Vec<StageRow<'_>> {
+    rows_among(records, records)
+}
+
+/// Returns rows of records with the levels of all records.
+pub(crate) fn rows_among<'a>(records: &'a [RunRecord], all: &[RunRecord]) -> Vec<StageRow<'a>> {
     let differing = differing_in_study(records);
     let in_label = families::in_label();
     let mut order: Vec<usize> = (0..records.len()).collect();
@@ -85,7 +90,12 @@ pub fn rows(records: &[RunRecord]) -> Vec<StageRow<'_>> {
         let by_values = || differing[a].partial_cmp(&differing[b]).unwrap_or(Ordering::Equal);
         names(a).cmp(&names(b)).then_with(by_values)
     });
-    let of = |at: usize| rows_of(&records[at], &words(&differing[at], &in_label));
+    let levels = ShownLevels::of(all);
+    let of = |at: usize| {
+        let mut rows = rows_of(&records[at], &words(&differing[at], &in_label));
+        levels.put(&records[at], &mut rows);
+        rows
+    };
     order.into_iter().flat_map(of).collect()
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use daqmeter_record::conditions::Conditions;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, sanitise};
 
@@ -13,24 +12,19 @@ use crate::columns::{ShownTable, shown};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{absent, faults};
-use crate::points::in_groups;
+use crate::levels::host_line;
+use crate::points::{in_groups, middle_runs};
 use crate::rate::warnings;
-use crate::rows::{points, rows};
-use crate::samples::stages;
+use crate::rows::{points, rows_among};
 
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
-    let ShownTable { headings, names, lines } = shown(&rows(records));
+    let ShownTable { headings, names, lines } = shown(&rows_among(&middle_runs(records), records));
     aligned(&headings, names..headings.len() - 1, lines)
 }
 
-/// Returns the note below every table and beside every answer for a host that was not quiet; else
-/// empty.
+/// Returns the line about the host that precedes every table; empty without slices.
 pub fn stamp(records: &[RunRecord]) -> String {
-    let conditions = Conditions::of(records);
-    let word = if conditions.are_unsound() { "UNSOUND" } else { "note" };
-    conditions
-        .line()
-        .map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {word}: {line}"), 3)))
+    host_line(records).map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {line}"), 3)))
 }
 
 pub fn text(records: &[RunRecord]) -> String {
@@ -45,12 +39,6 @@ pub fn text(records: &[RunRecord]) -> String {
                 record.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
             }));
         }
-    }
-    if records.iter().flat_map(stages).any(|stage| stage.ops_per_sample > 1) {
-        lines.push(
-            "means of N: each sample is the mean of N operations, so that there are no percentiles of single ones"
-                .to_owned(),
-        );
     }
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
@@ -125,7 +113,7 @@ fn process(record: &RunRecord) -> Option<String> {
 }
 
 pub fn markdown(records: &[RunRecord]) -> String {
-    let ShownTable { headings, lines, .. } = shown(&rows(records));
+    let ShownTable { headings, lines, .. } = shown(&rows_among(&middle_runs(records), records));
     let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
     for line in &lines {
         let cells: Vec<String> = line.iter().map(|cell| sanitise::markdown(cell)).collect();
@@ -159,22 +147,6 @@ mod tests {
     #[test]
     fn the_table_for_spreadsheets() {
         insta::assert_snapshot!(crate::export::stages(&[example()]).csv(true));
-    }
-
-    #[test]
-    fn a_host_that_was_not_quiet_is_stamped_in_every_table() {
-        let (quiet, loaded) = ([example()], [crate::examples::disturbed()]);
-        assert_eq!(stamp(&quiet), "");
-        assert!(
-            stamp(&loaded)
-                .starts_with(" UNSOUND: other programs took 90 % of the time of all CPUs")
-        );
-        for table in [rows_only, markdown] {
-            assert!(!table(&quiet).contains("UNSOUND"));
-            assert_eq!(table(&loaded).matches("UNSOUND: foreign load").count(), 4);
-        }
-        let csv = [&quiet, &loaded].map(|records| crate::export::stages(records).csv(true));
-        assert_eq!(csv.map(|csv| csv.matches(",foreign load,").count()), [0, 4]);
     }
 
     #[test]

@@ -8,19 +8,17 @@
 
 mod changes;
 mod compare;
-mod fit;
-mod null;
+mod level;
 mod random;
 mod rate;
 mod sequential;
-mod sides;
 
 pub use changes::{Change, change_points};
-pub use compare::{Comparison, Effect, FALSE_ALARM, Verdict, compare};
+pub use compare::{Doubt, Effect, FALSE_ALARM, Point, Verdict, compare};
+pub use level::{Level, Located, SliceTime, Unit, least_sibling};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};
 pub use sequential::{Decision, MedianSequence};
-pub use sides::{Level, Occasion, Point, Side};
 
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
@@ -28,8 +26,6 @@ use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// Iglewicz and Hoaglin's limit on the modified z-score.
 const OUTLIER_SIGMAS: f64 = 3.5;
-
-const BLOCKS: usize = 8;
 
 fn normal_quantile(probability: f64) -> f64 {
     Normal::standard().inverse_cdf(probability)

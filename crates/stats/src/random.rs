@@ -31,24 +31,4 @@ impl Random {
         let (radius, angle) = (self.uniform(), self.uniform());
         (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()
     }
-
-    /// Draws a chi-squared value of that freedom, above zero: twice a gamma variate (Marsaglia and
-    /// Tsang 2000).
-    pub(crate) fn chi_squared(&mut self, freedom: f64) -> f64 {
-        let shape = freedom / 2.0;
-        // A shape below one uses the shape plus one and a power of a uniform.
-        let (lifted, boost) = if shape < 1.0 {
-            (shape + 1.0, self.uniform().powf(1.0 / shape))
-        } else {
-            (shape, 1.0)
-        };
-        let d = lifted - 1.0 / 3.0;
-        loop {
-            let normal = self.normal();
-            let v = (1.0 + normal / (9.0 * d).sqrt()).powi(3);
-            if v > 0.0 && self.uniform().ln() < 0.5 * normal * normal + d - d * v + d * v.ln() {
-                return 2.0 * d * v * boost;
-            }
-        }
-    }
 }

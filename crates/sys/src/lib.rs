@@ -3,6 +3,7 @@
 //! - [`memory`]: buffers on huge pages if available, and device memory that is never a reference;
 //! - [`available`]: memory that this process may still take;
 //! - [`affinity`], [`clock`], [`cpu_time`]: CPUs of threads, time, and CPU time;
+//! - [`probe`]: the present clock of a CPU, without counters;
 //! - [`processes`], [`scheduler`]: other processes, and a scheduler setting that is restored;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
 //! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
@@ -35,6 +36,7 @@ mod huge_pages;
 pub mod memory;
 pub mod net;
 pub mod perf;
+pub mod probe;
 pub mod process;
 pub mod processes;
 pub mod ring;

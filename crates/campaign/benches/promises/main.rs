@@ -1,5 +1,5 @@
-//! Measures the promises of `daqmeter cmp` and `daqmeter ab`. It uses simulated hosts with a known
-//! truth, and for `ab` real work on this host, alone and overcommitted.
+//! Measures the promises of `daqmeter ab`: on simulated hosts with a known truth, and with real work
+//! on this host, alone and overcommitted. Those of `daqmeter cmp` are in the crate `report`.
 //!
 //! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS]`; exits with 1 when a
 //! promise is broken. PART is one of
@@ -23,13 +23,12 @@ mod turns;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use daqmeter_stats::{Occasion, Point, Random};
+use daqmeter_stats::Random;
 
-use promise::{Promise, measured};
+use promise::Promise;
 use turns::Load;
 
 const SIDE: &str = "side";
-const SIMULATED: usize = 25;
 const TURNS: usize = 1000;
 const OVERCOMMIT: usize = 5;
 const USUAL_S: u64 = 240;
@@ -42,7 +41,7 @@ fn main() -> ExitCode {
             turns::side();
             return ExitCode::SUCCESS;
         }
-        "simulated" => [measured(SIMULATED), turns::simulated(TURNS)].concat(),
+        "simulated" => turns::simulated(TURNS),
         "ab-alone" => turns::real("alone", time, 0.95),
         "ab-overcommitted" => {
             let _load = Load::of(OVERCOMMIT);

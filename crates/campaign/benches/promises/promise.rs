@@ -1,24 +1,8 @@
-//! Promises of comparisons, measured on simulated hosts whose truth is known.
+//! A promise, and the figure that it is held to.
 
 use statrs::distribution::{Beta, ContinuousCDF};
 
-use daqmeter_stats::{Comparison, FALSE_ALARM, Random, Verdict, compare};
-
-use crate::simulated::{Host, Kind, Layout};
-
-const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
-const LAYOUTS: [Layout; 4] = [
-    Layout::Single { history: 30 },
-    Layout::Single { history: 0 },
-    Layout::InTurn(10),
-    Layout::OneAfterTheOther(5),
-];
-const POINTS: usize = 6;
-const IGNORE: f64 = 0.02;
-const COVERAGE: (f64, f64) = (0.93, 0.97);
-/// Slowdown that has to be found, and the share of comparisons that has to find it.
-const SLOWER: f64 = 1.05;
-const FOUND: f64 = 0.95;
+use daqmeter_stats::FALSE_ALARM;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Promise {
@@ -69,69 +53,4 @@ impl Promise {
             self.name, self.of
         )
     }
-}
-
-fn alarms(name: String, found: &[Comparison]) -> Promise {
-    let alarms = found.iter().filter(|one| one.differs()).count();
-    Promise::false_ones(name, alarms, found.len())
-}
-
-fn coverage(name: &str, found: &[Comparison]) -> Promise {
-    let intervals: Vec<(f64, f64)> =
-        found.iter().flat_map(|one| &one.effects).map(|effect| effect.interval).collect();
-    let cover = intervals.iter().filter(|(low, high)| (*low..=*high).contains(&1.0)).count();
-    Promise { bounds: COVERAGE, ..Promise::false_ones(name.to_owned(), cover, intervals.len()) }
-}
-
-/// Holds comparisons to their promises: `each` of them for every kind of host, occasion effect and
-/// layout.
-pub(crate) fn measured(each: usize) -> Vec<Promise> {
-    let mut random = Random::new(17);
-    let mut promises = Vec::new();
-    let mut all = Vec::new();
-    for kind in Kind::ALL {
-        let of_kind = compared(kind, each, &mut random);
-        let name = format!("cmp, nothing changed, false comparisons: {}", kind.name());
-        promises.push(alarms(name, &of_kind));
-        all.extend(of_kind);
-    }
-    promises.push(coverage("cmp, 95 % intervals that cover the truth, all hosts", &all));
-    let name = "cmp, nothing changed, false comparisons: in turn, occasions of 50 %".to_owned();
-    promises.push(alarms(name, &noisy_in_turn(each, &mut random)));
-    promises.push(power(each * 20, &mut random));
-    promises
-}
-
-/// Comparisons of sides in turn, with noise far above the ignored difference, so that it hides no
-/// false one.
-fn noisy_in_turn(each: usize, random: &mut Random) -> Vec<Comparison> {
-    let mut found = Vec::new();
-    for (kind, occasions) in Kind::ALL.into_iter().flat_map(|kind| [(kind, 5), (kind, 10)]) {
-        let layout = Layout::InTurn(occasions);
-        let host = Host { kind, occasion: 0.5, layout, points: POINTS, slower: 1.0 };
-        found.extend((0..2 * each).map(|_| compare(&host.draw(random), IGNORE)));
-    }
-    found
-}
-
-fn compared(kind: Kind, each: usize, random: &mut Random) -> Vec<Comparison> {
-    let mut found = Vec::new();
-    for (occasion, layout) in
-        OCCASIONS.into_iter().flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
-    {
-        let host = Host { kind, occasion, layout, points: POINTS, slower: 1.0 };
-        found.extend((0..each).map(|_| compare(&host.draw(random), IGNORE)));
-    }
-    found
-}
-
-/// Compares a slowdown of 5 % at one point, in noise of 1 %, with ten occasions a side in turn.
-fn power(comparisons: usize, random: &mut Random) -> Promise {
-    let (kind, layout) = (Kind::Independent, Layout::InTurn(10));
-    let host = Host { kind, occasion: 0.01, layout, points: POINTS, slower: SLOWER };
-    let is_found =
-        |_: &usize| compare(&host.draw(random), IGNORE).effects[0].verdict == Verdict::Slower;
-    let found = (0..comparisons).filter(is_found).count();
-    let name = "cmp, 5 % in occasions of 1 %, ten a side in turn, found".to_owned();
-    Promise::right_ones(name, found, comparisons, FOUND)
 }

@@ -85,7 +85,7 @@ const POINTS: [(&str, &str); 3] = [
 ];
 /// Ignored differences: for a difference of 1 % that should be found, and for none.
 const IGNORED: [f64; 2] = [0.005, 0.01];
-const POINT_S: f64 = 10.0;
+const POINT_S: f64 = 2.0;
 /// Seconds for a point against itself, and the largest apparent difference of its sides.
 const QUICK_S: f64 = 1.0;
 const APART: f64 = 0.012;
@@ -114,7 +114,7 @@ pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
     let right = right.iter().sum();
     let name = |what: &str| format!("ab, {where_}, {what}");
     vec![
-        Promise::right_ones(name("1 % found within 10 s a point"), right, of, found),
+        Promise::right_ones(name("1 % found within 2 s a point"), right, of, found),
         Promise::false_ones(name("1 % taken for none or less"), wrong, of),
         Promise::false_ones(name("with itself, different"), alarms, of),
         Promise::right_ones(name("with itself, within 1.2 % in 1 s"), near, of, 0.95),

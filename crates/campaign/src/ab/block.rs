@@ -1,42 +1,32 @@
-//! One block: fresh processes, groups of four slices, and their result.
+//! One block: fresh processes, slices in turn, and their levels.
 
 use std::time::{Duration, Instant};
 
-use daqmeter_harness::{Slice, StopFlag};
-use daqmeter_stats::{Random, median};
+use daqmeter_harness::StopFlag;
+use daqmeter_record::Slice;
+use daqmeter_stats::{Level, Random, SliceTime, least_sibling, median};
 use serde::Serialize;
 
 use super::process::Process;
 use super::{Question, Tracked};
 
-/// Least time of a block for each stage, without the start of its processes: a dozen groups. A
-/// block lasts as long as that start: longer ones tell little more, since the differences between
-/// processes remain.
+/// Least time of a block for each stage, without the start of its processes: two dozen slices a
+/// side. A block lasts as long as that start: longer ones tell little more, since the differences
+/// between processes remain.
 const MIN_BLOCK: Duration = Duration::from_millis(10);
 /// Least number of blocks in the budget: more blocks show more differences between processes.
 const MIN_BLOCKS: u32 = 25;
-/// Slices longer than this always count, since a scheduler with slices of 3 to 4 ms (EEVDF's base
-/// slice) hardly ever leaves them alone.
-const LONG_NS: u64 = 5_000_000;
-/// Denominator of the least share of undisturbed groups. Below it the work itself gives the CPU
-/// away, and all groups count.
-const MIN_SHARE: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Block {
-    /// Logarithm of B's time over A's: the median of the groups that count. `None` without one.
+    /// Logarithm of B's level over A's. `None` without a slice.
     pub log_ratio: Option<f64>,
     pub a_ns: f64,
     pub b_ns: f64,
-    pub groups: u64,
-    /// Groups that do not count, because one of their slices lost its CPU.
-    pub left_out: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Group {
-    op_ns: [f64; 2],
-    is_disturbed: bool,
+    /// Slices of both sides.
+    pub slices: u64,
+    /// True if the CPU or its core was shared in nearly all of them.
+    pub is_shared: bool,
 }
 
 /// Adds a block to each stage that is not decided. The first one finds the stages.
@@ -61,23 +51,23 @@ pub(super) fn measure(
     let open: Vec<usize> = (0..stages.len()).filter(|at| !stages[*at].is_decided()).collect();
     let time = time.max(MIN_BLOCK * u32::try_from(open.len()).unwrap_or(u32::MAX));
     let measuring = Instant::now();
-    let mut groups = vec![Vec::new(); stages.len()];
+    let mut slices = vec![[Vec::new(), Vec::new()]; stages.len()];
     while !stop.is_set() {
         for &at in &open {
             let first = toss(random);
-            let mut slices = [(0, Slice::default()); 4];
-            for (slice, side) in slices.iter_mut().zip([first, 1 - first, 1 - first, first]) {
-                *slice = (side, sides[side].slice(at, stages[at].operations)?);
+            for side in [first, 1 - first, 1 - first, first] {
+                let slice = sides[side].slice(at, stages[at].operations)?;
+                slices[at][side].push(slice_time(slice));
             }
-            groups[at].push(group(slices, stages[at].operations));
         }
         if measuring.elapsed() >= time {
             break;
         }
     }
     sides.iter_mut().try_for_each(Process::verify)?;
+    let least = least_sibling(slices.iter().flatten().flatten());
     for at in open {
-        stages[at].add(concluded(&groups[at]));
+        stages[at].add(concluded(&slices[at], least));
     }
     Ok(())
 }
@@ -98,34 +88,29 @@ fn common_stages(sides: &[Process; 2]) -> Result<Vec<(String, u64)>, String> {
     Ok(a.iter().zip(b).map(|((name, a), (_, b))| (name.clone(), (*a).min(*b).max(1))).collect())
 }
 
-fn group(slices: [(usize, Slice); 4], operations: u64) -> Group {
-    let mut group = Group::default();
-    for (side, slice) in slices {
-        group.op_ns[side] += slice.ns as f64 / operations as f64 / 2.0;
-        group.is_disturbed |= slice.is_disturbed && slice.ns < LONG_NS;
+fn slice_time(slice: Slice) -> SliceTime {
+    SliceTime {
+        ns: slice.ns as f64,
+        op_ns: slice.ns as f64 / slice.operations.max(1) as f64,
+        chain_ns: slice.chain_ns.map(f64::from),
+        sibling_ns: slice.sibling_ns.map(f64::from),
+        is_lost: slice.is_lost,
     }
-    group
 }
 
-/// Returns the result of the groups. Disturbed ones are left out on both sides, unless nearly all
-/// are.
-fn concluded(groups: &[Group]) -> Block {
-    let mut counted: Vec<&Group> = groups.iter().filter(|group| !group.is_disturbed).collect();
-    if counted.len() * MIN_SHARE < groups.len() {
-        counted = groups.iter().collect();
-    }
-    let middle = |of: fn(&Group) -> f64| {
-        median(&counted.iter().map(|group| of(group)).collect::<Vec<f64>>())
-    };
-    if counted.is_empty() {
-        return Block::default();
-    }
+/// Returns the result of the slices of both sides.
+fn concluded(sides: &[Vec<SliceTime>; 2], least: Option<f64>) -> Block {
+    let level = |side: &Vec<SliceTime>| Level::of(std::slice::from_ref(side), least);
+    let [Some(a), Some(b)] = sides.each_ref().map(level) else { return Block::default() };
+    let unit = Level::steadier([&a, &b]);
+    let chains: Vec<f64> = sides.iter().flatten().filter_map(|slice| slice.chain_ns).collect();
+    let chain_ns = (!chains.is_empty()).then(|| median(&chains));
     Block {
-        log_ratio: Some(middle(|group| (group.op_ns[1] / group.op_ns[0]).ln())),
-        a_ns: middle(|group| group.op_ns[0]),
-        b_ns: middle(|group| group.op_ns[1]),
-        groups: counted.len() as u64,
-        left_out: (groups.len() - counted.len()) as u64,
+        log_ratio: Some(b.located(unit).log - a.located(unit).log),
+        a_ns: a.shown(chain_ns).0,
+        b_ns: b.shown(chain_ns).0,
+        slices: sides.iter().map(|side| side.len() as u64).sum(),
+        is_shared: a.is_shared || b.is_shared,
     }
 }
 
@@ -133,27 +118,21 @@ fn concluded(groups: &[Group]) -> Block {
 mod tests {
     use super::*;
 
-    fn of(ns: [u64; 4], is_disturbed: bool) -> Group {
-        let slice = |at: usize| ([1, 0, 0, 1][at], Slice { ns: ns[at], is_disturbed });
-        group([slice(0), slice(1), slice(2), slice(3)], 10)
+    fn side(op_ns: f64, lost: usize) -> Vec<SliceTime> {
+        let slice = |at: usize| {
+            let is_lost = at < lost;
+            let longer = if is_lost { 9.0 } else { 1.0 };
+            let (ns, op_ns) = (150e3, op_ns * longer);
+            SliceTime { ns, op_ns, chain_ns: Some(3e3), sibling_ns: Some(1.5e3), is_lost }
+        };
+        (0..24).map(slice).collect()
     }
 
     #[test]
-    fn a_group_cancels_what_changes_steadily() {
-        let found = of([100, 110, 120, 130], false);
-        assert_eq!(found, Group { op_ns: [11.5, 11.5], is_disturbed: false });
-    }
-
-    #[test]
-    fn disturbed_groups_are_left_out_counted_and_kept_only_where_nearly_all_are() {
-        let (clean, disturbed) = (of([100; 4], false), of([100, 100, 900, 100], true));
-        let found = concluded(&[clean, disturbed, disturbed]);
-        assert_eq!((found.groups, found.left_out, found.log_ratio), (1, 2, Some(0.0)));
-        let found = concluded(&[disturbed, disturbed]);
-        assert_eq!((found.groups, found.left_out), (2, 0));
-        assert!(found.log_ratio.is_some_and(|ratio| ratio < -1.0), "{found:?}");
-        assert_eq!(concluded(&[]).log_ratio, None);
-        // One operation is longer than any scheduler leaves alone.
-        assert!(!of([LONG_NS; 4], true).is_disturbed);
+    fn a_block_is_the_ratio_of_the_levels_without_slices_that_lost_their_cpu() {
+        let found = concluded(&[side(100.0, 0), side(101.0, 12)], Some(0.5));
+        assert!((found.log_ratio.unwrap() - 0.01_f64.ln_1p()).abs() < 1e-9, "{found:?}");
+        assert!(found.slices == 48 && !found.is_shared && (found.a_ns - 100.0).abs() < 1e-9);
+        assert_eq!(concluded(&[side(100.0, 0), Vec::new()], Some(0.5)), Block::default());
     }
 }

@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daqmeter_harness::{Slice, next_line};
+use daqmeter_harness::next_line;
+use daqmeter_record::Slice;
 use daqmeter_stats::Random;
 
 use super::protocol::{Ask, Reply, SideRequest, VERSION};
@@ -93,8 +94,8 @@ impl Process {
 
     pub(super) fn slice(&mut self, stage: usize, operations: u64) -> Result<Slice, String> {
         match self.ask(&Ask::Slice { stage, operations })? {
-            Reply::Slice { ns, is_disturbed } if ns > 0 => Ok(Slice { ns, is_disturbed }),
-            Reply::Slice { .. } => Err(self.wrong("says that a slice took no time")),
+            Reply::Slice(slice) if slice.ns > 0 && slice.chain_ns != Some(0) => Ok(slice),
+            Reply::Slice(_) => Err(self.wrong("says that a slice took no time")),
             other => Err(self.wrong(format!("{other:?} is not a slice"))),
         }
     }

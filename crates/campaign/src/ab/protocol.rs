@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use daqmeter_record::{Param, Workload};
+use daqmeter_record::{Param, Slice, Workload};
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
 /// Protocol version. Two binaries are compared only if their versions are equal.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Microseconds of a slice. Disturbances every few milliseconds, as by the kernel's timer, meet few
-/// groups of four such slices. The median of a block's groups passes over those. Slices of 1 ms had
-/// ten times the noise (conversion of 20,000 samples, 0.13 % against 1 % from block to block).
+/// of them.
 const SLICE_US: u64 = 150;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,10 +41,7 @@ pub(super) enum Reply {
         version: u32,
         stages: Vec<(String, u64)>,
     },
-    Slice {
-        ns: u64,
-        is_disturbed: bool,
-    },
+    Slice(Slice),
     /// Braces make it an object, as every reply is.
     Verified {},
     Refused(String),

@@ -33,8 +33,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<(), Stri
         let asked = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
         let done = match asked {
             Ask::Slice { stage, operations } if stage < stages.len() && operations > 0 => {
-                let slice = slices.slice(stage, operations);
-                slice.map(|slice| Reply::Slice { ns: slice.ns, is_disturbed: slice.is_disturbed })
+                slices.slice(stage, operations).map(Reply::Slice)
             }
             Ask::Slice { .. } => Err(Fault::new("there is no such stage")),
             Ask::Verify => slices.verify().map(|()| Reply::Verified {}),

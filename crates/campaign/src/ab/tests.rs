@@ -67,7 +67,7 @@ fn side() {
     match how {
         "crash" => std::process::abort(),
         "hang" => std::thread::park(),
-        "no time" => say(Reply::Slice { ns: 0, is_disturbed: false }),
+        "no time" => say(Reply::Slice(daqmeter_record::Slice::default())),
         _ => {}
     }
     stdin.read_line(&mut line).unwrap();
@@ -106,7 +106,7 @@ fn each_side_that_goes_wrong_is_named_with_what_went_wrong() {
     for (bad, wanted) in [
         ("garbage", "side B: `{html}` is not an answer of a side"),
         ("crash", "side B: ended before its work was done (signal: 6"),
-        ("version", "speaks version 3 of the protocol"),
+        ("version", "speaks version 4 of the protocol"),
         ("stage", "A has the stages null, B has other"),
         ("no time", "side B: says that a slice took no time"),
     ] {

@@ -88,15 +88,18 @@ impl Plan {
     }
 }
 
+/// Orders the points in rounds. The repetitions of each are spread evenly over all rounds; the first
+/// round has every point.
 fn in_order(sweeps: &[(u64, PlannedPoint)], order: PlanOrder, seed: u64) -> Vec<PlannedPoint> {
+    let rounds = sweeps.iter().map(|(repetitions, _)| *repetitions).max().unwrap_or(0);
     let mut points = Vec::new();
-    let mut left: Vec<&(u64, PlannedPoint)> = sweeps.iter().collect();
-    for round in 0.. {
-        left.retain(|(repetitions, _)| round < *repetitions);
-        if left.is_empty() {
-            break;
-        }
-        let mut in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
+    for round in 0..rounds {
+        let is_due = |repetitions: u64| {
+            let place = u128::from(round) * u128::from(repetitions) % u128::from(rounds);
+            place < u128::from(repetitions)
+        };
+        let due = sweeps.iter().filter(|(repetitions, _)| is_due(*repetitions));
+        let mut in_round: Vec<PlannedPoint> = due.map(|(_, point)| point.clone()).collect();
         if order == PlanOrder::Random {
             Random::new(seed.wrapping_add(round)).shuffle(&mut in_round);
         }

@@ -66,8 +66,8 @@ struct Line<'a> {
     compared: &'a Compared,
 }
 
-const HEADERS: [&str; 10] =
-    ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point"];
+const HEADERS: [&str; 8] =
+    ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "point"];
 
 fn conditions(arguments: &Arguments, context: &Context) -> serde_json::Value {
     serde_json::json!({
@@ -101,10 +101,9 @@ fn row(answer: &Answer, point: &str) -> Vec<String> {
     let [a, b] = [answer.a_ns, answer.b_ns].map(|ns| or_dash(ns.map(show_ns)));
     let ratio = or_dash(answer.ratio.map(|ratio| format!("{ratio:.4}")));
     let interval = or_dash(answer.interval.map(|(low, high)| format!("{low:.4} - {high:.4}")));
-    let sum = |of: fn(&Block) -> u64| answer.blocks.iter().map(of).sum::<u64>().to_string();
-    let counts = [answer.blocks.len().to_string(), sum(|one| one.groups), sum(|one| one.left_out)];
+    let blocks = answer.blocks.len().to_string();
     let head = [format!("{:?}", answer.verdict).to_lowercase(), answer.stage.clone()];
-    [&head[..], &[a, b, ratio, interval], &counts, &[point.to_owned()]].concat()
+    [&head[..], &[a, b, ratio, interval, blocks, point.to_owned()]].concat()
 }
 
 fn notes(out: &mut String, one: &Compared) {
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
 
     fn answer(verdict: AbVerdict) -> Answer {
-        let block = Block { log_ratio: Some(0.0), groups: 12, left_out: 2, ..Block::default() };
+        let block = Block { log_ratio: Some(0.0), slices: 12, ..Block::default() };
         Answer {
             stage: "copy".to_owned(),
             verdict,

@@ -8,7 +8,7 @@ use daqmeter_copy::CopyContext;
 use daqmeter_copy::trace::{Trace, TraceFile, operation_of};
 use daqmeter_harness::text_input_up_to;
 use daqmeter_record::units::plural;
-use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Workload};
+use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Workload};
 use daqmeter_report::copy_imported::StudyFile;
 
 use crate::context::context;
@@ -132,7 +132,6 @@ impl Arguments {
         record.time_utc.clear();
         record.host = Arc::new(Host { cpu_model, ..Host::default() });
         record.clock = Clock { source: UNKNOWN.into(), ..Clock::default() };
-        record.noise = NoiseFloor::default();
         record.warnings = vec![format!(
             "measured elsewhere: read from {}; host, load and limits are not known, and no byte was verified here",
             file.display()

@@ -65,9 +65,9 @@ fn a_verdict_names_its_basis() {
     // Other programs took all of a CPU during a second.
     let mut busy = record(true);
     busy.wall_ns = 1_000_000_000;
-    busy.host_cpu.user_ns = 1_000_000_000;
+    busy.host_cpu.busy_by_cpu_ns.insert(0, 1_000_000_000);
     let stages = vec![Stage { sample_ns: vec![1], ..Default::default() }];
-    busy.lanes.push(Lane { stages, ..Default::default() });
+    busy.lanes.push(Lane { stages, seen_cpus: vec![0], ..Default::default() });
     let disturbed = Measured::over([&busy], 50.0);
     assert!(disturbed.unwrap().is_disturbed);
     let of_host = |line| StudyLine { is_of_host: true, ..line };

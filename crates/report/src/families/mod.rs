@@ -13,7 +13,6 @@ mod sweeps;
 pub(crate) mod tool;
 
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::Level;
 
 use crate::family::{Family, Work};
 use crate::figures::Figure;
@@ -47,19 +46,11 @@ pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     plots.filter_map(|plot| plot.draw(records)).chain(pmu::over_time(records)).collect()
 }
 
-/// Returns the compared statistic of a stage's runs: the mean for data on its way, the median for
-/// an operation. Work of this CPU alone has the median, because its disturbances come from outside.
-/// Work without bytes (waits, calls) has it, too.
-pub(crate) fn level(record: &RunRecord, stage: &Stage) -> Level {
+/// Tests if a stage is data on its way, which is judged by its sustained rate, too. Work of this
+/// CPU alone is not: its stalls come from outside.
+pub(crate) fn is_stream(record: &RunRecord, stage: &Stage) -> bool {
     let work = of_engine(&record.engine.name).map_or(Work::Path, |(_, work)| work);
-    if stage.bytes_per_op > 0 && work == Work::Path { Level::Mean } else { Level::Median }
-}
-
-pub(crate) fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Mean => "mean",
-        Level::Median => "median",
-    }
+    stage.bytes_per_op > 0 && work == Work::Path
 }
 
 pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
@@ -85,21 +76,5 @@ mod tests {
         let mut engines = FAMILIES.iter().flat_map(|family| family.engines);
         let mut names = std::collections::BTreeSet::new();
         assert!(engines.all(|(name, _)| names.insert(name)));
-    }
-
-    #[test]
-    fn paths_are_compared_by_all_their_time_and_work_of_the_cpu_by_its_median() {
-        let mut record = example();
-        let stage = record.lanes[0].stages[0].clone();
-        let levels = ["digitizer", "block", "stream", "copy", "etherbone", "convert", "memory"]
-            .map(|engine| {
-                record.engine.name = engine.into();
-                level(&record, &stage)
-            });
-        assert_eq!(levels[..5], [Level::Mean; 5]);
-        assert_eq!(levels[5..], [Level::Median; 2]);
-        record.engine.name = "copy".into();
-        let waiting = Stage { bytes_per_op: 0, ..stage };
-        assert_eq!(level(&record, &waiting), Level::Median);
     }
 }

@@ -78,8 +78,9 @@ pub(crate) fn above_its_limit() -> RunRecord {
 
 pub(crate) fn disturbed() -> RunRecord {
     let mut record = example();
-    (record.host_cpu.user_ns, record.host_cpu.idle_ns) = (9_000_000_000, 1_000_000_000);
-    record.host_cpu.steal_ns = 0;
+    record.lanes.iter_mut().for_each(|lane| lane.seen_cpus = vec![0]);
+    record.host_cpu.busy_by_cpu_ns.insert(0, record.wall_ns);
+    record.process_cpu = CpuTime::default();
     record
 }
 

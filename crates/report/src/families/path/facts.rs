@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
-use daqmeter_record::conditions::Conditions;
 use daqmeter_record::path::{Brings, LimitFound, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
@@ -18,7 +17,6 @@ use crate::rate;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Chain {
     name: String,
-    is_unsound: bool,
     said: Vec<Said>,
 }
 
@@ -29,7 +27,6 @@ pub(super) struct Said {
 }
 
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
-    let is_unsound = Conditions::of(all).are_unsound();
     let usable = rate::usable(all);
     let proved = usable.iter().filter_map(|record| {
         let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
@@ -40,15 +37,14 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
         let (record, run) = longest(&runs)?;
         let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
         let said = said(&name, &PathRun { limit, ..run.clone() }, record, runs.len());
-        Some(Chain { is_unsound, said, name })
+        Some(Chain { said, name })
     };
     paths(&usable).into_iter().filter_map(chain).collect()
 }
 
 impl Chain {
     pub(crate) fn text(&self) -> String {
-        let stamp = if self.is_unsound { " (UNSOUND)" } else { "" };
-        wrapped(&format!("{}{stamp}", sanitise::text(&self.name)), 0) + "\n" + &lines(&self.said)
+        wrapped(&sanitise::text(&self.name), 0) + "\n" + &lines(&self.said)
     }
 }
 

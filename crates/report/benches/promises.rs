@@ -1,0 +1,133 @@
+//! Holds `daqmeter cmp` and `history` to their promises on files of an unchanged host.
+//!
+//! `cargo bench -p daqmeter-report --bench promises -- FOLDER`: every file of FOLDER is one
+//! invocation of `daqmeter run quick --pin N`. All pairs are compared as they are, and with the
+//! times of B multiplied. Files that constants were fitted to prove nothing.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use daqmeter_record::{RunRecord, jsonl};
+use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, cmp};
+use daqmeter_report::history::trends;
+
+/// Most pairs: they are spread evenly over all.
+const PAIRS: usize = 2000;
+const IGNORE: f64 = 0.02;
+const SLOWER: [f64; 6] = [0.01, 0.02, 0.03, 0.05, 0.15, 0.5];
+/// Kinds of points, and the text that tells them.
+const KINDS: [(&str, &[&str]); 3] = [
+    ("memory", &["67108864", "non-temporal"]),
+    ("round trips", &["etherbone"]),
+    ("core, caches, system calls", &[""]),
+];
+
+fn main() {
+    let folder = std::env::args().skip(1).find(|word| word != "--bench");
+    let Some(folder) = folder else {
+        println!("name a folder of files of `daqmeter run quick`");
+        return;
+    };
+    let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    paths.sort();
+    let files: Vec<Vec<RunRecord>> = paths.iter().map(|path| read(path)).collect();
+    let all = files.iter().enumerate().flat_map(|(at, a)| files[at + 1..].iter().map(move |b| (a, b)));
+    let all: Vec<_> = all.collect();
+    let step = all.len().div_ceil(PAIRS).max(1);
+    let pairs: Vec<_> = all.into_iter().step_by(step).collect();
+    println!("{} files, {} pairs", files.len(), pairs.len());
+    unchanged(&pairs);
+    SLOWER.iter().for_each(|slower| found(&pairs, *slower));
+    steps(&files);
+}
+
+fn read(path: &Path) -> Vec<RunRecord> {
+    let file = std::fs::File::open(path).unwrap();
+    jsonl::read(std::io::BufReader::new(file)).unwrap().records
+}
+
+type Pairs<'a> = [(&'a Vec<RunRecord>, &'a Vec<RunRecord>)];
+
+fn kind(point: &ComparedPoint) -> &'static str {
+    let is = |words: &&[&str]| words.iter().any(|word| point.point.contains(word));
+    KINDS.iter().find(|(_, words)| is(words)).map_or("", |(name, _)| name)
+}
+
+fn is_level(point: &&ComparedPoint) -> bool {
+    point.time == "level"
+}
+
+/// Counts by kind: hits and all.
+type Counts = BTreeMap<&'static str, (usize, usize)>;
+
+fn count(counts: &mut Counts, compared: &Compared, is: impl Fn(&ComparedPoint) -> bool) {
+    for point in compared.points.iter().filter(is_level) {
+        let (hits, all) = counts.entry(kind(point)).or_default();
+        *hits += usize::from(is(point));
+        *all += 1;
+    }
+}
+
+fn show(what: &str, counts: &Counts) {
+    for (kind, (hits, all)) in counts {
+        println!("{what}, {kind}: {:.2} % of {all}", *hits as f64 / *all as f64 * 100.0);
+    }
+}
+
+/// Judges pairs without a change: names of differences, and points without an answer.
+fn unchanged(pairs: &Pairs<'_>) {
+    let (mut named, mut alarms, mut cannot) = (0, Counts::new(), Counts::new());
+    let mut points: BTreeMap<String, usize> = BTreeMap::new();
+    for (a, b) in pairs {
+        let found = cmp(a, b, &[], IGNORE);
+        named += usize::from(found.conclusion == Conclusion::Different);
+        count(&mut alarms, &found, |point| matches!(point.verdict, "slower" | "faster"));
+        count(&mut cannot, &found, |point| point.verdict == "unclear");
+        for point in found.points.iter().filter(|point| matches!(point.verdict, "slower" | "faster")) {
+            *points.entry(format!("{} {}", point.time, point.point)).or_default() += 1;
+        }
+    }
+    println!("pairs with a difference named: {:.2} %", named as f64 / pairs.len() as f64 * 100.0);
+    show("named", &alarms);
+    show("cannot tell, 2 % ignored", &cannot);
+    points.iter().for_each(|(point, times)| println!("  named {times} times: {point}"));
+}
+
+/// Judges pairs whose B takes longer by that fraction.
+fn found(pairs: &Pairs<'_>, slower: f64) {
+    let mut counts = Counts::new();
+    for (a, b) in pairs {
+        let b = slowed(b, slower);
+        let found = cmp(a, &b, &[], 0.0);
+        count(&mut counts, &found, |point| point.verdict == "slower");
+    }
+    show(&format!("{} % slower found", slower * 100.0), &counts);
+}
+
+fn slowed(records: &[RunRecord], by: f64) -> Vec<RunRecord> {
+    let mut records = records.to_vec();
+    let stages = records.iter_mut().flat_map(|record| &mut record.lanes).flat_map(|lane| &mut lane.stages);
+    for ns in stages.flat_map(|stage| &mut stage.sample_ns) {
+        *ns = (*ns as f64 * (1.0 + by)).round() as u64;
+    }
+    records
+}
+
+/// Judges the files as a history: steps without a change, and a step of 1 % in the middle.
+fn steps(files: &[Vec<RunRecord>]) {
+    let middle = files.len() / 2;
+    let quiet = trends(&files.concat(), 0.005);
+    let levels = || quiet.iter().filter(|trend| trend.time == "level");
+    let false_steps: usize = levels().map(|trend| trend.steps.len()).sum();
+    println!("history: {false_steps} steps in {} rows of an unchanged host", levels().count());
+    let changed: Vec<RunRecord> =
+        files.iter().enumerate().flat_map(|(at, file)| slowed(file, if at < middle { 0.0 } else { 0.01 })).collect();
+    let changed = trends(&changed, 0.005);
+    for trend in changed.iter().filter(|trend| trend.time == "level") {
+        let at = trend.steps.iter().map(|step| step.at.abs_diff(middle)).min();
+        println!("history, 1 % at file {middle}: {}: {}", trend.point, at.map_or("not found".to_owned(), |off| format!("{off} files off")));
+    }
+}

@@ -1,0 +1,251 @@
+//! Levels of the points of records: what is compared, and what tables show as the time of an
+//! operation. See [`daqmeter_stats::Level`].
+
+use std::collections::HashMap;
+
+use daqmeter_record::units::significant;
+use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted, supports};
+
+use crate::families::is_stream;
+use crate::points::{Runs, StagePoint, points_of, runs_by_point};
+use crate::rows::StageRow;
+use crate::samples::{compared_ns, mean_ns};
+
+/// What is said of a point's times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Finding {
+    /// A low quantile: the work itself.
+    Level,
+    /// The mean: what a stream carries with all its stalls.
+    Sustained,
+    /// The 99th percentile of single operations.
+    P99,
+}
+
+impl Finding {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Finding::Level => "level",
+            Finding::Sustained => "sustained",
+            Finding::P99 => "p99",
+        }
+    }
+
+    /// Returns the factor that such a time of unchanged work may differ by, as logarithm.
+    pub(crate) fn bound(self) -> f64 {
+        match self {
+            Finding::Level => 0.0,
+            Finding::Sustained => 0.25_f64.ln_1p(),
+            Finding::P99 => 2.0_f64.ln_1p(),
+        }
+    }
+}
+
+/// Levels of invocations of a host, by the time of their begin.
+pub(crate) struct Levels<'a> {
+    /// Least ratio of the probes on each host.
+    least: HashMap<String, Option<f64>>,
+    points: Vec<(StagePoint, Runs<'a>)>,
+}
+
+/// Level of one invocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Invocation<'a> {
+    pub(crate) first: &'a RunRecord,
+    pub(crate) level: Level,
+}
+
+impl<'a> Levels<'a> {
+    /// Groups records that were done. `all` are all that tell about the hosts.
+    pub(crate) fn of(records: &'a [RunRecord], all: &[&[RunRecord]]) -> Levels<'a> {
+        let mut slices: HashMap<String, Vec<SliceTime>> = HashMap::new();
+        for record in all.iter().copied().flatten() {
+            let own = slices.entry(record.host.label()).or_default();
+            let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
+            own.extend(stages.flat_map(slice_times).filter(|slice| slice.chain_ns.is_some()));
+        }
+        let least = slices.iter().map(|(host, slices)| (host.clone(), least_sibling(slices)));
+        Levels { least: least.collect(), points: runs_by_point(records) }
+    }
+
+    /// Returns the points and their findings, each with its invocations in the order of time.
+    pub(crate) fn findings(&self) -> Vec<(StagePoint, Finding, Vec<Invocation<'a>>)> {
+        let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
+            let all = [Finding::Level, Finding::Sustained, Finding::P99];
+            let found = all.map(|finding| (point.clone(), finding, self.invocations(runs, finding)));
+            found.into_iter().filter(|(.., invocations)| !invocations.is_empty())
+        };
+        self.points.iter().flat_map(of_point).collect()
+    }
+
+    fn invocations(&self, runs: &Runs<'a>, finding: Finding) -> Vec<Invocation<'a>> {
+        let mut groups: Vec<(&RunRecord, Vec<&Stage>)> = Vec::new();
+        for (record, stage) in runs {
+            match groups.iter_mut().find(|(first, _)| first.run_id == record.run_id) {
+                Some((_, stages)) => stages.push(stage),
+                None => groups.push((record, vec![stage])),
+            }
+        }
+        groups.sort_by(|a, b| a.0.time_utc.cmp(&b.0.time_utc));
+        let level = |(first, stages): (&'a RunRecord, Vec<&Stage>)| {
+            let least = self.least.get(&first.host.label()).copied().flatten();
+            let level = Level::of(&repetitions(first, &stages, finding)?, least)?;
+            Some(Invocation { first, level })
+        };
+        groups.into_iter().filter_map(level).collect()
+    }
+}
+
+/// Returns the times of each repetition of an invocation; `None` for a finding that its stages do
+/// not support.
+fn repetitions(
+    record: &RunRecord,
+    stages: &[&Stage],
+    finding: Finding,
+) -> Option<Vec<Vec<SliceTime>>> {
+    let slices = |stage: &&Stage| slice_times(stage).collect::<Vec<_>>();
+    let chain = |stage: &Stage| {
+        let chains: Vec<f64> = slice_times(stage).filter_map(|slice| slice.chain_ns).collect();
+        (!chains.is_empty()).then(|| median(&chains))
+    };
+    match finding {
+        Finding::Level => Some(stages.iter().map(slices).collect()),
+        Finding::Sustained => {
+            let mean = |stage: &&Stage| {
+                let op_ns = mean_ns(stage)? * longer(stage);
+                Some(vec![SliceTime { op_ns, chain_ns: chain(stage), ..SliceTime::default() }])
+            };
+            let is_long = stages.iter().any(|stage| stage.slices.samples.len() > 1);
+            let means = || stages.iter().map(mean).collect();
+            (is_stream(record, stages[0]) && is_long).then(means).flatten()
+        }
+        Finding::P99 => {
+            let single = stages.iter().filter(|stage| stage.ops_per_sample == 1);
+            let times = sorted(&single.flat_map(|stage| compared_ns(stage)).collect::<Vec<_>>());
+            let op_ns = supports(times.len(), 0.99).then(|| quantile(&times, 0.99))?;
+            let chain_ns = chain(stages[0]);
+            Some(vec![vec![SliceTime { op_ns, chain_ns, ..SliceTime::default() }]])
+        }
+    }
+}
+
+/// Returns the slices of a stage; those of older records are its samples.
+fn slice_times(stage: &Stage) -> impl Iterator<Item = SliceTime> + '_ {
+    let longer = longer(stage);
+    let samples = stage.slices.is_empty().then(|| {
+        let ns = stage.sample_ns.iter().map(|ns| *ns as f64);
+        let per_op = longer / stage.ops_per_sample.max(1) as f64;
+        ns.map(move |ns| SliceTime { ns, op_ns: ns * per_op, ..SliceTime::default() })
+    });
+    let slices = stage.slices().map(move |slice| SliceTime {
+        ns: slice.ns as f64,
+        op_ns: slice.ns as f64 / slice.operations.max(1) as f64 * longer,
+        chain_ns: slice.chain_ns.map(f64::from),
+        sibling_ns: slice.sibling_ns.map(f64::from),
+        is_lost: slice.is_lost,
+    });
+    samples.into_iter().flatten().chain(slices)
+}
+
+/// Returns the factor from the time of an operation to that of its counted bytes: above 1 for
+/// chains whose triggers were stopped.
+fn longer(stage: &Stage) -> f64 {
+    match stage.carried_bytes {
+        Some(_) => stage.asked_bytes_per_sample() / stage.bytes_per_sample().max(1.0),
+        None => 1.0,
+    }
+}
+
+/// Time of an operation for a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ShownLevel {
+    pub(crate) ns: f64,
+    /// 95 % interval, from the repetitions.
+    pub(crate) interval: (f64, f64),
+}
+
+impl ShownLevel {
+    /// Half of an interval, as a fraction, up to which repetitions agree.
+    const AGREED: f64 = 0.1;
+
+    pub(crate) fn agrees(self) -> bool {
+        self.interval.1 <= self.ns * (1.0 + ShownLevel::AGREED)
+    }
+}
+
+/// Times of the points of records, by invocation.
+pub(crate) struct ShownLevels(HashMap<(String, StagePoint), ShownLevel>);
+
+impl ShownLevels {
+    pub(crate) fn of(records: &[RunRecord]) -> ShownLevels {
+        let clock = usual_chain_ns(records);
+        let levels = Levels::of(records, &[records]);
+        let of_point = |(point, runs): &(StagePoint, Runs<'_>)| {
+            let invocations = levels.invocations(runs, Finding::Level).into_iter();
+            let shown = |Invocation { first, level }: Invocation<'_>| {
+                let (ns, interval) = level.shown(clock);
+                ((first.run_id.clone(), point.clone()), ShownLevel { ns, interval })
+            };
+            invocations.map(shown).collect::<Vec<_>>()
+        };
+        ShownLevels(levels.points.iter().flat_map(of_point).collect())
+    }
+
+    /// Puts the levels into the rows of a record.
+    pub(crate) fn put(&self, record: &RunRecord, rows: &mut [StageRow<'_>]) {
+        let points = points_of(record);
+        for row in rows {
+            let own = points.iter().find(|(_, stage)| row.stage.is_some_and(|it| std::ptr::eq(it, *stage)));
+            let key = own.map(|(point, _)| (record.run_id.clone(), point.clone()));
+            row.level = key.and_then(|key| self.0.get(&key)).copied();
+        }
+    }
+}
+
+/// Returns the usual time of the chain; `None` without any.
+fn usual_chain_ns(records: &[RunRecord]) -> Option<f64> {
+    let chains: Vec<f64> = all_slices(records).filter_map(|(_, slice)| slice.chain_ns).collect();
+    (!chains.is_empty()).then(|| median(&chains))
+}
+
+fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {
+    records.iter().flat_map(|record| {
+        let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
+        // The thread of work that waits gives its CPU away in each of its slices.
+        let is_probed = |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
+        let probed = stages.filter(is_probed);
+        probed.flat_map(move |stage| slice_times(stage).map(move |slice| (record, slice)))
+    })
+}
+
+/// Describes the host during the records of its first one: clock, lost CPUs, siblings. `None`
+/// without slices.
+pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
+    let records = &*crate::rate::of_first_host(records);
+    let slices: Vec<(&RunRecord, SliceTime)> = all_slices(records).collect();
+    if slices.is_empty() {
+        return None;
+    }
+    let least = least_sibling(slices.iter().map(|(_, slice)| slice));
+    let share = |is: &dyn Fn(&SliceTime) -> bool| {
+        let count = slices.iter().filter(|(_, slice)| is(slice)).count();
+        significant(count as f64 / slices.len() as f64 * 100.0, 2)
+    };
+    let ghz = slices.iter().filter_map(|(record, slice)| {
+        Some(record.clock.chain_cycles as f64 / slice.chain_ns?)
+    });
+    let ghz = sorted(&ghz.collect::<Vec<_>>());
+    let clock = match ghz[..] {
+        [] => "clock not measured".to_owned(),
+        _ => {
+            let [low, usual, high] = [0.05, 0.5, 0.95].map(|q| quantile(&ghz, q));
+            format!("times at {usual:.2} GHz; clock {low:.2} to {high:.2} GHz")
+        }
+    };
+    let lost = share(&|slice| slice.is_lost);
+    let beside = share(&|slice| !slice.has_idle_sibling(least));
+    Some(format!(
+        "host: {clock}; of the slices {lost} % lost their CPU and {beside} % were beside a busy sibling"
+    ))
+}

@@ -1,0 +1,315 @@
+//! Level of a point: the time that an operation takes when nothing else is in its way.
+//!
+//! Times of one piece of work differ for four reasons: the clock of its core moves, the core's
+//! sibling takes issue slots, the thread loses its CPU, and each allocation of memory is a draw of
+//! places in the caches. The first three are measured beside each slice ([`SliceTime`]). Time over
+//! chain is a time in clock cycles. Slices beside a busy sibling, or without their CPU, are left
+//! out. The fourth varies from repetition to repetition: the level is a low quantile of these.
+//!
+//! METHODOLOGY.md has the measurements behind the estimator and its constants.
+
+use crate::{median, quantile, sorted};
+
+/// Quantile of the slices of a repetition, and of the repetitions.
+const WITHIN: f64 = 0.25;
+const ACROSS: f64 = 0.1;
+/// Fewest slices of a repetition, and repetitions of a level, after some were left out.
+const MIN_SLICES: usize = 2;
+const MIN_REPETITIONS: usize = 4;
+/// A sibling is idle while the ratio of the probes is that near, as a fraction, to its least value.
+const IDLE: f64 = 0.04;
+/// Width of the least value, and share of a host's slices that has it. Slices below were
+/// interrupted in the chain.
+const LEAST: (f64, f64) = (0.03, 0.03);
+/// Blocks that stand for repetitions in an invocation with one.
+const BLOCKS: usize = 8;
+/// Slices longer than this say nothing about the sibling: its state changes meanwhile.
+const LONG_NS: f64 = 2e6;
+/// Spread of repetitions, as a fraction, from which the middle one is the steadier value.
+const WIDE: f64 = 0.03;
+
+/// A slice of work and its probes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SliceTime {
+    pub ns: f64,
+    /// Time of one operation.
+    pub op_ns: f64,
+    /// Time of a fixed number of cycles after it.
+    pub chain_ns: Option<f64>,
+    /// Time of independent operations after those.
+    pub sibling_ns: Option<f64>,
+    /// True if the thread lost its CPU.
+    pub is_lost: bool,
+}
+
+impl SliceTime {
+    /// Returns the time of the independent operations over that of the chain.
+    pub fn sibling(&self) -> Option<f64> {
+        Some(self.sibling_ns? / self.chain_ns?)
+    }
+
+    /// Tests if the sibling was idle after the slice. True if that is not known.
+    pub fn has_idle_sibling(&self, least: Option<f64>) -> bool {
+        self.sibling().zip(least).is_none_or(|(own, least)| (own / least - 1.0).abs() <= IDLE)
+    }
+}
+
+/// Returns the least ratio of both probes: that of an idle sibling, if it ever was idle. `None`
+/// without probes.
+pub fn least_sibling<'a>(slices: impl IntoIterator<Item = &'a SliceTime>) -> Option<f64> {
+    let clean = slices.into_iter().filter(|slice| !slice.is_lost);
+    let ratios: Vec<f64> = clean.filter_map(SliceTime::sibling).collect();
+    let ratios = sorted(&ratios);
+    let (width, share) = LEAST;
+    let fewest = (ratios.len() as f64 * share).ceil() as usize;
+    let from = |low: usize| &ratios[low..ratios.partition_point(|it| *it <= ratios[low] * (1.0 + width))];
+    let dense = (0..ratios.len()).map(from).find(|near| near.len() >= fewest);
+    dense.map(|near| quantile(near, 0.5))
+}
+
+/// Unit in which a point is steadier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    #[default]
+    Ns,
+    /// Times of the chain.
+    Chains,
+}
+
+/// Logarithms of the repetitions' times of one operation, ascending, in both units.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Level {
+    ns: Vec<f64>,
+    /// Empty if the clock is not known.
+    chains: Vec<f64>,
+    /// Logarithm of the middle time of the chain.
+    chain: Option<f64>,
+    /// True if the core or the CPU was shared in nearly all slices, so that none was left out.
+    pub is_shared: bool,
+}
+
+/// Location and spread of one side in one unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Located {
+    /// Logarithm of the time.
+    pub log: f64,
+    /// From the 10th to the 50th percentile of the repetitions, in logarithms.
+    pub spread: f64,
+}
+
+impl Level {
+    /// Returns the level of one invocation's repetitions. `least` is the least ratio of the probes
+    /// on this host ([`least_sibling`]). `None` without a time.
+    pub fn of(repetitions: &[Vec<SliceTime>], least: Option<f64>) -> Option<Level> {
+        let is_time = |slice: &SliceTime| slice.op_ns.is_finite() && slice.op_ns > 0.0;
+        let usable = |all: &Vec<SliceTime>| !all.is_empty() && all.iter().all(is_time);
+        let all: Vec<&Vec<SliceTime>> = repetitions.iter().filter(|all| usable(all)).collect();
+        let all: Vec<&[SliceTime]> = match all[..] {
+            [only] => blocks(only).collect(),
+            _ => all.into_iter().map(Vec::as_slice).collect(),
+        };
+        let kept = |is_kept: fn(&SliceTime) -> bool| -> Vec<Vec<SliceTime>> {
+            let clean = |slices: &&[SliceTime]| {
+                let before = slices.iter().map(Some);
+                let before = std::iter::once(None).chain(before);
+                let idle = |slice: &SliceTime| slice.has_idle_sibling(least);
+                let pairs = slices.iter().zip(before);
+                let kept = pairs.filter(|(slice, before)| {
+                    slice.ns > LONG_NS || (idle(slice) && before.is_none_or(idle))
+                });
+                kept.map(|(slice, _)| *slice).filter(is_kept).collect::<Vec<_>>()
+            };
+            let found = all.iter().map(clean);
+            let enough = |left: &Vec<SliceTime>| left.len() >= MIN_SLICES.min(all[0].len());
+            found.filter(enough).collect()
+        };
+        // Work that waits gives its CPU away: all its slices count as lost.
+        let clean = [kept(|slice| !slice.is_lost), kept(|_| true)];
+        let enough = MIN_REPETITIONS.min(all.len().max(1));
+        let clean = clean.into_iter().find(|left| left.len() >= enough);
+        let is_shared = clean.is_none();
+        let kept = clean.unwrap_or_else(|| all.iter().map(|slices| slices.to_vec()).collect());
+        let value = |slices: &Vec<SliceTime>, time: fn(&SliceTime) -> Option<f64>| {
+            let times: Option<Vec<f64>> = slices.iter().map(time).collect();
+            Some(quantile(&sorted(&times?), WITHIN).ln())
+        };
+        let values = |time: fn(&SliceTime) -> Option<f64>| -> Option<Vec<f64>> {
+            let logs: Option<Vec<f64>> = kept.iter().map(|slices| value(slices, time)).collect();
+            Some(sorted(&logs?))
+        };
+        let chains = kept.iter().flatten().map(|slice| slice.chain_ns);
+        let chains: Option<Vec<f64>> = chains.collect();
+        let level = Level {
+            ns: values(|slice| Some(slice.op_ns))?,
+            chains: values(|slice| Some(slice.op_ns / slice.chain_ns?)).unwrap_or_default(),
+            chain: chains.map(|chains| median(&chains).ln()),
+            is_shared,
+        };
+        (!level.ns.is_empty()).then_some(level)
+    }
+
+    /// Returns the logarithm of the middle time of the chain during the kept slices.
+    pub fn chain(&self) -> Option<f64> {
+        self.chain
+    }
+
+    pub fn repetitions(&self) -> usize {
+        self.ns.len()
+    }
+
+    /// Returns the place of the repetitions in that unit: their tenth percentile, or for widely
+    /// spread ones the middle.
+    pub fn located(&self, unit: Unit) -> Located {
+        let logs = if unit == Unit::Chains { &self.chains } else { &self.ns };
+        let (low, middle) = (quantile(logs, ACROSS), quantile(logs, 0.5));
+        let spread = middle - low;
+        Located { log: if spread > WIDE { middle } else { low }, spread }
+    }
+
+    /// Returns the unit in which these levels together are steadier.
+    pub fn steadier<'a>(levels: impl IntoIterator<Item = &'a Level> + Clone) -> Unit {
+        let sum = |unit| -> f64 {
+            levels.clone().into_iter().map(|level| level.located(unit).spread).sum()
+        };
+        let is_known = levels.clone().into_iter().all(|level| !level.chains.is_empty());
+        if is_known && sum(Unit::Chains) <= sum(Unit::Ns) { Unit::Chains } else { Unit::Ns }
+    }
+
+    /// Returns the time of one operation in nanoseconds, at a clock at which the chain takes
+    /// `chain_ns`, with its 95 % interval.
+    pub fn shown(&self, chain_ns: Option<f64>) -> (f64, (f64, f64)) {
+        let unit = if chain_ns.is_some() { Level::steadier([self]) } else { Unit::Ns };
+        let Located { log, spread } = self.located(unit);
+        let scale = if unit == Unit::Chains { chain_ns.unwrap_or(1.0) } else { 1.0 };
+        let half = 1.96 * crate::compare::deviation(spread);
+        (log.exp() * scale, ((log - half).exp() * scale, (log + half).exp() * scale))
+    }
+}
+
+fn blocks(slices: &[SliceTime]) -> impl Iterator<Item = &[SliceTime]> {
+    let count = BLOCKS.min(slices.len());
+    let bound = move |at: usize| at * slices.len() / count;
+    (0..count).map(move |at| &slices[bound(at)..bound(at + 1)])
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::Random;
+
+    /// A host whose clock, sibling and placement of memory change.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Drawn {
+        pub(crate) clock: f64,
+        /// Share of slices beside a busy sibling, which makes work half as long again.
+        pub(crate) busy: f64,
+        pub(crate) lost: f64,
+        /// Standard deviation of a repetition.
+        pub(crate) placement: f64,
+    }
+
+    pub(crate) const QUIET: Drawn = Drawn { clock: 1.0, busy: 0.0, lost: 0.0, placement: 0.002 };
+
+    impl Drawn {
+        /// Draws 24 repetitions of 20 slices of work that takes 100 ns at the first clock.
+        pub(crate) fn repetitions(self, random: &mut Random) -> Vec<Vec<SliceTime>> {
+            let repetition = |random: &mut Random| {
+                let own = (self.placement * random.normal().abs()).exp();
+                (0..20).map(|_| self.slice(100.0 * own, random)).collect()
+            };
+            (0..24).map(|_| repetition(random)).collect()
+        }
+
+        fn slice(self, op_ns: f64, random: &mut Random) -> SliceTime {
+            let (is_busy, is_lost) = (random.uniform() < self.busy, random.uniform() < self.lost);
+            let noise = (0.001 * random.normal()).exp();
+            let factor = if is_busy { 1.5 } else { 1.0 } * if is_lost { 3.0 } else { 1.0 };
+            SliceTime {
+                ns: 3e5,
+                op_ns: op_ns * factor * noise * self.clock,
+                chain_ns: Some(3000.0 * self.clock),
+                sibling_ns: Some(if is_busy { 2600.0 } else { 1500.0 } * self.clock),
+                is_lost,
+            }
+        }
+
+        pub(crate) fn level(self, random: &mut Random) -> Level {
+            let repetitions = self.repetitions(random);
+            Level::of(&repetitions, Some(0.5)).unwrap()
+        }
+    }
+
+    fn ns(drawn: Drawn) -> f64 {
+        drawn.level(&mut Random::new(3)).shown(Some(3000.0)).0
+    }
+
+    #[test]
+    fn a_level_is_the_work_whatever_the_clock_the_sibling_and_the_scheduler_do() {
+        let lost = Drawn { lost: 0.5, ..QUIET };
+        let busy = Drawn { busy: 0.5, ..QUIET };
+        let slow = Drawn { clock: 1.2, ..QUIET };
+        for drawn in [QUIET, lost, busy, slow, Drawn { busy: 0.5, lost: 0.3, ..slow }] {
+            assert!((99.8..100.5).contains(&ns(drawn)), "{drawn:?}: {}", ns(drawn));
+        }
+    }
+
+    #[test]
+    fn the_least_ratio_of_the_probes_is_that_of_an_idle_sibling() {
+        let mut random = Random::new(5);
+        let mut of = |busy: f64| {
+            let slices = Drawn { busy, ..QUIET }.repetitions(&mut random).concat();
+            least_sibling(&slices)
+        };
+        assert_eq!((of(0.0), of(0.9)), (Some(0.5), Some(0.5)));
+        assert!(of(1.0).unwrap() > 0.8, "it was never idle");
+        assert_eq!(least_sibling(&[]), None);
+    }
+
+    #[test]
+    fn work_beside_a_sibling_that_is_never_idle_is_shared() {
+        let mut random = Random::new(5);
+        assert!(Drawn { busy: 1.0, ..QUIET }.level(&mut random).is_shared);
+        assert!(!QUIET.level(&mut random).is_shared);
+        // Work that waits loses its CPU in each slice, and is not shared by that.
+        assert!(!Drawn { lost: 1.0, ..QUIET }.level(&mut random).is_shared);
+    }
+
+    #[test]
+    fn the_unit_is_the_steadier_one() {
+        let mut random = Random::new(7);
+        let level = QUIET.level(&mut random);
+        // The clock stands still, and the chain after a slice says little about a device.
+        let mut device = QUIET.repetitions(&mut random);
+        for slice in device.iter_mut().flatten() {
+            slice.chain_ns = Some(3000.0 * (0.1 * random.normal()).exp());
+            slice.sibling_ns = None;
+        }
+        let device = Level::of(&device, None).unwrap();
+        assert_eq!(Level::steadier([&device]), Unit::Ns);
+        let mut moving = QUIET.repetitions(&mut random);
+        for (at, slices) in moving.iter_mut().enumerate() {
+            let clock = 1.0 + 0.02 * (at % 5) as f64;
+            slices.iter_mut().for_each(|slice| {
+                (slice.op_ns, slice.chain_ns) = (slice.op_ns * clock, slice.chain_ns.map(|ns| ns * clock));
+            });
+        }
+        let moving = Level::of(&moving, None).unwrap();
+        assert_eq!(Level::steadier([&level, &moving]), Unit::Chains);
+    }
+
+    #[test]
+    fn older_samples_are_judged_in_blocks_and_what_is_no_time_not_at_all() {
+        let old = |times: &[f64]| {
+            let slice = |ns: &f64| SliceTime { ns: *ns, op_ns: *ns, ..SliceTime::default() };
+            Level::of(&[times.iter().map(slice).collect()], None)
+        };
+        let level = old(&[vec![1.0; 50], vec![3.0; 50]].concat()).unwrap();
+        assert_eq!((level.repetitions(), level.chain()), (8, None));
+        assert!(level.located(Unit::Ns).spread > 0.4);
+        assert_eq!(old(&[2.0]).unwrap().shown(None).0, 2.0);
+        for bad in [&[][..], &[0.0], &[f64::NAN, 1.0], &[-1.0], &[f64::INFINITY]] {
+            assert_eq!(old(bad), None);
+        }
+        assert_eq!(Level::of(&[], None), None);
+    }
+}
