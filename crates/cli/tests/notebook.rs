@@ -103,26 +103,27 @@ fn two_runs_do_not_write_one_file() {
 #[test]
 fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     let folder = measured();
-    // Ten invocations a side, in turn, have our own samples: the test is of the comparison, not of
-    // this host.
-    for (name, ns, parity, runs) in [
-        ("before", 10_000, 0, 10),
-        ("after", 10_800, 1, 10),
-        ("same", 10_001, 1, 10),
-        // One invocation a side says nothing, and a gate reports that.
-        ("one", 10_000, 0, 1),
-        ("other", 10_800, 1, 1),
-        ("again", 10_001, 31, 1),
+    // Our own samples: the test is of the comparison, not of this host.
+    for (name, ns, has_clock) in [
+        ("before", 10_000, true),
+        ("after", 10_800, true),
+        ("same", 10_001, true),
+        // Without the clock, a file a side says little, and a gate reports that.
+        ("one", 10_000, false),
+        ("other", 10_800, false),
     ] {
         let mut lines = String::new();
-        for run in 0..runs {
+        for at in 0..5 {
             let mut record = first_record(&folder);
-            let minute = 2 * run + parity;
-            record["run_id"] = format!("run-{minute}").into();
-            record["time_utc"] = format!("2026-11-22T03:{minute:02}:00.000Z").into();
+            record["run_id"] = name.into();
             for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
-                stage["sample_ns"] =
-                    (0..20).map(|at| ns + run * 7 % 5 + at % 5).collect::<Vec<u64>>().into();
+                stage["sample_ns"] = (0..20).map(|_| ns + at).collect::<Vec<u64>>().into();
+                let all = |value: u64| vec![value; 20];
+                stage["slices"] = serde_json::json!({ "samples": all(1), "gap_ns": all(9) });
+                if has_clock {
+                    stage["slices"]["chain_ns"] = all(3000).into();
+                    stage["slices"]["sibling_ns"] = all(1500).into();
+                }
             }
             lines.push_str(&format!("{record}\n"));
         }
@@ -137,11 +138,11 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
         (0, "after before --fail-on 5%"),
         (3, "one other"),
         (3, "one other --fail-on 5%"),
-        (0, "one again --history before --history same"),
+        (0, "before same --history after"),
     ] {
         let (text, said) = folder.ends_with(code, &format!("cmp {line}"));
         assert_eq!(said.contains("--fail-on had no power"), line == "one other --fail-on 5%");
-        let is_same = text.ends_with("verdict: same, within 2 % everywhere\n");
+        let is_same = text.contains("\nsame within 0.");
         assert_eq!(is_same, code == 0 && line.contains("same"), "{line}: {text}");
     }
     let (json, _) = folder.ends_with(1, "cmp before after --json");

@@ -1,5 +1,5 @@
-//! Cuts samples into slices and probes the CPU after each: its clock, its sibling, and if the thread
-//! lost it.
+//! Cuts samples into slices and probes the CPU after each: its clock, its sibling, and if the
+//! thread lost it.
 
 use daqmeter_record::{Slices, Stage};
 use daqmeter_sys::{affinity, clock, cpu_time, probe};

@@ -16,29 +16,28 @@ const MAX_OPERATIONS: u64 = 1 << 30;
 /// Divisor of a slice's operations for those before the clock starts: the other side has just used
 /// the caches.
 const WARM_SHARE: u64 = 8;
-/// Slices without a loss of the CPU before the number of operations is accepted; it grows up to
+/// SlicedWork without a loss of the CPU before the number of operations is accepted; it grows up to
 /// four times with each.
 const MIN_MEASURED: usize = 8;
 /// Time of the search after which a slice that lost its CPU counts, too.
 const MAX_SEARCH_NS: u64 = 500_000_000;
 
-pub struct Slices {
+pub struct SlicedWork {
     session: Box<dyn Session>,
     stages: Vec<StageSpec>,
     /// True if the chain of the probes counts cycles here.
     has_probe: bool,
 }
 
-
-impl Slices {
+impl SlicedWork {
     /// Opens, prepares and verifies the work in this thread.
     ///
     /// # Errors
     /// Fails if the work cannot begin, needs more than one lane, or cannot be cut into slices.
-    pub fn open(job: &Job, stop: &StopFlag) -> Result<Slices, Fault> {
+    pub fn open(job: &Job, stop: &StopFlag) -> Result<SlicedWork, Fault> {
         let session = only_session(job)?;
         let stages = session.stages();
-        let mut slices = Slices { session, stages, has_probe: probe::counts_cycles() };
+        let mut slices = SlicedWork { session, stages, has_probe: probe::counts_cycles() };
         slices.guarded("preparation", |session| {
             session.set_stop_flag(stop);
             session.prepare()?;
@@ -187,7 +186,7 @@ mod tests {
     #[test]
     fn slices_last_about_as_long_as_asked_and_say_what_they_did() {
         let job = NullRequest {}.job().unwrap();
-        let mut slices = Slices::open(&job, &StopFlag::default()).unwrap();
+        let mut slices = SlicedWork::open(&job, &StopFlag::default()).unwrap();
         assert_eq!(slices.stages(), ["null"]);
         let operations = slices.operations(0, Duration::from_micros(200)).unwrap();
         assert!(operations > 1000, "{operations}");

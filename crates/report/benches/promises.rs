@@ -30,11 +30,13 @@ fn main() {
         println!("name a folder of files of `daqmeter run quick`");
         return;
     };
-    let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+    let mut paths: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
     paths.sort();
     let files: Vec<Vec<RunRecord>> = paths.iter().map(|path| read(path)).collect();
-    let all = files.iter().enumerate().flat_map(|(at, a)| files[at + 1..].iter().map(move |b| (a, b)));
+    let all =
+        files.iter().enumerate().flat_map(|(at, a)| files[at + 1..].iter().map(move |b| (a, b)));
     let all: Vec<_> = all.collect();
     let step = all.len().div_ceil(PAIRS).max(1);
     let pairs: Vec<_> = all.into_iter().step_by(step).collect();
@@ -86,7 +88,9 @@ fn unchanged(pairs: &Pairs<'_>) {
         named += usize::from(found.conclusion == Conclusion::Different);
         count(&mut alarms, &found, |point| matches!(point.verdict, "slower" | "faster"));
         count(&mut cannot, &found, |point| point.verdict == "unclear");
-        for point in found.points.iter().filter(|point| matches!(point.verdict, "slower" | "faster")) {
+        for point in
+            found.points.iter().filter(|point| matches!(point.verdict, "slower" | "faster"))
+        {
             *points.entry(format!("{} {}", point.time, point.point)).or_default() += 1;
         }
     }
@@ -109,7 +113,8 @@ fn found(pairs: &Pairs<'_>, slower: f64) {
 
 fn slowed(records: &[RunRecord], by: f64) -> Vec<RunRecord> {
     let mut records = records.to_vec();
-    let stages = records.iter_mut().flat_map(|record| &mut record.lanes).flat_map(|lane| &mut lane.stages);
+    let stages =
+        records.iter_mut().flat_map(|record| &mut record.lanes).flat_map(|lane| &mut lane.stages);
     for ns in stages.flat_map(|stage| &mut stage.sample_ns) {
         *ns = (*ns as f64 * (1.0 + by)).round() as u64;
     }
@@ -123,11 +128,18 @@ fn steps(files: &[Vec<RunRecord>]) {
     let levels = || quiet.iter().filter(|trend| trend.time == "level");
     let false_steps: usize = levels().map(|trend| trend.steps.len()).sum();
     println!("history: {false_steps} steps in {} rows of an unchanged host", levels().count());
-    let changed: Vec<RunRecord> =
-        files.iter().enumerate().flat_map(|(at, file)| slowed(file, if at < middle { 0.0 } else { 0.01 })).collect();
+    let changed: Vec<RunRecord> = files
+        .iter()
+        .enumerate()
+        .flat_map(|(at, file)| slowed(file, if at < middle { 0.0 } else { 0.01 }))
+        .collect();
     let changed = trends(&changed, 0.005);
     for trend in changed.iter().filter(|trend| trend.time == "level") {
         let at = trend.steps.iter().map(|step| step.at.abs_diff(middle)).min();
-        println!("history, 1 % at file {middle}: {}: {}", trend.point, at.map_or("not found".to_owned(), |off| format!("{off} files off")));
+        println!(
+            "history, 1 % at file {middle}: {}: {}",
+            trend.point,
+            at.map_or("not found".to_owned(), |off| format!("{off} files off"))
+        );
     }
 }

@@ -153,9 +153,7 @@ pub(crate) const COLUMNS: [StageColumn; 43] = [
     column("rate_bytes_per_s", "MB/s", BytesPerS, |row| row.rate.per_s.into()),
     column("rate_low_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().0.into()),
     column("rate_high_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().1.into()),
-    column("limit_bytes_per_s", "", BytesPerS, |row| {
-        row.limit.map(|limit| limit.per_s).into()
-    }),
+    column("limit_bytes_per_s", "", BytesPerS, |row| row.limit.map(|limit| limit.per_s).into()),
     column("limit_low_bytes_per_s", "", BytesPerS, |row| limit(row).unzip().0.into()),
     column("limit_high_bytes_per_s", "", BytesPerS, |row| limit(row).unzip().1.into()),
     column("fraction", "", Fraction, |row| row.share.map(|share| share.fraction).into()),

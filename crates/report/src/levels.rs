@@ -8,8 +8,7 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted, supports};
 
 use crate::families::is_stream;
-use crate::points::{Runs, StagePoint, points_of, runs_by_point};
-use crate::rows::StageRow;
+use crate::points::{Runs, StagePoint, runs_by_point};
 use crate::samples::{compared_ns, mean_ns};
 
 /// What is said of a point's times.
@@ -73,7 +72,8 @@ impl<'a> Levels<'a> {
     pub(crate) fn findings(&self) -> Vec<(StagePoint, Finding, Vec<Invocation<'a>>)> {
         let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
             let all = [Finding::Level, Finding::Sustained, Finding::P99];
-            let found = all.map(|finding| (point.clone(), finding, self.invocations(runs, finding)));
+            let found =
+                all.map(|finding| (point.clone(), finding, self.invocations(runs, finding)));
             found.into_iter().filter(|(.., invocations)| !invocations.is_empty())
         };
         self.points.iter().flat_map(of_point).collect()
@@ -83,7 +83,12 @@ impl<'a> Levels<'a> {
         let mut groups: Vec<(&RunRecord, Vec<&Stage>)> = Vec::new();
         for (record, stage) in runs {
             match groups.iter_mut().find(|(first, _)| first.run_id == record.run_id) {
-                Some((_, stages)) => stages.push(stage),
+                Some((first, stages)) => {
+                    stages.push(stage);
+                    if record.time_utc < first.time_utc {
+                        *first = record;
+                    }
+                }
                 None => groups.push((record, vec![stage])),
             }
         }
@@ -192,14 +197,9 @@ impl ShownLevels {
         ShownLevels(levels.points.iter().flat_map(of_point).collect())
     }
 
-    /// Puts the levels into the rows of a record.
-    pub(crate) fn put(&self, record: &RunRecord, rows: &mut [StageRow<'_>]) {
-        let points = points_of(record);
-        for row in rows {
-            let own = points.iter().find(|(_, stage)| row.stage.is_some_and(|it| std::ptr::eq(it, *stage)));
-            let key = own.map(|(point, _)| (record.run_id.clone(), point.clone()));
-            row.level = key.and_then(|key| self.0.get(&key)).copied();
-        }
+    /// Returns the level of the stage of that point.
+    pub(crate) fn get(&self, record: &RunRecord, point: &StagePoint) -> Option<ShownLevel> {
+        self.0.get(&(record.run_id.clone(), point.clone())).copied()
     }
 }
 
@@ -213,7 +213,8 @@ fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceT
     records.iter().flat_map(|record| {
         let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
         // The thread of work that waits gives its CPU away in each of its slices.
-        let is_probed = |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
+        let is_probed =
+            |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
         let probed = stages.filter(is_probed);
         probed.flat_map(move |stage| slice_times(stage).map(move |slice| (record, slice)))
     })
@@ -232,9 +233,9 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
         let count = slices.iter().filter(|(_, slice)| is(slice)).count();
         significant(count as f64 / slices.len() as f64 * 100.0, 2)
     };
-    let ghz = slices.iter().filter_map(|(record, slice)| {
-        Some(record.clock.chain_cycles as f64 / slice.chain_ns?)
-    });
+    let ghz = slices
+        .iter()
+        .filter_map(|(record, slice)| Some(record.clock.chain_cycles as f64 / slice.chain_ns?));
     let ghz = sorted(&ghz.collect::<Vec<_>>());
     let clock = match ghz[..] {
         [] => "clock not measured".to_owned(),

@@ -9,6 +9,7 @@ use daqmeter_stats::{Rate, Share, Summary};
 use crate::families;
 use crate::levels::{ShownLevel, ShownLevels};
 use crate::parameters::{Parameters, differing, words};
+use crate::points::points_of;
 use crate::rate::{self, undone};
 use crate::samples;
 
@@ -92,8 +93,14 @@ pub(crate) fn rows_among<'a>(records: &'a [RunRecord], all: &[RunRecord]) -> Vec
     });
     let levels = ShownLevels::of(all);
     let of = |at: usize| {
-        let mut rows = rows_of(&records[at], &words(&differing[at], &in_label));
-        levels.put(&records[at], &mut rows);
+        let record = &records[at];
+        let mut rows = rows_of(record, &words(&differing[at], &in_label));
+        let points = points_of(record);
+        for row in &mut rows {
+            let is_own = |stage: &Stage| row.stage.is_some_and(|own| std::ptr::eq(own, stage));
+            let own = points.iter().find(|(_, stage)| is_own(stage));
+            row.level = own.and_then(|(point, _)| levels.get(record, point));
+        }
         rows
     };
     order.into_iter().flat_map(of).collect()

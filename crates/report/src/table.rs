@@ -24,7 +24,8 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
 
 /// Returns the line about the host that precedes every table; empty without slices.
 pub fn stamp(records: &[RunRecord]) -> String {
-    host_line(records).map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {line}"), 3)))
+    host_line(records)
+        .map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {line}"), 3)))
 }
 
 pub fn text(records: &[RunRecord]) -> String {

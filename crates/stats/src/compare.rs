@@ -1,33 +1,22 @@
 //! Comparison of two sides of many points: differences, their sizes, and the smallest visible one.
 //!
 //! Each invocation of a side gives one [`Level`]. Levels of unchanged work on an unchanged host
-//! still differ, by more the more an invocation's own repetitions do ([`deviation`]). Several
+//! still differ, by more the more an invocation's own repetitions do. Several
 //! invocations, or a history, show that difference themselves.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::level::{Level, Unit};
+use crate::level::{Level, Unit, deviation};
 use crate::{MAD_TO_SIGMA, mad, median, sorted};
 
 /// Probability that any point of a comparison differs by chance.
 pub const FALSE_ALARM: f64 = 0.01;
-/// Standard deviation of an invocation's level by the spread of its repetitions: a constant, a
-/// linear and a quadratic part, and the most that the last adds. Fitted to pairs of files, see
-/// METHODOLOGY.
-const DEVIATION: [f64; 4] = [0.0010, 0.40, 11.0, 0.6];
 /// Invocations that this deviation weighs as much as.
 const PRIOR_FREEDOM: f64 = 30.0;
 /// A busy sibling, or a CPU that is shared, takes up to this factor.
 const SHARED: f64 = 4.0;
 /// Factor between clocks of one host, where they were not measured.
 const CLOCKS: f64 = 1.25;
-
-/// Returns the standard deviation between levels of unchanged work whose repetitions have that
-/// spread, as logarithm.
-pub(crate) fn deviation(spread: f64) -> f64 {
-    let [constant, linear, quadratic, most] = DEVIATION;
-    constant + spread * (linear + (quadratic * spread).min(most))
-}
 
 /// Levels of a point, one for each invocation, in the order of time.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,9 +85,8 @@ fn compared(point: &Point, ignore: f64, chance: f64) -> Option<Effect> {
     }
     let both = || a.iter().chain(b);
     let unit = Level::steadier(both().collect::<Vec<_>>());
-    let places = |side: &[Level]| -> Vec<f64> {
-        side.iter().map(|level| level.located(unit).log).collect()
-    };
+    let places =
+        |side: &[Level]| -> Vec<f64> { side.iter().map(|level| level.located(unit).log).collect() };
     let (of_a, of_b) = (places(a), places(b));
     let [from, to] = [&of_a, &of_b].map(|places| median(places));
     let log = to - from;

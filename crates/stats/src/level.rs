@@ -28,6 +28,13 @@ const LONG_NS: f64 = 2e6;
 /// Spread of repetitions, as a fraction, from which the middle one is the steadier value.
 const WIDE: f64 = 0.03;
 
+/// Factor and constant over the spread in nanoseconds up to which chains are as steady.
+const CHAINS_OVER_NS: (f64, f64) = (1.5, 0.001);
+/// Standard deviation of an invocation's level by the spread of its repetitions: a constant, a
+/// linear and a quadratic part, and the most that the last adds. Fitted to pairs of files, see
+/// METHODOLOGY.
+const DEVIATION: [f64; 4] = [0.0010, 0.40, 11.0, 0.6];
+
 /// A slice of work and its probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SliceTime {
@@ -62,7 +69,8 @@ pub fn least_sibling<'a>(slices: impl IntoIterator<Item = &'a SliceTime>) -> Opt
     let ratios = sorted(&ratios);
     let (width, share) = LEAST;
     let fewest = (ratios.len() as f64 * share).ceil() as usize;
-    let from = |low: usize| &ratios[low..ratios.partition_point(|it| *it <= ratios[low] * (1.0 + width))];
+    let from =
+        |low: usize| &ratios[low..ratios.partition_point(|it| *it <= ratios[low] * (1.0 + width))];
     let dense = (0..ratios.len()).map(from).find(|near| near.len() >= fewest);
     dense.map(|near| quantile(near, 0.5))
 }
@@ -172,7 +180,9 @@ impl Level {
             levels.clone().into_iter().map(|level| level.located(unit).spread).sum()
         };
         let is_known = levels.clone().into_iter().all(|level| !level.chains.is_empty());
-        if is_known && sum(Unit::Chains) <= sum(Unit::Ns) { Unit::Chains } else { Unit::Ns }
+        // With a clock that stands still, both are alike; another file may be of another clock.
+        let is_steady = || sum(Unit::Chains) <= CHAINS_OVER_NS.0 * sum(Unit::Ns) + CHAINS_OVER_NS.1;
+        if is_known && is_steady() { Unit::Chains } else { Unit::Ns }
     }
 
     /// Returns the time of one operation in nanoseconds, at a clock at which the chain takes
@@ -181,9 +191,16 @@ impl Level {
         let unit = if chain_ns.is_some() { Level::steadier([self]) } else { Unit::Ns };
         let Located { log, spread } = self.located(unit);
         let scale = if unit == Unit::Chains { chain_ns.unwrap_or(1.0) } else { 1.0 };
-        let half = 1.96 * crate::compare::deviation(spread);
+        let half = 1.96 * deviation(spread);
         (log.exp() * scale, ((log - half).exp() * scale, (log + half).exp() * scale))
     }
+}
+
+/// Returns the standard deviation between levels of unchanged work whose repetitions have that
+/// spread, as logarithm.
+pub(crate) fn deviation(spread: f64) -> f64 {
+    let [constant, linear, quadratic, most] = DEVIATION;
+    constant + spread * (linear + (quadratic * spread).min(most))
 }
 
 fn blocks(slices: &[SliceTime]) -> impl Iterator<Item = &[SliceTime]> {
@@ -290,7 +307,8 @@ pub(crate) mod tests {
         for (at, slices) in moving.iter_mut().enumerate() {
             let clock = 1.0 + 0.02 * (at % 5) as f64;
             slices.iter_mut().for_each(|slice| {
-                (slice.op_ns, slice.chain_ns) = (slice.op_ns * clock, slice.chain_ns.map(|ns| ns * clock));
+                (slice.op_ns, slice.chain_ns) =
+                    (slice.op_ns * clock, slice.chain_ns.map(|ns| ns * clock));
             });
         }
         let moving = Level::of(&moving, None).unwrap();

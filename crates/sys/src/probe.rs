@@ -20,7 +20,7 @@ const TRIES: usize = 4;
 
 /// Times of both loops in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Probe {
+pub struct Probed {
     /// [`CHAIN_CYCLES`] dependent additions.
     pub chain_ns: u64,
     /// A fixed number of independent additions.
@@ -29,17 +29,17 @@ pub struct Probe {
 }
 
 /// Runs both loops.
-pub fn probe() -> Probe {
+pub fn probe() -> Probed {
     let begin = monotonic_ns();
     dependent_additions(CHAIN_CYCLES / 8);
     let chained = monotonic_ns();
     independent_additions(SPREAD_ROUNDS);
     let end_ns = monotonic_ns();
-    Probe { chain_ns: chained - begin, sibling_ns: end_ns - chained, end_ns }
+    Probed { chain_ns: chained - begin, sibling_ns: end_ns - chained, end_ns }
 }
 
-/// Tests if the chain counts cycles on this host: a chain of multiplications takes a whole number of
-/// times as long. Under emulation, or with a clock that is too coarse, it does not. Takes about
+/// Tests if the chain counts cycles on this host: a chain of multiplications takes a whole number
+/// of times as long. Under emulation, or with a clock that is too coarse, it does not. Takes about
 /// half a millisecond.
 pub fn counts_cycles() -> bool {
     (0..TRIES).any(|_| {
@@ -98,8 +98,15 @@ mod loops {
 
     pub(super) fn independent_additions(rounds: u64) {
         repeated!(
-            rounds, "add r8, {by}", "add r9, {by}", "add r10, {by}", "add r11, {by}",
-            "add r12, {by}", "add r13, {by}", "add r14, {by}", "add {x}, {by}"
+            rounds,
+            "add r8, {by}",
+            "add r9, {by}",
+            "add r10, {by}",
+            "add r11, {by}",
+            "add r12, {by}",
+            "add r13, {by}",
+            "add r14, {by}",
+            "add {x}, {by}"
         );
     }
 }
@@ -116,9 +123,15 @@ mod loops {
 
     pub(super) fn independent_additions(rounds: u64) {
         repeated!(
-            rounds, "add x8, x8, {by}", "add x9, x9, {by}", "add x10, x10, {by}",
-            "add x11, x11, {by}", "add x12, x12, {by}", "add x13, x13, {by}",
-            "add x14, x14, {by}", "add {x}, {x}, {by}"
+            rounds,
+            "add x8, x8, {by}",
+            "add x9, x9, {by}",
+            "add x10, x10, {by}",
+            "add x11, x11, {by}",
+            "add x12, x12, {by}",
+            "add x13, x13, {by}",
+            "add x14, x14, {by}",
+            "add {x}, {x}, {by}"
         );
     }
 }
@@ -139,7 +152,7 @@ mod tests {
         let shortest = |rounds: u64| (0..200).map(|_| time(rounds)).min().unwrap() as f64;
         let (one, two) = (shortest(2000), shortest(4000));
         assert!((1.8..2.2).contains(&(two / one)), "{one} {two}");
-        let Probe { chain_ns, sibling_ns, end_ns } = probe();
+        let Probed { chain_ns, sibling_ns, end_ns } = probe();
         assert!(chain_ns > 0 && sibling_ns > 0 && end_ns <= monotonic_ns());
     }
 }

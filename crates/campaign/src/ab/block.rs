@@ -23,7 +23,7 @@ pub struct Block {
     pub log_ratio: Option<f64>,
     pub a_ns: f64,
     pub b_ns: f64,
-    /// Slices of both sides.
+    /// SlicedWork of both sides.
     pub slices: u64,
     /// True if the CPU or its core was shared in nearly all of them.
     pub is_shared: bool,

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, Slices, StopFlag, next_line};
+use daqmeter_harness::{Fault, SlicedWork, StopFlag, next_line};
 use daqmeter_sys::affinity;
 
 use super::protocol::{Ask, Reply, SideRequest, VERSION};
@@ -43,7 +43,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<(), Stri
     Ok(())
 }
 
-fn begin(request: &SideRequest) -> Result<(Slices, Vec<(String, u64)>), String> {
+fn begin(request: &SideRequest) -> Result<(SlicedWork, Vec<(String, u64)>), String> {
     if request.version != VERSION {
         return Err(format!(
             "this binary speaks version {VERSION} of the protocol of sides, not {}",
@@ -59,14 +59,14 @@ fn begin(request: &SideRequest) -> Result<(Slices, Vec<(String, u64)>), String> 
     let engine = crate::engine(kind).map_err(|_| format!("no engine is named `{kind}`"))?;
     let open = || {
         let job = engine.parse(&request.workload)?;
-        let mut slices = Slices::open(&job, &StopFlag::default())?;
+        let mut slices = SlicedWork::open(&job, &StopFlag::default())?;
         let stages = warm(&mut slices, request)?;
         Ok((slices, stages))
     };
     open().map_err(|fault: Fault| fault.to_string())
 }
 
-fn warm(slices: &mut Slices, request: &SideRequest) -> Result<Vec<(String, u64)>, Fault> {
+fn warm(slices: &mut SlicedWork, request: &SideRequest) -> Result<Vec<(String, u64)>, Fault> {
     let time = Duration::from_micros(request.slice_us);
     let mut stages = Vec::new();
     for (at, name) in slices.stages().into_iter().enumerate() {

@@ -88,8 +88,8 @@ impl Plan {
     }
 }
 
-/// Orders the points in rounds. The repetitions of each are spread evenly over all rounds; the first
-/// round has every point.
+/// Orders the points in rounds. The repetitions of each are spread evenly over all rounds; the
+/// first round has every point.
 fn in_order(sweeps: &[(u64, PlannedPoint)], order: PlanOrder, seed: u64) -> Vec<PlannedPoint> {
     let rounds = sweeps.iter().map(|(repetitions, _)| *repetitions).max().unwrap_or(0);
     let mut points = Vec::new();

@@ -66,8 +66,7 @@ struct Line<'a> {
     compared: &'a Compared,
 }
 
-const HEADERS: [&str; 8] =
-    ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "point"];
+const HEADERS: [&str; 8] = ["verdict", "stage", "A", "B", "B/A", "interval", "blocks", "point"];
 
 fn conditions(arguments: &Arguments, context: &Context) -> serde_json::Value {
     serde_json::json!({
