@@ -1,155 +1,204 @@
-//! Measures two sides alternately, in processes of their own, until their difference is decided.
-//!
-//! Two files of records differ mostly by the minutes in which they were made. Here both sides are
-//! prepared, and work in slices of a fraction of a millisecond. Their order is A B B A or B A A B,
-//! so that a disturbance of the host meets both. A block of slices gives the ratio of both levels
-//! ([`daqmeter_stats::Level`]). Each block has fresh processes, with random shifts of stack and
-//! heap, since the layout of memory causes differences too. The ratios go to a [`MedianSequence`],
-//! which may be looked at after each.
-//!
-//! Begin with [`ask`]. `process.rs` is a side as its parent sees it, `side.rs` the side itself.
+//! Side of `daqmeter ab`: a program that measures one point again and again, a fresh process each
+//! time.
 
-mod block;
-mod process;
-mod protocol;
-mod side;
-
+use std::fmt::Display;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use daqmeter_harness::StopFlag;
-use daqmeter_stats::{Decision, MedianSequence, Random, median};
+use daqmeter_harness::StepPlan;
+use daqmeter_record::{Param, RunRecord, Workload, jsonl};
 use serde::Serialize;
+use toml::Value;
 
-pub use block::Block;
-pub use protocol::SideRequest;
-pub use side::serve;
+/// Repetitions of a process and the time of each: as long in all as its start.
+const REPETITIONS: u64 = 4;
+const TIME_MS: u64 = 5;
+/// Time after which a process that does not end is ended.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Environment variable that shifts the stack by its length, since the environment lies at its
+/// beginning. A page has every alignment that matters to a loop.
+const SHIFT: &str = "DAQMETER_SHIFT";
+pub const MAX_SHIFT: f64 = 4096.0;
 
-/// Time after which a side that does not answer is ended.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
-#[derive(Clone, Debug)]
-pub struct Question {
-    pub sides: [AbSide; 2],
-    /// Ratios up to this are ignored: 0.01 is 1 %.
-    pub ignore: f64,
-    /// Probability that any answer is wrong.
-    pub alpha: f64,
-    pub budget: Duration,
-    pub patience: Duration,
-    pub seed: u64,
+/// Point that is measured, without a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PointRequest {
+    pub workload: Workload,
+    pub cpu: Option<u32>,
+    pub steps: StepPlan,
 }
 
+impl PointRequest {
+    /// Parses a request such as `convert function=3 samples=3000000 isa=avx2`; `cpu=1` sets its
+    /// CPU.
+    pub fn parse(text: &str) -> Result<PointRequest, String> {
+        let mut words = text.split_whitespace();
+        let kind = words.next().ok_or("a point begins with the name of an engine")?;
+        let (mut workload, mut cpu) = (Workload::new(kind), None);
+        for word in words {
+            let (name, value) = word.split_once('=').ok_or_else(|| {
+                format!("`{word}` is not a parameter: ENGINE NAME=VALUE ... is wanted")
+            })?;
+            if name == "cpu" {
+                cpu = Some(value.parse().map_err(|_| format!("cpu={value}: no CPU number"))?);
+            } else {
+                workload.params.insert(name.to_owned(), param(name, value)?);
+            }
+        }
+        let steps = StepPlan::Timed(Duration::from_millis(TIME_MS));
+        Ok(PointRequest { workload, cpu, steps })
+    }
+
+    /// Returns the plan of its repetitions.
+    pub fn plan(&self) -> String {
+        #[derive(Serialize)]
+        struct Sweep<'a> {
+            study: &'a str,
+            engine: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            time: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            reads: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            passes: Option<u64>,
+            workload: &'a std::collections::BTreeMap<String, Param>,
+        }
+        #[derive(Serialize)]
+        struct File<'a> {
+            title: &'a str,
+            repetitions: u64,
+            sweep: [Sweep<'a>; 1],
+        }
+        let Workload { kind, params } = &self.workload;
+        let mut sweep = Sweep {
+            study: "ab",
+            engine: kind,
+            time: None,
+            reads: None,
+            passes: None,
+            workload: params,
+        };
+        match self.steps {
+            StepPlan::Timed(_) => sweep.time = Some(format!("{TIME_MS}ms")),
+            StepPlan::ByStage(operations) => sweep.reads = Some(operations),
+            StepPlan::ByPass(passes) => sweep.passes = Some(passes),
+        }
+        let file = File { title: "ab", repetitions: REPETITIONS, sweep: [sweep] };
+        toml::to_string(&file).expect("plain data")
+    }
+}
+
+/// Reads a value as in plans.
+fn param(name: &str, text: &str) -> Result<Param, String> {
+    let flag = text.parse().map(Value::Boolean);
+    let number = || text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    let value = flag.or_else(|_| number()).unwrap_or_else(|_| Value::String(text.to_owned()));
+    crate::plan::param(name, &value).map_err(|problem| format!("{name}: {problem}"))
+}
+
+/// A program and its point.
 #[derive(Clone, Debug)]
 pub struct AbSide {
+    pub name: &'static str,
     pub program: PathBuf,
-    /// Arguments that make the program a side.
-    pub arguments: Vec<String>,
-    pub request: SideRequest,
+    pub point: PointRequest,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AbVerdict {
-    Same,
-    Slower,
-    Faster,
-    Undecided,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    pub stage: String,
-    pub verdict: AbVerdict,
-    /// Median over all blocks of B's time over A's; `None` without a block.
-    pub ratio: Option<f64>,
-    /// Interval of the ratio that is valid at every look; `None` with too few blocks.
-    pub interval: Option<(f64, f64)>,
-    /// Median times of one operation in nanoseconds.
-    pub a_ns: Option<f64>,
-    pub b_ns: Option<f64>,
-    /// Smallest difference that these blocks could have decided: 0.02 is 2 %. `None` with too few
-    /// blocks.
-    pub visible: Option<f64>,
-    /// True if the blocks contradict each other: the difference itself changed meanwhile.
-    pub wandered: bool,
-    pub blocks: Vec<Block>,
-}
-
-/// Measures until every stage is decided, the budget is over, or `stop` is set.
-///
-/// # Errors
-/// Names the side with the error in one line.
-pub fn ask(question: &Question, stop: &StopFlag) -> Result<Vec<Answer>, String> {
-    let began = Instant::now();
-    let mut random = Random::new(question.seed);
-    let mut stages = Vec::new();
-    loop {
-        match block::measure(question, &mut stages, &mut random, stop) {
-            Err(_) if stop.is_set() => break,
-            done => done?,
+impl AbSide {
+    /// Measures once, in a fresh process whose stack is shifted by that many bytes.
+    ///
+    /// # Errors
+    /// Names the side, and what it said last.
+    pub fn measure(&self, shift_bytes: usize) -> Result<Vec<RunRecord>, String> {
+        let wrong = |what: &dyn Display| format!("side {}: {what}", self.name);
+        let mut command = Command::new(&self.program);
+        command.args(["run", "/dev/stdin", "--json"]);
+        if let Some(cpu) = self.point.cpu {
+            command.args(["--pin", &cpu.to_string()]);
         }
-        let is_over = stop.is_set() || began.elapsed() >= question.budget;
-        if is_over || stages.iter().all(Tracked::is_decided) {
-            break;
+        let mut child = command
+            .env(SHIFT, "x".repeat(shift_bytes))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C goes to the parent only.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| wrong(&format!("cannot start {}: {error}", self.program.display())))?;
+        // A process that has ended reads nothing, and says why below.
+        let _ = child.stdin.take().map(|mut input| input.write_all(self.point.plan().as_bytes()));
+        let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+        let said = std::thread::spawn(move || {
+            let mut said = String::new();
+            let _ = err.as_mut().map(|pipe| pipe.read_to_string(&mut said));
+            said
+        });
+        let records = std::thread::spawn(move || out.as_mut().map(read));
+        let ended = daqmeter_sys::process::ends_within(&child, PATIENCE);
+        if !matches!(ended, Ok(true)) {
+            daqmeter_sys::process::kill_group(&child);
         }
-    }
-    Ok(stages.into_iter().map(Tracked::answer).collect())
-}
-
-/// Blocks of one stage so far.
-struct Tracked {
-    stage: String,
-    /// Operations of a slice.
-    operations: u64,
-    ignore: f64,
-    sequence: MedianSequence,
-    blocks: Vec<Block>,
-}
-
-impl Tracked {
-    fn new(stage: String, operations: u64, ignore: f64, alpha: f64) -> Tracked {
-        let sequence = MedianSequence::new(alpha);
-        Tracked { stage, operations, ignore, sequence, blocks: Vec::new() }
-    }
-
-    fn add(&mut self, block: Block) {
-        if let Some(log_ratio) = block.log_ratio {
-            self.sequence.push(log_ratio);
-        }
-        self.blocks.push(block);
-    }
-
-    fn is_decided(&self) -> bool {
-        self.sequence.decision(self.ignore) != Decision::Undecided
-    }
-
-    fn answer(self) -> Answer {
-        let (low, high) = self.sequence.interval();
-        let is_interval = low.is_finite() && high.is_finite() && low <= high;
-        let time = |of: fn(&Block) -> f64| {
-            let counted = self.blocks.iter().filter(|block| block.log_ratio.is_some());
-            let times: Vec<f64> = counted.map(of).collect();
-            (!times.is_empty()).then(|| median(&times))
-        };
-        Answer {
-            verdict: match self.sequence.decision(self.ignore) {
-                Decision::Slower => AbVerdict::Slower,
-                Decision::Faster => AbVerdict::Faster,
-                Decision::Same => AbVerdict::Same,
-                Decision::Undecided => AbVerdict::Undecided,
-            },
-            ratio: self.sequence.median().map(f64::exp),
-            interval: is_interval.then(|| (low.exp(), high.exp())),
-            a_ns: time(|block| block.a_ns),
-            b_ns: time(|block| block.b_ns),
-            visible: self.sequence.visible(self.ignore),
-            wandered: self.sequence.is_contradictory(),
-            stage: self.stage,
-            blocks: self.blocks,
+        let status = child.wait().map_err(|error| wrong(&error))?;
+        let said = said.join().unwrap_or_default();
+        let last = said.lines().last().unwrap_or_default();
+        let records = records.join().ok().flatten().unwrap_or_default();
+        match ended {
+            Ok(true) if !records.is_empty() => Ok(records),
+            Ok(true) if last.is_empty() => {
+                Err(wrong(&format!("ended without a record ({status})")))
+            }
+            Ok(true) => Err(wrong(&last.trim_start_matches("daqmeter: "))),
+            _ => Err(wrong(&format!("did nothing for {} s and was ended", PATIENCE.as_secs()))),
         }
     }
+}
+
+fn read(pipe: &mut std::process::ChildStdout) -> Vec<RunRecord> {
+    let contents = jsonl::read_printable(std::io::BufReader::new(pipe));
+    contents.map(|contents| contents.records).unwrap_or_default()
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_becomes_a_plan_of_the_same_point() {
+        let request =
+            PointRequest::parse("memory read_bytes=4KiB read_lines=1 write_lines=1 cpu=1");
+        let request = request.unwrap();
+        assert_eq!(request.cpu, Some(1));
+        let plan = crate::Plan::parse(&request.plan(), "ab.toml").unwrap();
+        assert_eq!(plan.points.len() as u64, REPETITIONS);
+        let workload = &plan.points[0].workload;
+        assert_eq!(workload.int("read_bytes"), Ok(4096));
+        assert_eq!(
+            (&workload.params, plan.points[0].steps),
+            (&request.workload.params, request.steps)
+        );
+        let passes = PointRequest { steps: StepPlan::ByPass(7), ..request };
+        let plan = crate::Plan::parse(&passes.plan(), "ab.toml").unwrap();
+        assert_eq!(plan.points[0].steps, StepPlan::ByPass(7));
+    }
+
+    #[test]
+    fn a_side_that_goes_wrong_is_named_with_what_it_said() {
+        let side = |program: &str| AbSide {
+            name: "B",
+            program: program.into(),
+            point: PointRequest::parse("null").unwrap(),
+        };
+        let nothing = side("true").measure(9).unwrap_err();
+        assert!(
+            nothing.starts_with("side B: ended without a record (exit status: 0)"),
+            "{nothing}"
+        );
+        let said = side("cat").measure(9).unwrap_err();
+        assert!(said.starts_with("side B: ") && said.contains("cat"), "{said}");
+        let absent = side("/nowhere/daqmeter").measure(9).unwrap_err();
+        assert!(absent.starts_with("side B: cannot start /nowhere/daqmeter"), "{absent}");
+    }
+}

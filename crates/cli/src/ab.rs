@@ -1,107 +1,205 @@
-//! `daqmeter ab`: two sides alternately, until it is decided whether they differ.
+//! `daqmeter ab`: two sides in turn, until it is decided whether they differ.
 
-mod arguments;
-mod pairs;
-mod shown;
-
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use daqmeter_campaign::ab::{PATIENCE, Question, ask, serve};
+use clap::Args;
+use daqmeter_campaign::ab::{AbSide, MAX_SHIFT, PointRequest};
+use daqmeter_campaign::{Plan, Site};
 use daqmeter_harness::StopFlag;
+use daqmeter_harness::request::Problem;
+use daqmeter_record::RunRecord;
+use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
+use daqmeter_stats::Random;
 
-use crate::context::context;
+use crate::arguments::{budget, per_cent};
 use crate::interrupt;
-use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit};
-use crate::recorder::{Lines, progress_bar};
+use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines};
+use crate::recorder::progress_bar;
 
-pub(crate) use arguments::Arguments;
-pub(crate) use pairs::SIDE;
-use pairs::{Pair, pairs};
-use shown::{Compared, Outcome, text};
-
-pub(crate) fn side() -> Ended {
-    serve(std::io::stdin().lock(), std::io::stdout().lock())
-        .map_err(|why| format!("{SIDE} is started by daqmeter ab, not by hand: {why}"))?;
-    Ok(ExitCode::SUCCESS)
+/// Measure two sides in turn and say whether they differ.
+///
+/// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two
+/// binaries of daqmeter that measure the same points. Both are measured in turn, by a fresh process
+/// each time, so that whatever else the host does meets both alike. It ends as soon as the answer
+/// is known, or at the budget.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
+pub(crate) struct Arguments {
+    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary with --plan
+    #[arg(value_name = "A")]
+    a: String,
+    /// Side B
+    #[arg(value_name = "B")]
+    b: String,
+    /// A and B are binaries of daqmeter: measure the points of this plan (a file, or a name) with
+    /// both
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<String>,
+    /// Largest difference that counts as none
+    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
+    ignore: f64,
+    /// Time for each point
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
+    budget: Duration,
+    /// CPU for both sides [default: the last one allowed]
+    #[arg(long, value_name = "CPU")]
+    pin: Option<u32>,
+    /// Print the comparisons as JSON lines
+    #[arg(long)]
+    json: bool,
 }
+
+const EXAMPLE: &str = "\
+Examples:
+
+  $ daqmeter ab \"convert function=3 samples=2000 isa=portable\" \"convert function=3 samples=2000 isa=avx2\"
+  $ daqmeter ab \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=0\" \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=1\"
+  $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick
+
+B is slower when its time is longer by more than --ignore; the chance that any answer is wrong is 1 %. To find a slowdown of 1 %, ignore less: --ignore 0.5%.
+
+Exit codes: 0 all the same; 1 something differs; 2 something could not be measured; 3 undecided, and nothing differs.";
+
+/// Number of pairs before the first look, and the factor to each further one.
+const FIRST_LOOK: usize = 4;
+const NEXT_LOOK: f64 = 1.4;
+/// Looks that share the chance of a wrong answer: the last is at 80 pairs.
+const LOOKS: f64 = 10.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let pairs = pairs(arguments)?;
-    let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
+    let points = points(arguments)?;
     let stop = interrupt::flag();
-    let compared = compare(arguments, &pairs, &stop, file.as_mut())?;
-    if !arguments.json {
-        emit(&text(&compared, arguments.ignore, arguments.error))?;
-    }
-    refuse_unmeasured(&compared)?;
-    Ok(exit_code(&compared))
-}
-
-fn compare(
-    arguments: &Arguments,
-    pairs: &[Pair],
-    stop: &StopFlag,
-    mut file: Option<&mut Lines>,
-) -> Result<Vec<Compared>, Failure> {
-    let context = context();
-    let progress = progress_bar(pairs.len(), !arguments.json);
-    let mut compared = Vec::new();
-    for pair in pairs {
-        if stop.is_set() {
-            break;
-        }
-        progress.set_message(daqmeter_record::sanitise::text(&pair.point).into_owned());
-        let found = one(arguments, pair, pairs.len(), stop);
-        let line = found.line(arguments, &context)?;
-        file.as_mut().map_or(Ok(()), |file| file.write(line.as_bytes()))?;
-        if arguments.json {
-            emit(&line)?;
-        }
+    let progress = progress_bar(points.len(), !arguments.json);
+    let (mut codes, mut refused) = (Vec::new(), Vec::new());
+    for requests in points.iter().take_while(|_| !stop.is_set()) {
+        progress.set_message(requests[0].workload.to_string());
+        let sides = sides(arguments, requests)?;
+        let compared = compared(arguments, &sides, points.len(), &stop);
         progress.inc(1);
-        compared.push(found);
+        match compared {
+            Ok(compared) => {
+                codes.push(compared.conclusion);
+                emit(&match arguments.json {
+                    true => json_lines(std::slice::from_ref(&compared))?,
+                    false => compared.text(true) + "\n",
+                })?;
+            }
+            Err(why) => refused.push(format!("{}: {why}", requests[0].workload)),
+        }
     }
     progress.finish_and_clear();
-    Ok(compared)
+    match (&refused[..], points.len()) {
+        ([], _) => {}
+        _ if stop.is_set() => {}
+        ([first, ..], of) => {
+            let refused = refused.len();
+            return Err(format!("{refused} of {of} points not measured: {first}").into());
+        }
+    }
+    let any = |conclusion| codes.contains(&conclusion);
+    Ok(match () {
+        () if any(Conclusion::Different) => ExitCode::from(FAILED),
+        () if any(Conclusion::CannotTell) || codes.is_empty() => ExitCode::from(CANNOT_TELL),
+        () => ExitCode::SUCCESS,
+    })
 }
 
-/// Seed of all orders.
-const SEED: u64 = 1;
-
-fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compared {
-    if let Some(why) = &pair.left_out {
-        return Compared::without(pair, Outcome::LeftOut, why);
-    }
-    let question = Question {
-        sides: pair.sides.clone(),
-        ignore: arguments.ignore,
-        // Any answer may be wrong: each gets its share of the error.
-        alpha: arguments.error / of as f64,
-        budget: arguments.budget,
-        patience: PATIENCE.max(arguments.budget),
-        seed: SEED,
+/// Returns the requests of A and B for each point.
+fn points(arguments: &Arguments) -> Result<Vec<[PointRequest; 2]>, Failure> {
+    check_cpus("--pin", arguments.pin)?;
+    let last = daqmeter_sys::affinity::allowed_cpus()?.last().copied();
+    // The first CPUs serve most interrupts.
+    let placed = |request: PointRequest| PointRequest {
+        cpu: request.cpu.or(arguments.pin).or(last),
+        ..request
     };
-    match ask(&question, stop) {
-        Ok(answers) => Compared::of(pair, answers),
-        Err(why) => Compared::without(pair, Outcome::NotMeasured, &why),
+    let Some(plan) = &arguments.plan else {
+        let side = |text: &str, name: &str| {
+            let request = PointRequest::parse(text).map_err(|why| format!("{name}: {why}"))?;
+            check_cpus(&format!("{name}: cpu"), request.cpu)?;
+            Ok::<_, Failure>(placed(request))
+        };
+        return Ok(vec![[side(&arguments.a, "A")?, side(&arguments.b, "B")?]]);
+    };
+    let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
+    let mut requests: Vec<PointRequest> = Vec::new();
+    for point in Plan::load_for(plan, &site)?.points {
+        let (workload, cpu, steps) = (point.workload, point.pin.first().copied(), point.steps);
+        let request = placed(PointRequest { workload, cpu, steps });
+        // Repetitions are measured anyway.
+        if !requests.contains(&request) {
+            requests.push(request);
+        }
+    }
+    Ok(requests.into_iter().map(|request| [request.clone(), request]).collect())
+}
+
+fn check_cpus(name: &str, cpu: Option<u32>) -> Result<(), Failure> {
+    let checked = Problem::unless_cpus_exist("", &cpu.into_iter().collect::<Vec<_>>());
+    Ok(checked.map_err(|problem| format!("{name} {}", problem.text))?)
+}
+
+fn sides(arguments: &Arguments, requests: &[PointRequest; 2]) -> Result<[AbSide; 2], Failure> {
+    let side = |name, program: &str, request: &PointRequest| {
+        let program = match arguments.plan {
+            Some(_) => binary(program)?,
+            None => std::env::current_exe()?,
+        };
+        Ok::<_, Failure>(AbSide { name, program, point: request.clone() })
+    };
+    Ok([side("A", &arguments.a, &requests[0])?, side("B", &arguments.b, &requests[1])?])
+}
+
+/// Returns the path of a file, even if it has no folder; else looks for it as the shell does.
+fn binary(name: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(name);
+    if path.is_file() {
+        return Ok(std::path::absolute(path)?);
+    }
+    match name.contains('/') {
+        true => Err(format!("{name} is not a file; a binary of daqmeter is wanted").into()),
+        false => Ok(path.to_owned()),
     }
 }
 
-fn refuse_unmeasured(compared: &[Compared]) -> Result<(), Failure> {
-    let refused = compared.iter().filter(|one| one.outcome == Outcome::NotMeasured).count();
-    match compared {
-        _ if refused == 0 || interrupt::is_asked() => Ok(()),
-        [Compared { reason: Some(why), .. }] => Err(why.into()),
-        all => Err(format!("{refused} of {} points could not be measured", all.len()).into()),
-    }
-}
-
-fn exit_code(compared: &[Compared]) -> ExitCode {
-    let any = |outcome| compared.iter().any(|one| one.outcome == outcome);
-    if any(Outcome::Different) {
-        ExitCode::from(FAILED)
-    } else if any(Outcome::Undecided) || !any(Outcome::Same) {
-        ExitCode::from(CANNOT_TELL)
-    } else {
-        ExitCode::SUCCESS
+/// Measures in turn until every time is decided, the budget is over, or `stop` is set.
+fn compared(
+    arguments: &Arguments,
+    sides: &[AbSide; 2],
+    points: usize,
+    stop: &StopFlag,
+) -> Result<Compared, String> {
+    let began = Instant::now();
+    let mut random = Random::new(1);
+    let mut records: [Vec<RunRecord>; 2] = Default::default();
+    let (mut pairs, mut look) = (0, FIRST_LOOK);
+    loop {
+        let first = usize::from(random.uniform() < 0.5);
+        for side in [first, 1 - first] {
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "below 4096"
+            )]
+            let shift_bytes = (random.uniform() * MAX_SHIFT) as usize;
+            records[side].append(&mut sides[side].measure(shift_bytes)?);
+        }
+        pairs += 1;
+        let is_over = stop.is_set() || began.elapsed() >= arguments.budget;
+        if pairs < look && !is_over {
+            continue;
+        }
+        look = (look as f64 * NEXT_LOOK).ceil() as usize;
+        let [a, b] = &mut records;
+        // Sides with other parameters are one point.
+        if let Some(of_a) = a.first().map(|record| record.workload.clone()) {
+            b.iter_mut().for_each(|record| record.workload = of_a.clone());
+        }
+        let compared = in_turn(a, b, arguments.ignore, LOOKS * points as f64);
+        if is_over || compared.is_decided() {
+            return Ok(compared);
+        }
     }
 }

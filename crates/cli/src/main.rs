@@ -85,9 +85,6 @@ enum Verb {
     Cmp(cmp::Arguments),
     /// Measure two sides in turns and say whether they differ
     Ab(ab::Arguments),
-    /// Be one side of ab
-    #[command(hide = true, name = ab::SIDE)]
-    AbSide,
     /// Show points over time, and their steps
     History(history::Arguments),
     /// Show records in the browser
@@ -141,7 +138,6 @@ fn run_verb(verb: Verb) -> Ended {
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Ab(arguments) => ab::run(&arguments),
-        Verb::AbSide => ab::side(),
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),

@@ -65,7 +65,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("report - -o r.jsonl", records),
         ("report r.jsonl --format parquet -o hard.csv", records),
         ("report . -o hard.csv", records),
-        ("ab null null --records page.html", none),
     ] {
         let (_, said) = folder.ends_with(2, line);
         assert!(said.contains(says) && said.lines().count() == 1, "{line}: {said}");

@@ -27,7 +27,6 @@ mod sample;
 pub mod settings;
 mod shipped;
 mod slicer;
-pub mod slices;
 mod text_file;
 mod watched;
 
@@ -44,7 +43,6 @@ pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, is_one, n
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag, ordered};
 pub use shipped::{Shipped, TomlText};
-pub use slices::SlicedWork;
 pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
 pub use watched::Watched;
 

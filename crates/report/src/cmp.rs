@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_stats::{Doubt, Effect, Level, Point, Unit, Verdict, compare};
+use daqmeter_stats::{Doubt, Effect, Level, Point, Terms, Unit, Verdict, compare};
 use serde::Serialize;
 
 use crate::aligned::{numbers_from, wrapped};
@@ -72,12 +72,22 @@ pub struct Compared {
     /// Number of records of A and of B that failed or were waived; they are not compared.
     pub left_out: (usize, usize),
     pub ignore: f64,
+    pub in_turn: bool,
 }
 
 /// Compares records A with records B. The history, of other invocations on the host of both, shows
 /// how much these differ.
 pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64) -> Compared {
-    let all = [a, b, history];
+    compared([a, b, history], Terms { ignore, looks: 1.0, in_turn: false })
+}
+
+/// Compares records of sides that were measured in turn, at one of a number of looks.
+pub fn in_turn(a: &[RunRecord], b: &[RunRecord], ignore: f64, looks: f64) -> Compared {
+    compared([a, b, &[]], Terms { ignore, looks, in_turn: true })
+}
+
+fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
+    let [a, b, _] = all;
     let [of_a, of_b, before] = all.map(|records| Levels::of(records, &all).findings());
     let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] = [of_b, before]
         .map(|found| found.into_iter().map(|(point, kind, all)| ((point, kind), all)).collect());
@@ -101,7 +111,7 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64)
         Some((key, point))
     });
     let (names, pairs): (Vec<_>, Vec<Point>) = pairs.unzip();
-    let effects = compare(&pairs, ignore).into_iter().zip(names);
+    let effects = compare(&pairs, terms).into_iter().zip(names);
     let described = |(effect, (point, finding)): (Option<Effect>, (StagePoint, Finding))| {
         Some(described(point.to_string(), finding, &effect?))
     };
@@ -113,7 +123,8 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64)
         only_b: only(b, a),
         broken: broken(a, b),
         left_out: (left_out(a), left_out(b)),
-        ignore,
+        ignore: terms.ignore,
+        in_turn: terms.in_turn,
     };
     compared.conclusion = compared.concluded();
     compared
@@ -220,6 +231,12 @@ impl Compared {
         }
     }
 
+    /// Tests if every level has an answer.
+    pub fn is_decided(&self) -> bool {
+        let mut levels = self.points.iter().filter(|point| point.time == "level");
+        levels.all(|point| point.verdict != "unclear")
+    }
+
     /// Judges a gate at that fraction: failed if B is slower by it for certain, passed if no point
     /// can be.
     pub fn gate(&self, by: f64) -> Gate {
@@ -280,8 +297,12 @@ impl Compared {
             Conclusion::CannotTell => {
                 let why =
                     levels().map(|point| point.why).find(|why| !why.is_empty()).unwrap_or_default();
+                let next = match self.in_turn {
+                    true => "Give more time with --budget",
+                    false => "Run both again, or use daqmeter ab",
+                };
                 format!(
-                    "cannot tell at {unclear} of {all} points, and no other differs: {why}. Run both again, or use daqmeter ab"
+                    "cannot tell at {unclear} of {all} points, and no other differs: {why}. {next}"
                 )
             }
             Conclusion::Different if differing().count() == 1 => {

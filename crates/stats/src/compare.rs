@@ -70,33 +70,53 @@ pub struct Effect {
     pub invocations: (usize, usize, usize),
 }
 
-/// Compares the sides of points of one comparison. Differences up to `ignore` are ignored (0.02 is
-/// 2 %). A point without a level on one side gives `None`.
-pub fn compare(points: &[Point], ignore: f64) -> Vec<Option<Effect>> {
-    let there = points.iter().filter(|point| !point.a.is_empty() && !point.b.is_empty()).count();
-    let chance = FALSE_ALARM / there.max(1) as f64;
-    points.iter().map(|point| compared(point, ignore.ln_1p(), chance)).collect()
+/// How points are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Differences up to this fraction are ignored.
+    pub ignore: f64,
+    /// Number of comparisons that share the chance of a false alarm.
+    pub looks: f64,
+    /// True for sides that were measured in turn: neighbours shared both alike.
+    pub in_turn: bool,
 }
 
-fn compared(point: &Point, ignore: f64, chance: f64) -> Option<Effect> {
+/// Compares the sides of points of one comparison. A point without a level on one side gives
+/// `None`.
+pub fn compare(points: &[Point], terms: Terms) -> Vec<Option<Effect>> {
+    let there = points.iter().filter(|point| !point.a.is_empty() && !point.b.is_empty()).count();
+    let chance = FALSE_ALARM / there.max(1) as f64 / terms.looks;
+    points.iter().map(|point| compared(point, terms, chance)).collect()
+}
+
+fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     let Point { a, b, history, bound } = point;
     if a.is_empty() || b.is_empty() {
         return None;
     }
-    let both = || a.iter().chain(b);
+    let ignore = terms.ignore.ln_1p();
+    let [a, b] = match (clean(a), clean(b)) {
+        // What both sides shared in turn is no difference of them.
+        (a_clean, b_clean) if terms.in_turn && (a_clean.is_empty() || b_clean.is_empty()) => {
+            [a.iter().collect(), b.iter().collect()]
+        }
+        (a_clean, b_clean) => [or_all(a_clean, a), or_all(b_clean, b)],
+    };
+    let both = || a.iter().chain(&b).copied();
     let unit = Level::steadier(both().collect::<Vec<_>>());
-    let places =
-        |side: &[Level]| -> Vec<f64> { side.iter().map(|level| level.located(unit).log).collect() };
-    let (of_a, of_b) = (places(a), places(b));
+    let places = |side: &[&Level]| -> Vec<f64> {
+        side.iter().map(|level| level.located(unit).log).collect()
+    };
+    let (of_a, of_b) = (places(&a), places(&b));
     let [from, to] = [&of_a, &of_b].map(|places| median(places));
     let log = to - from;
     // The clock of A: chains of A, if both have them.
-    let clock = a.iter().filter_map(Level::chain).collect::<Vec<_>>();
+    let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
     let scale = if unit == Unit::Chains { median(&clock) } else { 0.0 };
-    let (allowed, doubt) = allowed(a, b, unit);
+    let (allowed, doubt) = allowed(&a, &b, unit, terms);
     let own = both().map(|level| deviation(level.located(unit).spread).powi(2)).sum::<f64>();
     let prior = own / (a.len() + b.len()) as f64;
-    let seen = [squares(&of_a), squares(&of_b), steps(&places(history))];
+    let seen = [squares(&of_a), squares(&of_b), steps(&places(&or_all(clean(history), history)))];
     let (seen, freedom) = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
     let variance = (PRIOR_FREEDOM * prior + seen) / (PRIOR_FREEDOM + freedom);
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
@@ -124,14 +144,23 @@ fn compared(point: &Point, ignore: f64, chance: f64) -> Option<Effect> {
     })
 }
 
+/// Returns the levels that were not shared.
+fn clean(levels: &[Level]) -> Vec<&Level> {
+    levels.iter().filter(|level| !level.is_shared).collect()
+}
+
+fn or_all<'a>(clean: Vec<&'a Level>, all: &'a [Level]) -> Vec<&'a Level> {
+    if clean.is_empty() { all.iter().collect() } else { clean }
+}
+
 /// Returns the part of a difference that the host may be responsible for, and why.
-fn allowed(a: &[Level], b: &[Level], unit: Unit) -> (f64, Doubt) {
-    let is_shared = |side: &[Level]| side.iter().all(|level| level.is_shared);
-    if is_shared(a) || is_shared(b) {
+fn allowed(a: &[&Level], b: &[&Level], unit: Unit, terms: Terms) -> (f64, Doubt) {
+    let is_shared = |side: &[&Level]| side.iter().any(|level| level.is_shared);
+    if !terms.in_turn && (is_shared(a) || is_shared(b)) {
         return (SHARED.ln(), Doubt::Shared);
     }
-    let clock = |side: &[Level]| {
-        let known: Option<Vec<f64>> = side.iter().map(Level::chain).collect();
+    let clock = |side: &[&Level]| {
+        let known: Option<Vec<f64>> = side.iter().map(|level| level.chain()).collect();
         known.map(|known| median(&known))
     };
     match (unit, clock(a).zip(clock(b))) {
@@ -166,6 +195,10 @@ mod tests {
     use crate::level::tests::{Drawn, QUIET};
     use crate::{Random, SliceTime};
 
+    fn terms(ignore: f64) -> Terms {
+        Terms { ignore, looks: 1.0, in_turn: false }
+    }
+
     fn slower(drawn: Drawn, by: f64, random: &mut Random) -> Level {
         let mut repetitions = drawn.repetitions(random);
         repetitions.iter_mut().flatten().for_each(|slice| slice.op_ns *= by);
@@ -180,7 +213,7 @@ mod tests {
             ..Point::default()
         };
         let points: Vec<Point> = (0..18).map(|_| point()).collect();
-        compare(&points, 0.0).into_iter().map(Option::unwrap).collect()
+        compare(&points, terms(0.0)).into_iter().map(Option::unwrap).collect()
     }
 
     fn share(effects: &[Effect], verdict: Verdict) -> f64 {
@@ -226,7 +259,7 @@ mod tests {
         };
         let found = |b: f64| {
             let point = Point { a: vec![level(100.0)], b: vec![level(b)], ..Point::default() };
-            compare(&[point], 0.0)[0].unwrap()
+            compare(&[point], terms(0.0))[0].unwrap()
         };
         assert_eq!((found(120.0).verdict, found(120.0).doubt), (Verdict::Unclear, Doubt::Clock));
         assert_eq!(found(140.0).verdict, Verdict::Slower);
@@ -246,7 +279,7 @@ mod tests {
             ..Point::default()
         };
         let alone = Point { history: Vec::new(), ..point.clone() };
-        let verdict = |point: Point| compare(&[point], 0.0)[0].unwrap().verdict;
+        let verdict = |point: Point| compare(&[point], terms(0.0))[0].unwrap().verdict;
         assert_eq!((verdict(alone), verdict(point)), (Verdict::Slower, Verdict::Unclear));
     }
 
@@ -254,7 +287,7 @@ mod tests {
     fn sides_without_a_level_have_no_effect() {
         let level = QUIET.level(&mut Random::new(1));
         let only_a = Point { a: vec![level], ..Point::default() };
-        assert_eq!(compare(&[only_a, Point::default()], 0.02), [None, None]);
-        assert_eq!(compare(&[], 0.02), []);
+        assert_eq!(compare(&[only_a, Point::default()], terms(0.02)), [None, None]);
+        assert_eq!(compare(&[], terms(0.02)), []);
     }
 }

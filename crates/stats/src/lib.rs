@@ -11,14 +11,12 @@ mod compare;
 mod level;
 mod random;
 mod rate;
-mod sequential;
 
 pub use changes::{Change, change_points};
-pub use compare::{Doubt, Effect, FALSE_ALARM, Point, Verdict, compare};
+pub use compare::{Doubt, Effect, FALSE_ALARM, Point, Terms, Verdict, compare};
 pub use level::{Level, Located, SliceTime, Unit, least_sibling};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};
-pub use sequential::{Decision, MedianSequence};
 
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
