@@ -4,6 +4,7 @@
 //! Begin with [`Plan::load`] and [`Runner::run`]. Nothing here prints or writes.
 
 pub mod ab;
+mod again;
 mod budget;
 pub mod calibrate;
 mod engines;

@@ -11,6 +11,7 @@ use daqmeter_harness::{
 };
 use daqmeter_record::{RunRecord, Workload};
 
+use crate::again::Again;
 use crate::budget::Budget;
 use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
@@ -121,16 +122,19 @@ impl Runner {
         take(RunnerEvent::Planned { points: points.len(), known: all - points.len() })?;
         let mut done = Done { points: points.len(), ..Done::default() };
         let mut clock = budget.begin(&points);
-        for point in &points {
-            if self.stop.is_set() || clock.is_over() {
-                break;
-            }
+        let (mut again, began) = (Again::default(), Instant::now());
+        let mut planned = 0..points.len();
+        while !self.stop.is_set() && !clock.is_over() {
+            let is_planned = !planned.is_empty();
+            let next = planned.next().or_else(|| again.next(began.elapsed()));
+            let Some((at, point)) = next.map(|at| (at, &points[at])) else { break };
             take(RunnerEvent::Begins(point))?;
             let shared = clock.share(point);
             let begin = Instant::now();
             let mut timed_s = 0.0;
             match self.planned(&shared) {
                 Ok(record) => {
+                    again.add(&points, at, &record);
                     timed_s = record.wall_ns as f64 * 1e-9;
                     take(RunnerEvent::Measured(Box::new(record)))?;
                 }
@@ -141,7 +145,7 @@ impl Runner {
             }
             let took_s = begin.elapsed().as_secs_f64();
             clock.spent(point, shared.nominal_s(), took_s, timed_s.min(took_s));
-            done.begun += 1;
+            done.begun += usize::from(is_planned);
             done.timed_s += timed_s.min(took_s);
             done.measuring_s += took_s;
         }

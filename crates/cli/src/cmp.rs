@@ -14,14 +14,14 @@ use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell}
 
 /// Compare two sets of records, point by point.
 ///
-/// Points with equal study, engine, parameters and stage are compared. The points of one invocation
-/// share its minute: it counts as one run, however many repetitions it has. So record both sides in
-/// turn, several times each, appending to two files; a single run a side can show large differences
-/// only, unless --history says how much runs of this host differ. One comparison in a hundred of an
-/// unchanged host may name a difference; `daqmeter ab` measures both programs again, in turns.
+/// Points with equal study, engine, parameters and stage are compared. Times are those of the work
+/// itself, in cycles of the clock where that is steadier, without what neighbours took. One file a
+/// side is enough where the repetitions of a point agree; more of them, or --history, show smaller
+/// differences. One comparison in a hundred of an unchanged host may name a difference; `daqmeter
+/// ab` measures both programs again, in turn.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --records before.jsonl; ./new run quick --pin 1 --records after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and earlier runs of the host\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
+    after_long_help = "Example:\n\n  $ ./old run quick --pin 1 --records before.jsonl\n  $ ./new run quick --pin 1 --records after.jsonl\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and earlier runs of the host\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
 )]
 pub(crate) struct Arguments {
     /// Records to compare with, a file or a folder
@@ -97,7 +97,7 @@ fn gate(found: &Compared, by: f64) -> ExitCode {
             let all = found.points.len();
             tell(&format!(
                 "daqmeter: --fail-on had no power: at {points} of {all} points a slowdown of {} % could have been missed. Record \
-                 both sides in turn, ten times each, or give --history",
+                 both sides several times, or use daqmeter ab",
                 by * 100.0
             ));
             ExitCode::from(CANNOT_TELL)

@@ -12,8 +12,8 @@ use crate::output::{Ended, Failure, emit, json_lines};
 /// Show points over time, and their steps.
 ///
 /// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point
-/// counts as one value: the mean time of what data takes on its way, the median of work of the CPU
-/// alone. Runs that failed do not count; hosts are kept apart. Steps are sought over all runs of a
+/// counts as one value, its level, and the sustained rate of what carries data. Runs that failed do
+/// not count; hosts are kept apart. Steps are sought over all runs of a
 /// point; a single wild run is none. `daqmeter ab` measures the programs of before and after a step
 /// again, in turns.
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ use crate::run::refuse_refused;
 /// report-2.html and records-2.jsonl.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts.\nWhat was measured beside busy programs is marked UNSOUND."
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts.\nA time whose repetitions disagree has a ~ and its interval."
 )]
 pub(crate) struct Arguments {
     /// Time for all of it

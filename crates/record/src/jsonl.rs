@@ -135,7 +135,9 @@ fn parse(bytes: &[u8], line: usize, change: fn(&mut Value)) -> Result<RunRecord,
         }
         border::refuse_large(&value, &FREE).map_err(malformed)?;
         change(&mut value);
-        RunRecord::deserialize(value).map_err(said)
+        let record = RunRecord::deserialize(value).map_err(said)?;
+        record.check_slices().map_err(malformed)?;
+        Ok(record)
     };
     read(bytes).map_err(|why| LineError { line, why })
 }
@@ -171,7 +173,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{EngineInfo, Lane, Outcome, Stage, Workload};
+    use crate::{EngineInfo, Lane, Outcome, Slices, Stage, Workload};
     use proptest::prelude::*;
 
     fn record(samples: Vec<u64>) -> RunRecord {
@@ -257,6 +259,30 @@ mod tests {
         let said = only_error(&lost);
         let field = "lanes[0].stages[0].sample_ns[1] is 9007199254740992;";
         assert!(said.contains(field), "{said}");
+    }
+
+    #[test]
+    fn slices_that_no_run_has_are_refused_by_the_name_of_their_field() {
+        let read = |slices: Slices| {
+            let mut record = record(vec![5, 5]);
+            record.lanes[0].stages[0].slices = slices;
+            read(&to_line(&record)[..]).unwrap()
+        };
+        let good = Slices { samples: vec![1, 1], gap_ns: vec![9, 0], ..Slices::default() };
+        assert_eq!(read(good.clone()).records.len(), 1);
+        for (slices, says) in [
+            (Slices { gap_ns: vec![9], ..good.clone() }, "slices.gap_ns has 1 values for 2 slices"),
+            (Slices { chain_ns: vec![9, 0], ..good.clone() }, "slices.chain_ns[1] is 0"),
+            (Slices { samples: vec![0, 1], ..good.clone() }, "slices.samples[0] is 0"),
+            (Slices { samples: vec![1, 9], ..good.clone() }, "more than the 2 of the stage"),
+            (Slices { lost: vec![2], ..good.clone() }, "slices.lost[0] is no slice"),
+        ] {
+            let said = only_error(&read(slices));
+            assert!(said.contains("lanes[0].stages[0]") && said.contains(says), "{said}");
+        }
+        let line = String::from_utf8(to_line(&record(vec![5]))).unwrap();
+        let negative = line.replace("\"sample_ns\":[5]", "\"sample_ns\":[-5]");
+        assert!(only_error(&self::read(negative.as_bytes()).unwrap()).contains("-5"), "{negative}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub use path::PathRun;
 pub use prediction::Prediction;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, Order,
-    Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slice, Slices, Stage, Tool,
+    Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Tool,
 };
 pub use together::{Together, together};
 pub use workload::{Param, ParamError, Workload};

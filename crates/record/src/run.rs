@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use daqmeter_stats::SliceTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +105,18 @@ impl RunRecord {
             workload: workload.into(),
             ..RunRecord::default()
         }
+    }
+
+    /// Refuses slices that no run has, by the path of the first wrong field.
+    pub(crate) fn check_slices(&self) -> Result<(), String> {
+        let lanes = self.lanes.iter().enumerate();
+        let mut stages = lanes.flat_map(|(lane, found)| {
+            found.stages.iter().enumerate().map(move |(at, stage)| (lane, at, stage))
+        });
+        stages.try_for_each(|(lane, at, stage)| {
+            let wrong = |why| format!("lanes[{lane}].stages[{at}].slices.{why}");
+            stage.slices.check(stage.sample_ns.len()).map_err(wrong)
+        })
     }
 
     pub fn set_param(&mut self, name: &str, value: impl Into<Param>) {
@@ -283,22 +296,40 @@ pub struct Slices {
     pub lost: Vec<u32>,
 }
 
-/// One of the [`Slices`] of a stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slice {
-    pub operations: u64,
-    pub ns: u64,
-    /// Time of [`Clock::chain_cycles`] cycles after it.
-    pub chain_ns: Option<u32>,
-    /// Time of independent additions after the chain.
-    pub sibling_ns: Option<u32>,
-    /// True if the thread lost its CPU.
-    pub is_lost: bool,
-}
-
 impl Slices {
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
+    }
+
+    fn check(&self, samples: usize) -> Result<(), String> {
+        let Slices { samples: counts, gap_ns, chain_ns, sibling_ns, lost } = self;
+        for (name, column, may_lack) in [
+            ("gap_ns", gap_ns, false),
+            ("chain_ns", chain_ns, true),
+            ("sibling_ns", sibling_ns, true),
+        ] {
+            if column.len() != counts.len() && !(may_lack && column.is_empty()) {
+                return Err(format!(
+                    "{name} has {} values for {} slices",
+                    column.len(),
+                    counts.len()
+                ));
+            }
+        }
+        for (name, column) in
+            [("samples", counts), ("chain_ns", chain_ns), ("sibling_ns", sibling_ns)]
+        {
+            if let Some(at) = column.iter().position(|value| *value == 0) {
+                return Err(format!("{name}[{at}] is 0"));
+            }
+        }
+        if counts.iter().map(|count| u64::from(*count)).sum::<u64>() > samples as u64 {
+            return Err(format!("samples has more than the {samples} of the stage"));
+        }
+        match lost.iter().position(|at| *at as usize >= counts.len()) {
+            Some(at) => Err(format!("lost[{at}] is no slice")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -334,17 +365,21 @@ impl Stage {
         })
     }
 
-    /// Iterates over the slices.
-    pub fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
+    /// Iterates over the slices, with the time of an operation that carries what it is counted as.
+    /// Those of older records are its samples.
+    pub fn slices(&self) -> impl Iterator<Item = SliceTime> + '_ {
         let Slices { samples, chain_ns, sibling_ns, lost, .. } = &self.slices;
+        let single = if samples.is_empty() { self.sample_ns.len() } else { 0 };
+        let counts = samples.iter().copied().chain(std::iter::repeat_n(1, single));
+        let per_op = self.longer() / self.ops_per_sample.max(1) as f64;
         let (mut from, mut lost) = (0, lost.iter().peekable());
-        samples.iter().enumerate().map(move |(at, count)| {
-            let to = (from + *count as usize).min(self.sample_ns.len());
-            let ns = crate::border::sum(&self.sample_ns[from..to]);
-            let probed = |column: &[u32]| column.get(at).copied().filter(|ns| *ns > 0);
-            let slice = Slice {
-                operations: (to - from) as u64 * self.ops_per_sample,
+        counts.enumerate().map(move |(at, count)| {
+            let to = (from + count as usize).min(self.sample_ns.len());
+            let ns = crate::border::sum(&self.sample_ns[from..to]) as f64;
+            let probed = |column: &[u32]| column.get(at).copied().map(f64::from);
+            let slice = SliceTime {
                 ns,
+                op_ns: ns / (to - from).max(1) as f64 * per_op,
                 chain_ns: probed(chain_ns),
                 sibling_ns: probed(sibling_ns),
                 is_lost: lost.next_if(|lost| **lost as usize == at).is_some(),
@@ -352,6 +387,15 @@ impl Stage {
             from = to;
             slice
         })
+    }
+
+    /// Returns the factor from the time of an operation to that of its counted bytes: above 1 for
+    /// chains whose triggers were stopped.
+    pub fn longer(&self) -> f64 {
+        match self.carried_bytes {
+            Some(_) => self.asked_bytes_per_sample() / self.bytes_per_sample().max(1.0),
+            None => 1.0,
+        }
     }
 
     pub fn bytes(&self) -> f64 {

@@ -9,7 +9,7 @@ use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted, 
 
 use crate::families::is_stream;
 use crate::points::{Runs, StagePoint, runs_by_point};
-use crate::samples::{compared_ns, mean_ns};
+use crate::samples::mean_ns;
 
 /// What is said of a point's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +62,7 @@ impl<'a> Levels<'a> {
         for record in all.iter().copied().flatten() {
             let own = slices.entry(record.host.label()).or_default();
             let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
-            own.extend(stages.flat_map(slice_times).filter(|slice| slice.chain_ns.is_some()));
+            own.extend(stages.flat_map(Stage::slices).filter(|slice| slice.chain_ns.is_some()));
         }
         let least = slices.iter().map(|(host, slices)| (host.clone(), least_sibling(slices)));
         Levels { least: least.collect(), points: runs_by_point(records) }
@@ -109,16 +109,16 @@ fn repetitions(
     stages: &[&Stage],
     finding: Finding,
 ) -> Option<Vec<Vec<SliceTime>>> {
-    let slices = |stage: &&Stage| slice_times(stage).collect::<Vec<_>>();
+    let slices = |stage: &&Stage| stage.slices().collect::<Vec<_>>();
     let chain = |stage: &Stage| {
-        let chains: Vec<f64> = slice_times(stage).filter_map(|slice| slice.chain_ns).collect();
+        let chains: Vec<f64> = stage.slices().filter_map(|slice| slice.chain_ns).collect();
         (!chains.is_empty()).then(|| median(&chains))
     };
     match finding {
         Finding::Level => Some(stages.iter().map(slices).collect()),
         Finding::Sustained => {
             let mean = |stage: &&Stage| {
-                let op_ns = mean_ns(stage)? * longer(stage);
+                let op_ns = mean_ns(stage)? * stage.longer();
                 Some(vec![SliceTime { op_ns, chain_ns: chain(stage), ..SliceTime::default() }])
             };
             let is_long = stages.iter().any(|stage| stage.slices.samples.len() > 1);
@@ -127,38 +127,15 @@ fn repetitions(
         }
         Finding::P99 => {
             let single = stages.iter().filter(|stage| stage.ops_per_sample == 1);
-            let times = sorted(&single.flat_map(|stage| compared_ns(stage)).collect::<Vec<_>>());
+            let times = single.flat_map(|stage| {
+                let longer = stage.longer();
+                stage.sample_ns.iter().map(move |ns| *ns as f64 * longer)
+            });
+            let times = sorted(&times.collect::<Vec<_>>());
             let op_ns = supports(times.len(), 0.99).then(|| quantile(&times, 0.99))?;
             let chain_ns = chain(stages[0]);
             Some(vec![vec![SliceTime { op_ns, chain_ns, ..SliceTime::default() }]])
         }
-    }
-}
-
-/// Returns the slices of a stage; those of older records are its samples.
-fn slice_times(stage: &Stage) -> impl Iterator<Item = SliceTime> + '_ {
-    let longer = longer(stage);
-    let samples = stage.slices.is_empty().then(|| {
-        let ns = stage.sample_ns.iter().map(|ns| *ns as f64);
-        let per_op = longer / stage.ops_per_sample.max(1) as f64;
-        ns.map(move |ns| SliceTime { ns, op_ns: ns * per_op, ..SliceTime::default() })
-    });
-    let slices = stage.slices().map(move |slice| SliceTime {
-        ns: slice.ns as f64,
-        op_ns: slice.ns as f64 / slice.operations.max(1) as f64 * longer,
-        chain_ns: slice.chain_ns.map(f64::from),
-        sibling_ns: slice.sibling_ns.map(f64::from),
-        is_lost: slice.is_lost,
-    });
-    samples.into_iter().flatten().chain(slices)
-}
-
-/// Returns the factor from the time of an operation to that of its counted bytes: above 1 for
-/// chains whose triggers were stopped.
-fn longer(stage: &Stage) -> f64 {
-    match stage.carried_bytes {
-        Some(_) => stage.asked_bytes_per_sample() / stage.bytes_per_sample().max(1.0),
-        None => 1.0,
     }
 }
 
@@ -216,7 +193,7 @@ fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceT
         let is_probed =
             |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
         let probed = stages.filter(is_probed);
-        probed.flat_map(move |stage| slice_times(stage).map(move |slice| (record, slice)))
+        probed.flat_map(move |stage| stage.slices().map(move |slice| (record, slice)))
     })
 }
 

@@ -23,18 +23,6 @@ pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
     stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect()
 }
 
-/// Returns the compared times: those of the counted bytes of each operation. Operations that
-/// carried less, as in chains with stopped triggers, have longer times than their own.
-pub(crate) fn compared_ns(stage: &Stage) -> Vec<f64> {
-    let mut times = times_ns(stage);
-    let asked = stage.asked_bytes_per_sample();
-    if stage.carried_bytes.is_some() && asked > 0.0 {
-        let longer = asked / stage.bytes_per_sample().max(1.0);
-        times.iter_mut().for_each(|ns| *ns *= longer);
-    }
-    times
-}
-
 pub(crate) fn cpu_fraction(stage: &Stage) -> f64 {
     let seconds = stage.seconds();
     if seconds > 0.0 { stage.cpu.total_ns() as f64 * 1e-9 / seconds } else { 0.0 }
