@@ -62,10 +62,9 @@ B is slower when its time is longer by more than --ignore; the chance that any a
 
 Exit codes: 0 all the same; 1 something differs; 2 something could not be measured; 3 undecided, and nothing differs.";
 
-/// Number of pairs before the first look, and the factor to each further one.
+/// Number of pairs before the first look. Each further look has half as many again.
 const FIRST_LOOK: usize = 4;
-const NEXT_LOOK: f64 = 1.4;
-/// Looks that share the chance of a wrong answer: the last is at 80 pairs.
+/// Looks that share the chance of a wrong answer: the last is at 163 pairs.
 const LOOKS: f64 = 10.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
@@ -191,7 +190,7 @@ fn compared(
         if pairs < look && !is_over {
             continue;
         }
-        look = (look as f64 * NEXT_LOOK).ceil() as usize;
+        look += look.div_ceil(2);
         let [a, b] = &mut records;
         // Sides with other parameters are one point.
         if let Some(of_a) = a.first().map(|record| record.workload.clone()) {

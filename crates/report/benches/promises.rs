@@ -4,7 +4,13 @@
 //! invocation of `daqmeter run quick --pin N`. All pairs are compared as they are, and with the
 //! times of B multiplied. Files that constants were fitted to prove nothing.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a benchmark prints and may stop; times are positive and far below 2^53"
+)]
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -69,7 +69,6 @@ pub(crate) fn footnotes(record: &RunRecord) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::example;
 
     #[test]
     fn an_engine_belongs_to_one_family() {
