@@ -140,7 +140,7 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
         verdict,
         doubt,
         unit,
-        invocations: (a.len(), b.len(), history.len()),
+        invocations: (point.a.len(), point.b.len(), history.len()),
     })
 }
 
