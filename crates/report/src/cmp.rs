@@ -18,7 +18,7 @@ use crate::rate::is_done;
 pub struct ComparedPoint {
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// What is compared: `level` (the work itself), `sustained` (the mean, with all stalls), `p99`.
+    /// What is compared: `level` (the work itself), `sustained` (the mean, with all stalls).
     pub time: &'static str,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,

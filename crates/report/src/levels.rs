@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted, supports};
+use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
 use crate::families::is_stream;
 use crate::points::{Runs, StagePoint, runs_by_point};
@@ -18,8 +18,6 @@ pub(crate) enum Finding {
     Level,
     /// The mean: what a stream carries with all its stalls.
     Sustained,
-    /// The 99th percentile of single operations.
-    P99,
 }
 
 impl Finding {
@@ -27,7 +25,6 @@ impl Finding {
         match self {
             Finding::Level => "level",
             Finding::Sustained => "sustained",
-            Finding::P99 => "p99",
         }
     }
 
@@ -36,7 +33,6 @@ impl Finding {
         match self {
             Finding::Level => 0.0,
             Finding::Sustained => 0.25_f64.ln_1p(),
-            Finding::P99 => 2.0_f64.ln_1p(),
         }
     }
 }
@@ -71,7 +67,7 @@ impl<'a> Levels<'a> {
     /// Returns the points and their findings, each with its invocations in the order of time.
     pub(crate) fn findings(&self) -> Vec<(StagePoint, Finding, Vec<Invocation<'a>>)> {
         let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
-            let all = [Finding::Level, Finding::Sustained, Finding::P99];
+            let all = [Finding::Level, Finding::Sustained];
             let found =
                 all.map(|finding| (point.clone(), finding, self.invocations(runs, finding)));
             found.into_iter().filter(|(.., invocations)| !invocations.is_empty())
@@ -124,17 +120,6 @@ fn repetitions(
             let is_long = stages.iter().any(|stage| stage.slices.samples.len() > 1);
             let means = || stages.iter().map(mean).collect();
             (is_stream(record, stages[0]) && is_long).then(means).flatten()
-        }
-        Finding::P99 => {
-            let single = stages.iter().filter(|stage| stage.ops_per_sample == 1);
-            let times = single.flat_map(|stage| {
-                let longer = stage.longer();
-                stage.sample_ns.iter().map(move |ns| *ns as f64 * longer)
-            });
-            let times = sorted(&times.collect::<Vec<_>>());
-            let op_ns = supports(times.len(), 0.99).then(|| quantile(&times, 0.99))?;
-            let chain_ns = chain(stages[0]);
-            Some(vec![vec![SliceTime { op_ns, chain_ns, ..SliceTime::default() }]])
         }
     }
 }
