@@ -13,7 +13,7 @@ use daqmeter_record::{Param, RunRecord, Workload, jsonl};
 use serde::Serialize;
 use toml::Value;
 
-/// Repetitions of a process and the time of each: as long in all as its start.
+/// Repetitions of a process, and the time of each stage in one.
 const REPETITIONS: u64 = 4;
 const TIME_MS: u64 = 5;
 /// Time after which a process that does not end is ended.

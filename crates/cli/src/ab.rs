@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::ab::{AbSide, MAX_SHIFT, PointRequest};
-use daqmeter_campaign::{Plan, Site};
+use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::StopFlag;
 use daqmeter_harness::request::Problem;
 use daqmeter_record::RunRecord;
@@ -118,6 +118,8 @@ fn points(arguments: &Arguments) -> Result<Vec<[PointRequest; 2]>, Failure> {
         let side = |text: &str, name: &str| {
             let request = PointRequest::parse(text).map_err(|why| format!("{name}: {why}"))?;
             check_cpus(&format!("{name}: cpu"), request.cpu)?;
+            let job = engine(&request.workload.kind).map(|engine| engine.parse(&request.workload));
+            job.map_err(|why| format!("{name}: {why}"))?.map_err(|why| format!("{name}: {why}"))?;
             Ok::<_, Failure>(placed(request))
         };
         return Ok(vec![[side(&arguments.a, "A")?, side(&arguments.b, "B")?]]);

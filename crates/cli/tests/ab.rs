@@ -50,9 +50,8 @@ fn bad_input_gives_one_clear_line_and_2() {
         ("null null --pin 9999", "--pin is 9999: there is no such CPU"),
         ("/nowhere/daqmeter true --plan quick", "/nowhere/daqmeter is not a file"),
         ("true true --plan quack", "quack"),
-        // Only the side can give these messages.
-        ("nothing nothing", "side A: "),
-        ("null 'convert samples=x'", "side B: "),
+        ("nothing nothing", "A: "),
+        ("null 'convert samples=x'", "B: "),
     ] {
         let (_, said) = ends_with(2, &format!("ab {arguments}"));
         assert!(said.contains(says) && !said.contains("panicked"), "{arguments}: {said}");

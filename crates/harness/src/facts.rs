@@ -42,7 +42,7 @@ impl Context {
         self
     }
 
-    /// Reads the host and measures the clock, in about 10 ms.
+    /// Reads the host and measures the clock.
     pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
         let host = host_facts(&Files::default(), isa);
         let cost = clock::measure();

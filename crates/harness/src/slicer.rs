@@ -10,7 +10,7 @@ use crate::{Context, StepPlan};
 const SLICES: u64 = 40;
 /// Below this the probes would take more than 5 % of the time; disturbances every few milliseconds
 /// meet most of the longer ones.
-const LENGTH_NS: std::ops::RangeInclusive<u64> = 150_000..=1_000_000;
+const LENGTH_NS: std::ops::RangeInclusive<u64> = 250_000..=1_000_000;
 const MAX_SLICES: usize = 4096;
 /// Wall time beyond CPU time that is no theft: reading both clocks, a timer tick.
 const MIN_STOLEN_NS: u64 = 20_000;
@@ -102,19 +102,19 @@ impl Slicer {
     }
 }
 
-pub(crate) fn column(ns: u64) -> u32 {
+fn column(ns: u64) -> u32 {
     u32::try_from(ns).unwrap_or(u32::MAX)
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+struct Seen {
     cpu: Option<u32>,
     cpu_ns: u64,
     usage: cpu_time::Usage,
 }
 
 impl Seen {
-    pub(crate) fn now() -> Seen {
+    fn now() -> Seen {
         Seen {
             usage: cpu_time::of_thread(),
             cpu: affinity::current_cpu(),
@@ -122,7 +122,7 @@ impl Seen {
         }
     }
 
-    pub(crate) fn is_disturbed(self, after: Seen, wall_ns: u64) -> bool {
+    fn is_disturbed(self, after: Seen, wall_ns: u64) -> bool {
         let missing_ns = wall_ns.saturating_sub(after.cpu_ns - self.cpu_ns);
         let is_missed = missing_ns > MIN_STOLEN_NS.max(wall_ns / MIN_STOLEN_SHARE);
         // A thread that neither ran nor waited lost its CPU to a hypervisor.

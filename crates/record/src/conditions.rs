@@ -14,7 +14,7 @@ const TAKEN: f64 = 0.05;
 
 /// Returns the share of the time of its CPUs that other programs and the hypervisor took from a
 /// record, less the error of the ticks; 0 if it has no timed lanes or no accounts.
-pub fn taken(record: &RunRecord) -> f64 {
+fn taken(record: &RunRecord) -> f64 {
     let has_samples = |lane: &Lane| lane.stages.iter().any(|stage| !stage.sample_ns.is_empty());
     let used: BTreeSet<u32> =
         record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied()).collect();

@@ -277,7 +277,7 @@ pub struct Stage {
     pub cpu: CpuTime,
 }
 
-/// Slices of a stage: uninterrupted samples of 0.05 to 1 ms together, or one longer sample, and the
+/// Slices of a stage: uninterrupted samples of 0.25 to 1 ms together, or one longer sample, and the
 /// probes after them. One value a slice, in order; samples after the last slice belong to none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slices {
@@ -392,9 +392,9 @@ impl Stage {
     /// Returns the factor from the time of an operation to that of its counted bytes: above 1 for
     /// chains whose triggers were stopped.
     pub fn longer(&self) -> f64 {
-        match self.carried_bytes {
-            Some(_) => self.asked_bytes_per_sample() / self.bytes_per_sample().max(1.0),
-            None => 1.0,
+        match (self.carried_bytes, self.asked_bytes_per_sample()) {
+            (Some(_), asked) if asked > 0.0 => asked / self.bytes_per_sample().max(1.0),
+            _ => 1.0,
         }
     }
 

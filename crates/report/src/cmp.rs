@@ -18,7 +18,7 @@ use crate::rate::is_done;
 pub struct ComparedPoint {
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// What is compared: `level` (the work itself), `sustained` (the mean, with all stalls).
+    /// What is compared: `level` or `sustained`, the mean of all time.
     pub time: &'static str,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,
@@ -220,7 +220,7 @@ impl Compared {
 
     fn concluded(&self) -> Conclusion {
         let differs = self.points.iter().any(ComparedPoint::differs);
-        // The work itself is the same; stalls and tails are too wide to be the same within little.
+        // Sustained rates scatter too much to be the same.
         let mut levels = self.points.iter().filter(|point| point.time == "level").peekable();
         match () {
             () if differs || !self.broken.is_empty() => Conclusion::Different,

@@ -39,7 +39,7 @@ pub struct Trend {
     pub host: String,
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// What is shown: `level` (the work itself), `sustained` (the mean, with all stalls).
+    /// What is shown: `level` or `sustained`, the mean of all time.
     pub time: &'static str,
     /// Run of each invocation, in the order of time.
     pub runs: Vec<HistoryRun>,

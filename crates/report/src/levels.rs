@@ -11,12 +11,12 @@ use crate::families::is_stream;
 use crate::points::{Runs, StagePoint, runs_by_point};
 use crate::samples::mean_ns;
 
-/// What is said of a point's times.
+/// Time of a point that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Finding {
     /// A low quantile: the work itself.
     Level,
-    /// The mean: what a stream carries with all its stalls.
+    /// The mean, which includes all pauses of a stream.
     Sustained,
 }
 

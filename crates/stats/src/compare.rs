@@ -1,8 +1,8 @@
 //! Comparison of two sides of many points: differences, their sizes, and the smallest visible one.
 //!
 //! Each invocation of a side gives one [`Level`]. Levels of unchanged work on an unchanged host
-//! still differ, by more the more an invocation's own repetitions do. Several
-//! invocations, or a history, show that difference themselves.
+//! still differ: the wider the repetitions of an invocation spread, the more. Several invocations,
+//! or a history, show that difference themselves.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -10,7 +10,7 @@ use crate::level::{Level, Unit, deviation};
 use crate::{MAD_TO_SIGMA, mad, median, sorted};
 
 /// Probability that any point of a comparison differs by chance.
-pub const FALSE_ALARM: f64 = 0.01;
+const FALSE_ALARM: f64 = 0.01;
 /// Invocations that this deviation weighs as much as.
 const PRIOR_FREEDOM: f64 = 30.0;
 /// A busy sibling, or a CPU that is shared, takes up to this factor.
@@ -33,12 +33,12 @@ pub struct Point {
 pub enum Verdict {
     Slower,
     Faster,
-    /// The same within the ignored fraction.
+    /// It differs by less than the ignored fraction.
     Same,
     Unclear,
 }
 
-/// What keeps a difference from being told.
+/// Why a verdict is unclear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// The CPU or its core was shared during all of a side.
@@ -96,7 +96,7 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     }
     let ignore = terms.ignore.ln_1p();
     let [a, b] = match (clean(a), clean(b)) {
-        // What both sides shared in turn is no difference of them.
+        // Neighbours slowed both sides alike.
         (a_clean, b_clean) if terms.in_turn && (a_clean.is_empty() || b_clean.is_empty()) => {
             [a.iter().collect(), b.iter().collect()]
         }

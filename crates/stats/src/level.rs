@@ -161,10 +161,6 @@ impl Level {
         self.chain
     }
 
-    pub fn repetitions(&self) -> usize {
-        self.ns.len()
-    }
-
     /// Returns the place of the repetitions in that unit: their tenth percentile, or for widely
     /// spread ones the middle.
     pub fn located(&self, unit: Unit) -> Located {
@@ -322,7 +318,7 @@ pub(crate) mod tests {
             Level::of(&[times.iter().map(slice).collect()], None)
         };
         let level = old(&[vec![1.0; 50], vec![3.0; 50]].concat()).unwrap();
-        assert_eq!((level.repetitions(), level.chain()), (8, None));
+        assert_eq!((level.ns.len(), level.chain()), (8, None));
         assert!(level.located(Unit::Ns).spread > 0.4);
         assert_eq!(old(&[2.0]).unwrap().shown(None).0, 2.0);
         for bad in [&[][..], &[0.0], &[f64::NAN, 1.0], &[-1.0], &[f64::INFINITY]] {

@@ -13,7 +13,7 @@ mod random;
 mod rate;
 
 pub use changes::{Change, change_points};
-pub use compare::{Doubt, Effect, FALSE_ALARM, Point, Terms, Verdict, compare};
+pub use compare::{Doubt, Effect, Point, Terms, Verdict, compare};
 pub use level::{Level, Located, SliceTime, Unit, least_sibling};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};

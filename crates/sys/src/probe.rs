@@ -7,7 +7,7 @@
 
 use crate::clock::monotonic_ns;
 
-/// Cycles of a chain: 3 to 5 us at 2 to 4 GHz, a hundred times the cost of reading the clock.
+/// Cycles of a chain: 2 to 4 us at 4 to 2 GHz, long against the cost of reading the clock.
 pub const CHAIN_CYCLES: u64 = 8192;
 const SPREAD_ROUNDS: u64 = 2048;
 /// Pairs of loops behind [`counts_cycles`].
