@@ -192,6 +192,12 @@ impl Path {
         self.due_bytes() * self.streams() as f64 * rate_hz
     }
 
+    /// Payload bytes per second at its own rate; `None` without one.
+    pub fn own_bytes_per_s(&self) -> Option<f64> {
+        let own_hz = self.rate_hz.or(self.live().map(|scenario| scenario.trigger.rate.0));
+        own_hz.map(|hz| self.due_bytes_per_s(hz))
+    }
+
     /// Streams of the source, each of which has its own account.
     pub fn streams(&self) -> usize {
         match self.live() {

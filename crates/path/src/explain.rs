@@ -49,6 +49,7 @@ pub struct Seen {
     pub block_ns: f64,
     /// Needs of blocks, always of the same resources in the same order.
     pub resources: Vec<Resource>,
+    pub longest_gap_ns: u64,
 }
 
 impl Seen {
@@ -62,7 +63,11 @@ impl Seen {
         };
         let mut resources = resources(record);
         resources.retain(is_shared);
-        Some(Seen { block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64, resources })
+        Some(Seen {
+            block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
+            resources,
+            longest_gap_ns: run.longest_gap_ns,
+        })
     }
 }
 
@@ -104,6 +109,8 @@ pub struct Explanation {
     /// Factor by which the rate would grow until the next resource is used up, without the limit:
     /// predicted from the needs of a block. `None` without a limit, and for buffers.
     pub gain: Option<f64>,
+    /// Longest time from one block to the next at the sink in the free runs.
+    pub longest_gap_ns: u64,
     pub runs: usize,
 }
 
@@ -116,6 +123,8 @@ const PRESENT: usize = 5;
 /// Least use of a limit: CPUs that threads share idle while one wakes up, up to a fifth of the time
 /// in the validation (`benches/validate.rs`).
 const MIN_USED: f64 = 0.8;
+/// Least use of a resource that never idles.
+const FULL: f64 = 0.97;
 /// Confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
 /// Certainty of an answer against each other one. It is looked at after each round.
@@ -207,6 +216,7 @@ impl Rounds<'_> {
                 | LimitFound::CannotTell => None,
                 LimitFound::Limit(what) => Some(each(&self.free, |seen| gain(seen, what)).mean),
             },
+            longest_gap_ns: self.free.iter().map(|seen| seen.longest_gap_ns).max().unwrap_or(0),
             runs: self.free.len() + (self.parts.len() + 1) * self.more_buffers.len(),
             more_buffers,
             resources,
@@ -227,6 +237,9 @@ impl Rounds<'_> {
     }
 
     fn answer(&self, used: &[Used], more_buffers: Interval) -> LimitFound {
+        if let Some(full) = self.full(used) {
+            return LimitFound::Limit(full);
+        }
         let mut possible: Vec<usize> =
             (0..used.len()).filter(|&at| used[at].occupied.high >= MIN_USED).collect();
         possible.sort_by(|a, b| used[*b].used.mean.total_cmp(&used[*a].used.mean));
@@ -254,6 +267,22 @@ impl Rounds<'_> {
             Some((None, _)) => LimitFound::NoSingleOne,
             None => LimitFound::CannotTell,
         }
+    }
+
+    /// Returns the only resource that never idles, if work that is added to its parts moves the
+    /// path. Threads take more blocks at once when their CPU is short, so that slopes need not be
+    /// those of a sum; one of its threads alone may look like the limit.
+    fn full(&self, used: &[Used]) -> Option<What> {
+        let is_full = |at: &usize| {
+            let uses = &self.free[0].resources[*at].uses;
+            let one = |round: usize| {
+                uses.iter().map(|(&element, ns)| ns * self.slopes[element][round]).sum::<f64>()
+            };
+            let moves: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
+            used[*at].used.low >= FULL && interval(&moves, CERTAINTY).low > 0.0
+        };
+        let mut full = (0..used.len()).filter(is_full);
+        full.next().filter(|_| full.next().is_none()).map(|at| used[at].what.clone())
     }
 
     fn moves(&self, at: usize) -> Vec<f64> {
@@ -421,7 +450,8 @@ mod tests {
             let (_, least_ns) = bottleneck(&resources).unwrap();
             let lockstep = if load == PathLoad::Buffers { 0.0 } else { self.lockstep };
             let block_ns = least_ns.max(lockstep * needs.iter().sum::<f64>());
-            Ok(Seen { block_ns: block_ns.max(self.hidden_ns * noise), resources })
+            let block_ns = block_ns.max(self.hidden_ns * noise);
+            Ok(Seen { block_ns, resources, longest_gap_ns: 0 })
         }
     }
 

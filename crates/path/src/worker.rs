@@ -50,6 +50,8 @@ pub(crate) struct IntoSink {
     /// All blocks that came, also without a confirmation.
     pub(crate) run: PathRun,
     pub(crate) latency_ns: LogHistogram,
+    /// Time at which the last block came; 0 before the first.
+    last_ns: u64,
     /// Blocks of each stream.
     pub(crate) delivered: Vec<u64>,
     /// Reason for which blocks that it took are not delivered.
@@ -360,6 +362,7 @@ impl IntoSink {
             sink,
             run: PathRun::default(),
             latency_ns: LogHistogram::default(),
+            last_ns: 0,
             delivered: vec![0; streams],
             lost: vec![0; streams],
         }
@@ -387,7 +390,11 @@ impl IntoSink {
         self.run.blocks += 1;
         self.run.payload_bytes += block.label.payload_bytes;
         self.run.events += block.label.events;
-        self.latency_ns.add(monotonic_ns().saturating_sub(block.label.due_ns));
+        let now_ns = monotonic_ns();
+        self.latency_ns.add(now_ns.saturating_sub(block.label.due_ns));
+        let gap_ns = if self.last_ns > 0 { now_ns - self.last_ns } else { 0 };
+        self.run.longest_gap_ns = self.run.longest_gap_ns.max(gap_ns);
+        self.last_ns = now_ns;
         Ok(())
     }
 

@@ -30,6 +30,9 @@ pub struct PathRun {
     pub latency: Vec<Bucket>,
     /// The longest of these times in nanoseconds.
     pub latency_max_ns: u64,
+    /// Longest time from one block to the next at the sink, in nanoseconds; zero in older records.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub longest_gap_ns: u64,
     /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
     /// Bytes that were due per second, of all streams; of a card that is read out, those of its
@@ -117,6 +120,16 @@ pub struct PathLimit {
     /// cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
+    /// Longest time from one block to the next at the sink in runs as fast as it goes, in
+    /// nanoseconds; zero in older records.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub longest_gap_ns: u64,
+    /// Payload bytes per second that it carries as fast as it goes; zero in older records.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub carries_bytes_per_s: f64,
+    /// Payload bytes per second of its own rate; none without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bytes_per_s: Option<f64>,
 }
 
 /// How far a resource is used, as shares of its time.

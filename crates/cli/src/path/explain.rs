@@ -129,7 +129,7 @@ impl Search<'_> {
             &parts,
             |_| begin.elapsed() < self.within,
         )?;
-        let record = proved(bench, &request, study, &explained)?;
+        let record = proved(bench, &request, study, &explained, self.path)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))
     }
@@ -141,16 +141,21 @@ fn proved(
     request: &PathRequest,
     study: &str,
     explained: &Explanation,
+    path: &Path,
 ) -> Result<RunRecord, Failure> {
     let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = bench.runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
+        let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
         let is_buffers = explained.answer == LimitFound::Limit(What::Buffers);
         run.limit = Some(PathLimit {
             runs: explained.runs as u64,
             used: used(explained),
             gain: is_buffers.then_some(explained.more_buffers),
             found: explained.answer.clone(),
+            longest_gap_ns: explained.longest_gap_ns,
+            carries_bytes_per_s: block_bytes / explained.block_ns.mean * 1e9,
+            rate_bytes_per_s: path.own_bytes_per_s(),
         });
     }
     Ok(record)

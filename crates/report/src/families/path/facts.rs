@@ -65,6 +65,8 @@ pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -
         ("checked", Some(checked(record, run))),
         ("BUSY", busy(record)),
         ("UDP", network(record)),
+        ("pause", pause(run)),
+        ("rate", own_rate(run)),
         ("limit", limit(run, &resources, name)),
         ("used", used(run, &resources)),
         ("change", change(run)),
@@ -199,6 +201,8 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
     };
     let used = limit.used.as_ref().map_or("is used up".to_owned(), |used| used.text());
     let runs = limit.runs;
+    let is_beyond = limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s);
+    let beyond = if is_beyond { "beyond its rate: " } else { "" };
     Some(match &limit.found {
         LimitFound::Limit(what) => {
             let proof = match what {
@@ -209,13 +213,13 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
                 }
                 _ => format!("it {used}, and the path follows what uses it"),
             };
-            format!("{}: {proof} ({runs} runs, each part slowed in turn)", what.text())
+            format!("{beyond}{}: {proof} ({runs} runs, each part slowed in turn)", what.text())
         }
         LimitFound::NoSingleOne => {
-            format!("no single one: no part moves the path one for one ({runs} runs); {most}")
+            format!("{beyond}no single one: no part moves the path one for one ({runs} runs); {most}")
         }
         LimitFound::CannotTell => format!(
-            "cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
+            "{beyond}cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
         ),
     })
 }
@@ -249,6 +253,35 @@ fn change(run: &PathRun) -> Option<String> {
         format!(": at most {mean} times as fast ({low} to {high}, measured)")
     });
     Some(remedy + &gain.unwrap_or_default())
+}
+
+/// Names the longest time without a block, and the buffers that a source that cannot wait needs for
+/// it; `None` for older records and cards that are read out.
+fn pause(run: &PathRun) -> Option<String> {
+    let in_search_ns = run.limit.as_ref().map_or(0, |limit| limit.longest_gap_ns);
+    let gap_ns = run.longest_gap_ns.max(in_search_ns);
+    let ring = run.queues.first().filter(|_| gap_ns > 0)?;
+    let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
+    let has = block_bytes * (ring.seen.len() - 1) as f64;
+    let needs = per_s(run, run.payload_bytes) * gap_ns as f64 / 1e9;
+    let [needs_text, has_text] = [needs, has].map(|bytes| show_bytes(bytes as u64));
+    let buffers = match needs > has {
+        true => format!("a source that cannot wait needs {needs_text} of buffers, and has {has_text}"),
+        false => format!("its buffers of {has_text} are enough for that"),
+    };
+    Some(format!("at most {} between two blocks: {buffers}", show_ns(gap_ns as f64)))
+}
+
+/// Compares the path's own rate with what it carries as fast as it goes.
+fn own_rate(run: &PathRun) -> Option<String> {
+    let limit = run.limit.as_ref().filter(|limit| limit.carries_bytes_per_s > 0.0)?;
+    let (own, carries) = (limit.rate_bytes_per_s?, limit.carries_bytes_per_s);
+    let share = significant(own / carries * 100.0, 2);
+    let [own_text, carries_text] = [own, carries].map(show_mb_per_s);
+    let not_kept = if own > carries { ": it cannot be kept" } else { "" };
+    Some(format!(
+        "{own_text} MB/s, {share} % of the {carries_text} MB/s that the path carries{not_kept}"
+    ))
 }
 
 /// Returns the capacity of all CPUs of the process by the need of a block, and the limits of
@@ -311,7 +344,14 @@ mod tests {
     }
 
     fn found(found: LimitFound) -> Option<PathLimit> {
-        Some(PathLimit { found, runs: 94, used: None, gain: None })
+        Some(PathLimit { found,
+            runs: 94,
+            used: None,
+            gain: None,
+            longest_gap_ns: 0,
+            carries_bytes_per_s: 2e9,
+            rate_bytes_per_s: None,
+        })
     }
 
     fn convert() -> What {
