@@ -504,6 +504,44 @@ mod tests {
         assert!((explained.gain.unwrap() - 1.25).abs() < 1e-6, "{explained:?}");
     }
 
+    /// `memory` and `tcp out` on CPU 0, `tcp in` and `read` on CPU 1, in blocks of 1 KiB: measured
+    /// slopes and uses, of which none fits a sum.
+    #[test]
+    fn a_cpu_that_never_idles_is_the_limit_if_the_path_follows_what_uses_it() {
+        let named = |slopes: [f64; 3], used: f64| {
+            let mut random = Random::new(11);
+            let parts = ["memory", "tcp", "read"]
+                .map(|name| PathPart { name: name.to_owned(), threads: 1 });
+            let run = |load| {
+                let block_ns = 8900.0 * (1.0 + 0.02 * random.normal());
+                let cpu = |cpu, uses: [(usize, f64); 2]| Resource {
+                    what: What::Cpu(cpu),
+                    capacity: 1.0,
+                    uses: uses.map(|(element, share)| (element, share * block_ns)).into(),
+                    preempted_ns: 0.0,
+                };
+                let added_ns = match load {
+                    PathLoad::Slowed { element, ns } => slopes[element] * ns,
+                    _ => 0.0,
+                };
+                let resources =
+                    vec![cpu(0, [(0, 0.1), (1, used - 0.1)]), cpu(1, [(1, 0.6), (2, 0.33)])];
+                Ok::<_, Infallible>(Seen {
+                    block_ns: block_ns + added_ns,
+                    resources,
+                    longest_gap_ns: 7,
+                })
+            };
+            let Ok(explained) = explain(run, &parts, |round| round < 12);
+            assert_eq!(explained.longest_gap_ns, 7);
+            explained.answer
+        };
+        assert_eq!(named([0.2, 2.1, 0.46], 0.997), LimitFound::Limit(What::Cpu(0)));
+        // One that spins is full, too, but nothing follows it.
+        assert_ne!(named([0.0, 0.0, 1.0], 0.997), LimitFound::Limit(What::Cpu(0)));
+        assert_ne!(named([0.2, 2.1, 0.46], 0.93), LimitFound::Limit(What::Cpu(0)));
+    }
+
     #[test]
     fn noise_is_answered_with_more_rounds_and_a_clear_limit_with_few() {
         let noisy = Simulated::new(&[1000.0, 1600.0, 1200.0], 0.1).explained(60);

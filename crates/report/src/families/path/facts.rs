@@ -216,7 +216,9 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
             format!("{beyond}{}: {proof} ({runs} runs, each part slowed in turn)", what.text())
         }
         LimitFound::NoSingleOne => {
-            format!("{beyond}no single one: no part moves the path one for one ({runs} runs); {most}")
+            format!(
+                "{beyond}no single one: no part moves the path one for one ({runs} runs); {most}"
+            )
         }
         LimitFound::CannotTell => format!(
             "{beyond}cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
@@ -266,7 +268,9 @@ fn pause(run: &PathRun) -> Option<String> {
     let needs = per_s(run, run.payload_bytes) * gap_ns as f64 / 1e9;
     let [needs_text, has_text] = [needs, has].map(|bytes| show_bytes(bytes as u64));
     let buffers = match needs > has {
-        true => format!("a source that cannot wait needs {needs_text} of buffers, and has {has_text}"),
+        true => {
+            format!("a source that cannot wait needs {needs_text} of buffers, and has {has_text}")
+        }
         false => format!("its buffers of {has_text} are enough for that"),
     };
     Some(format!("at most {} between two blocks: {buffers}", show_ns(gap_ns as f64)))
@@ -319,7 +323,7 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathUsed};
+    use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathQueue, PathUsed};
 
     use super::super::tests::record;
     use super::*;
@@ -344,7 +348,8 @@ mod tests {
     }
 
     fn found(found: LimitFound) -> Option<PathLimit> {
-        Some(PathLimit { found,
+        Some(PathLimit {
+            found,
             runs: 94,
             used: None,
             gain: None,
@@ -392,6 +397,39 @@ mod tests {
         assert!(of(&run, "limit").starts_with("no single one"));
         run.limit = found(LimitFound::CannotTell);
         assert!(of(&run, "limit").starts_with("cannot tell from 94 runs"));
+    }
+
+    #[test]
+    fn a_path_with_a_rate_is_told_how_much_of_what_it_carries_that_is() {
+        let mut run = run(4.0, [300, 990, 400]);
+        run.limit = found(LimitFound::Limit(convert()));
+        assert_eq!(of(&run, "rate"), "");
+        run.limit.as_mut().unwrap().rate_bytes_per_s = Some(60e6);
+        assert_eq!(of(&run, "rate"), "60 MB/s, 3 % of the 2000 MB/s that the path carries");
+        assert!(of(&run, "limit").starts_with("beyond its rate: convert: it"));
+        run.limit.as_mut().unwrap().rate_bytes_per_s = Some(3e9);
+        assert!(
+            of(&run, "rate")
+                .ends_with("150 % of the 2000 MB/s that the path carries: it cannot be kept")
+        );
+        assert!(of(&run, "limit").starts_with("convert: it"));
+    }
+
+    #[test]
+    fn the_longest_pause_is_told_with_the_buffers_that_a_source_needs_for_it() {
+        let mut run = run(4.0, [300, 990, 400]);
+        run.queues = vec![PathQueue { seen: vec![0; 9], ..PathQueue::default() }];
+        assert_eq!(of(&run, "pause"), "", "older records do not say");
+        run.longest_gap_ns = 4_000_000;
+        let wanted =
+            "at most 4 ms between two blocks: its buffers of 7.629 MiB are enough for that";
+        assert_eq!(of(&run, "pause"), wanted);
+        run.limit = found(LimitFound::NoSingleOne);
+        run.limit.as_mut().unwrap().longest_gap_ns = 104_000_000;
+        assert_eq!(
+            of(&run, "pause"),
+            "at most 104 ms between two blocks: a source that cannot wait needs 99.18 MiB of buffers, and has 7.629 MiB"
+        );
     }
 
     #[test]
