@@ -1,9 +1,10 @@
 //! Time account of one thread. Only a real wait is timed: a thread that never waits reads no clock
-//! for it.
+//! for it. Probes between its blocks tell the clock of its CPU.
 
 use daqmeter_record::path::PathThread;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::cpu_time::ThreadTimes;
+use daqmeter_sys::probe::probe;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
@@ -25,6 +26,7 @@ pub(crate) struct Account {
     begin: Moment,
     /// CPU time and run-queue delay within the waits.
     waiting: Moment,
+    probes: Probes,
     /// The thread with its waits and blocks up to now.
     pub(crate) thread: PathThread,
 }
@@ -32,11 +34,29 @@ pub(crate) struct Account {
 impl Account {
     pub(crate) fn begin(thread: PathThread) -> Account {
         let times = ThreadTimes::of_this_thread();
-        Account { begin: moment(&times), times, waiting: Moment::default(), thread }
+        let begin = moment(&times);
+        let probes = Probes::after(begin.wall_ns);
+        Account { begin, times, waiting: Moment::default(), probes, thread }
+    }
+
+    /// Probes the CPU if it is time.
+    pub(crate) fn look(&mut self) {
+        self.probes.probe_if_due(monotonic_ns());
+    }
+
+    /// Counts a block, and probes the CPU if it is time.
+    pub(crate) fn done_block(&mut self) {
+        self.thread.blocks += 1;
+        if self.thread.blocks >= self.probes.next_block {
+            self.probes.look(self.thread.blocks);
+        }
     }
 
     pub(crate) fn wait<T>(&mut self, side: Side, work: impl FnOnce() -> T) -> T {
-        let before = moment(&self.times);
+        let mut before = moment(&self.times);
+        if self.probes.probe_if_due(before.wall_ns) {
+            before = moment(&self.times);
+        }
         let done = work();
         let passed = moment(&self.times).since(before);
         match side {
@@ -54,8 +74,82 @@ impl Account {
     }
 
     pub(crate) fn end(self) -> PathThread {
-        shares(moment(&self.times).since(self.begin), self.waiting, self.thread)
+        let Probes { chain_ns, sibling_ns, .. } = self.probes;
+        let thread = PathThread {
+            chain_ns: middle(chain_ns),
+            sibling_ns: middle(sibling_ns),
+            ..self.thread
+        };
+        shares(moment(&self.times).since(self.begin), self.waiting, thread)
     }
+}
+
+/// Least time between two probes. One takes 5 to 11 us, less than 1 % of it, which counts as work.
+const PROBE_EVERY_NS: u64 = 1_200_000;
+const MOST_PROBES: usize = 1024;
+
+#[derive(Debug)]
+struct Probes {
+    every_ns: u64,
+    next_ns: u64,
+    /// Number of blocks at which a thread that does not wait looks at the time.
+    next_block: u64,
+    stride: u64,
+    chain_ns: Vec<u32>,
+    sibling_ns: Vec<u32>,
+}
+
+impl Probes {
+    fn after(now_ns: u64) -> Probes {
+        Probes {
+            every_ns: PROBE_EVERY_NS,
+            next_ns: now_ns + PROBE_EVERY_NS,
+            next_block: 1,
+            stride: 1,
+            chain_ns: Vec::with_capacity(MOST_PROBES),
+            sibling_ns: Vec::with_capacity(MOST_PROBES),
+        }
+    }
+
+    /// Probes if it is time, and chooses the next look: four for each probe or so.
+    fn look(&mut self, blocks: u64) {
+        let now_ns = monotonic_ns();
+        let is_far = self.next_ns.saturating_sub(now_ns) > self.every_ns / 2;
+        self.stride = match self.probe_if_due(now_ns) {
+            true => (self.stride / 2).max(1),
+            false if is_far => self.stride * 2,
+            false => self.stride,
+        };
+        self.next_block = blocks + self.stride;
+    }
+
+    fn probe_if_due(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.next_ns {
+            return false;
+        }
+        if self.chain_ns.len() == MOST_PROBES {
+            self.every_ns *= 2;
+            for all in [&mut self.chain_ns, &mut self.sibling_ns] {
+                let mut is_kept = false;
+                all.retain(|_| {
+                    is_kept = !is_kept;
+                    is_kept
+                });
+            }
+        }
+        let probed = probe();
+        let column = |ns| u32::try_from(ns).unwrap_or(u32::MAX);
+        self.chain_ns.push(column(probed.chain_ns));
+        self.sibling_ns.push(column(probed.sibling_ns));
+        self.next_ns = probed.end_ns + self.every_ns;
+        true
+    }
+}
+
+/// Returns the middle value; 0 of none.
+fn middle(mut all: Vec<u32>) -> u32 {
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
 fn moment(times: &ThreadTimes) -> Moment {
@@ -115,6 +209,23 @@ mod tests {
         let all = Moment { wall_ns: 1000, cpu_ns: 500, delay_ns: None };
         let thread = shares(all, Moment::default(), PathThread::default());
         assert_eq!((thread.preempted_ns, thread.elsewhere_ns), (None, 500));
+    }
+
+    #[test]
+    fn probes_of_a_thread_that_never_waits_are_few_and_of_a_long_one_bounded() {
+        let mut account = Account::begin(PathThread::default());
+        for _ in 0..1000 {
+            account.done_block();
+        }
+        assert!(account.probes.stride > 64, "{:?}", account.probes);
+        let mut probes = Probes::after(0);
+        let mut now_ns = 0;
+        for _ in 0..3 * MOST_PROBES {
+            now_ns = now_ns.max(probes.next_ns);
+            assert!(probes.probe_if_due(now_ns) && !probes.probe_if_due(now_ns));
+        }
+        assert!(probes.chain_ns.len() <= MOST_PROBES && probes.every_ns >= 2 * PROBE_EVERY_NS);
+        assert_eq!([vec![], vec![7], vec![9, 1, 5]].map(middle), [0, 7, 5]);
     }
 
     #[test]

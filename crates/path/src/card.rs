@@ -40,7 +40,9 @@ impl FromCard {
             let card = card.lock().unwrap_or_else(PoisonError::into_inner);
             card.state() == CardState::Idle
         };
+        let probing = Mutex::new(&mut *account);
         let quit = || {
+            probing.lock().unwrap_or_else(PoisonError::into_inner).look();
             shared.is_over.load(Ordering::Relaxed)
                 || stop.is_set()
                 || monotonic_ns() > late_ns && is_idle()
@@ -58,7 +60,11 @@ impl FromCard {
 
 impl IntoReceiver {
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
-        let quit = || shared.is_over.load(Ordering::Relaxed);
+        let probing = Mutex::new(&mut *account);
+        let quit = || {
+            probing.lock().unwrap_or_else(PoisonError::into_inner).look();
+            shared.is_over.load(Ordering::Relaxed)
+        };
         let done = self.receiving.receive(&shared.is_over, &quit)?;
         account.thread.blocks = done.pages;
         self.done = Some(done);

@@ -50,6 +50,8 @@ pub struct Seen {
     /// Needs of blocks, always of the same resources in the same order.
     pub resources: Vec<Resource>,
     pub longest_gap_ns: u64,
+    /// Cycles per nanosecond of the CPUs at work; `None` without probes.
+    pub clock_ghz: Option<f64>,
 }
 
 impl Seen {
@@ -67,8 +69,21 @@ impl Seen {
             block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
             resources,
             longest_gap_ns: run.longest_gap_ns,
+            clock_ghz: clock_ghz(record),
         })
     }
+}
+
+/// Returns the mean clock of a path's threads by their time at work.
+pub fn clock_ghz(record: &RunRecord) -> Option<f64> {
+    let threads = record.path.iter().flat_map(|run| &run.threads);
+    let (mut busy_ns, mut cycles) = (0.0, 0.0);
+    for thread in threads.filter(|thread| thread.chain_ns > 0) {
+        busy_ns += thread.busy_ns as f64;
+        let ghz = record.clock.chain_cycles as f64 / f64::from(thread.chain_ns);
+        cycles += thread.busy_ns as f64 * ghz;
+    }
+    (cycles > 0.0).then(|| cycles / busy_ns)
 }
 
 /// Interval of independent values; without ends for fewer than two.
@@ -96,6 +111,8 @@ pub struct Used {
     pub occupied: Interval,
     /// Least time per block that it allows, in nanoseconds.
     pub least_ns: Interval,
+    /// The same in cycles, where the clock is known.
+    pub least_cycles: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +158,7 @@ pub fn explain<E>(
     let mut seen = Rounds {
         parts,
         free: vec![first],
-        slopes: vec![Vec::new(); parts.len()],
+        slowed: parts.iter().map(|_| Vec::new()).collect(),
         more_buffers: Vec::new(),
     };
     for round in 1.. {
@@ -155,13 +172,21 @@ pub fn explain<E>(
     unreachable!("the rounds end above")
 }
 
+/// A changed run between two free ones.
+struct Changed {
+    /// Place of the free run before it; the next is the one after it.
+    before: usize,
+    seen: Seen,
+    added_ns: f64,
+}
+
 struct Rounds<'a> {
     parts: &'a [PathPart],
     free: Vec<Seen>,
-    /// Slope of each part, by round.
-    slopes: Vec<Vec<f64>>,
-    /// Rate with more buffers over that with those of the path, by round.
-    more_buffers: Vec<f64>,
+    /// Runs of each part slowed, by round.
+    slowed: Vec<Vec<Changed>>,
+    /// Runs with more buffers, by round.
+    more_buffers: Vec<Changed>,
 }
 
 impl Rounds<'_> {
@@ -181,13 +206,11 @@ impl Rounds<'_> {
                 }
                 None => PathLoad::Buffers,
             };
-            let before_ns = self.free[self.free.len() - 1].block_ns;
-            let changed_ns = run(load)?.block_ns;
+            let changed = Changed { before: self.free.len() - 1, seen: run(load)?, added_ns };
             self.free.push(run(PathLoad::Free)?);
-            let beside_ns = f64::midpoint(before_ns, self.free[self.free.len() - 1].block_ns);
             match element {
-                Some(element) => self.slopes[element].push((changed_ns - beside_ns) / added_ns),
-                None => self.more_buffers.push(beside_ns / changed_ns),
+                Some(element) => self.slowed[element].push(changed),
+                None => self.more_buffers.push(changed),
             }
         }
         Ok(())
@@ -199,16 +222,47 @@ impl Rounds<'_> {
         daqmeter_stats::median(&last)
     }
 
+    /// Time per block of each run at the clock of the first, if that is steadier from one free run
+    /// to the next: work follows the clock, and waits do not.
+    fn steadier(&self) -> fn(&Seen, &Seen) -> f64 {
+        let plain: fn(&Seen, &Seen) -> f64 = |seen, _| seen.block_ns;
+        let at_first: fn(&Seen, &Seen) -> f64 = |seen, first| {
+            let clocks = seen.clock_ghz.zip(first.clock_ghz);
+            seen.block_ns * clocks.map_or(1.0, |(own, first)| own / first)
+        };
+        let scatter = |of: fn(&Seen, &Seen) -> f64| {
+            let times: Vec<f64> = self.free.iter().map(|seen| of(seen, &self.free[0])).collect();
+            let steps = times.windows(2).map(|pair| (pair[1] / pair[0]).ln().abs());
+            daqmeter_stats::median(&steps.collect::<Vec<_>>())
+        };
+        if scatter(at_first) < scatter(plain) { at_first } else { plain }
+    }
+
+    /// Slopes of each part and gains of more buffers, by round.
+    fn effects(&self) -> (Vec<Vec<f64>>, Vec<f64>) {
+        let of = self.steadier();
+        let time = |seen: &Seen| of(seen, &self.free[0]);
+        let beside = |changed: &Changed| {
+            let at = changed.before;
+            f64::midpoint(time(&self.free[at]), time(&self.free[at + 1]))
+        };
+        let slope = |changed: &Changed| (time(&changed.seen) - beside(changed)) / changed.added_ns;
+        let slopes = self.slowed.iter().map(|all| all.iter().map(slope).collect());
+        let gain = |changed: &Changed| beside(changed) / time(&changed.seen);
+        (slopes.collect(), self.more_buffers.iter().map(gain).collect())
+    }
+
     fn explained(&self) -> Explanation {
         let slope = |(part, slopes): (&PathPart, &Vec<f64>)| Slope {
             name: part.name.clone(),
             slope: interval(slopes, CONFIDENCE),
         };
         let resources = self.used();
-        let more_buffers = interval(&self.more_buffers, CONFIDENCE);
-        let answer = self.answer(&resources, more_buffers);
+        let (slopes, more_buffers) = self.effects();
+        let more_buffers = interval(&more_buffers, CONFIDENCE);
+        let answer = self.answer(&slopes, &resources, more_buffers);
         Explanation {
-            slopes: self.parts.iter().zip(&self.slopes).map(slope).collect(),
+            slopes: self.parts.iter().zip(&slopes).map(slope).collect(),
             block_ns: each(&self.free, |seen| seen.block_ns),
             gain: match &answer {
                 LimitFound::Limit(What::Buffers)
@@ -232,12 +286,18 @@ impl Rounds<'_> {
                 seen.resources[at].least_beside_others_ns() / seen.block_ns
             }),
             least_ns: each(&self.free, |seen| seen.resources[at].least_ns()),
+            least_cycles: self.free[0].clock_ghz.map(|_| {
+                let cycles = |seen: &Seen| {
+                    seen.resources[at].least_ns() * seen.clock_ghz.unwrap_or(f64::NAN)
+                };
+                each(&self.free, cycles).mean
+            }),
         };
         self.free[0].resources.iter().enumerate().map(used).collect()
     }
 
-    fn answer(&self, used: &[Used], more_buffers: Interval) -> LimitFound {
-        if let Some(full) = self.full(used) {
+    fn answer(&self, slopes: &[Vec<f64>], used: &[Used], more_buffers: Interval) -> LimitFound {
+        if let Some(full) = self.full(slopes, used) {
             return LimitFound::Limit(full);
         }
         let mut possible: Vec<usize> =
@@ -257,7 +317,8 @@ impl Rounds<'_> {
         if !known.contains(&nothing) {
             all.push((None, nothing));
         }
-        let leads = |this: &Vec<f64>, other: &Vec<f64>| self.lead(this, other, used).low > 0.0;
+        let leads =
+            |this: &Vec<f64>, other: &Vec<f64>| self.lead(slopes, this, other, used).low > 0.0;
         let found = all.iter().find(|(at, this)| {
             all.iter().filter(|(other, _)| other != at).all(|(_, other)| leads(this, other))
         });
@@ -272,11 +333,11 @@ impl Rounds<'_> {
     /// Returns the only resource that never idles, if work that is added to its parts moves the
     /// path. Threads take more blocks at once when their CPU is short, so that slopes need not be
     /// those of a sum; one of its threads alone may look like the limit.
-    fn full(&self, used: &[Used]) -> Option<What> {
+    fn full(&self, slopes: &[Vec<f64>], used: &[Used]) -> Option<What> {
         let is_full = |at: &usize| {
             let uses = &self.free[0].resources[*at].uses;
             let one = |round: usize| {
-                uses.iter().map(|(&element, ns)| ns * self.slopes[element][round]).sum::<f64>()
+                uses.iter().map(|(&element, ns)| ns * slopes[element][round]).sum::<f64>()
             };
             let moves: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
             used[*at].used.low >= FULL && interval(&moves, CERTAINTY).low > 0.0
@@ -309,11 +370,11 @@ impl Rounds<'_> {
     /// part. If every time in a path were longer by a factor, so would be the whole; by Euler's
     /// theorem on homogeneous functions slope times need over the time per block is a part's share
     /// of the limit. A part that needs little decides little, whatever its slope.
-    fn lead(&self, this: &[f64], other: &[f64], used: &[Used]) -> Interval {
+    fn lead(&self, slopes: &[Vec<f64>], this: &[f64], other: &[f64], used: &[Used]) -> Interval {
         let one = |round: usize| -> f64 {
             let parts = 0..self.parts.len();
             let nearer = parts.map(|part| {
-                let slope = self.slopes[part][round];
+                let slope = slopes[part][round];
                 let difference = (slope - other[part]).powi(2) - (slope - this[part]).powi(2);
                 need(part, used).powi(2) * difference
             });
@@ -378,6 +439,8 @@ mod tests {
         drift: f64,
         /// Share of the sum of all needs that a block takes with few buffers.
         lockstep: f64,
+        /// Clocks of the CPUs, drawn for each run.
+        clocks_ghz: Vec<f64>,
         random: Random,
         runs: u32,
     }
@@ -393,6 +456,7 @@ mod tests {
                 noise,
                 drift: 0.0,
                 lockstep: 0.0,
+                clocks_ghz: vec![1.0],
                 random: Random::new(7),
                 runs: 0,
             }
@@ -442,16 +506,19 @@ mod tests {
             self.runs += 1;
             let drift = 1.0 + self.drift * f64::from(self.runs);
             let noise = 1.0 + self.noise * self.random.normal();
-            let mut needs: Vec<f64> = self.needs_ns.iter().map(|ns| ns * drift * noise).collect();
+            self.random.shuffle(&mut self.clocks_ghz);
+            let ghz = self.clocks_ghz[0];
+            let factor = drift * noise / ghz;
+            let mut needs: Vec<f64> = self.needs_ns.iter().map(|ns| ns * factor).collect();
             if let PathLoad::Slowed { element, ns } = load {
-                needs[element] += ns;
+                needs[element] += ns / ghz;
             }
             let resources = self.resources(&needs);
             let (_, least_ns) = bottleneck(&resources).unwrap();
             let lockstep = if load == PathLoad::Buffers { 0.0 } else { self.lockstep };
             let block_ns = least_ns.max(lockstep * needs.iter().sum::<f64>());
             let block_ns = block_ns.max(self.hidden_ns * noise);
-            Ok(Seen { block_ns, resources, longest_gap_ns: 0 })
+            Ok(Seen { block_ns, resources, longest_gap_ns: 0, clock_ghz: Some(ghz) })
         }
     }
 
@@ -467,6 +534,17 @@ mod tests {
             let slope = explained.slopes[slow].slope;
             assert!(slope.low < 1.0 && 1.0 < slope.high + 0.1, "{slope:?}");
         }
+    }
+
+    #[test]
+    fn steps_of_the_clock_are_not_in_the_slopes() {
+        let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002);
+        system.clocks_ghz = vec![1.0, 1.05, 1.17];
+        let explained = system.explained(MIN_ROUNDS);
+        assert_eq!(explained.answer, limit(1));
+        assert!(explained.slopes[0].slope.high < 0.1, "{:?}", explained.slopes);
+        let cycles = explained.resources[1].least_cycles.unwrap();
+        assert!((cycles / 1600.0 - 1.0).abs() < 0.01, "{cycles}");
     }
 
     #[test]
@@ -530,6 +608,7 @@ mod tests {
                     block_ns: block_ns + added_ns,
                     resources,
                     longest_gap_ns: 7,
+                    clock_ghz: None,
                 })
             };
             let Ok(explained) = explain(run, &parts, |round| round < 12);

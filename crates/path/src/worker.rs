@@ -224,7 +224,7 @@ impl FromSource {
             added.work();
             self.issued += 1;
             sequence += 1;
-            account.thread.blocks += 1;
+            account.done_block();
             if !outlet.send(block) {
                 break;
             }
@@ -282,7 +282,7 @@ impl Role {
                 break;
             };
             inlet.give_back(at, back);
-            account.thread.blocks += 1;
+            account.done_block();
         }
         Ok(())
     }
@@ -347,7 +347,7 @@ fn receive(
         let Some(mut block) = outlet.empty(account) else { break };
         inward.read(block.buffer.slice_mut(label.bytes))?;
         block.label = label;
-        account.thread.blocks += 1;
+        account.done_block();
         if !outlet.send(block) {
             break;
         }

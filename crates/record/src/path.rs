@@ -306,6 +306,13 @@ pub struct PathThread {
     pub elsewhere_ns: u64,
     /// CPU time in all, waiting included.
     pub cpu_ns: u64,
+    /// Median time of the probes between its blocks, in nanoseconds: the chain of
+    /// `clock.chain_cycles` cycles. Zero for a thread without probes.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub chain_ns: u32,
+    /// The same of the independent operations, which a busy sibling slows.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub sibling_ns: u32,
 }
 
 /// An end of an element whose bytes go somewhere and come back: a socket, a pipe, a program.

@@ -172,12 +172,12 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     let rate = |block_ns: f64| show_mb_per_s(block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9);
     let resource = |found: &Used| {
         let (used, least_ns) = (&found.used, found.least_ns.mean);
-        let interval = format!("{} to {}", percent(used.low), percent(used.high));
-        let shares = [percent(used.mean), interval, percent(found.occupied.mean)];
-        [&[found.what.text()][..], &shares, &[show_ns(least_ns), rate(least_ns)]].concat()
+        let cycles = found.least_cycles.map_or("-".to_owned(), |cycles| significant(cycles, 3));
+        let shares = [percent(used.mean), percent(found.occupied.mean)];
+        [&[found.what.text()][..], &shares, &[cycles, show_ns(least_ns), rate(least_ns)]].concat()
     };
     let headings =
-        ["resource", "used [%]", "interval", "or waits for a CPU [%]", "per block", "allows MB/s"];
+        ["resource", "used [%]", "or waits for a CPU [%]", "cycles", "per block", "allows MB/s"];
     let resources = numbers_from(1, &headings, explained.resources.iter().map(resource));
     let slope = |Slope { name, slope }: &Slope| {
         let interval = format!("{} to {}", significant(slope.low, 2), significant(slope.high, 2));
