@@ -1,63 +1,56 @@
 //! Calibrated arithmetic that an experiment adds to each block of a part of a path.
 
-use std::hint::black_box;
-
 use daqmeter_record::units::whole;
-use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::probe::{CHAIN_CYCLES, probe, spend};
 
-/// Rounds of the calibration; the fastest counts, which nothing disturbed.
-const ROUNDS: usize = 15;
-const STEPS: u64 = 200_000;
+/// Probes of the calibration; the fastest counts, which nothing disturbed.
+const PROBES: usize = 15;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spin {
-    steps: u64,
+    cycles: f64,
 }
 
 impl Spin {
-    /// Calibrates work of `ns` nanoseconds on this CPU at its present speed. It is counted in steps
-    /// and not in time: a preemption does not shorten it.
+    /// Calibrates work of `ns` nanoseconds on this CPU at its present clock. It is counted in
+    /// cycles and not in time: a preemption does not shorten it.
     pub(crate) fn of_ns(ns: f64) -> Spin {
         if ns <= 0.0 {
             return Spin::default();
         }
-        let fastest_ns = (0..ROUNDS).map(|_| time_ns(STEPS)).min().unwrap_or(1).max(1);
-        let steps = ns * STEPS as f64 / fastest_ns as f64;
-        Spin { steps: whole(steps) }
+        let fastest_ns = (0..PROBES).map(|_| probe().chain_ns).min().unwrap_or(1).max(1);
+        Spin { cycles: ns * CHAIN_CYCLES as f64 / fastest_ns as f64 }
     }
 
     #[inline]
     pub(crate) fn work(self) {
-        steps(self.steps);
+        self.work_times(1.0);
     }
 
+    #[inline]
     pub(crate) fn work_times(self, times: f64) {
-        steps(whole(self.steps as f64 * times));
+        spend(whole(self.cycles * times));
     }
-}
-
-pub(crate) fn steps(count: u64) {
-    let mut x = 1_u64;
-    for _ in 0..count {
-        x = black_box(x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
-    }
-    black_box(x);
-}
-
-fn time_ns(count: u64) -> u64 {
-    let before = monotonic_ns();
-    steps(count);
-    monotonic_ns() - before
 }
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_sys::clock::monotonic_ns;
+
     use super::*;
 
     #[test]
-    fn twice_the_time_is_twice_the_work_and_none_is_none() {
+    fn short_and_long_work_takes_the_time_that_was_asked_for_and_none_takes_none() {
         assert_eq!(Spin::of_ns(0.0), Spin::default());
-        let (one, two) = (Spin::of_ns(1e6).steps, Spin::of_ns(8e6).steps);
-        assert!(one > 0 && two > 2 * one, "{one} {two}");
+        for ns in [2_000.0, 100_000.0] {
+            let spin = Spin::of_ns(ns);
+            let time = |_| {
+                let begin = monotonic_ns();
+                spin.work();
+                monotonic_ns() - begin
+            };
+            let fastest = (0..500).map(time).min().unwrap() as f64;
+            assert!((0.7..1.5).contains(&(fastest / ns)), "{ns}: {fastest}");
+        }
     }
 }

@@ -27,8 +27,6 @@ use crate::worker::{Done, Role};
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
 /// the rest.
 pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
-/// Blocks of a card whose work is calibrated together.
-const SPIN_BLOCKS: f64 = 1000.0;
 
 pub(crate) struct Live {
     pub(crate) scenario: Scenario,
@@ -83,10 +81,8 @@ fn experiment(how: &How) -> Experiment {
     const PARTS: [ChainPart; 4] = [Card, ToHost, Publisher, Receiver];
     let added = |(element, part): (usize, ChainPart)| {
         let ns = how.added_ns(element);
-        // Blocks are small and come in groups: their work is counted in parts of one that is long
-        // enough to be measured.
-        let spin = Spin::of_ns(ns * SPIN_BLOCKS);
-        let added: Added = Arc::new(move |blocks| spin.work_times(blocks / SPIN_BLOCKS));
+        let spin = Spin::of_ns(ns);
+        let added: Added = Arc::new(move |blocks| spin.work_times(blocks));
         (ns > 0.0).then_some((part, added))
     };
     Experiment(PARTS.into_iter().enumerate().filter_map(added).collect())

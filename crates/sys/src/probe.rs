@@ -38,6 +38,14 @@ pub fn probe() -> Probed {
     Probed { chain_ns: chained - begin, sibling_ns: end_ns - chained, end_ns }
 }
 
+/// Does dependent additions for that many cycles, to eight of them.
+#[inline]
+pub fn spend(cycles: u64) {
+    if cycles >= 8 {
+        dependent_additions(cycles / 8);
+    }
+}
+
 /// Tests if the chain counts cycles on this host: a chain of multiplications takes a whole number
 /// of times as long. Under emulation, or with a clock that is too coarse, it does not. Takes about
 /// half a millisecond.
