@@ -1,6 +1,6 @@
-//! Measures a profile of this host with short paths. It has costs of a block by kind of work, and
-//! runs to which the four numbers of the prediction are fitted. Further paths are held back from
-//! both.
+//! Measures a profile of this host with short paths. It has costs of a block by kind of work, with
+//! all threads on one CPU and with neighbours on two, and runs to which the three numbers of the
+//! prediction are fitted. Further paths are held back from both.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::facts::utc_now;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_path::explain::clock_ghz;
 use daqmeter_path::predict::{
     ClosedForm, CostPoint, HeldBackPath, HostProfile, MIN_CHECKS, PathShape, PredictedAndMeasured,
     WorkCost, fit,
 };
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::conditions;
 use daqmeter_record::path::PathRun;
+use daqmeter_record::{RunRecord, conditions};
 use daqmeter_stats::Random;
 
 use crate::run::Runner;
 
 const BLOCK_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-const ROUNDS: u64 = 3;
+const ROUNDS: u64 = 2;
 const COST_S: f64 = 0.025;
 /// Paths to which the prediction is fitted: ten for each of its numbers.
 const FITTED_PATHS: usize = 40;
@@ -52,17 +53,22 @@ pub fn calibrate(
     let context = &runner.context;
     let host = (*context.host).clone();
     let mut profile = HostProfile::new(utc_now(), context.tool.clone(), host);
+    profile.clock_ghz = 1.0;
     let mut paths = ShortPaths::new(runner)?;
     step("costs of each kind of work");
-    profile.works = costs(&mut paths)?;
+    profile.works = costs(&mut paths, &profile)?;
     step("hand-overs and waits");
     let mut random = Random::new(SEED);
     let cpus = profile.host.allowed_cpus.clone();
-    let mut fitted = Vec::new();
+    let (mut fitted, mut clocks) = (Vec::new(), Vec::new());
     for _ in 0..FITTED_PATHS {
         let drawn = drawn_path(&mut random, &cpus);
-        let (shape, run) = paths.run(&drawn.text, FIT_S, None)?;
-        fitted.push((shape, hz(&run)));
+        let (shape, record) = paths.run(&drawn.text, FIT_S, None)?;
+        clocks.extend(clock_ghz(&record));
+        fitted.push((shape, hz(run_of(&record)?)));
+    }
+    if !clocks.is_empty() {
+        profile.clock_ghz = daqmeter_stats::median(&clocks);
     }
     fit(&mut profile, &fitted)?;
     step("paths that are held back");
@@ -79,6 +85,11 @@ pub fn calibrate(
     profile.seconds = began.elapsed().as_secs_f64();
     profile.check()?;
     Ok(profile)
+}
+
+fn run_of(record: &RunRecord) -> Result<&PathRun, String> {
+    let run = record.path.as_deref().filter(|run| run.blocks > 0);
+    run.ok_or_else(|| format!("{}: no block came to the end", record.engine.target))
 }
 
 fn hz(run: &PathRun) -> f64 {
@@ -112,34 +123,56 @@ fn kinds(file: &str) -> Vec<[String; 3]> {
     stages.map(through).chain(others.map(|parts| parts.map(str::to_owned))).collect()
 }
 
-fn costs(paths: &mut ShortPaths<'_>) -> Result<Vec<WorkCost>, String> {
+/// CPUs of a source, a stage or its two ends, and a sink: all blocks stay on one CPU, or each goes
+/// to the other one.
+fn places(stage: &str, cpus: &[u32], is_apart: bool) -> [String; 3] {
+    let [one, other] = [cpus[0], cpus[usize::from(is_apart && cpus.len() > 1)]];
+    let has_two_ends = ["unix", "tcp"].iter().any(|kind| stage.contains(kind));
+    let (stage_cpus, sink) = match (stage.is_empty(), has_two_ends) {
+        (true, _) => (String::new(), other),
+        (false, true) => (format!("cpus = [{other}, {one}]\n"), other),
+        (false, false) => (format!("cpus = [{other}]\n"), one),
+    };
+    [format!("cpus = [{one}]\n"), stage_cpus, format!("cpus = [{sink}]\n")]
+}
+
+type Cycles = [Vec<f64>; 2];
+
+fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCost>, String> {
     let file = paths.folder.join("written").display().to_string();
-    let mut all: Vec<([String; 3], usize)> = kinds(&file)
-        .into_iter()
-        .flat_map(|kind| BLOCK_BYTES.map(|bytes| (kind.clone(), bytes)))
-        .collect();
-    let mut found: BTreeMap<String, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
+    let sizes = BLOCK_BYTES.into_iter().flat_map(|bytes| [(bytes, false), (bytes, true)]);
+    let all = kinds(&file).into_iter();
+    let mut all: Vec<([String; 3], (usize, bool))> =
+        all.flat_map(|kind| sizes.clone().map(move |size| (kind.clone(), size))).collect();
+    let mut found: BTreeMap<String, BTreeMap<u64, Cycles>> = BTreeMap::new();
     for round in 1..=ROUNDS {
         Random::new(round).shuffle(&mut all);
-        for ([source, stage, sink], bytes) in &all {
-            let text = path_text(*bytes, source, stage, sink);
-            let (shape, run) = paths.run(&text, COST_S, None)?;
-            for (row, threads) in shape.rows.iter().zip(shape.threads_of(&run)) {
+        for ([source, stage, sink], (bytes, is_apart)) in &all {
+            let [of_source, of_stage, of_sink] =
+                places(stage, &profile.host.allowed_cpus, *is_apart);
+            let [placed, on, into] =
+                [source.clone() + &of_source, stage.clone() + &of_stage, sink.clone() + &of_sink];
+            let text = path_text(*bytes, &placed, &on, &into);
+            let (shape, record) = paths.run(&text, COST_S, None)?;
+            let run = run_of(&record)?;
+            for (row, threads) in shape.rows.iter().zip(shape.threads_of(run)) {
                 if row.work == "memory" && source != MEMORY {
                     continue;
                 }
-                let busy_ns: u64 = threads.iter().map(|thread| thread.busy_ns).sum();
-                let each_ns = busy_ns as f64 / run.blocks as f64 - row.added_ns;
+                let cpu_ns: u64 = threads.iter().map(|thread| thread.cpu_ns).sum();
+                let each_ns = cpu_ns as f64 / run.blocks as f64 - row.added_ns;
+                let cycles = each_ns.max(0.0) * clock_ghz(&record).unwrap_or(1.0);
                 let points = found.entry(row.work.clone()).or_default();
-                points.entry(row.bytes).or_default().push(each_ns.max(0.0));
+                points.entry(row.bytes).or_default()[usize::from(*is_apart)].push(cycles);
             }
         }
     }
-    let point = |(block_bytes, ns): (u64, Vec<f64>)| CostPoint {
+    let point = |(block_bytes, [near, apart]): (u64, Cycles)| CostPoint {
         block_bytes,
-        cpu_ns: daqmeter_stats::median(&ns),
+        cycles: daqmeter_stats::median(&near),
+        apart_cycles: daqmeter_stats::median(&apart),
     };
-    let work = |(work, points): (String, BTreeMap<u64, Vec<f64>>)| WorkCost {
+    let work = |(work, points): (String, BTreeMap<u64, Cycles>)| WorkCost {
         work,
         points: points.into_iter().map(point).collect(),
     };
@@ -155,9 +188,9 @@ fn held_back(
     let mut runs = Vec::new();
     let mut shape = PathShape::default();
     for _ in 0..REPEATS {
-        let (found, run) = paths.run(text, CHECK_S, total_hz)?;
+        let (found, record) = paths.run(text, CHECK_S, total_hz)?;
         shape = found;
-        runs.push(run);
+        runs.push(run_of(&record)?.clone());
     }
     let form = ClosedForm::of(&shape, profile)?;
     let pair = |predicted: f64, of: &dyn Fn(&PathRun) -> f64| PredictedAndMeasured {
@@ -217,7 +250,7 @@ impl ShortPaths<'_> {
         text: &str,
         seconds: f64,
         total_hz: Option<f64>,
-    ) -> Result<(PathShape, PathRun), String> {
+    ) -> Result<(PathShape, RunRecord), String> {
         let file = self.folder.join("path.toml");
         std::fs::write(&file, text)
             .map_err(|error| format!("write {}: {error}", file.display()))?;
@@ -244,10 +277,8 @@ impl ShortPaths<'_> {
                 return Err(format!("{}: {reason}", path.line()));
             }
             let is_disturbed = conditions::disturbance(&record).is_some();
-            let run = record.path.filter(|run| run.blocks > 0);
-            let run = run.ok_or_else(|| format!("{}: no block came to the end", path.line()))?;
             if tries == TRIES || !is_disturbed {
-                return Ok((shape, *run));
+                return Ok((shape, record));
             }
         }
     }

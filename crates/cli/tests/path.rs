@@ -171,10 +171,14 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 fn host_profile() -> HostProfile {
     let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
     let mut profile = HostProfile::new("2026-11-24T00:00:00Z".to_owned(), Tool::default(), host);
-    let point = |block_bytes: u64| CostPoint { block_bytes, cpu_ns: block_bytes as f64 };
+    let point = |block_bytes: u64| {
+        let cycles = block_bytes as f64;
+        CostPoint { block_bytes, cycles, apart_cycles: cycles }
+    };
     let cost =
         |work: &str| WorkCost { work: work.to_owned(), points: vec![point(4096), point(1 << 20)] };
     profile.works = ["memory", "copy memcpy", "read"].map(cost).into();
+    profile.clock_ghz = 1.0;
     profile.fitted = Fitted { sharing: 1.0, ..Fitted::default() };
     let pair = PredictedAndMeasured { predicted: 1.0, measured: 1.02 };
     let run = |rate_hz| HeldBackPath {

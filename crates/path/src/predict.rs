@@ -27,30 +27,30 @@ pub struct ClosedForm {
 impl ClosedForm {
     /// Computes the closed form. Fails for a kind of work or a size that was not calibrated.
     pub fn of(shape: &PathShape, profile: &HostProfile) -> Result<ClosedForm, String> {
-        let cpus = &profile.host.allowed_cpus;
-        let Fitted { hand_over_ns, wait_ns, byte_ns, sharing } = profile.fitted;
-        let byte_ns = if cpus.len() > 1 { byte_ns } else { 0.0 };
-        let cpu_ns = shape.rows.iter().map(|row| {
-            let cost = profile.cost_ns(&row.work, row.bytes);
-            let cost = cost.map_err(|error| format!("{}: {error}", row.name))?;
-            Ok(cost + row.added_ns + hand_over_ns + byte_ns * row.bytes as f64)
+        let cpus = profile.host.allowed_cpus.len() as f64;
+        let Fitted { wake_cycles, apart, sharing } = profile.fitted;
+        let wake_ns = wake_cycles / profile.clock_ghz;
+        let each_wake_ns = wake_ns / shape.buffers.max(1) as f64;
+        let cpu_ns = shape.rows.iter().enumerate().map(|(at, row)| {
+            let apart = shape.apart(at).unwrap_or(if cpus > 1.0 { apart } else { 0.0 });
+            let cycles = profile.cycles(&row.work, row.bytes, apart);
+            let cycles = cycles.map_err(|error| format!("{}: {error}", row.name))?;
+            Ok(cycles / profile.clock_ghz + row.added_ns + each_wake_ns)
         });
         let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, String>>()?;
         let mut all: Vec<(String, f64)> = Vec::new();
         let mut pinned: BTreeMap<u32, f64> = BTreeMap::new();
         for (row, cpu_ns) in shape.rows.iter().zip(&cpu_ns) {
             let threads = row.threads.max(1) as f64;
-            let works_ns = (cpu_ns + row.asleep_ns) / threads;
-            let wait_ns = wait_ns / shape.buffers.max(1) as f64;
-            all.push((row.name.clone(), works_ns + wait_ns));
+            all.push((row.name.clone(), (cpu_ns + row.asleep_ns) / threads));
             for at in 0..if row.cpus.is_empty() { 0 } else { row.threads } {
                 *pinned.entry(row.cpus[at % row.cpus.len()]).or_default() += cpu_ns / threads;
             }
         }
-        let sum_ns = cpu_ns.iter().sum::<f64>() / cpus.len() as f64;
-        let pinned = pinned.into_iter().map(|(cpu, ns)| (format!("CPU {cpu}"), ns));
-        let sums = pinned.chain([("all CPUs together".to_owned(), sum_ns)]);
-        all.extend(sums.map(|(name, ns)| (name, ns * sharing)));
+        let sharing = if shape.is_pinned() { 1.0 } else { sharing };
+        let sum_ns = cpu_ns.iter().sum::<f64>() / cpus * sharing;
+        all.extend(pinned.into_iter().map(|(cpu, ns)| (format!("CPU {cpu}"), ns)));
+        all.push(("all CPUs together".to_owned(), sum_ns));
         let slowest = (0..all.len()).max_by(|a, b| all[*a].1.total_cmp(&all[*b].1));
         let at = slowest.unwrap_or(0);
         let (limit, period_ns) = all[at].clone();
@@ -61,7 +61,7 @@ impl ClosedForm {
         let full = if is_late { at.min(rings) as f64 * shape.buffers as f64 } else { 0.0 };
         Ok(ClosedForm {
             limit,
-            latency_ns: once_ns + rings as f64 * wait_ns + full * period_ns,
+            latency_ns: once_ns + rings as f64 * wake_ns + full * period_ns,
             period_ns,
             cpu_ns,
         })
@@ -168,7 +168,7 @@ impl Spread {
     }
 }
 
-/// Fits the four numbers of a profile to the rates of runs, in blocks per second. It searches along
+/// Fits the three numbers of a profile to the rates of runs, in blocks per second. It searches along
 /// each of them with shrinking steps, and sets their median error.
 pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), String> {
     let errors = |fitted: Fitted| -> Result<Vec<f64>, String> {
@@ -177,18 +177,17 @@ pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), S
         forms.map(|found| found.map(|(form, hz)| (hz / form.largest_hz()).ln().abs())).collect()
     };
     let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len().max(1) as f64;
-    let mut best = Fitted { hand_over_ns: 500.0, wait_ns: 5000.0, byte_ns: 0.02, sharing: 1.1 };
+    let mut best = Fitted { wake_cycles: 10_000.0, apart: 0.3, sharing: 1.1 };
     let mut least = mean(&errors(best)?);
     let mut step: f64 = 4.0;
     while step > 1.02 {
         let before = least;
-        for at in 0..4 {
+        for at in 0..3 {
             for factor in [step, 1.0 / step] {
                 let mut tried = best;
                 match at {
-                    0 => tried.hand_over_ns *= factor,
-                    1 => tried.wait_ns *= factor,
-                    2 => tried.byte_ns *= factor,
+                    0 => tried.wake_cycles *= factor,
+                    1 => tried.apart = (tried.apart * factor).min(1.0),
                     _ => tried.sharing = (tried.sharing * factor.sqrt()).max(1.0),
                 }
                 let found = mean(&errors(tried)?);
@@ -237,18 +236,22 @@ mod tests {
         // Three threads of 65,536 ns on two CPUs.
         assert_eq!(limit(&shape(), &profile), ("all CPUs together".to_owned(), 98_304.0));
         profile.host.allowed_cpus = (0..4).collect();
-        profile.fitted.wait_ns = 800.0;
+        profile.fitted.wake_cycles = 800.0;
         assert_eq!(limit(&shape(), &profile).1, 65_536.0 + 800.0 / 8.0);
-        profile.fitted.hand_over_ns = 64.0;
-        profile.fitted.byte_ns = 0.5;
-        assert_eq!(limit(&shape(), &profile).1, 1.5 * 65_536.0 + 64.0 + 100.0);
+        profile.fitted.apart = 0.5;
+        assert_eq!(limit(&shape(), &profile).1, 1.5 * 65_536.0 + 100.0);
         let mut slow = shape();
         slow.rows[1].asleep_ns = 1e6;
         assert_eq!(limit(&slow, &profile).0, "copy memcpy");
         let mut pinned = shape();
         pinned.rows.iter_mut().for_each(|row| row.cpus = vec![2]);
         profile.fitted.sharing = 2.0;
-        assert_eq!(limit(&pinned, &profile), ("CPU 2".to_owned(), 6.0 * (1.5 * 65_536.0 + 64.0)));
+        assert_eq!(limit(&pinned, &profile), ("CPU 2".to_owned(), 3.0 * (65_536.0 + 100.0)));
+        // The source's blocks go to another CPU, and the sink's come from the same one.
+        pinned.rows[0].cpus = vec![1];
+        assert_eq!(limit(&pinned, &profile), ("CPU 2".to_owned(), 3.0 * 65_536.0 + 200.0));
+        profile.clock_ghz = 2.0;
+        assert_eq!(limit(&pinned, &profile).1, (3.0 * 65_536.0 + 200.0) / 2.0);
     }
 
     #[test]
@@ -277,8 +280,7 @@ mod tests {
     #[test]
     fn the_fit_gives_back_the_numbers_that_made_the_rates() {
         let mut profile = profile();
-        let true_ones =
-            Fitted { hand_over_ns: 2000.0, wait_ns: 9000.0, byte_ns: 0.1, sharing: 1.25 };
+        let true_ones = Fitted { wake_cycles: 9000.0, apart: 0.4, sharing: 1.25 };
         profile.fitted = true_ones;
         let mut runs = Vec::new();
         for (bytes, buffers, cpus) in [

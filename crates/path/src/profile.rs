@@ -1,6 +1,6 @@
 //! A host as `path predict --calibrate` measured it. It has costs of a block by kind of work and
-//! size, the four fitted numbers of the prediction, and its errors for held-back paths. A JSON file
-//! whose names carry the units.
+//! size in cycles, the clock that the host had, the three fitted numbers of the prediction, and its
+//! errors for held-back paths. A JSON file whose names carry the units.
 
 use daqmeter_record::{Host, Tool};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const FORMAT: &str = "daqmeter-host-profile";
 /// Version of the form and of the measurements; others are refused.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// Held-back runs below which there is no interval of 90 %: of n errors those at ranks 0.05 (n + 1)
 /// and 0.95 (n + 1) hold the next one.
 pub const MIN_CHECKS: usize = 19;
@@ -24,6 +24,8 @@ pub struct HostProfile {
     pub host: Host,
     pub runs: u64,
     pub seconds: f64,
+    /// Cycles in a nanosecond; 1 on a host whose cycles are not known.
+    pub clock_ghz: f64,
     pub works: Vec<WorkCost>,
     pub fitted: Fitted,
     /// Median error of the rates that were fitted, as a logarithm of a ratio.
@@ -42,20 +44,22 @@ pub struct WorkCost {
 #[serde(deny_unknown_fields)]
 pub struct CostPoint {
     pub block_bytes: u64,
-    pub cpu_ns: f64,
+    /// CPU time for a block from a thread on the same CPU, with its share of the hand-over.
+    pub cycles: f64,
+    /// The same for a block from another CPU.
+    pub apart_cycles: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
-    /// CPU time of a thread for taking a block over and waking the next thread.
-    pub hand_over_ns: f64,
-    /// Time until a woken thread runs; each block waits for it once in as many blocks as a ring
-    /// has.
-    pub wait_ns: f64,
-    /// CPU time of a byte that a thread on another CPU wrote.
-    pub byte_ns: f64,
-    /// Factor on the sum over the CPUs: threads that share them move and preempt one another.
+    /// Work of a thread to sleep and to be woken, which each block needs once in as many blocks as
+    /// a ring has.
+    pub wake_cycles: f64,
+    /// Share of the blocks that come from another CPU to a thread without a CPU of its own.
+    pub apart: f64,
+    /// Factor on the sum over all CPUs for threads without a CPU of their own: CPUs idle while they
+    /// move, and while they wait for one another.
     pub sharing: f64,
 }
 
@@ -117,16 +121,21 @@ impl HostProfile {
         }
         for WorkCost { work, points } in &self.works {
             let grows = points.is_sorted_by(|a, b| a.block_bytes < b.block_bytes);
-            let is_sound = !points.is_empty() && points.iter().all(|point| is_time(point.cpu_ns));
+            let is_sound = |point: &CostPoint| is_time(point.cycles) && is_time(point.apart_cycles);
+            let is_sound = !points.is_empty() && points.iter().all(is_sound);
             if !grows || !is_sound {
                 return Err(format!("works: {work}: growing sizes with their times are wanted"));
             }
         }
-        let Fitted { hand_over_ns, wait_ns, byte_ns, sharing } = self.fitted;
-        if ![hand_over_ns, wait_ns, byte_ns, sharing].into_iter().all(is_time) || sharing < 1.0 {
-            return Err(
-                "fitted: times of 0 to 1000 s and a `sharing` of 1 or more are wanted".to_owned()
-            );
+        let Fitted { wake_cycles, apart, sharing } = self.fitted;
+        if !is_time(wake_cycles)
+            || !(0.0..=1.0).contains(&apart)
+            || !(1.0..100.0).contains(&sharing)
+        {
+            return Err("fitted: `apart` of 0 to 1 and `sharing` of 1 to 100 are wanted".to_owned());
+        }
+        if !(0.01..100.0).contains(&self.clock_ghz) {
+            return Err("clock_ghz: 0.01 to 100 is wanted".to_owned());
         }
         let is_positive =
             |pair: &PredictedAndMeasured| is_time(1e-9 / pair.predicted) && pair.measured > 0.0;
@@ -144,8 +153,10 @@ impl HostProfile {
         }
     }
 
-    /// CPU time of a block in nanoseconds, interpolated linearly between measured sizes.
-    pub(crate) fn cost_ns(&self, work: &str, bytes: u64) -> Result<f64, String> {
+    /// Cycles of a block, `apart` of which come from another CPU, interpolated linearly between
+    /// measured sizes.
+    pub(crate) fn cycles(&self, work: &str, bytes: u64, apart: f64) -> Result<f64, String> {
+        let cycles = |point: &CostPoint| point.cycles + apart * (point.apart_cycles - point.cycles);
         let Some(found) = self.works.iter().find(|found| found.work == work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
             return Err(format!("`{work}` was not calibrated; there are {}", known.join(", ")));
@@ -153,12 +164,12 @@ impl HostProfile {
         let points = &found.points;
         let at = points.partition_point(|point| point.block_bytes < bytes);
         match points.get(at) {
-            Some(point) if point.block_bytes == bytes => Ok(point.cpu_ns),
+            Some(point) if point.block_bytes == bytes => Ok(cycles(point)),
             Some(above) if at > 0 => {
                 let below = points[at - 1];
                 let part = (bytes - below.block_bytes) as f64
                     / (above.block_bytes - below.block_bytes) as f64;
-                Ok(below.cpu_ns + part * (above.cpu_ns - below.cpu_ns))
+                Ok(cycles(&below) + part * (cycles(above) - cycles(&below)))
             }
             _ => Err(format!(
                 "`{work}`: blocks of {bytes} bytes are outside of what was calibrated, {} to {} bytes",
@@ -180,12 +191,15 @@ impl HostProfile {
 pub(crate) mod tests {
     use super::*;
 
-    /// A byte costs 1 ns; nothing else costs anything. Runs were up to 38/1024 faster than
+    /// A byte costs 1 ns, from another CPU 2; nothing else costs anything. Runs were up to 38/1024 faster than
     /// predicted.
     pub(crate) fn profile() -> HostProfile {
         let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
         let mut profile = HostProfile::new(String::new(), Tool::default(), host);
-        let point = |block_bytes: u64| CostPoint { block_bytes, cpu_ns: block_bytes as f64 };
+        let point = |block_bytes: u64| {
+            let cycles = block_bytes as f64;
+            CostPoint { block_bytes, cycles, apart_cycles: 2.0 * cycles }
+        };
         let works = ["memory", "copy memcpy", "read", "work"];
         profile.works = works
             .map(|work| WorkCost {
@@ -193,6 +207,7 @@ pub(crate) mod tests {
                 points: [4096, 1 << 20].map(point).into(),
             })
             .into();
+        profile.clock_ghz = 1.0;
         profile.fitted = Fitted { sharing: 1.0, ..Fitted::default() };
         let path = |at: u32| {
             let pair =
@@ -218,8 +233,9 @@ pub(crate) mod tests {
     fn a_profile_is_what_was_written_and_costs_lie_between_the_sizes() {
         let profile = profile();
         assert_eq!(HostProfile::parse(&profile.text()).as_ref(), Ok(&profile));
-        assert_eq!(profile.cost_ns("read", 8192), Ok(8192.0));
-        let error = |work, bytes| profile.cost_ns(work, bytes).unwrap_err();
+        assert_eq!(profile.cycles("read", 8192, 0.0), Ok(8192.0));
+        assert_eq!(profile.cycles("read", 8192, 0.5), Ok(12_288.0));
+        let error = |work, bytes| profile.cycles(work, bytes, 0.0).unwrap_err();
         assert!(error("read", 4095).contains("outside of what was calibrated, 4096 to 1048576"));
         assert!(error("decode", 4096).contains("was not calibrated"));
     }
@@ -227,15 +243,17 @@ pub(crate) mod tests {
     #[test]
     fn what_is_no_sound_profile_is_refused_with_the_reason() {
         type Harm = fn(&mut HostProfile);
-        let harms: [(Harm, &str); 7] = [
+        let harms: [(Harm, &str); 9] = [
             (
-                |p| p.version = 5,
-                "has version 5, not 6; measure one with daqmeter path predict --calibrate",
+                |p| p.version = 6,
+                "has version 6, not 7; measure one with daqmeter path predict --calibrate",
             ),
             (|p| p.format = "x".to_owned(), "`format`"),
             (|p| p.works[0].points.reverse(), "growing sizes"),
-            (|p| p.works[0].points[0].cpu_ns = -1.0, "works: memory"),
+            (|p| p.works[0].points[0].apart_cycles = -1.0, "works: memory"),
             (|p| p.fitted.sharing = 0.5, "`sharing` of 1"),
+            (|p| p.fitted.apart = 1.5, "`apart` of 0 to 1"),
+            (|p| p.clock_ghz = 0.0, "clock_ghz"),
             (|p| p.held_back.truncate(37), "19 runs as fast as they go and 18 at a rate"),
             (|p| p.held_back[0].rate.predicted = 0.0, "above 0"),
         ];
@@ -245,7 +263,7 @@ pub(crate) mod tests {
             let error = HostProfile::parse(&profile.text()).unwrap_err();
             assert!(error.contains(wanted), "{error}");
         }
-        let text = profile().text().replace("\"wait_ns\"", "\"wait\"");
+        let text = profile().text().replace("\"wake_cycles\"", "\"wait\"");
         assert!(HostProfile::parse(&text).unwrap_err().contains("unknown field `wait`"));
         assert!(HostProfile::parse("{\"schema\":1}").unwrap_err().contains("`format`"));
         assert!(HostProfile::parse("title = 1").unwrap_err().contains("is no profile"));

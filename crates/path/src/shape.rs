@@ -46,6 +46,19 @@ impl PathShape {
         self.rows.iter().any(|row| !row.cpus.is_empty())
     }
 
+    /// Share of a row's blocks that come from another CPU, or for the source go to one; `None` if
+    /// that is left to the scheduler.
+    pub(crate) fn apart(&self, at: usize) -> Option<f64> {
+        let other = if at > 0 { at - 1 } else { 1 };
+        let cpus = |row: &ShapeRow| -> Vec<u32> {
+            (0..row.threads).filter_map(|at| cpu(&row.cpus, at)).collect()
+        };
+        let (own, other) = (cpus(&self.rows[at]), cpus(self.rows.get(other)?));
+        let all = own.iter().flat_map(|cpu| other.iter().map(move |other| cpu != other));
+        let (apart, all) = all.fold((0, 0), |(n, of), is| (n + u32::from(is), of + 1));
+        (all > 0).then(|| f64::from(apart) / f64::from(all))
+    }
+
     pub fn threads_of<'a>(&self, run: &'a PathRun) -> Vec<&'a [PathThread]> {
         let mut rest = &run.threads[..];
         let own = self.rows.iter().map(|row| {
