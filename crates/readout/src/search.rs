@@ -99,7 +99,7 @@ pub struct SearchResult {
 /// Times of [`SearchPlan::confirm`] that a run without a fault must last to confirm a rate, and the
 /// number of such runs in a search. If faults come independently, once in that time, a run passes
 /// with e^-6, and a search confirms a wrong rate in at most 16 e^-6 = 4 % of the cases.
-const CONFIRM_TIMES: u32 = 6;
+pub const CONFIRM_TIMES: u32 = 6;
 const MAX_CONFIRMATIONS: u32 = 16;
 
 /// Times that a search goes on from a rate that failed before and is stable now.

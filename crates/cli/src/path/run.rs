@@ -7,8 +7,8 @@ use clap::Args;
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
-use daqmeter_readout::search::{SearchPlan, SearchResult, highest_rate};
-use daqmeter_record::units::{show_mb_per_s, significant};
+use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
+use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
 use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::{paths, predictions_text};
 
@@ -19,7 +19,7 @@ use crate::output::{CANNOT_TELL, Ended, Failure};
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The rate is sustained: all bytes over all the time from release to end. `no input` and `no room` are waits for the\nneighbours, until the thread ran again; `preempted` is time on the run queue at other moments; `elsewhere` is waiting for a\ndevice, a system call, or the time of the next block.\n\nExample:\n\n  $ daqmeter path run digitizer-crate --time 3s --records run.jsonl"
+    after_long_help = "With --max the source waits for room: a rate counts if the path ends in time at it. A source that cannot wait needs the\nbuffers that are stated with it.\n\nThe rate is sustained: all bytes over all the time from release to end. `no input` and `no room` are waits for the\nneighbours, until the thread ran again; `preempted` is time on the run queue at other moments; `elsewhere` is waiting for a\ndevice, a system call, or the time of the next block.\n\nExample:\n\n  $ daqmeter path run digitizer-crate --time 3s --records run.jsonl"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Lose blocks that are due when there is no room
     #[arg(long)]
     lossy: bool,
-    /// Search for the largest rate without loss; --time is that of a confirmation
+    /// Search for the largest rate that the path keeps up with for --time
     #[arg(long, conflicts_with_all = ["rate", "unpaced", "lossy"])]
     max: bool,
     /// Time for the search of --max
@@ -51,7 +51,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let path = Path::load_with(&arguments.path, &arguments.set)?;
+    let mut path = Path::load_with(&arguments.path, &arguments.set)?;
+    if arguments.max && waits(&path) {
+        let set = arguments.set.iter().cloned().chain(["lossless=true".to_owned()]);
+        path = Path::load_with(&arguments.path, &set.collect::<Vec<_>>())?;
+    }
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {
         cpus: arguments.common.pins(),
@@ -65,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut found = None;
     if arguments.max {
         let found = found.insert(search(&mut bench, &path, &request, arguments.budget)?);
-        (request.rate_hz, request.lossy) = (found.rate_hz, !path.is_live());
+        (request.rate_hz, request.lossy) = (found.result.rate_hz, !waits(&path) && !path.is_live());
     }
     if found.is_none() || request.rate_hz.is_some() {
         let settings = bench.runner.settings(StepPlan::ByStage(1), "path/run", &[]);
@@ -76,7 +80,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
-    let cannot_tell = found.is_some_and(|found| found.is_cut && found.rate_hz.is_none());
+    let cannot_tell =
+        found.is_some_and(|found| found.result.is_cut && found.result.rate_hz.is_none());
     Ok(if cannot_tell && code == ExitCode::SUCCESS { ExitCode::from(CANNOT_TELL) } else { code })
 }
 
@@ -109,33 +114,57 @@ fn bounds_hz(bench: &mut Bench, path: &Path, request: &PathRequest) -> Result<(f
     Ok((free_hz / 2.0, free_hz * 2.0))
 }
 
+/// Tests if its source can wait for room, so that nothing is lost on the way.
+fn waits(path: &Path) -> bool {
+    !path.is_live() && !path.may_lose()
+}
+
+/// Result of a search, and the blocks that its source needs if it cannot wait.
+struct Searched {
+    result: SearchResult,
+    /// Most blocks of a stream that were due and not done at the rate; `None` where the source does
+    /// not wait.
+    behind: Option<f64>,
+}
+
 /// Searches for the largest rate for about the time `budget`.
 fn search(
     bench: &mut Bench,
     path: &Path,
     request: &PathRequest,
     budget: Duration,
-) -> Result<SearchResult, Failure> {
+) -> Result<Searched, Failure> {
     let begin = Instant::now();
-    let confirm = Duration::from_secs_f64(request.seconds);
+    let time = Duration::from_secs_f64(request.seconds);
     let (from_hz, to_hz) = bounds_hz(bench, path, request)?;
-    let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe: confirm / 6, confirm };
-    highest_rate(&plan, |rate_hz, duration| {
+    let (probe, confirm) = match waits(path) {
+        true => (time / 10, time / CONFIRM_TIMES),
+        false => (time / 6, time),
+    };
+    let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe, confirm };
+    let mut longest_ns: Vec<(f64, u64)> = Vec::new();
+    let result = highest_rate(&plan, |rate_hz, duration| {
         if begin.elapsed() >= budget {
             return Ok(None);
         }
         let request = PathRequest {
             rate_hz: Some(rate_hz),
-            lossy: !path.is_live(),
+            lossy: !waits(path) && !path.is_live(),
             seconds: duration.as_secs_f64(),
             ..request.clone()
         };
         let record = bench.probe(&request, PROBE, &[])?;
-        Ok(Some(engine::observation(path, &record, duration)))
-    })
+        let latency_ns = record.path.as_ref().map_or(0, |run| run.latency_max_ns);
+        longest_ns.push((rate_hz, latency_ns));
+        Ok::<_, Failure>(Some(engine::observation(path, &record, duration)))
+    })?;
+    // The last run at the rate confirmed it.
+    let confirmed = longest_ns.iter().rfind(|(hz, _)| Some(*hz) == result.rate_hz);
+    let behind = confirmed.map(|(hz, ns)| hz * *ns as f64 / 1e9);
+    Ok(Searched { result, behind: behind.filter(|_| waits(path)) })
 }
 
-fn text(path: &Path, found: &SearchResult) -> String {
+fn text(path: &Path, Searched { result: found, behind }: &Searched) -> String {
     let due = if path.is_live() { "triggers/s" } else { "blocks/s per stream" };
     let bytes = path.due_bytes() * path.streams() as f64;
     let shown = |hz: f64| {
@@ -150,7 +179,15 @@ fn text(path: &Path, found: &SearchResult) -> String {
     let unstable =
         found.unstable_hz.map_or("no rate up to the end of the search".to_owned(), shown);
     let (name, probes, confidence) = (&path.name, found.probes.len(), &found.confidence);
+    let what = if waits(path) { "largest rate" } else { "largest rate without loss" };
+    let buffers = behind.map_or(String::new(), |blocks| {
+        let [needs, has] = [blocks.ceil(), path.buffers as f64];
+        let [needs, has] = [needs, has].map(|blocks| show_bytes((blocks * bytes) as u64));
+        format!(
+            "  a source that cannot wait needs {needs} of buffers at this rate, and has {has}\n"
+        )
+    });
     format!(
-        "{name}: largest rate without loss: {highest}\n  unstable: {unstable}\n  {probes} probes; {confidence}\n"
+        "{name}: {what}: {highest}\n  unstable: {unstable}\n{buffers}  {probes} probes; {confidence}\n"
     )
 }
