@@ -168,8 +168,8 @@ impl Spread {
     }
 }
 
-/// Fits the three numbers of a profile to the rates of runs, in blocks per second. It searches along
-/// each of them with shrinking steps, and sets their median error.
+/// Fits the three numbers of a profile to the rates of runs, in blocks per second. It searches
+/// along each of them with shrinking steps, and sets their median error.
 pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), String> {
     let errors = |fitted: Fitted| -> Result<Vec<f64>, String> {
         let profile = HostProfile { fitted, ..profile.clone() };

@@ -2,7 +2,9 @@
 //!
 //! `cargo bench -p daqmeter-report --bench promises -- FOLDER`: every file of FOLDER is one
 //! invocation of `daqmeter run quick --pin N`. All pairs are compared as they are, and with the
-//! times of B multiplied. Files that constants were fitted to prove nothing.
+//! times of B multiplied. Files that constants were fitted to prove nothing. With a second folder,
+//! of a build with `RUSTFLAGS='--cfg daqmeter_slower="2"'`, each of its files is compared with each
+//! of the first: its copies do 2 % of their bytes twice.
 
 #![allow(
     clippy::print_stdout,
@@ -31,16 +33,24 @@ const KINDS: [(&str, &[&str]); 3] = [
 ];
 
 fn main() {
-    let folder = std::env::args().skip(1).find(|word| word != "--bench");
-    let Some(folder) = folder else {
-        println!("name a folder of files of `daqmeter run quick`");
-        return;
-    };
+    let folders: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let files: Vec<_> = folders.iter().map(|folder| read_all(folder)).collect();
+    match &files[..] {
+        [files] => unchanged_and_multiplied(files),
+        [files, slower] => injected(files, slower),
+        _ => println!("name a folder of files of `daqmeter run quick`, or two"),
+    }
+}
+
+fn read_all(folder: &str) -> Vec<Vec<RunRecord>> {
     let mut paths: Vec<_> =
-        std::fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+        std::fs::read_dir(folder).unwrap().map(|it| it.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
     paths.sort();
-    let files: Vec<Vec<RunRecord>> = paths.iter().map(|path| read(path)).collect();
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn unchanged_and_multiplied(files: &[Vec<RunRecord>]) {
     let all =
         files.iter().enumerate().flat_map(|(at, a)| files[at + 1..].iter().map(move |b| (a, b)));
     let all: Vec<_> = all.collect();
@@ -49,7 +59,22 @@ fn main() {
     println!("{} files, {} pairs", files.len(), pairs.len());
     unchanged(&pairs);
     SLOWER.iter().for_each(|slower| found(&pairs, *slower));
-    steps(&files);
+    steps(files);
+}
+
+/// Judges files whose copies do more work: how often that is found, and by how much.
+fn injected(files: &[Vec<RunRecord>], slower: &[Vec<RunRecord>]) {
+    let mut points: BTreeMap<String, Vec<ComparedPoint>> = BTreeMap::new();
+    for (a, b) in files.iter().flat_map(|a| slower.iter().map(move |b| (a, b))) {
+        for point in cmp(a, b, &[], 0.0).points.into_iter().filter(|point| is_level(&point)) {
+            points.entry(point.point.clone()).or_default().push(point);
+        }
+    }
+    for (name, all) in points {
+        let count = |verdict| all.iter().filter(|point| point.verdict == verdict).count();
+        let [slower, faster] = ["slower", "faster"].map(count);
+        println!("{name}: of {} pairs {slower} slower, {faster} faster", all.len());
+    }
 }
 
 fn read(path: &Path) -> Vec<RunRecord> {
