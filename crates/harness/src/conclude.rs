@@ -1,6 +1,6 @@
 //! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage};
 use daqmeter_stats as stats;
@@ -11,9 +11,6 @@ use crate::lanes::Ran;
 use crate::limits::rate_of;
 use crate::settings::cpu_list;
 use crate::{Context, Settings};
-
-/// Drift between the first and last third of the samples that gives a warning.
-const DRIFT_WORTH_SAYING: f64 = 0.05;
 
 pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, context: &Context) {
     let mut pointers = Vec::new();
@@ -49,7 +46,6 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         sample_bytes: samples as u64 * 8,
     };
     record.warnings.extend(placement_warnings(record, settings, &context.host));
-    record.warnings.extend(drift_warnings(record));
     record.warnings.extend(limit_warnings(record));
     record.outcome = judge(record, ran.faults);
     if let (Outcome::Failed(reason), true, true) = (&record.outcome, lacks_room, settings.waive) {
@@ -129,29 +125,6 @@ fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let lines: BTreeSet<String> =
         record.lanes.iter().flat_map(|lane| &lane.stages).filter_map(above).collect();
     lines.into_iter().collect()
-}
-
-/// Returns one line per stage name for any number of drifting lanes.
-fn drift_warnings(record: &RunRecord) -> Vec<String> {
-    let mut drifts: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
-    for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
-        let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
-        let drift = stats::drift(&samples);
-        if drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12 {
-            let (worst, lanes) = drifts.entry(&stage.name).or_default();
-            *lanes += 1;
-            *worst = if drift.abs() > worst.abs() { drift } else { *worst };
-        }
-    }
-    let line = |(name, (worst, lanes)): (&str, (f64, usize))| {
-        let direction = if worst > 0.0 { "slower" } else { "faster" };
-        let of = if lanes > 1 { format!(" (worst of {lanes} lanes)") } else { String::new() };
-        format!(
-            "{name} got {:.0} % {direction} from the first third of the run to the last{of}",
-            worst.abs() * 100.0
-        )
-    };
-    drifts.into_iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ use Unit::{About, BytesPerS, Fraction, Ns, Number};
 pub(crate) const CONTEXT: usize = 10;
 
 /// Columns of all outputs.
-pub(crate) const COLUMNS: [StageColumn; 43] = [
+pub(crate) const COLUMNS: [StageColumn; 42] = [
     column("run_id", "", About, |row| row.record.run_id.as_str().into()),
     column("time_utc", "", About, |row| Cell::Time(time_ms(row.record))),
     column("study", "study", About, |row| row.record.study.as_str().into()),
@@ -149,7 +149,6 @@ pub(crate) const COLUMNS: [StageColumn; 43] = [
     column("spread", "", Fraction, |row| row.summary.relative_spread().into()),
     // A mean of several operations has no percentile of one.
     column("p99_ns", "", Ns, |row| row.summary.p99.filter(|_| row.ops_per_sample() <= 1).into()),
-    column("outliers", "", Number, |row| (row.summary.outliers as u64).into()),
     column("rate_bytes_per_s", "MB/s", BytesPerS, |row| row.rate.per_s.into()),
     column("rate_low_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().0.into()),
     column("rate_high_bytes_per_s", "", BytesPerS, |row| row.rate.interval.unzip().1.into()),

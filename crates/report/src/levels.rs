@@ -200,7 +200,7 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
         .filter_map(|(record, slice)| Some(record.clock.chain_cycles as f64 / slice.chain_ns?));
     let ghz = sorted(&ghz.collect::<Vec<_>>());
     let clock = match ghz[..] {
-        [] => "clock not measured".to_owned(),
+        [] => "cycles are not known".to_owned(),
         _ => {
             let [low, usual, high] = [0.05, 0.5, 0.95].map(|q| quantile(&ghz, q));
             format!("times at {usual:.2} GHz; clock {low:.2} to {high:.2} GHz")
@@ -208,7 +208,47 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
     };
     let lost = share(&|slice| slice.is_lost);
     let beside = share(&|slice| !slice.has_idle_sibling(least));
+    let memory = memory_range(records).map_or(String::new(), |[low, high]| {
+        format!("; memory took {low:.2} to {high:.2} of its usual time")
+    });
     Some(format!(
-        "host: {clock}; of the slices {lost} % lost their CPU and {beside} % were beside a busy sibling"
+        "host: {clock}; of the slices {lost} % lost their CPU and {beside} % were beside a busy sibling{memory}"
     ))
+}
+
+/// Bytes of a sample in the memory, or in a cache that others share.
+const MEMORY_BYTES: f64 = 32e6;
+
+/// Returns the range of the times of such samples over their medians, without a tenth of them.
+fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
+    let stages = records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
+    let stages = stages.filter(|stage| stage.bytes_per_sample() >= MEMORY_BYTES);
+    let over_median = stages.flat_map(|stage| {
+        let times: Vec<f64> = stage.slices().map(|slice| slice.op_ns).collect();
+        let usual = median(&times);
+        times.into_iter().map(move |ns| ns / usual)
+    });
+    let all = sorted(&over_median.collect::<Vec<_>>());
+    (!all.is_empty()).then(|| [0.05, 0.95].map(|q| quantile(&all, q)))
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{EngineInfo, Lane, Workload};
+
+    use super::*;
+
+    #[test]
+    fn memory_s_range_is_that_of_large_samples_over_their_median() {
+        let record = |bytes_per_op| {
+            let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+            let sample_ns = (80..=120).map(|percent| percent * 100_000).collect();
+            let stage = Stage { bytes_per_op, ops_per_sample: 1, sample_ns, ..Stage::default() };
+            record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
+            record
+        };
+        assert_eq!(memory_range(&[record(1 << 20)]), None);
+        let found = memory_range(&[record(64 << 20), record(1 << 20)]).unwrap();
+        assert!((found[0] - 0.82).abs() < 0.005 && (found[1] - 1.18).abs() < 0.005, "{found:?}");
+    }
 }

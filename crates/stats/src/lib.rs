@@ -22,8 +22,6 @@ use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// Factor from MAD to the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// Iglewicz and Hoaglin's limit on the modified z-score.
-const OUTLIER_SIGMAS: f64 = 3.5;
 
 fn normal_quantile(probability: f64) -> f64 {
     Normal::standard().inverse_cdf(probability)
@@ -42,10 +40,6 @@ pub struct Summary {
     /// 99th percentile, if there are enough samples for one, see [`supports`].
     pub p99: Option<f64>,
     pub median_ci: (f64, f64),
-    /// Number of samples further than 3.5 robust standard deviations from the median. They are
-    /// marked, never dropped.
-    pub outliers: usize,
-    pub drift: f64,
 }
 
 impl Summary {
@@ -69,7 +63,6 @@ impl Summary {
         let p99 = supports(n, P99).then(|| quantile(&values, P99));
         values.iter_mut().for_each(|x| *x = (*x - median).abs());
         let mad = middle(&mut values);
-        let limit = OUTLIER_SIGMAS * MAD_TO_SIGMA * mad;
         let mean = samples.iter().sum::<f64>() / n as f64;
         let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
         Some(Summary {
@@ -82,12 +75,6 @@ impl Summary {
             max: samples.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             p99,
             median_ci,
-            outliers: if limit > 0.0 {
-                values.iter().filter(|distance| **distance > limit).count()
-            } else {
-                0
-            },
-            drift: drift_of(samples, median),
         })
     }
 
@@ -162,14 +149,6 @@ pub fn median(samples: &[f64]) -> f64 {
     middle(&mut samples.to_vec())
 }
 
-/// Returns the robust standard deviation over the median of unsorted values, as
-/// [`Summary::relative_spread`]. NaN without values.
-pub fn relative_spread(samples: &[f64]) -> f64 {
-    let median = median(samples);
-    let mad = middle(&mut samples.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>());
-    if median == 0.0 { 0.0 } else { mad * MAD_TO_SIGMA / median.abs() }
-}
-
 fn middle(values: &mut [f64]) -> f64 {
     let n = values.len();
     if n == 0 {
@@ -218,32 +197,6 @@ fn sign_test_depth(n: usize, tail: f64) -> usize {
         mass *= (n - r) as f64 / (r + 1) as f64;
     }
     depth
-}
-
-/// Marks each sample that lies further than 3.5 robust standard deviations from the median. With a
-/// zero MAD nothing is marked: more than half the samples are equal, and any distance would be
-/// infinite.
-pub fn outliers(samples: &[f64]) -> Vec<bool> {
-    let sorted = sorted(samples);
-    let median = quantile(&sorted, 0.5);
-    let limit = OUTLIER_SIGMAS * MAD_TO_SIGMA * mad(&sorted);
-    samples.iter().map(|x| limit > 0.0 && (x - median).abs() > limit).collect()
-}
-
-/// Returns the median of the last third minus that of the first third, as a fraction of the median
-/// of all. Zero below six samples.
-pub fn drift(samples: &[f64]) -> f64 {
-    drift_of(samples, median(samples))
-}
-
-fn drift_of(samples: &[f64], median: f64) -> f64 {
-    if samples.len() < 6 || median == 0.0 {
-        return 0.0;
-    }
-    let third = samples.len() / 3;
-    let (begin, end) =
-        (self::median(&samples[..third]), self::median(&samples[samples.len() - third..]));
-    (end - begin) / median
 }
 
 /// Returns the mean of independent values of any sign and its interval by Student's t: (mean, low,
@@ -416,7 +369,6 @@ mod tests {
     fn the_spread_ignores_one_wild_sample() {
         let summary = Summary::of(&[10.0, 11.0, 9.0, 10.0, 10.5, 9.5, 1000.0]).unwrap();
         assert_eq!(summary.median, 10.0);
-        assert_eq!(summary.outliers, 1);
         assert_eq!(summary.max, 1000.0);
         assert!(summary.relative_spread() < 0.1);
     }
@@ -425,14 +377,6 @@ mod tests {
     fn not_a_number_gives_no_summary() {
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
         assert_eq!(Summary::of(&[]), None);
-    }
-
-    #[test]
-    fn a_ramp_drifts_and_noise_does_not() {
-        let ramp: Vec<f64> = (0..30).map(|i| 100.0 + f64::from(i)).collect();
-        assert!(drift(&ramp) > 0.1);
-        let flat: Vec<f64> = (0..30).map(|i| 100.0 + f64::from(i % 3)).collect();
-        assert!(drift(&flat).abs() < 0.02);
     }
 
     #[test]
@@ -473,10 +417,6 @@ mod tests {
         #[test]
         fn selecting_the_middle_equals_sorting(samples in proptest::collection::vec(-1e6..1e6_f64, 1..60)) {
             prop_assert_eq!(median(&samples), quantile(&sorted(&samples), 0.5));
-            let marked = outliers(&samples).iter().filter(|&&is| is).count();
-            let summary = Summary::of(&samples).unwrap();
-            prop_assert_eq!((summary.outliers, summary.median), (marked, median(&samples)));
-            prop_assert_eq!(summary.relative_spread(), relative_spread(&samples));
         }
 
         #[test]
@@ -487,7 +427,7 @@ mod tests {
             prop_assert_eq!(found.median_ci, median_ci(&sorted));
             prop_assert_eq!((found.median, found.mad), (quantile(&sorted, 0.5), mad(&sorted)));
             prop_assert_eq!((found.p99, found.min), (supported_quantile(&sorted, 0.99), sorted[0]));
-            prop_assert_eq!((found.max, found.drift), (sorted[sorted.len() - 1], drift(&samples)));
+            prop_assert_eq!(found.max, sorted[sorted.len() - 1]);
         }
     }
 

@@ -8,7 +8,7 @@ use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
-use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
+use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::{paths, predictions_text};
 
@@ -182,7 +182,7 @@ fn text(path: &Path, Searched { result: found, behind }: &Searched) -> String {
     let what = if waits(path) { "largest rate" } else { "largest rate without loss" };
     let buffers = behind.map_or(String::new(), |blocks| {
         let [needs, has] = [blocks.ceil(), path.buffers as f64];
-        let [needs, has] = [needs, has].map(|blocks| show_bytes((blocks * bytes) as u64));
+        let [needs, has] = [needs, has].map(|blocks| show_bytes(whole(blocks * bytes)));
         format!(
             "  a source that cannot wait needs {needs} of buffers at this rate, and has {has}\n"
         )
