@@ -5,6 +5,8 @@
 //! times of B multiplied. Files that constants were fitted to prove nothing. With a second folder,
 //! of a build with `RUSTFLAGS='--cfg daqmeter_slower="2"'`, each of its files is compared with each
 //! of the first: its copies do 2 % of their bytes twice.
+//!
+//! `-- ab PROGRAM TIME TIMES A B` asks `PROGRAM ab A B --ignore 0.5% --budget TIME` so many times.
 
 #![allow(
     clippy::print_stdout,
@@ -33,13 +35,32 @@ const KINDS: [(&str, &[&str]); 3] = [
 ];
 
 fn main() {
-    let folders: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let files: Vec<_> = folders.iter().map(|folder| read_all(folder)).collect();
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    if let [ab, program, time, times, a, b] = &words[..]
+        && ab == "ab"
+    {
+        return in_turn(program, time, times.parse().unwrap(), [a, b]);
+    }
+    let files: Vec<_> = words.iter().map(|folder| read_all(folder)).collect();
     match &files[..] {
         [files] => unchanged_and_multiplied(files),
         [files, slower] => injected(files, slower),
         _ => println!("name a folder of files of `daqmeter run quick`, or two"),
     }
+}
+
+/// Counts the answers of `ab` to one question.
+fn in_turn(program: &str, time: &str, times: usize, [a, b]: [&str; 2]) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..times {
+        let mut command = std::process::Command::new(program);
+        command.args(["ab", a, b, "--ignore", "0.5%", "--budget", time, "--json"]);
+        let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let is = |verdict: &str| said.contains(&format!("\"verdict\":\"{verdict}\""));
+        let answer = ["slower", "faster", "unclear", "same"].into_iter().find(|one| is(one));
+        *counts.entry(answer.unwrap_or("failed").to_owned()).or_default() += 1;
+    }
+    println!("{a} | {b}, {time}: {counts:?}");
 }
 
 fn read_all(folder: &str) -> Vec<Vec<RunRecord>> {
