@@ -52,6 +52,9 @@ pub fn calibrate(
     let began = Instant::now();
     let context = &runner.context;
     let host = (*context.host).clone();
+    if host.allowed_cpus.is_empty() {
+        return Err("the CPUs that may be used are not known".to_owned());
+    }
     let mut profile = HostProfile::new(utc_now(), context.tool.clone(), host);
     profile.clock_ghz = 1.0;
     let mut paths = ShortPaths::new(runner)?;

@@ -18,7 +18,7 @@ Example:
 
   $ daqmeter list felix-card                      a drawing, before anything runs
   $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
-  $ daqmeter path run felix-card --max            the largest rate without loss
+  $ daqmeter path run pattern --max               the largest rate that it keeps up with
   $ daqmeter path explain felix-card              its limit, and the gain of removing that
   $ daqmeter list felix-card --toml > my.toml
   $ daqmeter path predict --calibrate             profile of this host for predictions, in a minute
