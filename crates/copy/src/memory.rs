@@ -156,11 +156,7 @@ impl Session for MemorySession {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let mut source = Buffer::new(self.footprint.read_bytes, Pages::Transparent)?;
-        for (place, value) in
-            source.slice_mut::<u8>(self.footprint.read_bytes).iter_mut().zip((0..=250).cycle())
-        {
-            *place = value;
-        }
+        crate::plain::fill(source.slice_mut::<u8>(self.footprint.read_bytes));
         let destination = Buffer::new(self.footprint.destination_bytes(), Pages::Transparent)?;
         self.buffers = Some((source, destination));
         Ok(())

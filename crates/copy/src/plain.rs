@@ -77,6 +77,15 @@ impl PlainSession {
     }
 }
 
+/// Fills memory with a prime number of values in turn, so that lines differ. Bytes one by one would
+/// take seconds for a gigabyte.
+pub(crate) fn fill(bytes: &mut [u8]) {
+    let pattern: Vec<u8> = (0..=250).cycle().take(251 * 64).collect();
+    for part in bytes.chunks_mut(pattern.len()) {
+        part.copy_from_slice(&pattern[..part.len()]);
+    }
+}
+
 impl Session for PlainSession {
     fn device(&self) -> String {
         "memory".to_owned()
@@ -95,10 +104,7 @@ impl Session for PlainSession {
     fn prepare(&mut self) -> Result<(), Fault> {
         let buffer = || Buffer::new(self.bytes, Pages::Transparent);
         self.buffers = Some((buffer()?, buffer()?));
-        let (from, _) = self.sides();
-        for (place, value) in from.iter_mut().zip((0..=250).cycle()) {
-            *place = value;
-        }
+        fill(self.sides().0);
         Ok(())
     }
 

@@ -140,8 +140,10 @@ const PRESENT: usize = 5;
 /// Least use of a limit: CPUs that threads share idle while one wakes up, up to a fifth of the time
 /// in the validation (`benches/validate.rs`).
 const MIN_USED: f64 = 0.8;
-/// Least use of a resource that never idles.
-const FULL: f64 = 0.97;
+/// Least use of a resource beside which nothing else can gain much.
+const FULL: f64 = 0.85;
+/// Most that any other is used, as a share of that.
+const CLEARLY: f64 = 0.95;
 /// Confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
 /// Certainty of an answer against each other one. It is looked at after each round.
@@ -330,20 +332,29 @@ impl Rounds<'_> {
         }
     }
 
-    /// Returns the only resource that never idles, if work that is added to its parts moves the
-    /// path. Threads take more blocks at once when their CPU is short, so that slopes need not be
-    /// those of a sum; one of its threads alone may look like the limit.
+    /// Returns the resource that is nearly always used, or else occupied, and clearly more than any
+    /// other, if work that is added to its parts moves the path. Threads take more blocks at once
+    /// when their CPU is short, so that slopes need not be those of a sum; one of its threads
+    /// alone may look like the limit.
     fn full(&self, slopes: &[Vec<f64>], used: &[Used]) -> Option<What> {
-        let is_full = |at: &usize| {
-            let uses = &self.free[0].resources[*at].uses;
+        let moves = |at: usize| {
+            let uses = &self.free[0].resources[at].uses;
             let one = |round: usize| {
                 uses.iter().map(|(&element, ns)| ns * slopes[element][round]).sum::<f64>()
             };
-            let moves: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
-            used[*at].used.low >= FULL && interval(&moves, CERTAINTY).low > 0.0
+            let rounds: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
+            interval(&rounds, CERTAINTY).low > 0.0
         };
-        let mut full = (0..used.len()).filter(is_full);
-        full.next().filter(|_| full.next().is_none()).map(|at| used[at].what.clone())
+        let measures: [fn(&Used) -> Interval; 2] = [|one| one.used, |one| one.occupied];
+        let found = measures.into_iter().find_map(|of| {
+            let most = |a: &usize, b: &usize| of(&used[*a]).mean.total_cmp(&of(&used[*b]).mean);
+            let at = (0..used.len()).max_by(most)?;
+            let mut others = used.iter().filter(|one| one.what != used[at].what);
+            let is_full = of(&used[at]).low >= FULL
+                && others.all(|one| of(one).high < of(&used[at]).low * CLEARLY);
+            (is_full && moves(at)).then_some(at)
+        });
+        found.map(|at| used[at].what.clone())
     }
 
     fn moves(&self, at: usize) -> Vec<f64> {

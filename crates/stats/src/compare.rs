@@ -4,8 +4,6 @@
 //! still differ: the wider the repetitions of an invocation spread, the more. Several invocations,
 //! or a history, show that difference themselves.
 
-use statrs::distribution::{ContinuousCDF, StudentsT};
-
 use crate::level::{Level, Unit, deviation};
 use crate::{MAD_TO_SIGMA, mad, median, sorted};
 
@@ -120,8 +118,7 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     let (seen, freedom) = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
     let variance = (PRIOR_FREEDOM * prior + seen) / (PRIOR_FREEDOM + freedom);
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
-    let student = StudentsT::new(0.0, 1.0, PRIOR_FREEDOM + freedom).ok()?;
-    let half = |chance: f64| student.inverse_cdf(1.0 - chance / 2.0) * error;
+    let half = |chance: f64| crate::student(PRIOR_FREEDOM + freedom, 1.0 - chance) * error;
     let around = |half: f64| ((log - half).exp(), (log + half).exp());
     let border = half(chance) + allowed + bound;
     let verdict = match log {
