@@ -10,12 +10,12 @@ use crate::clock::monotonic_ns;
 /// Cycles of a chain: 2 to 4 us at 4 to 2 GHz, long against the cost of reading the clock.
 pub const CHAIN_CYCLES: u64 = 8192;
 const SPREAD_ROUNDS: u64 = 2048;
-/// Pairs of loops behind [`counts_cycles`].
-const PAIRS: usize = 33;
+/// Runs of each loop behind [`counts_cycles`].
+const RUNS: usize = 33;
 /// Latencies of a multiplication in cycles on processors of today, and the error of their ratio.
 const MULTIPLICATION: std::ops::RangeInclusive<f64> = 2.0..=5.0;
 const RATIO_ERROR: f64 = 0.06;
-/// A busy host may spoil all pairs of one try.
+/// A busy host may spoil all runs of one try.
 const TRIES: usize = 4;
 
 /// Times of both loops in nanoseconds.
@@ -51,21 +51,19 @@ pub fn spend(cycles: u64) {
 /// half a millisecond.
 pub fn counts_cycles() -> bool {
     (0..TRIES).any(|_| {
-        let mut ratios: Vec<f64> = (0..PAIRS).map(|_| multiplication_cycles()).collect();
-        ratios.sort_by(f64::total_cmp);
-        let ratio = ratios[PAIRS / 2];
+        // The least times: for tens of milliseconds a neighbour slows either chain.
+        let least = |work: fn(u64)| {
+            let once = |_| {
+                let begin = monotonic_ns();
+                work(CHAIN_CYCLES / 8);
+                monotonic_ns() - begin
+            };
+            (0..RUNS).map(once).min().unwrap_or(0).max(1) as f64
+        };
+        let ratio = least(dependent_multiplications) / least(dependent_additions);
         let whole = ratio.round();
         MULTIPLICATION.contains(&whole) && (ratio / whole - 1.0).abs() <= RATIO_ERROR
     })
-}
-
-fn multiplication_cycles() -> f64 {
-    let begin = monotonic_ns();
-    dependent_additions(CHAIN_CYCLES / 8);
-    let added = monotonic_ns();
-    dependent_multiplications(CHAIN_CYCLES / 8);
-    let multiplied = monotonic_ns();
-    (multiplied - added) as f64 / (added - begin).max(1) as f64
 }
 
 /// Repeats eight instructions in a loop of `$rounds`. The instructions may use `{x}`, `{by}`
