@@ -5,7 +5,7 @@
 //! or a history, show that difference themselves.
 
 use crate::level::{Level, Unit, deviation};
-use crate::{MAD_TO_SIGMA, mad, median, sorted};
+use crate::{MAD_TO_SIGMA, mad, median, sorted, trimmed};
 
 /// Probability that any point of a comparison differs by chance.
 const FALSE_ALARM: f64 = 0.01;
@@ -106,7 +106,8 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
         side.iter().map(|level| level.located(unit).log).collect()
     };
     let (of_a, of_b) = (places(&a), places(&b));
-    let [from, to] = [&of_a, &of_b].map(|places| median(places));
+    let [of_a, of_b] = [&of_a, &of_b].map(|places| trimmed(places));
+    let (from, to) = (of_a.mean, of_b.mean);
     let log = to - from;
     // The clock of A: chains of A, if both have them.
     let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
@@ -114,7 +115,8 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     let (allowed, doubt) = allowed(&a, &b, unit, terms);
     let own = both().map(|level| deviation(level.located(unit).spread).powi(2)).sum::<f64>();
     let prior = own / (a.len() + b.len()) as f64;
-    let seen = [squares(&of_a), squares(&of_b), steps(&places(&or_all(clean(history), history)))];
+    let history_steps = steps(&places(&or_all(clean(history), history)));
+    let seen = [of_a.squares(), of_b.squares(), history_steps];
     let (seen, freedom) = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
     let variance = (PRIOR_FREEDOM * prior + seen) / (PRIOR_FREEDOM + freedom);
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
@@ -165,13 +167,6 @@ fn allowed(a: &[&Level], b: &[&Level], unit: Unit, terms: Terms) -> (f64, Doubt)
         (Unit::Ns, Some((a, b))) => ((a - b).abs(), Doubt::Spread),
         (Unit::Ns, None) => (CLOCKS.ln(), Doubt::Clock),
     }
-}
-
-/// Sums the squares of a side around its mean, with its freedom.
-fn squares(places: &[f64]) -> (f64, f64) {
-    let mean = places.iter().sum::<f64>() / places.len() as f64;
-    let squares = places.iter().map(|place| (place - mean).powi(2)).sum();
-    (squares, places.len() as f64 - 1.0)
 }
 
 /// Returns the variation of a history by its neighbours, with its freedom: a change of the program

@@ -147,23 +147,51 @@ fn sign_test_depth(n: usize) -> usize {
     binomial.inverse_cdf(0.025) as usize
 }
 
-/// Returns a trimmed mean of independent values of any sign and its interval, (mean, low, high), for
-/// values of which a fifth may be far off at either end: Student's factor with the winsorised
-/// variance (Yuen 1974, Biometrika 61). Below five values nothing is trimmed; `None` below two.
-pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
+/// Trimmed mean of independent values of any sign, of which a fifth may be far off at either end
+/// (Yuen 1974, Biometrika 61). Below five values nothing is trimmed.
+#[derive(Clone, Copy, Debug)]
+struct Trimmed {
+    mean: f64,
+    /// Number of values, and of those that are left.
+    n: f64,
+    left: f64,
+    /// Sum of squares of the winsorised values around their mean.
+    winsorised: f64,
+}
+
+/// `values` are not empty.
+fn trimmed(values: &[f64]) -> Trimmed {
     let sorted = sorted(values);
     let (n, cut) = (sorted.len(), sorted.len() / 5);
-    if n < 2 {
-        return None;
-    }
     let (low, high) = (sorted[cut], sorted[n - 1 - cut]);
     let left = (n - 2 * cut) as f64;
-    let mean = sorted[cut..n - cut].iter().sum::<f64>() / left;
-    let winsorised: Vec<f64> = sorted.iter().map(|value| value.clamp(low, high)).collect();
-    let centre = winsorised.iter().sum::<f64>() / n as f64;
-    let squares: f64 = winsorised.iter().map(|value| (value - centre).powi(2)).sum();
-    let half = student(left - 1.0, confidence) * (squares / (left * (left - 1.0))).sqrt();
-    Some((mean, mean - half, mean + half))
+    let clamped = || values.iter().map(|value| value.clamp(low, high));
+    let centre = clamped().sum::<f64>() / n as f64;
+    Trimmed {
+        mean: sorted[cut..n - cut].iter().sum::<f64>() / left,
+        n: n as f64,
+        left,
+        winsorised: clamped().map(|value| (value - centre).powi(2)).sum(),
+    }
+}
+
+impl Trimmed {
+    /// Returns the variance of a value times the freedom of its estimate, and that freedom.
+    fn squares(self) -> (f64, f64) {
+        (self.winsorised * self.n / self.left, self.left - 1.0)
+    }
+}
+
+/// Returns a trimmed mean and its interval, (mean, low, high): Student's factor with the winsorised
+/// variance. `None` below two values.
+pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
+    if values.len() < 2 {
+        return None;
+    }
+    let found = trimmed(values);
+    let (squares, freedom) = found.squares();
+    let half = student(freedom, confidence) * (squares / freedom / found.n).sqrt();
+    Some((found.mean, found.mean - half, found.mean + half))
 }
 
 /// Histogram with buckets that are about 3 % wide: quantiles of millions of values in little
