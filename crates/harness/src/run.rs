@@ -324,12 +324,14 @@ mod tests {
 
     #[test]
     fn timed_plans_choose_samples_that_are_long_against_the_clock() {
-        let record = run_job(
-            &NullRequest {}.job().unwrap(),
-            &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"),
-        );
-        let stage = &record.lanes[0].stages[0];
-        assert!(stage.ops_per_sample > 100 && stage.sample_ns.len() >= 5);
-        assert_eq!(record.outcome, Outcome::Ok);
+        let settings = Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test");
+        let is_long = |_| {
+            let record = run_job(&NullRequest {}.job().unwrap(), &settings);
+            assert_eq!(record.outcome, Outcome::Ok);
+            let stage = &record.lanes[0].stages[0];
+            stage.ops_per_sample > 100 && stage.sample_ns.len() >= 5
+        };
+        // A host that takes the CPU away meanwhile shortens a run.
+        assert!((0..5).any(is_long));
     }
 }
