@@ -80,7 +80,7 @@ impl PlainSession {
 /// Fills memory with a prime number of values in turn, so that lines differ. Bytes one by one would
 /// take seconds for a gigabyte.
 pub(crate) fn fill(bytes: &mut [u8]) {
-    let pattern: Vec<u8> = (0..=250).cycle().take(251 * 64).collect();
+    let pattern = Vec::from_iter(0..=250).repeat(64);
     for part in bytes.chunks_mut(pattern.len()) {
         part.copy_from_slice(&pattern[..part.len()]);
     }

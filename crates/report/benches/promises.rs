@@ -6,7 +6,8 @@
 //! of a build with `RUSTFLAGS='--cfg daqmeter_slower="2"'`, each of its files is compared with each
 //! of the first: its copies do 2 % of their bytes twice.
 //!
-//! `-- ab PROGRAM TIME TIMES A B` asks `PROGRAM ab A B --ignore 0.5% --budget TIME` so many times.
+//! `-- ab PROGRAM BUDGET COUNT A B` runs `PROGRAM ab A B --ignore 0.5% --budget BUDGET` as often as
+//! COUNT says, and counts the answers.
 
 #![allow(
     clippy::print_stdout,
@@ -36,10 +37,10 @@ const KINDS: [(&str, &[&str]); 3] = [
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    if let [ab, program, time, times, a, b] = &words[..]
+    if let [ab, program, budget, count, a, b] = &words[..]
         && ab == "ab"
     {
-        return in_turn(program, time, times.parse().unwrap(), [a, b]);
+        return in_turn(program, budget, count.parse().unwrap(), [a, b]);
     }
     let files: Vec<_> = words.iter().map(|folder| read_all(folder)).collect();
     match &files[..] {
@@ -50,17 +51,17 @@ fn main() {
 }
 
 /// Counts the answers of `ab` to one question.
-fn in_turn(program: &str, time: &str, times: usize, [a, b]: [&str; 2]) {
+fn in_turn(program: &str, budget: &str, count: usize, [a, b]: [&str; 2]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..times {
+    for _ in 0..count {
         let mut command = std::process::Command::new(program);
-        command.args(["ab", a, b, "--ignore", "0.5%", "--budget", time, "--json"]);
+        command.args(["ab", a, b, "--ignore", "0.5%", "--budget", budget, "--json"]);
         let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let is = |verdict: &str| said.contains(&format!("\"verdict\":\"{verdict}\""));
         let answer = ["slower", "faster", "unclear", "same"].into_iter().find(|one| is(one));
         *counts.entry(answer.unwrap_or("failed").to_owned()).or_default() += 1;
     }
-    println!("{a} | {b}, {time}: {counts:?}");
+    println!("{a} | {b}, {budget}: {counts:?}");
 }
 
 fn read_all(folder: &str) -> Vec<Vec<RunRecord>> {
