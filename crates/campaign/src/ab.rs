@@ -18,10 +18,15 @@ const REPETITIONS: u64 = 4;
 const TIME_MS: u64 = 5;
 /// Time after which a process that does not end is ended.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Environment variable that shifts the stack by its length, since the environment lies at its
-/// beginning. A page has every alignment that matters to a loop.
-const SHIFT: &str = "DAQMETER_SHIFT";
+/// Environment variable of a side. It shifts the stack by its length, since the environment lies at
+/// its beginning. A page has every alignment that matters to a loop.
+const SIDE: &str = "DAQMETER_AB_SIDE";
 pub const MAX_SHIFT: f64 = 4096.0;
+
+/// Tests if this process is a side of a comparison, which needs neither limits nor further rounds.
+pub fn is_side() -> bool {
+    std::env::var_os(SIDE).is_some()
+}
 
 /// Point that is measured, without a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,7 +125,7 @@ impl AbSide {
             command.args(["--pin", &cpu.to_string()]);
         }
         let mut child = command
-            .env(SHIFT, "x".repeat(shift_bytes))
+            .env(SIDE, "x".repeat(shift_bytes))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

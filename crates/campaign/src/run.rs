@@ -55,6 +55,8 @@ pub struct Runner {
     pub context: Context,
     pub stop: StopFlag,
     pub limits: Limits,
+    /// Measures neither limits nor further rounds.
+    pub is_bare: bool,
     observer: Option<NewObserver>,
 }
 
@@ -64,6 +66,7 @@ impl Runner {
             context,
             stop: StopFlag::default(),
             limits: Limits::new(Limits::USUAL_TIME),
+            is_bare: false,
             observer: None,
         }
     }
@@ -91,7 +94,8 @@ impl Runner {
         let load = job.load.iter().map(|new| new());
         let own = self.observer.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
-        measure(&job, settings, &self.context, &ENGINES, &mut observers)
+        let limits = if self.is_bare { &[][..] } else { &ENGINES };
+        measure(&job, settings, &self.context, limits, &mut observers)
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
@@ -126,7 +130,8 @@ impl Runner {
         let mut planned = 0..points.len();
         while !self.stop.is_set() && !clock.is_over() {
             let is_planned = !planned.is_empty();
-            let next = planned.next().or_else(|| again.next(began.elapsed()));
+            let further = || again.next(began.elapsed()).filter(|_| !self.is_bare);
+            let next = planned.next().or_else(further);
             let Some((at, point)) = next.map(|at| (at, &points[at])) else { break };
             take(RunnerEvent::Begins(point))?;
             let shared = clock.share(point);

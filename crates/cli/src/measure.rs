@@ -1,7 +1,7 @@
 //! Options and bench of every verb that measures: campaign's runner, and a recorder.
 
 use clap::Args;
-use daqmeter_campaign::Runner;
+use daqmeter_campaign::{Runner, ab};
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_record::{Order, Outcome, Role, RunRecord};
 
@@ -47,6 +47,7 @@ impl Bench {
         recorder.metrics = common.metrics.served()?;
         recorder.expect(points);
         let mut runner = Runner::new(context());
+        runner.is_bare = ab::is_side();
         if let Some(observed) = observed {
             runner.observe(move || observed.observer());
         }

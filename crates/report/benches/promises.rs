@@ -6,7 +6,7 @@
 //! of a build with `RUSTFLAGS='--cfg daqmeter_slower="2"'`, each of its files is compared with each
 //! of the first: its copies do 2 % of their bytes twice.
 //!
-//! `-- ab PROGRAM BUDGET COUNT A B` runs `PROGRAM ab A B --ignore 0.5% --budget BUDGET` as often as
+//! `-- ab PROGRAM BUDGET COUNT A B` runs `PROGRAM ab A B --ignore 0.2% --budget BUDGET` as often as
 //! COUNT says, and counts the answers.
 
 #![allow(
@@ -55,7 +55,7 @@ fn in_turn(program: &str, budget: &str, count: usize, [a, b]: [&str; 2]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..count {
         let mut command = std::process::Command::new(program);
-        command.args(["ab", a, b, "--ignore", "0.5%", "--budget", budget, "--json"]);
+        command.args(["ab", a, b, "--ignore", "0.2%", "--budget", budget, "--json"]);
         let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let is = |verdict: &str| said.contains(&format!("\"verdict\":\"{verdict}\""));
         let answer = ["slower", "faster", "unclear", "same"].into_iter().find(|one| is(one));

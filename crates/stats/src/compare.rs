@@ -5,12 +5,14 @@
 //! or a history, show that difference themselves.
 
 use crate::level::{Level, Unit, deviation};
-use crate::{MAD_TO_SIGMA, mad, median, sorted, trimmed};
+use crate::{MAD_TO_SIGMA, Trimmed, mad, median, sorted, trimmed};
 
 /// Probability that any point of a comparison differs by chance.
 const FALSE_ALARM: f64 = 0.01;
 /// Invocations that this deviation weighs as much as.
 const PRIOR_FREEDOM: f64 = 30.0;
+/// The same for sides in turn, whose pairs show their scatter themselves.
+const TURNS_FREEDOM: f64 = 2.0;
 /// A busy sibling, or a CPU that is shared, takes up to this factor.
 const SHARED: f64 = 4.0;
 /// Factor between clocks of one host, where they were not measured.
@@ -93,34 +95,41 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
         return None;
     }
     let ignore = terms.ignore.ln_1p();
-    let [a, b] = match (clean(a), clean(b)) {
-        // Neighbours slowed both sides alike.
-        (a_clean, b_clean) if terms.in_turn && (a_clean.is_empty() || b_clean.is_empty()) => {
-            [a.iter().collect(), b.iter().collect()]
-        }
-        (a_clean, b_clean) => [or_all(a_clean, a), or_all(b_clean, b)],
+    let [a, b] = match terms.in_turn {
+        true => in_pairs(a, b),
+        false => [or_all(clean(a), a), or_all(clean(b), b)],
     };
     let both = || a.iter().chain(&b).copied();
-    let unit = Level::steadier(both().collect::<Vec<_>>());
+    let unit = match terms.in_turn {
+        true => steadier_pairs(&a, &b),
+        false => Level::steadier(both().collect::<Vec<_>>()),
+    };
     let places = |side: &[&Level]| -> Vec<f64> {
         side.iter().map(|level| level.located(unit).log).collect()
     };
     let (of_a, of_b) = (places(&a), places(&b));
-    let [of_a, of_b] = [&of_a, &of_b].map(|places| trimmed(places));
-    let (from, to) = (of_a.mean, of_b.mean);
-    let log = to - from;
+    let sides = [&of_a, &of_b].map(|places| trimmed(places));
+    let from = sides[0].mean;
+    let (log, seen, prior_freedom) = if terms.in_turn {
+        let pairs = differences(&a, &b, unit);
+        let (squares, freedom) = pairs.squares();
+        (pairs.mean, vec![(squares / 2.0, freedom)], TURNS_FREEDOM)
+    } else {
+        let steps = steps(&places(&or_all(clean(history), history)));
+        let [of_a, of_b] = sides.map(Trimmed::squares);
+        (sides[1].mean - from, vec![of_a, of_b, steps], PRIOR_FREEDOM)
+    };
+    let to = from + log;
     // The clock of A: chains of A, if both have them.
     let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
     let scale = if unit == Unit::Chains { median(&clock) } else { 0.0 };
     let (allowed, doubt) = allowed(&a, &b, unit, terms);
     let own = both().map(|level| deviation(level.located(unit).spread).powi(2)).sum::<f64>();
     let prior = own / (a.len() + b.len()) as f64;
-    let history_steps = steps(&places(&or_all(clean(history), history)));
-    let seen = [of_a.squares(), of_b.squares(), history_steps];
     let (seen, freedom) = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
-    let variance = (PRIOR_FREEDOM * prior + seen) / (PRIOR_FREEDOM + freedom);
+    let variance = (prior_freedom * prior + seen) / (prior_freedom + freedom);
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
-    let half = |chance: f64| crate::student(PRIOR_FREEDOM + freedom, 1.0 - chance) * error;
+    let half = |chance: f64| crate::student(prior_freedom + freedom, 1.0 - chance) * error;
     let around = |half: f64| ((log - half).exp(), (log + half).exp());
     let border = half(chance) + allowed + bound;
     let verdict = match log {
@@ -152,10 +161,35 @@ fn or_all<'a>(clean: Vec<&'a Level>, all: &'a [Level]) -> Vec<&'a Level> {
     if clean.is_empty() { all.iter().collect() } else { clean }
 }
 
+/// Returns the levels of pairs of which both have a clock, if there are any, else of all.
+fn in_pairs<'a>(a: &'a [Level], b: &'a [Level]) -> [Vec<&'a Level>; 2] {
+    let pairs = a.iter().zip(b);
+    let clocked = pairs.clone().filter(|(a, b)| a.chain().is_some() && b.chain().is_some());
+    let clocked: (Vec<_>, Vec<_>) = clocked.unzip();
+    let (a, b) = if clocked.0.is_empty() { pairs.unzip() } else { clocked };
+    [a, b]
+}
+
+/// Returns the unit in which the differences of pairs scatter less.
+fn steadier_pairs(a: &[&Level], b: &[&Level]) -> Unit {
+    let scatter = |unit| differences(a, b, unit).squares().0;
+    let has_clock = a.iter().chain(b).all(|level| level.chain().is_some());
+    if has_clock && scatter(Unit::Chains) <= scatter(Unit::Ns) { Unit::Chains } else { Unit::Ns }
+}
+
+fn differences(a: &[&Level], b: &[&Level], unit: Unit) -> Trimmed {
+    let place = |level: &Level| level.located(unit).log;
+    let pairs: Vec<f64> = a.iter().zip(b).map(|(a, b)| place(b) - place(a)).collect();
+    trimmed(&pairs)
+}
+
 /// Returns the part of a difference that the host may be responsible for, and why.
 fn allowed(a: &[&Level], b: &[&Level], unit: Unit, terms: Terms) -> (f64, Doubt) {
+    if terms.in_turn {
+        return (0.0, Doubt::Spread);
+    }
     let is_shared = |side: &[&Level]| side.iter().any(|level| level.is_shared);
-    if !terms.in_turn && (is_shared(a) || is_shared(b)) {
+    if is_shared(a) || is_shared(b) {
         return (SHARED.ln(), Doubt::Shared);
     }
     let clock = |side: &[&Level]| {
@@ -273,6 +307,28 @@ mod tests {
         let alone = Point { history: Vec::new(), ..point.clone() };
         let verdict = |point: Point| compare(&[point], terms(0.0))[0].unwrap().verdict;
         assert_eq!((verdict(alone), verdict(point)), (Verdict::Slower, Verdict::Unclear));
+    }
+
+    #[test]
+    fn in_turn_what_slows_both_of_a_pair_is_no_difference_and_a_pair_without_a_clock_is_none() {
+        let mut random = Random::new(17);
+        let mut point = Point::default();
+        for _ in 0..20 {
+            // Neither the chain nor the sibling shows this neighbour.
+            let neighbour = (0.1 * random.normal()).exp();
+            point.a.push(slower(QUIET, neighbour, &mut random));
+            point.b.push(slower(QUIET, 1.01 * neighbour, &mut random));
+        }
+        let effect = |point: &Point, in_turn| {
+            compare(std::slice::from_ref(point), Terms { in_turn, ..terms(0.002) })[0].unwrap()
+        };
+        let (apart, paired) = (effect(&point, false), effect(&point, true));
+        assert_eq!((apart.verdict, paired.verdict), (Verdict::Unclear, Verdict::Slower));
+        assert!((1.009..1.011).contains(&paired.ratio), "{paired:?}");
+        let slice = SliceTime { ns: 9e9, op_ns: 9e9, ..SliceTime::default() };
+        point.a.push(Level::of(&[vec![slice; 40]], None).unwrap());
+        point.b.push(QUIET.level(&mut random));
+        assert_eq!(effect(&point, true).ratio, paired.ratio);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
-use daqmeter_record::path::{Brings, LimitFound, PathRun, Served};
+use daqmeter_record::path::{Brings, LimitFound, PathLimit, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{Ledger, RunRecord, sanitise};
@@ -230,9 +230,25 @@ fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let mut all: Vec<&Resource> = resources.iter().collect();
     all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
     let named: Vec<String> = all.iter().take(MOST_USED).map(|one| percent(run, one)).collect();
-    // The limit's own share comes from the runs that searched for it.
-    let of = if run.limit.is_some() { "in this run " } else { "" };
+    let of = match &run.limit {
+        None => "",
+        Some(limit) if !run.is_paced && differs(limit, run, resources) => {
+            "in this run, unlike those above, "
+        }
+        Some(_) => "in this run ",
+    };
     (!named.is_empty()).then(|| of.to_owned() + &named.join(", "))
+}
+
+/// Difference of a share in two runs that is worth a mention.
+const DIFFERENT: f64 = 0.15;
+
+/// Tests if the limit was used otherwise in the runs that searched for it.
+fn differs(limit: &PathLimit, run: &PathRun, resources: &[Resource]) -> bool {
+    let (LimitFound::Limit(what), Some(used)) = (&limit.found, &limit.used) else { return false };
+    let here = resources.iter().find(|resource| resource.what == *what);
+    let share = |here: &Resource| here.least_ns() / block_ns(run);
+    here.is_some_and(|here| (share(here) - used.works.mean).abs() > DIFFERENT)
 }
 
 /// Names the change that the limit asks for, with the gain that was measured without its work.
@@ -392,6 +408,13 @@ mod tests {
             assert!(said.contains(limit) && said.contains("94 runs"), "{said}");
             let measured = "at most 1.9 times as fast (1.8 to 2, measured)";
             assert!(found.starts_with(change) && found.ends_with(measured), "{found}");
+        }
+        run.limit = found(LimitFound::Limit(convert()));
+        let used = |mean: f64| Some(PathUsed { works: gain(mean), waits_for_cpu: 0.0 });
+        for (works, says) in [(0.95, "in this run "), (0.78, "in this run, unlike those above, ")] {
+            run.limit.as_mut().unwrap().used = used(works);
+            run.is_paced = false;
+            assert!(of(&run, "used").starts_with(&format!("{says}convert 99 %")), "{says}");
         }
         run.limit = found(LimitFound::NoSingleOne);
         assert!(of(&run, "limit").starts_with("no single one"));
