@@ -99,12 +99,12 @@ mod tests {
             again.add(&points, at, &repetition(point.study == "b"));
         }
         let second = Duration::from_secs(1);
-        for _ in 0..4 {
+        for _ in 0..5 {
             let at = again.next(second).unwrap();
             assert_eq!(points[at].study, "b");
             again.add(&points, at, &repetition(false));
         }
-        assert_eq!(again.next(second), None, "four repetitions are enough");
+        assert_eq!(again.next(second), None, "five repetitions are enough");
         let mut busy = Again::default();
         (0..points.len()).for_each(|at| busy.add(&points, at, &repetition(at % 2 == 0)));
         assert!(busy.next(second).is_some());

@@ -174,6 +174,10 @@ fn slowed(records: &[RunRecord], by: f64) -> Vec<RunRecord> {
     records
 }
 
+fn is_of(files: &[Vec<RunRecord>], run_id: &str) -> bool {
+    files.iter().flatten().any(|record| record.run_id == run_id)
+}
+
 /// Judges the files as a history: steps without a change, and a step of 1 % in the middle.
 fn steps(files: &[Vec<RunRecord>]) {
     let middle = files.len() / 2;
@@ -188,7 +192,9 @@ fn steps(files: &[Vec<RunRecord>]) {
         .collect();
     let changed = trends(&changed, 0.005);
     for trend in changed.iter().filter(|trend| trend.time == "level") {
-        let at = trend.steps.iter().map(|step| step.at.abs_diff(middle)).min();
+        let first_changed = trend.runs.iter().position(|run| is_of(&files[middle..], &run.run_id));
+        let first_changed = first_changed.unwrap_or(trend.runs.len());
+        let at = trend.steps.iter().map(|step| step.at.abs_diff(first_changed)).min();
         println!(
             "history, 1 % at file {middle}: {}: {}",
             trend.point,

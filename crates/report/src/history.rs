@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::show_ns;
-use daqmeter_stats::{Change, Level, Unit, change_points, median};
+use daqmeter_stats::{Change, Level, MIN_STEP_VALUES, Unit, change_points, median};
 use serde::Serialize;
 
 use crate::aligned::{TextColumn, table};
@@ -43,6 +43,8 @@ pub struct Trend {
     pub time: &'static str,
     /// Run of each invocation, in the order of time.
     pub runs: Vec<HistoryRun>,
+    /// Number of runs that are left out, because their core was shared all the time.
+    pub shared: usize,
     pub steps: Vec<Step>,
 }
 
@@ -63,12 +65,19 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     }
     let mut found = Vec::new();
     for (host, records) in &hosts {
-        for (point, finding, invocations) in Levels::of(records, &[records]).findings() {
+        for (point, finding, all) in Levels::of(records, &[records]).findings() {
+            let (shared, clean): (Vec<_>, Vec<_>) =
+                all.iter().partition(|invocation| invocation.level.is_shared);
+            let (shared, invocations) = match clean.len() {
+                ..MIN_STEP_VALUES => (0, all.iter().collect()),
+                _ => (shared.len(), clean),
+            };
             let trend = Trend {
                 host: host.clone(),
                 point: point.to_string(),
                 time: finding.name(),
                 runs: runs_of(&invocations),
+                shared,
                 steps: Vec::new(),
             };
             found.extend((trend.runs.len() >= 2).then_some(trend));
@@ -80,12 +89,12 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
 }
 
 /// Returns the runs with their times at the clock that they had in the middle.
-fn runs_of(invocations: &[Invocation<'_>]) -> Vec<HistoryRun> {
+fn runs_of(invocations: &[&Invocation<'_>]) -> Vec<HistoryRun> {
     let levels = || invocations.iter().map(|invocation| &invocation.level);
     let unit = Level::steadier(levels().collect::<Vec<_>>());
     let clocks: Vec<f64> = levels().filter_map(Level::chain).collect();
     let scale = if unit == Unit::Chains { median(&clocks) } else { 0.0 };
-    let run = |Invocation { first, level }: &Invocation<'_>| HistoryRun {
+    let run = |Invocation { first, level }: &&Invocation<'_>| HistoryRun {
         time_utc: first.time_utc.clone(),
         run_id: first.run_id.clone(),
         revision: first.tool.git_revision.clone(),
@@ -126,8 +135,12 @@ pub fn text(trends: &[Trend]) -> String {
         }
     }
     let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();
-    let _ = writeln!(out, "{} points, {steps} steps", trends.len());
-    out
+    let _ = write!(out, "{} points, {steps} steps", trends.len());
+    let shared: usize = trends.iter().map(|trend| trend.shared).sum();
+    if shared > 0 {
+        let _ = write!(out, "; left out: {shared} runs whose core was shared all the time");
+    }
+    out + "\n"
 }
 
 fn step_text(trend: &Trend, step: &Step) -> String {

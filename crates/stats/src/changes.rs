@@ -29,6 +29,8 @@ const MIN_LEVEL: usize = 3;
 /// last level.
 const MIN_BEGIN: usize = 6;
 const MIN_END: usize = 5;
+/// Fewest values of a row that can have a step.
+pub const MIN_STEP_VALUES: usize = MIN_BEGIN + MIN_END;
 /// Most values of an excursion, a level that comes back and is no step.
 const MAX_EXCURSION: usize = 6;
 /// Distance of a wild value in units of the clipping bound.
@@ -47,7 +49,7 @@ const CORRELATION_MARGIN: f64 = 0.1;
 /// Returns the steps of a row of positive values, in order, that exceed `ignore` (0.02 is 2 %). The
 /// gate holds for `rows` rows that are judged together.
 pub fn change_points(values: &[f64], ignore: f64, rows: usize) -> Vec<Change> {
-    let is_short = values.len() < MIN_BEGIN + MIN_END;
+    let is_short = values.len() < MIN_STEP_VALUES;
     if is_short || values.iter().any(|x| !x.is_finite() || *x <= 0.0) {
         return Vec::new();
     }

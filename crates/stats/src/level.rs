@@ -15,7 +15,10 @@ const WITHIN: f64 = 0.25;
 const ACROSS: f64 = 0.1;
 /// Fewest slices of a repetition, and repetitions of a level, after some were left out.
 const MIN_SLICES: usize = 2;
-const MIN_REPETITIONS: usize = 4;
+const MIN_REPETITIONS: usize = 5;
+/// Part of the repetitions that these must be as well: where idle siblings are rarer, a sibling that
+/// was idle before and after a slice was often busy during it.
+const MIN_PART: usize = 4;
 /// A sibling is idle while the ratio of the probes is that near, as a fraction, to its least value.
 const IDLE: f64 = 0.04;
 /// Width of the least value, and share of a host's slices that has it. Slices below were
@@ -133,7 +136,7 @@ impl Level {
         };
         // Work that waits gives its CPU away: all its slices count as lost.
         let clean = [kept(|slice| !slice.is_lost), kept(|_| true)];
-        let enough = MIN_REPETITIONS.min(all.len().max(1));
+        let enough = MIN_REPETITIONS.max(all.len().div_ceil(MIN_PART)).min(all.len().max(1));
         let clean = clean.into_iter().find(|left| left.len() >= enough);
         let is_shared = clean.is_none();
         let kept = clean.unwrap_or_else(|| all.iter().map(|slices| slices.to_vec()).collect());

@@ -12,7 +12,7 @@ mod level;
 mod random;
 mod rate;
 
-pub use changes::{Change, change_points};
+pub use changes::{Change, MIN_STEP_VALUES, change_points};
 pub use compare::{Doubt, Effect, Point, Terms, Verdict, compare};
 pub use level::{Level, Located, SliceTime, Unit, least_sibling};
 pub use random::Random;
