@@ -138,7 +138,8 @@ pub fn text(trends: &[Trend]) -> String {
     let _ = write!(out, "{} points, {steps} steps", trends.len());
     let shared: usize = trends.iter().map(|trend| trend.shared).sum();
     if shared > 0 {
-        let _ = write!(out, "; left out: {shared} runs whose core was shared all the time");
+        let _ =
+            write!(out, "; left out: {shared} values of runs that shared their core all the time");
     }
     out + "\n"
 }

@@ -5,14 +5,14 @@
 //! or a history, show that difference themselves.
 
 use crate::level::{Level, Unit, deviation};
-use crate::{MAD_TO_SIGMA, Trimmed, mad, median, sorted, trimmed};
+use crate::{MAD_TO_SIGMA, mad, median, sorted, trimmed};
 
 /// Probability that any point of a comparison differs by chance.
 const FALSE_ALARM: f64 = 0.01;
 /// Invocations that this deviation weighs as much as.
 const PRIOR_FREEDOM: f64 = 30.0;
-/// The same for sides in turn, whose pairs show their scatter themselves.
-const TURNS_FREEDOM: f64 = 2.0;
+/// Invocations that it weighs as much as where pairs show their own scatter.
+const PAIRED_FREEDOM: f64 = 2.0;
 /// A busy sibling, or a CPU that is shared, takes up to this factor.
 const SHARED: f64 = 4.0;
 /// Factor between clocks of one host, where they were not measured.
@@ -89,49 +89,37 @@ pub fn compare(points: &[Point], terms: Terms) -> Vec<Option<Effect>> {
     points.iter().map(|point| compared(point, terms, chance)).collect()
 }
 
+/// Difference of two sides in one unit, as logarithms.
+struct Difference<'a> {
+    sides: [Vec<&'a Level>; 2],
+    unit: Unit,
+    log: f64,
+    /// Variance of a level times the freedom of its estimate, and that freedom.
+    seen: (f64, f64),
+    prior_freedom: f64,
+    /// Part that the host may be responsible for, and why.
+    allowed: (f64, Doubt),
+}
+
 fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
-    let Point { a, b, history, bound } = point;
-    if a.is_empty() || b.is_empty() {
+    if point.a.is_empty() || point.b.is_empty() {
         return None;
     }
     let ignore = terms.ignore.ln_1p();
-    let [a, b] = match terms.in_turn {
-        true => in_pairs(a, b),
-        false => [or_all(clean(a), a), or_all(clean(b), b)],
-    };
-    let both = || a.iter().chain(&b).copied();
-    let unit = match terms.in_turn {
-        true => steadier_pairs(&a, &b),
-        false => Level::steadier(both().collect::<Vec<_>>()),
-    };
-    let places = |side: &[&Level]| -> Vec<f64> {
-        side.iter().map(|level| level.located(unit).log).collect()
-    };
-    let (of_a, of_b) = (places(&a), places(&b));
-    let sides = [&of_a, &of_b].map(|places| trimmed(places));
-    let from = sides[0].mean;
-    let (log, seen, prior_freedom) = if terms.in_turn {
-        let pairs = differences(&a, &b, unit);
-        let (squares, freedom) = pairs.squares();
-        (pairs.mean, vec![(squares / 2.0, freedom)], TURNS_FREEDOM)
-    } else {
-        let steps = steps(&places(&or_all(clean(history), history)));
-        let [of_a, of_b] = sides.map(Trimmed::squares);
-        (sides[1].mean - from, vec![of_a, of_b, steps], PRIOR_FREEDOM)
-    };
-    let to = from + log;
+    let found = if terms.in_turn { paired(point) } else { apart(point) };
+    let Difference { sides: [a, b], unit, log, seen, prior_freedom, allowed } = found;
+    let from = trimmed(&places(&a, unit)).mean;
     // The clock of A: chains of A, if both have them.
     let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
     let scale = if unit == Unit::Chains { median(&clock) } else { 0.0 };
-    let (allowed, doubt) = allowed(&a, &b, unit, terms);
-    let own = both().map(|level| deviation(level.located(unit).spread).powi(2)).sum::<f64>();
-    let prior = own / (a.len() + b.len()) as f64;
-    let (seen, freedom) = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
-    let variance = (prior_freedom * prior + seen) / (prior_freedom + freedom);
+    let own = a.iter().chain(&b).map(|level| deviation(level.located(unit).spread).powi(2));
+    let prior = own.sum::<f64>() / (a.len() + b.len()) as f64;
+    let freedom = prior_freedom + seen.1;
+    let variance = (prior_freedom * prior + seen.0) / freedom;
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
-    let half = |chance: f64| crate::student(prior_freedom + freedom, 1.0 - chance) * error;
+    let half = |chance: f64| crate::student(freedom, 1.0 - chance) * error;
     let around = |half: f64| ((log - half).exp(), (log + half).exp());
-    let border = half(chance) + allowed + bound;
+    let border = half(chance) + allowed.0 + point.bound;
     let verdict = match log {
         log if log > border + ignore => Verdict::Slower,
         log if log < -border - ignore => Verdict::Faster,
@@ -140,16 +128,63 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     };
     Some(Effect {
         a: (from + scale).exp(),
-        b: (to + scale).exp(),
+        b: (from + log + scale).exp(),
         ratio: log.exp(),
         interval: around(half(0.05)),
         joint: around(border),
         visible: (border + ignore).exp_m1(),
         verdict,
-        doubt,
+        doubt: allowed.1,
         unit,
-        invocations: (point.a.len(), point.b.len(), history.len()),
+        invocations: (point.a.len(), point.b.len(), point.history.len()),
     })
+}
+
+/// Compares sides that were measured at different times: without levels that were shared, if there
+/// are others.
+fn apart(point: &Point) -> Difference<'_> {
+    let sides = [&point.a, &point.b].map(|side| or_all(clean(side), side));
+    let [a, b] = &sides;
+    let unit = Level::steadier(a.iter().chain(b).copied().collect::<Vec<_>>());
+    let [of_a, of_b] = [a, b].map(|side| trimmed(&places(side, unit)));
+    let history = places(&or_all(clean(&point.history), &point.history), unit);
+    let seen = [of_a.squares(), of_b.squares(), steps(&history)];
+    let seen = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
+    let allowed = allowed(a, b, unit);
+    let log = of_b.mean - of_a.mean;
+    Difference { sides, unit, log, seen, prior_freedom: PRIOR_FREEDOM, allowed }
+}
+
+/// Compares sides of pairs: neighbours slow both of a pair alike. Pairs without a clock are left
+/// out, if there are others. The unit is that in which the differences scatter less.
+fn paired(point: &Point) -> Difference<'_> {
+    let pairs = point.a.iter().zip(&point.b);
+    let clocked = pairs.clone().filter(|(a, b)| a.chain().is_some() && b.chain().is_some());
+    let clocked: (Vec<_>, Vec<_>) = clocked.unzip();
+    let has_clock = !clocked.0.is_empty();
+    let (a, b) = if has_clock { clocked } else { pairs.unzip() };
+    let found = |unit| {
+        let (a, b) = (places(&a, unit), places(&b, unit));
+        trimmed(&a.iter().zip(b).map(|(a, b)| b - a).collect::<Vec<_>>())
+    };
+    let ns = found(Unit::Ns);
+    let chains = has_clock.then(|| found(Unit::Chains));
+    let steadier = chains.filter(|chains| chains.squares().0 <= ns.squares().0);
+    let (unit, pairs) = steadier.map_or((Unit::Ns, ns), |chains| (Unit::Chains, chains));
+    let (squares, freedom) = pairs.squares();
+    Difference {
+        sides: [a, b],
+        unit,
+        log: pairs.mean,
+        // The difference of two levels has twice the variance of one.
+        seen: (squares / 2.0, freedom),
+        prior_freedom: PAIRED_FREEDOM,
+        allowed: (0.0, Doubt::Spread),
+    }
+}
+
+fn places(side: &[&Level], unit: Unit) -> Vec<f64> {
+    side.iter().map(|level| level.located(unit).log).collect()
 }
 
 /// Returns the levels that were not shared.
@@ -161,33 +196,8 @@ fn or_all<'a>(clean: Vec<&'a Level>, all: &'a [Level]) -> Vec<&'a Level> {
     if clean.is_empty() { all.iter().collect() } else { clean }
 }
 
-/// Returns the levels of pairs of which both have a clock, if there are any, else of all.
-fn in_pairs<'a>(a: &'a [Level], b: &'a [Level]) -> [Vec<&'a Level>; 2] {
-    let pairs = a.iter().zip(b);
-    let clocked = pairs.clone().filter(|(a, b)| a.chain().is_some() && b.chain().is_some());
-    let clocked: (Vec<_>, Vec<_>) = clocked.unzip();
-    let (a, b) = if clocked.0.is_empty() { pairs.unzip() } else { clocked };
-    [a, b]
-}
-
-/// Returns the unit in which the differences of pairs scatter less.
-fn steadier_pairs(a: &[&Level], b: &[&Level]) -> Unit {
-    let scatter = |unit| differences(a, b, unit).squares().0;
-    let has_clock = a.iter().chain(b).all(|level| level.chain().is_some());
-    if has_clock && scatter(Unit::Chains) <= scatter(Unit::Ns) { Unit::Chains } else { Unit::Ns }
-}
-
-fn differences(a: &[&Level], b: &[&Level], unit: Unit) -> Trimmed {
-    let place = |level: &Level| level.located(unit).log;
-    let pairs: Vec<f64> = a.iter().zip(b).map(|(a, b)| place(b) - place(a)).collect();
-    trimmed(&pairs)
-}
-
 /// Returns the part of a difference that the host may be responsible for, and why.
-fn allowed(a: &[&Level], b: &[&Level], unit: Unit, terms: Terms) -> (f64, Doubt) {
-    if terms.in_turn {
-        return (0.0, Doubt::Spread);
-    }
+fn allowed(a: &[&Level], b: &[&Level], unit: Unit) -> (f64, Doubt) {
     let is_shared = |side: &[&Level]| side.iter().any(|level| level.is_shared);
     if is_shared(a) || is_shared(b) {
         return (SHARED.ln(), Doubt::Shared);
@@ -329,6 +339,9 @@ mod tests {
         point.a.push(Level::of(&[vec![slice; 40]], None).unwrap());
         point.b.push(QUIET.level(&mut random));
         assert_eq!(effect(&point, true).ratio, paired.ratio);
+        let alone = point.a.split_off(20);
+        let same = effect(&Point { b: alone.clone(), a: alone, ..Point::default() }, true);
+        assert_eq!((same.ratio, same.unit), (1.0, Unit::Ns), "no pair has a clock");
     }
 
     #[test]

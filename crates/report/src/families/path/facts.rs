@@ -241,7 +241,7 @@ fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
 }
 
 /// Difference of a share in two runs that is worth a mention.
-const DIFFERENT: f64 = 0.15;
+const DIFFERENT: f64 = 0.1;
 
 /// Tests if the limit was used otherwise in the runs that searched for it.
 fn differs(limit: &PathLimit, run: &PathRun, resources: &[Resource]) -> bool {
@@ -409,11 +409,11 @@ mod tests {
             let measured = "at most 1.9 times as fast (1.8 to 2, measured)";
             assert!(found.starts_with(change) && found.ends_with(measured), "{found}");
         }
+        run.is_paced = false;
         run.limit = found(LimitFound::Limit(convert()));
         let used = |mean: f64| Some(PathUsed { works: gain(mean), waits_for_cpu: 0.0 });
         for (works, says) in [(0.95, "in this run "), (0.78, "in this run, unlike those above, ")] {
             run.limit.as_mut().unwrap().used = used(works);
-            run.is_paced = false;
             assert!(of(&run, "used").starts_with(&format!("{says}convert 99 %")), "{says}");
         }
         run.limit = found(LimitFound::NoSingleOne);
