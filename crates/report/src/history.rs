@@ -164,6 +164,8 @@ fn step_text(trend: &Trend, step: &Step) -> String {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Slices;
+
     use super::*;
     use crate::examples::example;
 
@@ -194,6 +196,38 @@ mod tests {
         assert!(step.z > 4.0);
         assert!(found[1].steps.is_empty());
         insta::assert_snapshot!(text(&found));
+    }
+
+    #[test]
+    fn runs_that_shared_their_core_all_the_time_are_left_out_if_enough_others_remain() {
+        let mut records = twelve_runs();
+        for (at, record) in records.iter_mut().enumerate() {
+            let all = |value| vec![value; 24];
+            // Two runs have a busy sibling, and take half as long again.
+            let (sibling_ns, ns) = if at < 2 { (2600, 450_000) } else { (1500, 300_000) };
+            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
+                stage.sample_ns = vec![ns; 24];
+                stage.slices = Slices {
+                    samples: all(1),
+                    gap_ns: all(9000),
+                    chain_ns: all(3000),
+                    sibling_ns: all(sibling_ns),
+                    lost: Vec::new(),
+                };
+            }
+        }
+        let some = trends(&records, 0.02).remove(0);
+        assert_eq!((some.runs.len(), some.shared), (12, 0), "ten others are too few");
+        let mut more = records[11].clone();
+        more.run_id = "one more".to_owned();
+        more.time_utc = "2026-11-20T03:00:00.000Z".to_owned();
+        records.push(more);
+        let found = trends(&records, 0.02);
+        assert_eq!((found[0].runs.len(), found[0].shared), (11, 2));
+        assert!(
+            text(&found)
+                .ends_with("; left out: 8 values of runs that shared their core all the time\n")
+        );
     }
 
     #[test]

@@ -16,8 +16,8 @@ const ACROSS: f64 = 0.1;
 /// Fewest slices of a repetition, and repetitions of a level, after some were left out.
 const MIN_SLICES: usize = 2;
 const MIN_REPETITIONS: usize = 5;
-/// Part of the repetitions that these must be as well: where idle siblings are rarer, a sibling that
-/// was idle before and after a slice was often busy during it.
+/// Part of the repetitions that these must be as well: where idle siblings are rarer, a sibling
+/// that was idle before and after a slice was often busy during it.
 const MIN_PART: usize = 4;
 /// A sibling is idle while the ratio of the probes is that near, as a fraction, to its least value.
 const IDLE: f64 = 0.04;
