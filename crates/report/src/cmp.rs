@@ -108,7 +108,7 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
             a: invocations.iter().map(level).collect(),
             b: b.get(&key)?.iter().map(level).collect::<Vec<Level>>(),
             history: history.iter().filter(is_history).map(level).collect(),
-            bound: finding.bound(),
+            bound: invocations.iter().map(|own| own.bound).fold(0.0, f64::max),
         };
         Some((key, point))
     });

@@ -94,7 +94,7 @@ fn runs_of(invocations: &[&Invocation<'_>]) -> Vec<HistoryRun> {
     let unit = Level::steadier(levels().collect::<Vec<_>>());
     let clocks: Vec<f64> = levels().filter_map(Level::chain).collect();
     let scale = if unit == Unit::Chains { median(&clocks) } else { 0.0 };
-    let run = |Invocation { first, level }: &&Invocation<'_>| HistoryRun {
+    let run = |Invocation { first, level, .. }: &&Invocation<'_>| HistoryRun {
         time_utc: first.time_utc.clone(),
         run_id: first.run_id.clone(),
         revision: first.tool.git_revision.clone(),

@@ -27,20 +27,28 @@ impl Finding {
             Finding::Sustained => "sustained",
         }
     }
+}
 
-    /// Returns the factor that such a time of unchanged work may differ by, as logarithm.
-    pub(crate) fn bound(self) -> f64 {
-        match self {
-            Finding::Level => 0.0,
-            Finding::Sustained => 0.25_f64.ln_1p(),
-        }
+/// What the probes tell about a host.
+#[derive(Clone, Copy, Default)]
+struct Neighbours {
+    /// Least ratio of the probes.
+    least: Option<f64>,
+    /// Part of the slices beside a busy sibling.
+    beside: f64,
+}
+
+impl Neighbours {
+    fn of(slices: &[SliceTime]) -> Neighbours {
+        let least = least_sibling(slices);
+        let beside = slices.iter().filter(|slice| !slice.has_idle_sibling(least)).count();
+        Neighbours { least, beside: beside as f64 / slices.len() as f64 }
     }
 }
 
 /// Levels of invocations of a host, by the time of their begin.
 pub(crate) struct Levels<'a> {
-    /// Least ratio of the probes on each host.
-    least: HashMap<String, Option<f64>>,
+    hosts: HashMap<String, Neighbours>,
     points: Vec<(StagePoint, Runs<'a>)>,
 }
 
@@ -49,7 +57,13 @@ pub(crate) struct Levels<'a> {
 pub(crate) struct Invocation<'a> {
     pub(crate) first: &'a RunRecord,
     pub(crate) level: Level,
+    /// Logarithm of a factor that unchanged work may differ by, beyond what its level shows.
+    pub(crate) bound: f64,
 }
+
+/// This factor for means, and for the memory of a host that others use all the time: their use
+/// lasts longer than an invocation.
+const SHARED: f64 = 1.25;
 
 impl<'a> Levels<'a> {
     /// Groups records that were done. `all` are all that tell about the hosts.
@@ -60,8 +74,8 @@ impl<'a> Levels<'a> {
             let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
             own.extend(stages.flat_map(Stage::slices).filter(|slice| slice.chain_ns.is_some()));
         }
-        let least = slices.iter().map(|(host, slices)| (host.clone(), least_sibling(slices)));
-        Levels { least: least.collect(), points: runs_by_point(records) }
+        let hosts = slices.into_iter().map(|(host, slices)| (host, Neighbours::of(&slices)));
+        Levels { hosts: hosts.collect(), points: runs_by_point(records) }
     }
 
     /// Returns the points and their findings, each with its invocations in the order of time.
@@ -90,9 +104,14 @@ impl<'a> Levels<'a> {
         }
         groups.sort_by(|a, b| a.0.time_utc.cmp(&b.0.time_utc));
         let level = |(first, stages): (&'a RunRecord, Vec<&Stage>)| {
-            let least = self.least.get(&first.host.label()).copied().flatten();
-            let level = Level::of(&repetitions(first, &stages, finding)?, least)?;
-            Some(Invocation { first, level })
+            let host = self.hosts.get(&first.host.label()).copied().unwrap_or_default();
+            let level = Level::of(&repetitions(first, &stages, finding)?, host.least)?;
+            let part = match finding {
+                Finding::Sustained => 1.0,
+                Finding::Level if stages[0].bytes_per_op >= MEMORY_BYTES => host.beside,
+                Finding::Level => 0.0,
+            };
+            Some(Invocation { first, level, bound: part * SHARED.ln() })
         };
         groups.into_iter().filter_map(level).collect()
     }
@@ -150,7 +169,7 @@ impl ShownLevels {
         let levels = Levels::of(records, &[records]);
         let of_point = |(point, runs): &(StagePoint, Runs<'_>)| {
             let invocations = levels.invocations(runs, Finding::Level).into_iter();
-            let shown = |Invocation { first, level }: Invocation<'_>| {
+            let shown = |Invocation { first, level, .. }: Invocation<'_>| {
                 let (ns, interval) = level.shown(clock);
                 ((first.run_id.clone(), point.clone()), ShownLevel { ns, interval })
             };
@@ -216,13 +235,13 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
     ))
 }
 
-/// Bytes of a sample in the memory, or in a cache that others share.
-const MEMORY_BYTES: f64 = 32e6;
+/// Bytes of an operation in the memory, or in a cache that others share.
+const MEMORY_BYTES: u64 = 32_000_000;
 
 /// Returns the range of the times of such samples over their medians, without a tenth of them.
 fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
     let stages = records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
-    let stages = stages.filter(|stage| stage.bytes_per_sample() >= MEMORY_BYTES);
+    let stages = stages.filter(|stage| stage.bytes_per_op >= MEMORY_BYTES);
     let over_median = stages.flat_map(|stage| {
         let times: Vec<f64> = stage.slices().map(|slice| slice.op_ns).collect();
         let usual = median(&times);
@@ -234,12 +253,12 @@ fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{EngineInfo, Lane, Workload};
+    use daqmeter_record::{EngineInfo, Lane, Slices, Workload};
 
     use super::*;
 
     #[test]
-    fn memory_s_range_is_that_of_large_samples_over_their_median() {
+    fn memory_s_range_is_that_of_large_operations_over_their_median() {
         let record = |bytes_per_op| {
             let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
             let sample_ns = (80..=120).map(|percent| percent * 100_000).collect();
@@ -250,5 +269,27 @@ mod tests {
         assert_eq!(memory_range(&[record(1 << 20)]), None);
         let found = memory_range(&[record(64 << 20), record(1 << 20)]).unwrap();
         assert!((found[0] - 0.82).abs() < 0.005 && (found[1] - 1.18).abs() < 0.005, "{found:?}");
+    }
+
+    #[test]
+    fn memory_may_differ_by_the_part_of_the_slices_beside_a_busy_sibling() {
+        let bound = |bytes_per_op| {
+            let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+            let slices = Slices {
+                samples: vec![1; 40],
+                gap_ns: vec![9000; 40],
+                chain_ns: vec![3000; 40],
+                sibling_ns: (0..40).map(|at| if at < 10 { 2600 } else { 1500 }).collect(),
+                lost: Vec::new(),
+            };
+            let sample_ns = vec![5_000_000; 40];
+            let stage =
+                Stage { bytes_per_op, ops_per_sample: 1, sample_ns, slices, ..Stage::default() };
+            record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
+            let records = [record];
+            Levels::of(&records, &[&records]).findings()[0].2[0].bound
+        };
+        assert_eq!(bound(1 << 20), 0.0);
+        assert!((bound(64 << 20) - 1.25_f64.ln() / 4.0).abs() < 1e-9);
     }
 }

@@ -2,11 +2,12 @@
 //! time.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -25,7 +26,7 @@ const RAM_MIB: u64 = 256;
 pub(super) const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
 
-/// Longest silence of a command's output.
+/// Longest silence of a command's output, and of QEMU.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Announces the system, and then runs the host's commands.
@@ -65,21 +66,14 @@ impl RegisterMemory for FileMemory {
     }
 }
 
-/// A socket of QEMU: the console, or control by QMP with a JSON object per line, or by qtest.
+/// A socket of QEMU: control by QMP with a JSON object per line, or by qtest.
 struct Control(BufReader<UnixStream>);
 
 impl Control {
     fn connect(path: &Path) -> Result<Control> {
-        let began = Instant::now();
-        loop {
-            match UnixStream::connect(path) {
-                Ok(stream) => return Ok(Control(BufReader::new(stream))),
-                Err(error) if began.elapsed() > Duration::from_secs(30) => {
-                    bail!("{}: {error}", path.display())
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        }
+        let stream = connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Control(BufReader::new(stream)))
     }
 
     /// Sends a request and returns the line with its answer; lines about other events are skipped.
@@ -87,7 +81,8 @@ impl Control {
         self.0.get_mut().write_all(format!("{request}\n").as_bytes())?;
         loop {
             let mut answer = String::new();
-            ensure!(self.0.read_line(&mut answer)? > 0, "QEMU ended");
+            let read = self.0.read_line(&mut answer).with_context(|| format!("QEMU: {request}"))?;
+            ensure!(read > 0, "QEMU ended");
             ensure!(!answer.starts_with(bad), "QEMU: {request}: {answer}");
             if answer.starts_with(good) {
                 return Ok(answer);
@@ -102,11 +97,33 @@ impl Control {
     }
 }
 
+fn connect(path: &Path) -> Result<UnixStream> {
+    let began = Instant::now();
+    loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if began.elapsed() > Duration::from_secs(30) => {
+                bail!("{}: {error}", path.display())
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Returns the lines that the machine prints. They are read at once: a machine whose console is
+/// full stops, and QEMU then answers nothing.
+fn lines(console: UnixStream) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    let all = BufReader::new(console).split(b'\n').map_while(Result::ok);
+    let text = |line: Vec<u8>| String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+    std::thread::spawn(move || all.map(text).try_for_each(|line| sender.send(line)));
+    lines
+}
+
 pub(super) struct Machine {
     child: Child,
-    console: Control,
-    /// Begin of a line that was not complete within the time of a wait.
-    begun: Vec<u8>,
+    console: UnixStream,
+    lines: Receiver<String>,
     pub(super) log: String,
     qmp: Control,
     qtest: Control,
@@ -159,7 +176,8 @@ impl Machine {
             .spawn()
             .context("cannot start QEMU")?;
         // QEMU waits for the reader of the console.
-        let console = Control::connect(&place.join("console"))?;
+        let console = connect(&place.join("console"))?;
+        let lines = lines(console.try_clone()?);
         let mut qmp = Control::connect(&place.join("qmp"))?;
         qmp.qmp("qmp_capabilities", json!({}))?;
         let gic = interrupt_controller(&mut qmp)?;
@@ -169,9 +187,9 @@ impl Machine {
             Ok(Emulator::new(mesh, memory))
         };
         let emulators = meshes.iter().zip(0..).map(emulator).collect::<Result<_>>()?;
-        let (begun, log, series) = (Vec::new(), String::new(), kernel.series.clone());
+        let (log, series) = (String::new(), kernel.series.clone());
         let mut machine =
-            Machine { child, console, begun, log, qmp, qtest, gic, series, meshes, emulators };
+            Machine { child, console, lines, log, qmp, qtest, gic, series, meshes, emulators };
         machine.until("GUEST ready")?;
         ensure!(!machine.log.contains("GUEST cannot load"), "{}", machine.log);
         Ok(machine)
@@ -179,14 +197,13 @@ impl Machine {
 
     /// Returns the next line, or `None` if none comes in that time.
     pub(super) fn line_within(&mut self, wait: Duration) -> Result<Option<String>> {
-        self.console.0.get_ref().set_read_timeout(Some(wait))?;
-        match self.console.0.read_until(b'\n', &mut self.begun) {
-            Ok(0) => bail!("the machine ended; last lines:\n{}", tail(&self.log)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            read => read?,
+        let line = match self.lines.recv_timeout(wait) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the machine ended; last lines:\n{}", tail(&self.log))
+            }
         };
-        let line = String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned();
-        let line = line.trim_end_matches(['\r', '\n']).to_owned();
         self.log.push_str(&line);
         self.log.push('\n');
         Ok(Some(line))
@@ -204,11 +221,11 @@ impl Machine {
     }
 
     pub(super) fn send(&mut self, line: &str) -> Result<()> {
-        Ok(self.console.0.get_mut().write_all(format!("{line}\n").as_bytes())?)
+        Ok(self.console.write_all(format!("{line}\n").as_bytes())?)
     }
 
     pub(super) fn end_of_input(&mut self) -> Result<()> {
-        Ok(self.console.0.get_mut().write_all(b"\x04")?)
+        Ok(self.console.write_all(b"\x04")?)
     }
 
     /// Returns the output until the present command ends, and its exit status.
