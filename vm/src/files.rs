@@ -82,7 +82,7 @@ impl Initrd {
 
     /// Packs the tree. During its unpacking the guest's memory holds both.
     pub(crate) fn pack(self) -> Result<PathBuf> {
-        let archive = self.0.with_extension("cpio.gz");
+        let archive = PathBuf::from(format!("{}.cpio.gz", self.0.display()));
         let pack = "find . | cpio -o -H newc --quiet | gzip -1 > \"$ARCHIVE\"";
         line("sh -c").arg(pack).env("ARCHIVE", &archive).within(&self.0).run()?;
         Ok(archive)

@@ -83,7 +83,8 @@ impl Case {
     pub(super) fn run(&self, kernel: &Kernel) -> Result<()> {
         let mesh = |name: &&str| shipped(name).with_context(|| format!("no mesh {name}"));
         let meshes: Vec<Mesh> = self.meshes.iter().map(mesh).collect::<Result<_>>()?;
-        let name = format!("mesh-{}-{}", self.meshes[0], meshes.len());
+        // Machines of both kernels run at the same time.
+        let name = format!("mesh-{}-{}-{}", kernel.series, self.meshes[0], meshes.len());
         let machine = &mut Machine::boot(&name, kernel, meshes, self.cpus)?;
         machine.guest("ls -d /sys/bus/event_source/devices/arm_cmn_0 || dmesg | tail -15")?;
         if let Some((file, _)) = self.recorded.filter(|(_, series)| *series == kernel.series) {
