@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_stats::{Doubt, Effect, Level, Point, Terms, Unit, Verdict, compare};
+use daqmeter_stats::{Doubt, Effect, Point, Terms, Unit, Verdict, compare};
 use serde::Serialize;
 
 use crate::aligned::{numbers_from, wrapped};
@@ -103,12 +103,12 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let pairs = of_a.iter().filter_map(|(point, finding, invocations)| {
         let key = (point.clone(), *finding);
         let [b, before] = &others;
-        let history = before.get(&key).map_or(&[][..], Vec::as_slice);
+        let (b, history) = (b.get(&key)?, before.get(&key).map_or(&[][..], Vec::as_slice));
         let point = Point {
             a: invocations.iter().map(level).collect(),
-            b: b.get(&key)?.iter().map(level).collect::<Vec<Level>>(),
+            b: b.iter().map(level).collect(),
             history: history.iter().filter(is_history).map(level).collect(),
-            bound: invocations.iter().map(|own| own.bound).fold(0.0, f64::max),
+            bound: invocations.iter().chain(b).map(|own| own.bound).fold(0.0, f64::max),
         };
         Some((key, point))
     });

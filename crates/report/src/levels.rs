@@ -29,7 +29,7 @@ impl Finding {
     }
 }
 
-/// What the probes tell about a host.
+/// How other machines and programs use the cores of a host, by the probes.
 #[derive(Clone, Copy, Default)]
 struct Neighbours {
     /// Least ratio of the probes.
@@ -61,9 +61,9 @@ pub(crate) struct Invocation<'a> {
     pub(crate) bound: f64,
 }
 
-/// This factor for means, and for the memory of a host that others use all the time: their use
-/// lasts longer than an invocation.
-const SHARED: f64 = 1.25;
+/// Factor that unchanged means may differ by, and times of memory that others use all the time:
+/// their use lasts longer than an invocation.
+const UNSEEN: f64 = 1.25;
 
 impl<'a> Levels<'a> {
     /// Groups records that were done. `all` are all that tell about the hosts.
@@ -111,7 +111,7 @@ impl<'a> Levels<'a> {
                 Finding::Level if stages[0].bytes_per_op >= MEMORY_BYTES => host.beside,
                 Finding::Level => 0.0,
             };
-            Some(Invocation { first, level, bound: part * SHARED.ln() })
+            Some(Invocation { first, level, bound: part * UNSEEN.ln() })
         };
         groups.into_iter().filter_map(level).collect()
     }
@@ -238,7 +238,7 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
 /// Bytes of an operation in the memory, or in a cache that others share.
 const MEMORY_BYTES: u64 = 32_000_000;
 
-/// Returns the range of the times of such samples over their medians, without a tenth of them.
+/// Returns the range of the times of such operations over their medians, without a tenth of them.
 fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
     let stages = records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
     let stages = stages.filter(|stage| stage.bytes_per_op >= MEMORY_BYTES);
