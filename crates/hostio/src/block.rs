@@ -232,11 +232,16 @@ impl BlockReader {
         self.file
             .read_exact_at(into, self.at)
             .map_err(|error| Fault::new(format!("read {bytes} B at {}: {error}", self.at)))?;
-        self.at += bytes as u64;
-        if self.at >= self.span_bytes {
-            self.at = 0;
-        }
+        self.skip(1, bytes);
         Ok(())
+    }
+
+    /// Leaves out a number of blocks of that many bytes.
+    pub fn skip(&mut self, blocks: u64, bytes: usize) {
+        self.at += blocks * bytes as u64;
+        if self.at >= self.span_bytes {
+            self.at %= self.span_bytes;
+        }
     }
 }
 

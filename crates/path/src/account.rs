@@ -39,6 +39,11 @@ impl Account {
         Account { begin, times, waiting: Moment::default(), probes, thread }
     }
 
+    /// Time of the waits up to now.
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.thread.input_ns + self.thread.output_ns + self.thread.due_ns
+    }
+
     /// Probes the CPU if it is time.
     pub(crate) fn look(&mut self) {
         self.probes.probe_if_due(monotonic_ns());
@@ -129,13 +134,7 @@ impl Probes {
         }
         if self.chain_ns.len() == MOST_PROBES {
             self.every_ns *= 2;
-            for all in [&mut self.chain_ns, &mut self.sibling_ns] {
-                let mut is_kept = false;
-                all.retain(|_| {
-                    is_kept = !is_kept;
-                    is_kept
-                });
-            }
+            [&mut self.chain_ns, &mut self.sibling_ns].into_iter().for_each(halve);
         }
         let probed = probe();
         let column = |ns| u32::try_from(ns).unwrap_or(u32::MAX);
@@ -146,8 +145,17 @@ impl Probes {
     }
 }
 
+/// Leaves out every other value.
+pub(crate) fn halve(all: &mut Vec<u32>) {
+    let mut is_kept = false;
+    all.retain(|_| {
+        is_kept = !is_kept;
+        is_kept
+    });
+}
+
 /// Returns the middle value; 0 of none.
-fn middle(mut all: Vec<u32>) -> u32 {
+pub(crate) fn middle(mut all: Vec<u32>) -> u32 {
     all.sort_unstable();
     all.get(all.len() / 2).copied().unwrap_or(0)
 }

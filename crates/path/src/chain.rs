@@ -1,5 +1,6 @@
 //! A path as threads: built, released together, watched until all have ended, and accounted for.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,16 +13,19 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::definition::{Element, Path, cpu};
+use crate::definition::{Path, cpu};
 use crate::expected::expected;
 use crate::kinds::SourceKind;
+use crate::layout::Group;
 use crate::outcome::{Ended, ended};
 use crate::ring::{Blocks, Inlet, link};
 use crate::shared::{How, Shared, Sums, time_ns};
 use crate::sinks::sink;
-use crate::sources::{Named, sources};
-use crate::stages::work;
-use crate::worker::{Done, FromSource, IntoSink, Role, Worker};
+use crate::sources::{Made, Named, deal, sources};
+use crate::stages::{to_and_fro, two_ends, work};
+use crate::worker::{
+    Done, Feed, FromSource, IntoSink, Line, Parts, Role, Room, Sources, Step, Worker,
+};
 
 /// Time after its end that a path may take to stop, beside the triggers that it waits for.
 const GRACE_NS: u64 = 10_000_000_000;
@@ -44,116 +48,180 @@ struct Building<'a> {
     shared: Arc<Shared>,
     done: Sender<Done>,
     workers: Vec<Worker>,
-    /// Threads whose blocks the next element takes.
+    /// Threads whose blocks the next group takes.
     open: Vec<usize>,
     /// Bytes of the blocks behind the last element.
     bytes: usize,
-    /// Element, name and end of the threads that are added next.
-    part: PathThread,
-    /// Work that is added to each of their blocks.
-    added: Spin,
 }
 
+/// A thread to be: what feeds it, or else a ring, and its steps.
+type Planned = (Option<Feed>, Line);
+
 impl<'a> Building<'a> {
-    fn new(path: &'a Path, how: &How, expected: Sums, done: Sender<Done>) -> Building<'a> {
+    fn new(path: &'a Path, how: &How, done: Sender<Done>) -> Building<'a> {
+        let buffers = path.buffers;
         Building {
             path,
-            shared: Arc::new(Shared { how: how.clone(), expected, ..Shared::default() }),
+            shared: Arc::new(Shared { how: how.clone(), buffers, ..Shared::default() }),
             done,
             workers: Vec::new(),
             open: Vec::new(),
             bytes: path.source.out_bytes,
-            part: PathThread::default(),
-            added: Spin::default(),
         }
     }
 
-    /// Begins the next element: the threads added from here on are its own.
-    fn begin(&mut self, element: usize, name: &str) {
-        self.part = PathThread { element, part: name.to_owned(), ..PathThread::default() };
-        self.added = Spin::of_ns(self.shared.how.added_ns(element));
-    }
-
-    fn end(&mut self, name: String, end: End) {
-        (self.part.part, self.part.end) = (name, Some(end));
-    }
-
-    fn names(&self, count: usize) -> Vec<String> {
-        let part = &self.part.part;
-        match count {
+    /// Adds threads that do the same for these elements. Those without a feed take the blocks of
+    /// the row before.
+    fn row(&mut self, elements: Range<usize>, end: Option<End>, planned: Vec<Planned>) {
+        let part = self.part(&elements, end);
+        let cpus = elements.clone().map(|at| self.path.cpus(at)).find(|cpus| !cpus.is_empty());
+        let cpus = cpus.unwrap_or_default();
+        let names: Vec<String> = match planned.len() {
             1 => vec![part.clone()],
-            _ => (0..count).map(|at| format!("{part}.{at}")).collect(),
+            count => (0..count).map(|at| format!("{part}.{at}")).collect(),
+        };
+        let mut inlets = match planned.first() {
+            Some((None, _)) => self.inlets(&names),
+            _ => Vec::new(),
+        }
+        .into_iter();
+        let first_cpu = usize::from(end == Some(End::In));
+        self.open.clear();
+        for (own, ((feed, line), name)) in planned.into_iter().zip(names).enumerate() {
+            let at = self.workers.len();
+            self.open.push(at);
+            let cpu = cpu(&self.shared.how.cpus, at).or(cpu(cpus, own + first_cpu));
+            let element = elements.start;
+            let thread =
+                PathThread { name, part: part.clone(), element, end, cpu, ..PathThread::default() };
+            let feed = feed.or_else(|| inlets.next().map(Feed::Ring)).unwrap_or(Feed::Over);
+            let (shared, done) = (self.shared.clone(), self.done.clone());
+            self.workers.push(Worker { at, thread, feed, line, shared, done });
         }
     }
 
-    /// Adds threads that take no blocks from a row before.
-    fn alone(&mut self, roles: Vec<Role>, cpus: &[u32]) {
-        let names = self.names(roles.len());
-        for (at, (role, name)) in roles.into_iter().zip(names).enumerate() {
-            self.push(name, role, cpu(cpus, at), None);
+    /// Name of the threads of these elements.
+    fn part(&self, elements: &Range<usize>, end: Option<End>) -> String {
+        let names = &self.path.names()[elements.clone()];
+        match (names, end) {
+            ([name], Some(End::Out)) => format!("{name} out"),
+            ([name], Some(End::In)) => format!("{name} in"),
+            ([first, .., last], _) => format!("{first} to {last}"),
+            _ => names.concat(),
         }
     }
 
-    /// Adds threads that take the blocks of the row before.
-    fn row(&mut self, roles: Vec<Role>, cpus: &[u32]) {
-        let from = self.open.iter().map(|&at| self.workers[at].thread.name.clone());
-        let names = self.names(roles.len());
+    fn inlets(&mut self, names: &[String]) -> Vec<Inlet> {
+        let from: Vec<String> =
+            self.open.iter().map(|&at| self.workers[at].thread.name.clone()).collect();
         let Path { buffers: count, pages, .. } = *self.path;
-        let blocks = Blocks { count, bytes: self.bytes, pages };
-        let (outlets, inlets) = link(&Vec::from_iter(from), &names, blocks);
-        for (at, outlet) in self.open.drain(..).zip(outlets) {
-            self.workers[at].outlet = Some(outlet);
+        let (outlets, inlets) = link(&from, names, Blocks { count, bytes: self.bytes, pages });
+        for (&at, outlet) in self.open.iter().zip(outlets) {
+            self.workers[at].line.outlet = Some(outlet);
         }
-        for (at, ((role, name), inlet)) in roles.into_iter().zip(names).zip(inlets).enumerate() {
-            self.open.push(self.workers.len());
-            self.push(name, role, cpu(cpus, at), Some(inlet));
-        }
+        inlets
     }
 
-    fn push(&mut self, name: String, role: Role, cpu_of_path: Option<u32>, inlet: Option<Inlet>) {
-        let at = self.workers.len();
-        let cpu = cpu(&self.shared.how.cpus, at).or(cpu_of_path);
-        self.workers.push(Worker {
-            at,
-            thread: PathThread { name, cpu, ..self.part.clone() },
-            role,
-            inlet,
-            outlet: None,
-            added: self.added,
-            shared: self.shared.clone(),
-            done: self.done.clone(),
-        });
+    fn group(
+        &mut self,
+        Group { elements, workers }: &Group,
+        sources: &mut Vec<Sources>,
+        cuts: &Cuts,
+    ) -> Result<(), Fault> {
+        let (path, in_bytes) = (self.path, self.bytes);
+        let stage = |element: usize| element.checked_sub(1).and_then(|at| path.stages.get(at));
+        if let (Some(stage), 1) = (stage(elements.start), elements.len())
+            && stage.kind.has_two_ends()
+        {
+            let (out, back) = two_ends(&stage.kind, cuts)?;
+            let out = self.step(elements.start, out);
+            let line = Line { steps: vec![out], ..Line::default() };
+            self.row(elements.clone(), Some(End::Out), vec![(None, line)]);
+            self.row(elements.clone(), Some(End::In), vec![(Some(back), Line::default())]);
+            self.bytes = stage.out_bytes;
+            return Ok(());
+        }
+        let has_outlet = elements.end < path.stages.len() + 2;
+        let mut sources = sources.drain(..);
+        let mut planned = Vec::new();
+        for _ in 0..*workers {
+            self.bytes = in_bytes;
+            let mut line = Line::default();
+            let mut feed = sources.next();
+            // Whatever makes a block and is not the last to do so needs one of its own.
+            let mut rooms: Vec<(Option<usize>, usize)> = Vec::new();
+            for element in elements.clone() {
+                let role = match stage(element) {
+                    None if element == 0 => {
+                        rooms.push((None, self.bytes));
+                        continue;
+                    }
+                    None => {
+                        let sink = sink(path, cuts)?;
+                        Role::Sink(Box::new(IntoSink::new(sink, &self.shared.streams)))
+                    }
+                    Some(stage) if stage.kind.has_two_ends() => to_and_fro(&stage.kind, cuts)?,
+                    Some(stage) => work(&stage.kind, self.bytes, self.shared.how.last_level_bytes)?,
+                };
+                if let Some(stage) = stage(element) {
+                    self.bytes = stage.out_bytes;
+                }
+                if let Role::Transform(_) = role {
+                    rooms.push((Some(line.steps.len()), self.bytes));
+                }
+                line.steps.push(self.step(element, role));
+            }
+            if has_outlet {
+                rooms.pop();
+            }
+            for (step, bytes) in rooms {
+                let room = Room::of(Blocks { count: 1, bytes, pages: path.pages });
+                match (step, &mut feed) {
+                    (Some(step), _) => line.steps[step].room = room,
+                    (None, Some(sources)) => sources.room = room,
+                    (None, None) => {}
+                }
+            }
+            if elements.len() > 1 {
+                let names = path.names();
+                let own = elements.clone().map(|at| (at, names[at].to_owned()));
+                // Blocks of a ring come without work.
+                let ring = (elements.start > 0).then(|| (elements.start, String::new()));
+                line.parts = Parts::new(ring.into_iter().chain(own).collect());
+            }
+            planned.push((feed.map(Feed::Sources), line));
+        }
+        // The rings before it hold what comes.
+        let out_bytes = std::mem::replace(&mut self.bytes, in_bytes);
+        self.row(elements.clone(), None, planned);
+        self.bytes = out_bytes;
+        Ok(())
     }
 
-    fn source(&mut self, sources: Vec<Named>) {
-        self.begin(0, &self.path.source.name);
-        for (stream, (name, source)) in sources.into_iter().enumerate() {
-            let from = FromSource {
-                source,
-                stream,
-                block_bytes: self.path.block_bytes,
-                first_key: self.shared.expected.first[stream],
-                issued: 0,
-                lost: 0,
-            };
-            self.open.push(stream);
-            self.push(name, Role::Source(from), cpu(&self.path.source.cpus, stream), None);
-        }
+    fn step(&self, element: usize, role: Role) -> Step {
+        Step { role, added: self.added(element), room: Room::default() }
     }
 
-    fn stage<K>(&mut self, stage: &Element<K>, mut roles: Vec<Role>) {
-        let inward = roles.pop_if(|role| matches!(role, Role::In(..)));
-        if inward.is_some() {
-            self.end(format!("{} out", stage.name), End::Out);
+    fn added(&self, element: usize) -> Spin {
+        Spin::of_ns(self.shared.how.added_ns(element))
+    }
+
+    /// Threads of the path's source, with the streams that each of them has.
+    fn sources(&mut self, named: Vec<Named>, sums: Sums) -> Result<Vec<Sources>, Fault> {
+        let workers = self.shared.how.groups.first().map_or(1, |group| group.workers);
+        let names = named.iter().map(|(name, _)| name.clone()).collect();
+        let (mut all, mut streams) = (Vec::new(), Vec::new());
+        for own in deal(named, workers)? {
+            let own = own.into_iter().map(|(share, source)| {
+                streams.push(share);
+                let first_key = sums.first.get(share.source).copied().unwrap_or(0);
+                FromSource::new(source, streams.len() - 1, share, self.path.block_bytes, first_key)
+            });
+            all.push(Sources { all: own.collect(), added: self.added(0), room: Room::default() });
         }
-        self.row(roles, &stage.cpus);
-        if let Some(inward) = inward {
-            let name = format!("{} in", stage.name);
-            self.end(name.clone(), End::In);
-            self.open = vec![self.workers.len()];
-            self.push(name, inward, cpu(&stage.cpus, 1), None);
-        }
-        self.bytes = stage.out_bytes;
+        let shared = Arc::get_mut(&mut self.shared).expect("no thread has it yet");
+        (shared.sources, shared.streams, shared.expected) = (names, streams, sums);
+        Ok(all)
     }
 
     fn chain(self, done: Receiver<Done>, cuts: Cuts) -> (Chain, Vec<Worker>) {
@@ -171,25 +239,24 @@ impl<'a> Building<'a> {
 }
 
 impl Chain {
-    pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
+    /// Builds the chain of a path and starts its threads. Its bytes are compared only if they are
+    /// `checked`.
+    pub(crate) fn start(
+        path: &Path,
+        how: &How,
+        made: &Made,
+        stop: &StopFlag,
+        checked: bool,
+    ) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
-        let mut sources = sources(path)?;
-        let sums = expected(path, &mut sources)?;
+        let mut sources = sources(path, made)?;
+        let sums = if checked { expected(path, &mut sources)? } else { Sums::default() };
         let (done_in, done) = channel();
-        let mut building = Building::new(path, how, sums, done_in);
-        let streams = sources.len();
-        building.source(sources);
-        for (at, stage) in path.stages.iter().enumerate() {
-            let mut roles = Vec::new();
-            for _ in 0..stage.threads {
-                roles.extend(work(&stage.kind, building.bytes, how.last_level_bytes, &cuts)?);
-            }
-            building.begin(at + 1, &stage.name);
-            building.stage(stage, roles);
+        let mut building = Building::new(path, how, done_in);
+        let mut sources = building.sources(sources, sums)?;
+        for group in &how.groups {
+            building.group(group, &mut sources, &cuts)?;
         }
-        building.begin(path.stages.len() + 1, &path.sink.name);
-        let into = IntoSink::new(sink(path, &cuts)?, streams);
-        building.row(vec![Role::Sink(Box::new(into))], &path.sink.cpus);
         let (mut chain, workers) = building.chain(done, cuts);
         chain.spawn(workers, stop)?;
         Ok(chain)
@@ -201,18 +268,19 @@ impl Chain {
     pub(crate) fn live(
         path: &Path,
         how: &How,
-        readers: Vec<Role>,
-        receivers: Vec<Role>,
+        readers: Vec<Feed>,
+        receivers: Vec<Feed>,
     ) -> (Chain, Vec<Worker>) {
-        let stage = path.stages.first().expect("a card's first stage is `to-host`: checked");
         let (done_in, done) = channel();
         // Its read-out adds the work itself.
         let how = How { slowed: Vec::new(), ..how.clone() };
-        let mut building = Building::new(path, &how, Sums::default(), done_in);
-        building.begin(1, &stage.name);
-        building.alone(readers, &stage.cpus);
-        building.begin(path.stages.len() + 1, &path.sink.name);
-        building.alone(receivers, &path.sink.cpus);
+        let mut building = Building::new(path, &how, done_in);
+        let sink = path.stages.len() + 1;
+        // The first stage is `to-host`: checked.
+        for (element, feeds) in [(1, readers), (sink, receivers)] {
+            let planned = feeds.into_iter().map(|feed| (Some(feed), Line::default()));
+            building.row(element..element + 1, None, planned.collect());
+        }
         building.chain(done, Cuts::default())
     }
 

@@ -9,8 +9,10 @@ use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
 use daqmeter_sys::memory::{Pages, buffers_bytes};
 
 use crate::kinds::{SinkKind, SourceKind, StageKind};
+use crate::layout::Layout;
 
 pub(crate) const MAX_BUFFERS: usize = 65_536;
+pub(crate) const MAX_THREADS: usize = 64;
 /// Most bytes of a ring by default.
 const MAX_RING_BYTES: usize = 1 << 30;
 
@@ -34,6 +36,9 @@ pub struct Path {
     /// FNV-1a of the text: equal for equal files.
     pub digest: String,
     pub(crate) pages: Pages,
+    pub(crate) layout: Layout,
+    /// True if the sink takes the blocks in the order of the source.
+    pub(crate) is_ordered: bool,
     pub(crate) source: Element<SourceKind>,
     pub(crate) stages: Vec<Element<StageKind>>,
     pub(crate) sink: Element<SinkKind>,
@@ -219,6 +224,15 @@ impl Path {
             .chain(stages.map(|stage| part(&stage.name, stage.threads)))
             .chain([PathPart { name: self.sink.name.clone(), threads: self.sink.threads }])
             .collect()
+    }
+
+    /// CPUs that an element's threads are pinned to.
+    pub(crate) fn cpus(&self, element: usize) -> &[u32] {
+        match element.checked_sub(1).map(|at| self.stages.get(at)) {
+            None => &self.source.cpus,
+            Some(Some(stage)) => &stage.cpus,
+            Some(None) => &self.sink.cpus,
+        }
     }
 
     pub(crate) fn thread_count(&self) -> usize {

@@ -53,6 +53,12 @@ pub(crate) trait Source: Send {
         Ok(Vec::new())
     }
 
+    /// Divides its blocks among workers, of which each takes every so-manieth; `None` if one alone
+    /// can take them.
+    fn divided(&self, _workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+        Ok(None)
+    }
+
     fn ledger(&mut self) -> Option<Ledger> {
         None
     }

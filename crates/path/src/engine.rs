@@ -9,19 +9,23 @@ use daqmeter_harness::{
 use daqmeter_readout::chain::{lost_or_stopped, observed};
 use daqmeter_readout::receive::elink_name;
 use daqmeter_readout::search::Observation;
+use daqmeter_record::path::TriedLayout;
 use daqmeter_record::{Counter, Ledger, PathRun, RunRecord};
 use daqmeter_sys::host::Files;
 use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::auto::fastest;
 use crate::chain::Chain;
 use crate::definition::Path;
 use crate::lanes::{self, ReadOut, Says};
+use crate::layout::Layout;
 use crate::links::{Leaves, links};
 use crate::live::{Came, TOO_MANY_HZ};
 use crate::outcome::Ended;
 use crate::shared::{How, time_ns};
+use crate::sources::Made;
 
 /// A path that is run from its source to its sink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -56,6 +60,10 @@ pub struct PathRequest {
     #[serde(default, with = "cpu_list", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub cpus: Vec<u32>,
+    /// Which thread does what, instead of what the file says: auto, pipeline, fused, fused x 2, or
+    /// groups with the names of the parts
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub layout: String,
     /// Elements that are slowed, 0 for the source, and the nanoseconds of work that are added to
     /// each of their blocks: 1=500,3=200
     #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
@@ -176,6 +184,9 @@ impl Request for PathRequest {
             Problem::unless_within("slower", *ns, 0.0..=MAX_SLOW_NS)?;
         }
         Problem::unless_cpus_exist("cpus", &self.cpus)?;
+        if !self.layout.is_empty() {
+            Layout::parse(&self.layout).map_err(|problem| Problem::new("layout", problem))?;
+        }
         let Some(hz) = self.rate_hz else {
             return Ok(());
         };
@@ -188,7 +199,8 @@ impl Request for PathRequest {
 }
 
 fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let wrong = |name: &str, problem: String| Err(request.workload().error(name, problem).into());
+    let fault = |name: &str, problem: String| Fault::from(request.workload().error(name, problem));
+    let wrong = |name: &str, problem: String| Err(fault(name, problem));
     if request.lossy && path.is_live() {
         return wrong(
             "lossy",
@@ -208,7 +220,14 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         let problem = "is true, but a path loses nothing without a rate: give it one";
         return wrong("lossy", problem.into());
     }
+    let layout = match request.layout.as_str() {
+        "" => path.layout.clone(),
+        text => Layout::parse(text).map_err(|problem| fault("layout", problem))?,
+    };
+    let groups = path.groups(&layout).map_err(|problem| fault("layout", problem))?;
     let how = How {
+        groups,
+        layout: layout.to_string(),
         time_ns: time_ns(request.seconds),
         most_blocks: request.blocks,
         rate_hz,
@@ -230,6 +249,9 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
     Ok(vec![Box::new(PathSession {
         path,
         how,
+        is_open: layout == Layout::Auto,
+        tried: Vec::new(),
+        made: Made::default(),
         stop: StopFlag::default(),
         ready: None,
         ended: None,
@@ -239,14 +261,24 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
 struct PathSession {
     path: Path,
     how: How,
+    /// True until the fastest layout is found.
+    is_open: bool,
+    tried: Vec<TriedLayout>,
+    made: Made,
     stop: StopFlag,
     ready: Option<Chain>,
     ended: Option<Ended>,
 }
 
 impl PathSession {
-    fn chain(&self) -> Result<Chain, Fault> {
-        Chain::start(&self.path, &self.how, &self.stop)
+    fn chain(&mut self) -> Result<Chain, Fault> {
+        if std::mem::take(&mut self.is_open) {
+            let (found, tried) = fastest(&self.path, &self.how, &self.made, &self.stop)?;
+            self.how.layout = found.text(!self.how.cpus.is_empty());
+            self.how.groups = self.path.groups(&found.layout).map_err(Fault::new)?;
+            (self.how.cpus, self.tried) = (found.cpus, tried);
+        }
+        Chain::start(&self.path, &self.how, &self.made, &self.stop, true)
     }
 
     fn compare(&mut self) -> Result<(), Fault> {
@@ -285,7 +317,10 @@ impl Session for PathSession {
             // then, so that the file's name is free.
             self.compare()?;
             let ready = self.ready.take();
-            let chain = ready.map_or_else(|| self.chain(), Ok)?;
+            let chain = match ready {
+                Some(chain) => chain,
+                None => self.chain()?,
+            };
             let ended = chain.run(&self.stop);
             let fault = ended.fault.clone();
             self.ended = Some(ended);
@@ -326,6 +361,7 @@ impl Session for PathSession {
             line: self.path.line(),
             served: self.path.served.clone(),
             links: links(&self.path, &Files::default()),
+            tried: self.tried.clone(),
             asked_bytes_per_s: self.how.rate_hz.map(|hz| self.path.due_bytes_per_s(hz)),
             ..ended.run
         };
@@ -371,7 +407,7 @@ fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
         );
     }
     let cpus = daqmeter_sys::available::cpus();
-    let threads = path.thread_count();
+    let threads = run.threads.len();
     if threads as f64 > cpus {
         warnings.push(format!(
             "{threads} threads share {} CPUs: the rate is that of the CPUs together",

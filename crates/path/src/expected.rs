@@ -2,7 +2,6 @@
 
 use daqmeter_harness::Fault;
 
-use crate::cancel::Cuts;
 use crate::definition::Path;
 use crate::kinds::StageKind;
 use crate::shared::Sums;
@@ -21,12 +20,10 @@ pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault
             return Ok(Sums { first, ..Sums::default() });
         }
         // The plainest code stores through the cache, for any size.
-        if !stage.kind.has_two_ends() {
-            let roles = work(&stage.kind, bytes, 0, &Cuts::default())?.into_iter();
-            turns.extend(roles.filter_map(|role| match role {
-                Role::Transform(turn) => Some(turn),
-                _ => None,
-            }));
+        if !stage.kind.has_two_ends()
+            && let Role::Transform(turn) = work(&stage.kind, bytes, 0)?
+        {
+            turns.push(turn);
         }
         bytes = stage.out_bytes;
     }

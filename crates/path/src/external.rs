@@ -1,8 +1,9 @@
 //! Stages that bytes leave this program for: a connection, or an external program. They go out at
 //! one end and come back at the other, each with its own thread.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +11,15 @@ use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_readout::transport::frames;
+use daqmeter_sys::memory::Buffer;
+use daqmeter_sys::net::{Readiness, wait_ready};
 use daqmeter_sys::process;
 use socket2::{Domain, Socket, Type};
 
 use crate::cancel::Cuts;
-use crate::element::{BlockReceiver, BlockSender, Ends};
+use crate::element::{BlockReceiver, BlockSender, Ends, Transform};
 
-struct End {
+pub(crate) struct End {
     name: &'static str,
     socket: Socket,
 }
@@ -51,7 +54,7 @@ pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(
     set.map_err(|error| Fault::new(format!("tcp: congestion control {name}: {error}")))
 }
 
-pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Ends, Fault> {
+pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<(End, End), Fault> {
     let refused = |error: io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
     let out = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
@@ -64,17 +67,84 @@ pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Ends, Fault> 
     away("tcp", out.into(), inward.into(), cuts)
 }
 
-pub(crate) fn unix(cuts: &Cuts) -> Result<Ends, Fault> {
+pub(crate) fn unix(cuts: &Cuts) -> Result<(End, End), Fault> {
     let refused = |error: io::Error| failed("unix", "socket pair", &error);
     let (out, inward) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(refused)?;
     away("unix", out, inward, cuts)
 }
 
-fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Ends, Fault> {
+fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<(End, End), Fault> {
     let cut = out.try_clone().map_err(|error| failed(name, "share its socket", &error))?;
     cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
-    let end = |socket| Box::new(End { name, socket });
+    let end = |socket| End { name, socket };
     Ok((end(out), end(inward)))
+}
+
+/// Both ends of a connection in one thread: what a block needs is sent and received by turns, so
+/// that neither end waits for the other.
+pub(crate) struct ToAndFro {
+    out: End,
+    inward: End,
+}
+
+/// Bytes that are sent before the next look for what came: they stay in the cache.
+const TURN_BYTES: usize = 64 << 10;
+
+impl ToAndFro {
+    pub(crate) fn new((out, inward): (End, End)) -> Result<ToAndFro, Fault> {
+        for end in [&out, &inward] {
+            let set = end.socket.set_nonblocking(true);
+            set.map_err(|error| failed(end.name, "set up its socket", &error))?;
+        }
+        Ok(ToAndFro { out, inward })
+    }
+
+    /// Sends what there is room for now.
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match (&self.out.socket).write(bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            sent => sent,
+        }
+    }
+
+    /// Receives some bytes, for which it waits.
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match (&self.inward.socket).read(into) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    wait(&self.inward.socket, Readiness { read: true, write: false })?;
+                }
+                received => return received,
+            }
+        }
+    }
+}
+
+fn wait(socket: &Socket, wanted: Readiness) -> io::Result<()> {
+    wait_ready(socket.as_fd(), wanted, None).map(drop)
+}
+
+impl Transform for ToAndFro {
+    fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
+        let (out, into) = (from.slice::<u8>(bytes), to.slice_mut::<u8>(bytes));
+        let (mut sent, mut came) = (0, 0);
+        while came < bytes {
+            let turn = &out[sent..bytes.min(came + TURN_BYTES)];
+            let done = if turn.is_empty() { Ok(0) } else { self.send(turn) };
+            sent += done.map_err(|error| failed(self.out.name, "send", &error))?;
+            let done = match sent > came {
+                true => self.receive(&mut into[came..sent]),
+                false => wait(&self.out.socket, Readiness { read: false, write: true }).map(|()| 0),
+            };
+            came += done.map_err(|error| failed(self.inward.name, "receive", &error))?;
+        }
+        Ok(bytes)
+    }
+
+    fn reference(&self, from: &[u8]) -> Vec<u8> {
+        from.to_vec()
+    }
 }
 
 /// A program in a group of its own: whatever it started and left behind ends with it.

@@ -14,6 +14,7 @@
 
 mod account;
 mod added_work;
+mod auto;
 mod cancel;
 mod card;
 mod chain;
@@ -25,6 +26,7 @@ pub mod explain;
 mod external;
 mod kinds;
 mod lanes;
+mod layout;
 mod links;
 mod live;
 mod outcome;

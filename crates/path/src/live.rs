@@ -22,7 +22,7 @@ use crate::definition::{Path, SENT};
 use crate::kinds::SourceKind;
 use crate::outcome::buckets;
 use crate::shared::How;
-use crate::worker::{Done, Role};
+use crate::worker::{Done, Feed};
 
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
 /// the rest.
@@ -35,7 +35,7 @@ pub(crate) struct Live {
 
 pub(crate) type ByElink = Vec<(u64, Ledger)>;
 
-pub(crate) type Opened = (Live, Vec<Role>, Vec<Role>);
+pub(crate) type Opened = (Live, Vec<Feed>, Vec<Feed>);
 
 #[derive(Default)]
 pub(crate) struct Came {
@@ -66,11 +66,11 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let (card, stop) = (&live.card, StopFlag::default());
     let readers = chain.readers.into_iter().map(|reader| {
         let (card, stop) = (card.clone(), stop.clone());
-        Role::Card(Box::new(FromCard { reader, card, stop, done: None }))
+        Feed::Card(Box::new(FromCard { reader, card, stop, done: None }))
     });
     let receivers = chain.receivers.into_iter();
     let receivers =
-        receivers.map(|receiving| Role::Receiver(Box::new(IntoReceiver { receiving, done: None })));
+        receivers.map(|receiving| Feed::Receiver(Box::new(IntoReceiver { receiving, done: None })));
     let (readers, receivers) = (readers.collect(), receivers.collect());
     Ok((live, readers, receivers))
 }
@@ -105,9 +105,9 @@ impl Came {
             Came { readers: (0..readers).map(|_| None).collect(), fault, ..Came::default() };
         for done in all {
             came.threads.push(waits_for_input(done.thread));
-            match done.role {
-                Role::Card(from) => came.readers[done.at] = from.done,
-                Role::Receiver(into) => came.received.extend(into.done),
+            match done.feed {
+                Feed::Card(from) => came.readers[done.at] = from.done,
+                Feed::Receiver(into) => came.received.extend(into.done),
                 _ => {}
             }
         }

@@ -9,7 +9,7 @@ use daqmeter_stats::LogHistogram;
 
 use crate::element::Sink;
 use crate::shared::Shared;
-use crate::worker::{Done, Role};
+use crate::worker::{Done, Feed, IntoSink, Role};
 
 pub(crate) struct Ended {
     pub(crate) fault: Option<Fault>,
@@ -17,14 +17,14 @@ pub(crate) struct Ended {
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
     pub(crate) notes: Vec<String>,
-    pub(crate) sink: Option<Box<dyn Sink>>,
+    pub(crate) sinks: Vec<Box<dyn Sink>>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Ended {
     /// Compares the blocks that the sink keeps, once, and outside the time of the run.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
-        if let Some(mut sink) = self.sink.take() {
+        for mut sink in self.sinks.drain(..) {
             self.run.verified_blocks += sink.check(&self.shared.expected.all)?;
         }
         Ok(())
@@ -32,58 +32,70 @@ impl Ended {
 }
 
 pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -> Ended {
-    let (mut run, mut sources, mut sink) = (PathRun::default(), Vec::new(), None);
     let (mut threads, mut queues): (Vec<PathThread>, _) = (Vec::new(), Vec::new());
+    let (mut sources, mut sinks) = (Vec::new(), Vec::new());
     for done in all {
         queues.extend(done.queues);
-        match done.role {
-            Role::Source(source) => sources.push((done.thread.name.clone(), source)),
-            Role::Sink(into) => {
-                run = PathRun {
-                    latency: buckets(&into.latency_ns),
-                    latency_max_ns: into.latency_ns.max(),
-                    ..into.run.clone()
-                };
-                sink = Some(into);
-            }
-            _ => {}
-        }
         threads.push(done.thread);
+        if let Feed::Sources(own) = done.feed {
+            sources.extend(own.all);
+        }
+        let last = done.steps.into_iter().next_back().map(|step| step.role);
+        if let Some(Role::Sink(into)) = last {
+            sinks.push(into);
+        }
+    }
+    let mut run = PathRun::default();
+    let mut latency_ns = LogHistogram::default();
+    for IntoSink { run: own, latency_ns: own_ns, .. } in sinks.iter().map(Box::as_ref) {
+        run.blocks += own.blocks;
+        run.payload_bytes += own.payload_bytes;
+        run.events += own.events;
+        run.verified_blocks += own.verified_blocks;
+        run.longest_gap_ns = run.longest_gap_ns.max(own.longest_gap_ns);
+        latency_ns.merge(own_ns);
     }
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
-    for (name, mut from) in sources {
-        let delivered = sink.as_ref().map_or(0, |sink| sink.delivered[from.stream]);
-        let mut ledger =
-            Ledger { issued: from.issued, delivered, ..Ledger::new(format!("blocks of {name}")) };
-        ledger.lose("due when there was no room", from.lost);
-        if let Some(sink) = &sink
-            && let Some(why) = sink.missing
-        {
-            ledger.lose(why, sink.lost[from.stream]);
+    for (number, name) in shared.sources.iter().enumerate() {
+        let mut ledger = Ledger::new(format!("blocks of {name}"));
+        for from in sources.iter_mut().filter(|from| from.share.source == number) {
+            ledger.issued += from.issued;
+            ledger.lose("due when there was no room", from.lost);
+            for into in &sinks {
+                ledger.delivered += into.delivered[from.stream];
+                if let Some(why) = into.missing {
+                    ledger.lose(why, into.lost[from.stream]);
+                }
+            }
         }
         if fault.is_some() {
             let left = u64::try_from(ledger.gap()).unwrap_or(0);
             ledger.lose("in the path when it failed", left);
         }
         ledgers.push(ledger);
-        ledgers.extend(from.source.ledger());
-        counters.extend(from.source.counters());
+        for from in sources.iter_mut().filter(|from| from.share.source == number) {
+            ledgers.extend(from.source.ledger());
+            counters.extend(from.source.counters());
+        }
     }
-    counters.extend(sink.iter().flat_map(|sink| sink.sink.counters()));
+    counters.extend(sinks.iter().flat_map(|into| into.sink.counters()));
     Ended {
         run: PathRun {
+            latency: buckets(&latency_ns),
+            latency_max_ns: latency_ns.max(),
             is_paced: shared.how.rate_hz.is_some(),
             wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
             cpus: daqmeter_sys::available::cpus(),
             threads,
             queues,
+            layout: shared.how.layout.clone(),
             ..run
         },
         ledgers,
         counters,
-        notes: sink.iter().filter_map(|sink| sink.sink.note()).collect(),
+        notes: sinks.iter().filter_map(|into| into.sink.note()).collect(),
         fault,
-        sink: sink.map(|sink| sink.sink),
+        sinks: sinks.into_iter().map(|into| into.sink).collect(),
         shared,
     }
 }

@@ -19,10 +19,11 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use crate::definition::{
-    BYTES, Element, FELIX, MAX_BUFFERS, NUMBERS, PAGES, Path, RING, SAMPLES, SENT, TIMES, Unit,
-    digest, parse_rate,
+    BYTES, Element, FELIX, MAX_BUFFERS, MAX_THREADS, NUMBERS, PAGES, Path, RING, SAMPLES, SENT,
+    TIMES, Unit, digest, parse_rate,
 };
 use crate::kinds::{SinkKind, SourceKind, StageKind};
+use crate::layout::Layout;
 use crate::udp::SOCKET_BUFFER_BYTES;
 
 /// Paths that ship: one file in `paths/`, one line here.
@@ -63,7 +64,6 @@ const SPAN_BYTES: RangeInclusive<usize> = 64..=16 << 30;
 /// Default number of blocks: enough that neither thread waits for the other's wake-up.
 const USUAL_BUFFERS: usize = 8;
 const MAX_STAGES: usize = 32;
-const MAX_THREADS: usize = 64;
 /// Time for each block of a stage that does not exist yet, in nanoseconds.
 const STAND_IN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768,
@@ -84,6 +84,8 @@ struct PathFile {
     about: String,
     block: ByteSize,
     buffers: Option<usize>,
+    /// Which thread does what: see `layout.rs`.
+    layout: Option<String>,
     /// Pages of the blocks: `base`, `transparent` or `huge`.
     pages: Option<String>,
     /// Blocks or bytes due per second; without it the source goes as fast as it can.
@@ -114,6 +116,8 @@ struct Place {
     /// Threads that share the work, block by block.
     threads: Option<usize>,
     cpus: Vec<u32>,
+    /// True if a sink takes the blocks in the order of the source.
+    ordered: bool,
 }
 
 /// Refuses the value of a table's key, unless it is sound.
@@ -207,7 +211,7 @@ fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), 
     let Value::String(name) = kind else {
         return wrong("kind", "a name is wanted");
     };
-    let of_place = ["threads", "cpus"].into_iter();
+    let of_place = ["threads", "cpus", "ordered"].into_iter();
     let place: Table =
         of_place.filter_map(|field| Some((field.to_owned(), table.remove(field)?))).collect();
     let place = fields(place.into(), &name)?;
@@ -238,7 +242,9 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
     for (number, table) in (1..).zip(file.stage) {
         stages.push(stage(table, &mut flow).map_err(at(format!("stage {number}")))?);
     }
-    let sink = sink(file.sink, &mut flow).map_err(at("sink".to_owned()))?;
+    let (sink, is_ordered) = sink(file.sink, &mut flow).map_err(at("sink".to_owned()))?;
+    let layout = file.layout.as_deref().map(Layout::parse).transpose();
+    let layout = layout.or_else(|problem| wrong("layout", problem))?.unwrap_or_default();
     let mut path = Path {
         name: text.name.clone(),
         title: file.title,
@@ -258,6 +264,8 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
                 return wrong("pages", problem);
             }
         },
+        layout,
+        is_ordered,
         digest: digest(&text.text),
         text: text.text.clone(),
         source,
@@ -265,6 +273,7 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
         sink,
         scenario: flow.live,
     };
+    path.groups(&path.layout).or_else(|problem| wrong("layout", problem))?;
     if let Some(rate) = file.rate {
         let hz = path.parse_rate(&rate).or_else(|problem| wrong("rate", problem))?;
         daq::check_trigger_rate(hz).or_else(|fault| wrong("rate", fault.0))?;
@@ -318,6 +327,7 @@ impl Flow {
         place: Place,
     ) -> Result<Element<K>, PathError> {
         Problem::unless_cpus_exist("cpus", &place.cpus)?;
+        unless(!place.ordered, "ordered", "is a field of the sink")?;
         let (out_bytes, unit) = (self.bytes, self.unit);
         Ok(Element { kind, name, threads, cpus: place.cpus, out_bytes, unit })
     }
@@ -492,8 +502,10 @@ fn known_congestion(name: Option<&String>) -> Result<(), PathError> {
         .or_else(|problem| wrong("congestion", problem))
 }
 
-fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, PathError> {
+/// Reads the sink, and whether it is ordered.
+fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), PathError> {
     let (name, mut kind, place) = element::<SinkKind>(table)?;
+    let is_ordered = place.ordered;
     let most = flow.live.as_ref().map_or(1, |scenario| channel_ids(scenario).len());
     let threads = place.threads.unwrap_or(most);
     Problem::unless_within("threads", threads, 1..=most)?;
@@ -524,7 +536,8 @@ fn sink(table: Table, flow: &mut Flow) -> Result<Element<SinkKind>, PathError> {
     // Source and sink may have one name.
     let is_taken = flow.names.contains_key(&name);
     let own = if is_taken { format!("{name} sink") } else { name };
-    flow.next(own, kind, threads, place)
+    let place = Place { ordered: false, ..place };
+    Ok((flow.next(own, kind, threads, place)?, is_ordered))
 }
 
 fn is_address(to: &str) -> Result<(), PathError> {

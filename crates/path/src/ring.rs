@@ -101,18 +101,24 @@ pub(crate) struct Blocks {
     pub(crate) pages: Pages,
 }
 
+impl Blocks {
+    pub(crate) fn made(self) -> Result<Vec<Block>, Fault> {
+        let Blocks { count, bytes, pages } = self;
+        let made = Buffer::several(count, bytes, pages)?;
+        if pages == Pages::HugeTlb && made.iter().any(|buffer| buffer.pages() != pages) {
+            return Err(Fault::new(
+                "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
+            ));
+        }
+        let block = |buffer| Block { buffer, label: Label::default() };
+        Ok(made.into_iter().map(block).collect())
+    }
+}
+
 impl Outlet {
     pub(crate) fn prepare(&mut self) -> Result<(), Fault> {
-        let Blocks { count, bytes, pages } = self.blocks;
         for ring in &mut self.rings {
-            for buffer in Buffer::several(count, bytes, pages)? {
-                if pages == Pages::HugeTlb && buffer.pages() != Pages::HugeTlb {
-                    return Err(Fault::new(
-                        "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
-                    ));
-                }
-                ring.fresh.push(Block { buffer, label: Label::default() });
-            }
+            ring.fresh.extend(self.blocks.made()?);
         }
         Ok(())
     }

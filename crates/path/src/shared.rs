@@ -4,6 +4,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::layout::Group;
+use crate::worker::Share;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct How {
     pub(crate) time_ns: u64,
@@ -19,6 +22,9 @@ pub(crate) struct How {
     pub(crate) cpus: Vec<u32>,
     /// Size of the last-level cache, for the choice of stores.
     pub(crate) last_level_bytes: u64,
+    /// Groups of the layout, and its name.
+    pub(crate) groups: Vec<Group>,
+    pub(crate) layout: String,
     /// Scheduler's migration cost for the run, if it is changed.
     pub(crate) migration_cost_ns: Option<u64>,
 }
@@ -53,4 +59,9 @@ pub(crate) struct Shared {
     pub(crate) may_end: OnceLock<()>,
     pub(crate) how: How,
     pub(crate) expected: Sums,
+    /// Names of the sources, each of which has an account, and the share in one of each stream.
+    pub(crate) sources: Vec<String>,
+    pub(crate) streams: Vec<Share>,
+    /// Blocks of a ring.
+    pub(crate) buffers: usize,
 }

@@ -1,5 +1,6 @@
 //! Sources: memory, files, boards and the blocks of a card, each by the engine that has them.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use daqmeter_digitizer::daq::{Daq, Wait};
@@ -16,20 +17,24 @@ use daqmeter_sys::clock::monotonic_ns;
 use crate::definition::Path;
 use crate::element::{Filled, Source, most_keys, of_card};
 use crate::kinds::SourceKind;
+use crate::worker::Share;
 
 pub(crate) type Named = (String, Box<dyn Source>);
 
-pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
+/// Blocks that are made once for all runs of a path.
+pub(crate) type Made = OnceLock<Arc<Vec<u8>>>;
+
+pub(crate) fn sources(path: &Path, made: &Made) -> Result<Vec<Named>, Fault> {
     let (bytes, name) = (path.block_bytes, path.source.name.clone());
     Ok(match &path.source.kind {
         SourceKind::Memory { span } => {
-            vec![(name, Box::new(Bank { blocks: pattern(span.0)?, block_bytes: bytes, next: 0 }))]
+            vec![(name, Box::new(Bank::of(made, bytes, || pattern(span.0))?))]
         }
         SourceKind::Felix { scenario, span } => {
             let scenario =
                 Scenario::load(scenario).map_err(|error| Fault::new(error.to_string()))?;
-            let blocks = blocks_of_card(&scenario, span.0)?;
-            vec![(name, Box::new(Bank { blocks, block_bytes: bytes, next: 0 }))]
+            let bank = Bank::of(made, bytes, || blocks_of_card(&scenario, span.0))?;
+            vec![(name, Box::new(bank))]
         }
         SourceKind::Card { .. } => return Err(of_card()),
         SourceKind::File { path, cached } => {
@@ -60,11 +65,58 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
     })
 }
 
+/// Shares the blocks of a source among workers: one each, then the next round.
+pub(crate) fn deal(
+    all: Vec<Named>,
+    workers: usize,
+) -> Result<Vec<Vec<(Share, Box<dyn Source>)>>, Fault> {
+    let mut dealt: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
+    let whole = |source| Share { source, at: 0, of: 1 };
+    if let ([(_, source)], 2..) = (&all[..], workers)
+        && let Some(parts) = source.divided(workers)?
+    {
+        let of = workers as u64;
+        for ((at, source), own) in (0..).zip(parts).zip(&mut dealt) {
+            own.push((Share { source: 0, at, of }, source));
+        }
+        return Ok(dealt);
+    }
+    if all.len() < workers {
+        return Err(Fault::new(format!(
+            "{workers} threads cannot share {}: name a layout with fewer for it",
+            all[0].0
+        )));
+    }
+    for (at, (_, source)) in all.into_iter().enumerate() {
+        dealt[at % workers].push((whole(at), source));
+    }
+    Ok(dealt)
+}
+
 /// Blocks in memory, copied one after the other and again from the first.
 struct Bank {
-    blocks: Vec<u8>,
+    blocks: Arc<Vec<u8>>,
     block_bytes: usize,
     next: usize,
+    /// From one of its blocks to the next.
+    step: usize,
+}
+
+impl Bank {
+    fn of(
+        made: &Made,
+        block_bytes: usize,
+        make: impl FnOnce() -> Result<Vec<u8>, Fault>,
+    ) -> Result<Bank, Fault> {
+        let blocks = match made.get() {
+            Some(blocks) => blocks.clone(),
+            None => {
+                let blocks = Arc::new(make()?);
+                made.get_or_init(|| blocks).clone()
+            }
+        };
+        Ok(Bank { blocks, block_bytes, next: 0, step: 1 })
+    }
 }
 
 /// Makes a pattern in which no two words of a run are alike: the words of a counter, mixed.
@@ -88,7 +140,11 @@ impl Source for Bank {
         let key = self.next;
         let at = key * self.block_bytes;
         into.copy_from_slice(&self.blocks[at..at + self.block_bytes]);
-        self.next = (key + 1) % (self.blocks.len() / self.block_bytes);
+        self.next = key + self.step;
+        let all = self.blocks.len() / self.block_bytes;
+        if self.next >= all {
+            self.next %= all;
+        }
         Ok(Filled { key: (key < most_keys(self.block_bytes)).then_some(key), ..Filled::default() })
     }
 
@@ -97,17 +153,28 @@ impl Source for Bank {
         let blocks = blocks.take(most_keys(self.block_bytes));
         Ok(blocks.map(<[u8]>::to_vec).collect())
     }
+
+    fn divided(&self, workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+        let all = self.blocks.len() / self.block_bytes;
+        let part = |at| -> Box<dyn Source> {
+            let blocks = self.blocks.clone();
+            Box::new(Bank { blocks, next: at % all, step: workers, ..*self })
+        };
+        Ok(Some((0..workers).map(part).collect()))
+    }
 }
 
 struct Replay {
     request: BlockRequest,
     reader: BlockReader,
+    /// Blocks of others after each of its own.
+    others: u64,
 }
 
 impl Replay {
     fn new(request: BlockRequest) -> Result<Replay, Fault> {
         let reader = BlockReader::open(&request)?;
-        Ok(Replay { request, reader })
+        Ok(Replay { request, reader, others: 0 })
     }
 }
 
@@ -115,6 +182,7 @@ impl Source for Replay {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let key = self.reader.at / self.request.block_bytes as u64;
         self.reader.read(into)?;
+        self.reader.skip(self.others, into.len());
         let key = usize::try_from(key).ok().filter(|key| *key < most_keys(into.len()));
         Ok(Filled { key, ..Filled::default() })
     }
@@ -134,6 +202,16 @@ impl Source for Replay {
         };
         (0..blocks).map(block).collect()
     }
+
+    fn divided(&self, workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+        let part = |at| -> Result<Box<dyn Source>, Fault> {
+            let mut part = Replay::new(self.request.clone())?;
+            part.reader.skip(at, self.request.block_bytes);
+            part.others = workers as u64 - 1;
+            Ok(Box::new(part))
+        };
+        (0..workers as u64).map(part).collect::<Result<_, Fault>>().map(Some)
+    }
 }
 
 /// A timing receiver's clock, whose times are the events of its blocks. They are unknown
@@ -150,6 +228,12 @@ impl Source for Registers {
         let times = self.1.as_mut();
         let times = times.ok_or_else(|| Fault::new("the conversation is not open"))?;
         Ok(Filled { events: times.read(into)?, ..Filled::default() })
+    }
+
+    /// Each has a conversation of its own.
+    fn divided(&self, workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+        let part = |_| -> Box<dyn Source> { Box::new(Registers(self.0.clone(), None)) };
+        Ok(Some((0..workers).map(part).collect()))
     }
 }
 

@@ -16,27 +16,24 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
 use crate::element::{Ends, Inspect, Transform, of_card};
-use crate::external::{program, tcp, unix};
+use crate::external::{ToAndFro, program, tcp, unix};
 use crate::kinds::StageKind;
 use crate::sum::sum;
-use crate::worker::Role;
+use crate::worker::{Feed, Role};
 
-/// Makes the work of one thread of a stage for blocks of that many bytes, or of the threads at its
-/// two ends.
+/// Makes the work of a stage on blocks of that many bytes in one thread.
 pub(crate) fn work(
     kind: &StageKind,
     in_bytes: usize,
     last_level_bytes: u64,
-    cuts: &Cuts,
-) -> Result<Vec<Role>, Fault> {
-    let inspect = |work: Box<dyn Inspect>| vec![Role::Inspect(work)];
-    let transform = |work: Box<dyn Transform>| vec![Role::Transform(work)];
+) -> Result<Role, Fault> {
+    let inspect = |work: Box<dyn Inspect>| Role::Inspect(work);
     Ok(match kind {
-        StageKind::Copy { by } => transform(Box::new(Copy(*by))),
+        StageKind::Copy { by } => Role::Transform(Box::new(Copy(*by))),
         StageKind::Convert { function, request } => {
             let made = request.converter(*function, in_bytes / 2, last_level_bytes)?;
             let made = made.ok_or_else(|| Fault::new("this function converts nothing"))?;
-            transform(Box::new(Convert(made)))
+            Role::Transform(Box::new(Convert(made)))
         }
         StageKind::Decode { format, .. } => {
             let format = format.ok_or_else(|| Fault::new("blocks without a format"))?;
@@ -46,21 +43,42 @@ pub(crate) fn work(
         StageKind::Checksum {} => inspect(Box::new(Checksum)),
         StageKind::Work { time } => inspect(Box::new(Spin::of_ns(time.0 as f64))),
         StageKind::Wait { time } => inspect(Box::new(Wait(time.0))),
-        StageKind::Program { command, .. } => two_ends(program(command, cuts)?),
-        StageKind::Tcp { congestion } => two_ends(tcp(congestion.as_deref(), cuts)?),
-        StageKind::Unix {} => two_ends(unix(cuts)?),
+        StageKind::Program { .. } | StageKind::Tcp { .. } | StageKind::Unix {} => {
+            return Err(Fault::new("a stage with two ends in one thread: a bug in daqmeter"));
+        }
         StageKind::ToHost {} | StageKind::Zenoh {} => return Err(of_card()),
     })
+}
+
+/// Makes a stage with two ends as a thread at each of them.
+pub(crate) fn two_ends(kind: &StageKind, cuts: &Cuts) -> Result<(Role, Feed), Fault> {
+    let (out, inward): Ends = match kind {
+        StageKind::Program { command, .. } => program(command, cuts)?,
+        StageKind::Tcp { congestion } => {
+            let (out, inward) = tcp(congestion.as_deref(), cuts)?;
+            (Box::new(out), Box::new(inward))
+        }
+        _ => {
+            let (out, inward) = unix(cuts)?;
+            (Box::new(out), Box::new(inward))
+        }
+    };
+    let (sender, labels) = sync_channel(LABELS);
+    Ok((Role::Out(Some((out, sender))), Feed::Back(inward, labels)))
+}
+
+/// Makes both ends of a connection the work of one thread, which sends and receives by turns.
+pub(crate) fn to_and_fro(kind: &StageKind, cuts: &Cuts) -> Result<Role, Fault> {
+    let ends = match kind {
+        StageKind::Tcp { congestion } => tcp(congestion.as_deref(), cuts)?,
+        _ => unix(cuts)?,
+    };
+    Ok(Role::Transform(Box::new(ToAndFro::new(ends)?)))
 }
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
 /// page.
 const LABELS: usize = 1024;
-
-fn two_ends((out, inward): Ends) -> Vec<Role> {
-    let (sender, labels) = sync_channel(LABELS);
-    vec![Role::Out(Some((out, sender))), Role::In(inward, Some(labels))]
-}
 
 struct Copy(CopyKernel);
 

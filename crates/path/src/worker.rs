@@ -4,45 +4,103 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, TrySendError};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, TrySendError, channel};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_record::path::{PathQueue, PathRun, PathThread};
+use daqmeter_record::path::{PathQueue, PathRun, PathThread, PathWithin};
 use daqmeter_record::units::whole;
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
-use crate::account::{Account, Side};
+use crate::account::{Account, Side, halve, middle};
 use crate::added_work::Spin;
 use crate::card::{FromCard, IntoReceiver};
 use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
-use crate::ring::{Inlet, Outlet};
-use crate::shared::Shared;
+use crate::ring::{Blocks, Inlet, Outlet};
+use crate::shared::{How, Shared};
+
+/// What gives a thread its blocks.
+pub(crate) enum Feed {
+    Sources(Sources),
+    /// The rings before it.
+    Ring(Inlet),
+    /// The far end of a stage, with the labels of the blocks that went in.
+    Back(Box<dyn BlockReceiver>, Receiver<Label>),
+    Card(Box<FromCard>),
+    Receiver(Box<IntoReceiver>),
+    /// It has ended.
+    Over,
+}
+
+/// One part of a thread's work on a block.
+pub(crate) struct Step {
+    pub(crate) role: Role,
+    /// Work that is added to each block.
+    pub(crate) added: Spin,
+    pub(crate) room: Room,
+}
+
+/// The block in which a source or a step makes its own, if that does not go into a ring.
+#[derive(Default)]
+pub(crate) struct Room {
+    wanted: Option<Blocks>,
+    block: Option<Block>,
+}
+
+impl Room {
+    pub(crate) fn of(wanted: Blocks) -> Room {
+        Room { wanted: Some(wanted), block: None }
+    }
+
+    /// Allocates it, in the thread that uses it.
+    fn prepare(&mut self) -> Result<(), Fault> {
+        if let Some(wanted) = self.wanted {
+            self.block = wanted.made()?.pop();
+        }
+        Ok(())
+    }
+}
 
 pub(crate) enum Role {
-    Source(FromSource),
     Inspect(Box<dyn Inspect>),
     Transform(Box<dyn Transform>),
     /// Sends blocks away, and their labels to the thread that receives them, until it ends.
     Out(Option<(Box<dyn BlockSender>, SyncSender<Label>)>),
-    In(Box<dyn BlockReceiver>, Option<Receiver<Label>>),
     Sink(Box<IntoSink>),
-    Card(Box<FromCard>),
-    Receiver(Box<IntoReceiver>),
+}
+
+/// Streams of a thread, a block of each after the other.
+pub(crate) struct Sources {
+    pub(crate) all: Vec<FromSource>,
+    pub(crate) added: Spin,
+    pub(crate) room: Room,
 }
 
 pub(crate) struct FromSource {
     pub(crate) source: Box<dyn Source>,
     pub(crate) stream: usize,
+    /// Its share of the blocks of the source: one of so many, from that one on.
+    pub(crate) share: Share,
     pub(crate) block_bytes: usize,
     /// Index of this stream's first contents among all that are known.
     pub(crate) first_key: usize,
     pub(crate) issued: u64,
     pub(crate) lost: u64,
+    /// Blocks that it filled.
+    sequence: u64,
+    is_over: bool,
+}
+
+/// What a worker has of the blocks of a source that several share: each `of`th from `at` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) source: usize,
+    pub(crate) at: u64,
+    pub(crate) of: u64,
 }
 
 pub(crate) struct IntoSink {
@@ -54,6 +112,9 @@ pub(crate) struct IntoSink {
     last_ns: u64,
     /// Blocks of each stream.
     pub(crate) delivered: Vec<u64>,
+    streams: Vec<Share>,
+    /// Number of the next block of each source, of which workers may have left out some.
+    next: Vec<u64>,
     /// Reason for which blocks that it took are not delivered.
     pub(crate) missing: Option<&'static str>,
     /// Blocks of each stream that it took and that are not delivered.
@@ -64,19 +125,25 @@ pub(crate) struct Worker {
     /// Its place among all threads.
     pub(crate) at: usize,
     pub(crate) thread: PathThread,
-    pub(crate) role: Role,
-    pub(crate) inlet: Option<Inlet>,
-    pub(crate) outlet: Option<Outlet>,
-    /// Work that is added to each block.
-    pub(crate) added: Spin,
+    pub(crate) feed: Feed,
+    pub(crate) line: Line,
     pub(crate) shared: Arc<Shared>,
     pub(crate) done: Sender<Done>,
 }
 
-/// Result of a thread: its role has what it did.
+/// What a thread does with a block that it was given.
+#[derive(Default)]
+pub(crate) struct Line {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) outlet: Option<Outlet>,
+    pub(crate) parts: Parts,
+}
+
+/// Result of a thread: its feed and its steps have what they did.
 pub(crate) struct Done {
     pub(crate) at: usize,
-    pub(crate) role: Role,
+    pub(crate) feed: Feed,
+    pub(crate) steps: Vec<Step>,
     /// Rings before it.
     pub(crate) queues: Vec<PathQueue>,
     pub(crate) thread: PathThread,
@@ -109,41 +176,58 @@ impl Worker {
     }
 
     /// Reports the fault before the ends close: the neighbours' faults are its consequences.
-    fn finish(self, thread: PathThread, fault: Option<Fault>) {
-        let Worker { at, role, inlet, outlet, shared, done, .. } = self;
+    fn finish(self, mut thread: PathThread, fault: Option<Fault>) {
+        let Worker { at, mut feed, line: Line { steps, outlet, parts }, shared, done, .. } = self;
         if fault.is_some() {
             shared.is_over.store(true, Ordering::Relaxed);
         }
-        let queues = inlet.iter().flat_map(Inlet::queues).cloned().collect();
+        parts.tell(&mut thread);
+        let inlet = match &mut feed {
+            feed @ Feed::Ring(_) => std::mem::replace(feed, Feed::Over),
+            _ => Feed::Over,
+        };
+        let queues = match &inlet {
+            Feed::Ring(inlet) => inlet.queues().cloned().collect(),
+            _ => Vec::new(),
+        };
         // The run waits for all threads, and so for this one.
-        let _ = done.send(Done { at, role, queues, thread, fault });
+        let _ = done.send(Done { at, feed, steps, queues, thread, fault });
         drop((inlet, outlet));
     }
 
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.place()?;
-        if let Some(outlet) = &mut self.outlet {
+        if let Some(outlet) = &mut self.line.outlet {
             outlet.prepare()?;
         }
-        match &mut self.role {
-            Role::Source(from) => {
-                from.source.heed(stop);
+        match &mut self.feed {
+            Feed::Sources(sources) => {
                 without_timer_slack();
-                from.source.prepare()?;
+                sources.room.prepare()?;
+                for from in &mut sources.all {
+                    from.source.heed(stop);
+                    from.source.prepare()?;
+                }
             }
-            Role::Sink(into) => into.sink.prepare()?,
-            Role::Inspect(inspect) => inspect.prepare(),
-            Role::Card(from) => from.stop = stop.clone(),
+            Feed::Card(from) => from.stop = stop.clone(),
             _ => {}
+        }
+        for step in &mut self.line.steps {
+            step.room.prepare()?;
+            match &mut step.role {
+                Role::Sink(into) => into.sink.prepare()?,
+                Role::Inspect(inspect) => inspect.prepare(),
+                Role::Transform(_) | Role::Out(_) => {}
+            }
         }
         Ok(())
     }
 
     fn place(&mut self) -> Result<(), Fault> {
-        match (self.thread.cpu, &self.role) {
+        match (self.thread.cpu, &self.feed) {
             (Some(cpu), _) => drop(affinity::pin_to(cpu)?),
             // It works in a lane, which has its CPU.
-            (None, Role::Card(_)) => {
+            (None, Feed::Card(_)) => {
                 if let [cpu] = affinity::allowed_cpus()?[..] {
                     self.thread.cpu = Some(cpu);
                 }
@@ -155,84 +239,286 @@ impl Worker {
     }
 
     fn run(&mut self, account: &mut Account) -> Result<(), Fault> {
-        let Worker { role, inlet, outlet, added, shared, .. } = self;
-        let ran = match (&mut *role, inlet, outlet) {
-            (Role::Source(from), _, Some(outlet)) => from.run(outlet, shared, account, *added),
-            (Role::In(inward, Some(labels)), _, Some(outlet)) => {
-                receive(inward, labels, outlet, account)
+        let Worker { feed, line, shared, .. } = self;
+        let ran = match feed {
+            Feed::Sources(sources) => sources.run(line, shared, account),
+            Feed::Ring(inlet) => take_all(inlet, line, shared, account),
+            Feed::Back(inward, labels) => {
+                let received = receive(inward, labels, line, shared, account);
+                // Its other end stops at once, also after a fault.
+                *labels = channel().1;
+                received
             }
-            (Role::Card(from), ..) => from.run(shared, account),
-            (Role::Receiver(into), ..) => into.run(shared, account),
-            (role, Some(inlet), outlet) => {
-                role.take_all(inlet, outlet.as_mut(), shared, account, *added)
-            }
-            _ => Err(Fault::new("a thread without its ends: a bug in daqmeter")),
+            Feed::Card(from) => from.run(shared, account),
+            Feed::Receiver(into) => into.run(shared, account),
+            Feed::Over => Ok(()),
         };
-        match role {
-            Role::Out(out) => *out = None,
-            Role::In(_, labels) => *labels = None,
-            Role::Sink(into) => return into.end(ran, shared),
+        match line.steps.last_mut().map(|step| &mut step.role) {
+            Some(Role::Out(out)) => *out = None,
+            Some(Role::Sink(into)) => return into.end(ran, shared),
             _ => {}
         }
         ran
     }
 }
 
-impl FromSource {
-    fn run(
+/// Fate of a block that a line carried.
+enum Carried {
+    /// The block, or another one for it, is free again.
+    Back(Block),
+    /// It went into the ring behind, whose block it was.
+    Sent,
+    /// Nobody takes blocks any more.
+    Over,
+}
+
+impl Line {
+    /// Carries a block through the steps and into the ring behind. `is_of_ring` says that it is one
+    /// of that ring; any other comes back.
+    fn carry(
         &mut self,
-        outlet: &mut Outlet,
+        mut block: Block,
+        is_of_ring: bool,
         shared: &Shared,
         account: &mut Account,
-        added: Spin,
+    ) -> Result<Carried, Fault> {
+        let Line { steps, outlet, parts } = self;
+        let mut timer = parts.timer(account);
+        // The block that was given, once another was made of it, and the step that made the last.
+        let (mut given, mut maker) = (None, None);
+        for at in 0..steps.len() {
+            let Step { role, added, room } = &mut steps[at];
+            added.work();
+            match role {
+                Role::Inspect(inspect) => block.label.events += inspect.inspect(block.bytes())?,
+                Role::Transform(transform) => {
+                    let made = room.block.take().or_else(|| outlet.as_mut()?.empty(account));
+                    let Some(mut made) = made else { return Ok(Carried::Over) };
+                    let bytes = block.label.bytes;
+                    let bytes = transform.transform(&block.buffer, bytes, &mut made.buffer)?;
+                    made.label = Label { bytes, ..block.label };
+                    let before = std::mem::replace(&mut block, made);
+                    match maker.replace(at) {
+                        Some(maker) => steps[maker].room.block = Some(before),
+                        None => given = Some(before),
+                    }
+                }
+                Role::Out(Some((out, labels))) => {
+                    let is_known = match labels.try_send(block.label) {
+                        Ok(()) => true,
+                        Err(TrySendError::Full(label)) => {
+                            account.wait(Side::Output, || labels.send(label).is_ok())
+                        }
+                        Err(TrySendError::Disconnected(_)) => false,
+                    };
+                    if !is_known {
+                        return Ok(Carried::Over);
+                    }
+                    out.write(block.bytes())?;
+                }
+                Role::Sink(into) => into.take(&block, shared)?,
+                Role::Out(None) => return Ok(Carried::Over),
+            }
+            parts.add(&mut timer, at + 1, account);
+        }
+        let Some(outlet) = outlet else {
+            let Some(given) = given else { return Ok(Carried::Back(block)) };
+            if let Some(maker) = maker {
+                steps[maker].room.block = Some(block);
+            }
+            return Ok(Carried::Back(given));
+        };
+        let is_sent = |outlet: &mut Outlet, free| match (outlet.send(block), free) {
+            (false, _) => Carried::Over,
+            (true, Some(free)) => Carried::Back(free),
+            (true, None) => Carried::Sent,
+        };
+        Ok(match given {
+            None if !is_of_ring => match outlet.empty(account) {
+                Some(empty) => is_sent(outlet, Some(empty)),
+                None => Carried::Over,
+            },
+            given => is_sent(outlet, given),
+        })
+    }
+}
+
+/// Times of each part of a thread that has several, for some of its blocks.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// Elements and names: what gives the blocks, then the steps.
+    pub(crate) names: Vec<(usize, String)>,
+    ns: Vec<Vec<u32>>,
+    /// Blocks until the next one that is timed, and from one such to the next.
+    left: u32,
+    stride: u32,
+}
+
+/// Time of the beginning of a part, without the waits of the thread.
+type Timer = Option<u64>;
+
+impl Parts {
+    const MOST: usize = 256;
+
+    pub(crate) fn new(names: Vec<(usize, String)>) -> Parts {
+        let ns = names.iter().map(|_| Vec::with_capacity(Parts::MOST)).collect();
+        Parts { names, ns, left: 0, stride: 1 }
+    }
+
+    /// Tests if the next block is timed.
+    #[inline]
+    fn is_due(&self) -> bool {
+        self.left == 0 && !self.ns.is_empty()
+    }
+
+    fn timer(&mut self, account: &Account) -> Timer {
+        let timer = self.is_due().then(|| monotonic_ns() - account.waited_ns());
+        self.left = self.left.checked_sub(1).unwrap_or(self.stride.saturating_sub(1));
+        timer
+    }
+
+    #[inline]
+    fn add(&mut self, timer: &mut Timer, part: usize, account: &Account) {
+        let Some(before_ns) = timer else { return };
+        let now_ns = monotonic_ns() - account.waited_ns();
+        let ns = &mut self.ns[part];
+        ns.push(u32::try_from(now_ns.saturating_sub(*before_ns)).unwrap_or(u32::MAX));
+        *before_ns = now_ns;
+        if ns.len() == Parts::MOST && part + 1 == self.names.len() {
+            self.stride = self.stride.saturating_mul(2);
+            self.ns.iter_mut().for_each(halve);
+        }
+    }
+
+    /// Books the time of each part but that of the thread's own element.
+    fn tell(self, thread: &mut PathThread) {
+        for ((element, name), ns) in self.names.into_iter().zip(self.ns) {
+            if element != thread.element {
+                let ns = thread.blocks * u64::from(middle(ns));
+                thread.within.push(PathWithin { name, element, ns });
+            }
+        }
+    }
+}
+
+impl Sources {
+    /// Fills a block of each stream after the other, until all are over.
+    fn run(
+        &mut self,
+        line: &mut Line,
+        shared: &Shared,
+        account: &mut Account,
     ) -> Result<(), Fault> {
         let begin_ns = shared.begin_ns.get().copied().flatten().unwrap_or(0);
-        let end_ns = begin_ns.saturating_add(shared.how.time_ns);
-        let most_blocks = shared.how.most_blocks.unwrap_or(u64::MAX);
-        let mut sequence = 0;
-        while self.issued < most_blocks && !shared.is_over.load(Ordering::Relaxed) {
-            let due_ns = due(begin_ns, self.issued, shared.how.rate_hz);
-            // A late thread makes one block at least.
-            if self.issued > 0 && due_ns.unwrap_or_else(monotonic_ns) >= end_ns {
-                break;
-            }
-            if let Some(due_ns) = due_ns.filter(|&due_ns| monotonic_ns() < due_ns) {
-                account.wait(Side::Due, || wait_until(due_ns, &shared.is_over));
-            }
-            // The block was due: a wait from now on is in its latency, or it is lost.
-            let due_ns = due_ns.unwrap_or_else(monotonic_ns);
-            let block = match outlet.try_empty() {
-                Err(TryRecvError::Empty)
-                    if !shared.how.lossless && shared.how.rate_hz.is_some() =>
-                {
-                    self.issued += 1;
-                    self.lost += 1;
-                    continue;
+        while !self.all.iter().all(|from| from.is_over) {
+            for from in self.all.iter_mut().filter(|from| !from.is_over) {
+                let Some(due_ns) = from.due(begin_ns, shared, account) else { continue };
+                let (block, is_of_ring) = match (&self.room.wanted, &mut line.outlet) {
+                    (None, Some(outlet)) => (from.empty(outlet, begin_ns, shared, account), true),
+                    _ if from.is_late(due_ns, shared) => (None, false),
+                    _ => (self.room.block.take(), false),
+                };
+                let Some(mut block) = block else { continue };
+                let mut timer = line.parts.is_due().then(monotonic_ns);
+                from.fill(&mut block, due_ns)?;
+                self.added.work();
+                line.parts.add(&mut timer, 0, account);
+                account.done_block();
+                match line.carry(block, is_of_ring, shared, account)? {
+                    Carried::Back(block) => self.room.block = Some(block),
+                    Carried::Sent => {}
+                    Carried::Over => return Ok(()),
                 }
-                Ok(block) => Some(block),
-                Err(TryRecvError::Disconnected) => None,
-                Err(TryRecvError::Empty) => outlet.empty(account),
-            };
-            let Some(mut block) = block else { break };
-            // A stream without a rate that waited too long for room has no block due any more.
-            if self.issued > 0 && shared.how.rate_hz.is_none() && monotonic_ns() >= end_ns {
-                break;
-            }
-            block.label.sequence = sequence;
-            block.label.due_ns = due_ns;
-            self.fill(&mut block)?;
-            added.work();
-            self.issued += 1;
-            sequence += 1;
-            account.done_block();
-            if !outlet.send(block) {
-                break;
             }
         }
         Ok(())
     }
+}
 
-    fn fill(&mut self, block: &mut Block) -> Result<(), Fault> {
+impl FromSource {
+    pub(crate) fn new(
+        source: Box<dyn Source>,
+        stream: usize,
+        share: Share,
+        block_bytes: usize,
+        first_key: usize,
+    ) -> FromSource {
+        let (issued, lost, sequence, is_over) = (0, 0, 0, false);
+        FromSource {
+            source,
+            stream,
+            share,
+            block_bytes,
+            first_key,
+            issued,
+            lost,
+            sequence,
+            is_over,
+        }
+    }
+
+    /// Waits until its next block is due, and returns the time at which it was; `None` at the end.
+    fn due(&mut self, begin_ns: u64, shared: &Shared, account: &mut Account) -> Option<u64> {
+        let How { most_blocks, rate_hz, time_ns, .. } = &shared.how;
+        let Share { at, of, .. } = self.share;
+        let number = at + self.issued * of;
+        self.is_over = most_blocks.is_some_and(|most| number >= most)
+            || shared.is_over.load(Ordering::Relaxed);
+        let now_ns = monotonic_ns();
+        let due_ns = due(begin_ns, number, *rate_hz);
+        // A late thread makes one block at least.
+        let is_late = due_ns.unwrap_or(now_ns) >= begin_ns.saturating_add(*time_ns);
+        self.is_over |= self.issued > 0 && is_late;
+        if self.is_over {
+            return None;
+        }
+        if let Some(due_ns) = due_ns.filter(|&due_ns| now_ns < due_ns) {
+            account.wait(Side::Due, || wait_until(due_ns, &shared.is_over));
+        }
+        // The block was due: a wait from now on is in its latency, or it is lost.
+        Some(due_ns.unwrap_or(now_ns))
+    }
+
+    /// Tests if a block was due before the device had room for it, which has as many blocks as a
+    /// ring. It is lost then.
+    fn is_late(&mut self, due_ns: u64, shared: &Shared) -> bool {
+        let How { lossless: false, rate_hz: Some(hz), .. } = shared.how else { return false };
+        let room_ns = whole(shared.buffers as f64 * self.share.of as f64 / hz * 1e9);
+        let is_late = monotonic_ns() > due_ns.saturating_add(room_ns);
+        if is_late {
+            (self.issued, self.lost) = (self.issued + 1, self.lost + 1);
+        }
+        is_late
+    }
+
+    /// Waits for an empty block of the ring behind, unless the block is lost for want of one.
+    fn empty(
+        &mut self,
+        outlet: &mut Outlet,
+        begin_ns: u64,
+        shared: &Shared,
+        account: &mut Account,
+    ) -> Option<Block> {
+        let How { lossless, rate_hz, time_ns, .. } = shared.how;
+        match outlet.try_empty() {
+            Ok(block) => return Some(block),
+            Err(TryRecvError::Empty) if !lossless && rate_hz.is_some() => {
+                (self.issued, self.lost) = (self.issued + 1, self.lost + 1);
+                return None;
+            }
+            Err(TryRecvError::Disconnected) => self.is_over = true,
+            Err(TryRecvError::Empty) => {}
+        }
+        let block = outlet.empty(account);
+        // A stream without a rate that waited too long for room has no block due any more.
+        let is_late = self.issued > 0
+            && rate_hz.is_none()
+            && monotonic_ns() >= begin_ns.saturating_add(time_ns);
+        self.is_over |= is_late || block.is_none();
+        block.filter(|_| !self.is_over)
+    }
+
+    fn fill(&mut self, block: &mut Block, due_ns: u64) -> Result<(), Fault> {
         let bytes = self.block_bytes;
         let filled = self.source.fill(block.buffer.slice_mut(bytes))?;
         block.label = Label {
@@ -240,10 +526,11 @@ impl FromSource {
             payload_bytes: bytes as u64,
             events: filled.events,
             key: filled.key.map(|key| self.first_key + key),
-            due_ns: filled.ready_ns.unwrap_or(block.label.due_ns),
+            due_ns: filled.ready_ns.unwrap_or(due_ns),
             stream: self.stream,
-            sequence: block.label.sequence,
+            sequence: self.sequence,
         };
+        (self.issued, self.sequence) = (self.issued + 1, self.sequence + 1);
         Ok(())
     }
 }
@@ -266,76 +553,26 @@ fn wait_until(due_ns: u64, is_over: &AtomicBool) {
     }
 }
 
-impl Role {
-    /// Takes one block after the other and hands it on, until there is none or nobody takes it.
-    fn take_all(
-        &mut self,
-        inlet: &mut Inlet,
-        mut outlet: Option<&mut Outlet>,
-        shared: &Shared,
-        account: &mut Account,
-        added: Spin,
-    ) -> Result<(), Fault> {
-        while let Some((at, block)) = inlet.next(account) {
-            added.work();
-            let Some(back) = self.hand_on(block, outlet.as_deref_mut(), shared, account)? else {
-                break;
-            };
-            inlet.give_back(at, back);
-            account.done_block();
-        }
-        Ok(())
+/// Takes one block after the other and carries it on, until there is none or nobody takes it.
+fn take_all(
+    inlet: &mut Inlet,
+    line: &mut Line,
+    shared: &Shared,
+    account: &mut Account,
+) -> Result<(), Fault> {
+    while let Some((at, block)) = inlet.next(account) {
+        let Carried::Back(back) = line.carry(block, false, shared, account)? else { break };
+        inlet.give_back(at, back);
+        account.done_block();
     }
-
-    /// Returns the block that goes back: a stage hands its own on for an empty one. `None` if
-    /// nobody takes blocks any more.
-    fn hand_on(
-        &mut self,
-        mut block: Block,
-        outlet: Option<&mut Outlet>,
-        shared: &Shared,
-        account: &mut Account,
-    ) -> Result<Option<Block>, Fault> {
-        match (self, outlet) {
-            (Role::Inspect(inspect), Some(outlet)) => {
-                block.label.events += inspect.inspect(block.bytes())?;
-                let empty = outlet.empty(account);
-                Ok(empty.filter(|_| outlet.send(block)))
-            }
-            (Role::Transform(transform), Some(outlet)) => {
-                let Some(mut made) = outlet.empty(account) else { return Ok(None) };
-                let bytes = block.label.bytes;
-                let bytes = transform.transform(&block.buffer, bytes, &mut made.buffer)?;
-                made.label = Label { bytes, ..block.label };
-                Ok(outlet.send(made).then_some(block))
-            }
-            (Role::Out(Some((out, labels))), _) => {
-                let is_known = match labels.try_send(block.label) {
-                    Ok(()) => true,
-                    Err(TrySendError::Full(label)) => {
-                        account.wait(Side::Output, || labels.send(label).is_ok())
-                    }
-                    Err(TrySendError::Disconnected(_)) => false,
-                };
-                if !is_known {
-                    return Ok(None);
-                }
-                out.write(block.bytes())?;
-                Ok(Some(block))
-            }
-            (Role::Sink(into), _) => {
-                into.take(&block, shared)?;
-                Ok(Some(block))
-            }
-            _ => Err(Fault::new("a thread that takes no blocks: a bug in daqmeter")),
-        }
-    }
+    Ok(())
 }
 
 fn receive(
     inward: &mut Box<dyn BlockReceiver>,
     labels: &Receiver<Label>,
-    outlet: &mut Outlet,
+    line: &mut Line,
+    shared: &Shared,
     account: &mut Account,
 ) -> Result<(), Fault> {
     let next = |account: &mut Account| match labels.try_recv() {
@@ -344,27 +581,29 @@ fn receive(
         Err(TryRecvError::Empty) => account.wait(Side::Input, || labels.recv().ok()),
     };
     while let Some(label) = next(account) {
-        let Some(mut block) = outlet.empty(account) else { break };
+        let empty = line.outlet.as_mut().and_then(|outlet| outlet.empty(account));
+        let Some(mut block) = empty else { break };
         inward.read(block.buffer.slice_mut(label.bytes))?;
         block.label = label;
         account.done_block();
-        if !outlet.send(block) {
-            break;
-        }
+        let Carried::Sent = line.carry(block, true, shared, account)? else { break };
     }
     Ok(())
 }
 
 impl IntoSink {
-    pub(crate) fn new(sink: Box<dyn Sink>, streams: usize) -> IntoSink {
+    pub(crate) fn new(sink: Box<dyn Sink>, streams: &[Share]) -> IntoSink {
+        let all = streams.len();
         IntoSink {
             missing: sink.missing(true),
             sink,
             run: PathRun::default(),
             latency_ns: LogHistogram::default(),
             last_ns: 0,
-            delivered: vec![0; streams],
-            lost: vec![0; streams],
+            delivered: vec![0; all],
+            streams: streams.to_vec(),
+            next: vec![0; all],
+            lost: vec![0; all],
         }
     }
 
@@ -372,10 +611,11 @@ impl IntoSink {
         let Label { stream, sequence, key, .. } = block.label;
         let expected = key.and_then(|key| shared.expected.all.get(key).copied());
         let sum = self.sink.take(block, expected)?;
-        let next = self.delivered[stream];
-        if sequence != next {
+        let Share { source, at, of } = self.streams[stream];
+        let number = at + sequence * of;
+        if number < std::mem::replace(&mut self.next[source], number + 1) {
             return Err(Fault::new(format!(
-                "stream {stream}: block {sequence} came where {next} was next"
+                "stream {source}: block {number} came behind a later one"
             )));
         }
         if let Some((found, expected)) = sum.zip(expected) {

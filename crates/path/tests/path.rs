@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod cards;
+mod layouts;
 mod network;
 
 use std::path::Path as FilePath;
@@ -43,7 +44,7 @@ fn fault(record: &RunRecord) -> String {
     of_lanes.collect::<Vec<_>>().join("; ")
 }
 
-const HEAD: &str = "title = \"a test\"\nblock = \"4KiB\"\nbuffers = 2\n";
+const HEAD: &str = "title = \"a test\"\nblock = \"4KiB\"\nbuffers = 2\nlayout = \"pipeline\"\n";
 
 fn text(source: &str, stages: &[&str], sink: &str) -> String {
     let stages: String = stages.iter().map(|stage| format!("[[stage]]\n{stage}\n")).collect();

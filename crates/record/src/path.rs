@@ -21,6 +21,13 @@ pub struct PathRun {
     pub events: u64,
     /// Blocks whose bytes were compared with what they had to be.
     pub verified_blocks: u64,
+    /// Which thread did what: `pipeline`, `fused x 2`; empty in older records and for a card that is
+    /// read out live.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub layout: String,
+    /// Layouts that were tried for this run before it, in the order of their rates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<TriedLayout>,
     /// One entry per thread, from source to sink.
     pub threads: Vec<PathThread>,
     /// One entry per queue between two threads.
@@ -51,6 +58,15 @@ pub struct PathRun {
     /// What runs with parts slowed found to limit the path; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PathLimit>,
+}
+
+/// A layout, and what a path carried in it in a short run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TriedLayout {
+    /// The layout, and the CPUs of its threads if they were pinned.
+    pub layout: String,
+    /// Payload bytes per second.
+    pub bytes_per_s: f64,
 }
 
 /// A link that the bytes of an element cross.

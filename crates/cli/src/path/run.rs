@@ -43,6 +43,9 @@ pub(crate) struct Arguments {
     /// Time for the search of --max
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "2m", requires = "max")]
     budget: Duration,
+    /// Which thread does what: auto, pipeline, fused, fused x 2, or groups such as '[memory] [copy, read] x 2'
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<String>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
@@ -59,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {
         cpus: arguments.common.pins(),
+        layout: arguments.layout.clone().unwrap_or_default(),
         unpaced: arguments.unpaced,
         lossy: arguments.lossy,
         rate_hz: rate_hz.map_err(|problem| format!("--rate: {problem}"))?,

@@ -1,0 +1,172 @@
+//! The fastest layout of a path on this host, found by short runs before the measured one.
+
+use std::time::{Duration, Instant};
+
+use daqmeter_etherbone::Times;
+use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::path::TriedLayout;
+use daqmeter_sys::affinity::allowed_cpus;
+use daqmeter_sys::available;
+
+use crate::chain::Chain;
+use crate::definition::{MAX_THREADS, Path};
+use crate::kinds::{SinkKind, SourceKind, StageKind};
+use crate::layout::Layout;
+use crate::shared::How;
+use crate::sources::Made;
+
+/// Time of a try, and of all of them.
+const TRY: Duration = Duration::from_millis(10);
+const ALL: Duration = Duration::from_millis(180);
+/// Tries of each layout, and of the best two if they are that close.
+const ROUNDS: usize = 2;
+const CLOSE: f64 = 0.9;
+/// Largest block that is tried: making the blocks of a try takes longer than the try.
+const MAX_BLOCK_BYTES: usize = 4 << 20;
+
+/// A layout, and the CPUs of its threads; none leaves them to the scheduler.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) layout: Layout,
+    pub(crate) cpus: Vec<u32>,
+}
+
+impl Path {
+    /// Tests if short runs touch nothing outside of this program, so that nobody sees them.
+    fn may_be_tried(&self) -> bool {
+        let is_inside = match &self.source.kind {
+            SourceKind::Memory { .. } | SourceKind::File { .. } | SourceKind::Felix { .. } => true,
+            SourceKind::Digitizer { devices, trigger, .. } => {
+                trigger.is_none() && devices.iter().all(|device| device.starts_with("emu:"))
+            }
+            SourceKind::Etherbone { address, count } => {
+                Times::request(address, *count).is_emulated()
+            }
+            SourceKind::Card { .. } => false,
+        };
+        let has_program =
+            self.stages.iter().any(|stage| matches!(stage.kind, StageKind::Program { .. }));
+        let is_placed = (0..self.stages.len() + 2).any(|element| !self.cpus(element).is_empty());
+        is_inside
+            && !has_program
+            && !is_placed
+            && matches!(self.sink.kind, SinkKind::Read {})
+            && self.block_bytes <= MAX_BLOCK_BYTES
+    }
+
+    /// Layouts that may be the fastest on that many CPUs, the likeliest first.
+    fn candidates(&self, cpus: &[u32], is_chosen: bool) -> Vec<Candidate> {
+        let most = cpus.len().min(MAX_THREADS);
+        let names: Vec<String> = self.names().into_iter().map(str::to_owned).collect();
+        let group = |names: &[String], workers| (names.to_vec(), workers);
+        let (source, rest) = names.split_at(1);
+        let (front, sink) = names.split_at(names.len() - 1);
+        let mut layouts = vec![Layout::Fused(most), Layout::Pipeline, Layout::Fused(1)];
+        if most > 1 {
+            layouts.push(Layout::Groups(vec![group(source, 1), group(rest, most - 1)]));
+            layouts.push(Layout::Groups(vec![group(front, most - 1), group(sink, 1)]));
+            layouts.push(Layout::Fused(most / 2));
+        }
+        let mut all: Vec<Candidate> = Vec::new();
+        for layout in layouts {
+            if self.groups(&layout).is_err() || all.iter().any(|known| known.layout == layout) {
+                continue;
+            }
+            // A client and its server stay on one CPU if all threads do.
+            if layout == Layout::Fused(most) && !is_chosen {
+                all.push(Candidate { layout: layout.clone(), cpus: cpus[..most].to_vec() });
+            }
+            let cpus = if is_chosen { cpus.to_vec() } else { Vec::new() };
+            all.push(Candidate { layout, cpus });
+        }
+        all
+    }
+}
+
+/// Finds the layout of a path that says `auto`, and the rates of those that were tried. A path
+/// that touches something outside of the program is run as a pipeline.
+pub(crate) fn fastest(
+    path: &Path,
+    how: &How,
+    made: &Made,
+    stop: &StopFlag,
+) -> Result<(Candidate, Vec<TriedLayout>), Fault> {
+    let pipeline = Candidate { layout: Layout::Pipeline, cpus: how.cpus.clone() };
+    if !path.may_be_tried() {
+        return Ok((pipeline, Vec::new()));
+    }
+    let is_chosen = !how.cpus.is_empty();
+    let mut cpus = if is_chosen { how.cpus.clone() } else { allowed_cpus()? };
+    cpus.truncate(most_cpus());
+    let mut tried: Vec<(f64, Candidate)> =
+        path.candidates(&cpus, is_chosen).into_iter().map(|one| (0.0, one)).collect();
+    let begin = Instant::now();
+    let attempt = |(best, candidate): &mut (f64, Candidate)| -> Result<(), Fault> {
+        if begin.elapsed() < ALL && !stop.is_set() {
+            *best = best.max(bytes_per_s(path, how, candidate, made, stop)?);
+        }
+        Ok(())
+    };
+    for _ in 0..ROUNDS {
+        tried.iter_mut().try_for_each(&attempt)?;
+    }
+    let by_rate = |a: &(f64, Candidate), b: &(f64, Candidate)| b.0.total_cmp(&a.0);
+    tried.sort_by(by_rate);
+    if let [first, second, ..] = &mut tried[..]
+        && second.0 > CLOSE * first.0
+    {
+        for _ in 0..ROUNDS {
+            attempt(first)?;
+            attempt(second)?;
+        }
+    }
+    tried.sort_by(by_rate);
+    tried.retain(|(rate, _)| *rate > 0.0);
+    let rates = tried.iter().map(|(bytes_per_s, candidate)| TriedLayout {
+        layout: candidate.text(is_chosen),
+        bytes_per_s: *bytes_per_s,
+    });
+    let rates = rates.collect();
+    Ok((tried.into_iter().next().map_or(pipeline, |(_, best)| best), rates))
+}
+
+/// CPUs of which a worker may have one each: no more than a quota gives.
+fn most_cpus() -> usize {
+    let cpus = available::cpus().round().clamp(1.0, MAX_THREADS as f64);
+    daqmeter_record::units::whole(cpus).try_into().unwrap_or(1)
+}
+
+fn bytes_per_s(
+    path: &Path,
+    how: &How,
+    candidate: &Candidate,
+    made: &Made,
+    stop: &StopFlag,
+) -> Result<f64, Fault> {
+    let groups = path.groups(&candidate.layout).map_err(Fault::new)?;
+    let how = How {
+        time_ns: u64::try_from(TRY.as_nanos()).unwrap_or(u64::MAX),
+        most_blocks: None,
+        rate_hz: None,
+        lossless: true,
+        groups,
+        cpus: candidate.cpus.clone(),
+        ..how.clone()
+    };
+    let ended = Chain::start(path, &how, made, stop, false)?.run(stop);
+    ended.fault.map_or(Ok(()), Err)?;
+    Ok(ended.run.payload_bytes as f64 / ended.run.wall_ns.max(1) as f64 * 1e9)
+}
+
+impl Candidate {
+    /// The layout, and the CPUs that the user did not choose.
+    pub(crate) fn text(&self, is_chosen: bool) -> String {
+        let layout = &self.layout;
+        if is_chosen || self.cpus.is_empty() {
+            return layout.to_string();
+        }
+        let cpus: Vec<String> = self.cpus.iter().map(u32::to_string).collect();
+        let s = if cpus.len() > 1 { "s" } else { "" };
+        format!("{layout} on CPU{s} {}", cpus.join(","))
+    }
+}
