@@ -101,7 +101,7 @@ fn hz(run: &PathRun) -> f64 {
 
 fn path_text(block_bytes: usize, source: &str, stage: &str, sink: &str) -> String {
     format!(
-        "title = \"calibration\"\nblock = \"{block_bytes}\"\n[source]\n{source}{stage}[sink]\n{sink}"
+        "title = \"calibration\"\nblock = \"{block_bytes}\"\nlayout = \"pipeline\"\n[source]\n{source}{stage}[sink]\n{sink}"
     )
 }
 

@@ -136,7 +136,7 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
             break;
         }
         let each = left / u32::try_from(paths.len() - at).unwrap_or(u32::MAX);
-        let search = Search { path, cpus: Vec::new(), within: each };
+        let search = Search { path, layout: String::new(), cpus: Vec::new(), within: each };
         let name = &path.name;
         match search.prove(bench, "survey/limits", false) {
             Err(_) if bench.runner.stop.is_set() => break,

@@ -14,7 +14,7 @@ pub fn order(host: &Host) -> Vec<u32> {
 
 /// Returns the order with the cores of that NUMA node first: elsewhere, data of a device on it
 /// cross the link between sockets.
-fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
+pub fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     let near = host.numa.iter().find(|node| Some(node.node) == near);
     let mut cpus = host.allowed_cpus.clone();
     cpus.sort_by_cached_key(|&cpu| {
@@ -30,23 +30,9 @@ fn order_near(host: &Host, near: Option<u32>) -> Vec<u32> {
     cpus
 }
 
-/// Returns a core for each thread, in their order, if there are as many. Neighbours are side by
-/// side, and the busiest threads avoid slower CPUs. The cores of the source device's node come
-/// first, if there is one.
-pub fn own_cores(host: &Host, near: Option<u32>, busy_ns: &[f64]) -> Option<Vec<u32>> {
-    let cores = host.allowed_cpus.iter().filter(|&&cpu| rank(host, cpu) == 0).count();
-    if busy_ns.len() > cores {
-        return None;
-    }
-    let cpus = &order_near(host, near)[..busy_ns.len()];
-    let is_slow = |cpu: &&u32| host.slower_cpus.contains(cpu);
-    let (slow, fast): (Vec<&u32>, Vec<&u32>) = cpus.iter().partition(is_slow);
-    let mut busiest: Vec<usize> = (0..busy_ns.len()).collect();
-    busiest.sort_by(|&a, &b| busy_ns[b].total_cmp(&busy_ns[a]));
-    let on_fast = &busiest[..fast.len()];
-    let (mut fast, mut slow) = (fast.into_iter(), slow.into_iter());
-    let cpu = |thread: usize| if on_fast.contains(&thread) { fast.next() } else { slow.next() };
-    Some((0..busy_ns.len()).filter_map(cpu).copied().collect())
+/// Returns the number of cores that the process may use.
+pub fn cores(host: &Host) -> usize {
+    host.allowed_cpus.iter().filter(|&&cpu| rank(host, cpu) == 0).count()
 }
 
 /// Returns the number of CPUs of its core before this one, the last one first.
@@ -123,8 +109,7 @@ mod tests {
         assert_eq!(order_near(&two_nodes, Some(1)), order(&two_nodes));
         // A node that the kernel does not show changes nothing.
         assert_eq!(order_near(&two_nodes, Some(9)), order(&two_nodes));
-        assert_eq!(own_cores(&two_nodes, Some(0), &[1.0, 2.0]), Some(vec![6, 4]));
-        assert_eq!(own_cores(&two_nodes, None, &[1.0, 2.0]), Some(vec![7, 5]));
+        assert_eq!(cores(&two_nodes), 4);
     }
 
     fn shares_a_core_needlessly(host: &Host, cpus: &[u32]) -> bool {
@@ -151,28 +136,10 @@ mod tests {
                 let order = order(host);
                 let first = &order[..threads.min(order.len())];
                 assert!(!shares_a_core_needlessly(host, first), "{first:?}");
-                let busy_ns = [0.0, 2.0, 4.0, 1.0, 3.0, 0.0, 2.0, 4.0, 1.0, 3.0, 0.0];
-                let busy_ns = &busy_ns[..threads];
-                if let Some(cpus) = own_cores(host, None, busy_ns) {
-                    assert_eq!(cpus.len(), threads);
-                    assert!(!shares_a_core_needlessly(host, &cpus), "{busy_ns:?}: {cpus:?}");
-                }
             }
         }
         // The numbers of the CPUs decide.
         let last_first = [7, 6, 5, 4];
         assert!(shares_a_core_needlessly(&hosts[2], &last_first));
-    }
-
-    #[test]
-    fn the_busiest_threads_get_the_fast_cores() {
-        let own = |host: &Host, busy_ns: &[f64]| own_cores(host, None, busy_ns);
-        assert_eq!(own(&hybrid(), &[1.0, 9.0, 2.0, 8.0]), Some(vec![5, 3, 4, 1]));
-        assert_eq!(own(&hybrid(), &[1.0, 9.0]), Some(vec![3, 1]));
-        assert_eq!(own(&hybrid(), &[1.0; 5]), None, "there are four cores");
-        // All the CPUs that are needed are fast: neighbours stay side by side.
-        let equal = host(3, &[], &[&[0, 1, 2]]);
-        assert_eq!(own(&equal, &[1.0, 9.0, 2.0]), Some(vec![2, 1, 0]));
-        assert_eq!(own(&Host::default(), &[1.0]), None);
     }
 }

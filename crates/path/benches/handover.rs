@@ -146,7 +146,7 @@ fn blocks(time: Duration) {
     for block_bytes in [1024, 4096, 16_384, 65_536, 1 << 20] {
         let file = folder.path().join("path.toml");
         let text = format!(
-            "title = \"bench\"\nblock = \"{block_bytes}\"\nbuffers = {BUFFERS}\n[source]\nkind = \"memory\"\nspan = \"16MiB\"\n[sink]\nkind = \"read\"\n"
+            "title = \"bench\"\nblock = \"{block_bytes}\"\nbuffers = {BUFFERS}\nlayout = \"pipeline\"\n[source]\nkind = \"memory\"\nspan = \"16MiB\"\n[sink]\nkind = \"read\"\n"
         );
         std::fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap();

@@ -50,7 +50,7 @@ impl Chain {
     }
 
     fn run(&self, load: PathLoad) -> Result<Seen, String> {
-        let request = load.of(self.request.clone(), &self.path);
+        let request = load.of(self.request.clone(), &self.path, None);
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
         let context = Context::default();
         let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
@@ -156,7 +156,7 @@ impl Case {
             stages.insert(self.at, format!("{}{time}threads = {threads}\n", part(kind)));
         }
         format!(
-            "title = \"a case\"\nblock = \"{}KiB\"\nbuffers = 64\n[source]\nkind = \"memory\"\nspan = \"1MiB\"\n{cpus}{}[sink]\nkind = \"read\"\n{cpus}",
+            "title = \"a case\"\nblock = \"{}KiB\"\nbuffers = 64\nlayout = \"pipeline\"\n[source]\nkind = \"memory\"\nspan = \"1MiB\"\n{cpus}{}[sink]\nkind = \"read\"\n{cpus}",
             self.block_kib,
             stages.concat()
         )
@@ -184,7 +184,8 @@ fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
         let text = case.text(Some(case.times * block_ns * threads));
         let mut with = Chain::new(folder, "with.toml", &text, seconds);
         let (parts, begin) = (with.path.parts(), Instant::now());
-        let explained = explain(|load| with.run(load), &parts, |_| begin.elapsed() < BUDGET)?;
+        let explained =
+            explain(|load| with.run(load), &parts, false, |_| begin.elapsed() < BUDGET)?;
         let (verdict, named) = counts.judge(&explained.answer, |what| case.put.is_limit(what));
         let real = real_gain(&mut with, &mut without)?;
         let predicted = explained.gain.unwrap_or(f64::NAN);
@@ -235,7 +236,7 @@ fn cards(folder: &FilePath, given: &[f64]) -> Result<(), String> {
         chain.request.unpaced = true;
         chain.request.slower.extend(slower.map(|element| (element, ADDED_NS)));
         let parts = chain.path.parts();
-        let explained = explain(|load| chain.run(load), &parts, |round| round < rounds)?;
+        let explained = explain(|load| chain.run(load), &parts, false, |round| round < rounds)?;
         let is_limit = |what: &What| what.text() == limit;
         let (verdict, named) = counts.judge(&explained.answer, is_limit);
         println!("{name}, {bytes} B: {verdict}, named: {named}; {} runs", explained.runs);

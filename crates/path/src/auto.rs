@@ -3,15 +3,18 @@
 use std::time::{Duration, Instant};
 
 use daqmeter_etherbone::Times;
+use daqmeter_harness::facts::host_facts;
+use daqmeter_harness::placement::{cores, order_near};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::path::TriedLayout;
-use daqmeter_sys::affinity::allowed_cpus;
 use daqmeter_sys::available;
+use daqmeter_sys::host::Files;
 
 use crate::chain::Chain;
 use crate::definition::{MAX_THREADS, Path};
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 use crate::layout::Layout;
+use crate::links::device_node;
 use crate::shared::How;
 use crate::sources::Made;
 
@@ -54,52 +57,66 @@ impl Path {
             && self.block_bytes <= MAX_BLOCK_BYTES
     }
 
-    /// Layouts that may be the fastest on that many CPUs, the likeliest first.
-    fn candidates(&self, cpus: &[u32], is_chosen: bool) -> Vec<Candidate> {
-        let most = cpus.len().min(MAX_THREADS);
+    /// Layouts that may be the fastest on these CPUs, the likeliest first. The CPUs come in the order
+    /// in which threads take them, so that the first ones, as many as there are `cores`, share none.
+    fn candidates(&self, cpus: &[u32], cores: usize, is_chosen: bool) -> Vec<Candidate> {
+        let most = cpus.len();
         let names: Vec<String> = self.names().into_iter().map(str::to_owned).collect();
         let group = |names: &[String], workers| (names.to_vec(), workers);
         let (source, rest) = names.split_at(1);
         let (front, sink) = names.split_at(names.len() - 1);
-        let mut layouts = vec![Layout::Fused(most), Layout::Pipeline, Layout::Fused(1)];
+        let mut layouts = vec![
+            (Layout::Fused(most), true),
+            (Layout::Fused(most), false),
+            (Layout::Pipeline, false),
+            (Layout::Fused(1), false),
+        ];
         if most > 1 {
-            layouts.push(Layout::Groups(vec![group(source, 1), group(rest, most - 1)]));
-            layouts.push(Layout::Groups(vec![group(front, most - 1), group(sink, 1)]));
-            layouts.push(Layout::Fused(most / 2));
+            let groups = [
+                vec![group(source, 1), group(rest, most - 1)],
+                vec![group(front, most - 1), group(sink, 1)],
+            ];
+            layouts.extend(groups.map(|groups| (Layout::Groups(groups), false)));
+            layouts.push((Layout::Fused(cores.min(most)), true));
         }
         let mut all: Vec<Candidate> = Vec::new();
-        for layout in layouts {
-            if self.groups(&layout).is_err() || all.iter().any(|known| known.layout == layout) {
-                continue;
+        for (layout, is_pinned) in layouts {
+            let cpus = match (&layout, is_chosen) {
+                (_, true) => cpus.to_vec(),
+                // A client and its server stay on one CPU if all threads do.
+                (Layout::Fused(workers), false) if is_pinned => cpus[..*workers].to_vec(),
+                _ => Vec::new(),
+            };
+            let candidate = Candidate { layout, cpus };
+            if self.groups(&candidate.layout).is_ok() && !all.contains(&candidate) {
+                all.push(candidate);
             }
-            // A client and its server stay on one CPU if all threads do.
-            if layout == Layout::Fused(most) && !is_chosen {
-                all.push(Candidate { layout: layout.clone(), cpus: cpus[..most].to_vec() });
-            }
-            let cpus = if is_chosen { cpus.to_vec() } else { Vec::new() };
-            all.push(Candidate { layout, cpus });
         }
         all
     }
 }
 
-/// Finds the layout of a path that says `auto`, and the rates of those that were tried. A path
-/// that touches something outside of the program is run as a pipeline.
-pub(crate) fn fastest(
+/// Runs a path in each layout that makes sense for a short time, in turns, and returns their rates
+/// in bytes per second, the fastest first. None is tried for a path that touches something outside
+/// of this program.
+pub(crate) fn tried(
     path: &Path,
     how: &How,
     made: &Made,
     stop: &StopFlag,
-) -> Result<(Candidate, Vec<TriedLayout>), Fault> {
-    let pipeline = Candidate { layout: Layout::Pipeline, cpus: how.cpus.clone() };
+) -> Result<Vec<(f64, Candidate)>, Fault> {
     if !path.may_be_tried() {
-        return Ok((pipeline, Vec::new()));
+        return Ok(Vec::new());
     }
     let is_chosen = !how.cpus.is_empty();
-    let mut cpus = if is_chosen { how.cpus.clone() } else { allowed_cpus()? };
+    let host = host_facts(&Files::default(), Vec::new());
+    let mut cpus = match is_chosen {
+        true => how.cpus.clone(),
+        false => order_near(&host, device_node(path, &Files::default())),
+    };
     cpus.truncate(most_cpus());
-    let mut tried: Vec<(f64, Candidate)> =
-        path.candidates(&cpus, is_chosen).into_iter().map(|one| (0.0, one)).collect();
+    let candidates = path.candidates(&cpus, cores(&host), is_chosen);
+    let mut tried: Vec<(f64, Candidate)> = candidates.into_iter().map(|one| (0.0, one)).collect();
     let begin = Instant::now();
     let attempt = |(best, candidate): &mut (f64, Candidate)| -> Result<(), Fault> {
         if begin.elapsed() < ALL && !stop.is_set() {
@@ -122,12 +139,7 @@ pub(crate) fn fastest(
     }
     tried.sort_by(by_rate);
     tried.retain(|(rate, _)| *rate > 0.0);
-    let rates = tried.iter().map(|(bytes_per_s, candidate)| TriedLayout {
-        layout: candidate.text(is_chosen),
-        bytes_per_s: *bytes_per_s,
-    });
-    let rates = rates.collect();
-    Ok((tried.into_iter().next().map_or(pipeline, |(_, best)| best), rates))
+    Ok(tried)
 }
 
 /// CPUs of which a worker may have one each: no more than a quota gives.
@@ -159,6 +171,10 @@ fn bytes_per_s(
 }
 
 impl Candidate {
+    pub(crate) fn tried(&self, bytes_per_s: f64, is_chosen: bool) -> TriedLayout {
+        TriedLayout { layout: self.text(is_chosen), bytes_per_s }
+    }
+
     /// The layout, and the CPUs that the user did not choose.
     pub(crate) fn text(&self, is_chosen: bool) -> String {
         let layout = &self.layout;

@@ -3,7 +3,7 @@
 use daqmeter_etherbone::Times;
 use daqmeter_readout::Scenario;
 use daqmeter_readout::card::channel_ids;
-use daqmeter_record::path::{Brings, Served};
+use daqmeter_record::path::{Brings, End, PathRun, Served};
 use daqmeter_record::units::{parse_bytes, parse_rate_hz};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
 use daqmeter_sys::memory::{Pages, buffers_bytes};
@@ -232,6 +232,30 @@ impl Path {
             None => &self.source.cpus,
             Some(Some(stage)) => &stage.cpus,
             Some(None) => &self.sink.cpus,
+        }
+    }
+
+    /// The same with the threads that they had in a run: several elements may share one.
+    pub fn parts_of(&self, run: &PathRun) -> Vec<PathPart> {
+        let threads = |element| {
+            let own = run.threads.iter().filter(|one| one.part_of(element).is_some());
+            own.filter(|one| one.end != Some(End::In)).count()
+        };
+        let parts = self.parts().into_iter().enumerate();
+        parts
+            .map(|(at, part)| match self.is_live() {
+                true => part,
+                false => PathPart { threads: threads(at), ..part },
+            })
+            .collect()
+    }
+
+    /// Tests if the fastest layout is looked for: the choice instead of the file's, if there is one,
+    /// says so.
+    pub fn is_auto(&self, chosen: &str) -> bool {
+        match chosen {
+            "" => self.layout == Layout::Auto,
+            chosen => Layout::parse(chosen) == Ok(Layout::Auto),
         }
     }
 

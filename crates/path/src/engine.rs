@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::auto::fastest;
+use crate::auto::{Candidate, tried};
 use crate::chain::Chain;
 use crate::definition::Path;
 use crate::lanes::{self, ReadOut, Says};
@@ -145,6 +145,23 @@ impl PathRequest {
         }
     }
 
+    /// The same run in each layout that is tried for it, the fastest first, with the rates. Empty
+    /// for a path that touches something outside of this program: its layout is `pipeline`.
+    ///
+    /// # Errors
+    /// Those of the path's parts, and a signal.
+    pub fn layouts(&self, stop: &StopFlag) -> Result<Vec<(PathRequest, TriedLayout)>, Fault> {
+        let path = self.load()?;
+        let how = how(self, &path, Layout::Auto)?;
+        let tried = tried(&path, &how, &Made::default(), stop)?;
+        let request = |(rate, one): (f64, Candidate)| {
+            let rate = one.tried(rate, !self.cpus.is_empty());
+            let layout = one.layout.to_string();
+            (PathRequest { layout, cpus: one.cpus, ..self.clone() }, rate)
+        };
+        Ok(tried.into_iter().map(request).collect())
+    }
+
     fn load(&self) -> Result<Path, Fault> {
         let path = Path::load_with(&self.path, &self.with);
         let path = path.map_err(|error| Fault::new(error.to_string()))?;
@@ -198,18 +215,15 @@ impl Request for PathRequest {
     }
 }
 
-fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Fault> {
+fn how(request: &PathRequest, path: &Path, layout: Layout) -> Result<How, Fault> {
     let fault = |name: &str, problem: String| Fault::from(request.workload().error(name, problem));
-    let wrong = |name: &str, problem: String| Err(fault(name, problem));
     if request.lossy && path.is_live() {
-        return wrong(
-            "lossy",
-            "does not go with the source `card`: BUSY stops its triggers".into(),
-        );
+        let problem = "does not go with the source `card`: BUSY stops its triggers";
+        return Err(fault("lossy", problem.into()));
     }
     let last = path.stages.len() as u64 + 1;
     if request.slower.iter().any(|(at, _)| *at > last) {
-        return wrong("slower", format!("is beyond the last, {last}"));
+        return Err(fault("slower", format!("is beyond the last, {last}")));
     }
     let rate_hz = request
         .rate_hz
@@ -218,15 +232,10 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         .or((request.unpaced && path.is_live()).then_some(TOO_MANY_HZ));
     if request.lossy && rate_hz.is_none() && !path.may_lose() {
         let problem = "is true, but a path loses nothing without a rate: give it one";
-        return wrong("lossy", problem.into());
+        return Err(fault("lossy", problem.into()));
     }
-    let layout = match request.layout.as_str() {
-        "" => path.layout.clone(),
-        text => Layout::parse(text).map_err(|problem| fault("layout", problem))?,
-    };
-    let groups = path.groups(&layout).map_err(|problem| fault("layout", problem))?;
-    let how = How {
-        groups,
+    Ok(How {
+        groups: path.groups(&layout).map_err(|problem| fault("layout", problem))?,
         layout: layout.to_string(),
         time_ns: time_ns(request.seconds),
         most_blocks: request.blocks,
@@ -237,7 +246,16 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         cpus: request.cpus.clone(),
         last_level_bytes: last_level_cache_bytes(),
         migration_cost_ns: None,
+    })
+}
+
+fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let layout = match request.layout.as_str() {
+        "" => path.layout.clone(),
+        text => Layout::parse(text).map_err(Fault::new)?,
     };
+    let is_open = layout == Layout::Auto;
+    let how = how(request, &path, layout)?;
     if path.is_live() {
         let says = Says {
             device: |read_out, _| read_out.path.name.clone(),
@@ -249,7 +267,7 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
     Ok(vec![Box::new(PathSession {
         path,
         how,
-        is_open: layout == Layout::Auto,
+        is_open,
         tried: Vec::new(),
         made: Made::default(),
         stop: StopFlag::default(),
@@ -273,10 +291,16 @@ struct PathSession {
 impl PathSession {
     fn chain(&mut self) -> Result<Chain, Fault> {
         if std::mem::take(&mut self.is_open) {
-            let (found, tried) = fastest(&self.path, &self.how, &self.made, &self.stop)?;
-            self.how.layout = found.text(!self.how.cpus.is_empty());
-            self.how.groups = self.path.groups(&found.layout).map_err(Fault::new)?;
-            (self.how.cpus, self.tried) = (found.cpus, tried);
+            let is_chosen = !self.how.cpus.is_empty();
+            let tried = tried(&self.path, &self.how, &self.made, &self.stop)?;
+            self.tried = tried.iter().map(|(rate, one)| one.tried(*rate, is_chosen)).collect();
+            // Without a try the path is a pipeline.
+            self.how.layout = Layout::Pipeline.to_string();
+            if let Some((_, best)) = tried.into_iter().next() {
+                self.how.layout = best.text(is_chosen);
+                self.how.groups = self.path.groups(&best.layout).map_err(Fault::new)?;
+                self.how.cpus = best.cpus;
+            }
         }
         Chain::start(&self.path, &self.how, &self.made, &self.stop, true)
     }

@@ -2,15 +2,16 @@
 //! slowed by a known time moves the whole by as much if it is the limit, and by nothing if it waits
 //! for others.
 //!
-//! Three kinds of runs are interleaved: free, as fast as the path goes; with known work added to
-//! each block of one element; and with eight times as many buffers. Free runs give the *use* of
+//! Four kinds of runs are interleaved: free, as fast as the path goes; with known work added to
+//! each block of one element; with eight times as many buffers; and in another layout, if there is
+//! one. Free runs give the *use* of
 //! each resource, slowed runs the *slope* of each element: the time per block added to the whole
 //! over that added to the element. Each used resource is assumed to be the limit, and so is none of
 //! them. The assumption whose slopes are nearest to those of the rounds is the answer, if that is
 //! certain; else there are more rounds.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{Interval, LimitFound};
+use daqmeter_record::path::{Interval, LimitFound, PathHandOver, PathThread};
 use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
 use daqmeter_stats::trimmed_interval;
 
@@ -30,12 +31,24 @@ pub enum PathLoad {
     },
     /// As fast as it goes with eight times as many blocks between two threads.
     Buffers,
+    /// As fast as it goes in the other layout.
+    Other,
 }
 
 impl PathLoad {
-    /// Returns the request for such a run of its path.
-    pub fn of(self, mut request: PathRequest, path: &Path) -> PathRequest {
+    /// Returns the request for such a run of its path; `other` is that in the other layout.
+    pub fn of(
+        self,
+        mut request: PathRequest,
+        path: &Path,
+        other: Option<&PathRequest>,
+    ) -> PathRequest {
         match self {
+            PathLoad::Other => {
+                let Some(other) = other else { return request };
+                request.layout.clone_from(&other.layout);
+                request.cpus.clone_from(&other.cpus);
+            }
             PathLoad::Free => {}
             PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
             PathLoad::Buffers => request.with = path.with_more_buffers(MORE_BUFFERS),
@@ -44,7 +57,7 @@ impl PathLoad {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     pub block_ns: f64,
     /// Needs of blocks, always of the same resources in the same order.
@@ -52,6 +65,14 @@ pub struct Seen {
     pub longest_gap_ns: u64,
     /// Cycles per nanosecond of the CPUs at work; `None` without probes.
     pub clock_ghz: Option<f64>,
+    /// CPU time of all threads for a block, and what of it are waits.
+    pub cpu_ns: f64,
+    pub wait_cpu_ns: f64,
+    /// CPUs that the threads may use.
+    pub cpus: f64,
+    /// Share of its time that the thread waits for a CPU that waits most, and its name.
+    pub waits_for_cpu: (f64, String),
+    pub is_pinned: bool,
 }
 
 impl Seen {
@@ -65,8 +86,21 @@ impl Seen {
         };
         let mut resources = resources(record);
         resources.retain(is_shared);
+        let blocks = run.blocks.max(1) as f64;
+        let per_block = |of: fn(&PathThread) -> u64| {
+            run.threads.iter().map(|thread| of(thread) as f64).sum::<f64>() / blocks
+        };
+        let waits = run.threads.iter().map(|thread| {
+            let ns = thread.preempted_ns.unwrap_or(0);
+            (ns as f64 / thread.wall_ns.max(1) as f64, thread.name.clone())
+        });
         Some(Seen {
-            block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
+            cpu_ns: per_block(|thread| thread.cpu_ns),
+            wait_cpu_ns: per_block(|thread| thread.cpu_ns.saturating_sub(thread.busy_ns)),
+            cpus: run.cpus,
+            waits_for_cpu: waits.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default(),
+            is_pinned: run.threads.iter().any(|thread| thread.cpu.is_some()),
+            block_ns: run.wall_ns as f64 / blocks,
             resources,
             longest_gap_ns: run.longest_gap_ns,
             clock_ghz: clock_ghz(record),
@@ -126,6 +160,8 @@ pub struct Explanation {
     /// Factor by which the rate would grow until the next resource is used up, without the limit:
     /// predicted from the needs of a block. `None` without a limit, and for buffers.
     pub gain: Option<f64>,
+    /// Factor by which the path is faster in the other layout, and what hand-overs cost beside it.
+    pub other: Option<(Interval, PathHandOver)>,
     /// Longest time from one block to the next at the sink in the free runs.
     pub longest_gap_ns: u64,
     pub runs: usize,
@@ -144,6 +180,10 @@ const MIN_USED: f64 = 0.8;
 const FULL: f64 = 0.85;
 /// Most that any other is used, as a share of that.
 const CLEARLY: f64 = 0.95;
+/// Least gain of another layout beside which the present one is the limit.
+const MIN_GAIN: f64 = 1.1;
+/// Least share of the time that a pinned thread waits for its CPU, where its place is the limit.
+const MIN_WAIT: f64 = 0.15;
 /// Confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
 /// Certainty of an answer against each other one. It is looked at after each round.
@@ -154,11 +194,14 @@ const CERTAINTY: f64 = 0.99;
 pub fn explain<E>(
     mut run: impl FnMut(PathLoad) -> Result<Seen, E>,
     parts: &[PathPart],
+    has_other: bool,
     wants_more: impl Fn(usize) -> bool,
 ) -> Result<Explanation, E> {
     let first = run(PathLoad::Free)?;
     let mut seen = Rounds {
         parts,
+        has_other,
+        other: Vec::new(),
         free: vec![first],
         slowed: parts.iter().map(|_| Vec::new()).collect(),
         more_buffers: Vec::new(),
@@ -189,6 +232,9 @@ struct Rounds<'a> {
     slowed: Vec<Vec<Changed>>,
     /// Runs with more buffers, by round.
     more_buffers: Vec<Changed>,
+    has_other: bool,
+    /// Runs in the other layout, by round.
+    other: Vec<Changed>,
 }
 
 impl Rounds<'_> {
@@ -197,22 +243,21 @@ impl Rounds<'_> {
         run: &mut impl FnMut(PathLoad) -> Result<Seen, E>,
         seed: u64,
     ) -> Result<(), E> {
-        let slowed = (0..self.parts.len()).map(Some);
-        for (_, element) in daqmeter_harness::ordered(slowed.chain([None]).collect(), seed) {
+        let slowed = (0..self.parts.len()).map(|element| PathLoad::Slowed { element, ns: 0.0 });
+        let other = self.has_other.then_some(PathLoad::Other);
+        let loads = slowed.chain([PathLoad::Buffers]).chain(other).collect();
+        for (_, mut load) in daqmeter_harness::ordered(loads, seed) {
             let added_ns = SHARE * self.present_ns();
-            let load = match element {
+            if let PathLoad::Slowed { element, ns } = &mut load {
                 // Threads that share the blocks share the work, too.
-                Some(element) => {
-                    let ns = added_ns * self.parts[element].threads as f64;
-                    PathLoad::Slowed { element, ns }
-                }
-                None => PathLoad::Buffers,
-            };
+                *ns = added_ns * self.parts[*element].threads as f64;
+            }
             let changed = Changed { before: self.free.len() - 1, seen: run(load)?, added_ns };
             self.free.push(run(PathLoad::Free)?);
-            match element {
-                Some(element) => self.slowed[element].push(changed),
-                None => self.more_buffers.push(changed),
+            match load {
+                PathLoad::Slowed { element, .. } => self.slowed[element].push(changed),
+                PathLoad::Other => self.other.push(changed),
+                PathLoad::Buffers | PathLoad::Free => self.more_buffers.push(changed),
             }
         }
         Ok(())
@@ -240,8 +285,8 @@ impl Rounds<'_> {
         if scatter(at_first) < scatter(plain) { at_first } else { plain }
     }
 
-    /// Slopes of each part and gains of more buffers, by round.
-    fn effects(&self) -> (Vec<Vec<f64>>, Vec<f64>) {
+    /// Slopes of each part, and gains of more buffers and of the other layout, by round.
+    fn effects(&self) -> (Vec<Vec<f64>>, [Vec<f64>; 2]) {
         let of = self.steadier();
         let time = |seen: &Seen| of(seen, &self.free[0]);
         let beside = |changed: &Changed| {
@@ -251,7 +296,10 @@ impl Rounds<'_> {
         let slope = |changed: &Changed| (time(&changed.seen) - beside(changed)) / changed.added_ns;
         let slopes = self.slowed.iter().map(|all| all.iter().map(slope).collect());
         let gain = |changed: &Changed| beside(changed) / time(&changed.seen);
-        (slopes.collect(), self.more_buffers.iter().map(gain).collect())
+        (
+            slopes.collect(),
+            [&self.more_buffers, &self.other].map(|all| all.iter().map(gain).collect()),
+        )
     }
 
     fn explained(&self) -> Explanation {
@@ -260,24 +308,70 @@ impl Rounds<'_> {
             slope: interval(slopes, CONFIDENCE),
         };
         let resources = self.used();
-        let (slopes, more_buffers) = self.effects();
-        let more_buffers = interval(&more_buffers, CONFIDENCE);
-        let answer = self.answer(&slopes, &resources, more_buffers);
+        let (slopes, gains) = self.effects();
+        let [more_buffers, other] = gains.map(|gains| interval(&gains, CONFIDENCE));
+        let other = self.hand_over().map(|hand_over| (other, hand_over));
+        let answer = match &other {
+            Some((gain, hand_over)) if gain.low > MIN_GAIN && self.leaves_time() => {
+                let is_placed = self.free.iter().all(|seen| seen.is_pinned)
+                    && hand_over.waits_for_cpu > MIN_WAIT.max(hand_over.ns / self.present_ns());
+                LimitFound::Limit(if is_placed { What::Placement } else { What::HandOver })
+            }
+            _ => self.answer(&slopes, &resources, more_buffers),
+        };
         Explanation {
             slopes: self.parts.iter().zip(&slopes).map(slope).collect(),
             block_ns: each(&self.free, |seen| seen.block_ns),
             gain: match &answer {
-                LimitFound::Limit(What::Buffers)
+                LimitFound::Limit(What::Buffers | What::HandOver | What::Placement)
                 | LimitFound::NoSingleOne
                 | LimitFound::CannotTell => None,
-                LimitFound::Limit(what) => Some(each(&self.free, |seen| gain(seen, what)).mean),
+                LimitFound::Limit(what) => {
+                    let gain = each(&self.free, |seen| gain(seen, what)).mean;
+                    // Nothing is left of a thread that does everything.
+                    Some(gain).filter(|gain| *gain < 1e6)
+                }
             },
             longest_gap_ns: self.free.iter().map(|seen| seen.longest_gap_ns).max().unwrap_or(0),
             runs: self.free.len() + (self.parts.len() + 1) * self.more_buffers.len(),
             more_buffers,
             resources,
             answer,
+            other,
         }
+    }
+
+    /// CPU time of a block beyond that in the other layout.
+    fn hand_over(&self) -> Option<PathHandOver> {
+        let mean = |all: &mut dyn Iterator<Item = f64>| -> f64 {
+            daqmeter_stats::median(&all.collect::<Vec<_>>())
+        };
+        let free = || self.free.iter();
+        self.other.first()?;
+        let other_ns = mean(&mut self.other.iter().map(|other| other.seen.cpu_ns));
+        let ns = (mean(&mut free().map(|seen| seen.cpu_ns)) - other_ns).max(0.0);
+        let wake_ns = mean(&mut free().map(|seen| seen.wait_cpu_ns));
+        let ghz = free().filter_map(|seen| seen.clock_ghz).next();
+        Some(PathHandOver {
+            ns,
+            cycles: ghz.map(|ghz| ghz * ns),
+            wake_up: (wake_ns / ns.max(f64::MIN_POSITIVE)).min(1.0),
+            waits_for_cpu: mean(&mut free().map(|seen| seen.waits_for_cpu.0)),
+            waits: self.free[0].waits_for_cpu.1.clone(),
+        })
+    }
+
+    /// Tests if the work alone, as the other layout does it, leaves time in the present one:
+    /// neither a part nor the CPUs are full of it.
+    fn leaves_time(&self) -> bool {
+        let most_ns = |other: &Changed| {
+            let parts = self.parts.iter().enumerate();
+            let part =
+                parts.map(|(at, part)| work_ns(&other.seen, at) / part.threads.max(1) as f64);
+            part.fold(other.seen.cpu_ns / self.free[0].cpus.max(1.0), f64::max)
+        };
+        let most: Vec<f64> = self.other.iter().map(most_ns).collect();
+        daqmeter_stats::median(&most) < MIN_USED * self.present_ns()
     }
 
     fn used(&self) -> Vec<Used> {
@@ -319,8 +413,7 @@ impl Rounds<'_> {
         if !known.contains(&nothing) {
             all.push((None, nothing));
         }
-        let leads =
-            |this: &Vec<f64>, other: &Vec<f64>| self.lead(slopes, this, other, used).low > 0.0;
+        let leads = |this: &Vec<f64>, other: &Vec<f64>| self.lead(slopes, this, other).low > 0.0;
         let found = all.iter().find(|(at, this)| {
             all.iter().filter(|(other, _)| other != at).all(|(_, other)| leads(this, other))
         });
@@ -381,13 +474,22 @@ impl Rounds<'_> {
     /// part. If every time in a path were longer by a factor, so would be the whole; by Euler's
     /// theorem on homogeneous functions slope times need over the time per block is a part's share
     /// of the limit. A part that needs little decides little, whatever its slope.
-    fn lead(&self, slopes: &[Vec<f64>], this: &[f64], other: &[f64], used: &[Used]) -> Interval {
+    fn lead(&self, slopes: &[Vec<f64>], this: &[f64], other: &[f64]) -> Interval {
+        let parts = self.parts.iter().enumerate();
+        // Needs of each part's threads, as shares of the time per block.
+        let needs: Vec<f64> = parts
+            .map(|(at, part)| {
+                let need =
+                    |seen: &Seen| work_ns(seen, at) / part.threads.max(1) as f64 / seen.block_ns;
+                each(&self.free, need).mean.min(1.0)
+            })
+            .collect();
         let one = |round: usize| -> f64 {
             let parts = 0..self.parts.len();
             let nearer = parts.map(|part| {
                 let slope = slopes[part][round];
                 let difference = (slope - other[part]).powi(2) - (slope - this[part]).powi(2);
-                need(part, used).powi(2) * difference
+                needs[part].powi(2) * difference
             });
             nearer.sum()
         };
@@ -396,10 +498,10 @@ impl Rounds<'_> {
     }
 }
 
-/// Need of a part of its own threads, as a share of the time per block.
-fn need(part: usize, used: &[Used]) -> f64 {
-    let own = |used: &&Used| matches!(used.what, What::Threads { element, .. } if element == part);
-    used.iter().find(own).map_or(0.0, |used| used.used.mean.min(1.0))
+/// Work of a part on a block.
+fn work_ns(seen: &Seen, part: usize) -> f64 {
+    let threads = seen.resources.iter().filter(|one| matches!(one.what, What::Threads { .. }));
+    threads.filter_map(|one| one.uses.get(&part)).sum()
 }
 
 fn each(runs: &[Seen], of: impl Fn(&Seen) -> f64) -> Interval {
@@ -418,7 +520,12 @@ fn gain(seen: &Seen, limit: &What) -> f64 {
             least_without_ns(all, &elements.unwrap_or_default())
         }
         What::Between { element, .. } => least_without_ns(all, &[*element]),
-        What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Buffers => {
+        What::Cpu(_)
+        | What::AllCpus
+        | What::Link { .. }
+        | What::Buffers
+        | What::HandOver
+        | What::Placement => {
             let others = all.iter().filter(|resource| resource.what != *limit);
             others.map(Resource::least_ns).fold(0.0, f64::max)
         }
@@ -452,6 +559,9 @@ mod tests {
         lockstep: f64,
         /// Clocks of the CPUs, drawn for each run.
         clocks_ghz: Vec<f64>,
+        /// Share of its time that a pinned thread waits for its CPU, in a path that has another
+        /// layout: that shares all work among two CPUs.
+        other: Option<f64>,
         random: Random,
         runs: u32,
     }
@@ -468,6 +578,7 @@ mod tests {
                 drift: 0.0,
                 lockstep: 0.0,
                 clocks_ghz: vec![1.0],
+                other: None,
                 random: Random::new(7),
                 runs: 0,
             }
@@ -477,7 +588,9 @@ mod tests {
             let part =
                 |(at, &threads): (usize, &usize)| PathPart { name: format!("part {at}"), threads };
             let parts: Vec<PathPart> = self.threads.iter().enumerate().map(part).collect();
-            let Ok(explained) = explain(|load| self.run(load), &parts, |round| round < rounds);
+            let has_other = self.other.is_some();
+            let Ok(explained) =
+                explain(|load| self.run(load), &parts, has_other, |round| round < rounds);
             explained
         }
 
@@ -528,8 +641,23 @@ mod tests {
             let (_, least_ns) = bottleneck(&resources).unwrap();
             let lockstep = if load == PathLoad::Buffers { 0.0 } else { self.lockstep };
             let block_ns = least_ns.max(lockstep * needs.iter().sum::<f64>());
-            let block_ns = block_ns.max(self.hidden_ns * noise);
-            Ok(Seen { block_ns, resources, longest_gap_ns: 0, clock_ghz: Some(ghz) })
+            let mut block_ns = block_ns.max(self.hidden_ns * noise);
+            let mut cpu_ns = needs.iter().sum::<f64>();
+            match load {
+                PathLoad::Other => block_ns = cpu_ns / 2.0,
+                _ => cpu_ns *= 1.5,
+            }
+            Ok(Seen {
+                block_ns,
+                resources,
+                clock_ghz: Some(ghz),
+                cpu_ns,
+                cpus: 2.0,
+                wait_cpu_ns: cpu_ns / 12.0,
+                waits_for_cpu: (self.other.unwrap_or(0.0), "part 1".to_owned()),
+                is_pinned: self.other.is_some_and(|waits| waits > 0.0),
+                ..Seen::default()
+            })
         }
     }
 
@@ -582,6 +710,27 @@ mod tests {
     }
 
     #[test]
+    fn hand_over_and_placement_are_named_where_the_work_leaves_time_and_another_layout_is_faster() {
+        let system = |needs: &[f64], hidden_ns, waits| Simulated {
+            hidden_ns,
+            other: Some(waits),
+            ..Simulated::new(needs, 0.005)
+        };
+        let explained = system(&[1000.0; 3], 3200.0, 0.0).explained(8);
+        assert_eq!(explained.answer, LimitFound::Limit(What::HandOver));
+        let (gain, hand_over) = explained.other.unwrap();
+        assert!((gain.mean / (3200.0 / 1500.0) - 1.0).abs() < 0.02, "{gain:?}");
+        // Half of 3000 ns, of which a quarter waits.
+        assert!((hand_over.ns / 1500.0 - 1.0).abs() < 0.02, "{hand_over:?}");
+        assert!((hand_over.wake_up - 0.25).abs() < 0.02 && hand_over.cycles.is_some());
+        let placed = system(&[1000.0; 3], 3200.0, 0.6).answer();
+        assert_eq!(placed, LimitFound::Limit(What::Placement));
+        // A part that is always at work is the limit, however much faster two of it are.
+        let explained = system(&[1000.0, 2900.0, 1000.0], 0.0, 0.0).explained(8);
+        assert!(explained.answer == limit(1) && explained.other.unwrap().0.low > 1.1);
+    }
+
+    #[test]
     fn parts_that_share_cpus_are_limited_by_them_and_the_gain_is_that_of_the_next_limit() {
         let mut system = Simulated::new(&[1000.0; 4], 0.005);
         system.cpus = Some(2.0);
@@ -619,10 +768,10 @@ mod tests {
                     block_ns: block_ns + added_ns,
                     resources,
                     longest_gap_ns: 7,
-                    clock_ghz: None,
+                    ..Seen::default()
                 })
             };
-            let Ok(explained) = explain(run, &parts, |round| round < 12);
+            let Ok(explained) = explain(run, &parts, false, |round| round < 12);
             assert_eq!(explained.longest_gap_ns, 7);
             explained.answer
         };

@@ -48,7 +48,6 @@ mod worker;
 
 pub use definition::Path;
 pub use engine::PathRequest;
-pub use links::device_node;
 pub use read::{PathError, SHIPPED_PATHS};
 pub use readout::ReadoutRequest;
 pub use sum::sum;

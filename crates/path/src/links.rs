@@ -47,7 +47,7 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
 /// NUMA node of the device that a path's data comes from, or else of the disk or network card of
 /// its sink. `None` if the kernel does not know it (`numa_node`, -1 if unknown:
 /// Documentation/ABI/testing/sysfs-bus-pci).
-pub fn device_node(path: &Path, files: &Files) -> Option<u32> {
+pub(crate) fn device_node(path: &Path, files: &Files) -> Option<u32> {
     let mut devices = devices(path).into_iter().filter_map(|(_, node, _)| device(node));
     let near = devices.find_map(|device| node_below(files, &device));
     near.or_else(|| {

@@ -136,6 +136,13 @@ pub struct PathLimit {
     /// cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
+    /// The layout that gained most among those that were tried against this one; none where no
+    /// other was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faster: Option<PathFaster>,
+    /// What the hand-overs of a block from thread to thread cost; none where that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hand_over: Option<PathHandOver>,
     /// Longest time from one block to the next at the sink in runs as fast as it goes, in
     /// nanoseconds; zero in older records.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -146,6 +153,32 @@ pub struct PathLimit {
     /// Payload bytes per second of its own rate; none without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bytes_per_s: Option<f64>,
+}
+
+/// Another layout of a path, run in turns with its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathFaster {
+    /// The layout, and the CPUs of its threads if they were pinned.
+    pub layout: String,
+    /// By which factor the path is faster in it.
+    pub gain: Interval,
+}
+
+/// What the threads of a path spend on a block beyond the work of its parts, as the difference to
+/// the CPU time of a layout with fewer hand-overs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathHandOver {
+    /// CPU time for a block, in nanoseconds.
+    pub ns: f64,
+    /// The same in cycles; none where the clock is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles: Option<f64>,
+    /// Share of it for sleeping and being woken; the rest moves the block from cache to cache.
+    pub wake_up: f64,
+    /// Share of its time that the thread waits for a CPU that waits most.
+    pub waits_for_cpu: f64,
+    /// Its name.
+    pub waits: String,
 }
 
 /// How far a resource is used, as shares of its time.
@@ -229,6 +262,11 @@ pub enum What {
     /// The number of blocks between two threads: with more of them the path is faster, and no
     /// resource is used up.
     Buffers,
+    /// The hand-over of blocks from thread to thread: the work of the parts leaves time, and in
+    /// another layout the path is faster.
+    HandOver,
+    /// The CPUs that threads are pinned to: threads wait for one, and elsewhere the path is faster.
+    Placement,
 }
 
 impl What {
@@ -243,6 +281,8 @@ impl What {
                 LinkBy::Profile => format!("{name}, by profile"),
             },
             What::Buffers => "too few buffers".to_owned(),
+            What::HandOver => "hand-over".to_owned(),
+            What::Placement => "placement".to_owned(),
         }
     }
 

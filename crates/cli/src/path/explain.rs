@@ -3,16 +3,15 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan, placement};
+use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
-use daqmeter_path::{Path, PathRequest, device_node};
-use daqmeter_record::path::{LimitFound, PathLimit, PathThread, PathUsed};
+use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::RunRecord;
+use daqmeter_record::path::{LimitFound, PathFaster, PathLimit, PathUsed, TriedLayout};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
-use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::table::numbers_from;
 use daqmeter_report::{answers_text, paths};
-use daqmeter_sys::host::Files;
 
 use super::run::{PROBE, probe_quietly, run_of};
 use crate::arguments::budget;
@@ -28,7 +27,9 @@ part give its slope: 1 for the limit and 0 for a part with time to spare. Runs w
 waits between parts. The resource that explains the slopes best is named; rounds go on until that is certain or the\n\
 budget ends. \"No single one\" and \"cannot\n\
 tell\" are answers. The gain is predicted from what a block needs of everything else.\n\n\
-Each thread gets a core of its own where there are as many, the busiest ones fast cores, unless the file or --pin chooses.\n\
+The path is explained in its layout, and in the fastest one if the layout is auto. A layout or CPUs that you choose are\n\
+compared in each round with the fastest layout: where the work of the parts leaves time and that is faster, the hand-over\n\
+between threads or their placement is the limit.\n\
 A change is tried with `daqmeter ab`, such as `ab 'path run P' 'path run P --set block=128KiB'`.\n\n\
 Example:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
 )]
@@ -39,6 +40,9 @@ pub(crate) struct Arguments {
     /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     budget: Duration,
+    /// Which thread does what: auto, pipeline, fused, fused x 2, or groups such as '[memory] [copy, read] x 2'
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<String>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
@@ -49,7 +53,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let path = Path::load_with(&arguments.path, &arguments.set)?;
     let mut bench = Bench::new(&arguments.common, 0)?;
-    let search = Search { path: &path, cpus: arguments.common.pins(), within: arguments.budget };
+    let search = Search {
+        path: &path,
+        layout: arguments.layout.clone().unwrap_or_default(),
+        cpus: arguments.common.pins(),
+        within: arguments.budget,
+    };
     let explained = search.prove(&mut bench, "path/explain", true)?;
     let explained = explained.ok_or("nothing was measured")?;
     bench.recorder.finish(|records| {
@@ -57,14 +66,6 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let tables = tables(&explained, path.block_bytes as f64);
         format!("{}\n{tables}\n{}", answers_text(last), paths::threads_text(last))
     })
-}
-
-/// Returns a core for each thread, if the user chose none and there are as many; else the scheduler
-/// places them.
-fn own_cores(host: &Host, near: Option<u32>, threads: &[PathThread]) -> Option<Vec<u32>> {
-    let is_chosen = threads.iter().any(|thread| thread.cpu.is_some());
-    let busy_ns: Vec<f64> = threads.iter().map(|thread| thread.busy_ns as f64).collect();
-    if is_chosen { None } else { placement::own_cores(host, near, &busy_ns) }
 }
 
 /// Time of the first run, which measures the effort of a run. The ring of a card is soon full.
@@ -77,6 +78,8 @@ const MORE_ROUNDS: usize = 2;
 /// Search for the limit of a path.
 pub(crate) struct Search<'a> {
     pub(crate) path: &'a Path,
+    /// Layout that the user chose, instead of the file's.
+    pub(crate) layout: String,
     /// CPUs that the user chose.
     pub(crate) cpus: Vec<u32>,
     pub(crate) within: Duration,
@@ -92,33 +95,39 @@ impl Search<'_> {
         study: &str,
         is_asked: bool,
     ) -> Result<Option<Explanation>, Failure> {
-        let (begin, parts) = (Instant::now(), self.path.parts());
-        let first = PathRequest {
+        let begin = Instant::now();
+        let mut first = PathRequest {
             unpaced: true,
             cpus: self.cpus.clone(),
+            layout: self.layout.clone(),
             ..PathRequest::new(self.path, FIRST_TIME.as_secs_f64())
         };
         first.check()?;
+        let is_auto = self.path.is_auto(&self.layout);
+        let other = self.fastest(bench, &first)?;
+        if let (true, Some((best, _))) = (is_auto, &other) {
+            first.clone_from(best);
+        }
+        let other = other.filter(|(other, _)| {
+            !is_auto && (&other.layout, &other.cpus) != (&first.layout, &first.cpus)
+        });
         let record = probe_quietly(bench, &first)?;
-        let near = device_node(self.path, &Files::default());
-        let own = own_cores(&bench.runner.context.host, near, &run_of(&record)?.threads);
+        let parts = self.path.parts_of(run_of(&record)?);
         // Threads are made and memory is touched in each run.
         let beside = begin.elapsed().saturating_sub(FIRST_TIME);
-        let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 2);
+        let changed = parts.len() + 1 + usize::from(other.is_some());
+        let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * 2 * changed;
         let left = self.within.saturating_sub(begin.elapsed());
         let each = (left / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
         if each < MIN_TIME && !is_asked {
             return Ok(None);
         }
         let min = if is_asked { 2 * MIN_TIME } else { MIN_TIME };
-        let request = PathRequest {
-            cpus: own.unwrap_or_else(|| self.cpus.clone()),
-            seconds: each.clamp(min, MAX_TIME).as_secs_f64(),
-            ..first
-        };
+        let request = PathRequest { seconds: each.clamp(min, MAX_TIME).as_secs_f64(), ..first };
         let explained = explain(
             |load| {
-                let request = load.of(request.clone(), self.path);
+                let other = other.as_ref().map(|(other, _)| other);
+                let request = load.of(request.clone(), self.path, other);
                 let record = match is_asked {
                     true => bench.probe(&request, PROBE, &[])?,
                     false => probe_quietly(bench, &request)?,
@@ -127,11 +136,26 @@ impl Search<'_> {
                 Ok::<_, Failure>(Seen::of(&record).expect("it has a run"))
             },
             &parts,
+            other.is_some(),
             |_| begin.elapsed() < self.within,
         )?;
-        let record = proved(bench, &request, study, &explained, self.path)?;
+        let other = other.map(|(_, tried)| tried.layout);
+        let record = proved(bench, &request, study, &explained, self.path, other)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))
+    }
+
+    /// Returns the fastest layout on the CPUs that are left to choose.
+    fn fastest(
+        &self,
+        bench: &Bench,
+        first: &PathRequest,
+    ) -> Result<Option<(PathRequest, TriedLayout)>, Failure> {
+        // A choice of CPUs is judged, too, unless the layout is open.
+        let free = PathRequest { cpus: Vec::new(), ..first.clone() };
+        let from = if self.path.is_auto(&self.layout) { first } else { &free };
+        let tried = from.layouts(&bench.runner.stop).map_err(|fault| Failure::tool(fault.0))?;
+        Ok(tried.into_iter().next())
     }
 }
 
@@ -142,6 +166,7 @@ fn proved(
     study: &str,
     explained: &Explanation,
     path: &Path,
+    other: Option<String>,
 ) -> Result<RunRecord, Failure> {
     let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = bench.runner.measured("path", &request.workload(), &settings)?;
@@ -152,6 +177,10 @@ fn proved(
             runs: explained.runs as u64,
             used: used(explained),
             gain: is_buffers.then_some(explained.more_buffers),
+            faster: other
+                .zip(explained.other.as_ref())
+                .map(|(layout, (gain, _))| PathFaster { layout, gain: *gain }),
+            hand_over: explained.other.as_ref().map(|(_, hand_over)| hand_over.clone()),
             found: explained.answer.clone(),
             longest_gap_ns: explained.longest_gap_ns,
             carries_bytes_per_s: block_bytes / explained.block_ns.mean * 1e9,
@@ -190,21 +219,4 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     format!(
         "{resources}\n{slopes}\nlargest rate: {rate} MB/s; {faster} times as fast with eight times as many buffers; {runs} runs\n"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_thread_gets_a_core_the_busiest_a_fast_one_and_a_choice_is_kept() {
-        let thread = |busy_ns: u64, cpu| PathThread { busy_ns, cpu, ..PathThread::default() };
-        let threads = [5, 90, 80].map(|busy_ns| thread(busy_ns, None));
-        let mut host =
-            Host { allowed_cpus: (0..4).collect(), slower_cpus: vec![0, 3], ..Host::default() };
-        assert_eq!(own_cores(&host, None, &threads), Some(vec![3, 2, 1]));
-        host.siblings = vec![vec![0, 1], vec![2, 3]];
-        assert_eq!(own_cores(&host, None, &threads), None, "3 threads, 2 cores");
-        assert_eq!(own_cores(&host, None, &[thread(5, Some(0)), thread(9, None)]), None);
-    }
 }

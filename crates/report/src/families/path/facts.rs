@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
-use daqmeter_record::path::{Brings, LimitFound, PathLimit, PathRun, Served};
+use daqmeter_record::path::{
+    Brings, LimitFound, PathFaster, PathLimit, PathRun, Served, TriedLayout,
+};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{Ledger, RunRecord, sanitise};
@@ -61,6 +63,7 @@ pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -
     let all = [
         ("path", Some(run.line.clone())),
         ("carries", Some(carries(run, record, runs))),
+        ("layouts", layouts(run)),
         ("latency", Some(latency(record, run))),
         ("checked", Some(checked(record, run))),
         ("BUSY", busy(record)),
@@ -83,13 +86,31 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
     };
     let of_runs = if runs > 1 { format!(", the longest of {runs} runs") } else { String::new() };
     let asked = asked(record, run).map_or(String::new(), |asked| format!("; {asked}"));
+    let layout = match run.layout.as_str() {
+        "" => String::new(),
+        layout => format!(", layout {layout}"),
+    };
     format!(
-        "{} MB/s sustained over {}{of_runs}{emulated}: {} in {} blocks{events}{asked}",
+        "{} MB/s sustained over {}{of_runs}{emulated}{layout}: {} in {} blocks{events}{asked}",
         show_mb_per_s(per_s(run, run.payload_bytes)),
         show_ns(run.wall_ns as f64),
         show_bytes(run.payload_bytes),
         run.blocks,
     )
+}
+
+/// Most layouts in the line of those that were tried.
+const MOST_LAYOUTS: usize = 4;
+
+/// Writes what the path carried in other layouts, in short runs before this one; always the
+/// pipeline.
+fn layouts(run: &PathRun) -> Option<String> {
+    let shown = |(at, tried): (usize, &TriedLayout)| {
+        let is_shown = at < MOST_LAYOUTS || tried.layout == "pipeline";
+        is_shown.then(|| format!("{} {} MB/s", tried.layout, show_mb_per_s(tried.bytes_per_s)))
+    };
+    let all: Vec<String> = run.tried.iter().enumerate().filter_map(shown).collect();
+    (!all.is_empty()).then(|| format!("tried before for some milliseconds: {}", all.join("; ")))
 }
 
 /// Returns a count over all the time from release to end: of bytes, the sustained rate.
@@ -208,6 +229,11 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
             let proof = match what {
                 What::Buffers => "with eight times as many the path is faster".to_owned(),
                 What::Between { .. } => "both ends wait for it".to_owned(),
+                What::HandOver => hand_over(limit),
+                What::Placement => limit.hand_over.as_ref().map_or(String::new(), |it| {
+                    let share = significant(it.waits_for_cpu * 100.0, 2);
+                    format!("{} waits for its CPU {share} % of the time", it.waits)
+                }),
                 what if what.follows_no_part() => {
                     format!("it {used}, and the path follows no part")
                 }
@@ -224,6 +250,20 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
             "{beyond}cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
         ),
     })
+}
+
+/// Writes what a hand-over costs. The work of the parts alone leaves time.
+fn hand_over(limit: &PathLimit) -> String {
+    let Some(cost) = &limit.hand_over else { return String::new() };
+    let cycles =
+        cost.cycles.map_or(String::new(), |it| format!(" ({} cycles)", significant(it, 3)));
+    let percent = |share: f64| significant(share * 100.0, 2);
+    format!(
+        "the threads spend {}{cycles} on each block beyond the work of the parts, {} % of it to sleep and to be woken and {} % to move the block from cache to cache",
+        show_ns(cost.ns),
+        percent(cost.wake_up),
+        percent(1.0 - cost.wake_up)
+    )
 }
 
 fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
@@ -251,9 +291,24 @@ fn differs(limit: &PathLimit, run: &PathRun, resources: &[Resource]) -> bool {
     here.is_some_and(|here| (share(here) - used.works.mean).abs() > DIFFERENT)
 }
 
+/// Least gain of another layout that is worth a change.
+const WORTH_A_CHANGE: f64 = 1.05;
+
 /// Names the change that the limit asks for, with the gain that was measured without its work.
 fn change(run: &PathRun) -> Option<String> {
     let limit = run.limit.as_ref()?;
+    if let Some(PathFaster { layout, gain }) = &limit.faster
+        && gain.low > WORTH_A_CHANGE
+    {
+        let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
+        let how = match layout.strip_prefix("fused") {
+            Some(_) => ", which is each block from end to end in one thread",
+            None => "",
+        };
+        return Some(format!(
+            "the layout {layout}{how}: {mean} times as fast ({low} to {high}, tried in turns)"
+        ));
+    }
     let remedy = match &limit.found {
         LimitFound::CannotTell => return None,
         LimitFound::NoSingleOne => "nothing that is known: no single part is the limit".to_owned(),
@@ -264,6 +319,8 @@ fn change(run: &PathRun) -> Option<String> {
             What::AllCpus => "more CPUs, or less work".to_owned(),
             What::Link { name, .. } => format!("a faster link than {name}"),
             What::Buffers => "eight times as many buffers".to_owned(),
+            What::HandOver => "fewer threads for a block, or larger blocks".to_owned(),
+            What::Placement => "leave the threads to the scheduler".to_owned(),
         },
     };
     let gain = limit.gain.map(|gain| {
@@ -304,8 +361,8 @@ fn own_rate(run: &PathRun) -> Option<String> {
     ))
 }
 
-/// Returns the capacity of all CPUs of the process by the need of a block, and the limits of
-/// links. The unit is the served thing if the path names one.
+/// Returns the capacity of all CPUs of the process in the best layout that was tried, or else by the
+/// need of a block, and the limits of links. The unit is the served thing if the path names one.
 fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
@@ -320,12 +377,19 @@ fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let links =
         links.map(|one| format!("; {} {}", one.what.text(), shown(block_ns(run) / one.least_ns())));
     let links: String = links.collect();
-    // Available CPU time over the used one is the possible multiple of the run's load.
-    let by_cpus = shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64);
+    // The best of what was tried, or else available CPU time over the used one, is the possible
+    // multiple of the run's load.
+    let rate = per_s(run, run.payload_bytes);
+    let (by_cpus, how) = match run.tried.first() {
+        Some(best) => {
+            (shown((best.bytes_per_s / rate).max(1.0)), format!("in the layout {}", best.layout))
+        }
+        None => (shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64), "by CPU time".to_owned()),
+    };
     let name = served.map_or(String::new(), |(name, _)| format!("{name}: "));
     let s = if run.cpus == 1.0 { "" } else { "s" };
     let cpus = significant(run.cpus, 3);
-    Some(format!("{name}its {cpus} CPU{s} carry {by_cpus} by CPU time{links}"))
+    Some(format!("{name}its {cpus} CPU{s} carry {by_cpus} {how}{links}"))
 }
 
 /// Returns the number of served things that the run carried; `None` without a count of one's data.
@@ -369,6 +433,8 @@ mod tests {
             runs: 94,
             used: None,
             gain: None,
+            faster: None,
+            hand_over: None,
             longest_gap_ns: 0,
             carries_bytes_per_s: 2e9,
             rate_bytes_per_s: None,
