@@ -12,10 +12,10 @@ use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_path::explain::clock_ghz;
 use daqmeter_path::predict::{
     ClosedForm, CostPoint, HeldBackPath, HostProfile, MIN_CHECKS, PathShape, PredictedAndMeasured,
-    WorkCost, fit,
+    ShapeRow, WorkCost, fit,
 };
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::path::PathRun;
+use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::{RunRecord, conditions};
 use daqmeter_stats::Random;
 
@@ -99,9 +99,9 @@ fn hz(run: &PathRun) -> f64 {
     run.blocks as f64 / (run.wall_ns.max(1) as f64 * 1e-9)
 }
 
-fn path_text(block_bytes: usize, source: &str, stage: &str, sink: &str) -> String {
+fn path_text(block_bytes: usize, layout: &str, source: &str, stage: &str, sink: &str) -> String {
     format!(
-        "title = \"calibration\"\nblock = \"{block_bytes}\"\nlayout = \"pipeline\"\n[source]\n{source}{stage}[sink]\n{sink}"
+        "title = \"calibration\"\nblock = \"{block_bytes}\"\nlayout = \"{layout}\"\n[source]\n{source}{stage}[sink]\n{sink}"
     )
 }
 
@@ -126,10 +126,15 @@ fn kinds(file: &str) -> Vec<[String; 3]> {
     stages.map(through).chain(others.map(|parts| parts.map(str::to_owned))).collect()
 }
 
-/// CPUs of a source, a stage or its two ends, and a sink: all blocks stay on one CPU, or each goes
-/// to the other one.
-fn places(stage: &str, cpus: &[u32], is_apart: bool) -> [String; 3] {
-    let [one, other] = [cpus[0], cpus[usize::from(is_apart && cpus.len() > 1)]];
+/// Ways of a block: handed over on one CPU, or to another one each time, or in one thread.
+const WAYS: usize = 3;
+const NEAR: usize = 0;
+const APART: usize = 1;
+const FUSED: usize = 2;
+
+/// CPUs of a source, a stage or its two ends, and a sink.
+fn places(stage: &str, cpus: &[u32], way: usize) -> [String; 3] {
+    let [one, other] = [cpus[0], cpus[usize::from(way == APART && cpus.len() > 1)]];
     let has_two_ends = ["unix", "tcp"].iter().any(|kind| stage.contains(kind));
     let (stage_cpus, sink) = match (stage.is_empty(), has_two_ends) {
         (true, _) => (String::new(), other),
@@ -139,47 +144,65 @@ fn places(stage: &str, cpus: &[u32], is_apart: bool) -> [String; 3] {
     [format!("cpus = [{one}]\n"), stage_cpus, format!("cpus = [{sink}]\n")]
 }
 
-type Cycles = [Vec<f64>; 2];
+type Cycles = [Vec<f64>; WAYS];
 
 fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCost>, String> {
     let file = paths.folder.join("written").display().to_string();
-    let sizes = BLOCK_BYTES.into_iter().flat_map(|bytes| [(bytes, false), (bytes, true)]);
+    let ways = |bytes| [NEAR, APART, FUSED].map(|way| (bytes, way));
+    let sizes = BLOCK_BYTES.into_iter().flat_map(ways);
     let all = kinds(&file).into_iter();
-    let mut all: Vec<([String; 3], (usize, bool))> =
+    let mut all: Vec<([String; 3], (usize, usize))> =
         all.flat_map(|kind| sizes.clone().map(move |size| (kind.clone(), size))).collect();
     let mut found: BTreeMap<String, BTreeMap<u64, Cycles>> = BTreeMap::new();
     for round in 1..=ROUNDS {
         Random::new(round).shuffle(&mut all);
-        for ([source, stage, sink], (bytes, is_apart)) in &all {
-            let [of_source, of_stage, of_sink] =
-                places(stage, &profile.host.allowed_cpus, *is_apart);
+        for ([source, stage, sink], (bytes, way)) in &all {
+            let [of_source, of_stage, of_sink] = places(stage, &profile.host.allowed_cpus, *way);
             let [placed, on, into] =
                 [source.clone() + &of_source, stage.clone() + &of_stage, sink.clone() + &of_sink];
-            let text = path_text(*bytes, &placed, &on, &into);
+            let layout = if *way == FUSED { "fused" } else { "pipeline" };
+            let text = path_text(*bytes, layout, &placed, &on, &into);
             let (shape, record) = paths.run(&text, COST_S, None)?;
             let run = run_of(&record)?;
+            let clock_ghz = clock_ghz(&record).unwrap_or(1.0);
             for (row, threads) in shape.rows.iter().zip(shape.threads_of(run)) {
-                if row.work == "memory" && source != MEMORY {
-                    continue;
+                for (work, each_ns) in row.works.iter().zip(each_ns(row, threads, run.blocks)) {
+                    if work.name == "memory" && source != MEMORY {
+                        continue;
+                    }
+                    let points = found.entry(work.name.clone()).or_default();
+                    let cycles = each_ns.max(0.0) * clock_ghz;
+                    points.entry(work.bytes).or_default()[*way].push(cycles);
                 }
-                let cpu_ns: u64 = threads.iter().map(|thread| thread.cpu_ns).sum();
-                let each_ns = cpu_ns as f64 / run.blocks as f64 - row.added_ns;
-                let cycles = each_ns.max(0.0) * clock_ghz(&record).unwrap_or(1.0);
-                let points = found.entry(row.work.clone()).or_default();
-                points.entry(row.bytes).or_default()[usize::from(*is_apart)].push(cycles);
             }
         }
     }
-    let point = |(block_bytes, [near, apart]): (u64, Cycles)| CostPoint {
-        block_bytes,
-        cycles: daqmeter_stats::median(&near),
-        apart_cycles: daqmeter_stats::median(&apart),
+    // A connection costs one thing in one thread, and another at each of its ends.
+    for ways in found.values_mut().flat_map(BTreeMap::values_mut) {
+        let known: Vec<f64> = ways.iter().flatten().copied().collect();
+        let missing = ways.iter_mut().filter(|way| way.is_empty());
+        missing.for_each(|way| way.push(daqmeter_stats::median(&known)));
+    }
+    let point = |(block_bytes, ways): (u64, Cycles)| {
+        let [cycles, apart_cycles, fused_cycles] = ways.map(|found| daqmeter_stats::median(&found));
+        CostPoint { block_bytes, cycles, apart_cycles, fused_cycles }
     };
     let work = |(work, points): (String, BTreeMap<u64, Cycles>)| WorkCost {
         work,
         points: points.into_iter().map(point).collect(),
     };
     Ok(found.into_iter().map(work).collect())
+}
+
+/// CPU time of a block for each work of a row, without the work that the path asks for.
+fn each_ns(row: &ShapeRow, threads: &[PathThread], blocks: u64) -> Vec<f64> {
+    let per_block = |ns: u64| ns as f64 / blocks.max(1) as f64;
+    let all_ns = per_block(threads.iter().map(|thread| thread.cpu_ns).sum()) - row.added_ns;
+    let within = threads.iter().flat_map(|thread| &thread.within);
+    let within: Vec<f64> = within.map(|within| per_block(within.ns)).collect();
+    // The first work of a thread is what the others leave.
+    let first_ns = all_ns - within.iter().sum::<f64>();
+    std::iter::once(first_ns).chain(within).collect()
 }
 
 fn held_back(
@@ -215,6 +238,7 @@ fn held_back(
         threads: shape.threads(),
         block_bytes: shape.block_bytes,
         is_pinned: shape.is_pinned(),
+        is_fused: shape.rows.len() == 1,
         rate_hz: shape.rate_hz,
         rate: pair(form.largest_hz(), &hz),
         p50_ns: latency(0.5),
@@ -260,8 +284,7 @@ impl ShortPaths<'_> {
         let name = file.to_str().ok_or("the folder for temporary files is not UTF-8")?;
         let path = Path::load(name).map_err(|error| error.to_string())?;
         let mut shape = path.shape()?;
-        let streams = shape.rows.first().map_or(1, |source| source.threads);
-        shape.rate_hz = total_hz.map(|hz| hz / streams as f64);
+        shape.rate_hz = total_hz.map(|hz| hz / shape.streams as f64);
         let request = PathRequest {
             rate_hz: shape.rate_hz,
             unpaced: total_hz.is_none(),
@@ -299,6 +322,10 @@ fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
     let block_bytes = (between(random, 4096.0, 262_144.0) / 64.0).round() * 64.0;
     let buffers = 2 << below(random, 4);
     let is_pinned = below(random, 2) == 0 && !cpus.is_empty();
+    let layout = match below(random, 3) {
+        0 => format!("fused x {}", 1 + below(random, cpus.len())),
+        _ => "pipeline".to_owned(),
+    };
     let place = |random: &mut Random| match is_pinned {
         true => {
             let [one, other] = [(); 2].map(|()| cpus[below(random, cpus.len())]);
@@ -312,7 +339,7 @@ fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
     };
     let place_of_source = place(random);
     let mut text = format!(
-        "title = \"drawn\"\nblock = \"{block_bytes}\"\nbuffers = {buffers}\nlossless = true\n[source]\n{source}{place_of_source}"
+        "title = \"drawn\"\nblock = \"{block_bytes}\"\nbuffers = {buffers}\nlossless = true\nlayout = \"{layout}\"\n[source]\n{source}{place_of_source}"
     );
     let (mut has_two, mut takes_samples) = (false, true);
     for _ in 0..below(random, 4) {
@@ -361,7 +388,8 @@ mod tests {
             let shape = path.shape().unwrap();
             let pinned = shape.rows.iter().filter(|row| !row.cpus.is_empty()).count();
             assert!(pinned == 0 || pinned == shape.rows.len(), "{}", drawn.text);
-            assert!(shape.rows.iter().all(|row| (4096..=1 << 20).contains(&row.bytes)));
+            let mut works = shape.rows.iter().flat_map(|row| &row.works);
+            assert!(works.all(|work| (4096..=1 << 20).contains(&work.bytes)));
         }
     }
 
@@ -370,11 +398,15 @@ mod tests {
         let mut random = Random::new(7);
         let works = |text: &str| {
             let path = Path::parse(text, "x.toml").unwrap();
-            path.shape().unwrap().rows.into_iter().map(|row| row.work).collect::<Vec<_>>()
+            let rows = path.shape().unwrap().rows.into_iter();
+            rows.flat_map(|row| row.works).map(|work| work.name).collect::<Vec<_>>()
         };
         let known: Vec<String> = kinds("/nonexistent")
             .iter()
-            .flat_map(|[source, stage, sink]| works(&path_text(65_536, source, stage, sink)))
+            .flat_map(|[source, stage, sink]| {
+                let of = |layout| works(&path_text(65_536, layout, source, stage, sink));
+                [of("pipeline"), of("fused")].concat()
+            })
             .collect();
         for _ in 0..100 {
             for work in works(&drawn_path(&mut random, &[0, 1]).text) {

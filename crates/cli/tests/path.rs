@@ -173,7 +173,7 @@ fn host_profile() -> HostProfile {
     let mut profile = HostProfile::new("2026-11-24T00:00:00Z".to_owned(), Tool::default(), host);
     let point = |block_bytes: u64| {
         let cycles = block_bytes as f64;
-        CostPoint { block_bytes, cycles, apart_cycles: cycles }
+        CostPoint { block_bytes, cycles, apart_cycles: cycles, fused_cycles: cycles }
     };
     let cost =
         |work: &str| WorkCost { work: work.to_owned(), points: vec![point(4096), point(1 << 20)] };

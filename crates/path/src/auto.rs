@@ -36,7 +36,7 @@ pub(crate) struct Candidate {
 
 impl Path {
     /// Tests if short runs touch nothing outside of this program, so that nobody sees them.
-    fn may_be_tried(&self) -> bool {
+    pub(crate) fn may_be_tried(&self) -> bool {
         let is_inside = match &self.source.kind {
             SourceKind::Memory { .. } | SourceKind::File { .. } | SourceKind::Felix { .. } => true,
             SourceKind::Digitizer { devices, trigger, .. } => {
@@ -59,7 +59,7 @@ impl Path {
 
     /// Layouts that may be the fastest on these CPUs, the likeliest first. The CPUs come in the order
     /// in which threads take them, so that the first ones, as many as there are `cores`, share none.
-    fn candidates(&self, cpus: &[u32], cores: usize, is_chosen: bool) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self, cpus: &[u32], cores: usize, is_chosen: bool) -> Vec<Candidate> {
         let most = cpus.len();
         let names: Vec<String> = self.names().into_iter().map(str::to_owned).collect();
         let group = |names: &[String], workers| (names.to_vec(), workers);

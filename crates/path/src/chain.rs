@@ -73,7 +73,7 @@ impl<'a> Building<'a> {
     /// Adds threads that do the same for these elements. Those without a feed take the blocks of
     /// the row before.
     fn row(&mut self, elements: Range<usize>, end: Option<End>, planned: Vec<Planned>) {
-        let part = self.part(&elements, end);
+        let part = self.path.part(&elements, end);
         let cpus = elements.clone().map(|at| self.path.cpus(at)).find(|cpus| !cpus.is_empty());
         let cpus = cpus.unwrap_or_default();
         let names: Vec<String> = match planned.len() {
@@ -97,17 +97,6 @@ impl<'a> Building<'a> {
             let feed = feed.or_else(|| inlets.next().map(Feed::Ring)).unwrap_or(Feed::Over);
             let (shared, done) = (self.shared.clone(), self.done.clone());
             self.workers.push(Worker { at, thread, feed, line, shared, done });
-        }
-    }
-
-    /// Name of the threads of these elements.
-    fn part(&self, elements: &Range<usize>, end: Option<End>) -> String {
-        let names = &self.path.names()[elements.clone()];
-        match (names, end) {
-            ([name], Some(End::Out)) => format!("{name} out"),
-            ([name], Some(End::In)) => format!("{name} in"),
-            ([first, .., last], _) => format!("{first} to {last}"),
-            _ => names.concat(),
         }
     }
 

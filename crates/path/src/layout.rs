@@ -12,6 +12,7 @@
 use std::fmt::{self, Display};
 use std::ops::Range;
 
+use daqmeter_record::path::End;
 use daqmeter_record::units::plural;
 
 use crate::definition::{MAX_THREADS, Path};
@@ -136,6 +137,16 @@ impl Path {
         let stages = self.stages.iter().map(|stage| stage.name.as_str());
         let source = std::iter::once(self.source.name.as_str());
         source.chain(stages).chain([self.sink.name.as_str()]).collect()
+    }
+
+    /// Name of the threads of these elements.
+    pub(crate) fn part(&self, elements: &Range<usize>, end: Option<End>) -> String {
+        match (&self.names()[elements.clone()], end) {
+            ([name], Some(End::Out)) => format!("{name} out"),
+            ([name], Some(End::In)) => format!("{name} in"),
+            ([first, .., last], _) => format!("{first} to {last}"),
+            (names, _) => names.concat(),
+        }
     }
 
     /// Threads of each element in a pipeline; a stage with two ends has one at each.

@@ -10,7 +10,7 @@ use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
 pub use crate::profile::{
     CostPoint, Fitted, HeldBackPath, HostProfile, MIN_CHECKS, PredictedAndMeasured, WorkCost,
 };
-pub use crate::shape::{PathShape, ShapeRow};
+pub use crate::shape::{PathShape, ShapeRow, Work};
 
 /// Times of a block, not corrected by held-back paths.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,11 +31,15 @@ impl ClosedForm {
         let Fitted { wake_cycles, apart, sharing } = profile.fitted;
         let wake_ns = wake_cycles / profile.clock_ghz;
         let each_wake_ns = wake_ns / shape.buffers.max(1) as f64;
+        // Threads that do everything neither wait for one another nor move.
+        let is_alone = shape.rows.len() == 1;
         let cpu_ns = shape.rows.iter().enumerate().map(|(at, row)| {
             let apart = shape.apart(at).unwrap_or(if cpus > 1.0 { apart } else { 0.0 });
-            let cycles = profile.cycles(&row.work, row.bytes, apart);
+            let cycles = row.works.iter().map(|work| profile.cycles(work, apart));
+            let cycles = cycles.sum::<Result<f64, String>>();
             let cycles = cycles.map_err(|error| format!("{}: {error}", row.name))?;
-            Ok(cycles / profile.clock_ghz + row.added_ns + each_wake_ns)
+            let wake_ns = if is_alone { 0.0 } else { each_wake_ns };
+            Ok(cycles / profile.clock_ghz + row.added_ns + wake_ns)
         });
         let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, String>>()?;
         let mut all: Vec<(String, f64)> = Vec::new();
@@ -47,7 +51,7 @@ impl ClosedForm {
                 *pinned.entry(row.cpus[at % row.cpus.len()]).or_default() += cpu_ns / threads;
             }
         }
-        let sharing = if shape.is_pinned() { 1.0 } else { sharing };
+        let sharing = if shape.is_pinned() || is_alone { 1.0 } else { sharing };
         let sum_ns = cpu_ns.iter().sum::<f64>() / cpus * sharing;
         all.extend(pinned.into_iter().map(|(cpu, ns)| (format!("CPU {cpu}"), ns)));
         all.push(("all CPUs together".to_owned(), sum_ns));
@@ -78,10 +82,19 @@ impl ClosedForm {
     }
 }
 
-pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, String> {
+/// Predicts a path in the fastest of these shapes.
+pub fn predict(shapes: &[PathShape], profile: &HostProfile) -> Result<Prediction, String> {
+    let mut best: Option<(f64, &PathShape)> = None;
+    for shape in shapes {
+        let hz = ClosedForm::of(shape, profile)?.largest_hz();
+        if best.is_none_or(|(before, _)| hz > before) {
+            best = Some((hz, shape));
+        }
+    }
+    let (_, shape) = best.ok_or("a path without a layout")?;
     let form = ClosedForm::of(shape, profile)?;
-    let free = profile.like(false, shape.is_pinned());
-    let alike = profile.like(shape.rate_hz.is_some(), shape.is_pinned());
+    let free = profile.like(false, shape);
+    let alike = profile.like(shape.rate_hz.is_some(), shape);
     let ratio = |paths: &[&HeldBackPath], of: fn(&HeldBackPath) -> PredictedAndMeasured| {
         let pairs = paths.iter().map(|path| of(path));
         Spread::of(pairs.map(|pair| (pair.measured / pair.predicted).ln()).collect())
@@ -100,6 +113,7 @@ pub fn predict(shape: &PathShape, profile: &HostProfile) -> Result<Prediction, S
     let lost = |hz: f64| offered_hz.map_or(0.0, |offered| (1.0 - hz / offered).clamp(0.0, 1.0));
     Ok(Prediction {
         line: shape.line.clone(),
+        layout: shape.layout.clone(),
         block_bytes: shape.block_bytes,
         offered_hz,
         lost: Predicted {
@@ -213,14 +227,14 @@ mod tests {
     fn shape() -> PathShape {
         let row = |work: &str| ShapeRow {
             name: work.to_owned(),
-            work: work.to_owned(),
+            works: vec![Work { name: work.to_owned(), bytes: 65_536, is_fused: false }],
             threads: 1,
-            bytes: 65_536,
             ..ShapeRow::default()
         };
         PathShape {
             block_bytes: 65_536,
             buffers: 8,
+            streams: 1,
             rows: ["memory", "copy memcpy", "read"].map(row).into(),
             ..PathShape::default()
         }
@@ -255,8 +269,22 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_do_everything_share_the_work_and_the_fastest_layout_is_predicted() {
+        let mut fused = shape();
+        let works = fused.rows.drain(1..).flat_map(|row| row.works).collect::<Vec<_>>();
+        fused.rows[0].works.extend(works);
+        fused.rows[0].works.iter_mut().for_each(|work| work.is_fused = true);
+        (fused.rows[0].threads, fused.layout) = (2, "fused x 2".to_owned());
+        // Without a hand-over a byte costs half.
+        let form = ClosedForm::of(&fused, &profile()).unwrap();
+        assert_eq!(form.period_ns, 3.0 * 32_768.0 / 2.0);
+        let found = predict(&[shape(), fused], &profile()).unwrap();
+        assert_eq!((found.layout.as_str(), found.parts.len()), ("fused x 2", 1));
+    }
+
+    #[test]
     fn held_back_paths_correct_a_prediction_and_give_its_interval() {
-        let found = predict(&shape(), &profile()).unwrap();
+        let found = predict(&[shape()], &profile()).unwrap();
         // Ranks 2 and 38 of 39 errors of 0 to 38/1024, and the middle one.
         let wanted = [19.0, 1.0, 37.0].map(|error| 1e9 / 98_304.0 * (1.0 + error / 1024.0));
         let Predicted { value, low, high } = found.largest_hz;
@@ -267,14 +295,14 @@ mod tests {
         let mut fast = shape();
         fast.rate_hz = Some(2.0 * value);
         fast.rows[0].threads = 1;
-        let lossy = predict(&fast, &profile()).unwrap();
+        let lossy = predict(&[fast], &profile()).unwrap();
         assert!((lossy.lost.value - 0.5).abs() < 1e-9 && lossy.lost.low < lossy.lost.high);
         assert!(lossy.notes[0].contains("may be above the largest"), "{lossy:?}");
         let mut many = shape();
         many.rows[1].threads = 4;
-        assert!(predict(&many, &profile()).unwrap().notes[0].contains("6 threads"));
-        many.rows[1].work = "decode".to_owned();
-        assert!(predict(&many, &profile()).unwrap_err().contains("not calibrated"));
+        assert!(predict(&[many.clone()], &profile()).unwrap().notes[0].contains("6 threads"));
+        many.rows[1].works[0].name = "decode".to_owned();
+        assert!(predict(&[many.clone()], &profile()).unwrap_err().contains("not calibrated"));
     }
 
     #[test]
@@ -293,7 +321,7 @@ mod tests {
         ] {
             let mut shape = shape();
             shape.buffers = buffers;
-            shape.rows.iter_mut().for_each(|row| row.bytes = bytes);
+            shape.rows.iter_mut().for_each(|row| row.works[0].bytes = bytes);
             if cpus == 2 {
                 shape.rows.extend(shape.rows.clone());
             }

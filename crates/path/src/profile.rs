@@ -6,9 +6,11 @@ use daqmeter_record::{Host, Tool};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::shape::{PathShape, Work};
+
 const FORMAT: &str = "daqmeter-host-profile";
 /// Version of the form and of the measurements; others are refused.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 /// Held-back runs below which there is no interval of 90 %: of n errors those at ranks 0.05 (n + 1)
 /// and 0.95 (n + 1) hold the next one.
 pub const MIN_CHECKS: usize = 19;
@@ -48,6 +50,8 @@ pub struct CostPoint {
     pub cycles: f64,
     /// The same for a block from another CPU.
     pub apart_cycles: f64,
+    /// The same for a block that stays in its thread, without a hand-over.
+    pub fused_cycles: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -70,6 +74,8 @@ pub struct HeldBackPath {
     pub threads: usize,
     pub block_bytes: u64,
     pub is_pinned: bool,
+    /// True if each thread does everything.
+    pub is_fused: bool,
     /// `None` for as fast as it goes.
     pub rate_hz: Option<f64>,
     pub rate: PredictedAndMeasured,
@@ -121,7 +127,9 @@ impl HostProfile {
         }
         for WorkCost { work, points } in &self.works {
             let grows = points.is_sorted_by(|a, b| a.block_bytes < b.block_bytes);
-            let is_sound = |point: &CostPoint| is_time(point.cycles) && is_time(point.apart_cycles);
+            let is_sound = |point: &CostPoint| {
+                [point.cycles, point.apart_cycles, point.fused_cycles].into_iter().all(is_time)
+            };
             let is_sound = !points.is_empty() && points.iter().all(is_sound);
             if !grows || !is_sound {
                 return Err(format!("works: {work}: growing sizes with their times are wanted"));
@@ -153,11 +161,16 @@ impl HostProfile {
         }
     }
 
-    /// Cycles of a block, `apart` of which come from another CPU, interpolated linearly between
-    /// measured sizes.
-    pub(crate) fn cycles(&self, work: &str, bytes: u64, apart: f64) -> Result<f64, String> {
-        let cycles = |point: &CostPoint| point.cycles + apart * (point.apart_cycles - point.cycles);
-        let Some(found) = self.works.iter().find(|found| found.work == work) else {
+    /// Cycles of a work on a block, `apart` of which come from another CPU, interpolated linearly
+    /// between measured sizes.
+    pub(crate) fn cycles(&self, work: &Work, apart: f64) -> Result<f64, String> {
+        let Work { name: work, bytes, is_fused } = work;
+        let (bytes, is_fused) = (*bytes, *is_fused);
+        let cycles = |point: &CostPoint| match is_fused {
+            true => point.fused_cycles,
+            false => point.cycles + apart * (point.apart_cycles - point.cycles),
+        };
+        let Some(found) = self.works.iter().find(|found| found.work == *work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
             return Err(format!("`{work}` was not calibrated; there are {}", known.join(", ")));
         };
@@ -179,10 +192,13 @@ impl HostProfile {
         }
     }
 
-    /// Held-back runs at such a load, of such placement if there are enough.
-    pub(crate) fn like(&self, is_paced: bool, is_pinned: bool) -> Vec<&HeldBackPath> {
+    /// Held-back runs at such a load, of such placement and layout if there are enough.
+    pub(crate) fn like(&self, is_paced: bool, shape: &PathShape) -> Vec<&HeldBackPath> {
         let all = self.held_back.iter().filter(|path| path.rate_hz.is_some() == is_paced);
-        let alike = all.clone().filter(|path| path.is_pinned == is_pinned);
+        let is_fused = shape.rows.len() == 1;
+        let alike = all.clone().filter(|path| path.is_fused == is_fused);
+        // Threads that do everything are alike wherever they are.
+        let alike = alike.filter(|path| is_fused || path.is_pinned == shape.is_pinned());
         if alike.clone().count() < MIN_CHECKS { all.collect() } else { alike.collect() }
     }
 }
@@ -191,14 +207,19 @@ impl HostProfile {
 pub(crate) mod tests {
     use super::*;
 
-    /// A byte costs 1 ns, from another CPU 2; nothing else costs anything. Runs were up to 38/1024
+    /// A byte costs 1 ns, from another CPU 2, in the same thread a half; nothing else costs anything. Runs were up to 38/1024
     /// faster than predicted.
     pub(crate) fn profile() -> HostProfile {
         let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
         let mut profile = HostProfile::new(String::new(), Tool::default(), host);
         let point = |block_bytes: u64| {
             let cycles = block_bytes as f64;
-            CostPoint { block_bytes, cycles, apart_cycles: 2.0 * cycles }
+            CostPoint {
+                block_bytes,
+                cycles,
+                apart_cycles: 2.0 * cycles,
+                fused_cycles: cycles / 2.0,
+            }
         };
         let works = ["memory", "copy memcpy", "read", "work"];
         profile.works = works
@@ -233,9 +254,11 @@ pub(crate) mod tests {
     fn a_profile_is_what_was_written_and_costs_lie_between_the_sizes() {
         let profile = profile();
         assert_eq!(HostProfile::parse(&profile.text()).as_ref(), Ok(&profile));
-        assert_eq!(profile.cycles("read", 8192, 0.0), Ok(8192.0));
-        assert_eq!(profile.cycles("read", 8192, 0.5), Ok(12_288.0));
-        let error = |work, bytes| profile.cycles(work, bytes, 0.0).unwrap_err();
+        let work = |name: &str, bytes, is_fused| Work { name: name.to_owned(), bytes, is_fused };
+        assert_eq!(profile.cycles(&work("read", 8192, false), 0.0), Ok(8192.0));
+        assert_eq!(profile.cycles(&work("read", 8192, false), 0.5), Ok(12_288.0));
+        assert_eq!(profile.cycles(&work("read", 8192, true), 0.5), Ok(4096.0));
+        let error = |name, bytes| profile.cycles(&work(name, bytes, false), 0.0).unwrap_err();
         assert!(error("read", 4095).contains("outside of what was calibrated, 4096 to 1048576"));
         assert!(error("decode", 4096).contains("was not calibrated"));
     }
@@ -245,8 +268,8 @@ pub(crate) mod tests {
         type Harm = fn(&mut HostProfile);
         let harms: [(Harm, &str); 9] = [
             (
-                |p| p.version = 6,
-                "has version 6, not 7; measure one with daqmeter path predict --calibrate",
+                |p| p.version = 7,
+                "has version 7, not 8; measure one with daqmeter path predict --calibrate",
             ),
             (|p| p.format = "x".to_owned(), "`format`"),
             (|p| p.works[0].points.reverse(), "growing sizes"),

@@ -4,38 +4,48 @@
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
 
-use crate::definition::{Element, Path, cpu};
+use crate::definition::{Path, cpu};
 use crate::kinds::{SinkKind, SourceKind, StageKind};
+use crate::layout::{Group, Layout};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathShape {
     pub line: String,
+    pub layout: String,
     pub block_bytes: u64,
     pub buffers: u64,
     /// Blocks due per second and stream; `None` if the source goes as fast as it can.
     pub rate_hz: Option<f64>,
-    /// Rows from source to sink; the threads of the first are the streams.
+    pub streams: usize,
+    /// Rows of threads that do the same, from source to sink.
     pub rows: Vec<ShapeRow>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShapeRow {
     pub name: String,
-    /// Kind of work: the name under which a host's costs are found.
-    pub work: String,
+    /// What a thread does with a block, one after the other.
+    pub works: Vec<Work>,
     pub threads: usize,
     /// CPUs that they are pinned to in turn; empty leaves them free.
     pub cpus: Vec<u32>,
-    pub bytes: u64,
     /// Work of each block that the path itself asks for, in nanoseconds.
     pub added_ns: f64,
     pub asleep_ns: f64,
 }
 
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Name under which a host's costs are found.
+    pub name: String,
+    pub bytes: u64,
+    /// True if nothing of the block is handed over from or to another thread.
+    pub is_fused: bool,
+}
+
 impl PathShape {
     pub fn total_hz(&self) -> Option<f64> {
-        let streams = self.rows.first().map_or(1, |source| source.threads);
-        self.rate_hz.map(|hz| hz * streams as f64)
+        self.rate_hz.map(|hz| hz * self.streams as f64)
     }
 
     pub fn threads(&self) -> usize {
@@ -75,51 +85,90 @@ impl PathShape {
 const MAX_SPAN_BYTES: usize = 64 << 20;
 
 impl Path {
-    /// Rows, rings and rates. The error names the part that cannot be predicted, and the reason.
+    /// Rows, rings and rates in the path's own layout, or as a pipeline if that is `auto`. The error
+    /// names the part that cannot be predicted, and the reason.
     pub fn shape(&self) -> Result<PathShape, String> {
-        let mut rows = vec![row(&self.source, source_work(&self.source.kind)?, self.block_bytes)];
-        let mut bytes = self.source.out_bytes;
-        for stage in &self.stages {
-            let work = stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name))?;
-            let own = row(stage, work, bytes);
-            match &stage.kind {
-                StageKind::Work { time } => rows.push(ShapeRow { added_ns: time.0 as f64, ..own }),
-                StageKind::Wait { time } => rows.push(ShapeRow { asleep_ns: time.0 as f64, ..own }),
-                kind if kind.has_two_ends() => rows.extend(two_ends(own, &stage.cpus)),
-                _ => rows.push(own),
-            }
-            bytes = stage.out_bytes;
+        self.shape_in(&self.layout, &[])
+    }
+
+    /// The same in each layout that is tried on a host with these CPUs; only the path's own one if
+    /// it says which, or cannot be tried.
+    pub fn shapes(&self, cpus: &[u32]) -> Result<Vec<PathShape>, String> {
+        if self.layout != Layout::Auto || !self.may_be_tried() {
+            return Ok(vec![self.shape()?]);
         }
-        let work = sink_work(&self.sink.kind)?;
-        rows.push(row(&self.sink, work, bytes));
+        let candidates = self.candidates(cpus, cpus.len(), false).into_iter();
+        candidates.map(|one| self.shape_in(&one.layout, &one.cpus)).collect()
+    }
+
+    fn shape_in(&self, layout: &Layout, cpus: &[u32]) -> Result<PathShape, String> {
+        let layout = if *layout == Layout::Auto { &Layout::Pipeline } else { layout };
+        let (mut rows, mut bytes) = (Vec::new(), self.block_bytes as u64);
+        for Group { elements, workers } in self.groups(layout)? {
+            let mut row = ShapeRow {
+                name: self.part(&elements, None),
+                threads: workers,
+                cpus: elements
+                    .clone()
+                    .map(|at| self.cpus(at))
+                    .find(|own| !own.is_empty())
+                    .unwrap_or(cpus)
+                    .to_vec(),
+                ..ShapeRow::default()
+            };
+            for element in elements.clone() {
+                let name = self.work_name(element)?;
+                // A block comes from a ring to the first part, and goes to one from a source.
+                let is_fused = elements.len() > 1 && (element > elements.start || element == 0);
+                row.works.push(Work { name, bytes, is_fused });
+                if let Some(stage) = element.checked_sub(1).and_then(|at| self.stages.get(at)) {
+                    match stage.kind {
+                        StageKind::Work { time } => row.added_ns += time.0 as f64,
+                        StageKind::Wait { time } => row.asleep_ns += time.0 as f64,
+                        _ => {}
+                    }
+                    bytes = stage.out_bytes as u64;
+                }
+            }
+            let stage = elements.start.checked_sub(1).and_then(|at| self.stages.get(at));
+            match stage.filter(|stage| elements.len() == 1 && stage.kind.has_two_ends()) {
+                Some(_) => rows.extend(two_ends(&row)),
+                None => rows.push(row),
+            }
+        }
         Ok(PathShape {
             line: self.line(),
+            layout: layout.to_string(),
             block_bytes: self.block_bytes as u64,
             buffers: self.buffers as u64,
             rate_hz: self.rate_hz,
+            streams: self.streams(),
             rows,
         })
     }
-}
 
-fn row<K>(element: &Element<K>, work: String, bytes: usize) -> ShapeRow {
-    ShapeRow {
-        name: element.name.clone(),
-        work,
-        threads: element.threads,
-        cpus: element.cpus.clone(),
-        bytes: bytes as u64,
-        ..ShapeRow::default()
+    /// Name of an element's work in a profile.
+    fn work_name(&self, element: usize) -> Result<String, String> {
+        match element.checked_sub(1).map(|at| self.stages.get(at)) {
+            None => source_work(&self.source.kind),
+            Some(Some(stage)) => {
+                stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name))
+            }
+            Some(None) => sink_work(&self.sink.kind),
+        }
     }
 }
 
 /// Rows for a thread at each end, as the chain places them.
-fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
-    let end = |name: &str, at: usize| ShapeRow {
-        name: format!("{} {name}", row.name),
-        work: format!("{} {name}", row.work),
-        cpus: cpu(cpus, at).into_iter().collect(),
-        ..row.clone()
+fn two_ends(row: &ShapeRow) -> [ShapeRow; 2] {
+    let end = |name: &str, at: usize| {
+        let work = |work: &Work| Work { name: format!("{} {name}", work.name), ..work.clone() };
+        ShapeRow {
+            name: format!("{} {name}", row.name),
+            works: row.works.iter().map(work).collect(),
+            cpus: cpu(&row.cpus, at).into_iter().collect(),
+            ..row.clone()
+        }
     };
     [end("out", 0), end("in", 1)]
 }
@@ -199,8 +248,11 @@ mod tests {
             "title = \"x\"\nblock = \"64KiB\"\nrate = \"100Hz\"\n[source]\nkind = \"memory\"\n";
         let stages = "[[stage]]\nkind = \"convert\"\nfunction = 3\nthreads = 2\n[[stage]]\nkind = \"unix\"\n[[stage]]\nkind = \"work\"\ntime = \"5us\"\n";
         let shape = shape(&format!("{head}{stages}[sink]\nkind = \"read\"\n")).unwrap();
-        let rows: Vec<(&str, usize, u64)> =
-            shape.rows.iter().map(|row| (row.work.as_str(), row.threads, row.bytes)).collect();
+        let rows: Vec<(&str, usize, u64)> = shape
+            .rows
+            .iter()
+            .map(|row| (row.works[0].name.as_str(), row.threads, row.works[0].bytes))
+            .collect();
         let wanted = [
             ("memory", 1, 65_536),
             ("convert 3", 2, 65_536),
@@ -212,6 +264,25 @@ mod tests {
         assert_eq!(rows, wanted);
         assert_eq!(shape.rows[4].added_ns, 5000.0);
         assert_eq!((shape.threads(), shape.total_hz()), (7, Some(100.0)));
+    }
+
+    #[test]
+    fn threads_of_several_parts_have_their_works_and_hand_over_at_their_ends_alone() {
+        let head = "title = \"x\"\nblock = \"64KiB\"\nrate = \"100Hz\"\nlayout = \"[memory] [convert, tcp, read] x 2\"\n";
+        let shape = shape(&format!(
+            "{head}[source]\nkind = \"memory\"\n[[stage]]\nkind = \"convert\"\nfunction = 3\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"read\"\n"
+        ))
+        .unwrap();
+        let row = &shape.rows[1];
+        let works: Vec<(&str, u64, bool)> =
+            row.works.iter().map(|work| (work.name.as_str(), work.bytes, work.is_fused)).collect();
+        let wanted =
+            [("convert 3", 65_536, false), ("tcp", 131_072, true), ("read", 131_072, true)];
+        assert_eq!(
+            (row.name.as_str(), row.threads, &works[..]),
+            ("convert to read", 2, &wanted[..])
+        );
+        assert!(!shape.rows[0].works[0].is_fused && shape.total_hz() == Some(100.0));
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub struct PartPrediction {
 pub struct Prediction {
     /// The path in one line.
     pub line: String,
+    /// Which thread does what; empty in older records.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub layout: String,
     /// Bytes of a block at the source.
     pub block_bytes: u64,
     /// Largest rate in blocks per second, all streams.

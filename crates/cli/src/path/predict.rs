@@ -66,8 +66,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     for name in &arguments.paths {
         let path = daqmeter_path::Path::load_with(name, &arguments.set)?;
         let refused = |why: String| Failure::refused(format!("{name} cannot be predicted: {why}"));
-        let shape = path.shape().map_err(refused)?;
-        let found = predict(&shape, &profile).map_err(refused)?;
+        let shapes = path.shapes(&profile.host.allowed_cpus).map_err(refused)?;
+        let found = predict(&shapes, &profile).map_err(refused)?;
         let (target, emulated) = (path.line(), path.is_emulated());
         let engine = EngineInfo { name: PathRequest::KIND.into(), target, emulated };
         let workload = PathRequest::new(&path, RUN_S).workload();
