@@ -30,7 +30,7 @@ fn help_for_people() {
 #[test]
 fn a_run_is_a_record_with_its_threads() {
     let (_folder, out) = file("run.jsonl", "");
-    let text = done(&format!("path run pattern --time 20ms --records {out}"));
+    let text = done(&format!("path run pattern --layout pipeline --time 20ms --records {out}"));
     for wanted in ["MB/s sustained", "memory -> copy", "1 of 1 ledgers close"] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
@@ -202,14 +202,17 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
     let predict = |what: &str| format!("path predict {what} --host {profile}");
     let text = done(&format!("{} --records {records}", predict("pattern")));
     // A block takes 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
-    for wanted in ["largest rate [MB/s]         680        680   680", "limit: all CPUs together"] {
+    for wanted in ["largest rate [MB/s]              680        680  680", "limit: all CPUs together"] {
         assert!(text.contains(wanted), "{text}");
     }
     let record = std::fs::read_to_string(&records).unwrap();
     assert!(record.contains("\"study\":\"path/predict\""), "{record}");
     done(&format!("report {records} -o {page}"));
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("predictions-title") && page.contains("CPU of memory [%]"), "{page}");
+    assert!(
+        page.contains("predictions-title") && page.contains("CPU of memory to read [%]"),
+        "{page}"
+    );
     let lines = done(&format!("{} --json", predict("pattern pattern")));
     assert_eq!(lines.lines().count(), 2);
     let json: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();

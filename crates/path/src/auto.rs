@@ -57,8 +57,8 @@ impl Path {
             && self.block_bytes <= MAX_BLOCK_BYTES
     }
 
-    /// Layouts that may be the fastest on these CPUs, the likeliest first. The CPUs come in the order
-    /// in which threads take them, so that the first ones, as many as there are `cores`, share none.
+    /// Layouts that may be the fastest on these CPUs, the likeliest first. The first CPUs, as many
+    /// as there are `cores`, share no core.
     pub(crate) fn candidates(&self, cpus: &[u32], cores: usize, is_chosen: bool) -> Vec<Candidate> {
         let most = cpus.len();
         let names: Vec<String> = self.names().into_iter().map(str::to_owned).collect();

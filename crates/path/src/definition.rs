@@ -250,8 +250,7 @@ impl Path {
             .collect()
     }
 
-    /// Tests if the fastest layout is looked for: the choice instead of the file's, if there is one,
-    /// says so.
+    /// Tests if the fastest layout is looked for: by the choice, if there is one, or the file.
     pub fn is_auto(&self, chosen: &str) -> bool {
         match chosen {
             "" => self.layout == Layout::Auto,

@@ -24,6 +24,7 @@ pub mod engine;
 mod expected;
 pub mod explain;
 mod external;
+mod groups;
 mod kinds;
 mod lanes;
 mod layout;

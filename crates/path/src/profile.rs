@@ -207,8 +207,8 @@ impl HostProfile {
 pub(crate) mod tests {
     use super::*;
 
-    /// A byte costs 1 ns, from another CPU 2, in the same thread a half; nothing else costs anything. Runs were up to 38/1024
-    /// faster than predicted.
+    /// A byte costs 1 ns, from another CPU 2, in the same thread a half; nothing else costs
+    /// anything. Runs were up to 38/1024 faster than predicted.
     pub(crate) fn profile() -> HostProfile {
         let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
         let mut profile = HostProfile::new(String::new(), Tool::default(), host);

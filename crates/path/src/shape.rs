@@ -85,8 +85,8 @@ impl PathShape {
 const MAX_SPAN_BYTES: usize = 64 << 20;
 
 impl Path {
-    /// Rows, rings and rates in the path's own layout, or as a pipeline if that is `auto`. The error
-    /// names the part that cannot be predicted, and the reason.
+    /// Rows, rings and rates in the path's own layout, or as a pipeline if that is `auto`. The
+    /// error names the part that cannot be predicted, and the reason.
     pub fn shape(&self) -> Result<PathShape, String> {
         self.shape_in(&self.layout, &[])
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::layout::Group;
-use crate::worker::Share;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct How {
@@ -40,6 +39,14 @@ impl How {
         let own = self.slowed.iter().filter(|(at, _)| *at == element as u64);
         own.map(|(_, ns)| ns).sum()
     }
+}
+
+/// What a worker has of the blocks of a source that several share: each `of`th from `at` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) source: usize,
+    pub(crate) at: u64,
+    pub(crate) of: u64,
 }
 
 /// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that

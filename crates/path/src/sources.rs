@@ -17,7 +17,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use crate::definition::Path;
 use crate::element::{Filled, Source, most_keys, of_card};
 use crate::kinds::SourceKind;
-use crate::worker::Share;
+use crate::shared::Share;
 
 pub(crate) type Named = (String, Box<dyn Source>);
 

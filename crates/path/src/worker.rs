@@ -21,7 +21,7 @@ use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
 use crate::ring::{Blocks, Inlet, Outlet};
-use crate::shared::{How, Shared};
+use crate::shared::{How, Share, Shared};
 
 /// What gives a thread its blocks.
 pub(crate) enum Feed {
@@ -93,14 +93,6 @@ pub(crate) struct FromSource {
     /// Blocks that it filled.
     sequence: u64,
     is_over: bool,
-}
-
-/// What a worker has of the blocks of a source that several share: each `of`th from `at` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) source: usize,
-    pub(crate) at: u64,
-    pub(crate) of: u64,
 }
 
 pub(crate) struct IntoSink {

@@ -21,8 +21,8 @@ pub struct PathRun {
     pub events: u64,
     /// Blocks whose bytes were compared with what they had to be.
     pub verified_blocks: u64,
-    /// Which thread did what: `pipeline`, `fused x 2`; empty in older records and for a card that is
-    /// read out live.
+    /// Which thread did what: `pipeline`, `fused x 2`; empty in older records and for a card that
+    /// is read out live.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// Layouts that were tried for this run before it, in the order of their rates.

@@ -90,7 +90,12 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Predicte
     let at = found.offered_hz.map(|hz| format!(", at {} MB/s", show_mb_per_s(hz * mb * 1e6)));
     PredictedPath {
         name: name(record).unwrap_or_else(|| found.line.clone()) + &at.unwrap_or_default(),
-        about: format!("{}; limit: {}; {outcome}", found.line, found.limit),
+        about: format!(
+            "{}; layout {}; limit: {}; {outcome}",
+            found.line,
+            if found.layout.is_empty() { "pipeline" } else { &found.layout },
+            found.limit
+        ),
         notes,
         lines,
     }
@@ -108,8 +113,14 @@ fn runs<'a>(
     let is_alike = |run: &&RunRecord| run.role.is_point() && run.workload.key_without(but) == key;
     for other in all.iter().filter(is_alike) {
         let Some(run) = other.path.as_deref() else { continue };
+        let layout = record.prediction.as_ref().map_or("", |found| &found.layout);
+        // The layout, without the CPUs of its threads.
+        let here = run.layout.split(" on CPU").next().unwrap_or_default();
         match conditions::disturbance(other) {
             Some(disturbance) => notes.push(format!("a run is not compared: {disturbance}")),
+            None if ![layout, ""].contains(&here) => {
+                notes.push(format!("a run is not compared: its layout was {here}"));
+            }
             None => sound.push(run),
         }
         let (there, here) = (&record.host.cpu_model, &other.host.cpu_model);

@@ -361,8 +361,8 @@ fn own_rate(run: &PathRun) -> Option<String> {
     ))
 }
 
-/// Returns the capacity of all CPUs of the process in the best layout that was tried, or else by the
-/// need of a block, and the limits of links. The unit is the served thing if the path names one.
+/// Returns the capacity of all CPUs of the process in the best layout that was tried, or else by
+/// the need of a block, and the limits of links. The unit is the served thing if the path names one.
 fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {

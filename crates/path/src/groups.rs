@@ -1,0 +1,133 @@
+//! The groups of a path's elements in a layout, and the reasons for which it cannot have them.
+
+use std::ops::Range;
+
+use daqmeter_record::path::End;
+use daqmeter_record::units::plural;
+
+use crate::definition::{MAX_THREADS, Path};
+use crate::kinds::{SinkKind, SourceKind, StageKind};
+use crate::layout::{Group, Layout};
+
+impl Path {
+    /// Groups of a layout, from source to sink. Fails with the reason for which the path cannot be
+    /// run in it; [`Layout::Auto`] is none that can be run.
+    pub(crate) fn groups(&self, layout: &Layout) -> Result<Vec<Group>, String> {
+        let last = self.stages.len() + 1;
+        if self.is_live() && !matches!(layout, Layout::Auto | Layout::Pipeline) {
+            return Err(format!(
+                "is {layout}; a card that is read out live has the threads of its readers and receivers: leave the layout out"
+            ));
+        }
+        let groups = match layout {
+            Layout::Auto | Layout::Pipeline => {
+                let threads = self.threads().into_iter().enumerate();
+                return Ok(threads
+                    .map(|(at, workers)| Group { elements: at..at + 1, workers })
+                    .collect());
+            }
+            Layout::Fused(workers) => vec![Group { elements: 0..last + 1, workers: *workers }],
+            Layout::Groups(groups) => self.named(groups)?,
+        };
+        for group in &groups {
+            self.check_group(group)?;
+        }
+        for pair in groups.windows(2) {
+            let [from, to] = [pair[0].workers, pair[1].workers];
+            if from != to && from != 1 && to != 1 {
+                return Err(format!(
+                    "has {to} threads behind {from}; 1 or as many as before are wanted"
+                ));
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Names of all elements, from source to sink.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let stages = self.stages.iter().map(|stage| stage.name.as_str());
+        let source = std::iter::once(self.source.name.as_str());
+        source.chain(stages).chain([self.sink.name.as_str()]).collect()
+    }
+
+    /// Name of the threads of these elements.
+    pub(crate) fn part(&self, elements: &Range<usize>, end: Option<End>) -> String {
+        match (&self.names()[elements.clone()], end) {
+            ([name], Some(End::Out)) => format!("{name} out"),
+            ([name], Some(End::In)) => format!("{name} in"),
+            ([first, .., last], _) => format!("{first} to {last}"),
+            (names, _) => names.concat(),
+        }
+    }
+
+    /// Threads of each element in a pipeline; a stage with two ends has one at each.
+    fn threads(&self) -> Vec<usize> {
+        let stages = self.stages.iter().map(|stage| stage.threads);
+        std::iter::once(self.source.threads).chain(stages).chain([self.sink.threads]).collect()
+    }
+
+    fn named(&self, groups: &[(Vec<String>, usize)]) -> Result<Vec<Group>, String> {
+        let names = self.names();
+        let mut all: Vec<Group> = Vec::new();
+        let mut next = 0;
+        for (own, workers) in groups {
+            let begin = next;
+            for name in own {
+                let Some(at) = names.iter().position(|known| known == name) else {
+                    let names = names.join(", ");
+                    return Err(format!("names `{name}`; the parts of this path are {names}"));
+                };
+                if at < next {
+                    return Err(format!("names {name} twice, or behind a later part"));
+                }
+                if at > next {
+                    return Err(format!("leaves out {}", names[next]));
+                }
+                next += 1;
+            }
+            all.push(Group { elements: begin..next, workers: *workers });
+        }
+        match names.get(next) {
+            Some(name) => Err(format!("leaves out {name}")),
+            None => Ok(all),
+        }
+    }
+
+    fn check_group(&self, group: &Group) -> Result<(), String> {
+        let Group { elements, workers } = group;
+        let last = self.stages.len() + 1;
+        if !(1..=MAX_THREADS).contains(workers) {
+            return Err(format!("has {workers} threads; 1 to {MAX_THREADS} are wanted"));
+        }
+        if let SourceKind::Digitizer { devices, .. } = &self.source.kind
+            && elements.contains(&0)
+            && *workers > devices.len()
+        {
+            let boards = plural(devices.len() as u64, "board");
+            return Err(format!("has {workers} threads for {boards}: at most one for each"));
+        }
+        for (at, stage) in self.stages.iter().enumerate() {
+            let StageKind::Program { .. } = stage.kind else { continue };
+            if elements.contains(&(at + 1)) && (elements.len() > 1 || *workers > 1) {
+                let name = &stage.name;
+                return Err(format!(
+                    "has {name} in a thread with other parts, or several times; a program needs a group of its own, such as [{name}]"
+                ));
+            }
+        }
+        if *workers > 1 && elements.contains(&last) {
+            let sink = &self.sink.name;
+            if self.is_ordered {
+                return Err(format!(
+                    "has {workers} threads for {sink}, which is ordered: give it a group of its own, [{sink}]"
+                ));
+            }
+            if !matches!(self.sink.kind, SinkKind::Read {}) {
+                return Err(format!(
+                    "has {workers} threads for {sink}, which one thread writes: give it a group of its own, [{sink}]"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
