@@ -202,7 +202,9 @@ fn a_path_is_predicted_from_a_profile_and_recorded() {
     let predict = |what: &str| format!("path predict {what} --host {profile}");
     let text = done(&format!("{} --records {records}", predict("pattern")));
     // A block takes 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
-    for wanted in ["largest rate [MB/s]              680        680  680", "limit: all CPUs together"] {
+    for wanted in
+        ["largest rate [MB/s]              680        680  680", "limit: all CPUs together"]
+    {
         assert!(text.contains(wanted), "{text}");
     }
     let record = std::fs::read_to_string(&records).unwrap();

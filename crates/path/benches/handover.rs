@@ -1,7 +1,8 @@
 //! Cost of a path over a chain that is written by hand: `cargo bench -p daqmeter-path --bench
-//! handover [-- SECONDS]`, each side for SECONDS [20] at each size.
+//! handover [-- SECONDS [ring]]`, each side for SECONDS [20] at each size.
 //!
-//! - Blocks: `memory -> read` beside two threads that do the same work over `sync_channel`.
+//! - Hand-over of a block whose bytes nobody touches (`ring`: this alone): the ring with its
+//!   account beside channels without one.
 //! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more
 //!   triggers than it carries. Also CPU time at a rate that it does carry.
 //!
@@ -17,53 +18,45 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::{Path, PathRequest, sum};
+use daqmeter_path::{Path, PathRequest};
 use daqmeter_readout::Scenario;
 use daqmeter_readout::scenario::Hertz;
 use daqmeter_record::RunRecord;
+use daqmeter_record::path::PathThread;
 use daqmeter_stats::{quantile, sorted, trimmed_interval};
+use daqmeter_sys::affinity::{pin_to, process_cpus, unpin};
+use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::probe::{CHAIN_CYCLES, probe};
+use rtrb::{Consumer, Producer, RingBuffer};
 
 #[path = "../../readout/tests/readout/by_hand.rs"]
 #[allow(dead_code, reason = "tests look at more of it")]
 mod by_hand;
 
+// What the ring is made of: it is no part of the crate's interface.
+#[path = "../src/account.rs"]
+#[allow(dead_code, unused_imports, reason = "the ring uses less of it")]
+mod account;
+#[path = "../src/element.rs"]
+#[allow(dead_code, unused_imports, reason = "the ring uses less of it")]
+mod element;
+#[path = "../src/ring.rs"]
+#[allow(dead_code, unused_imports, reason = "threads use more of it")]
+mod ring;
+
+use account::Account;
+use element::Label;
+use ring::{Blocks, link};
+
 const BUFFERS: usize = 8;
-const SPAN: usize = 16 << 20;
 const ROUNDS: usize = 40;
 /// More triggers than one reader carries: BUSY stops the rest.
 const TOO_MANY_HZ: f64 = 10e6;
 const CARRIED_HZ: f64 = 500e3;
-
-/// Nanoseconds per block by hand: one thread copies blocks from a pattern, the other sums them.
-fn by_hand(block_bytes: usize, time: Duration) -> f64 {
-    let pattern: Vec<u8> = (0..SPAN).map(|at| at.to_le_bytes()[0]).collect();
-    let (full_in, full) = sync_channel::<Vec<u8>>(BUFFERS);
-    let (empty_in, empty) = sync_channel(BUFFERS);
-    (0..BUFFERS).for_each(|_| empty_in.send(vec![0; block_bytes]).unwrap());
-    let begin = Instant::now();
-    let producer = std::thread::spawn(move || {
-        for block in pattern.chunks_exact(block_bytes).cycle() {
-            let Ok(mut out) = empty.recv() else { return };
-            out.copy_from_slice(block);
-            if begin.elapsed() > time || full_in.send(out).is_err() {
-                return;
-            }
-        }
-    });
-    let mut blocks = 0_u64;
-    while let Ok(block) = full.recv() {
-        std::hint::black_box(sum(&block));
-        blocks += 1;
-        // The producer may have ended.
-        let _ = empty_in.send(block);
-    }
-    let elapsed = begin.elapsed();
-    producer.join().unwrap();
-    elapsed.as_nanos() as f64 / blocks as f64
-}
 
 fn record(request: &PathRequest) -> RunRecord {
     let settings = Settings::new(StepPlan::ByStage(1), "bench");
@@ -71,12 +64,6 @@ fn record(request: &PathRequest) -> RunRecord {
     let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []).unwrap();
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
     record
-}
-
-fn as_path(file: &str, time: Duration) -> f64 {
-    let path = Path::load(file).unwrap();
-    let run = record(&PathRequest::new(&path, time.as_secs_f64())).path.unwrap();
-    run.wall_ns as f64 / run.blocks as f64
 }
 
 #[derive(Clone, Copy)]
@@ -135,24 +122,10 @@ fn show(what: &str, unit: &str, pairs: &[(f64, f64)]) {
     let ratios: Vec<f64> = pairs.iter().map(|(hand, path)| path / hand).collect();
     let (mean, low, high) = trimmed_interval(&ratios, 0.95).unwrap();
     println!(
-        "{what}: by hand {:.1} ns per {unit}, as a path {:.1} ns, ratio {mean:.3} ({low:.3} to {high:.3})",
+        "{what}: by hand {:.1} ns per {unit}, ours {:.1} ns, ratio {mean:.3} ({low:.3} to {high:.3})",
         median(hand),
         median(path)
     );
-}
-
-fn blocks(time: Duration) {
-    let folder = tempfile::tempdir().unwrap();
-    for block_bytes in [1024, 4096, 16_384, 65_536, 1 << 20] {
-        let file = folder.path().join("path.toml");
-        let text = format!(
-            "title = \"bench\"\nblock = \"{block_bytes}\"\nbuffers = {BUFFERS}\nlayout = \"pipeline\"\n[source]\nkind = \"memory\"\nspan = \"16MiB\"\n[sink]\nkind = \"read\"\n"
-        );
-        std::fs::write(&file, text).unwrap();
-        let file = file.to_str().unwrap();
-        let pairs = in_turns(|| by_hand(block_bytes, time), || as_path(file, time));
-        show(&format!("blocks of {block_bytes} B"), "block", &pairs);
-    }
 }
 
 fn chunks(time: Duration) {
@@ -168,9 +141,146 @@ fn chunks(time: Duration) {
     show("felix-readout at 500 kHz, CPU time", "chunk", &pairs);
 }
 
+/// Nanoseconds per block. `give` sends an empty block on with a number, `take` gives the next one
+/// back and returns its number; they close the ring when they are dropped.
+fn handed_over(
+    cpus: [u32; 2],
+    time: Duration,
+    mut give: impl FnMut(u64) + Send + 'static,
+    mut take: impl FnMut() -> Option<u64>,
+) -> f64 {
+    pin_to(cpus[1]).unwrap();
+    let producer = thread::spawn(move || {
+        pin_to(cpus[0]).unwrap();
+        let begin = Instant::now();
+        (0..).take_while(|at| at % 64 > 0 || begin.elapsed() < time).for_each(&mut give);
+        drop(give);
+    });
+    // The time begins once both threads run.
+    assert_eq!(take(), Some(0));
+    let (begin, mut blocks) = (Instant::now(), 0);
+    while let Some(number) = take() {
+        blocks += 1;
+        assert_eq!(number, blocks);
+    }
+    let elapsed = begin.elapsed();
+    producer.join().unwrap();
+    elapsed.as_nanos() as f64 / blocks as f64
+}
+
+type Block = Box<element::Block>;
+
+fn empty_blocks() -> impl Iterator<Item = Block> {
+    let buffers = Buffer::several(BUFFERS, 4096, Pages::Base).unwrap();
+    let block = |buffer| element::Block { buffer, label: Label::default() };
+    buffers.into_iter().map(block).map(Box::new)
+}
+
+fn numbered(mut block: Block, number: u64) -> Block {
+    block.label.sequence = number;
+    block
+}
+
+fn ours(cpus: [u32; 2], time: Duration) -> f64 {
+    let names = [String::new()];
+    let blocks = Blocks { count: BUFFERS, bytes: 4096, pages: Pages::Base };
+    let (mut outlets, mut inlets) = link(&names, &names, blocks);
+    let (mut outlet, mut inlet) = (outlets.remove(0), inlets.remove(0));
+    let begin = || Account::begin(PathThread::default());
+    let (mut giver, mut taker) = (None, None);
+    let give = move |number| {
+        let account = giver.get_or_insert_with(|| {
+            outlet.prepare().unwrap();
+            begin()
+        });
+        let block = outlet.empty(account).unwrap();
+        outlet.send(numbered(block, number));
+        account.done_block();
+    };
+    handed_over(cpus, time, give, || {
+        let account = taker.get_or_insert_with(begin);
+        let (at, block) = inlet.next(account)?;
+        let number = block.label.sequence;
+        inlet.give_back(at, block);
+        account.done_block();
+        Some(number)
+    })
+}
+
+/// The same over two channels.
+macro_rules! over_channels {
+    ($name:ident, $channel:expr) => {
+        #[allow(unused_mut, reason = "some channels are shared")]
+        fn $name(cpus: [u32; 2], time: Duration) -> f64 {
+            let (mut full_in, mut full) = $channel();
+            let (mut empty_in, mut empty) = $channel();
+            empty_blocks().for_each(|block| empty_in.send(block).unwrap());
+            let give = move |at| full_in.send(numbered(empty.recv().unwrap(), at)).unwrap();
+            handed_over(cpus, time, give, || {
+                let block: Block = full.recv().ok()?;
+                let number = block.label.sequence;
+                // The producer may have ended.
+                let _ = empty_in.send(block);
+                Some(number)
+            })
+        }
+    };
+}
+
+over_channels!(over_std, || sync_channel(BUFFERS));
+over_channels!(over_crossbeam, || crossbeam_channel::bounded(BUFFERS));
+over_channels!(over_rtrb, || {
+    let (giver, taker) = RingBuffer::new(BUFFERS);
+    (Spinning(giver), Spinning(taker))
+});
+
+/// `rtrb` has no wait: its ends spin.
+struct Spinning<End>(End);
+
+impl Spinning<Producer<Block>> {
+    fn send(&mut self, block: Block) -> Result<(), ()> {
+        self.0.push(block).map_err(drop)
+    }
+}
+
+impl Spinning<Consumer<Block>> {
+    fn recv(&mut self) -> Result<Block, ()> {
+        loop {
+            match self.0.pop() {
+                Ok(block) => return Ok(block),
+                Err(_) if self.0.is_abandoned() => return self.0.pop().map_err(drop),
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+type HandOver = fn([u32; 2], Duration) -> f64;
+
+fn rings(time: Duration) {
+    let given = process_cpus();
+    let cycles_per_ns =
+        CHAIN_CYCLES as f64 / (0..99).map(|_| probe().chain_ns).min().unwrap() as f64;
+    println!("{cycles_per_ns:.2} cycles per ns");
+    let one = [given[0]; 2];
+    let two = [given[0], given[given.len() - 1]];
+    for (cpus, place) in [(two, "two CPUs"), (one, "one CPU")] {
+        let rivals: [(&str, HandOver); 3] =
+            [("sync_channel", over_std), ("crossbeam", over_crossbeam), ("rtrb", over_rtrb)];
+        // Nothing that spins may share its CPU.
+        for (name, rival) in rivals.into_iter().filter(|(name, _)| cpus == two || *name != "rtrb") {
+            let pairs = in_turns(|| rival(cpus, time), || ours(cpus, time));
+            show(&format!("{place}, ring beside {name}"), "block", &pairs);
+        }
+    }
+    unpin();
+}
+
 fn main() {
     let seconds = std::env::args().skip(1).find_map(|text| text.parse::<f64>().ok());
     let time = Duration::from_secs_f64(seconds.unwrap_or(20.0) / ROUNDS as f64);
-    chunks(time);
-    blocks(time);
+    rings(time);
+    if !std::env::args().any(|text| text == "ring") {
+        chunks(time);
+    }
 }

@@ -2,19 +2,35 @@
 //! empty one, fills it and sends it; the consumer works on it and gives it back. A producer without
 //! an empty block waits: thus a slow consumer holds back the source.
 //!
-//! Both directions are bounded channels of the standard library, which never hold more blocks than
-//! there are. Dropping either end closes the ring; what was sent before is still received.
+//! Each direction is a bounded queue, which never holds more blocks than there are. Dropping either
+//! end closes the ring; what was sent before is still received.
+//!
+//! A thread that waits polls for about as long as a wake-up costs, then it sleeps. It does not poll
+//! where the other thread needs its CPU.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
 
 use daqmeter_harness::Fault;
 use daqmeter_record::path::PathQueue;
+use daqmeter_sys::affinity::current_cpu;
+use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::{Buffer, Pages};
+use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::account::{Account, Side};
 use crate::element::{Block, Label};
+
+/// Longest wait that is not timed: about what reading the clocks for it takes.
+const UNTIMED_NS: u64 = 2_000;
+/// Longest time of polling before a sleep: a wake-up takes 2 to 25 us. Halved each time that
+/// nothing came, down to the least.
+const LONGEST_POLL_NS: u64 = 16_000;
+const LEAST_POLL_NS: u64 = 1_000;
+/// Polls between two looks at the clock.
+const POLLS: usize = 16;
 
 /// Takes blocks from one ring after the other, which gives the order in which they were dealt out.
 /// Rings that ended are left out.
@@ -24,10 +40,8 @@ pub(crate) struct Inlet {
 }
 
 struct InRing {
-    full: Receiver<Block>,
-    empty: SyncSender<Block>,
-    sent: Arc<AtomicU64>,
-    taken: u64,
+    full: Taker,
+    empty: Giver,
     is_open: bool,
     /// Its ends, and the number of blocks in it when the next was wanted.
     queue: PathQueue,
@@ -35,43 +49,29 @@ struct InRing {
 
 impl Inlet {
     /// Next block and the ring to which it goes back; `None` at the end.
-    pub(crate) fn next(&mut self, account: &mut Account) -> Option<(usize, Block)> {
+    pub(crate) fn next(&mut self, account: &mut Account) -> Option<(usize, Box<Block>)> {
         loop {
             let rings = self.rings.len();
-            let mut order = (0..rings).map(|step| (self.next + step) % rings);
-            let at = order.find(|&at| self.rings[at].is_open)?;
-            if let Some(block) = self.rings[at].next(account) {
-                self.next = (at + 1) % rings;
+            let at = (self.next..rings).chain(0..self.next).find(|&at| self.rings[at].is_open)?;
+            let InRing { full, queue, is_open, .. } = &mut self.rings[at];
+            // A hint: the producer may just be sending another.
+            let depth = full.places.slots().min(queue.seen.len() - 1);
+            if let Some(block) = full.take(Side::Input, account) {
+                queue.seen[depth] += 1;
+                self.next = if at + 1 == rings { 0 } else { at + 1 };
                 return Some((at, block));
             }
-            self.rings[at].is_open = false;
+            *is_open = false;
         }
     }
 
     /// Gives a block back. It is dropped if the producer is gone.
-    pub(crate) fn give_back(&mut self, at: usize, block: Block) {
-        // The channel cannot be full: it has a place for each block.
-        let _ = self.rings[at].empty.send(block);
+    pub(crate) fn give_back(&mut self, at: usize, block: Box<Block>) {
+        self.rings[at].empty.give(block);
     }
 
     pub(crate) fn queues(&self) -> impl Iterator<Item = &PathQueue> {
         self.rings.iter().map(|one| &one.queue)
-    }
-}
-
-impl InRing {
-    fn next(&mut self, account: &mut Account) -> Option<Block> {
-        // A hint: the producer may just be sending another.
-        let depth = self.sent.load(Ordering::Relaxed).saturating_sub(self.taken);
-        let block = match self.full.try_recv() {
-            Ok(block) => Some(block),
-            Err(TryRecvError::Disconnected) => None,
-            Err(TryRecvError::Empty) => account.wait(Side::Input, || self.full.recv().ok()),
-        }?;
-        self.taken += 1;
-        let last = self.queue.seen.len() - 1;
-        self.queue.seen[usize::try_from(depth).map_or(last, |depth| depth.min(last))] += 1;
-        Some(block)
     }
 }
 
@@ -84,13 +84,11 @@ pub(crate) struct Outlet {
 }
 
 struct OutRing {
-    full: SyncSender<Block>,
-    empty: Receiver<Block>,
+    full: Giver,
+    empty: Taker,
     /// Blocks that have not been round yet.
-    fresh: Vec<Block>,
-    /// Written by this end alone.
-    sent: Arc<AtomicU64>,
-    count: u64,
+    #[allow(clippy::vec_box, reason = "none is allocated in the time of a run")]
+    fresh: Vec<Box<Block>>,
 }
 
 /// Blocks of a ring: their number, bytes and pages.
@@ -102,7 +100,8 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn made(self) -> Result<Vec<Block>, Fault> {
+    #[allow(clippy::vec_box, reason = "none is allocated in the time of a run")]
+    pub(crate) fn made(self) -> Result<Vec<Box<Block>>, Fault> {
         let Blocks { count, bytes, pages } = self;
         let made = Buffer::several(count, bytes, pages)?;
         if pages == Pages::HugeTlb && made.iter().any(|buffer| buffer.pages() != pages) {
@@ -110,7 +109,7 @@ impl Blocks {
                 "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
             ));
         }
-        let block = |buffer| Block { buffer, label: Label::default() };
+        let block = |buffer| Box::new(Block { buffer, label: Label::default() });
         Ok(made.into_iter().map(block).collect())
     }
 }
@@ -123,31 +122,164 @@ impl Outlet {
         Ok(())
     }
 
-    pub(crate) fn try_empty(&mut self) -> Result<Block, TryRecvError> {
-        let ring = &mut self.rings[self.next];
-        ring.fresh.pop().map_or_else(|| ring.empty.try_recv(), Ok)
+    pub(crate) fn try_empty(&mut self) -> Result<Box<Block>, TryRecvError> {
+        let OutRing { fresh, empty, .. } = &mut self.rings[self.next];
+        fresh.pop().map_or_else(|| empty.try_take(), Ok)
     }
 
     /// Waits for an empty block; `None` if all consumers are gone.
-    pub(crate) fn empty(&mut self, account: &mut Account) -> Option<Block> {
-        match self.try_empty() {
-            Ok(block) => Some(block),
-            Err(TryRecvError::Disconnected) => None,
-            Err(TryRecvError::Empty) => {
-                let ring = &self.rings[self.next];
-                account.wait(Side::Output, || ring.empty.recv().ok())
+    pub(crate) fn empty(&mut self, account: &mut Account) -> Option<Box<Block>> {
+        let OutRing { fresh, empty, .. } = &mut self.rings[self.next];
+        fresh.pop().or_else(|| empty.take(Side::Output, account))
+    }
+
+    /// Sends a block; false if its consumer is gone.
+    pub(crate) fn send(&mut self, block: Box<Block>) -> bool {
+        let at = self.next;
+        self.next = if at + 1 == self.rings.len() { 0 } else { at + 1 };
+        self.rings[at].full.give(block)
+    }
+}
+
+/// Giving end of one direction. Its places are dropped before the bell rings for the last time.
+struct Giver {
+    places: Producer<Box<Block>>,
+    bell: Rope,
+}
+
+impl Giver {
+    /// False if the taker is gone.
+    fn give(&mut self, block: Box<Block>) -> bool {
+        let is_given = self.places.push(block).is_ok() && !self.places.is_abandoned();
+        self.bell.pull();
+        is_given
+    }
+}
+
+/// Taking end of one direction.
+struct Taker {
+    places: Consumer<Box<Block>>,
+    bell: Arc<Bell>,
+    /// Where the other thread waits for this one.
+    other: Arc<Bell>,
+    /// The last wait was over once the clocks had been read.
+    is_short: bool,
+    poll_ns: u64,
+}
+
+impl Taker {
+    fn try_take(&mut self) -> Result<Box<Block>, TryRecvError> {
+        if let Ok(block) = self.places.pop() {
+            return Ok(block);
+        }
+        if !self.places.is_abandoned() {
+            return Err(TryRecvError::Empty);
+        }
+        // The last ones may have come in between.
+        self.places.pop().map_err(|_| TryRecvError::Disconnected)
+    }
+
+    /// Waits for the next one; `None` if the giver is gone.
+    fn take(&mut self, side: Side, account: &mut Account) -> Option<Box<Block>> {
+        match self.try_take() {
+            Err(TryRecvError::Empty) => self.wait(side, account),
+            taken => taken.ok(),
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, side: Side, account: &mut Account) -> Option<Box<Block>> {
+        let found = if self.is_short { self.poll(UNTIMED_NS) } else { Err(TryRecvError::Empty) };
+        if !is_empty(&found) {
+            return found.ok();
+        }
+        let here = current_cpu().unwrap_or(u32::MAX);
+        self.bell.cpu.store(here, Ordering::Relaxed);
+        let may_poll = here != self.other.cpu.load(Ordering::Relaxed);
+        account.wait(side, || {
+            let mut found = self.try_take();
+            self.is_short = may_poll && found.is_ok();
+            if may_poll && is_empty(&found) {
+                found = self.poll(self.poll_ns);
+                let less_ns = LEAST_POLL_NS.max(self.poll_ns / 2);
+                self.poll_ns = if is_empty(&found) { less_ns } else { LONGEST_POLL_NS };
+            }
+            if is_empty(&found) { self.sleep().ok() } else { found.ok() }
+        })
+    }
+
+    fn poll(&mut self, most_ns: u64) -> Result<Box<Block>, TryRecvError> {
+        let mut until_ns = None;
+        loop {
+            for _ in 0..POLLS {
+                std::hint::spin_loop();
+                let found = self.try_take();
+                if !is_empty(&found) {
+                    return found;
+                }
+            }
+            let now_ns = monotonic_ns();
+            if now_ns >= *until_ns.get_or_insert(now_ns + most_ns) {
+                return Err(TryRecvError::Empty);
             }
         }
     }
 
-    /// Sends a block; false if its consumer is gone.
-    pub(crate) fn send(&mut self, block: Block) -> bool {
-        let at = self.next;
-        self.next = (at + 1) % self.rings.len();
-        let ring = &mut self.rings[at];
-        ring.count += 1;
-        ring.sent.store(ring.count, Ordering::Relaxed);
-        ring.full.send(block).is_ok()
+    /// Either this thread sees what was given, or the giver sees this thread asleep: the fences,
+    /// here and in [`Rope::pull`], order what each writes and then reads.
+    fn sleep(&mut self) -> Result<Box<Block>, TryRecvError> {
+        let Bell { is_asleep, sleeper, .. } = &*self.bell.clone();
+        loop {
+            *sleeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+            is_asleep.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let found = self.try_take();
+            if !is_empty(&found) {
+                is_asleep.store(false, Ordering::Relaxed);
+                return found;
+            }
+            thread::park();
+        }
+    }
+}
+
+fn is_empty<T>(found: &Result<T, TryRecvError>) -> bool {
+    matches!(found, Err(TryRecvError::Empty))
+}
+
+/// Where the taker of one direction sleeps. Seldom written: it shares no lines with what is.
+#[repr(align(128))]
+struct Bell {
+    /// CPU on which it last began to wait; `u32::MAX` before.
+    cpu: AtomicU32,
+    is_asleep: AtomicBool,
+    sleeper: Mutex<Option<Thread>>,
+}
+
+impl Bell {
+    fn hung() -> Arc<Bell> {
+        let (is_asleep, sleeper) = (AtomicBool::new(false), Mutex::new(None));
+        Arc::new(Bell { cpu: AtomicU32::new(u32::MAX), is_asleep, sleeper })
+    }
+}
+
+/// The giver's end of a bell.
+struct Rope(Arc<Bell>);
+
+impl Rope {
+    fn pull(&self) {
+        fence(Ordering::SeqCst);
+        let Bell { is_asleep, sleeper, .. } = &*self.0;
+        if is_asleep.load(Ordering::Relaxed) && is_asleep.swap(false, Ordering::Acquire) {
+            let sleeper = sleeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+            sleeper.inspect(Thread::unpark);
+        }
+    }
+}
+
+impl Drop for Rope {
+    fn drop(&mut self) {
+        self.pull();
     }
 }
 
@@ -157,24 +289,22 @@ pub(crate) fn link(from: &[String], to: &[String], blocks: Blocks) -> (Vec<Outle
     let outlet = |_| Outlet { rings: Vec::new(), next: 0, blocks };
     let mut outlets: Vec<Outlet> = from.iter().map(outlet).collect();
     let mut inlets: Vec<Inlet> = to.iter().map(|_| Inlet { rings: Vec::new(), next: 0 }).collect();
+    let direction = |bell: &Arc<Bell>, other: &Arc<Bell>| {
+        let (giver, taker) = RingBuffer::new(blocks.count);
+        let (bell, other) = (bell.clone(), other.clone());
+        let giver = Giver { places: giver, bell: Rope(bell.clone()) };
+        (giver, Taker { places: taker, bell, other, is_short: false, poll_ns: LONGEST_POLL_NS })
+    };
     for at in 0..from.len().max(to.len()) {
         let (out, into) = (at % from.len(), at % to.len());
-        // One more place, so that neither end waits for a place while a block is on its way.
-        let (full_in, full) = sync_channel(blocks.count + 1);
-        let (empty_in, empty) = sync_channel(blocks.count + 1);
-        let sent = Arc::new(AtomicU64::new(0));
+        let (consumer, producer) = (Bell::hung(), Bell::hung());
+        let (full_in, full) = direction(&consumer, &producer);
+        let (empty_in, empty) = direction(&producer, &consumer);
         let fresh = Vec::with_capacity(blocks.count);
-        outlets[out].rings.push(OutRing {
-            full: full_in,
-            empty,
-            fresh,
-            sent: sent.clone(),
-            count: 0,
-        });
+        outlets[out].rings.push(OutRing { full: full_in, empty, fresh });
         let seen = vec![0; blocks.count + 1];
         let queue = PathQueue { from: from[out].clone(), to: to[into].clone(), seen };
-        let is_open = true;
-        inlets[into].rings.push(InRing { full, empty: empty_in, sent, taken: 0, is_open, queue });
+        inlets[into].rings.push(InRing { full, empty: empty_in, is_open: true, queue });
     }
     (outlets, inlets)
 }
@@ -182,8 +312,11 @@ pub(crate) fn link(from: &[String], to: &[String], blocks: Blocks) -> (Vec<Outle
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     use daqmeter_record::path::PathThread;
+    use daqmeter_sys::affinity::pin_to;
     use proptest::prelude::*;
 
     use super::*;
@@ -197,7 +330,7 @@ mod tests {
         (outlet, inlets.remove(0), Account::begin(PathThread::default()))
     }
 
-    fn numbered(mut block: Block, sequence: u64) -> Block {
+    fn numbered(mut block: Box<Block>, sequence: u64) -> Box<Block> {
         block.label.sequence = sequence;
         block
     }
@@ -294,5 +427,66 @@ mod tests {
         }
         assert!(inlet.next(&mut account).is_none());
         sender.join().unwrap();
+    }
+
+    /// Both ends in threads of their own, on the given CPU if there is one.
+    fn go_round(count: usize, blocks: u64, cpu: Option<u32>) {
+        let (mut outlet, mut inlet, _) = ring(count);
+        let begin = move || {
+            cpu.map(|cpu| pin_to(cpu).unwrap());
+            Account::begin(PathThread::default())
+        };
+        let (done, ended) = channel();
+        let sent = done.clone();
+        thread::spawn(move || {
+            let mut account = begin();
+            for number in 0..blocks {
+                let block = outlet.empty(&mut account).unwrap();
+                assert!(outlet.send(numbered(block, number)));
+            }
+            sent.send(()).unwrap();
+        });
+        thread::spawn(move || {
+            let mut account = begin();
+            for number in 0..blocks {
+                let (at, block) = inlet.next(&mut account).unwrap();
+                assert_eq!(block.label.sequence, number);
+                inlet.give_back(at, block);
+            }
+            assert!(inlet.next(&mut account).is_none());
+            done.send(()).unwrap();
+        });
+        (0..2).for_each(|_| ended.recv_timeout(Duration::from_secs(60)).unwrap());
+    }
+
+    #[test]
+    fn no_wake_up_is_lost() {
+        for count in [1, 2, 3, 8] {
+            go_round(count, 20_000, current_cpu());
+            go_round(count, 100_000, None);
+        }
+    }
+
+    #[test]
+    fn an_end_that_sleeps_learns_that_the_other_went() {
+        let until_asleep = |bell: &Bell| {
+            while !bell.is_asleep.load(Ordering::Relaxed) {
+                thread::yield_now()
+            }
+        };
+        let (outlet, mut inlet, _) = ring(1);
+        let bell = inlet.rings[0].full.bell.clone();
+        let begin = || Account::begin(PathThread::default());
+        let waits = thread::spawn(move || inlet.next(&mut begin()).is_none());
+        until_asleep(&bell);
+        drop(outlet);
+        assert!(waits.join().unwrap());
+        let (mut outlet, inlet, _) = ring(1);
+        let bell = outlet.rings[0].empty.bell.clone();
+        let _block = outlet.try_empty().unwrap();
+        let waits = thread::spawn(move || outlet.empty(&mut begin()).is_none());
+        until_asleep(&bell);
+        drop(inlet);
+        assert!(waits.join().unwrap());
     }
 }

@@ -65,12 +65,12 @@ pub(crate) fn sources(path: &Path, made: &Made) -> Result<Vec<Named>, Fault> {
     })
 }
 
-/// Shares the blocks of a source among workers: one each, then the next round.
-pub(crate) fn deal(
-    all: Vec<Named>,
-    workers: usize,
-) -> Result<Vec<Vec<(Share, Box<dyn Source>)>>, Fault> {
-    let mut dealt: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
+/// Sources of one worker, and its share of their blocks.
+type Dealt = Vec<(Share, Box<dyn Source>)>;
+
+/// Shares the blocks of a source among workers, and boards one each until there is none left.
+pub(crate) fn deal(all: Vec<Named>, workers: usize) -> Result<Vec<Dealt>, Fault> {
+    let mut dealt: Vec<Dealt> = (0..workers).map(|_| Vec::new()).collect();
     let whole = |source| Share { source, at: 0, of: 1 };
     if let ([(_, source)], 2..) = (&all[..], workers)
         && let Some(parts) = source.divided(workers)?

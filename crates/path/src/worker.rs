@@ -48,7 +48,7 @@ pub(crate) struct Step {
 #[derive(Default)]
 pub(crate) struct Room {
     wanted: Option<Blocks>,
-    block: Option<Block>,
+    block: Option<Box<Block>>,
 }
 
 impl Room {
@@ -257,7 +257,7 @@ impl Worker {
 /// Fate of a block that a line carried.
 enum Carried {
     /// The block, or another one for it, is free again.
-    Back(Block),
+    Back(Box<Block>),
     /// It went into the ring behind, whose block it was.
     Sent,
     /// Nobody takes blocks any more.
@@ -269,7 +269,7 @@ impl Line {
     /// of that ring; any other comes back.
     fn carry(
         &mut self,
-        mut block: Block,
+        mut block: Box<Block>,
         is_of_ring: bool,
         shared: &Shared,
         account: &mut Account,
@@ -490,7 +490,7 @@ impl FromSource {
         begin_ns: u64,
         shared: &Shared,
         account: &mut Account,
-    ) -> Option<Block> {
+    ) -> Option<Box<Block>> {
         let How { lossless, rate_hz, time_ns, .. } = shared.how;
         match outlet.try_empty() {
             Ok(block) => return Some(block),
