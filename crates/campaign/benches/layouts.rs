@@ -233,7 +233,8 @@ fn limited(at: usize, random: &mut Random) -> Limited {
         0 => tiny,
         1 => Limited { block_bytes: [4096, 8192, 16_384][below(3)], cpus, ..tiny },
         2 => Limited {
-            block_bytes: 65_536,
+            block_bytes: 4096,
+            stage: "kind = \"work\"\ntime = \"300us\"",
             cpus,
             has_neighbour: true,
             limit: What::Placement,

@@ -5,7 +5,9 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::memory::Buffer;
 
+/// In cache lines of its own: another thread may have its neighbour.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Block {
     pub(crate) buffer: Buffer,
     pub(crate) label: Label,

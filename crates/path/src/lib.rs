@@ -1,16 +1,17 @@
-//! Paths: a file names a source, stages and a sink, which run as a chain of threads with bounded
-//! rings between them. The record gives the rate, the latency, and the use of each thread's time.
+//! Paths: a file names a source, stages and a sink. A layout divides them into groups, each of which
+//! runs in one thread or several, with bounded rings between. The record gives the rate, the
+//! latency, and the use of each thread's time.
 //!
 //! ```text
-//! TOML -> Path (checked: sizes, units, threads) -> Chain (threads) -> PathRun in the record
+//! TOML -> Path (checked: sizes, units) -> Layout -> Chain (threads) -> PathRun in the record
 //!
-//! Source -> ring -> stage -> ring -> stage -> ring -> Sink
-//!        <- empty <-      <- empty <-      <- empty <-          back-pressure
+//! [source, stage] -> ring -> [stage, sink]
+//!                 <- empty <-                 back-pressure
 //! ```
 //!
 //! No stage is made anew here: each calls the function of the engine that measures it by itself. A
 //! card that is read out live has lanes (`lanes.rs`); `readout run` is such a path (`readout.rs`).
-//! Begin with `definition.rs`, then `worker.rs`, which has the threads.
+//! Begin with `definition.rs`, then `layout.rs`, then `worker.rs`, which has the threads.
 
 mod account;
 mod added_work;

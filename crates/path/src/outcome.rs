@@ -62,9 +62,9 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
             ledger.issued += from.issued;
             ledger.lose("due when there was no room", from.lost);
             for into in &sinks {
-                ledger.delivered += into.delivered[from.stream];
+                ledger.delivered += into.streams[from.stream].delivered;
                 if let Some(why) = into.missing {
-                    ledger.lose(why, into.lost[from.stream]);
+                    ledger.lose(why, into.streams[from.stream].lost);
                 }
             }
         }

@@ -93,7 +93,9 @@ pub(crate) fn deal(all: Vec<Named>, workers: usize) -> Result<Vec<Dealt>, Fault>
     Ok(dealt)
 }
 
-/// Blocks in memory, copied one after the other and again from the first.
+/// Blocks in memory, copied one after the other and again from the first. In cache lines that no
+/// other thread writes to.
+#[repr(align(128))]
 struct Bank {
     blocks: Arc<Vec<u8>>,
     block_bytes: usize,
@@ -164,6 +166,7 @@ impl Source for Bank {
     }
 }
 
+#[repr(align(128))]
 struct Replay {
     request: BlockRequest,
     reader: BlockReader,

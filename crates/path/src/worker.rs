@@ -80,6 +80,8 @@ pub(crate) struct Sources {
     pub(crate) room: Room,
 }
 
+/// In cache lines that no other thread writes to.
+#[repr(align(128))]
 pub(crate) struct FromSource {
     pub(crate) source: Box<dyn Source>,
     pub(crate) stream: usize,
@@ -95,6 +97,8 @@ pub(crate) struct FromSource {
     is_over: bool,
 }
 
+/// In cache lines that no other thread writes to.
+#[repr(align(128))]
 pub(crate) struct IntoSink {
     pub(crate) sink: Box<dyn Sink>,
     /// All blocks that came, also without a confirmation.
@@ -102,15 +106,20 @@ pub(crate) struct IntoSink {
     pub(crate) latency_ns: LogHistogram,
     /// Time at which the last block came; 0 before the first.
     last_ns: u64,
-    /// Blocks of each stream.
-    pub(crate) delivered: Vec<u64>,
-    streams: Vec<Share>,
-    /// Number of the next block of each source, of which workers may have left out some.
-    next: Vec<u64>,
+    pub(crate) streams: Vec<StreamAtSink>,
     /// Reason for which blocks that it took are not delivered.
     pub(crate) missing: Option<&'static str>,
-    /// Blocks of each stream that it took and that are not delivered.
-    pub(crate) lost: Vec<u64>,
+}
+
+/// Account of a stream at a sink, in cache lines that no other thread writes to.
+#[repr(align(128))]
+pub(crate) struct StreamAtSink {
+    share: Share,
+    pub(crate) delivered: u64,
+    /// Blocks that it took and that are not delivered.
+    pub(crate) lost: u64,
+    /// Number of the next block of the source with this stream's number; workers leave out some.
+    next: u64,
 }
 
 pub(crate) struct Worker {
@@ -265,6 +274,14 @@ enum Carried {
 }
 
 impl Line {
+    /// Time at which it was done with the last block, if it goes as far as the sink.
+    fn free_ns(&self) -> Option<u64> {
+        match &self.steps.last()?.role {
+            Role::Sink(into) => Some(into.last_ns).filter(|&last_ns| last_ns > 0),
+            _ => None,
+        }
+    }
+
     /// Carries a block through the steps and into the ring behind. `is_of_ring` says that it is one
     /// of that ring; any other comes back.
     fn carry(
@@ -404,7 +421,8 @@ impl Sources {
         let begin_ns = shared.begin_ns.get().copied().flatten().unwrap_or(0);
         while !self.all.iter().all(|from| from.is_over) {
             for from in self.all.iter_mut().filter(|from| !from.is_over) {
-                let Some(due_ns) = from.due(begin_ns, shared, account) else { continue };
+                let now_ns = line.free_ns().unwrap_or_else(monotonic_ns);
+                let Some(due_ns) = from.due(begin_ns, now_ns, shared, account) else { continue };
                 let (block, is_of_ring) = match (&self.room.wanted, &mut line.outlet) {
                     (None, Some(outlet)) => (from.empty(outlet, begin_ns, shared, account), true),
                     _ if from.is_late(due_ns, shared) => (None, false),
@@ -450,13 +468,18 @@ impl FromSource {
     }
 
     /// Waits until its next block is due, and returns the time at which it was; `None` at the end.
-    fn due(&mut self, begin_ns: u64, shared: &Shared, account: &mut Account) -> Option<u64> {
+    fn due(
+        &mut self,
+        begin_ns: u64,
+        now_ns: u64,
+        shared: &Shared,
+        account: &mut Account,
+    ) -> Option<u64> {
         let How { most_blocks, rate_hz, time_ns, .. } = &shared.how;
         let Share { at, of, .. } = self.share;
         let number = at + self.issued * of;
         self.is_over = most_blocks.is_some_and(|most| number >= most)
             || shared.is_over.load(Ordering::Relaxed);
-        let now_ns = monotonic_ns();
         let due_ns = due(begin_ns, number, *rate_hz);
         // A late thread makes one block at least.
         let is_late = due_ns.unwrap_or(now_ns) >= begin_ns.saturating_add(*time_ns);
@@ -585,17 +608,14 @@ fn receive(
 
 impl IntoSink {
     pub(crate) fn new(sink: Box<dyn Sink>, streams: &[Share]) -> IntoSink {
-        let all = streams.len();
+        let stream = |&share| StreamAtSink { share, delivered: 0, lost: 0, next: 0 };
         IntoSink {
             missing: sink.missing(true),
             sink,
             run: PathRun::default(),
             latency_ns: LogHistogram::default(),
             last_ns: 0,
-            delivered: vec![0; all],
-            streams: streams.to_vec(),
-            next: vec![0; all],
-            lost: vec![0; all],
+            streams: streams.iter().map(stream).collect(),
         }
     }
 
@@ -603,9 +623,9 @@ impl IntoSink {
         let Label { stream, sequence, key, .. } = block.label;
         let expected = key.and_then(|key| shared.expected.all.get(key).copied());
         let sum = self.sink.take(block, expected)?;
-        let Share { source, at, of } = self.streams[stream];
+        let Share { source, at, of } = self.streams[stream].share;
         let number = at + sequence * of;
-        if number < std::mem::replace(&mut self.next[source], number + 1) {
+        if number < std::mem::replace(&mut self.streams[source].next, number + 1) {
             return Err(Fault::new(format!(
                 "stream {source}: block {number} came behind a later one"
             )));
@@ -618,7 +638,7 @@ impl IntoSink {
             }
             self.run.verified_blocks += 1;
         }
-        self.delivered[stream] += 1;
+        self.streams[stream].delivered += 1;
         self.run.blocks += 1;
         self.run.payload_bytes += block.label.payload_bytes;
         self.run.events += block.label.events;
@@ -637,7 +657,9 @@ impl IntoSink {
                 if unconfirmed.is_some() {
                     // They were sent: their bytes and times stay.
                     self.missing = unconfirmed;
-                    std::mem::swap(&mut self.lost, &mut self.delivered);
+                    for stream in &mut self.streams {
+                        std::mem::swap(&mut stream.lost, &mut stream.delivered);
+                    }
                 }
                 Err(fault)
             }
@@ -652,13 +674,13 @@ impl IntoSink {
         let each_bytes = run.payload_bytes / run.blocks.max(1);
         let streams = confirmed.lost.iter().enumerate();
         for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
-            self.lost[stream] += blocks;
-            self.delivered[stream] -= blocks;
+            self.streams[stream].lost += blocks;
+            self.streams[stream].delivered -= blocks;
             run.blocks -= blocks;
             run.events -= events;
             run.payload_bytes -= blocks * each_bytes;
         }
-        let all: u64 = self.lost.iter().sum();
+        let all: u64 = self.streams.iter().map(|stream| stream.lost).sum();
         match all > 0 && shared.how.lossless {
             true => Err(Fault::new(format!(
                 "blocks were {}, {all} so far: give the path a lower rate, or write lossless = false where losses are to be counted",
