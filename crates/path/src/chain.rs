@@ -31,6 +31,8 @@ use crate::worker::{
 const GRACE_NS: u64 = 10_000_000_000;
 /// Triggers that a source may wait for at its end: its board gives up after as many.
 const TRIGGERS: f64 = 3.0;
+/// Bytes that a worker takes from a shared source before the next one does.
+const RUN_BYTES: usize = 64 << 10;
 /// Time that a path may take after a signal.
 const STOP_GRACE_NS: u64 = 1_000_000_000;
 
@@ -197,10 +199,16 @@ impl<'a> Building<'a> {
 
     /// Threads of the path's source, with the streams that each of them has.
     fn sources(&mut self, named: Vec<Named>, sums: Sums) -> Result<Vec<Sources>, Fault> {
-        let workers = self.shared.how.groups.first().map_or(1, |group| group.workers);
+        let How { groups, rate_hz, .. } = &self.shared.how;
+        let workers = groups.first().map_or(1, |group| group.workers);
+        // Runs of small blocks are read ahead by the CPU. A rate and an order go by the block.
+        let run = match (groups.len(), rate_hz) {
+            (1, None) => (RUN_BYTES / self.path.block_bytes).max(1),
+            _ => 1,
+        };
         let names = named.iter().map(|(name, _)| name.clone()).collect();
         let (mut all, mut streams) = (Vec::new(), Vec::new());
-        for own in deal(named, workers)? {
+        for own in deal(named, workers, run)? {
             let own = own.into_iter().map(|(share, source)| {
                 streams.push(share);
                 let first_key = sums.first.get(share.source).copied().unwrap_or(0);

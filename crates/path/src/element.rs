@@ -55,9 +55,9 @@ pub(crate) trait Source: Send {
         Ok(Vec::new())
     }
 
-    /// Divides its blocks among workers, of which each takes every so-manieth; `None` if one alone
+    /// Divides its blocks among workers, which take runs of that length in turn; `None` if one alone
     /// can take them.
-    fn divided(&self, _workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+    fn divided(&self, _workers: usize, _run: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
         Ok(None)
     }
 

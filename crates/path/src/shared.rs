@@ -41,12 +41,22 @@ impl How {
     }
 }
 
-/// What a worker has of the blocks of a source that several share: each `of`th from `at` on.
+/// What a worker has of the blocks of a source that several share: runs of them, of each `of` runs
+/// that from `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) source: usize,
     pub(crate) at: u64,
     pub(crate) of: u64,
+    pub(crate) run: u64,
+}
+
+impl Share {
+    /// Number of a worker's block among those of the source.
+    pub(crate) fn number(&self, own: u64) -> u64 {
+        let Share { at, of, run, .. } = *self;
+        if run == 1 { at + own * of } else { (own / run * of + at) * run + own % run }
+    }
 }
 
 /// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that

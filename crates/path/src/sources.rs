@@ -69,15 +69,15 @@ pub(crate) fn sources(path: &Path, made: &Made) -> Result<Vec<Named>, Fault> {
 type Dealt = Vec<(Share, Box<dyn Source>)>;
 
 /// Shares the blocks of a source among workers, and boards one each until there is none left.
-pub(crate) fn deal(all: Vec<Named>, workers: usize) -> Result<Vec<Dealt>, Fault> {
+pub(crate) fn deal(all: Vec<Named>, workers: usize, run: usize) -> Result<Vec<Dealt>, Fault> {
     let mut dealt: Vec<Dealt> = (0..workers).map(|_| Vec::new()).collect();
-    let whole = |source| Share { source, at: 0, of: 1 };
+    let whole = |source| Share { source, at: 0, of: 1, run: 1 };
     if let ([(_, source)], 2..) = (&all[..], workers)
-        && let Some(parts) = source.divided(workers)?
+        && let Some(parts) = source.divided(workers, run)?
     {
-        let of = workers as u64;
+        let (of, run) = (workers as u64, run as u64);
         for ((at, source), own) in (0..).zip(parts).zip(&mut dealt) {
-            own.push((Share { source: 0, at, of }, source));
+            own.push((Share { source: 0, at, of, run }, source));
         }
         return Ok(dealt);
     }
@@ -100,8 +100,11 @@ struct Bank {
     blocks: Arc<Vec<u8>>,
     block_bytes: usize,
     next: usize,
-    /// From one of its blocks to the next.
-    step: usize,
+    /// Blocks of a run, and those of others after it.
+    run: usize,
+    others: usize,
+    /// Blocks that are left of this run.
+    left: usize,
 }
 
 impl Bank {
@@ -117,7 +120,7 @@ impl Bank {
                 made.get_or_init(|| blocks).clone()
             }
         };
-        Ok(Bank { blocks, block_bytes, next: 0, step: 1 })
+        Ok(Bank { blocks, block_bytes, next: 0, run: 1, others: 0, left: 1 })
     }
 }
 
@@ -142,7 +145,10 @@ impl Source for Bank {
         let key = self.next;
         let at = key * self.block_bytes;
         into.copy_from_slice(&self.blocks[at..at + self.block_bytes]);
-        self.next = key + self.step;
+        (self.next, self.left) = (key + 1, self.left - 1);
+        if self.left == 0 {
+            (self.next, self.left) = (self.next + self.others, self.run);
+        }
         let all = self.blocks.len() / self.block_bytes;
         if self.next >= all {
             self.next %= all;
@@ -156,11 +162,11 @@ impl Source for Bank {
         Ok(blocks.map(<[u8]>::to_vec).collect())
     }
 
-    fn divided(&self, workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+    fn divided(&self, workers: usize, run: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
         let all = self.blocks.len() / self.block_bytes;
         let part = |at| -> Box<dyn Source> {
-            let blocks = self.blocks.clone();
-            Box::new(Bank { blocks, next: at % all, step: workers, ..*self })
+            let (blocks, others) = (self.blocks.clone(), (workers - 1) * run);
+            Box::new(Bank { blocks, next: at * run % all, run, others, left: run, ..*self })
         };
         Ok(Some((0..workers).map(part).collect()))
     }
@@ -170,14 +176,16 @@ impl Source for Bank {
 struct Replay {
     request: BlockRequest,
     reader: BlockReader,
-    /// Blocks of others after each of its own.
+    /// Blocks of a run, those of others after it, and those that are left of it.
+    run: u64,
     others: u64,
+    left: u64,
 }
 
 impl Replay {
     fn new(request: BlockRequest) -> Result<Replay, Fault> {
         let reader = BlockReader::open(&request)?;
-        Ok(Replay { request, reader, others: 0 })
+        Ok(Replay { request, reader, run: 1, others: 0, left: 1 })
     }
 }
 
@@ -185,7 +193,11 @@ impl Source for Replay {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let key = self.reader.at / self.request.block_bytes as u64;
         self.reader.read(into)?;
-        self.reader.skip(self.others, into.len());
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.run;
+            self.reader.skip(self.others, into.len());
+        }
         let key = usize::try_from(key).ok().filter(|key| *key < most_keys(into.len()));
         Ok(Filled { key, ..Filled::default() })
     }
@@ -206,11 +218,12 @@ impl Source for Replay {
         (0..blocks).map(block).collect()
     }
 
-    fn divided(&self, workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+    fn divided(&self, workers: usize, run: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
         let part = |at| -> Result<Box<dyn Source>, Fault> {
             let mut part = Replay::new(self.request.clone())?;
-            part.reader.skip(at, self.request.block_bytes);
-            part.others = workers as u64 - 1;
+            (part.run, part.left) = (run as u64, run as u64);
+            part.others = (workers as u64 - 1) * part.run;
+            part.reader.skip(at * part.run, self.request.block_bytes);
             Ok(Box::new(part))
         };
         (0..workers as u64).map(part).collect::<Result<_, Fault>>().map(Some)
@@ -234,7 +247,7 @@ impl Source for Registers {
     }
 
     /// Each has a conversation of its own.
-    fn divided(&self, workers: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
+    fn divided(&self, workers: usize, _run: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
         let part = |_| -> Box<dyn Source> { Box::new(Registers(self.0.clone(), None)) };
         Ok(Some((0..workers).map(part).collect()))
     }

@@ -85,7 +85,6 @@ pub(crate) struct Sources {
 pub(crate) struct FromSource {
     pub(crate) source: Box<dyn Source>,
     pub(crate) stream: usize,
-    /// Its share of the blocks of the source: one of so many, from that one on.
     pub(crate) share: Share,
     pub(crate) block_bytes: usize,
     /// Index of this stream's first contents among all that are known.
@@ -476,8 +475,7 @@ impl FromSource {
         account: &mut Account,
     ) -> Option<u64> {
         let How { most_blocks, rate_hz, time_ns, .. } = &shared.how;
-        let Share { at, of, .. } = self.share;
-        let number = at + self.issued * of;
+        let number = self.share.number(self.issued);
         self.is_over = most_blocks.is_some_and(|most| number >= most)
             || shared.is_over.load(Ordering::Relaxed);
         let due_ns = due(begin_ns, number, *rate_hz);
@@ -623,8 +621,8 @@ impl IntoSink {
         let Label { stream, sequence, key, .. } = block.label;
         let expected = key.and_then(|key| shared.expected.all.get(key).copied());
         let sum = self.sink.take(block, expected)?;
-        let Share { source, at, of } = self.streams[stream].share;
-        let number = at + sequence * of;
+        let Share { source, .. } = self.streams[stream].share;
+        let number = self.streams[stream].share.number(sequence);
         if number < std::mem::replace(&mut self.streams[source].next, number + 1) {
             return Err(Fault::new(format!(
                 "stream {source}: block {number} came behind a later one"
