@@ -238,7 +238,6 @@ fn limited(at: usize, random: &mut Random) -> Limited {
             cpus,
             has_neighbour: true,
             limit: What::Placement,
-            ..tiny
         },
         _ => Limited {
             block_bytes: 65_536,

@@ -7,6 +7,7 @@ use daqmeter_harness::facts::host_facts;
 use daqmeter_harness::placement::{cores, order_near};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::path::TriedLayout;
+use daqmeter_sys::affinity::process_cpus;
 use daqmeter_sys::available;
 use daqmeter_sys::host::Files;
 
@@ -65,9 +66,13 @@ impl Path {
         let group = |names: &[String], workers| (names.to_vec(), workers);
         let (source, rest) = names.split_at(1);
         let (front, sink) = names.split_at(names.len() - 1);
+        let workers = match &self.source.kind {
+            SourceKind::Digitizer { devices, .. } => most.min(devices.len()),
+            _ => most,
+        };
         let mut layouts = vec![
-            (Layout::Fused(most), true),
-            (Layout::Fused(most), false),
+            (Layout::Fused(workers), true),
+            (Layout::Fused(workers), false),
             (Layout::Pipeline, false),
             (Layout::Fused(1), false),
         ];
@@ -77,7 +82,7 @@ impl Path {
                 vec![group(front, most - 1), group(sink, 1)],
             ];
             layouts.extend(groups.map(|groups| (Layout::Groups(groups), false)));
-            layouts.push((Layout::Fused(cores.min(most)), true));
+            layouts.push((Layout::Fused(cores.min(workers)), true));
         }
         let mut all: Vec<Candidate> = Vec::new();
         for (layout, is_pinned) in layouts {
@@ -109,7 +114,9 @@ pub(crate) fn tried(
         return Ok(Vec::new());
     }
     let is_chosen = !how.cpus.is_empty();
-    let host = host_facts(&Files::default(), Vec::new());
+    let mut host = host_facts(&Files::default(), Vec::new());
+    // This thread may be pinned; those of the path are not.
+    host.allowed_cpus = process_cpus().to_vec();
     let mut cpus = match is_chosen {
         true => how.cpus.clone(),
         false => order_near(&host, device_node(path, &Files::default())),
@@ -184,5 +191,74 @@ impl Candidate {
         let cpus: Vec<String> = self.cpus.iter().map(u32::to_string).collect();
         let s = if cpus.len() > 1 { "s" } else { "" };
         format!("{layout} on CPU{s} {}", cpus.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidates(path: &str, cpus: &[u32], cores: usize, is_chosen: bool) -> Vec<String> {
+        let path = Path::load(path).unwrap();
+        let all = path.candidates(cpus, cores, is_chosen);
+        for candidate in &all {
+            let threads: usize =
+                path.groups(&candidate.layout).unwrap().iter().map(|group| group.workers).sum();
+            assert!(candidate.layout == Layout::Pipeline || threads <= cpus.len().max(2));
+        }
+        all.iter().map(|one| one.text(is_chosen)).collect()
+    }
+
+    #[test]
+    fn layouts_are_those_that_make_sense_for_the_cpus_of_a_host() {
+        // One CPU; two; four cores of two threads each, of which the first four CPUs share none.
+        assert_eq!(candidates("pattern", &[0], 1, false), ["fused on CPU 0", "fused", "pipeline"]);
+        assert_eq!(
+            candidates("pattern", &[1, 0], 2, false),
+            [
+                "fused x 2 on CPUs 1,0",
+                "fused x 2",
+                "pipeline",
+                "fused",
+                "[memory] [copy, read]",
+                "[memory, copy] [read]"
+            ]
+        );
+        assert_eq!(
+            candidates("pattern", &[7, 5, 3, 1, 6, 4, 2, 0], 4, false),
+            [
+                "fused x 8 on CPUs 7,5,3,1,6,4,2,0",
+                "fused x 8",
+                "pipeline",
+                "fused",
+                "[memory] [copy, read] x 7",
+                "[memory, copy] x 7 [read]",
+                "fused x 4 on CPUs 7,5,3,1"
+            ]
+        );
+        // Two boards, and CPUs that the user chose.
+        assert_eq!(
+            candidates("digitizer-crate", &[3, 2, 1, 0], 4, true),
+            ["fused x 2", "pipeline", "fused", "[digitizer] [convert, read] x 3"]
+        );
+    }
+
+    #[test]
+    fn a_path_that_others_would_see_is_not_tried() {
+        for (path, with, may_be_tried) in [
+            ("pattern", "", true),
+            ("register-control", "", true),
+            ("felix-readout", "", false),
+            ("register-control", "source.address=udp/tr42.example.org", false),
+            ("digitizer-crate", "source.trigger=14Hz", false),
+            ("pattern", "sink={kind = \"tcp\", to = \"daq7:5010\"}", false),
+            ("pattern", "sink={kind = \"file\", path = \"out\"}", false),
+            ("pattern", "source.cpus=[0]", false),
+        ] {
+            let with: Vec<String> =
+                Some(with.to_owned()).into_iter().filter(|it| !it.is_empty()).collect();
+            let path = Path::load_with(path, &with).unwrap();
+            assert_eq!(path.may_be_tried(), may_be_tried, "{with:?}");
+        }
     }
 }

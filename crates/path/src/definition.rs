@@ -5,11 +5,11 @@ use daqmeter_readout::Scenario;
 use daqmeter_readout::card::channel_ids;
 use daqmeter_record::path::{Brings, End, PathRun, Served};
 use daqmeter_record::units::{parse_bytes, parse_rate_hz};
-use daqmeter_record::units::{show_bytes, show_mb_per_s, significant};
+use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, significant};
 use daqmeter_sys::memory::{Pages, buffers_bytes};
 
 use crate::kinds::{SinkKind, SourceKind, StageKind};
-use crate::layout::Layout;
+use crate::layout::{Group, Layout};
 
 pub(crate) const MAX_BUFFERS: usize = 65_536;
 pub(crate) const MAX_THREADS: usize = 64;
@@ -133,9 +133,13 @@ impl Path {
         let all = self.elements();
         let last = all.len() - 1;
         for (at, Drawn { text, threads, cpus, out_bytes, unit }) in all.into_iter().enumerate() {
-            let place = place(threads, cpus);
-            let emulated = if at == 0 && self.is_emulated() { ", emulated" } else { "" };
-            out.push_str(&format!("  {text}  ({place}{emulated})\n"));
+            let is_emulated = at == 0 && self.is_emulated();
+            let emulated = is_emulated.then(|| "emulated".to_owned());
+            let about: Vec<String> =
+                self.place(threads, cpus).into_iter().chain(emulated).collect();
+            let about = about.join(", ");
+            let about = if about.is_empty() { about } else { format!("  ({about})") };
+            out.push_str(&format!("  {text}{about}\n"));
             let bytes = show_bytes(out_bytes as u64);
             let behind = match unit {
                 _ if at == last => continue,
@@ -149,11 +153,23 @@ impl Path {
         out
     }
 
+    /// Threads of an element, where it has its own.
+    fn place(&self, threads: usize, cpus: &[u32]) -> Option<String> {
+        let has_own = self.is_live() || self.layout == Layout::Pipeline || !cpus.is_empty();
+        let threads = match threads {
+            0 => "in the threads of to-host".to_owned(),
+            threads => plural(threads as u64, "thread"),
+        };
+        let all: Vec<String> = cpus.iter().map(u32::to_string).collect();
+        let on = if cpus.is_empty() { String::new() } else { format!(", CPU {}", all.join(",")) };
+        has_own.then(|| threads + &on)
+    }
+
     fn conditions(&self) -> String {
-        let threads = self.thread_count();
         let memory = show_bytes(self.memory_bytes());
         if let Some(scenario) = self.live() {
             let hz = significant(self.rate_hz.unwrap_or(scenario.trigger.rate.0), 4);
+            let threads: usize = self.elements().iter().map(|element| element.threads).sum();
             return format!(
                 "triggers at {hz} Hz; BUSY stops those for which a ring has no room; {threads} threads; {memory} of memory"
             );
@@ -177,7 +193,8 @@ impl Path {
             Pages::Transparent => String::new(),
             other => format!(" in {}", other.name()),
         };
-        format!("{rate}; {loss}; {threads} threads; {memory} of blocks{pages}{served}")
+        let layout = &self.layout;
+        format!("{rate}; {loss}; layout {layout}; {memory} of blocks{pages}{served}")
     }
 
     /// Parses a rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second.
@@ -258,10 +275,6 @@ impl Path {
         }
     }
 
-    pub(crate) fn thread_count(&self) -> usize {
-        self.elements().iter().map(|element| element.threads).sum()
-    }
-
     /// Bytes of a block at the sink.
     pub(crate) fn sink_bytes(&self) -> usize {
         self.stages.last().map_or(self.source.out_bytes, |stage| stage.out_bytes)
@@ -301,28 +314,24 @@ impl Path {
         if let Some(scenario) = self.live() {
             return scenario.memory_bytes();
         }
-        let stages = self.stages.iter();
-        let widest = stages.clone().map(|stage| stage.threads).max().unwrap_or(1);
-        let widest = widest.max(self.source.threads) as u64;
-        let rings = stages.map(|stage| stage.out_bytes).chain([self.source.out_bytes]);
-        let bytes = rings.map(|block_bytes| {
-            buffers_bytes(self.buffers as u64, block_bytes as u64).saturating_mul(widest)
+        // Checked when the path was read.
+        let groups = self.groups(&self.layout).unwrap_or_default();
+        let out_bytes = |element: usize| match element.checked_sub(1) {
+            None => self.source.out_bytes as u64,
+            Some(at) => self.stages.get(at).map_or(0, |stage| stage.out_bytes as u64),
+        };
+        let behind = groups.iter().skip(1).map(|group| group.workers).chain([0]);
+        let bytes = groups.iter().zip(behind).map(|(Group { elements, workers }, behind)| {
+            let last = elements.end - 1;
+            let rings = if behind == 0 { 0 } else { behind.max(*workers) as u64 };
+            let ring_bytes = buffers_bytes(self.buffers as u64, out_bytes(last));
+            let rooms =
+                (elements.start..last).map(|at| buffers_bytes(*workers as u64, out_bytes(at)));
+            let rooms = rooms.fold(0, u64::saturating_add);
+            ring_bytes.saturating_mul(rings).saturating_add(rooms)
         });
         bytes.fold(self.source.kind.span_bytes() as u64, u64::saturating_add)
     }
-}
-
-fn place(threads: usize, cpus: &[u32]) -> String {
-    let threads = match threads {
-        0 => "in the threads of to-host".to_owned(),
-        1 => "1 thread".to_owned(),
-        n => format!("{n} threads"),
-    };
-    if cpus.is_empty() {
-        return threads;
-    }
-    let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
-    format!("{threads}, CPU {}", cpus.join(","))
 }
 
 /// CPU of a thread among those of its element, which take turns.

@@ -55,8 +55,8 @@ pub(crate) trait Source: Send {
         Ok(Vec::new())
     }
 
-    /// Divides its blocks among workers, which take runs of that length in turn; `None` if one alone
-    /// can take them.
+    /// Divides its blocks among workers, which take runs of that length in turn; `None` if one
+    /// alone can take them.
     fn divided(&self, _workers: usize, _run: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
         Ok(None)
     }

@@ -91,3 +91,35 @@ impl Display for Layout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layouts() -> impl Strategy<Value = Layout> {
+        let group = (proptest::collection::vec("[a-z]{1,6}( [2-9])?", 1..4), 1_usize..70);
+        prop_oneof![
+            Just(Layout::Auto),
+            Just(Layout::Pipeline),
+            (1_usize..70).prop_map(Layout::Fused),
+            proptest::collection::vec(group, 1..5).prop_map(Layout::Groups),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_layout_is_read_as_it_is_written(layout in layouts()) {
+            prop_assert_eq!(Layout::parse(&layout.to_string()), Ok(layout));
+        }
+
+        #[test]
+        fn any_other_text_is_refused_with_what_is_wanted(text in "[a-z x0-9,\\[\\]]{0,30}") {
+            match Layout::parse(&text) {
+                Ok(layout) => prop_assert_eq!(Layout::parse(&layout.to_string()), Ok(layout)),
+                Err(problem) => prop_assert!(problem.contains("groups such as"), "{}", problem),
+            }
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! Paths: a file names a source, stages and a sink. A layout divides them into groups, each of which
-//! runs in one thread or several, with bounded rings between. The record gives the rate, the
+//! Paths: a file names a source, stages and a sink. A layout divides them into groups, each of
+//! which runs in one thread or several, with bounded rings between. The record gives the rate, the
 //! latency, and the use of each thread's time.
 //!
 //! ```text

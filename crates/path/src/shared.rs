@@ -82,3 +82,26 @@ pub(crate) struct Shared {
     /// Blocks of a ring.
     pub(crate) buffers: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Each block of the source belongs to one worker, and a worker's come in their order.
+        #[test]
+        fn workers_share_all_blocks_and_none_twice(of in 1_u64..9, run in 1_u64..70) {
+            let own = |at| {
+                let share = Share { source: 0, at, of, run };
+                (0..run * 3).map(move |own| share.number(own)).collect::<Vec<_>>()
+            };
+            let all: Vec<Vec<u64>> = (0..of).map(own).collect();
+            prop_assert!(all.iter().all(|own| own.is_sorted()));
+            let mut all = all.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..run * 3 * of).collect::<Vec<_>>());
+        }
+    }
+}

@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     budget: Duration,
-    /// Which thread does what: auto, pipeline, fused, fused x 2, or groups: '[memory] [copy, read] x 2'
+    /// Which thread does what: auto, pipeline, fused, fused x 2, or '[memory] [copy, read] x 2'
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
@@ -111,10 +111,11 @@ impl Search<'_> {
         let other = other.filter(|(other, _)| {
             !is_auto && (&other.layout, &other.cpus) != (&first.layout, &first.cpus)
         });
+        let begin_first = Instant::now();
         let record = probe_quietly(bench, &first)?;
         let parts = self.path.parts_of(run_of(&record)?);
         // Threads are made and memory is touched in each run.
-        let beside = begin.elapsed().saturating_sub(FIRST_TIME);
+        let beside = begin_first.elapsed().saturating_sub(FIRST_TIME);
         let changed = parts.len() + 1 + usize::from(other.is_some());
         let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * 2 * changed;
         let left = self.within.saturating_sub(begin.elapsed());

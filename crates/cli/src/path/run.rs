@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Time for the search of --max
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "2m", requires = "max")]
     budget: Duration,
-    /// Which thread does what: auto, pipeline, fused, fused x 2, or groups: '[memory] [copy, read] x 2'
+    /// Which thread does what: auto, pipeline, fused, fused x 2, or '[memory] [copy, read] x 2'
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
@@ -72,6 +72,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut bench = Bench::new(&arguments.common, 1)?;
     let mut found = None;
     if arguments.max {
+        // All runs of a search have one layout.
+        if path.is_auto(&request.layout) {
+            let tried = request.layouts(&bench.runner.stop);
+            let tried = tried.map_err(|fault| Failure::tool(fault.0))?;
+            request = tried.into_iter().next().map_or(request, |(fastest, _)| fastest);
+        }
         let found = found.insert(search(&mut bench, &path, &request, arguments.budget)?);
         (request.rate_hz, request.lossy) = (found.result.rate_hz, !waits(&path) && !path.is_live());
     }

@@ -27,6 +27,7 @@ fn every_layout_carries_every_block_of_every_stage_and_its_bytes_are_compared() 
         for (layout, threads) in [
             ("fused".to_owned(), 1),
             ("fused x 3".to_owned(), 3),
+            ("fused x 8".to_owned(), 8),
             (format!("[memory] [{name}, {second}, read] x 2"), 3),
             (format!("[memory, {name}] x 2 [{second}, read]"), 3),
             (format!("[memory] [{name}, {second}] x 3 [read]"), 5),

@@ -107,10 +107,10 @@ const MOST_LAYOUTS: usize = 4;
 fn layouts(run: &PathRun) -> Option<String> {
     let shown = |(at, tried): (usize, &TriedLayout)| {
         let is_shown = at < MOST_LAYOUTS || tried.layout == "pipeline";
-        is_shown.then(|| format!("{} {} MB/s", tried.layout, show_mb_per_s(tried.bytes_per_s)))
+        is_shown.then(|| format!("{} MB/s {}", show_mb_per_s(tried.bytes_per_s), tried.layout))
     };
     let all: Vec<String> = run.tried.iter().enumerate().filter_map(shown).collect();
-    (!all.is_empty()).then(|| format!("tried before for some milliseconds: {}", all.join("; ")))
+    (!all.is_empty()).then(|| format!("in short runs before: {}", all.join("; ")))
 }
 
 /// Returns a count over all the time from release to end: of bytes, the sustained rate.
@@ -313,7 +313,15 @@ fn change(run: &PathRun) -> Option<String> {
         LimitFound::CannotTell => return None,
         LimitFound::NoSingleOne => "nothing that is known: no single part is the limit".to_owned(),
         LimitFound::Limit(what) => match what {
-            What::Threads { name, .. } => format!("less work in {name}, or more threads for it"),
+            What::Threads { name, .. } => {
+                let threads = run.threads.iter().filter(|thread| thread.part == *name).count();
+                match threads as f64 >= run.cpus.max(1.0) {
+                    true => {
+                        format!("less work in {name}, or more CPUs: each has one of its threads")
+                    }
+                    false => format!("less work in {name}, or more threads for it"),
+                }
+            }
             What::Between { name, .. } => format!("another way than {name}, or larger blocks"),
             What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
             What::AllCpus => "more CPUs, or less work".to_owned(),
@@ -362,7 +370,8 @@ fn own_rate(run: &PathRun) -> Option<String> {
 }
 
 /// Returns the capacity of all CPUs of the process in the best layout that was tried, or else by
-/// the need of a block, and the limits of links. The unit is the served thing if the path names one.
+/// the need of a block, and the limits of links. The unit is the served thing if the path names
+/// one.
 fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
     if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {

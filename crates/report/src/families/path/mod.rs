@@ -21,7 +21,11 @@ pub(super) const FAMILY: Family = Family {
     in_label: &["path", "with"],
     footnote: |record| {
         let run = record.path.as_deref()?;
-        Some(format!("latency: {}", facts::latency(record, run)))
+        let latency = format!("latency: {}", facts::latency(record, run));
+        Some(match run.layout.as_str() {
+            "" => latency,
+            layout => format!("layout {layout}; {latency}"),
+        })
     },
     ..Family::EMPTY
 };
