@@ -373,14 +373,10 @@ impl Parts {
         Parts { names, ns, left: 0, stride: 1 }
     }
 
-    /// Tests if the next block is timed.
-    #[inline]
-    fn is_due(&self) -> bool {
-        self.left == 0 && !self.ns.is_empty()
-    }
-
+    /// Begins the times of a block, if it is one that is timed.
     fn timer(&mut self, account: &Account) -> Timer {
-        let timer = self.is_due().then(|| monotonic_ns() - account.waited_ns());
+        let is_due = self.left == 0 && !self.ns.is_empty();
+        let timer = is_due.then(|| monotonic_ns() - account.waited_ns());
         self.left = self.left.checked_sub(1).unwrap_or(self.stride.saturating_sub(1));
         timer
     }
@@ -428,10 +424,8 @@ impl Sources {
                     _ => (self.room.block.take(), false),
                 };
                 let Some(mut block) = block else { continue };
-                let mut timer = line.parts.is_due().then(monotonic_ns);
                 from.fill(&mut block, due_ns)?;
                 self.added.work();
-                line.parts.add(&mut timer, 0, account);
                 account.done_block();
                 match line.carry(block, is_of_ring, shared, account)? {
                     Carried::Back(block) => self.room.block = Some(block),

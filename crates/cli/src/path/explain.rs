@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     budget: Duration,
-    /// Which thread does what: auto, pipeline, fused, fused x 2, or '[memory] [copy, read] x 2'
+    /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
     /// Another value for a field of the file: block=128KiB, stage.1.threads=2
