@@ -312,10 +312,14 @@ impl Rounds<'_> {
         let [more_buffers, other] = gains.map(|gains| interval(&gains, CONFIDENCE));
         let other = self.hand_over().map(|hand_over| (other, hand_over));
         let answer = match &other {
-            Some((gain, hand_over)) if gain.low > MIN_GAIN && self.leaves_time() => {
+            Some((gain, hand_over)) if gain.mean > MIN_GAIN && self.leaves_time() => {
                 let is_placed = self.free.iter().all(|seen| seen.is_pinned)
                     && hand_over.waits_for_cpu > MIN_WAIT.max(hand_over.ns / self.present_ns());
-                LimitFound::Limit(if is_placed { What::Placement } else { What::HandOver })
+                match (gain.low > MIN_GAIN, is_placed) {
+                    (false, _) => LimitFound::CannotTell,
+                    (true, true) => LimitFound::Limit(What::Placement),
+                    (true, false) => LimitFound::Limit(What::HandOver),
+                }
             }
             _ => self.answer(&slopes, &resources, more_buffers),
         };
