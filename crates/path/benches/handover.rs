@@ -1,8 +1,8 @@
 //! Cost of a path over a chain that is written by hand: `cargo bench -p daqmeter-path --bench
 //! handover [-- SECONDS [ring]]`, each side for SECONDS [20] at each size.
 //!
-//! - Hand-over of a block whose bytes nobody touches (`ring`: this alone): the ring with its
-//!   account beside channels without one.
+//! - Hand-over of a block whose bytes nobody touches: the ring with its account beside channels
+//!   without one. `ring` runs this part alone.
 //! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more
 //!   triggers than it carries. Also CPU time at a rate that it does carry.
 //!
@@ -37,7 +37,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 #[allow(dead_code, reason = "tests look at more of it")]
 mod by_hand;
 
-// What the ring is made of: it is no part of the crate's interface.
+// The ring is private to the crate: these are its files.
 #[path = "../src/account.rs"]
 #[allow(dead_code, unused_imports, reason = "the ring uses less of it")]
 mod account;
@@ -207,7 +207,7 @@ fn ours(cpus: [u32; 2], time: Duration) -> f64 {
     })
 }
 
-/// The same over two channels.
+/// Hands blocks over by two channels, one for each direction.
 macro_rules! over_channels {
     ($name:ident, $channel:expr) => {
         #[allow(unused_mut, reason = "some channels are shared")]

@@ -1,5 +1,6 @@
 //! The fastest layout of a path on this host, found by short runs before the measured one.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use daqmeter_etherbone::Times;
@@ -36,7 +37,8 @@ pub(crate) struct Candidate {
 }
 
 impl Path {
-    /// Tests if short runs touch nothing outside of this program, so that nobody sees them.
+    /// Tests if a run stays within this program: it sends nothing, writes nothing, and uses no
+    /// device.
     pub(crate) fn may_be_tried(&self) -> bool {
         let is_inside = match &self.source.kind {
             SourceKind::Memory { .. } | SourceKind::File { .. } | SourceKind::Felix { .. } => true,
@@ -118,11 +120,15 @@ pub(crate) fn tried(
     // This thread may be pinned; those of the path are not.
     host.allowed_cpus = process_cpus().to_vec();
     let mut cpus = match is_chosen {
-        true => how.cpus.clone(),
+        true => Vec::from_iter(BTreeSet::from_iter(how.cpus.iter().copied())),
         false => order_near(&host, device_node(path, &Files::default())),
     };
     cpus.truncate(most_cpus());
-    let candidates = path.candidates(&cpus, cores(&host), is_chosen);
+    let mut candidates = path.candidates(&cpus, cores(&host), is_chosen);
+    if is_chosen {
+        // A choice stays as it is, with the CPUs that it names twice.
+        candidates.iter_mut().for_each(|one| one.cpus.clone_from(&how.cpus));
+    }
     let mut tried: Vec<(f64, Candidate)> = candidates.into_iter().map(|one| (0.0, one)).collect();
     let begin = Instant::now();
     let attempt = |(best, candidate): &mut (f64, Candidate)| -> Result<(), Fault> {

@@ -252,7 +252,7 @@ impl Path {
         }
     }
 
-    /// The same with the threads that they had in a run: several elements may share one.
+    /// Elements with the threads that they had in a run: several elements may share one.
     pub fn parts_of(&self, run: &PathRun) -> Vec<PathPart> {
         let threads = |element| {
             let own = run.threads.iter().filter(|one| one.part_of(element).is_some());

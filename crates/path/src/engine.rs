@@ -145,8 +145,9 @@ impl PathRequest {
         }
     }
 
-    /// The same run in each layout that is tried for it, the fastest first, with the rates. Empty
-    /// for a path that touches something outside of this program: its layout is `pipeline`.
+    /// Runs the path for a short time in each layout that makes sense. Returns this request with
+    /// each of them, the fastest first, and the rates. Empty for a path that uses something outside
+    /// of this program: its layout is `pipeline`.
     ///
     /// # Errors
     /// Those of the path's parts, and a signal.

@@ -347,20 +347,19 @@ impl Rounds<'_> {
 
     /// CPU time of a block beyond that in the other layout.
     fn hand_over(&self) -> Option<PathHandOver> {
-        let mean = |all: &mut dyn Iterator<Item = f64>| -> f64 {
-            daqmeter_stats::median(&all.collect::<Vec<_>>())
-        };
-        let free = || self.free.iter();
         self.other.first()?;
-        let other_ns = mean(&mut self.other.iter().map(|other| other.seen.cpu_ns));
-        let ns = (mean(&mut free().map(|seen| seen.cpu_ns)) - other_ns).max(0.0);
-        let wake_ns = mean(&mut free().map(|seen| seen.wait_cpu_ns));
-        let ghz = free().filter_map(|seen| seen.clock_ghz).next();
+        let free = |of: fn(&Seen) -> f64| {
+            daqmeter_stats::median(&self.free.iter().map(of).collect::<Vec<_>>())
+        };
+        let other_ns: Vec<f64> = self.other.iter().map(|other| other.seen.cpu_ns).collect();
+        let ns = (free(|seen| seen.cpu_ns) - daqmeter_stats::median(&other_ns)).max(0.0);
+        let wake_ns = free(|seen| seen.wait_cpu_ns);
+        let ghz = self.free.iter().find_map(|seen| seen.clock_ghz);
         Some(PathHandOver {
             ns,
             cycles: ghz.map(|ghz| ghz * ns),
             wake_up: (wake_ns / ns.max(f64::MIN_POSITIVE)).min(1.0),
-            waits_for_cpu: mean(&mut free().map(|seen| seen.waits_for_cpu.0)),
+            waits_for_cpu: free(|seen| seen.waits_for_cpu.0),
             waits: self.free[0].waits_for_cpu.1.clone(),
         })
     }
@@ -446,7 +445,7 @@ impl Rounds<'_> {
         let found = measures.into_iter().find_map(|of| {
             let most = |a: &usize, b: &usize| of(&used[*a]).mean.total_cmp(&of(&used[*b]).mean);
             let at = (0..used.len()).max_by(most)?;
-            // What the path follows in the same way is the same limit.
+            // Resources that the path follows alike are one limit.
             let own = self.moves(at);
             let mut others = (0..used.len()).filter(|other| !are_alike(&own, &self.moves(*other)));
             let is_full = of(&used[at]).low >= FULL

@@ -50,7 +50,7 @@ pub struct CostPoint {
     pub cycles: f64,
     /// The same for a block from another CPU.
     pub apart_cycles: f64,
-    /// The same for a block that stays in its thread, without a hand-over.
+    /// CPU time for a block that stays in its thread, without a hand-over.
     pub fused_cycles: f64,
 }
 

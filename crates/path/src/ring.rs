@@ -26,9 +26,9 @@ use crate::element::{Block, Label};
 /// Longest wait that is not timed: about what reading the clocks for it takes.
 const UNTIMED_NS: u64 = 2_000;
 /// Longest time of polling before a sleep: a wake-up takes 2 to 25 us. Halved each time that
-/// nothing came, down to the least.
+/// nothing came, down to the shortest.
 const LONGEST_POLL_NS: u64 = 16_000;
-const LEAST_POLL_NS: u64 = 1_000;
+const SHORTEST_POLL_NS: u64 = 1_000;
 /// Polls between two looks at the clock.
 const POLLS: usize = 16;
 
@@ -201,8 +201,8 @@ impl Taker {
             self.is_short = may_poll && found.is_ok();
             if may_poll && is_empty(&found) {
                 found = self.poll(self.poll_ns);
-                let less_ns = LEAST_POLL_NS.max(self.poll_ns / 2);
-                self.poll_ns = if is_empty(&found) { less_ns } else { LONGEST_POLL_NS };
+                let shorter_ns = SHORTEST_POLL_NS.max(self.poll_ns / 2);
+                self.poll_ns = if is_empty(&found) { shorter_ns } else { LONGEST_POLL_NS };
             }
             if is_empty(&found) { self.sleep().ok() } else { found.ok() }
         })

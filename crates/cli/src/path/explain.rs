@@ -27,8 +27,8 @@ part give its slope: 1 for the limit and 0 for a part with time to spare. Runs w
 waits between parts. The resource that explains the slopes best is named; rounds go on until that is certain or the\n\
 budget ends. \"No single one\" and \"cannot\n\
 tell\" are answers. The gain is predicted from what a block needs of everything else.\n\n\
-The path is explained in its layout, and in the fastest one if the layout is auto. A layout or CPUs that you choose are\n\
-compared in each round with the fastest layout: where the work of the parts leaves time and that is faster, the hand-over\n\
+The path is explained in its layout, and in the fastest one if the layout is auto. A layout that you choose, with\n\
+its CPUs, is compared in each round with the fastest layout: where the work of the parts leaves time and that is faster, the hand-over\n\
 between threads or their placement is the limit.\n\
 A change is tried with `daqmeter ab`, such as `ab 'path run P' 'path run P --set block=128KiB'`.\n\n\
 Example:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"

@@ -33,7 +33,7 @@ const RUN_S: f64 = 3.0;
 /// Predict paths on a host that was calibrated: largest rate, limit, CPUs, latency, loss.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Each number has an interval that holds the measured one with 90 %, for paths like those that the\ncalibration held back, while the host is as it was then. Devices, programs, kinds of work and sizes\nthat were not calibrated are refused. A profile holds the CPU time of a block for each kind of work\nand size, and four fitted numbers for hand-overs, waits and shared CPUs. Calibrate while the host\ndoes what it usually does.\n\nExample:\n\n  $ daqmeter path predict --calibrate\n  $ daqmeter path predict pattern --set stage.1.threads=2 --records both.jsonl\n  $ daqmeter path run pattern --set stage.1.threads=2 --records both.jsonl\n  $ daqmeter report both.jsonl"
+    after_long_help = "Each number has an interval that holds the measured one with 90 %, for paths like those that the\ncalibration held back, while the host is as it was then. Devices, programs, kinds of work and sizes\nthat were not calibrated are refused. A profile holds the CPU time of a block for each kind of work\nand size, and three fitted numbers for hand-overs, waits and shared CPUs. Calibrate while the host\ndoes what it usually does.\n\nExample:\n\n  $ daqmeter path predict --calibrate\n  $ daqmeter path predict pattern --set block=128KiB --records both.jsonl\n  $ daqmeter path run pattern --set block=128KiB --records both.jsonl\n  $ daqmeter report both.jsonl"
 )]
 pub(crate) struct Arguments {
     /// Paths: those that ship, or TOML files
