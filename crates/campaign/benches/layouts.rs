@@ -281,11 +281,11 @@ fn named(folder: &FilePath) {
                 let request = load.of(request.clone(), &path, Some(&other));
                 Ok(Seen::of(&record(&request)).unwrap())
             };
-            explain(ran, &path.parts(), true, |round| round < 12).unwrap()
+            explain(ran, &path.parts(), Some(""), |round| round < 12).unwrap()
         });
         right += usize::from(explained.answer == LimitFound::Limit(limit.clone()));
         unsure += usize::from(explained.answer == LimitFound::CannotTell);
-        let gain = explained.other.as_ref().map_or(f64::NAN, |(gain, _)| gain.mean);
+        let gain = explained.other.as_ref().map_or(f64::NAN, |other| other.gain.mean);
         println!(
             "{at}: {}: {} put there, named {:?}; the other layout is {gain:.2} times as fast",
             path.line(),

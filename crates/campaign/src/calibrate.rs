@@ -341,7 +341,7 @@ fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
     let mut text = format!(
         "title = \"drawn\"\nblock = \"{block_bytes}\"\nbuffers = {buffers}\nlossless = true\nlayout = \"{layout}\"\n[source]\n{source}{place_of_source}"
     );
-    let (mut has_two, mut takes_samples) = (false, true);
+    let mut takes_samples = true;
     for _ in 0..below(random, 4) {
         let stage = match below(random, 6) {
             0 => "kind = \"checksum\"\n".to_owned(),
@@ -354,12 +354,7 @@ fn drawn_path(random: &mut Random, cpus: &[u32]) -> DrawnPath {
             }
             _ => "kind = \"copy\"\n".to_owned(),
         };
-        // Several threads in a row need one thread behind them.
-        let can_share = !stage.contains("unix") && !stage.contains("tcp") && !has_two;
-        let is_two = can_share && below(random, 4) == 0;
-        has_two |= is_two;
-        let threads = if is_two { "threads = 2\n" } else { "" };
-        text.push_str(&format!("[[stage]]\n{stage}{threads}{}", place(random)));
+        text.push_str(&format!("[[stage]]\n{stage}{}", place(random)));
     }
     text.push_str(&format!("[sink]\n{READ}{}", place(random)));
     DrawnPath { text, load: 0.2 + 0.7 * random.uniform() }

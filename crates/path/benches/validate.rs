@@ -147,19 +147,31 @@ impl Case {
         let part = |kind: &str| format!("[[stage]]\nkind = \"{kind}\"\n{cpus}");
         let mut stages: Vec<String> = self.stages.iter().map(|kind| part(kind)).collect();
         let time = format!("time = \"{}ns\"\n", ns.unwrap_or(1.0).round().max(1.0));
-        let (kind, threads) = match self.put {
-            Put::Wait(threads) if ns.is_some() => ("wait", threads),
-            Put::Wait(threads) => ("work", threads),
-            Put::Work | Put::Shared | Put::OneCpu => ("work", 1),
-        };
+        let kind = if matches!(self.put, Put::Wait(_)) && ns.is_some() { "wait" } else { "work" };
         for _ in 0..self.put.stages() {
-            stages.insert(self.at, format!("{}{time}threads = {threads}\n", part(kind)));
+            stages.insert(self.at, part(kind) + &time);
         }
+        let layout = match self.put {
+            Put::Wait(2) => self.with_two(kind),
+            Put::Work | Put::Wait(_) | Put::Shared | Put::OneCpu => "pipeline".to_owned(),
+        };
         format!(
-            "title = \"a case\"\nblock = \"{}KiB\"\nbuffers = 64\nlayout = \"pipeline\"\n[source]\nkind = \"memory\"\nspan = \"1MiB\"\n{cpus}{}[sink]\nkind = \"read\"\n{cpus}",
+            "title = \"a case\"\nblock = \"{}KiB\"\nbuffers = 64\nlayout = \"{layout}\"\n[source]\nkind = \"memory\"\nspan = \"1MiB\"\n{cpus}{}[sink]\nkind = \"read\"\n{cpus}",
             self.block_kib,
             stages.concat()
         )
+    }
+
+    /// Layout in which the added stage has two threads, and each other part has one.
+    fn with_two(&self, kind: &str) -> String {
+        let mut groups = vec!["[memory]".to_owned()];
+        for (at, own) in self.stages.iter().enumerate() {
+            let before = self.stages[..at].iter().filter(|one| *one == own).count();
+            let number = if before > 0 { format!(" {}", before + 1) } else { String::new() };
+            groups.push(format!("[{own}{number}]"));
+        }
+        groups.insert(self.at + 1, format!("[{kind}] x 2"));
+        groups.concat() + "[read]"
     }
 }
 
@@ -184,8 +196,7 @@ fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
         let text = case.text(Some(case.times * block_ns * threads));
         let mut with = Chain::new(folder, "with.toml", &text, seconds);
         let (parts, begin) = (with.path.parts(), Instant::now());
-        let explained =
-            explain(|load| with.run(load), &parts, false, |_| begin.elapsed() < BUDGET)?;
+        let explained = explain(|load| with.run(load), &parts, None, |_| begin.elapsed() < BUDGET)?;
         let (verdict, named) = counts.judge(&explained.answer, |what| case.put.is_limit(what));
         let real = real_gain(&mut with, &mut without)?;
         let predicted = explained.gain.unwrap_or(f64::NAN);
@@ -236,7 +247,7 @@ fn cards(folder: &FilePath, given: &[f64]) -> Result<(), String> {
         chain.request.unpaced = true;
         chain.request.slower.extend(slower.map(|element| (element, ADDED_NS)));
         let parts = chain.path.parts();
-        let explained = explain(|load| chain.run(load), &parts, false, |round| round < rounds)?;
+        let explained = explain(|load| chain.run(load), &parts, None, |round| round < rounds)?;
         let is_limit = |what: &What| what.text() == limit;
         let (verdict, named) = counts.judge(&explained.answer, is_limit);
         println!("{name}, {bytes} B: {verdict}, named: {named}; {} runs", explained.runs);

@@ -51,7 +51,6 @@ pub(crate) struct Element<K> {
     pub(crate) kind: K,
     /// Name, with a number if another element has the same.
     pub(crate) name: String,
-    pub(crate) threads: usize,
     pub(crate) cpus: Vec<u32>,
     pub(crate) out_bytes: usize,
     pub(crate) unit: Unit,
@@ -79,7 +78,6 @@ pub(crate) const SENT: Unit = "pages that were sent";
 /// An element as it is drawn.
 struct Drawn<'a> {
     text: String,
-    threads: usize,
     cpus: &'a [u32],
     out_bytes: usize,
     unit: Unit,
@@ -88,8 +86,8 @@ struct Drawn<'a> {
 impl Path {
     fn elements(&self) -> Vec<Drawn<'_>> {
         fn drawn<K>(element: &Element<K>, text: String) -> Drawn<'_> {
-            let Element { threads, cpus, out_bytes, unit, .. } = element;
-            Drawn { text, threads: *threads, cpus, out_bytes: *out_bytes, unit }
+            let Element { cpus, out_bytes, unit, .. } = element;
+            Drawn { text, cpus, out_bytes: *out_bytes, unit }
         }
         let mut all = vec![drawn(&self.source, self.source.kind.text())];
         for stage in &self.stages {
@@ -97,9 +95,7 @@ impl Path {
                 SENT => format!("published over {}", stage.name),
                 _ => stage.kind.text(),
             };
-            let two = stage.kind.has_two_ends() && stage.unit != SENT;
-            let stage = drawn(stage, text);
-            all.push(Drawn { threads: if two { 2 } else { stage.threads }, ..stage });
+            all.push(drawn(stage, text));
         }
         all.push(drawn(&self.sink, self.sink.kind.text()));
         all
@@ -132,11 +128,10 @@ impl Path {
         out.push_str(&format!("\n{}\n\n", self.conditions()));
         let all = self.elements();
         let last = all.len() - 1;
-        for (at, Drawn { text, threads, cpus, out_bytes, unit }) in all.into_iter().enumerate() {
+        for (at, Drawn { text, cpus, out_bytes, unit }) in all.into_iter().enumerate() {
             let is_emulated = at == 0 && self.is_emulated();
             let emulated = is_emulated.then(|| "emulated".to_owned());
-            let about: Vec<String> =
-                self.place(threads, cpus).into_iter().chain(emulated).collect();
+            let about: Vec<String> = self.place(at, cpus).into_iter().chain(emulated).collect();
             let about = about.join(", ");
             let about = if about.is_empty() { about } else { format!("  ({about})") };
             out.push_str(&format!("  {text}{about}\n"));
@@ -153,23 +148,23 @@ impl Path {
         out
     }
 
-    /// Threads of an element, where it has its own.
-    fn place(&self, threads: usize, cpus: &[u32]) -> Option<String> {
-        let has_own = self.is_live() || self.layout == Layout::Pipeline || !cpus.is_empty();
-        let threads = match threads {
+    /// CPUs of an element, and the threads of one of a card that is read out.
+    fn place(&self, element: usize, cpus: &[u32]) -> Option<String> {
+        let threads = self.is_live().then(|| match self.threads()[element] {
             0 => "in the threads of to-host".to_owned(),
             threads => plural(threads as u64, "thread"),
-        };
+        });
         let all: Vec<String> = cpus.iter().map(u32::to_string).collect();
-        let on = if cpus.is_empty() { String::new() } else { format!(", CPU {}", all.join(",")) };
-        has_own.then(|| threads + &on)
+        let on = (!all.is_empty()).then(|| format!("CPU {}", all.join(",")));
+        let place: Vec<String> = threads.into_iter().chain(on).collect();
+        (!place.is_empty()).then(|| place.join(", "))
     }
 
     fn conditions(&self) -> String {
         let memory = show_bytes(self.memory_bytes());
         if let Some(scenario) = self.live() {
             let hz = significant(self.rate_hz.unwrap_or(scenario.trigger.rate.0), 4);
-            let threads: usize = self.elements().iter().map(|element| element.threads).sum();
+            let threads: usize = self.threads().iter().sum();
             return format!(
                 "triggers at {hz} Hz; BUSY stops those for which a ring has no room; {threads} threads; {memory} of memory"
             );
@@ -222,25 +217,34 @@ impl Path {
 
     /// Streams of the source, each of which has its own account.
     pub fn streams(&self) -> usize {
-        match self.live() {
-            Some(scenario) => channel_ids(scenario).len(),
-            None => self.source.threads,
+        match (&self.source.kind, self.live()) {
+            (_, Some(scenario)) => channel_ids(scenario).len(),
+            (SourceKind::Digitizer { devices, .. }, None) => devices.len(),
+            _ => 1,
         }
+    }
+
+    /// Threads of each element in a pipeline; a stage with two ends has one more. A card and its
+    /// publisher work in those of their reader.
+    pub(crate) fn threads(&self) -> Vec<usize> {
+        let streams = self.streams();
+        if let SinkKind::Receiver { threads } = self.sink.kind {
+            return vec![0, streams, 0, threads.unwrap_or(streams)];
+        }
+        let mut all = vec![1; self.stages.len() + 2];
+        all[0] = streams;
+        all
     }
 
     /// Elements that can be slowed, from source to sink. Those that work in another's threads have
     /// as many.
     pub fn parts(&self) -> Vec<PathPart> {
-        let streams = self.streams();
-        let part = |name: &String, threads| PathPart {
-            name: name.clone(),
-            threads: if self.is_live() { streams } else { threads },
-        };
-        let stages = self.stages.iter();
-        std::iter::once(part(&self.source.name, self.source.threads))
-            .chain(stages.map(|stage| part(&stage.name, stage.threads)))
-            .chain([PathPart { name: self.sink.name.clone(), threads: self.sink.threads }])
-            .collect()
+        let threads = self.threads().into_iter().map(|threads| match threads {
+            0 => self.streams(),
+            threads => threads,
+        });
+        let part = |(name, threads): (&str, usize)| PathPart { name: name.to_owned(), threads };
+        self.names().into_iter().zip(threads).map(part).collect()
     }
 
     /// CPUs that an element's threads are pinned to.

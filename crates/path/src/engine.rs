@@ -36,7 +36,7 @@ pub struct PathRequest {
     /// Digest of its text: a path that was changed since is refused
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
-    /// Fields that are not as in its file: block=128KiB;stage.1.threads=2
+    /// Fields that are not as in its file: block=128KiB;stage.1.by=memcpy
     #[serde(default, with = "fields", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub with: Vec<String>,

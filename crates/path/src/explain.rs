@@ -11,7 +11,7 @@
 //! certain; else there are more rounds.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{Interval, LimitFound, PathHandOver, PathThread};
+use daqmeter_record::path::{Interval, LimitFound, PathOther, PathThread};
 use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
 use daqmeter_stats::trimmed_interval;
 
@@ -160,8 +160,8 @@ pub struct Explanation {
     /// Factor by which the rate would grow until the next resource is used up, without the limit:
     /// predicted from the needs of a block. `None` without a limit, and for buffers.
     pub gain: Option<f64>,
-    /// Factor by which the path is faster in the other layout, and what hand-overs cost beside it.
-    pub other: Option<(Interval, PathHandOver)>,
+    /// The other layout, if there is one.
+    pub other: Option<PathOther>,
     /// Longest time from one block to the next at the sink in the free runs.
     pub longest_gap_ns: u64,
     pub runs: usize,
@@ -190,18 +190,18 @@ const CONFIDENCE: f64 = 0.95;
 const CERTAINTY: f64 = 0.99;
 
 /// Runs the path in all ways, round by round, until there is an answer or the caller wants no more
-/// after [`MIN_ROUNDS`].
+/// after [`MIN_ROUNDS`]. `other` is the name of the other layout.
 pub fn explain<E>(
     mut run: impl FnMut(PathLoad) -> Result<Seen, E>,
     parts: &[PathPart],
-    has_other: bool,
+    other: Option<&str>,
     wants_more: impl Fn(usize) -> bool,
 ) -> Result<Explanation, E> {
     let first = run(PathLoad::Free)?;
     let mut seen = Rounds {
         parts,
-        has_other,
-        other: Vec::new(),
+        other,
+        in_other: Vec::new(),
         free: vec![first],
         slowed: parts.iter().map(|_| Vec::new()).collect(),
         more_buffers: Vec::new(),
@@ -232,9 +232,9 @@ struct Rounds<'a> {
     slowed: Vec<Vec<Changed>>,
     /// Runs with more buffers, by round.
     more_buffers: Vec<Changed>,
-    has_other: bool,
+    other: Option<&'a str>,
     /// Runs in the other layout, by round.
-    other: Vec<Changed>,
+    in_other: Vec<Changed>,
 }
 
 impl Rounds<'_> {
@@ -244,7 +244,7 @@ impl Rounds<'_> {
         seed: u64,
     ) -> Result<(), E> {
         let slowed = (0..self.parts.len()).map(|element| PathLoad::Slowed { element, ns: 0.0 });
-        let other = self.has_other.then_some(PathLoad::Other);
+        let other = self.other.map(|_| PathLoad::Other);
         let loads = slowed.chain([PathLoad::Buffers]).chain(other).collect();
         for (_, mut load) in daqmeter_harness::ordered(loads, seed) {
             let added_ns = SHARE * self.present_ns();
@@ -256,7 +256,7 @@ impl Rounds<'_> {
             self.free.push(run(PathLoad::Free)?);
             match load {
                 PathLoad::Slowed { element, .. } => self.slowed[element].push(changed),
-                PathLoad::Other => self.other.push(changed),
+                PathLoad::Other => self.in_other.push(changed),
                 PathLoad::Buffers | PathLoad::Free => self.more_buffers.push(changed),
             }
         }
@@ -298,7 +298,7 @@ impl Rounds<'_> {
         let gain = |changed: &Changed| beside(changed) / time(&changed.seen);
         (
             slopes.collect(),
-            [&self.more_buffers, &self.other].map(|all| all.iter().map(gain).collect()),
+            [&self.more_buffers, &self.in_other].map(|all| all.iter().map(gain).collect()),
         )
     }
 
@@ -309,13 +309,13 @@ impl Rounds<'_> {
         };
         let resources = self.used();
         let (slopes, gains) = self.effects();
-        let [more_buffers, other] = gains.map(|gains| interval(&gains, CONFIDENCE));
-        let other = self.hand_over().map(|hand_over| (other, hand_over));
+        let [more_buffers, faster] = gains.map(|gains| interval(&gains, CONFIDENCE));
+        let other = self.other.map(|layout| self.beside(layout, faster));
         let answer = match &other {
-            Some((gain, hand_over)) if gain.mean > MIN_GAIN && self.leaves_time() => {
+            Some(other) if faster.mean > MIN_GAIN && self.leaves_time() => {
                 let is_placed = self.free.iter().all(|seen| seen.is_pinned)
-                    && hand_over.waits_for_cpu > MIN_WAIT.max(hand_over.ns / self.present_ns());
-                match (gain.low > MIN_GAIN, is_placed) {
+                    && other.waits_for_cpu > MIN_WAIT.max(other.ns / self.present_ns());
+                match (faster.low > MIN_GAIN, is_placed) {
                     (false, _) => LimitFound::CannotTell,
                     (true, true) => LimitFound::Limit(What::Placement),
                     (true, false) => LimitFound::Limit(What::HandOver),
@@ -346,22 +346,23 @@ impl Rounds<'_> {
     }
 
     /// CPU time of a block beyond that in the other layout.
-    fn hand_over(&self) -> Option<PathHandOver> {
-        self.other.first()?;
+    fn beside(&self, layout: &str, gain: Interval) -> PathOther {
         let free = |of: fn(&Seen) -> f64| {
             daqmeter_stats::median(&self.free.iter().map(of).collect::<Vec<_>>())
         };
-        let other_ns: Vec<f64> = self.other.iter().map(|other| other.seen.cpu_ns).collect();
+        let other_ns: Vec<f64> = self.in_other.iter().map(|other| other.seen.cpu_ns).collect();
         let ns = (free(|seen| seen.cpu_ns) - daqmeter_stats::median(&other_ns)).max(0.0);
         let wake_ns = free(|seen| seen.wait_cpu_ns);
         let ghz = self.free.iter().find_map(|seen| seen.clock_ghz);
-        Some(PathHandOver {
+        PathOther {
+            layout: layout.to_owned(),
+            gain,
             ns,
             cycles: ghz.map(|ghz| ghz * ns),
             wake_up: (wake_ns / ns.max(f64::MIN_POSITIVE)).min(1.0),
             waits_for_cpu: free(|seen| seen.waits_for_cpu.0),
             waits: self.free[0].waits_for_cpu.1.clone(),
-        })
+        }
     }
 
     /// Tests if the work alone, as the other layout does it, leaves time in the present one:
@@ -373,7 +374,7 @@ impl Rounds<'_> {
                 parts.map(|(at, part)| work_ns(&other.seen, at) / part.threads.max(1) as f64);
             part.fold(other.seen.cpu_ns / self.free[0].cpus.max(1.0), f64::max)
         };
-        let most: Vec<f64> = self.other.iter().map(most_ns).collect();
+        let most: Vec<f64> = self.in_other.iter().map(most_ns).collect();
         daqmeter_stats::median(&most) < MIN_USED * self.present_ns()
     }
 
@@ -598,9 +599,9 @@ mod tests {
             let part =
                 |(at, &threads): (usize, &usize)| PathPart { name: format!("part {at}"), threads };
             let parts: Vec<PathPart> = self.threads.iter().enumerate().map(part).collect();
-            let has_other = self.other.is_some();
+            let other = self.other.map(|_| "fused");
             let Ok(explained) =
-                explain(|load| self.run(load), &parts, has_other, |round| round < rounds);
+                explain(|load| self.run(load), &parts, other, |round| round < rounds);
             explained
         }
 
@@ -728,7 +729,8 @@ mod tests {
         };
         let explained = system(&[1000.0; 3], 3200.0, 0.0).explained(8);
         assert_eq!(explained.answer, LimitFound::Limit(What::HandOver));
-        let (gain, hand_over) = explained.other.unwrap();
+        let hand_over = explained.other.unwrap();
+        let gain = hand_over.gain;
         assert!((gain.mean / (3200.0 / 1500.0) - 1.0).abs() < 0.02, "{gain:?}");
         // Half of 3000 ns, of which a quarter waits.
         assert!((hand_over.ns / 1500.0 - 1.0).abs() < 0.02, "{hand_over:?}");
@@ -737,7 +739,7 @@ mod tests {
         assert_eq!(placed, LimitFound::Limit(What::Placement));
         // A part that is always at work is the limit, however much faster two of it are.
         let explained = system(&[1000.0, 2900.0, 1000.0], 0.0, 0.0).explained(8);
-        assert!(explained.answer == limit(1) && explained.other.unwrap().0.low > 1.1);
+        assert!(explained.answer == limit(1) && explained.other.unwrap().gain.low > 1.1);
     }
 
     #[test]
@@ -781,7 +783,7 @@ mod tests {
                     ..Seen::default()
                 })
             };
-            let Ok(explained) = explain(run, &parts, false, |round| round < 12);
+            let Ok(explained) = explain(run, &parts, None, |round| round < 12);
             assert_eq!(explained.longest_gap_ns, 7);
             explained.answer
         };

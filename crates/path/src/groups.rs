@@ -60,12 +60,6 @@ impl Path {
         }
     }
 
-    /// Threads of each element in a pipeline; a stage with two ends has one at each.
-    fn threads(&self) -> Vec<usize> {
-        let stages = self.stages.iter().map(|stage| stage.threads);
-        std::iter::once(self.source.threads).chain(stages).chain([self.sink.threads]).collect()
-    }
-
     fn named(&self, groups: &[(Vec<String>, usize)]) -> Result<Vec<Group>, String> {
         let names = self.names();
         let mut all: Vec<Group> = Vec::new();

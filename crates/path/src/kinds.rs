@@ -116,7 +116,10 @@ pub(crate) enum SinkKind {
         direct: bool,
     },
     /// Subscribes to pages and checks each chunk.
-    Receiver {},
+    Receiver {
+        /// One for each DMA channel, unless there are fewer.
+        threads: Option<usize>,
+    },
     /// Sent to a receiver on another host.
     Tcp { to: String, congestion: Option<String> },
     /// The same in datagrams.
@@ -231,7 +234,7 @@ impl SinkKind {
     pub(crate) fn text(&self) -> String {
         match self {
             SinkKind::Read {} => "read".to_owned(),
-            SinkKind::Receiver {} => "receiver".to_owned(),
+            SinkKind::Receiver { .. } => "receiver".to_owned(),
             SinkKind::Tcp { to, congestion } => format!("tcp to {to}{}", by(congestion.as_ref())),
             SinkKind::Udp { to, datagram, .. } => {
                 format!("udp to {to}, datagrams of {} B", datagram.0)
@@ -245,7 +248,7 @@ impl SinkKind {
     pub(crate) fn to(&self) -> Option<&str> {
         match self {
             SinkKind::Tcp { to, .. } | SinkKind::Udp { to, .. } => Some(to),
-            SinkKind::Read {} | SinkKind::File { .. } | SinkKind::Receiver {} => None,
+            SinkKind::Read {} | SinkKind::File { .. } | SinkKind::Receiver { .. } => None,
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) enum Layout {
     /// The fastest one of several is found before the run.
     #[default]
     Auto,
-    /// A thread for each part, and as many as its field `threads` says.
+    /// A thread for each part, and one for each stream of the source.
     Pipeline,
     /// All parts of a block in one thread, and a number of such threads.
     Fused(usize),

@@ -60,8 +60,8 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let scenario = chosen(path, how.rate_hz)?.load()?;
     let time = Duration::from_nanos(how.time_ns);
     let experiment = how.is_watched.then(|| experiment(how));
-    let chain =
-        Chain::open(&scenario, path.sink.threads, time, how.most_blocks, experiment.as_ref())?;
+    let receivers = path.threads().pop().unwrap_or(1);
+    let chain = Chain::open(&scenario, receivers, time, how.most_blocks, experiment.as_ref())?;
     let live = Live { scenario: chain.scenario, card: chain.card };
     let (card, stop) = (&live.card, StopFlag::default());
     let readers = chain.readers.into_iter().map(|reader| {

@@ -113,8 +113,6 @@ struct Serves {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Place {
-    /// Threads that share the work, block by block.
-    threads: Option<usize>,
     cpus: Vec<u32>,
     /// True if a sink takes the blocks in the order of the source.
     ordered: bool,
@@ -138,7 +136,7 @@ impl Path {
     }
 
     /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
-    /// `stage.1.threads=2`.
+    /// `stage.1.by=memcpy`.
     pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
         let text = SHIPPED_PATHS.get(name_or_path)?;
         let table: Table = text.parse()?;
@@ -211,7 +209,7 @@ fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), 
     let Value::String(name) = kind else {
         return wrong("kind", "a name is wanted");
     };
-    let of_place = ["threads", "cpus", "ordered"].into_iter();
+    let of_place = ["cpus", "ordered"].into_iter();
     let place: Table =
         of_place.filter_map(|field| Some((field.to_owned(), table.remove(field)?))).collect();
     let place = fields(place.into(), &name)?;
@@ -296,7 +294,6 @@ fn served(serves: Serves) -> Result<Served, PathError> {
 struct Flow {
     bytes: usize,
     unit: Unit,
-    threads: usize,
     scenario: Option<String>,
     live: Option<Box<Scenario>>,
     names: BTreeMap<String, usize>,
@@ -319,23 +316,17 @@ impl Flow {
     }
 
     /// Makes the element that is next in line.
-    fn next<K>(
-        &mut self,
-        name: String,
-        kind: K,
-        threads: usize,
-        place: Place,
-    ) -> Result<Element<K>, PathError> {
+    fn next<K>(&mut self, name: String, kind: K, place: Place) -> Result<Element<K>, PathError> {
         Problem::unless_cpus_exist("cpus", &place.cpus)?;
         unless(!place.ordered, "ordered", "is a field of the sink")?;
         let (out_bytes, unit) = (self.bytes, self.unit);
-        Ok(Element { kind, name, threads, cpus: place.cpus, out_bytes, unit })
+        Ok(Element { kind, name, cpus: place.cpus, out_bytes, unit })
     }
 }
 
 fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), PathError> {
     let (name, mut kind, place) = element::<SourceKind>(table)?;
-    let (mut unit, mut threads) = (BYTES, 1);
+    let mut unit = BYTES;
     let (mut scenario, mut live, mut out_bytes) = (None, None, block_bytes);
     match &mut kind {
         SourceKind::Memory { span } => whole_blocks(span, block_bytes)?,
@@ -349,7 +340,7 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
             if let Some(hz) = trigger {
                 daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
             }
-            (unit, threads) = (SAMPLES, devices.len());
+            unit = SAMPLES;
         }
         SourceKind::Etherbone { address, count } => {
             Times::request(address, *count).check()?;
@@ -380,16 +371,14 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
             let problem = format_args!("its blocks have {card_bytes} bytes, and so must `block`");
             unless(block_bytes == card_bytes, "scenario", problem)?;
             without_thread(&place)?;
-            (unit, threads, out_bytes) = (RING, 0, scenario.card.ring.0);
+            (unit, out_bytes) = (RING, scenario.card.ring.0);
             live = Some(Box::new(scenario));
         }
     }
-    let problem = format_args!("this source has {threads}: leave the field out");
-    unless(place.threads.is_none_or(|given| given == threads), "threads", problem)?;
     let names = BTreeMap::new();
-    let mut flow = Flow { bytes: out_bytes, unit, threads, scenario, live, names };
+    let mut flow = Flow { bytes: out_bytes, unit, scenario, live, names };
     let own = flow.name(&name);
-    let source = flow.next(own, kind, threads, place)?;
+    let source = flow.next(own, kind, place)?;
     Ok((source, flow))
 }
 
@@ -420,7 +409,6 @@ fn loaded(scenario: &str) -> Result<Scenario, PathError> {
 
 /// A card and its publisher work in the threads of their reader.
 fn without_thread(place: &Place) -> Result<(), PathError> {
-    unless(place.threads.is_none(), "threads", IN_TO_HOST)?;
     unless(place.cpus.is_empty(), "cpus", IN_TO_HOST)
 }
 
@@ -428,23 +416,18 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
     let (name, mut kind, place) = element::<StageKind>(table)?;
     let own = flow.name(&name);
     if let Some(scenario) = &flow.live {
-        let threads = match (flow.unit, &kind) {
+        match (flow.unit, &kind) {
             (RING, StageKind::ToHost {}) => {
-                let channels = channel_ids(scenario).len();
-                let problem = format_args!("is one for each DMA channel, {channels}: leave it out");
-                unless(place.threads.is_none_or(|given| given == channels), "threads", problem)?;
                 (flow.unit, flow.bytes) = (PAGES, scenario.reader.page.0);
-                channels
             }
             (PAGES, StageKind::Tcp { congestion: None } | StageKind::Zenoh {}) => {
                 transport::check(&name).or_else(|error| wrong("kind", error))?;
                 without_thread(&place)?;
                 (flow.unit, flow.bytes) = (SENT, 0);
-                0
             }
             _ => return wrong("kind", BEHIND_CARD),
-        };
-        return flow.next(own, kind, threads, place);
+        }
+        return flow.next(own, kind, place);
     }
     match &mut kind {
         StageKind::ToHost {} | StageKind::Zenoh {} => return wrong("kind", OF_CARD),
@@ -485,15 +468,7 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
         StageKind::Tcp { congestion } => known_congestion(congestion.as_ref())?,
         StageKind::Copy { .. } | StageKind::Checksum {} | StageKind::Unix {} => {}
     }
-    let threads = place.threads.unwrap_or(1);
-    Problem::unless_within("threads", threads, 1..=MAX_THREADS)?;
-    let problem = "this stage has one at each end: leave the field out";
-    unless(threads == 1 || !kind.has_two_ends(), "threads", problem)?;
-    let before = flow.threads;
-    let problem = format_args!("is {threads} behind {before} threads; 1 or {before} is wanted");
-    unless(threads == 1 || before == 1 || threads == before, "threads", problem)?;
-    flow.threads = threads;
-    flow.next(own, kind, threads, place)
+    flow.next(own, kind, place)
 }
 
 /// Refuses a congestion control that this host's kernel does not have.
@@ -506,15 +481,15 @@ fn known_congestion(name: Option<&String>) -> Result<(), PathError> {
 fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), PathError> {
     let (name, mut kind, place) = element::<SinkKind>(table)?;
     let is_ordered = place.ordered;
-    let most = flow.live.as_ref().map_or(1, |scenario| channel_ids(scenario).len());
-    let threads = place.threads.unwrap_or(most);
-    Problem::unless_within("threads", threads, 1..=most)?;
-    match (&mut kind, flow.live.is_some()) {
-        (SinkKind::Receiver {}, true) if flow.unit == SENT => {}
-        (_, true) => return wrong("kind", BEHIND_CARD),
-        (SinkKind::Receiver {}, false) => return wrong("kind", OF_CARD),
-        (SinkKind::Read {}, false) => {}
-        (SinkKind::File { max, direct, .. }, false) => {
+    match (&mut kind, &flow.live) {
+        (SinkKind::Receiver { threads }, Some(scenario)) if flow.unit == SENT => {
+            let channels = channel_ids(scenario).len();
+            Problem::unless_within("threads", *threads.get_or_insert(channels), 1..=channels)?;
+        }
+        (_, Some(_)) => return wrong("kind", BEHIND_CARD),
+        (SinkKind::Receiver { .. }, None) => return wrong("kind", OF_CARD),
+        (SinkKind::Read {}, None) => {}
+        (SinkKind::File { max, direct, .. }, None) => {
             let bytes = flow.bytes;
             let problem = format_args!(
                 "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
@@ -523,11 +498,11 @@ fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), Path
             Problem::unless_within("max", max.0, SPAN_BYTES)?;
             max.0 = max.0.max(bytes);
         }
-        (SinkKind::Tcp { to, congestion }, false) => {
+        (SinkKind::Tcp { to, congestion }, None) => {
             known_congestion(congestion.as_ref())?;
             is_address(to)?;
         }
-        (SinkKind::Udp { to, datagram, socket_buffer }, false) => {
+        (SinkKind::Udp { to, datagram, socket_buffer }, None) => {
             is_address(to)?;
             Problem::unless_within("datagram", datagram.0, DATAGRAM_BYTES)?;
             Problem::unless_within("socket_buffer", socket_buffer.0, SOCKET_BUFFER_BYTES)?;
@@ -537,7 +512,7 @@ fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), Path
     let is_taken = flow.names.contains_key(&name);
     let own = if is_taken { format!("{name} sink") } else { name };
     let place = Place { ordered: false, ..place };
-    Ok((flow.next(own, kind, threads, place)?, is_ordered))
+    Ok((flow.next(own, kind, place)?, is_ordered))
 }
 
 fn is_address(to: &str) -> Result<(), PathError> {
@@ -559,9 +534,9 @@ mod tests {
 
     #[test]
     fn a_field_gets_another_value_and_all_that_follows_from_it() {
-        let path = with("block=128KiB;buffers=4;stage.1.threads=2;pages=base").unwrap();
+        let path = with("block=128KiB;buffers=4;stage.1.scenario=gbt;pages=base").unwrap();
         assert_eq!((path.block_bytes, path.buffers), (128 << 10, 4));
-        assert_eq!((path.stages[0].threads, path.pages), (2, Pages::Base));
+        assert_eq!(path.pages, Pages::Base);
         assert_eq!(path.stages[1].out_bytes, 128 << 10);
         let paced = with("rate=2kHz;lossless=false").unwrap();
         assert_eq!((paced.rate_hz, paced.lossless), (Some(2000.0), false));
@@ -577,15 +552,15 @@ mod tests {
             ("block", "with `block`: FIELD=VALUE is wanted"),
             ("speed=3", "felix-card: speed: unknown field `speed`"),
             ("front.speed=3", "with `front.speed=3`: there is no front"),
-            ("stage.9.threads=2", "there is no stage.9"),
-            ("stage.0.threads=2", "there is no stage.0"),
+            ("stage.9.by=memcpy", "there is no stage.9"),
+            ("stage.0.by=memcpy", "there is no stage.0"),
             ("buffers=many", "felix-card: buffers: invalid type"),
             ("lossless=perhaps", "felix-card: lossless: invalid type"),
             ("rate=fast", "felix-card: rate: "),
             ("buffers=0", "felix-card: buffers: is 0"),
             ("pages=large", "felix-card: pages: is `large`"),
             ("block=100", "felix-card: block: is 100; whole cache lines"),
-            ("stage.1.threads=0", "stage 1: threads: is 0"),
+            ("stage.1.threads=2", "stage 1: threads: unknown field `threads`"),
             ("stage.2.congestion=none9", "stage 2: congestion: `none9` cannot be had here"),
             ("sink.path=x", "sink: path: unknown field `path`"),
         ] {

@@ -196,8 +196,7 @@ mod tests {
         let scenario = request.chosen.load().unwrap();
         let path = path(&request, &scenario).unwrap();
         assert_eq!(path.line(), "1 KiB -> card gbt -> to-host -> published over tcp -> receiver");
-        assert_eq!((path.streams(), path.stages[0].threads), (2, 2));
-        assert_eq!((path.sink.threads, &path.sink.cpus[..]), (1, &[0][..]));
+        assert_eq!((path.threads(), &path.sink.cpus[..]), (vec![0, 2, 0, 1], &[0][..]));
         let of_path = path.live().unwrap();
         assert_eq!(of_path.reader.poll, scenario.reader.poll);
         assert_eq!(of_path.card.payload, scenario.card.payload);

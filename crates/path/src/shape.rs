@@ -222,7 +222,7 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
 fn sink_work(kind: &SinkKind) -> Result<String, String> {
     match kind {
         SinkKind::Read {} => Ok("read".to_owned()),
-        SinkKind::Receiver {} => Err(LIVE.to_owned()),
+        SinkKind::Receiver { .. } => Err(LIVE.to_owned()),
         SinkKind::Tcp { to, .. } | SinkKind::Udp { to, .. } => Err(format!(
             "what the network to {to} carries is in no profile: measure it with daqmeter path run"
         )),
@@ -246,7 +246,7 @@ mod tests {
     fn a_path_is_rows_of_threads_with_the_bytes_that_come_to_them() {
         let head =
             "title = \"x\"\nblock = \"64KiB\"\nrate = \"100Hz\"\n[source]\nkind = \"memory\"\n";
-        let stages = "[[stage]]\nkind = \"convert\"\nfunction = 3\nthreads = 2\n[[stage]]\nkind = \"unix\"\n[[stage]]\nkind = \"work\"\ntime = \"5us\"\n";
+        let stages = "[[stage]]\nkind = \"convert\"\nfunction = 3\n[[stage]]\nkind = \"unix\"\n[[stage]]\nkind = \"work\"\ntime = \"5us\"\n";
         let shape = shape(&format!("{head}{stages}[sink]\nkind = \"read\"\n")).unwrap();
         let rows: Vec<(&str, usize, u64)> = shape
             .rows
@@ -255,7 +255,7 @@ mod tests {
             .collect();
         let wanted = [
             ("memory", 1, 65_536),
-            ("convert 3", 2, 65_536),
+            ("convert 3", 1, 65_536),
             ("unix out", 1, 131_072),
             ("unix in", 1, 131_072),
             ("work", 1, 131_072),
@@ -263,7 +263,7 @@ mod tests {
         ];
         assert_eq!(rows, wanted);
         assert_eq!(shape.rows[4].added_ns, 5000.0);
-        assert_eq!((shape.threads(), shape.total_hz()), (7, Some(100.0)));
+        assert_eq!((shape.threads(), shape.total_hz()), (6, Some(100.0)));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
         kind @ (SinkKind::Tcp { to, .. } | SinkKind::Udp { to, .. }) => {
             Box::new(Remote::new(to.clone(), kind.clone(), cuts.clone()))
         }
-        SinkKind::Receiver {} => return Err(of_card()),
+        SinkKind::Receiver { .. } => return Err(of_card()),
         SinkKind::File { path, max, direct } => Box::new(Written {
             path: path.clone(),
             direct: *direct,

@@ -51,6 +51,10 @@ fn text(source: &str, stages: &[&str], sink: &str) -> String {
     format!("{HEAD}[source]\n{source}\n{stages}[sink]\n{sink}\n")
 }
 
+fn in_layout(text: &str, layout: &str) -> String {
+    text.replace("layout = \"pipeline\"", &format!("layout = \"{layout}\""))
+}
+
 const MEMORY: &str = "kind = \"memory\"\nspan = \"64KiB\"";
 const READ: &str = "kind = \"read\"";
 
@@ -58,7 +62,7 @@ const READ: &str = "kind = \"read\"";
 fn every_stage_carries_every_block_and_its_bytes_are_compared() {
     let stages = [
         "kind = \"copy\"",
-        "kind = \"copy\"\nby = \"memcpy\"\nthreads = 3",
+        "kind = \"copy\"\nby = \"memcpy\"",
         "kind = \"checksum\"",
         "kind = \"convert\"\nfunction = 5",
         "kind = \"convert\"\nfunction = 2\ndec_factor = 3\ndec_offset = 1",
@@ -66,7 +70,7 @@ fn every_stage_carries_every_block_and_its_bytes_are_compared() {
         "kind = \"unix\"",
         "kind = \"program\"\ncommand = [\"cat\"]",
         "kind = \"work\"\ntime = \"2us\"",
-        "kind = \"wait\"\ntime = \"2us\"\nthreads = 2",
+        "kind = \"wait\"\ntime = \"2us\"",
     ];
     for stage in stages {
         let record = ran(&text(MEMORY, &[stage], READ));
@@ -99,8 +103,9 @@ fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
 
 #[test]
 fn a_run_says_what_its_resources_are() {
-    let stages = ["kind = \"copy\"\nthreads = 2", "kind = \"unix\"", "kind = \"checksum\""];
-    let record = ran(&text(MEMORY, &stages, READ));
+    let stages = ["kind = \"copy\"", "kind = \"unix\"", "kind = \"checksum\""];
+    let text = text(MEMORY, &stages, READ);
+    let record = ran(&in_layout(&text, "[memory] [copy] x 2 [unix] [checksum] [read]"));
     let resources = daqmeter_record::resources::resources(&record);
     let all: Vec<(String, f64)> =
         resources.iter().map(|resource| (resource.what.text(), resource.capacity)).collect();
@@ -147,13 +152,13 @@ fn a_file_is_replayed_converted_and_every_known_block_compared() {
 #[test]
 fn boards_are_streams_of_their_own_and_their_samples_compared() {
     let source = "kind = \"digitizer\"\ndevices = [\"emu:l0..1\"]\nunpaced = true";
-    let stages = ["kind = \"convert\"\nfunction = 3\nthreads = 2"];
+    let stages = ["kind = \"convert\"\nfunction = 3"];
     let record = ran(&text(source, &stages, READ));
     assert!(record.engine.emulated);
     let units: Vec<&str> = record.ledgers.iter().map(|ledger| ledger.unit.as_str()).collect();
     assert_eq!(units, ["blocks of emu:l0", "blocks of emu:l1"]);
     let run = record.path.unwrap();
-    assert_eq!(run.threads.len(), 5);
+    assert_eq!(run.threads.len(), 4);
     assert!(run.blocks == 2 * BLOCKS && run.verified_blocks == run.blocks);
 }
 
@@ -246,8 +251,8 @@ fn a_device_that_vanishes_ends_the_path_in_a_line_and_what_came_is_kept() {
 
 #[test]
 fn more_threads_than_cpus_run_and_are_said() {
-    let stage = "kind = \"copy\"\nthreads = 64";
-    let record = ran(&text(MEMORY, &[stage], READ));
+    let text = text(MEMORY, &["kind = \"copy\""], READ);
+    let record = ran(&in_layout(&text, "[memory] [copy] x 64 [read]"));
     let threads = record.path.unwrap().threads.len();
     let cpus = daqmeter_sys::available::cpus();
     let is_said = record.warnings.iter().any(|warning| warning.starts_with("66 threads share"));
@@ -256,7 +261,8 @@ fn more_threads_than_cpus_run_and_are_said() {
 
 #[test]
 fn blocks_that_do_not_fit_into_memory_are_refused_before_anything_is_allocated() {
-    let text = text(MEMORY, &["kind = \"copy\"\nthreads = 64"], READ);
+    let text = text(MEMORY, &["kind = \"copy\""], READ);
+    let text = in_layout(&text, "[memory] [copy] x 64 [read]");
     let text = text.replace("\"4KiB\"", "\"256MiB\"").replace("buffers = 2", "buffers = 256");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("path.toml");
@@ -512,15 +518,11 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "a.toml: serves: each:",
         ),
         (
-            text(MEMORY, &["kind = \"copy\"\nthreads = 2", "kind = \"copy\"\nthreads = 3"], READ),
-            "stage 2: threads: is 3 behind 2 threads; 1 or 2 is wanted",
-        ),
-        (
             stage("kind = \"work\"\ntime = \"2s\""),
             "a.toml: stage 1: time: is out of range; 1 ns to 1 s for each block is wanted",
         ),
         (stage("kind = \"wait\""), "a.toml: stage 1: missing field `time`"),
-        (stage("kind = \"tcp\"\nthreads = 2"), "threads: this stage has one at each end"),
+        (stage("kind = \"tcp\"\nthreads = 2"), "a.toml: stage 1: threads: unknown field `threads`"),
         (
             sink("kind = \"udp\"\nto = \"daq7:5010\"\ndatagram = \"64KiB\""),
             "a.toml: sink: datagram: is 65536; 64 to 65507 is wanted",

@@ -136,13 +136,9 @@ pub struct PathLimit {
     /// cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
-    /// The layout that gained most among those that were tried against this one; none where no
-    /// other was.
+    /// The fastest other layout, run in turns with this one; none where no other was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub faster: Option<PathFaster>,
-    /// What the hand-overs of a block from thread to thread cost; none where that was not measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hand_over: Option<PathHandOver>,
+    pub other: Option<PathOther>,
     /// Longest time from one block to the next at the sink in runs as fast as it goes, in
     /// nanoseconds; zero in older records.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -155,20 +151,15 @@ pub struct PathLimit {
     pub rate_bytes_per_s: Option<f64>,
 }
 
-/// Another layout of a path, run in turns with its own.
+/// Another layout of a path, run in turns with its own. What the threads spend on a block beyond
+/// the CPU time of that layout is the cost of hand-overs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PathFaster {
+pub struct PathOther {
     /// The layout, and the CPUs of its threads if they were pinned.
     pub layout: String,
     /// By which factor the path is faster in it.
     pub gain: Interval,
-}
-
-/// What the threads of a path spend on a block beyond the work of its parts, as the difference to
-/// the CPU time of a layout with fewer hand-overs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PathHandOver {
-    /// CPU time for a block, in nanoseconds.
+    /// CPU time of the hand-overs of a block, in nanoseconds.
     pub ns: f64,
     /// The same in cycles; none where the clock is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{LimitFound, PathFaster, PathLimit, PathUsed, TriedLayout};
+use daqmeter_record::path::{LimitFound, PathLimit, PathUsed, TriedLayout};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::table::numbers_from;
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
-    /// Another value for a field of the file: block=128KiB, stage.1.threads=2
+    /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
     #[command(flatten)]
@@ -137,11 +137,10 @@ impl Search<'_> {
                 Ok::<_, Failure>(Seen::of(&record).expect("it has a run"))
             },
             &parts,
-            other.is_some(),
+            other.as_ref().map(|(_, tried)| tried.layout.as_str()),
             |_| begin.elapsed() < self.within,
         )?;
-        let other = other.map(|(_, tried)| tried.layout);
-        let record = proved(bench, &request, study, &explained, self.path, other)?;
+        let record = proved(bench, &request, study, &explained, self.path)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))
     }
@@ -167,7 +166,6 @@ fn proved(
     study: &str,
     explained: &Explanation,
     path: &Path,
-    other: Option<String>,
 ) -> Result<RunRecord, Failure> {
     let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = bench.runner.measured("path", &request.workload(), &settings)?;
@@ -178,10 +176,7 @@ fn proved(
             runs: explained.runs as u64,
             used: used(explained),
             gain: is_buffers.then_some(explained.more_buffers),
-            faster: other
-                .zip(explained.other.as_ref())
-                .map(|(layout, (gain, _))| PathFaster { layout, gain: *gain }),
-            hand_over: explained.other.as_ref().map(|(_, hand_over)| hand_over.clone()),
+            other: explained.other.clone(),
             found: explained.answer.clone(),
             longest_gap_ns: explained.longest_gap_ns,
             carries_bytes_per_s: block_bytes / explained.block_ns.mean * 1e9,

@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// Profile of the host [default: that of this host in host-profile.json]
     #[arg(long, value_name = "FILE.json")]
     host: Option<Replaced>,
-    /// Another value for a field of the file: block=128KiB, stage.1.threads=2
+    /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
     #[command(flatten)]

@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
-    /// Another value for a field of the file: block=128KiB, stage.1.threads=2
+    /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
     #[command(flatten)]

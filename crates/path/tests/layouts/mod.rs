@@ -2,13 +2,7 @@
 
 use daqmeter_path::{Path, PathRequest};
 
-use super::{BLOCKS, HEAD, MEMORY, READ, fault, ran, record, text};
-
-/// The same path in another layout.
-fn in_layout(text: &str, layout: &str) -> String {
-    assert!(text.contains("\"pipeline\""), "{text}");
-    text.replace("\"pipeline\"", &format!("\"{layout}\""))
-}
+use super::{BLOCKS, HEAD, MEMORY, READ, fault, in_layout, ran, record, text};
 
 #[test]
 fn every_layout_carries_every_block_of_every_stage_and_its_bytes_are_compared() {

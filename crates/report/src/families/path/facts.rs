@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
-    Brings, LimitFound, PathFaster, PathLimit, PathRun, Served, TriedLayout,
+    Brings, LimitFound, PathLimit, PathOther, PathRun, Served, TriedLayout,
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
@@ -230,7 +230,7 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
                 What::Buffers => "with eight times as many the path is faster".to_owned(),
                 What::Between { .. } => "both ends wait for it".to_owned(),
                 What::HandOver => hand_over(limit),
-                What::Placement => limit.hand_over.as_ref().map_or(String::new(), |it| {
+                What::Placement => limit.other.as_ref().map_or(String::new(), |it| {
                     let share = significant(it.waits_for_cpu * 100.0, 2);
                     format!("{} waits for its CPU {share} % of the time", it.waits)
                 }),
@@ -254,7 +254,7 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
 
 /// Writes what a hand-over costs. The work of the parts alone leaves time.
 fn hand_over(limit: &PathLimit) -> String {
-    let Some(cost) = &limit.hand_over else { return String::new() };
+    let Some(cost) = &limit.other else { return String::new() };
     let cycles =
         cost.cycles.map_or(String::new(), |it| format!(" ({} cycles)", significant(it, 3)));
     let percent = |share: f64| significant(share * 100.0, 2);
@@ -297,7 +297,7 @@ const WORTH_A_CHANGE: f64 = 1.05;
 /// Names the change that the limit asks for, with the gain that was measured without its work.
 fn change(run: &PathRun) -> Option<String> {
     let limit = run.limit.as_ref()?;
-    if let Some(PathFaster { layout, gain }) = &limit.faster
+    if let Some(PathOther { layout, gain, .. }) = &limit.other
         && gain.low > WORTH_A_CHANGE
     {
         let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
@@ -442,8 +442,7 @@ mod tests {
             runs: 94,
             used: None,
             gain: None,
-            faster: None,
-            hand_over: None,
+            other: None,
             longest_gap_ns: 0,
             carries_bytes_per_s: 2e9,
             rate_bytes_per_s: None,
