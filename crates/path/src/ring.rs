@@ -5,10 +5,10 @@
 //! Each direction is a bounded queue, which never holds more blocks than there are. Dropping either
 //! end closes the ring; what was sent before is still received.
 //!
-//! A thread that waits polls for about as long as a wake-up costs, then it sleeps. It does not poll
-//! where the other thread needs its CPU.
+//! A thread that waits polls for about as long as a wake-up costs, then it sleeps. Where the other
+//! thread needs its CPU, it yields that once instead, which costs less than a wake-up.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
@@ -17,6 +17,7 @@ use daqmeter_harness::Fault;
 use daqmeter_record::path::PathQueue;
 use daqmeter_sys::affinity::current_cpu;
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::fence;
 use daqmeter_sys::memory::{Buffer, Pages};
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -199,6 +200,10 @@ impl Taker {
         account.wait(side, || {
             let mut found = self.try_take();
             self.is_short = may_poll && found.is_ok();
+            if !may_poll && is_empty(&found) {
+                thread::yield_now();
+                found = self.try_take();
+            }
             if may_poll && is_empty(&found) {
                 found = self.poll(self.poll_ns);
                 let shorter_ns = SHORTEST_POLL_NS.max(self.poll_ns / 2);
@@ -232,7 +237,7 @@ impl Taker {
         loop {
             *sleeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
             is_asleep.store(true, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
+            fence::rare();
             let found = self.try_take();
             if !is_empty(&found) {
                 is_asleep.store(false, Ordering::Relaxed);
@@ -268,7 +273,7 @@ struct Rope(Arc<Bell>);
 
 impl Rope {
     fn pull(&self) {
-        fence(Ordering::SeqCst);
+        fence::frequent();
         let Bell { is_asleep, sleeper, .. } = &*self.0;
         if is_asleep.load(Ordering::Relaxed) && is_asleep.swap(false, Ordering::Acquire) {
             let sleeper = sleeper.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -31,6 +31,7 @@ pub mod counters;
 pub mod cpu_time;
 pub mod dsa;
 pub mod fds;
+pub mod fence;
 pub mod host;
 mod huge_pages;
 pub mod memory;
