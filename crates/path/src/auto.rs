@@ -18,7 +18,6 @@ use crate::kinds::{SinkKind, SourceKind, StageKind};
 use crate::layout::Layout;
 use crate::links::device_node;
 use crate::shared::How;
-use crate::sources::Made;
 
 /// Time of a try, and of all of them.
 const TRY: Duration = Duration::from_millis(10);
@@ -109,7 +108,6 @@ impl Path {
 pub(crate) fn tried(
     path: &Path,
     how: &How,
-    made: &Made,
     stop: &StopFlag,
 ) -> Result<Vec<(f64, Candidate)>, Fault> {
     if !path.may_be_tried() {
@@ -133,7 +131,7 @@ pub(crate) fn tried(
     let begin = Instant::now();
     let attempt = |(best, candidate): &mut (f64, Candidate)| -> Result<(), Fault> {
         if begin.elapsed() < ALL && !stop.is_set() {
-            *best = best.max(bytes_per_s(path, how, candidate, made, stop)?);
+            *best = best.max(bytes_per_s(path, how, candidate, stop)?);
         }
         Ok(())
     };
@@ -165,7 +163,6 @@ fn bytes_per_s(
     path: &Path,
     how: &How,
     candidate: &Candidate,
-    made: &Made,
     stop: &StopFlag,
 ) -> Result<f64, Fault> {
     let groups = path.groups(&candidate.layout).map_err(Fault::new)?;
@@ -178,7 +175,7 @@ fn bytes_per_s(
         cpus: candidate.cpus.clone(),
         ..how.clone()
     };
-    let ended = Chain::start(path, &how, made, stop, false)?.run(stop);
+    let ended = Chain::start(path, &how, stop, false)?.run(stop);
     ended.fault.map_or(Ok(()), Err)?;
     Ok(ended.run.payload_bytes as f64 / ended.run.wall_ns.max(1) as f64 * 1e9)
 }

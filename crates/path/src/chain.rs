@@ -21,7 +21,7 @@ use crate::outcome::{Ended, ended};
 use crate::ring::{Blocks, Inlet, link};
 use crate::shared::{How, Shared, Sums, time_ns};
 use crate::sinks::sink;
-use crate::sources::{Made, Named, deal, sources};
+use crate::sources::{Named, deal, sources};
 use crate::stages::{to_and_fro, two_ends, work};
 use crate::worker::{
     Done, Feed, FromSource, IntoSink, Line, Parts, Role, Room, Sources, Step, Worker,
@@ -241,12 +241,11 @@ impl Chain {
     pub(crate) fn start(
         path: &Path,
         how: &How,
-        made: &Made,
         stop: &StopFlag,
         checked: bool,
     ) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
-        let mut sources = sources(path, made)?;
+        let mut sources = sources(path)?;
         let sums = if checked { expected(path, &mut sources)? } else { Sums::default() };
         let (done_in, done) = channel();
         let mut building = Building::new(path, how, done_in);

@@ -25,7 +25,6 @@ use crate::links::{Leaves, links};
 use crate::live::{Came, TOO_MANY_HZ};
 use crate::outcome::Ended;
 use crate::shared::{How, time_ns};
-use crate::sources::Made;
 
 /// A path that is run from its source to its sink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -154,7 +153,7 @@ impl PathRequest {
     pub fn layouts(&self, stop: &StopFlag) -> Result<Vec<(PathRequest, TriedLayout)>, Fault> {
         let path = self.load()?;
         let how = how(self, &path, Layout::Auto)?;
-        let tried = tried(&path, &how, &Made::default(), stop)?;
+        let tried = tried(&path, &how, stop)?;
         let request = |(rate, one): (f64, Candidate)| {
             let rate = one.tried(rate, !self.cpus.is_empty());
             let layout = one.layout.to_string();
@@ -270,7 +269,6 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
         how,
         is_open,
         tried: Vec::new(),
-        made: Made::default(),
         stop: StopFlag::default(),
         ready: None,
         ended: None,
@@ -283,7 +281,6 @@ struct PathSession {
     /// True until the fastest layout is found.
     is_open: bool,
     tried: Vec<TriedLayout>,
-    made: Made,
     stop: StopFlag,
     ready: Option<Chain>,
     ended: Option<Ended>,
@@ -293,7 +290,7 @@ impl PathSession {
     fn chain(&mut self) -> Result<Chain, Fault> {
         if std::mem::take(&mut self.is_open) {
             let is_chosen = !self.how.cpus.is_empty();
-            let tried = tried(&self.path, &self.how, &self.made, &self.stop)?;
+            let tried = tried(&self.path, &self.how, &self.stop)?;
             self.tried = tried.iter().map(|(rate, one)| one.tried(*rate, is_chosen)).collect();
             // Without a try the path is a pipeline.
             self.how.layout = Layout::Pipeline.to_string();
@@ -303,7 +300,7 @@ impl PathSession {
                 self.how.cpus = best.cpus;
             }
         }
-        Chain::start(&self.path, &self.how, &self.made, &self.stop, true)
+        Chain::start(&self.path, &self.how, &self.stop, true)
     }
 
     fn compare(&mut self) -> Result<(), Fault> {

@@ -61,7 +61,7 @@ impl Share {
 
 /// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that
 /// only it knows.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) all: Vec<u64>,
     pub(crate) first: Vec<usize>,

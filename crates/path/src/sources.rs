@@ -1,6 +1,6 @@
 //! Sources: memory, files, boards and the blocks of a card, each by the engine that has them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use daqmeter_digitizer::daq::{Daq, Wait};
@@ -13,6 +13,7 @@ use daqmeter_readout::Scenario;
 use daqmeter_readout::decode::blocks_of_card;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::definition::Path;
 use crate::element::{Filled, Source, most_keys, of_card};
@@ -21,29 +22,59 @@ use crate::shared::Share;
 
 pub(crate) type Named = (String, Box<dyn Source>);
 
-/// Blocks that are made once for all runs of a path.
-pub(crate) type Made = OnceLock<Arc<Vec<u8>>>;
+/// The result that was made last, kept for the next run that needs the same.
+pub(crate) struct Last<T>(Mutex<Option<(String, T)>>);
 
-pub(crate) fn sources(path: &Path, made: &Made) -> Result<Vec<Named>, Fault> {
-    let (bytes, name) = (path.block_bytes, path.source.name.clone());
-    Ok(match &path.source.kind {
-        SourceKind::Memory { span } => {
-            vec![(name, Box::new(Bank::of(made, bytes, || pattern(span.0))?))]
+impl<T: Clone> Last<T> {
+    pub(crate) const fn new() -> Last<T> {
+        Last(Mutex::new(None))
+    }
+
+    /// Makes it, unless the last one had the same key.
+    pub(crate) fn made(
+        &self,
+        key: String,
+        make: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, made)) = last.as_ref().filter(|(known, _)| *known == key) {
+            return Ok(made.clone());
         }
-        SourceKind::Felix { scenario, span } => {
-            let scenario =
-                Scenario::load(scenario).map_err(|error| Fault::new(error.to_string()))?;
-            let bank = Bank::of(made, bytes, || blocks_of_card(&scenario, span.0))?;
+        // The next one may need its memory.
+        *last = None;
+        Ok(last.insert((key, make()?)).1.clone())
+    }
+}
+
+static BLOCKS: Last<Arc<Buffer>> = Last::new();
+/// Bytes before the first block. The blocks that they are copied into begin a page: a copy between
+/// places that are whole pages apart is slower by half, because glibc makes it backwards.
+const APART_BYTES: usize = 512;
+
+pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
+    let (block_bytes, name) = (path.block_bytes, path.source.name.clone());
+    Ok(match &path.source.kind {
+        kind @ (SourceKind::Memory { .. } | SourceKind::Felix { .. }) => {
+            let bytes = kind.span_bytes();
+            let blocks = BLOCKS.made(format!("{kind:?}"), || {
+                let mut blocks = Buffer::new(APART_BYTES + bytes, Pages::Transparent)?;
+                let into = &mut blocks.slice_mut(APART_BYTES + bytes)[APART_BYTES..];
+                match kind {
+                    SourceKind::Felix { scenario, .. } => {
+                        into.copy_from_slice(&blocks_of_card(&Scenario::load(scenario)?, bytes)?);
+                    }
+                    _ => pattern(into),
+                }
+                Ok(Arc::new(blocks))
+            })?;
+            let all = bytes / block_bytes;
+            let bank = Bank { blocks, all, block_bytes, next: 0, run: 1, others: 0, left: 1 };
             vec![(name, Box::new(bank))]
         }
         SourceKind::Card { .. } => return Err(of_card()),
         SourceKind::File { path, cached } => {
-            let request = BlockRequest {
-                path: path.clone(),
-                block_bytes: bytes,
-                cached: *cached,
-                span_bytes: None,
-            };
+            let request =
+                BlockRequest { path: path.clone(), block_bytes, cached: *cached, span_bytes: None };
             vec![(name, Box::new(Replay::new(request)?))]
         }
         SourceKind::Etherbone { address, count } => {
@@ -56,7 +87,7 @@ pub(crate) fn sources(path: &Path, made: &Made) -> Result<Vec<Named>, Fault> {
             let interval = Duration::from_nanos(poll_interval.0);
             let wait = completion.wait(interval).unwrap_or(Wait::Poll { interval });
             let sources = boards.into_iter().map(|board| {
-                let source = Boards::new(board, bytes, trigger.map(|hz| hz.0), wait)?;
+                let source = Boards::new(board, block_bytes, trigger.map(|hz| hz.0), wait)?;
                 let device = source.board.identity().device.clone();
                 Ok((device, Box::new(source) as Box<dyn Source>))
             });
@@ -97,7 +128,9 @@ pub(crate) fn deal(all: Vec<Named>, workers: usize, run: usize) -> Result<Vec<De
 /// other thread writes to.
 #[repr(align(128))]
 struct Bank {
-    blocks: Arc<Vec<u8>>,
+    blocks: Arc<Buffer>,
+    /// Number of the blocks.
+    all: usize,
     block_bytes: usize,
     next: usize,
     /// Blocks of a run, and those of others after it.
@@ -108,28 +141,13 @@ struct Bank {
 }
 
 impl Bank {
-    fn of(
-        made: &Made,
-        block_bytes: usize,
-        make: impl FnOnce() -> Result<Vec<u8>, Fault>,
-    ) -> Result<Bank, Fault> {
-        let blocks = match made.get() {
-            Some(blocks) => blocks.clone(),
-            None => {
-                let blocks = Arc::new(make()?);
-                made.get_or_init(|| blocks).clone()
-            }
-        };
-        Ok(Bank { blocks, block_bytes, next: 0, run: 1, others: 0, left: 1 })
+    fn bytes(&self) -> &[u8] {
+        &self.blocks.slice(APART_BYTES + self.all * self.block_bytes)[APART_BYTES..]
     }
 }
 
 /// Makes a pattern in which no two words of a run are alike: the words of a counter, mixed.
-fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
-    let mut out = Vec::new();
-    out.try_reserve_exact(bytes)
-        .map_err(|error| Fault::too_large(format!("{bytes} bytes of pattern: {error}")))?;
-    out.resize(bytes, 0);
+fn pattern(out: &mut [u8]) {
     let mixed = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     let (words, rest) = out.as_chunks_mut::<8>();
     let last = mixed(words.len() as u64);
@@ -137,36 +155,33 @@ fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
         *word = mixed(n);
     }
     rest.copy_from_slice(&last[..rest.len()]);
-    Ok(out)
 }
 
 impl Source for Bank {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let key = self.next;
         let at = key * self.block_bytes;
-        into.copy_from_slice(&self.blocks[at..at + self.block_bytes]);
+        into.copy_from_slice(&self.bytes()[at..at + self.block_bytes]);
         (self.next, self.left) = (key + 1, self.left - 1);
         if self.left == 0 {
             (self.next, self.left) = (self.next + self.others, self.run);
         }
-        let all = self.blocks.len() / self.block_bytes;
-        if self.next >= all {
-            self.next %= all;
+        if self.next >= self.all {
+            self.next %= self.all;
         }
         Ok(Filled { key: (key < most_keys(self.block_bytes)).then_some(key), ..Filled::default() })
     }
 
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        let blocks = self.blocks.chunks_exact(self.block_bytes);
+        let blocks = self.bytes().chunks_exact(self.block_bytes);
         let blocks = blocks.take(most_keys(self.block_bytes));
         Ok(blocks.map(<[u8]>::to_vec).collect())
     }
 
     fn divided(&self, workers: usize, run: usize) -> Result<Option<Vec<Box<dyn Source>>>, Fault> {
-        let all = self.blocks.len() / self.block_bytes;
         let part = |at| -> Box<dyn Source> {
             let (blocks, others) = (self.blocks.clone(), (workers - 1) * run);
-            Box::new(Bank { blocks, next: at * run % all, run, others, left: run, ..*self })
+            Box::new(Bank { blocks, next: at * run % self.all, run, others, left: run, ..*self })
         };
         Ok(Some((0..workers).map(part).collect()))
     }
@@ -369,7 +384,9 @@ mod tests {
         let words = (0_u64..4).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let all: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         for bytes in [0, 8, 24, 27] {
-            assert_eq!(pattern(bytes).unwrap(), all[..bytes]);
+            let mut made = vec![0; bytes];
+            pattern(&mut made);
+            assert_eq!(made, all[..bytes]);
         }
     }
 }
