@@ -101,7 +101,9 @@ impl Path {
             let stage = drawn(stage, text);
             all.push(Drawn { threads: if two { 2 } else { stage.threads }, ..stage });
         }
-        all.push(drawn(&self.sink, self.sink.kind.text()));
+        let sink = drawn(&self.sink, self.sink.kind.text());
+        let is_fused = self.is_live() && matches!(self.layout, Layout::Fused(_));
+        all.push(Drawn { threads: if is_fused { 0 } else { sink.threads }, ..sink });
         all
     }
 

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::layout::Group;
+use crate::definition::Path;
+use crate::layout::{Group, Layout};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct How {
@@ -35,6 +36,17 @@ pub(crate) fn time_ns(seconds: f64) -> u64 {
 }
 
 impl How {
+    /// Layout of a run. Fails with the reason for which the path cannot have it.
+    pub(crate) fn laid_out(path: &Path, layout: &Layout) -> Result<How, String> {
+        let layout = path.layout_of_run(layout, daqmeter_sys::available::cpus());
+        Ok(How { groups: path.groups(&layout)?, layout: layout.to_string(), ..How::default() })
+    }
+
+    /// Tests if each thread works through all elements.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.groups.len() == 1
+    }
+
     pub(crate) fn added_ns(&self, element: usize) -> f64 {
         let own = self.slowed.iter().filter(|(at, _)| *at == element as u64);
         own.map(|(_, ns)| ns).sum()
