@@ -1,6 +1,7 @@
 //! The threads of a card that is read out live: they run a reader and a receiver of the read-out.
 //!
-//! A reader's thread also does the work of the emulated card and of the publisher. No block is
+//! A reader's thread also does the work of the emulated card and of the publisher, and that of its
+//! receiver if the layout is `fused`. No block is
 //! copied for the path's sake, and nothing is done for each block or chunk.
 
 use std::sync::atomic::Ordering;
@@ -19,6 +20,8 @@ use crate::shared::Shared;
 
 pub(crate) struct FromCard {
     pub(crate) reader: ToHost,
+    /// Receiver that works in its thread.
+    pub(crate) fused: Option<Receiving>,
     pub(crate) card: Arc<Mutex<Card>>,
     pub(crate) stop: StopFlag,
     pub(crate) done: Option<ReaderDone>,
@@ -34,6 +37,9 @@ const START_WITHIN_NS: u64 = 10_000_000_000;
 
 impl FromCard {
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
+        if let Some(receiving) = &self.fused {
+            self.reader.fuse(receiving)?;
+        }
         let late_ns = monotonic_ns().saturating_add(START_WITHIN_NS);
         let (card, stop) = (&self.card, &self.stop);
         let is_idle = || {

@@ -273,9 +273,10 @@ impl Chain {
         let mut building = Building::new(path, &how, done_in);
         let sink = path.stages.len() + 1;
         // The first stage is `to-host`: checked.
-        for (element, feeds) in [(1, readers), (sink, receivers)] {
+        let end = if receivers.is_empty() { sink + 1 } else { 2 };
+        for (elements, feeds) in [(1..end, readers), (sink..sink + 1, receivers)] {
             let planned = feeds.into_iter().map(|feed| (Some(feed), Line::default()));
-            building.row(element..element + 1, None, planned.collect());
+            building.row(elements, None, planned.collect());
         }
         building.chain(done, Cuts::default())
     }

@@ -224,16 +224,22 @@ impl Path {
         }
     }
 
-    /// Threads of each element in a pipeline; a stage with two ends has one more. A card and its
-    /// publisher work in those of their reader.
-    pub(crate) fn threads(&self) -> Vec<usize> {
-        let streams = self.streams();
-        if let SinkKind::Receiver { threads } = self.sink.kind {
-            return vec![0, streams, 0, threads.unwrap_or(streams)];
+    /// Receivers of a card that is read out.
+    pub(crate) fn receivers(&self) -> usize {
+        match self.sink.kind {
+            SinkKind::Receiver { threads } => threads.unwrap_or(self.streams()),
+            _ => 0,
         }
-        let mut all = vec![1; self.stages.len() + 2];
-        all[0] = streams;
-        all
+    }
+
+    /// Threads of each element in a pipeline; a stage with two ends has one more. A card and its
+    /// publisher work in those of their reader, and so do receivers if the layout is fused.
+    pub(crate) fn threads(&self) -> Vec<usize> {
+        match (self.is_live(), &self.layout) {
+            (true, Layout::Fused(_)) => vec![0, self.streams(), 0, 0],
+            (true, _) => vec![0, self.streams(), 0, self.receivers()],
+            (false, _) => [&[self.streams()], &vec![1; self.stages.len() + 1][..]].concat(),
+        }
     }
 
     /// Elements that can be slowed, from source to sink. Those that work in another's threads have

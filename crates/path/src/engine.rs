@@ -234,18 +234,17 @@ fn how(request: &PathRequest, path: &Path, layout: Layout) -> Result<How, Fault>
         let problem = "is true, but a path loses nothing without a rate: give it one";
         return Err(fault("lossy", problem.into()));
     }
+    let laid_out =
+        How::laid_out(path, &layout, &request.cpus).map_err(|problem| fault("layout", problem))?;
     Ok(How {
-        groups: path.groups(&layout).map_err(|problem| fault("layout", problem))?,
-        layout: layout.to_string(),
         time_ns: time_ns(request.seconds),
         most_blocks: request.blocks,
         rate_hz,
         lossless: path.lossless && !request.lossy,
         slowed: request.slower.clone(),
         is_watched: request.unpaced || !request.slower.is_empty(),
-        cpus: request.cpus.clone(),
         last_level_bytes: last_level_cache_bytes(),
-        migration_cost_ns: None,
+        ..laid_out
     })
 }
 

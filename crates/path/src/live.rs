@@ -31,6 +31,7 @@ pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.e
 pub(crate) struct Live {
     pub(crate) scenario: Scenario,
     card: Arc<Mutex<Card>>,
+    layout: String,
 }
 
 pub(crate) type ByElink = Vec<(u64, Ledger)>;
@@ -60,19 +61,20 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
     let scenario = chosen(path, how.rate_hz)?.load()?;
     let time = Duration::from_nanos(how.time_ns);
     let experiment = how.is_watched.then(|| experiment(how));
-    let receivers = path.threads().pop().unwrap_or(1);
-    let chain = Chain::open(&scenario, receivers, time, how.most_blocks, experiment.as_ref())?;
-    let live = Live { scenario: chain.scenario, card: chain.card };
+    let chain =
+        Chain::open(&scenario, path.receivers(), time, how.most_blocks, experiment.as_ref())?;
+    let live = Live { scenario: chain.scenario, card: chain.card, layout: how.layout.clone() };
     let (card, stop) = (&live.card, StopFlag::default());
+    let mut receivers = chain.receivers.into_iter().peekable();
     let readers = chain.readers.into_iter().map(|reader| {
         let (card, stop) = (card.clone(), stop.clone());
-        Feed::Card(Box::new(FromCard { reader, card, stop, done: None }))
+        let fused = receivers.next_if(|_| how.is_fused());
+        Feed::Card(Box::new(FromCard { reader, fused, card, stop, done: None }))
     });
-    let receivers = chain.receivers.into_iter();
+    let readers = readers.collect();
     let receivers =
         receivers.map(|receiving| Feed::Receiver(Box::new(IntoReceiver { receiving, done: None })));
-    let (readers, receivers) = (readers.collect(), receivers.collect());
-    Ok((live, readers, receivers))
+    Ok((live, readers, receivers.collect()))
 }
 
 /// Work added to a part of the card's read-out, by the number of its element.
@@ -90,12 +92,12 @@ fn experiment(how: &How) -> Experiment {
 
 /// Parts that work in the thread of a reader beside it.
 fn within(path: &Path, reader: &ReaderDone) -> Vec<PathWithin> {
-    let Some((card_ns, publisher_ns)) = reader.within else {
-        return Vec::new();
-    };
-    let publisher = path.stages.get(1).map_or("", |stage| &stage.name);
-    let one = |element, name: &str, ns| PathWithin { name: name.to_owned(), element, ns };
-    vec![one(0, &path.source.name, card_ns), one(2, publisher, publisher_ns)]
+    let watched = reader.within.map(|(card_ns, publisher_ns)| [(0, card_ns), (2, publisher_ns)]);
+    let received = reader.received.as_ref().map(|(_, ns)| (path.stages.len() + 1, *ns));
+    let names = path.names();
+    let one =
+        |(element, ns): (usize, u64)| PathWithin { name: names[element].to_owned(), element, ns };
+    watched.into_iter().flatten().chain(received).map(one).collect()
 }
 
 impl Came {
@@ -106,7 +108,11 @@ impl Came {
         for done in all {
             came.threads.push(waits_for_input(done.thread));
             match done.feed {
-                Feed::Card(from) => came.readers[done.at] = from.done,
+                Feed::Card(from) => {
+                    let fused = from.done.as_ref().and_then(|done| done.received.as_ref());
+                    came.received.extend(fused.map(|(report, _)| report.clone()));
+                    came.readers[done.at] = from.done;
+                }
                 Feed::Receiver(into) => came.received.extend(into.done),
                 _ => {}
             }
@@ -179,6 +185,7 @@ impl Live {
             is_paced: self.scenario.trigger.rate.0 < TOO_MANY_HZ,
             cpus: daqmeter_sys::available::cpus(),
             threads,
+            layout: self.layout.clone(),
             ..PathRun::default()
         }
     }

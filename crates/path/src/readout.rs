@@ -59,7 +59,9 @@ impl Request for ReadoutRequest {
             names_processes: true,
             ..Job::new(self, target, move |request| {
                 let says = Says { device, stage: stage(request, &scenario), tally };
-                lanes::open(path(request, &scenario)?, how(request), says)
+                let path = path(request, &scenario)?;
+                let laid_out = How::laid_out(&path, &path.layout, &[]).map_err(Fault::new)?;
+                lanes::open(path, how(request, laid_out), says)
             })
         })
     }
@@ -107,19 +109,22 @@ fn table(request: &ReadoutRequest, scenario: &Scenario) -> Result<Table, toml::s
         "sink": { "kind": "receiver", "cpus": request.receivers.cpus() },
     });
     file["source"]["kind"] = "card".into();
+    if let Some(layout) = &request.receivers.layout {
+        file["layout"] = layout.as_str().into();
+    }
     if let Some(receivers) = request.receivers.receivers {
         file["sink"]["threads"] = receivers.into();
     }
     Table::try_from(file)
 }
 
-fn how(request: &ReadoutRequest) -> How {
+fn how(request: &ReadoutRequest, laid_out: How) -> How {
     How {
         time_ns: time_ns(request.seconds),
         rate_hz: request.chosen.rate_hz,
         lossless: true,
         migration_cost_ns: request.migration_cost_ns,
-        ..How::default()
+        ..laid_out
     }
 }
 
@@ -170,6 +175,8 @@ fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use daqmeter_harness::{StopFlag, conformance};
 
     use super::*;
@@ -190,7 +197,11 @@ mod tests {
                 channels: Some(2),
                 ..Chosen::default()
             },
-            receivers: Receivers { receivers: Some(1), peer_cpu: Some("0".to_owned()) },
+            receivers: Receivers {
+                receivers: Some(1),
+                peer_cpu: Some("0".to_owned()),
+                layout: None,
+            },
             ..ReadoutRequest::default()
         };
         let scenario = request.chosen.load().unwrap();
@@ -201,29 +212,58 @@ mod tests {
         assert_eq!(of_path.reader.poll, scenario.reader.poll);
         assert_eq!(of_path.card.payload, scenario.card.payload);
         assert_eq!(of_path.card.payload.0, 16);
-        assert_eq!(how(&request).rate_hz, Some(10e3));
+        assert_eq!(how(&request, How::default()).rate_hz, Some(10e3));
+    }
+
+    #[test]
+    fn a_card_is_fused_where_its_threads_have_no_cpu_each_and_may_be() {
+        let of = |receivers, cpus| {
+            let mut request = ReadoutRequest::example();
+            (request.chosen.channels, request.receivers) = (Some(2), receivers);
+            let path = path(&request, &request.chosen.load().unwrap()).unwrap();
+            path.layout_of_run(&path.layout, cpus).to_string()
+        };
+        let asked = |layout: &str| Receivers { layout: Some(layout.into()), ..Default::default() };
+        assert_eq!(of(Receivers::default(), 4.0), "pipeline");
+        assert_eq!(of(Receivers::default(), 3.9), "fused x 2");
+        assert_eq!(of(Receivers { receivers: Some(1), ..asked("auto") }, 1.0), "pipeline");
+        let placed = Receivers { peer_cpu: Some("0".into()), ..Receivers::default() };
+        assert_eq!(of(placed, 1.0), "pipeline");
+        assert_eq!(of(asked("pipeline"), 1.0), "pipeline");
+        assert_eq!(of(asked("fused"), 64.0), "fused x 2");
     }
 
     /// Issue 14: a signal was heeded after the whole run.
     #[test]
     fn a_run_of_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
-        let request = ReadoutRequest { seconds: 3600.0, ..ReadoutRequest::example() };
-        let mut sessions = request.job().unwrap().open().unwrap();
-        let session = &mut sessions[0];
-        let stop = StopFlag::default();
-        session.set_stop_flag(&stop);
-        session.prepare().unwrap();
-        session.begin();
-        stop.set();
-        assert_eq!(session.step(0, 1).unwrap_err(), Fault::interrupted());
-        let tally = session.tally();
-        assert!(tally.ledgers[0].closes(), "{}", tally.ledgers[0]);
-        // The bytes read count, not those of an hour.
-        let asked = session.stages()[0].bytes_per_op;
-        assert!(tally.carried_bytes.is_some_and(|bytes| bytes < asked / 10));
-        let filling = &tally.series[0];
-        assert_eq!((filling.name.as_str(), filling.unit.as_str()), ("ring filling", "B"));
-        assert_eq!(filling.times_ns.len(), filling.values.len());
+        let soon = [Duration::ZERO, Duration::from_millis(50)];
+        for (layout, after) in soon.iter().flat_map(|&at| [("pipeline", at), ("fused", at)]) {
+            let receivers = Receivers { layout: Some(layout.into()), ..Receivers::default() };
+            let request =
+                ReadoutRequest { seconds: 3600.0, receivers, ..ReadoutRequest::example() };
+            let mut sessions = request.job().unwrap().open().unwrap();
+            let session = &mut sessions[0];
+            let stop = StopFlag::default();
+            session.set_stop_flag(&stop);
+            session.prepare().unwrap();
+            session.begin();
+            let stops = std::thread::spawn({
+                let stop = stop.clone();
+                move || (std::thread::sleep(after), stop.set())
+            });
+            let begin = Instant::now();
+            assert_eq!(session.step(0, 1).unwrap_err(), Fault::interrupted());
+            assert!(begin.elapsed() < Duration::from_secs(2), "{layout} {after:?}");
+            stops.join().unwrap();
+            let tally = session.tally();
+            assert!(tally.ledgers[0].closes(), "{layout}: {}", tally.ledgers[0]);
+            // The bytes read count, not those of an hour.
+            let asked = session.stages()[0].bytes_per_op;
+            assert!(tally.carried_bytes.is_some_and(|bytes| bytes < asked / 10));
+            let filling = &tally.series[0];
+            assert_eq!((filling.name.as_str(), filling.unit.as_str()), ("ring filling", "B"));
+            assert_eq!(filling.times_ns.len(), filling.values.len());
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Settings of a run, and the state that all its threads share.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::layout::Group;
+use crate::definition::Path;
+use crate::layout::{Group, Layout};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct How {
@@ -35,6 +37,21 @@ pub(crate) fn time_ns(seconds: f64) -> u64 {
 }
 
 impl How {
+    /// Layout of a run. Fails with the reason for which the path cannot have it.
+    pub(crate) fn laid_out(path: &Path, layout: &Layout, cpus: &[u32]) -> Result<How, String> {
+        let chosen = BTreeSet::from_iter(cpus).len() as f64;
+        let available = daqmeter_sys::available::cpus();
+        let most = if cpus.is_empty() { available } else { available.min(chosen) };
+        let layout = path.layout_of_run(layout, most);
+        let groups = path.groups(&layout)?;
+        Ok(How { groups, layout: layout.to_string(), cpus: cpus.to_vec(), ..How::default() })
+    }
+
+    /// Tests if each thread works through all elements.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.groups.len() == 1
+    }
+
     pub(crate) fn added_ns(&self, element: usize) -> f64 {
         let own = self.slowed.iter().filter(|(at, _)| *at == element as u64);
         own.map(|(_, ns)| ns).sum()

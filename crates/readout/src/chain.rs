@@ -4,6 +4,7 @@
 
 mod counters;
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -130,6 +131,8 @@ pub struct ReaderDone {
     /// Times of the emulated card's work and of the publisher's in its thread; `None` if they were
     /// not watched.
     pub within: Option<(u64, u64)>,
+    /// What a receiver in its thread received, and the time that it took.
+    pub received: Option<(Report, u64)>,
     pub notes: Vec<String>,
     pub ring_bytes: usize,
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
@@ -142,12 +145,26 @@ pub struct ReaderDone {
 }
 
 impl ToHost {
+    /// Connects a receiver that works in the reader's thread from then on.
+    pub fn fuse(&mut self, receiving: &Receiving) -> Result<(), Fault> {
+        let publisher = RefCell::new(&mut *self);
+        let greets = || {
+            publisher.borrow_mut().serve(monotonic_ns());
+            // It waits for this publisher alone, which answers now.
+            false
+        };
+        let receiver = receiving.connect(&greets)?;
+        self.fused = Some((receiver, 0));
+        Ok(())
+    }
+
     /// Runs the reader in this thread to its end, or until `quit` is true.
     pub fn read(&mut self, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
         let stop = AtomicBool::new(false);
         let mut filling = Vec::with_capacity(1 << 14);
         let mut backlog = Vec::with_capacity(1 << 14);
-        let (account, cpu) = loaded(|| {
+        let begin_ns = monotonic_ns();
+        let (account, mut cpu) = loaded(|| {
             self.run(&stop, true, |reader| {
                 let (state, start_ns) = (reader.port.state(), reader.port.start_ns());
                 if state == CardState::Running && filling.len() < filling.capacity() {
@@ -161,10 +178,17 @@ impl ToHost {
             })
         });
         let view = self.port.view();
+        let report = |(receiver, ns): (Receiver, u64)| {
+            let cpu = cpu.min(ns as f64 / (monotonic_ns() - begin_ns).max(1) as f64);
+            (Report { cpu, ..receiver.report() }, ns)
+        };
+        let received = self.fused.take().map(report);
+        cpu -= received.as_ref().map_or(0.0, |(report, _)| report.cpu);
         ReaderDone {
             stats: self.stats,
             account,
             cpu,
+            received,
             within: self.port.watch.as_ref().map(PartWatch::times_ns),
             notes: std::mem::take(&mut self.notes),
             ring_bytes: self.port.consumer().ring_bytes(),
@@ -191,6 +215,12 @@ pub struct Receiving {
 }
 
 impl Receiving {
+    fn connect(&self, quit: &dyn Fn() -> bool) -> Result<Receiver, TransportError> {
+        let mut receiver = Receiver::connect(&self.publishers, quit)?;
+        receiver.slowed.clone_from(&self.slowed);
+        Ok(receiver)
+    }
+
     /// Connects, and runs in this thread to the end of the publishers. An error also sets the flag.
     pub fn receive(
         &self,
@@ -198,9 +228,8 @@ impl Receiving {
         quit: &(impl Fn() -> bool + Sync),
     ) -> Result<Report, Fault> {
         let give_up = || quit() || failed.load(Ordering::Relaxed);
-        let connected = Receiver::connect(&self.publishers, &give_up);
+        let connected = self.connect(&give_up);
         let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-        receiver.slowed.clone_from(&self.slowed);
         let stop = AtomicBool::new(false);
         let (report, cpu) = loaded(|| {
             receiver.run(&stop, |_| {

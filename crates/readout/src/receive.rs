@@ -118,7 +118,6 @@ pub struct Receiver {
     report: Report,
     first_ns: u64,
     last_ns: u64,
-    nap_ns: u64,
     /// Messages for the user that nothing has taken yet.
     pub notes: Vec<String>,
     /// Work at each page and account: an experiment, or a slow consumer.
@@ -149,7 +148,6 @@ impl Receiver {
             report: Report::default(),
             first_ns: 0,
             last_ns: 0,
-            nap_ns: NAP_NS,
             notes: Vec::new(),
             slowed: None,
         };
@@ -193,10 +191,21 @@ impl Receiver {
     pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&mut Receiver)) -> Report {
         without_timer_slack();
         let mut told_ns = monotonic_ns();
+        let mut nap_ns = NAP_NS;
         while !stop.load(Ordering::Relaxed) && self.publishers.iter().any(|one| one.inlet.is_some())
         {
             let now_ns = monotonic_ns();
-            self.turn(now_ns);
+            // With several publishers none may be waited for; while data flows, a short sleep is
+            // cheaper for the sender than being woken by each of its pages.
+            let flows = now_ns.saturating_sub(self.last_ns) < FLOWS_NS;
+            let waits = self.publishers.len() == 1 && !flows;
+            let wait = if waits { Duration::from_millis(50) } else { Duration::ZERO };
+            if self.turn(wait) {
+                nap_ns = NAP_NS;
+            } else if !waits {
+                sleep_until(monotonic_ns() + nap_ns);
+                nap_ns = (2 * nap_ns).min(MAX_NAP_NS);
+            }
             if now_ns >= told_ns + 100_000_000 {
                 told_ns = now_ns;
                 each(self);
@@ -206,13 +215,9 @@ impl Receiver {
         self.report()
     }
 
-    /// Looks once at every publisher.
-    fn turn(&mut self, now_ns: u64) {
-        // With several publishers none may be waited for; while data flows, a short sleep is
-        // cheaper for the sender than being woken by each of its pages.
-        let flows = now_ns.saturating_sub(self.last_ns) < FLOWS_NS;
-        let waits = self.publishers.len() == 1 && !flows;
-        let wait = if waits { Duration::from_millis(50) } else { Duration::ZERO };
+    /// Looks once at every publisher, and waits for each at most so long; returns true if it took a
+    /// page.
+    pub(crate) fn turn(&mut self, wait: Duration) -> bool {
         let mut worked = false;
         for at in 0..self.publishers.len() {
             // The inlet is taken out, because its pages are lent from it.
@@ -231,12 +236,7 @@ impl Receiver {
                 }
             }
         }
-        if worked {
-            self.nap_ns = NAP_NS;
-        } else if !waits {
-            sleep_until(monotonic_ns() + self.nap_ns);
-            self.nap_ns = (2 * self.nap_ns).min(MAX_NAP_NS);
-        }
+        worked
     }
 
     /// Takes and acknowledges pages until the next publisher has its turn; returns true if there

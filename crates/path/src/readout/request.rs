@@ -24,6 +24,11 @@ pub struct Receivers {
     )]
     #[serde(default, deserialize_with = "number_or_list", skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<String>,
+    /// One thread for each reader and each receiver (pipeline), or for both (fused); auto goes by
+    /// the number of CPUs
+    #[arg(long, value_name = "LAYOUT", value_parser = ["auto", "pipeline", "fused"])]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
 }
 
 /// A list of CPUs, or one as a number.

@@ -1,6 +1,9 @@
 //! Blocks out of the ring, chunks into pages, pages to subscribers.
 
+use std::time::Duration;
+
 use daqmeter_kernels::prefetch;
+use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 use daqmeter_wire::felix::decoder::parts;
 use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk, subchunks};
@@ -88,10 +91,25 @@ impl ToHost {
     }
 
     fn send_queued(&mut self, now_ns: u64) {
-        let outlet = self.outlet.as_mut();
-        for dest in self.dests.iter_mut().flatten().filter(|dest| dest.has_queue()) {
-            dest.pump(outlet, &self.port, now_ns);
+        loop {
+            let outlet = self.outlet.as_mut();
+            for dest in self.dests.iter_mut().flatten().filter(|dest| dest.has_queue()) {
+                dest.pump(outlet, &self.port, now_ns);
+            }
+            // What it takes makes room for more pages.
+            if !self.receive() {
+                break;
+            }
         }
+    }
+
+    /// Gives the receiver in this thread its turn; returns true if it took a page.
+    pub(super) fn receive(&mut self) -> bool {
+        let Some((receiver, ns)) = &mut self.fused else { return false };
+        let begin_ns = monotonic_ns();
+        let worked = receiver.turn(Duration::ZERO);
+        *ns += monotonic_ns() - begin_ns;
+        worked
     }
 
     pub(super) fn flush(&mut self, now_ns: u64, all: bool) {

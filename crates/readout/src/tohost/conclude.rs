@@ -89,6 +89,7 @@ impl ToHost {
         let mut waiting = self.numbers(|_| true);
         loop {
             waiting.retain(|number| self.outlet.send(*number, &frame, &body) == Sent::Blocked);
+            self.receive();
             if waiting.is_empty() || patience.is_over(monotonic_ns()) {
                 break;
             }
@@ -101,6 +102,7 @@ impl ToHost {
     fn see_off(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(FAREWELL_NS, stop);
         while self.dests.iter().flatten().next().is_some() && !patience.is_over(monotonic_ns()) {
+            self.receive();
             sleep_until(monotonic_ns() + 200_000);
             self.serve(monotonic_ns());
         }

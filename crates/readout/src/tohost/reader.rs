@@ -9,6 +9,7 @@ use super::dest::{Dest, Sizes, subscriber_bytes};
 use super::elink::ElinkState;
 use crate::accounts::SubscriptionAccount;
 use crate::port::Port;
+use crate::receive::Receiver;
 use crate::scenario::{ElinkSpec, Publish, ReaderSettings as Settings};
 use crate::transport::{OutletEvent, PageOutlet};
 
@@ -32,6 +33,8 @@ pub struct Stats {
 pub struct ToHost {
     pub port: Port,
     pub(super) outlet: Box<dyn PageOutlet>,
+    /// Receiver that works in this thread, by turns with the reader, and the time that it took.
+    pub(crate) fused: Option<(Receiver, u64)>,
     pub(super) settings: Settings,
     pub(super) dead_after_ns: u64,
     pub(super) max_subscribers: usize,
@@ -76,6 +79,7 @@ impl ToHost {
         ToHost {
             port,
             outlet,
+            fused: None,
             settings,
             dead_after_ns: publish.dead_after.0,
             max_subscribers: publish.max_subscribers,

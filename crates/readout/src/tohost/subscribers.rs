@@ -11,7 +11,7 @@ use crate::transport::{OutletEvent, Subscription};
 const MAX_ENDED: usize = 4096;
 
 impl ToHost {
-    pub(super) fn serve(&mut self, now_ns: u64) {
+    pub(crate) fn serve(&mut self, now_ns: u64) {
         let mut events = std::mem::take(&mut self.events);
         let mut poll = || self.outlet.poll(&mut events);
         match &self.port.watch {
