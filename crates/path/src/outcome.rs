@@ -33,8 +33,9 @@ impl Ended {
 
 pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -> Ended {
     let (mut threads, mut queues): (Vec<PathThread>, _) = (Vec::new(), Vec::new());
-    let (mut sources, mut sinks) = (Vec::new(), Vec::new());
+    let (mut sources, mut sinks, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for done in all {
+        notes.extend(done.note);
         queues.extend(done.queues);
         threads.push(done.thread);
         if let Feed::Sources(own) = done.feed {
@@ -93,7 +94,7 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
         },
         ledgers,
         counters,
-        notes: sinks.iter().filter_map(|into| into.sink.note()).collect(),
+        notes: notes.into_iter().chain(sinks.iter().filter_map(|into| into.sink.note())).collect(),
         fault,
         sinks: sinks.into_iter().map(|into| into.sink).collect(),
         shared,

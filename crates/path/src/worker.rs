@@ -147,6 +147,7 @@ pub(crate) struct Done {
     /// Rings before it.
     pub(crate) queues: Vec<PathQueue>,
     pub(crate) thread: PathThread,
+    pub(crate) note: Option<String>,
     pub(crate) fault: Option<Fault>,
 }
 
@@ -182,6 +183,8 @@ impl Worker {
             shared.is_over.store(true, Ordering::Relaxed);
         }
         parts.tell(&mut thread);
+        let note = thread.cpu.and_then(|cpu| moved(&thread.name, cpu));
+        thread.cpu = thread.cpu.filter(|_| note.is_none());
         let inlet = match &mut feed {
             feed @ Feed::Ring(_) => std::mem::replace(feed, Feed::Over),
             _ => Feed::Over,
@@ -191,7 +194,7 @@ impl Worker {
             _ => Vec::new(),
         };
         // The run waits for all threads, and so for this one.
-        let _ = done.send(Done { at, feed, steps, queues, thread, fault });
+        let _ = done.send(Done { at, feed, steps, queues, thread, note, fault });
         drop((inlet, outlet));
     }
 
@@ -260,6 +263,15 @@ impl Worker {
         }
         ran
     }
+}
+
+/// Says that this thread is no longer on its CPU: the kernel moves the threads of one that goes
+/// offline, and does not put them back.
+fn moved(thread: &str, cpu: u32) -> Option<String> {
+    let allowed = affinity::allowed_cpus().ok()?;
+    (allowed != [cpu]).then(|| {
+        format!("{thread} was moved away from CPU {cpu}, which went offline: run the path again")
+    })
 }
 
 /// Fate of a block that a line carried.
@@ -680,5 +692,24 @@ impl IntoSink {
             ))),
             false => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_sys::affinity::{pin_to, process_cpus, unpin};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_may_run_on_other_cpus_was_moved_away_from_its_own() {
+        let cpu = process_cpus()[0];
+        let is_moved = std::thread::spawn(move || {
+            pin_to(cpu).unwrap();
+            let before = moved("copy", cpu);
+            unpin();
+            (before, moved("copy", cpu).is_some())
+        });
+        assert_eq!(is_moved.join().unwrap(), (None, process_cpus().len() > 1));
     }
 }
