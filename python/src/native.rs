@@ -130,12 +130,7 @@ fn context() -> Context {
         git_revision: "unknown".into(),
         profile: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
     };
-    Context::gather(
-        tool,
-        "python".into(),
-        Isa::available().map(|isa| isa.name().to_owned()).collect(),
-    )
-    .with_cards(&daqmeter_campaign::card_families())
+    daqmeter_campaign::context(tool, "python".into())
 }
 
 fn append_to(path: String) -> PyResult<File> {

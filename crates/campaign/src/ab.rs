@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use daqmeter_harness::StepPlan;
 use daqmeter_record::{Param, RunRecord, Workload, jsonl};
-use serde::Serialize;
+use serde_json::json;
 use toml::Value;
 
 /// Repetitions of a process, and the time of each stage in one.
@@ -59,39 +59,14 @@ impl PointRequest {
 
     /// Returns the plan of its repetitions.
     pub fn plan(&self) -> String {
-        #[derive(Serialize)]
-        struct Sweep<'a> {
-            study: &'a str,
-            engine: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            time: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            reads: Option<u64>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            passes: Option<u64>,
-            workload: &'a std::collections::BTreeMap<String, Param>,
-        }
-        #[derive(Serialize)]
-        struct File<'a> {
-            title: &'a str,
-            repetitions: u64,
-            sweep: [Sweep<'a>; 1],
-        }
-        let Workload { kind, params } = &self.workload;
-        let mut sweep = Sweep {
-            study: "ab",
-            engine: kind,
-            time: None,
-            reads: None,
-            passes: None,
-            workload: params,
+        let (name, extent) = match self.steps {
+            StepPlan::Timed(_) => ("time", json!(format!("{TIME_MS}ms"))),
+            StepPlan::ByStage(operations) => ("reads", json!(operations)),
+            StepPlan::ByPass(passes) => ("passes", json!(passes)),
         };
-        match self.steps {
-            StepPlan::Timed(_) => sweep.time = Some(format!("{TIME_MS}ms")),
-            StepPlan::ByStage(operations) => sweep.reads = Some(operations),
-            StepPlan::ByPass(passes) => sweep.passes = Some(passes),
-        }
-        let file = File { title: "ab", repetitions: REPETITIONS, sweep: [sweep] };
+        let Workload { kind, params } = &self.workload;
+        let sweep = json!({"study": "ab", "engine": kind, (name): extent, "workload": params});
+        let file = json!({"title": "ab", "repetitions": REPETITIONS, "sweep": [sweep]});
         toml::to_string(&file).expect("plain data")
     }
 }

@@ -3,10 +3,12 @@
 use daqmeter_copy::{CopyRequest, MemoryRequest, PlainRequest, PollutionRequest};
 use daqmeter_digitizer::{ConvertRequest, DigitizerRequest};
 use daqmeter_etherbone::{EtherboneRequest, PingPongRequest};
-use daqmeter_harness::{CardFamily, Engine, NullRequest};
+use daqmeter_harness::{Context, Engine, NullRequest};
 use daqmeter_hostio::{BlockRequest, StreamRequest};
+use daqmeter_kernels::Isa;
 use daqmeter_path::{PathRequest, ReadoutRequest};
 use daqmeter_readout::DecodeRequest;
+use daqmeter_record::Tool;
 
 pub static ENGINES: [Engine; 14] = [
     Engine::of::<NullRequest>(),
@@ -36,9 +38,11 @@ pub fn engine(name: &str) -> Result<&'static Engine, String> {
     })
 }
 
-pub fn card_families() -> Vec<CardFamily> {
-    let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
-    digitizers.map(|family| family.cards()).chain([daqmeter_readout::card::FAMILY]).collect()
+/// Gathers the facts that every record has, with the cards of all engines.
+pub fn context(tool: Tool, command: String) -> Context {
+    let digitizers = daqmeter_digitizer::devices::FAMILIES.iter().map(|family| family.cards());
+    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
+    Context::gather(tool, command, isa, digitizers.chain([daqmeter_readout::card::FAMILY]))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod size;
 pub mod studies;
 
 pub use budget::{Budget, Spend};
-pub use engines::{ENGINES, card_families, engine};
+pub use engines::{ENGINES, context, engine};
 pub use plan::{Plan, SHIPPED_PLANS, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Runner, RunnerEvent};

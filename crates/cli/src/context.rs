@@ -1,8 +1,6 @@
 //! Facts of this invocation that every record has.
 
-use daqmeter_campaign::card_families;
 use daqmeter_harness::Context;
-use daqmeter_kernels::Isa;
 use daqmeter_record::Tool;
 
 /// Build profile of this program. It names an unusual C library, whose memcpy is measured, too.
@@ -19,8 +17,7 @@ pub(crate) fn context() -> Context {
         git_revision: env!("DAQMETER_GIT_REVISION").into(),
         profile: PROFILE.into(),
     };
-    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
-    Context::gather(tool, command_line(), isa).with_cards(&card_families())
+    daqmeter_campaign::context(tool, command_line())
 }
 
 /// Returns the command line as typed, with quotes where a shell needs them.

@@ -11,7 +11,7 @@ use daqmeter_record::units::plural;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
-use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, Sampler};
+use daqmeter_sys::perf::{EVENTS, Event, Sampler, open_counter};
 
 use crate::output::{Ended, emit};
 
@@ -85,7 +85,7 @@ fn host(files: &Files) -> Vec<Finding> {
 }
 
 fn observation(files: &Files) -> Vec<Finding> {
-    let counts = |event: &&daqmeter_sys::perf::Event| KernelCounters.open(**event).is_ok();
+    let counts = |event: &&Event| open_counter(**event).is_ok();
     let events: Vec<&str> = EVENTS.iter().filter(counts).map(|event| event.name).collect();
     let sampler = match Sampler::of_this_thread(99) {
         Ok(sampler) if sampler.sees_kernel => Ok("user and kernel".to_owned()),

@@ -9,7 +9,7 @@ use daqmeter_harness::{Fault, Job, Problem, Session, StageSpec, Tally, did_you_m
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger, TimeSeries};
 use daqmeter_sys::clock;
-use daqmeter_sys::perf::{CounterSource, EVENTS, KernelCounters, OpenCounter};
+use daqmeter_sys::perf::{EVENTS, OpenCounter, open_counter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -141,8 +141,7 @@ const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
 
 impl VictimCounters {
     fn open() -> Option<VictimCounters> {
-        let open =
-            |name: &str| KernelCounters.open(*EVENTS.iter().find(|event| event.name == name)?).ok();
+        let open = |name: &str| open_counter(*EVENTS.iter().find(|event| event.name == name)?).ok();
         Some(VictimCounters {
             open: [open("cache-references")?, open("cache-misses")?],
             at: [0; 2],

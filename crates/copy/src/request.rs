@@ -13,13 +13,14 @@ use serde::{Deserialize, Serialize};
     Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
+// The numbers are those of the kernel module.
 pub enum Direction {
     /// `copy_from_user`: into the kernel
-    From,
+    From = 0,
     /// `copy_to_user`: out of it
-    To,
+    To = 1,
     /// From, then to
-    Both,
+    Both = 2,
 }
 
 impl Direction {
@@ -37,16 +38,17 @@ impl Direction {
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
+// The numbers are those of the kernel module's policies.
 pub enum CopyContext {
     /// The CPU
     #[default]
-    Cpu,
+    Cpu = 0,
     /// A DMA engine, channel k for lane k
-    Exclusive,
+    Exclusive = 1,
     /// A DMA engine, whichever channel is free
-    Shared,
+    Shared = 2,
     /// A DMA engine whose high channels own it for a quantum in each window
-    Priority,
+    Priority = 3,
 }
 
 /// How the end of an engine's copy is noticed.

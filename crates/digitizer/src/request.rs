@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use daqmeter_harness::{MAX_LANES, Problem};
-use daqmeter_record::units::{UnitError, parse_bytes, parse_count, parse_duration, parse_rate_hz};
+use daqmeter_record::units::{parse_bytes, parse_count, parse_rate_hz, parse_us};
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -150,10 +150,6 @@ fn device_name() -> impl TypedValueParser<Value = String> {
             )
         })
     })
-}
-
-fn parse_us(text: &str) -> Result<f64, UnitError> {
-    parse_duration(text).map(|time| time.as_secs_f64() * 1e6)
 }
 
 fn is_emulated(device: &str) -> bool {

@@ -222,7 +222,7 @@ fn to_bytes(value: u64, size: Width, endian: Endian) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
+pub(crate) fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
     let fold = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
     match endian {
         Endian::Big => bytes.iter().fold(0, fold),

@@ -35,6 +35,12 @@ impl EbError {
     }
 }
 
+impl From<String> for EbError {
+    fn from(line: String) -> Self {
+        EbError::Other(line)
+    }
+}
+
 impl From<WireError> for EbError {
     fn from(error: WireError) -> Self {
         EbError::Other(format!("not Etherbone: {error}"))

@@ -118,8 +118,8 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
 
 fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
     let head = read_bytes(client, table, 32)?;
-    let count = sdb::record_count(&head)
-        .map_err(|error| EbError::Other(format!("no SDB table at {table:#x}: {error}")))?;
+    let count =
+        sdb::record_count(&head).map_err(|error| format!("no SDB table at {table:#x}: {error}"))?;
     if count == 0 || count > sdb::MAX_RECORDS {
         let most = sdb::MAX_RECORDS;
         return Err(EbError::Other(format!(

@@ -8,7 +8,6 @@ use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
 use crate::lanes::Ran;
-use crate::limits::rate_of;
 use crate::settings::cpu_list;
 use crate::{Context, Settings};
 
@@ -119,7 +118,7 @@ fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let above = |stage: &Stage| {
         let limit = record.limit(stage.limit.as_deref()?)?;
         let rate = stats::sustained(stage.bytes_per_sample(), &stage.sample_ns)?;
-        let is_above = stats::share(rate, rate_of(limit))?.is_above;
+        let is_above = stats::share(rate, limit.rate())?.is_above;
         is_above.then(|| limit.exceeded(&stage.name))
     };
     let lines: BTreeSet<String> =

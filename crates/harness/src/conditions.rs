@@ -34,15 +34,17 @@ impl Conditions {
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
         if let Some((before, now)) = self.host.zip(cpu_time::of_host("/".as_ref())) {
-            let times = now.since(before);
+            // Idle and iowait step back by a tick now and then.
+            let spent = std::array::from_fn(|at| now[at].saturating_sub(before[at]));
+            let [user_ns, system_ns, idle_ns, iowait_ns, irq_ns, softirq_ns, steal_ns] = spent;
             record.host_cpu = HostCpu {
-                user_ns: times.user_ns,
-                system_ns: times.system_ns,
-                irq_ns: times.irq_ns,
-                softirq_ns: times.softirq_ns,
-                steal_ns: times.steal_ns,
-                iowait_ns: times.iowait_ns,
-                idle_ns: times.idle_ns,
+                user_ns,
+                system_ns,
+                irq_ns,
+                softirq_ns,
+                steal_ns,
+                iowait_ns,
+                idle_ns,
                 ..HostCpu::default()
             };
         }

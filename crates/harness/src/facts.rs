@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
 use daqmeter_stats as stats;
+use daqmeter_sys::available::cpu_quota;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
 use daqmeter_sys::{affinity, clock, probe};
 
@@ -34,17 +35,16 @@ impl Context {
         record
     }
 
-    #[must_use]
-    pub fn with_cards(mut self, families: &[CardFamily]) -> Context {
+    /// Reads the host with its cards of these families, and measures the clock.
+    pub fn gather(
+        tool: Tool,
+        command: String,
+        isa: Vec<String>,
+        families: impl Iterator<Item = CardFamily>,
+    ) -> Context {
         let files = Files::default();
-        let found = families.iter().flat_map(|family| family.found(&files));
-        Arc::make_mut(&mut self.host).devices.extend(found);
-        self
-    }
-
-    /// Reads the host and measures the clock.
-    pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
-        let host = host_facts(&Files::default(), isa);
+        let mut host = host_facts(&files, isa);
+        host.devices.extend(families.flat_map(|family| family.found(&files)));
         let cost = clock::measure();
         let clock = Clock {
             source: format!("CLOCK_MONOTONIC ({})", host.clocksource),
@@ -132,7 +132,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         congestion_control: text("proc/sys/net/ipv4/tcp_congestion_control", ""),
         clocksource: text(CLOCKSOURCE, "unknown"),
         allowed_cpus: affinity::allowed_cpus().unwrap_or_default(),
-        cgroup_cpu_quota: cgroup_quota(files),
+        cgroup_cpu_quota: cpu_quota(files).map(|cpus| format!("{cpus:.2}")),
         devices: devices::devices(files),
     }
 }
@@ -251,16 +251,6 @@ fn huge_pages(files: &Files) -> Vec<HugePages> {
         })
     };
     files.names(directory).iter().filter_map(|name| read(name)).collect()
-}
-
-/// Reads `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
-fn cgroup_quota(files: &Files) -> Option<String> {
-    let own = files.text("proc/self/cgroup")?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let text = files.text(&format!("sys/fs/cgroup/{}/cpu.max", path.trim_start_matches('/')))?;
-    let (quota, period) = text.split_once(' ')?;
-    let cpus = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?;
-    Some(format!("{cpus:.2}"))
 }
 
 #[cfg(test)]

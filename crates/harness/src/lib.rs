@@ -30,7 +30,7 @@ mod slicer;
 mod text_file;
 mod watched;
 
-pub use daqmeter_record::is_default;
+pub use daqmeter_record::{is_default, is_one, one};
 pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
@@ -39,7 +39,7 @@ pub use engine::{
 pub use facts::Context;
 pub use null::NullRequest;
 pub use observe::Observer;
-pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, is_one, nearest_of, one};
+pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, nearest_of};
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag, ordered};
 pub use shipped::{Shipped, TomlText};

@@ -75,14 +75,6 @@ fn found(
     })))
 }
 
-/// Returns a limit as a rate with its interval.
-pub(crate) fn rate_of(limit: &Limit) -> Rate {
-    Rate {
-        per_s: limit.rate_bytes_per_s,
-        interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s),
-    }
-}
-
 /// Returns the limit in the record of a limit engine. It is the fastest stage, as the mean over the
 /// lanes of their sustained rates.
 ///

@@ -1,8 +1,8 @@
 //! Observers count around the timed region.
 
 use daqmeter_record::{Counter, Observations};
-use daqmeter_sys::cpu_time;
-use daqmeter_sys::perf::{CounterSource, EVENTS, Event, KernelCounters, OpenCounter, Reading};
+use daqmeter_sys::perf::{EVENTS, Event, OpenCounter, Reading, open_counter};
+use daqmeter_sys::{SysError, cpu_time};
 
 pub trait Observer: Send {
     fn arm(&mut self) {}
@@ -23,16 +23,16 @@ pub trait Observer: Send {
 }
 
 /// Counters of `perf_event_open` of all our threads. Events that the host lacks are left out.
-struct PerfObserver<S> {
-    source: S,
+struct PerfObserver {
+    source: fn(Event) -> Result<Box<dyn OpenCounter>, SysError>,
     open: Vec<(&'static str, Box<dyn OpenCounter>, Reading)>,
 }
 
-impl<S: CounterSource> Observer for PerfObserver<S> {
+impl Observer for PerfObserver {
     fn arm(&mut self) {
         // Threads inherit the counters that are open at their start.
         let open =
-            |event: &Event| Some((event.name, self.source.open(*event).ok()?, Reading::default()));
+            |event: &Event| Some((event.name, (self.source)(*event).ok()?, Reading::default()));
         self.open = EVENTS.iter().filter_map(open).collect();
     }
 
@@ -77,31 +77,51 @@ impl Observer for UsageObserver {
 }
 
 pub fn standard() -> Vec<Box<dyn Observer>> {
-    let counters = PerfObserver { source: KernelCounters, open: Vec::new() };
+    let counters = PerfObserver { source: open_counter, open: Vec::new() };
     vec![Box::new(UsageObserver::default()), Box::new(counters)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_sys::perf::Fake;
+
+    const READINGS: [(&str, [Reading; 2]); 2] = [
+        (
+            "cycles",
+            [
+                Reading { value: 100, enabled_ns: 10, running_ns: 10 },
+                Reading { value: 300, enabled_ns: 30, running_ns: 20 },
+            ],
+        ),
+        (
+            "instructions",
+            [
+                Reading { value: 0, enabled_ns: 0, running_ns: 0 },
+                Reading { value: 0, enabled_ns: 9, running_ns: 0 },
+            ],
+        ),
+    ];
+
+    struct FakeCounter(std::array::IntoIter<Reading, 2>);
+
+    impl OpenCounter for FakeCounter {
+        fn read(&mut self) -> Reading {
+            self.0.next().unwrap_or_default()
+        }
+    }
+
+    fn fake(event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
+        let absent = || SysError {
+            call: event.name.to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        let known = READINGS.into_iter().find(|(name, _)| *name == event.name);
+        let (_, readings) = known.ok_or_else(absent)?;
+        Ok(Box::new(FakeCounter(readings.into_iter())))
+    }
 
     #[test]
     fn only_what_passed_between_start_and_stop_counts_and_shares_are_kept() {
-        let fake = Fake {
-            readings: vec![
-                (
-                    "cycles",
-                    Reading { value: 100, enabled_ns: 10, running_ns: 10 },
-                    Reading { value: 300, enabled_ns: 30, running_ns: 20 },
-                ),
-                (
-                    "instructions",
-                    Reading::default(),
-                    Reading { value: 0, enabled_ns: 9, running_ns: 0 },
-                ),
-            ],
-        };
         let mut observer = PerfObserver { source: fake, open: Vec::new() };
         observer.arm();
         observer.start();

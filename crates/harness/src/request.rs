@@ -182,15 +182,6 @@ pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
     Problem::unless_within(name, lanes as u64, 1..=max_lanes())
 }
 
-/// Serves `serde(default)` of numbers that are usually 1: lanes, blocks in a call.
-pub fn one<T: From<u8>>() -> T {
-    T::from(1)
-}
-
-pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
-    *value == T::from(1)
-}
-
 fn param(value: Value) -> Option<Param> {
     match value {
         Value::Null => None,

@@ -89,7 +89,7 @@ pub struct Metric {
     /// Unit: `B/s`, `bit/s`, `1/s`, or empty for a ratio.
     pub unit: String,
     pub sum: Vec<String>,
-    #[serde(default = "one")]
+    #[serde(default = "daqmeter_harness::one::<f64>")]
     pub times: f64,
     /// Events of the denominator; empty takes the sum per second.
     #[serde(default)]
@@ -99,10 +99,6 @@ pub struct Metric {
     pub caveat: String,
     #[serde(skip)]
     positions: (Vec<usize>, Vec<usize>),
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 pub const SHIPPED_GROUPS: Shipped = Shipped {

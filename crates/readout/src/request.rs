@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, builder::BoolishValueParser, builder::TypedValueParser};
-use daqmeter_record::units::{self, UnitError};
+use daqmeter_record::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct Chosen {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_hz: Option<f64>,
     /// Polling interval; 0us never sleeps
-    #[arg(long = "poll", value_name = "TIME", value_parser = microseconds, help_heading = REPLACED)]
+    #[arg(long = "poll", value_name = "TIME", value_parser = units::parse_us, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_us: Option<f64>,
     /// Sleep until the card's interrupt
@@ -49,10 +49,6 @@ pub struct Chosen {
 }
 
 const REPLACED: &str = "Instead of the scenario's";
-
-fn microseconds(text: &str) -> Result<f64, UnitError> {
-    units::parse_duration(text).map(|time| time.as_nanos() as f64 / 1e3)
-}
 
 const MAX_POLL_US: f64 = 1e6;
 

@@ -46,6 +46,15 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// Serves `serde(default)` of numbers that are usually 1: factors, lanes, blocks in a call.
+pub fn one<T: From<u8>>() -> T {
+    T::from(1)
+}
+
+pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
+    *value == T::from(1)
+}
+
 /// Returns the JSON Schema of one record line, as in `docs/schema/run-record.v1.json`.
 pub fn json_schema() -> String {
     let schema = schemars::schema_for!(RunRecord);

@@ -78,7 +78,7 @@ pub struct ObservedEvent {
     #[serde(default)]
     pub unit: String,
     /// Factor from the raw count to the unit.
-    #[serde(default = "one")]
+    #[serde(default = "crate::one::<f64>")]
     pub scale: f64,
     /// CPUs or instances that are added up.
     #[serde(default)]
@@ -108,10 +108,6 @@ pub struct ObservedMetric {
     pub caveat: String,
     /// Value in each interval; none where an event that it needs did not count.
     pub values: Vec<Option<f64>>,
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 /// Adds a record to others, or joins it with the last one if both are parts of one count. A part

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use daqmeter_stats::SliceTime;
+use daqmeter_stats::{Rate, SliceTime};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -449,6 +449,11 @@ pub enum LimitBasis {
 }
 
 impl Limit {
+    pub fn rate(&self) -> Rate {
+        let interval = self.low_bytes_per_s.zip(self.high_bytes_per_s);
+        Rate { per_s: self.rate_bytes_per_s, interval }
+    }
+
     pub fn given(name: impl Into<String>, rate_bytes_per_s: f64, how: impl Into<String>) -> Limit {
         let basis = LimitBasis::Given;
         Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
@@ -476,17 +481,13 @@ pub struct Counter {
     #[serde(default)]
     pub unit: String,
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
-    #[serde(default = "whole", deserialize_with = "number")]
+    #[serde(default = "crate::one::<f64>", deserialize_with = "number")]
     pub share: f64,
 }
 
 /// Reads `null` as NaN: JSON cannot write NaN or infinity.
 fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
-}
-
-fn whole() -> f64 {
-    1.0
 }
 
 impl Counter {

@@ -132,6 +132,11 @@ fn duration_s(trimmed: &str) -> Option<f64> {
     last.is_finite().then_some(sum)
 }
 
+/// Reads a time in microseconds.
+pub fn parse_us(input: &str) -> Result<f64, UnitError> {
+    parse_duration(input).map(|time| time.as_nanos() as f64 / 1e3)
+}
+
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let trimmed = input.trim();

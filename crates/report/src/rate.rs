@@ -21,16 +21,8 @@ pub(crate) fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a L
     record.limit(stage.limit.as_deref()?).filter(|limit| limit.rate_bytes_per_s > 0.0)
 }
 
-/// Returns a limit as a rate with its interval.
-pub(crate) fn limit_rate(limit: &Limit) -> Rate {
-    Rate {
-        per_s: limit.rate_bytes_per_s,
-        interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s),
-    }
-}
-
 pub(crate) fn held(record: &RunRecord, stage: &Stage) -> Option<Share> {
-    share(of(stage)?, limit_rate(limit_of(record, stage)?))
+    share(of(stage)?, limit_of(record, stage)?.rate())
 }
 
 /// Tests if a stage exceeds its limit. If even its fastest sample does not, the intervals are not

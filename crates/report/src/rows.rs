@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage};
+use daqmeter_record::{Lane, Ledger, Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, Summary};
 
 use crate::families;
@@ -55,7 +55,7 @@ impl<'a> StageRow<'a> {
             outcome,
             summary: stage.and_then(samples::summary).unwrap_or_default(),
             rate: stage.and_then(rate::of).unwrap_or_default(),
-            limit: limit.map(rate::limit_rate),
+            limit: limit.map(Limit::rate),
             share: share.filter(|_| outcome.is_ok()),
             level: None,
         }
@@ -143,8 +143,6 @@ fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::Limit;
-
     use super::*;
     use crate::examples::{chain, example};
     use crate::samples::mean_ns;

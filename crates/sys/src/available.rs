@@ -4,7 +4,7 @@
 //! Estimates are compared with it before any allocation: an excess is killed at first touch without
 //! a message.
 
-use crate::host::Files;
+use crate::host::{Files, parse_kib};
 
 /// Threshold of "no limit" in `memory.limit_in_bytes` (cgroup v1) and address-space limits.
 const UNLIMITED: u64 = 1 << 60;
@@ -15,29 +15,16 @@ pub fn memory_bytes() -> Option<u64> {
 }
 
 pub(crate) fn memory_bytes_below(files: &Files) -> Option<u64> {
-    [host(files), cgroup_v2(files), cgroup_v1(files), address_space(files)]
-        .into_iter()
-        .flatten()
-        .min()
+    let [v2, v1] = groups(files, "memory");
+    let v2 = v2.iter().filter_map(|group| left_in(files, group, V2));
+    let v1 = v1.iter().filter_map(|group| left_in(files, group, V1));
+    let others = [host(files), address_space(files)].into_iter().flatten();
+    others.chain(v2).chain(v1).min()
 }
 
 /// `MemAvailable` of /proc/meminfo (Documentation/filesystems/proc.rst).
 fn host(files: &Files) -> Option<u64> {
-    kib(&files.field("proc/meminfo", "MemAvailable")?)
-}
-
-/// The tightest `memory.max` from our group up to the root
-/// (Documentation/admin-guide/cgroup-v2.rst). Reclaimable page cache counts as free.
-fn cgroup_v2(files: &Files) -> Option<u64> {
-    let own = own_group(files, |controllers| controllers.is_empty())?;
-    ancestors(&own).filter_map(|group| left_in(files, &format!("sys/fs/cgroup{group}"), V2)).min()
-}
-
-fn cgroup_v1(files: &Files) -> Option<u64> {
-    let own = own_group(files, |controllers| controllers.split(',').any(|name| name == "memory"))?;
-    ancestors(&own)
-        .filter_map(|group| left_in(files, &format!("sys/fs/cgroup/memory{group}"), V1))
-        .min()
+    parse_kib(&files.field("proc/meminfo", "MemAvailable")?)
 }
 
 /// Files of a group: limit, usage, and the field of `memory.stat` with reclaimable page cache.
@@ -45,6 +32,8 @@ type GroupFiles = (&'static str, &'static str, &'static str);
 const V2: GroupFiles = ("memory.max", "memory.current", "inactive_file");
 const V1: GroupFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
 
+/// What a group's limit leaves: the tightest from our group up to the root counts
+/// (Documentation/admin-guide/cgroup-v2.rst). Reclaimable page cache is free.
 fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Option<u64> {
     let number = |name: &str| files.text(&format!("{group}/{name}"))?.parse::<u64>().ok();
     let limit = number(limit).filter(|&bytes| bytes < UNLIMITED)?;
@@ -54,6 +43,20 @@ fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Opt
         .find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok())
         .unwrap_or(0);
     Some(limit.saturating_sub(number(usage)?.saturating_sub(cached)))
+}
+
+/// Folders of our group and of those above it: in version 2, and in the controller's own hierarchy
+/// of version 1.
+fn groups(files: &Files, controller: &str) -> [Vec<String>; 2] {
+    let folders = |root: &str, own: Option<String>| {
+        let all = own.as_deref().into_iter().flat_map(ancestors);
+        all.map(|group| format!("{root}{group}")).collect()
+    };
+    let is_own = |controllers: &str| controllers.split(',').any(|name| name == controller);
+    [
+        folders("sys/fs/cgroup", own_group(files, str::is_empty)),
+        folders(&format!("sys/fs/cgroup/{controller}"), own_group(files, is_own)),
+    ]
 }
 
 /// Path of our group in the hierarchy whose controllers match, from `/proc/self/cgroup`
@@ -74,19 +77,14 @@ pub fn threads() -> Option<u64> {
 
 pub(crate) fn threads_below(files: &Files) -> Option<u64> {
     let number = |path: &str| files.text(path)?.parse::<u64>().ok();
-    let v2 = own_group(files, str::is_empty).map(|own| ("sys/fs/cgroup", own));
-    let v1 = own_group(files, |controllers| controllers.split(',').any(|name| name == "pids"))
-        .map(|own| ("sys/fs/cgroup/pids", own));
     // Documentation/admin-guide/cgroup-v2.rst, "PID": threads count as processes do.
-    let left_in = |(root, own): (&str, String)| {
-        let left = |group: &str| {
-            let max = number(&format!("{root}{group}/pids.max"))?;
-            Some(max.saturating_sub(number(&format!("{root}{group}/pids.current")).unwrap_or(0)))
-        };
-        ancestors(&own).filter_map(left).min()
+    let left_in = |group: &String| {
+        let max = number(&format!("{group}/pids.max"))?;
+        Some(max.saturating_sub(number(&format!("{group}/pids.current")).unwrap_or(0)))
     };
-    let groups = [v2, v1].into_iter().flatten().filter_map(left_in).min();
-    [groups, number("proc/sys/kernel/threads-max")].into_iter().flatten().min()
+    let groups = groups(files, "pids");
+    let left = groups.iter().flatten().filter_map(left_in);
+    left.chain(number("proc/sys/kernel/threads-max")).min()
 }
 
 /// CPUs that this process may use, with fractions: [`crate::affinity::process_cpus`], limited by
@@ -97,26 +95,17 @@ pub fn cpus() -> f64 {
     cpu_quota(&Files::default()).map_or(given, |quota| quota.min(given))
 }
 
-fn cpu_quota(files: &Files) -> Option<f64> {
-    let v2 = own_group(files, str::is_empty).map(|own| {
-        let quota = |group: &str| files.text(&format!("sys/fs/cgroup{group}/cpu.max"));
-        let quotas = ancestors(&own).filter_map(quota);
-        quotas.filter_map(|text| share_of_period(&text)).collect()
-    });
-    let v1 = own_group(files, |controllers| controllers.split(',').any(|name| name == "cpu")).map(
-        |own| {
-            let file =
-                |group: &str, name: &str| files.text(&format!("sys/fs/cgroup/cpu{group}/{name}"));
-            let quota = |group: &str| {
-                let (quota, period) =
-                    (file(group, "cpu.cfs_quota_us")?, file(group, "cpu.cfs_period_us")?);
-                share_of_period(&format!("{} {}", quota.trim(), period.trim()))
-            };
-            ancestors(&own).filter_map(quota).collect::<Vec<f64>>()
-        },
-    );
-    let all = [v2, v1].into_iter().flatten().flatten();
-    all.min_by(f64::total_cmp)
+/// Returns the CPUs' worth of time that the control groups of this process give it, if limited.
+pub fn cpu_quota(files: &Files) -> Option<f64> {
+    let [v2, v1] = groups(files, "cpu");
+    let text = |group: &String, name: &str| files.text(&format!("{group}/{name}"));
+    let of_v2 = |group| share_of_period(&text(group, "cpu.max")?);
+    let of_v1 = |group| {
+        let (quota, period) = (text(group, "cpu.cfs_quota_us")?, text(group, "cpu.cfs_period_us")?);
+        share_of_period(&format!("{quota} {period}"))
+    };
+    let quotas = v2.iter().filter_map(of_v2).chain(v1.iter().filter_map(of_v1));
+    quotas.min_by(f64::total_cmp)
 }
 
 /// `150000 100000` is one and a half CPU; `max` and -1 are not limits.
@@ -139,11 +128,7 @@ fn address_space(files: &Files) -> Option<u64> {
         .split_whitespace()
         .next()?;
     let limit = soft.parse::<u64>().ok().filter(|&bytes| bytes < UNLIMITED)?;
-    Some(limit.saturating_sub(kib(&files.field("proc/self/status", "VmSize")?)?))
-}
-
-fn kib(text: &str) -> Option<u64> {
-    text.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    Some(limit.saturating_sub(parse_kib(&files.field("proc/self/status", "VmSize")?)?))
 }
 
 #[cfg(test)]

@@ -6,10 +6,15 @@ use std::time::Instant;
 /// entering the kernel.
 #[inline]
 pub fn monotonic_ns() -> u64 {
+    read_ns(libc::CLOCK_MONOTONIC)
+}
+
+#[inline]
+fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec; CLOCK_MONOTONIC exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    #[allow(clippy::cast_sign_loss, reason = "monotonic time is not negative")]
+    // SAFETY: `time` is a valid timespec; our clocks exist on every Linux since 2.6.12.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    #[allow(clippy::cast_sign_loss, reason = "neither clock is negative")]
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     ns
 }
@@ -17,12 +22,7 @@ pub fn monotonic_ns() -> u64 {
 /// CPU time of the calling thread in nanoseconds. Excludes stolen time if the guest's kernel knows
 /// of it (CONFIG_PARAVIRT_TIME_ACCOUNTING).
 pub fn thread_cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec; the clock exists on every Linux since 2.6.12.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    #[allow(clippy::cast_sign_loss, reason = "CPU time is not negative")]
-    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    ns
+    read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 #[derive(Clone, Copy, Debug, Default)]

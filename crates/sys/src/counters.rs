@@ -77,19 +77,7 @@ impl CounterGroup {
     /// Reads all members at once; the times are the group's. A CPU that went offline gives its
     /// earlier counts.
     pub fn read(&mut self, into: &mut [Reading]) {
-        let Some(leader) = self.members.first() else {
-            return;
-        };
-        // SAFETY: the descriptor is open, and `words` has room for the count, two times and one
-        // value for each member.
-        let got = unsafe {
-            libc::read(
-                leader.as_raw_fd(),
-                self.words.as_mut_ptr().cast(),
-                size_of_val(self.words.as_slice()),
-            )
-        };
-        if usize::try_from(got).is_ok_and(|got| got >= 24) {
+        if usize::try_from(self.read_bare()).is_ok_and(|got| got >= 24) {
             for (reading, value) in into.iter_mut().zip(&self.words[3..]) {
                 *reading =
                     Reading { value: *value, enabled_ns: self.words[1], running_ns: self.words[2] };
@@ -102,7 +90,8 @@ impl CounterGroup {
         let Some(leader) = self.members.first() else {
             return 0;
         };
-        // SAFETY: as in `read`.
+        // SAFETY: the descriptor is open, and `words` has room for the count, two times and one
+        // value for each member.
         unsafe {
             libc::read(
                 leader.as_raw_fd(),

@@ -5,6 +5,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::clock::thread_cpu_ns;
+use crate::host::{Files, parse_kib};
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub user_ns: u64,
@@ -37,12 +40,8 @@ impl ThreadTimes {
         ThreadTimes { schedstat }
     }
 
-    #[allow(clippy::cast_sign_loss, reason = "the kernel's counters are not negative")]
     pub fn cpu_ns(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        thread_cpu_ns()
     }
 
     /// Time on the run queue in nanoseconds (Documentation/scheduler/sched-stats.rst, second
@@ -75,33 +74,9 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
-/// The first line of `/proc/stat`, in nanoseconds (Documentation/filesystems/proc.rst, 1.7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostTimes {
-    pub user_ns: u64,
-    pub system_ns: u64,
-    pub idle_ns: u64,
-    pub iowait_ns: u64,
-    pub irq_ns: u64,
-    pub softirq_ns: u64,
-    pub steal_ns: u64,
-}
-
-impl HostTimes {
-    /// Difference from an earlier reading. A counter that steps back by a tick (idle and iowait do)
-    /// gives zero.
-    pub fn since(self, earlier: HostTimes) -> HostTimes {
-        HostTimes {
-            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
-            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
-            idle_ns: self.idle_ns.saturating_sub(earlier.idle_ns),
-            iowait_ns: self.iowait_ns.saturating_sub(earlier.iowait_ns),
-            irq_ns: self.irq_ns.saturating_sub(earlier.irq_ns),
-            softirq_ns: self.softirq_ns.saturating_sub(earlier.softirq_ns),
-            steal_ns: self.steal_ns.saturating_sub(earlier.steal_ns),
-        }
-    }
-}
+/// The first line of `/proc/stat`, in nanoseconds (Documentation/filesystems/proc.rst, 1.7): user
+/// with nice, system, idle, iowait, irq, softirq and steal time.
+pub type HostTimes = [u64; 7];
 
 pub fn of_host(root: &Path) -> Option<HostTimes> {
     let text = fs::read_to_string(root.join("proc/stat")).ok()?;
@@ -141,15 +116,7 @@ fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
         line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
     let ns =
         |at: usize| ticks.get(at).copied().unwrap_or(0) * (1_000_000_000 / ticks_per_second.max(1));
-    Some(HostTimes {
-        user_ns: ns(0) + ns(1),
-        system_ns: ns(2),
-        idle_ns: ns(3),
-        iowait_ns: ns(4),
-        irq_ns: ns(5),
-        softirq_ns: ns(6),
-        steal_ns: ns(7),
-    })
+    Some([ns(0) + ns(1), ns(2), ns(3), ns(4), ns(5), ns(6), ns(7)])
 }
 
 pub(crate) fn ns_per_tick() -> u64 {
@@ -184,11 +151,7 @@ pub fn of_own_threads() -> BTreeMap<String, u64> {
 
 /// Highest resident set of this process in bytes (VmHWM).
 pub fn peak_rss_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let kib = text.lines().find_map(|line| {
-        line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    kib.map(|kib| kib.saturating_mul(1024))
+    parse_kib(&Files::default().field("proc/self/status", "VmHWM")?)
 }
 
 #[cfg(test)]
@@ -198,18 +161,7 @@ mod tests {
     #[test]
     fn the_host_line_is_read_field_by_field() {
         let times = parse_host("cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3\n", 100).unwrap();
-        let expected = HostTimes {
-            user_ns: 300_000_000,
-            system_ns: 300_000_000,
-            idle_ns: 400_000_000,
-            iowait_ns: 500_000_000,
-            irq_ns: 600_000_000,
-            softirq_ns: 700_000_000,
-            steal_ns: 800_000_000,
-        };
-        assert_eq!(times, expected);
-        assert_eq!(times.since(times), HostTimes::default());
-        assert_eq!(HostTimes::default().since(times), HostTimes::default());
+        assert_eq!(times, [3, 3, 4, 5, 6, 7, 8].map(|tenths| tenths * 100_000_000));
     }
 
     #[test]

@@ -34,9 +34,7 @@ impl WorkQueue {
 
 pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
     const DEVICES: &str = "sys/bus/dsa/devices";
-    let mut names: Vec<String> =
-        files.names(DEVICES).into_iter().filter(|name| name.starts_with("wq")).collect();
-    names.sort();
+    let names = files.names(DEVICES).into_iter().filter(|name| name.starts_with("wq"));
     let queue = |name: String| {
         let text = |file: &str| {
             files.text(&format!("{DEVICES}/{name}/{file}")).unwrap_or_default().trim().to_owned()
@@ -51,7 +49,7 @@ pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
         };
         WorkQueue { dedicated: text("mode") == "dedicated", name, refusal }
     };
-    names.into_iter().map(queue).collect()
+    names.map(queue).collect()
 }
 
 #[repr(C, align(64))]

@@ -84,6 +84,11 @@ pub fn parse_cpu_list(list: &str) -> Vec<u32> {
         .collect()
 }
 
+/// `2048 kB` of /proc in bytes.
+pub(crate) fn parse_kib(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 pub fn parse_kernel_size(size: &str) -> Option<u64> {
     let (number, factor) = match size.trim().chars().last()? {
         'K' => (&size.trim()[..size.trim().len() - 1], 1 << 10),

@@ -8,6 +8,8 @@ use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::host::parse_kib;
+
 /// Resident bytes of a mapping, and its bytes on transparent huge pages. The kernel merges
 /// neighbouring mappings, so the counts cover all merged ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +105,7 @@ fn range(line: &str) -> Option<(u64, u64)> {
 
 /// `Rss:    2048 kB` in bytes.
 fn field(line: &str, name: &str) -> Option<u64> {
-    line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+    parse_kib(line.strip_prefix(name)?)
 }
 
 #[cfg(test)]

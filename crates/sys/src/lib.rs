@@ -49,7 +49,9 @@ pub mod tty;
 pub mod uapi;
 pub mod wait;
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// Length of control data in the C library: `size_t` in glibc, 32 bits in musl. Ours are below 600
 /// bytes.
@@ -66,8 +68,23 @@ pub(crate) type ControlLength = libc::size_t;
     trivial_numeric_casts,
     reason = "the bits are what counts; the type depends on the C library"
 )]
-pub(crate) fn ioctl_number(number: u32) -> libc::Ioctl {
+fn ioctl_number(number: u32) -> libc::Ioctl {
     number as libc::Ioctl
+}
+
+/// `_IOC(direction, type, number, size)` of `asm-generic/ioctl.h`.
+pub(crate) const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize) -> u32 {
+    assert!(bytes < 1 << 14);
+    #[allow(clippy::cast_possible_truncation, reason = "asserted to fit 14 bits")]
+    let bytes = bytes as u32;
+    direction << 30 | bytes << 16 | kind << 8 | number
+}
+
+fn ioctl<T>(file: &File, command: u32, argument: *mut T, call: &str) -> Result<(), SysError> {
+    // SAFETY: the command encodes the size of `T`; the driver reads and writes that many bytes at
+    // the pointer, which comes from a live reference (or is null for commands without argument).
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), ioctl_number(command), argument) };
+    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "control rooms are below 600 bytes")]

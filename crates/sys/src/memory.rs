@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 
 use crate::{SysError, available, failed, huge_pages};
@@ -199,10 +200,7 @@ impl Buffer {
 }
 
 fn too_large(bytes: usize) -> SysError {
-    SysError {
-        call: format!("map {bytes} bytes"),
-        source: std::io::Error::from_raw_os_error(libc::ENOMEM),
-    }
+    failed(format!("map {bytes} bytes"))(Errno::NOMEM)
 }
 
 impl Whole {

@@ -6,10 +6,17 @@
 //! non-blocking and adds two control messages to each datagram, which slows a blocking round trip.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use socket2::SockAddr;
+
+use crate::{SysError, failed};
 
 /// Limit of datagrams in one batch (`UDP_MAX_SEGMENTS`; newer kernels take 128).
 pub const MAX_SEGMENTS: usize = 64;
@@ -31,7 +38,11 @@ pub struct ReceivedBatch {
 /// Lets the kernel deliver consecutive datagrams of one sender as one buffer. Returns false before
 /// Linux 5.0.
 pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
-    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+    let on: libc::c_int = 1;
+    let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
+    let (fd, value) = (socket.as_raw_fd(), (&raw const on).cast());
+    // SAFETY: the pointer is to an int that outlives the call, the length is its own.
+    unsafe { libc::setsockopt(fd, libc::SOL_UDP, libc::UDP_GRO, value, length) == 0 }
 }
 
 /// Returns the longest unfragmented packet on a connected socket's route, headers included, and
@@ -40,36 +51,14 @@ pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
 /// # Errors
 /// Those of `setsockopt(2)` and `getsockopt(2)`; `ENOTCONN` for an unconnected socket.
 pub fn route_mtu(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<usize> {
-    let (level, discover, name) = match is_ipv6 {
-        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_MTU),
-        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_MTU),
+    let mtu = if is_ipv6 {
+        sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DO)?;
+        sockopt::ipv6_mtu(socket)?
+    } else {
+        sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DO)?;
+        sockopt::ip_mtu(socket)?
     };
-    set_option(socket, level, discover, libc::IP_PMTUDISC_DO)?;
-    let mut value: libc::c_int = 0;
-    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
-    // SAFETY: both pointers are to locals that outlive the call; the length is that of the value.
-    check(unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
-    })?;
-    usize::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-pub(crate) fn set_option(
-    socket: BorrowedFd<'_>,
-    level: i32,
-    name: i32,
-    value: libc::c_int,
-) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
-    // SAFETY: the pointer is to an int that outlives the call, the length is its own.
-    let done = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length)
-    };
-    check(done).map(drop)
-}
-
-fn check(done: libc::c_int) -> io::Result<libc::c_int> {
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+    usize::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 fn check_size(done: libc::ssize_t) -> io::Result<usize> {
@@ -215,112 +204,84 @@ pub fn wait_ready(
     wanted: Readiness,
     timeout: Option<Duration>,
 ) -> io::Result<Readiness> {
-    let events =
-        if wanted.read { libc::POLLIN } else { 0 } | if wanted.write { libc::POLLOUT } else { 0 };
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let time = timeout.map(timespec);
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one entry, as the count says; the time is null or valid; no signal mask.
-    match check(unsafe { libc::ppoll(&raw mut entry, 1, time, std::ptr::null()) }) {
+    let mut events = PollFlags::empty();
+    events.set(PollFlags::IN, wanted.read);
+    events.set(PollFlags::OUT, wanted.write);
+    let mut entry = [PollFd::from_borrowed_fd(fd, events)];
+    match event::poll(&mut entry, timeout.map(timespec).as_ref()) {
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Readiness::default()),
-        Err(error) => return Err(error),
+        Err(Errno::INTR) => return Ok(Readiness::default()),
+        Err(error) => return Err(error.into()),
     }
-    let broken = entry.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+    let found = entry[0].revents();
+    let broken = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
     Ok(Readiness {
-        read: entry.revents & libc::POLLIN != 0 || broken,
-        write: entry.revents & libc::POLLOUT != 0 || broken,
+        read: found.intersects(PollFlags::IN | broken),
+        write: found.intersects(PollFlags::OUT | broken),
     })
 }
 
-fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    }
+/// Waits until a descriptor can be read. Returns false on timeout and after a signal.
+pub(crate) fn is_readable_within(fd: BorrowedFd<'_>, limit: Duration) -> Result<bool, SysError> {
+    let read = Readiness { read: true, write: false };
+    let ready = wait_ready(fd, read, Some(limit)).map_err(failed("ppoll"))?;
+    Ok(ready.read)
 }
 
-/// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. The crate mio is
-/// edge-triggered, which costs one more call per datagram to see `WouldBlock`. The crate polling
-/// arms a timer descriptor in each wait.
+fn timespec(time: Duration) -> Timespec {
+    Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+}
+
+/// Readiness of many descriptors, level-triggered. The crate mio is edge-triggered, which costs one
+/// more call per datagram to see `WouldBlock`. The crate polling arms a timer descriptor in each
+/// wait.
 #[derive(Debug)]
-pub struct Epoll {
-    epoll: OwnedFd,
-    events: Vec<libc::epoll_event>,
+pub struct Epoll(OwnedFd);
+
+fn flags_of(wanted: Readiness) -> EventFlags {
+    let mut flags = EventFlags::empty();
+    flags.set(EventFlags::IN, wanted.read);
+    flags.set(EventFlags::OUT, wanted.write);
+    flags
 }
 
 impl Epoll {
     pub fn new() -> io::Result<Epoll> {
-        // SAFETY: takes no pointers.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
-        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Epoll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; 64] })
-    }
-
-    fn control(&self, operation: i32, fd: RawFd, key: u64, wanted: Readiness) -> io::Result<()> {
-        let bits = if wanted.read { libc::EPOLLIN } else { 0 }
-            | if wanted.write { libc::EPOLLOUT } else { 0 };
-        let mut event = libc::epoll_event { events: bits.cast_unsigned(), u64: key };
-        // SAFETY: the event is valid and is only read.
-        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) })
-            .map(drop)
+        Ok(Epoll(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
     pub fn add(&self, fd: &impl AsFd, key: u64, wanted: Readiness) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd.as_fd().as_raw_fd(), key, wanted)
+        Ok(epoll::add(&self.0, fd, EventData::new_u64(key), flags_of(wanted))?)
     }
 
     pub fn change(&self, fd: &impl AsFd, key: u64, wanted: Readiness) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd.as_fd().as_raw_fd(), key, wanted)
+        Ok(epoll::modify(&self.0, fd, EventData::new_u64(key), flags_of(wanted))?)
     }
 
-    /// Waits up to the timeout and passes the key of each ready descriptor to the closure. Closed
-    /// descriptors leave the set.
+    /// Waits up to the timeout, rounded up to a millisecond, and fills in the key of each ready
+    /// descriptor. Closed descriptors leave the set.
     ///
     /// # Errors
-    /// Those of `epoll_pwait2(2)`; an interrupted call counts as the timeout.
+    /// Those of `epoll_pwait(2)`; an interrupted call counts as the timeout.
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
         ready: &mut Vec<(u64, Readiness)>,
     ) -> io::Result<()> {
         ready.clear();
-        let time = timeout.map(timespec);
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let most = i32::try_from(self.events.len()).expect("64");
-        // SAFETY: room for `most` events; the time is null or valid; no signal mask, so its size
-        // does not matter.
-        let count = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.epoll.as_raw_fd(),
-                self.events.as_mut_ptr(),
-                most,
-                time,
-                std::ptr::null::<libc::sigset_t>(),
-                8_usize,
-            )
+        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
+        let found = match epoll::wait(&self.0, &mut room, timeout.map(timespec).as_ref()) {
+            Ok((found, _)) => found,
+            Err(Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
         };
-        let count = match usize::try_from(count) {
-            Ok(count) => count,
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::Interrupted {
-                    Ok(())
-                } else {
-                    Err(error)
-                };
-            }
-        };
-        ready.extend(self.events[..count].iter().map(|event| {
-            let bits = event.events.cast_signed();
-            let broken = bits & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+        ready.extend(found.iter().map(|event| {
+            let (found, broken) = (event.flags, EventFlags::ERR | EventFlags::HUP);
             let readiness = Readiness {
-                read: bits & libc::EPOLLIN != 0 || broken,
-                write: bits & libc::EPOLLOUT != 0 || broken,
+                read: found.intersects(EventFlags::IN | broken),
+                write: found.intersects(EventFlags::OUT | broken),
             };
-            (event.u64, readiness)
+            (event.data.u64(), readiness)
         }));
         Ok(())
     }

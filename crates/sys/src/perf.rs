@@ -67,9 +67,17 @@ const SAMPLE_IP: u64 = 1;
 pub(crate) const IOC_ENABLE: libc::c_ulong = 0x2400;
 pub(crate) const IOC_DISABLE: libc::c_ulong = 0x2401;
 
-fn open(attr: &mut Attr, call: &str) -> Result<OwnedFd, SysError> {
-    // PID 0 is the calling thread, CPU -1 any CPU, group -1 no group.
-    open_at(attr, (0, -1, -1), call)
+/// Opens a counter of the calling thread on any CPU. Where perf_event_paranoid 2 allows user mode
+/// only, it counts that; returns whether it sees the kernel.
+fn open_allowed(attr: &mut Attr, call: &str) -> Result<(OwnedFd, bool), SysError> {
+    let of_this_thread = (0, -1, -1);
+    match open_at(attr, of_this_thread, call) {
+        Err(error) if error.errno() == Some(libc::EACCES) => {
+            attr.flags |= FLAG_EXCLUDE_KERNEL;
+            Ok((open_at(attr, of_this_thread, call)?, false))
+        }
+        opened => Ok((opened?, true)),
+    }
 }
 
 pub(crate) fn open_at(
@@ -108,46 +116,30 @@ impl Reading {
     }
 }
 
-pub trait CounterSource: Send {
-    /// Opens one event for the calling thread and all threads that it will start.
-    ///
-    /// # Errors
-    /// ENOENT when the host has no such event, EACCES without permission.
-    fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError>;
-}
-
 pub trait OpenCounter: Send {
     fn read(&mut self) -> Reading;
 }
-
-#[derive(Debug, Default)]
-pub struct KernelCounters;
 
 #[derive(Debug)]
 struct KernelCounter {
     fd: OwnedFd,
 }
 
-impl CounterSource for KernelCounters {
-    fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
-        let mut attr = Attr {
-            kind: event.kind,
-            config: event.config,
-            read_format: READ_TOTAL_TIME_ENABLED | READ_TOTAL_TIME_RUNNING,
-            flags: FLAG_INHERIT | FLAG_EXCLUDE_HV,
-            ..Attr::default()
-        };
-        let fd = open(&mut attr, event.name).or_else(|error| {
-            // perf_event_paranoid 2 allows user mode only.
-            attr.flags |= FLAG_EXCLUDE_KERNEL;
-            if error.errno() == Some(libc::EACCES) {
-                open(&mut attr, event.name)
-            } else {
-                Err(error)
-            }
-        })?;
-        Ok(Box::new(KernelCounter { fd }))
-    }
+/// Opens a counter of this thread and the threads that it starts, in user mode only where the
+/// kernel's share may not be counted.
+///
+/// # Errors
+/// The host has no such event, or forbids to count it.
+pub fn open_counter(event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
+    let mut attr = Attr {
+        kind: event.kind,
+        config: event.config,
+        read_format: READ_TOTAL_TIME_ENABLED | READ_TOTAL_TIME_RUNNING,
+        flags: FLAG_INHERIT | FLAG_EXCLUDE_HV,
+        ..Attr::default()
+    };
+    let (fd, _) = open_allowed(&mut attr, event.name)?;
+    Ok(Box::new(KernelCounter { fd }))
 }
 
 impl OpenCounter for KernelCounter {
@@ -156,31 +148,6 @@ impl OpenCounter for KernelCounter {
         // SAFETY: the descriptor is open; `words` takes the 24 bytes of value, enabled and running.
         unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
         Reading { value: words[0], enabled_ns: words[1], running_ns: words[2] }
-    }
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Fake {
-    pub readings: Vec<(&'static str, Reading, Reading)>,
-}
-
-struct FakeCounter(std::vec::IntoIter<Reading>);
-
-impl CounterSource for Fake {
-    fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
-        match self.readings.iter().find(|(name, ..)| *name == event.name) {
-            Some(&(_, first, second)) => Ok(Box::new(FakeCounter(vec![first, second].into_iter()))),
-            None => Err(SysError {
-                call: format!("perf_event_open {}", event.name),
-                source: std::io::Error::from_raw_os_error(libc::ENOENT),
-            }),
-        }
-    }
-}
-
-impl OpenCounter for FakeCounter {
-    fn read(&mut self) -> Reading {
-        self.0.next().unwrap_or_default()
     }
 }
 
@@ -213,15 +180,7 @@ impl Sampler {
             flags: FLAG_DISABLED | FLAG_FREQ | FLAG_EXCLUDE_HV,
             ..Attr::default()
         };
-        let mut sees_kernel = true;
-        let fd = open(&mut attr, "cpu-clock samples").or_else(|error| {
-            if error.errno() != Some(libc::EACCES) {
-                return Err(error);
-            }
-            sees_kernel = false;
-            attr.flags |= FLAG_EXCLUDE_KERNEL;
-            open(&mut attr, "cpu-clock samples")
-        })?;
+        let (fd, sees_kernel) = open_allowed(&mut attr, "cpu-clock samples")?;
         let page_bytes =
             usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
         let call = "map the sample ring (is kernel.perf_event_mlock_kb too small?)";

@@ -9,7 +9,7 @@ use rustix::process::{
     waitid,
 };
 
-use crate::wait::is_readable_within;
+use crate::net::is_readable_within;
 use crate::{SysError, failed};
 
 /// Asks a child to end (SIGTERM); does nothing if it has ended.

@@ -136,17 +136,14 @@ fn is_whole(ring_bytes: usize, unit_bytes: usize) -> bool {
 }
 
 fn invalid(what: &str) -> SysError {
-    SysError {
-        call: "open a ring".to_owned(),
-        source: io::Error::new(io::ErrorKind::InvalidData, what.to_owned()),
-    }
+    failed("open a ring")(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
 impl Memory {
     fn create(shape: &Shape) -> Result<Memory, SysError> {
-        let wrong = |what: &str| SysError {
-            call: format!("make a ring of {} bytes", shape.ring_bytes),
-            source: io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()),
+        let wrong = |what: &str| {
+            let call = format!("make a ring of {} bytes", shape.ring_bytes);
+            failed(call)(io::Error::new(io::ErrorKind::InvalidInput, what))
         };
         if !is_whole(shape.ring_bytes, shape.unit_bytes) {
             return Err(wrong("not a whole number of blocks of whole 64-bit words, or only one"));
@@ -362,11 +359,9 @@ impl Producer {
     /// the other process could write.
     pub fn share(&self) -> Result<BorrowedFd<'_>, SysError> {
         if Arc::strong_count(&self.memory) > 1 {
-            let source = io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "its reader in this process has not ended",
-            );
-            return Err(SysError { call: "share a ring".to_owned(), source });
+            let why = "its reader in this process has not ended";
+            let busy = io::Error::new(io::ErrorKind::ResourceBusy, why);
+            return Err(failed("share a ring")(busy));
         }
         Ok(self.memory.fd.as_fd())
     }

@@ -8,23 +8,23 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::SysError;
 use crate::memory::Mapping;
+use crate::{SysError, ioctl, ioctl_command};
 
-/// `_IOWR(type, number, size)` of `asm-generic/ioctl.h`.
-pub(crate) const fn iowr(kind: u8, number: u8, bytes: u32) -> u32 {
-    (3 << 30) | (bytes << 16) | ((kind as u32) << 8) | number as u32
+/// `_IOWR` of the drivers' type.
+const fn iowr(number: u32, bytes: usize) -> u32 {
+    ioctl_command(3, 's' as u32, number, bytes)
 }
 
 /// Reads a register: ESS, Struck and slac-epics alike.
-pub const REG_READ: u32 = iowr(b's', 0, 8);
-pub const REG_WRITE: u32 = iowr(b's', 1, 8);
+pub const REG_READ: u32 = iowr(0, 8);
+pub const REG_WRITE: u32 = iowr(1, 8);
 /// Waits for an interrupt (ESS driver).
-pub const WAIT_IRQ: u32 = iowr(b's', 2, 12);
+pub const WAIT_IRQ: u32 = iowr(2, 12);
 /// Releases a waiting thread (ESS driver).
-pub const RELEASE_IRQ: u32 = iowr(b's', 3, 12);
+pub const RELEASE_IRQ: u32 = iowr(3, 12);
 /// Waits in Struck's driver: the ESS driver's number with a structure of 8 bytes.
-pub const STRUCK_WAIT_USER: u32 = iowr(b's', 2, 8);
+pub const STRUCK_WAIT_USER: u32 = iowr(2, 8);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,33 +51,24 @@ const _: () = assert!(
     WAIT_IRQ == 0xC00C_7302 && RELEASE_IRQ == 0xC00C_7303 && STRUCK_WAIT_USER == 0xC008_7302
 );
 
-fn ioctl<T>(file: &File, number: u32, argument: &mut T, call: &str) -> Result<(), SysError> {
-    // SAFETY: the number encodes the size of `T` (asserted above for each caller), the driver reads
-    // and writes that many bytes at the pointer, and `argument` is valid for both.
-    let done = unsafe {
-        libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), std::ptr::from_mut(argument))
-    };
-    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
-}
-
 /// Reads a register.
 ///
 /// # Errors
 /// ENODEV when the card is gone, ENOTTY or EINVAL for another driver.
 pub fn read_register(file: &File, offset: u32) -> Result<u32, SysError> {
     let mut access = RegisterAccess { offset, data: 0 };
-    ioctl(file, REG_READ, &mut access, "read a register (REG_READ)")?;
+    ioctl(file, REG_READ, &raw mut access, "read a register (REG_READ)")?;
     Ok(access.data)
 }
 
 pub fn write_register(file: &File, offset: u32, data: u32) -> Result<(), SysError> {
     let mut access = RegisterAccess { offset, data };
-    ioctl(file, REG_WRITE, &mut access, "write a register (REG_WRITE)")
+    ioctl(file, REG_WRITE, &raw mut access, "write a register (REG_WRITE)")
 }
 
 pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError> {
     let mut wait = IrqWait { timeout_ms, kind, status: 0 };
-    ioctl(file, WAIT_IRQ, &mut wait, "wait for an interrupt (WAIT_IRQ)")?;
+    ioctl(file, WAIT_IRQ, &raw mut wait, "wait for an interrupt (WAIT_IRQ)")?;
     Ok(wait.status)
 }
 
@@ -87,7 +78,7 @@ pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError
 /// As [`read_register`].
 pub fn release_irq(file: &File) -> Result<(), SysError> {
     let mut wait = IrqWait::default();
-    ioctl(file, RELEASE_IRQ, &mut wait, "release a waiter (RELEASE_IRQ)")
+    ioctl(file, RELEASE_IRQ, &raw mut wait, "release a waiter (RELEASE_IRQ)")
 }
 
 /// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` to its start

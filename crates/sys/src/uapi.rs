@@ -5,11 +5,10 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use crate::SysError;
 use crate::memory::Buffer;
+use crate::{SysError, failed, ioctl, ioctl_command};
 
 pub const ABI: u32 = 2;
 pub const COPY_DEVICE: &str = "/dev/daqmeter-copy";
@@ -141,13 +140,8 @@ mirrored! {
     }
 }
 
-const MAGIC: u32 = 0xDA;
-
 const fn request(direction: u32, number: u32, bytes: usize) -> u32 {
-    assert!(bytes < 1 << 14);
-    #[allow(clippy::cast_possible_truncation, reason = "asserted to fit 14 bits")]
-    let bytes = bytes as u32;
-    direction << 30 | bytes << 16 | MAGIC << 8 | number
+    ioctl_command(direction, 0xDA, number, bytes)
 }
 
 const READ_WRITE: u32 = 3;
@@ -170,13 +164,6 @@ pub const COMMANDS: &[(&str, u32)] = &[
     ("DAQMETER_IOC_TRACE_STOP", TRACE_STOP),
 ];
 
-fn ioctl<T>(file: &File, number: u32, argument: *mut T, call: &str) -> Result<(), SysError> {
-    // SAFETY: the number encodes the size of `T`; the module reads and writes that many bytes at
-    // the pointer, which comes from a live reference (or is null for commands without argument).
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), argument) };
-    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
-}
-
 pub fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
@@ -184,7 +171,7 @@ pub fn text(field: &[u8]) -> String {
 
 fn open(path: &Path) -> Result<File, SysError> {
     let opened = File::options().read(true).write(true).open(path);
-    opened.map_err(|source| SysError { call: format!("open {}", path.display()), source })
+    opened.map_err(failed(format!("open {}", path.display())))
 }
 
 fn versioned<T>(
@@ -323,10 +310,7 @@ impl TraceDevice {
         let mut bytes = vec![0; 4096 * EACH];
         let mut count = 0;
         loop {
-            let got = self
-                .0
-                .read(&mut bytes)
-                .map_err(|source| SysError { call: "read the trace".to_owned(), source })?;
+            let got = self.0.read(&mut bytes).map_err(failed("read the trace"))?;
             into.extend(bytes[..got].chunks_exact(EACH).map(TraceRecord::parse));
             count += got / EACH;
             if got == 0 {
@@ -342,22 +326,9 @@ impl TraceRecord {
     /// # Panics
     /// Fewer than 72 bytes.
     pub fn parse(bytes: &[u8]) -> TraceRecord {
-        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let u16_at = |at: usize| u16::from_ne_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));
-        TraceRecord {
-            counter: u64_at(0),
-            bytes: u64_at(8),
-            before_ns: u64_at(16),
-            after_ns: u64_at(24),
-            caller: u64_at(32),
-            ring_cpu: u32_at(40),
-            begin_cpu: u32_at(44),
-            pid: u32_at(48),
-            operation: u16_at(52),
-            by: u16_at(54),
-            comm: bytes[56..72].try_into().expect("16 bytes"),
-        }
+        assert!(bytes.len() >= size_of::<TraceRecord>(), "{} bytes of a record", bytes.len());
+        // SAFETY: that many bytes are there; a record has no padding, and any bytes are valid.
+        unsafe { bytes.as_ptr().cast::<TraceRecord>().read_unaligned() }
     }
 }
 

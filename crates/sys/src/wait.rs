@@ -4,24 +4,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, Timespec};
 use rustix::thread::ClockId;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
+use crate::net::is_readable_within;
 use crate::{SysError, failed};
-
-pub(crate) fn is_readable_within(fd: BorrowedFd<'_>, limit: Duration) -> Result<bool, SysError> {
-    let limit = Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    };
-    match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(failed("ppoll")(error)),
-    }
-}
 
 fn timespec(at_ns: u64) -> Timespec {
     let part = |ns: u64| i64::try_from(ns).expect("at most 2^64 / 10^9");

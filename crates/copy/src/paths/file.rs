@@ -12,34 +12,25 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use super::mover::{Mover, Side, each};
 use crate::request::{CopyPath, CopyRequest, Direction};
 
+type MakeFile = fn(u64) -> Result<File, SysError>;
+
 struct FileMover {
     name: &'static str,
     bytes: usize,
     pages: Pages,
-    make: fn(u64) -> Result<File, SysError>,
+    make: MakeFile,
     open: Option<(File, Buffer)>,
 }
 
 pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let bytes = request.block_bytes;
-    each(request, |_| {
-        Ok(match request.path {
-            CopyPath::TmpfsHuge => FileMover {
-                name: "tmpfs huge=always",
-                bytes,
-                pages: Pages::Transparent,
-                make: huge_tmpfs_file,
-                open: None,
-            },
-            _ => FileMover {
-                name: "memfd",
-                bytes,
-                pages: Pages::Base,
-                make: memory_file,
-                open: None,
-            },
-        })
-    })
+    let (name, pages, make) = match request.path {
+        CopyPath::TmpfsHuge => {
+            ("tmpfs huge=always", Pages::Transparent, huge_tmpfs_file as MakeFile)
+        }
+        _ => ("memfd", Pages::Base, memory_file as MakeFile),
+    };
+    each(request, |_| Ok(FileMover { name, bytes, pages, make, open: None }))
 }
 
 pub(super) fn probe_tmpfs() -> Availability {
@@ -95,14 +86,13 @@ impl Mover for FileMover {
 
     fn get(&mut self, side: Side, into: &mut [u8]) -> Result<(), Fault> {
         let (file, user) = self.open();
-        let got = match side {
-            Side::User => {
-                into.copy_from_slice(user);
-                return Ok(());
+        match side {
+            Side::User => into.copy_from_slice(user),
+            Side::Kernel => {
+                file.read_exact_at(into, 0).map_err(|error| self.failed(&error))?;
             }
-            Side::Kernel => file.read_exact_at(into, 0),
-        };
-        got.map_err(|error| self.failed(&error))
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<bool, Fault> {

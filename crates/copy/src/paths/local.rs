@@ -25,15 +25,16 @@ pub(super) fn kernel(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault
     let Some(kernel) = request.path.kernel() else {
         return Err(Fault::new(format!("this CPU has no {}", request.path)));
     };
-    each(request, |_| {
-        Ok(LocalMover { how: How::Kernel(kernel), bytes: request.block_bytes, buffers: None })
-    })
+    lanes(request, How::Kernel(kernel))
 }
 
 pub(super) fn process_vm(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    each(request, |_| {
-        Ok(LocalMover { how: How::ProcessVm, bytes: request.block_bytes, buffers: None })
-    })
+    lanes(request, How::ProcessVm)
+}
+
+fn lanes(request: &CopyRequest, how: How) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    let bytes = request.block_bytes;
+    each(request, |_| Ok(LocalMover { how, bytes, buffers: None }))
 }
 
 pub(super) fn probe_kernel(path: CopyPath) -> Availability {

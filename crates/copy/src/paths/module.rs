@@ -61,7 +61,7 @@ impl Service {
 }
 
 fn policy_of(request: &CopyRequest) -> Policy {
-    let policy = Policy { policy: policy_number(request.context), ..Policy::default() };
+    let policy = Policy { policy: request.context as u32, ..Policy::default() };
     if request.context != CopyContext::Priority {
         return policy;
     }
@@ -115,7 +115,7 @@ pub(crate) fn provider(request: &CopyRequest) -> Option<(String, u32, bool)> {
 }
 
 pub(super) fn has_channels() -> bool {
-    let shared = Policy { policy: policy_number(CopyContext::Shared), ..Policy::default() };
+    let shared = Policy { policy: CopyContext::Shared as u32, ..Policy::default() };
     let set = CopyDevice::open(Path::new(COPY_DEVICE)).and_then(|device| device.set_policy(shared));
     set.map_or_else(|error| error.errno() == Some(16), |_| true)
 }
@@ -179,27 +179,10 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
     })
 }
 
-fn policy_number(context: CopyContext) -> u32 {
-    match context {
-        CopyContext::Cpu => 0,
-        CopyContext::Exclusive => 1,
-        CopyContext::Shared => 2,
-        CopyContext::Priority => 3,
-    }
-}
-
-fn number(direction: Direction) -> u32 {
-    match direction {
-        Direction::From => 0,
-        Direction::To => 1,
-        Direction::Both => 2,
-    }
-}
-
 impl ModuleMover {
     /// Copies by the CPU with another buffer, to put and get the region's bytes for verification.
     fn by_cpu(&self, bytes: &mut Buffer, direction: Direction) -> Result<(), Fault> {
-        let mut copy = Copy { by: 0, flags: 0, direction: number(direction), ..self.copy };
+        let mut copy = Copy { by: 0, flags: 0, direction: direction as u32, ..self.copy };
         self.service.device.copy(&mut copy, bytes, 0).map_err(|error| explained(&error))
     }
 
@@ -231,7 +214,7 @@ impl Mover for ModuleMover {
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        self.copy.direction = number(direction);
+        self.copy.direction = direction as u32;
         let user = self.user.as_mut().expect("prepared before the first copy");
         self.service.device.copy(&mut self.copy, user, 0).map_err(|error| explained(&error))?;
         let copy = &self.copy;
@@ -288,7 +271,7 @@ impl Mover for ModuleMover {
             counters.push(ns("unmap", self.spent.unmap_ns));
             counters.push(ns("unpin", self.spent.unpin_ns));
         }
-        let is_gated = self.service.policy.policy == policy_number(CopyContext::Priority);
+        let is_gated = self.service.policy.policy == CopyContext::Priority as u32;
         if is_gated
             && self.lane == 0
             && let (Some(before), Some(now)) = (self.gate, self.service.gate())

@@ -24,7 +24,6 @@ use serde::Deserialize;
 
 use super::devices::{Occupant, Register};
 use super::{Bus, BusTiming, Region};
-use crate::EbError;
 
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 const DEEPEST: usize = 16;
@@ -82,10 +81,10 @@ struct CrossbarDescription {
 }
 
 impl CrossbarDescription {
-    fn range(&self) -> Result<(u64, u64), EbError> {
+    fn range(&self) -> Result<(u64, u64), String> {
         match (self.first, self.last, &self.timing) {
             (Some(first), Some(last), None) => Ok((first, last)),
-            _ => Err(EbError::other("a [[bridge]] needs first and last, and has no [timing]")),
+            _ => Err("a [[bridge]] needs first and last, and has no [timing]".to_owned()),
         }
     }
 }
@@ -99,19 +98,19 @@ const BUSES: Shipped = Shipped {
 };
 
 impl Description {
-    pub fn parse(file: &TomlText) -> Result<Description, EbError> {
-        let top: CrossbarDescription = file.parse().map_err(EbError::Other)?;
+    pub fn parse(file: &TomlText) -> Result<Description, String> {
+        let top: CrossbarDescription = file.parse()?;
         if top.first.is_some() || top.last.is_some() {
-            return Err(EbError::other(
-                "first and last are of devices and bridges, not of the whole bus",
-            ));
+            return Err(
+                "first and last are of devices and bridges, not of the whole bus".to_owned()
+            );
         }
         Ok(Description(top))
     }
 
     /// Reads a bus that ships with the program, or a TOML file.
-    pub fn named(name: &str) -> Result<Description, EbError> {
-        Description::parse(&BUSES.get(name).map_err(EbError::Other)?)
+    pub fn named(name: &str) -> Result<Description, String> {
+        Description::parse(&BUSES.get(name)?)
     }
 
     pub fn timing_receiver() -> Description {
@@ -130,7 +129,7 @@ impl Description {
         Description(CrossbarDescription { device: vec![device], ..Default::default() })
     }
 
-    pub fn build(&self) -> Result<Bus, EbError> {
+    pub fn build(&self) -> Result<Bus, String> {
         let timing = self.0.timing.unwrap_or_default();
         let mut builder = Builder { bus: Bus::new(timing, 0), memory_bytes: 0 };
         builder.bus.sdb_root = builder.crossbar(&self.0, Place { base: 0, last: u64::MAX }, 0)?;
@@ -155,9 +154,9 @@ impl Builder {
         crossbar: &CrossbarDescription,
         place: Place,
         depth: usize,
-    ) -> Result<u64, EbError> {
+    ) -> Result<u64, String> {
         if depth > DEEPEST {
-            return Err(EbError::Other(format!("bridges are nested deeper than {DEEPEST}")));
+            return Err(format!("bridges are nested deeper than {DEEPEST}"));
         }
         let mut records = Vec::new();
         for device in &crossbar.device {
@@ -184,11 +183,11 @@ impl Builder {
         crossbar: &CrossbarDescription,
         records: Vec<SdbRecord>,
         place: Place,
-    ) -> Result<u64, EbError> {
+    ) -> Result<u64, String> {
         let count = u16::try_from(records.len() + 1).ok();
-        let count = count.filter(|count| *count <= sdb::MAX_RECORDS).ok_or_else(|| {
-            EbError::Other(format!("more than {} records in a table", sdb::MAX_RECORDS))
-        })?;
+        let count = count
+            .filter(|count| *count <= sdb::MAX_RECORDS)
+            .ok_or_else(|| format!("more than {} records in a table", sdb::MAX_RECORDS))?;
         let bytes = u64::from(count) * sdb::RECORD_BYTES as u64;
         let first = match crossbar.sdb {
             Some(offset) => {
@@ -214,12 +213,7 @@ impl Builder {
     }
 
     /// Finds the first place inside the crossbar that nothing else takes.
-    fn gap(
-        &self,
-        crossbar: &CrossbarDescription,
-        bytes: u64,
-        place: Place,
-    ) -> Result<u64, EbError> {
+    fn gap(&self, crossbar: &CrossbarDescription, bytes: u64, place: Place) -> Result<u64, String> {
         let ranges = crossbar.device.iter().map(|device| (device.first, device.last));
         let bridges = crossbar.bridge.iter().filter_map(|bridge| bridge.range().ok());
         let taken: Vec<(u64, u64)> = ranges.chain(bridges).collect();
@@ -231,9 +225,7 @@ impl Builder {
         let ends = taken.iter().filter_map(|(_, last)| last.checked_add(1));
         let places = ends.filter_map(|end| end.checked_next_multiple_of(sdb::RECORD_BYTES as u64));
         places.chain([0]).filter_map(fits).min().ok_or_else(|| {
-            EbError::Other(format!(
-                "no gap of {bytes} bytes for an SDB table; give one by sdb = ..."
-            ))
+            format!("no gap of {bytes} bytes for an SDB table; give one by sdb = ...")
         })
     }
 
@@ -242,7 +234,7 @@ impl Builder {
         device: &DeviceDescription,
         widths: Widths,
         place: Place,
-    ) -> Result<(), EbError> {
+    ) -> Result<(), String> {
         let range = within("a device", device.first, device.last, place)?;
         let occupant = match device.kind {
             Kind::Absent => return Ok(()),
@@ -255,31 +247,31 @@ impl Builder {
         self.bus.insert(Region { first: range.base, last: range.last, endian, widths, occupant })
     }
 
-    fn memory(&mut self, range: Place) -> Result<Vec<u8>, EbError> {
+    fn memory(&mut self, range: Place) -> Result<Vec<u8>, String> {
         let bytes = (range.last - range.base).saturating_add(1);
         self.memory_bytes = self.memory_bytes.saturating_add(bytes);
         if self.memory_bytes > MAX_MEMORY_BYTES {
-            return Err(EbError::Other(format!(
+            return Err(format!(
                 "{} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated",
                 self.memory_bytes
-            )));
+            ));
         }
         Ok(vec![0; usize::try_from(bytes).expect("at most 1 GiB")])
     }
 }
 
-fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, EbError> {
+fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, String> {
     let size = place.last - place.base;
     if first > last || last > size {
-        return Err(EbError::Other(format!(
+        return Err(format!(
             "{what}: {first:#x} to {last:#x} is not a range inside {:#x} bytes",
             size.saturating_add(1)
-        )));
+        ));
     }
     Ok(Place { base: place.base + first, last: place.base + last })
 }
 
-fn widths_of(device: &DeviceDescription) -> Result<Widths, EbError> {
+fn widths_of(device: &DeviceDescription) -> Result<Widths, String> {
     let default: &[u64] = match device.kind {
         Kind::Memory => &[8, 16, 32, 64],
         _ => &[32],
@@ -287,8 +279,7 @@ fn widths_of(device: &DeviceDescription) -> Result<Widths, EbError> {
     let bits = device.widths.as_deref().unwrap_or(default);
     bits.iter().try_fold(Widths::NONE, |set, bits| {
         let width = bits.is_multiple_of(8).then(|| Width::of_bytes(bits / 8)).flatten();
-        let width = width
-            .ok_or_else(|| EbError::Other(format!("widths: {bits} is not 8, 16, 32 or 64")))?;
+        let width = width.ok_or_else(|| format!("widths: {bits} is not 8, 16, 32 or 64"))?;
         Ok(set.or(Widths::only(width)))
     })
 }

@@ -5,6 +5,7 @@ use daqmeter_wire::etherbone::{Endian, Width};
 
 use super::tlu::Tlu;
 use super::{BusError, low32};
+use crate::access::from_bytes;
 
 pub(super) enum Occupant {
     Memory(Vec<u8>),
@@ -100,10 +101,7 @@ fn load(bytes: &[u8], offset: u64, size: Width, endian: Endian) -> Option<u64> {
         (Width::W32, Endian::Big) => {
             u64::from(u32::from_be_bytes(found.try_into().expect("4 bytes")))
         }
-        (_, Endian::Big) => found.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
-        (_, Endian::Little) => {
-            found.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
-        }
+        _ => from_bytes(found, endian),
     })
 }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub use description::Description;
 use devices::Occupant;
 
-use crate::EbError;
+use crate::access::from_bytes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusError {
@@ -105,16 +105,16 @@ impl Bus {
         self.timing = timing;
     }
 
-    fn insert(&mut self, region: Region) -> Result<(), EbError> {
+    fn insert(&mut self, region: Region) -> Result<(), String> {
         let at = self.regions.partition_point(|known| known.first < region.first);
         let clash = |known: Option<&Region>| {
             known.is_some_and(|known| known.first <= region.last && region.first <= known.last)
         };
         if clash(self.regions.get(at)) || at > 0 && clash(self.regions.get(at - 1)) {
             let Region { first, last, .. } = region;
-            return Err(EbError::Other(format!(
+            return Err(format!(
                 "addresses {first:#x} to {last:#x} are taken already; move the device or the SDB table (sdb = ...)"
-            )));
+            ));
         }
         self.regions.insert(at, region);
         Ok(())
@@ -200,8 +200,7 @@ impl Bus {
         };
         let port = layout.data.bytes();
         let low = usize::try_from(address & 7).expect("below 8") & !(port - 1);
-        let bytes = &word.to_be_bytes()[low..low + port];
-        bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        from_bytes(&word.to_be_bytes()[low..low + port], Endian::Big)
     }
 
     #[inline]

@@ -169,7 +169,7 @@ impl Plan {
                 Ok((Client::open(address, &narrow)?, None))
             }
             Target::Loop(protocol) => {
-                let mut bus = Description::timing_receiver().build()?;
+                let mut bus = Description::timing_receiver().build().map_err(Fault::new)?;
                 // Only the host's own time remains, because the path is measured here.
                 bus.set_timing(BusTiming::default());
                 let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback())?

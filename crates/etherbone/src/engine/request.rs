@@ -24,10 +24,6 @@ const MAX_TIMEOUT_MS: u64 = 600_000;
 
 const EMULATED_MEMORY: u64 = 0x10000;
 
-fn default_count() -> u64 {
-    1
-}
-
 fn default_cycles() -> u64 {
     90
 }
@@ -49,8 +45,8 @@ pub struct EtherboneRequest {
     #[arg(long, value_enum, default_value = "timestamps")]
     pub payload: Payload,
     /// Timestamps, or words of memory, per cycle
-    #[arg(skip = default_count())]
-    #[serde(default = "default_count")]
+    #[arg(skip = 1_u64)]
+    #[serde(default = "daqmeter_harness::one::<u64>")]
     pub count: u64,
     /// Cycles of a series
     #[arg(short = 'n', long, value_name = "N", default_value_t = default_cycles())]

@@ -56,7 +56,7 @@ pub struct Bridge {
 
 impl Bridge {
     pub fn parse(file: &TomlText) -> Result<Bridge, EbError> {
-        let bridge: Bridge = file.parse().map_err(EbError::Other)?;
+        let bridge: Bridge = file.parse()?;
         for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
             let fault = |why: String| EbError::Other(format!("{}: {way}: {why}", file.name));
             link.check().map_err(fault)?;
@@ -69,7 +69,7 @@ impl Bridge {
 
     /// Reads a bridge that ships with the program, or a TOML file.
     pub fn named(name: &str) -> Result<Bridge, EbError> {
-        Bridge::parse(&BRIDGES.get_regular(name).map_err(EbError::Other)?)
+        Bridge::parse(&BRIDGES.get_regular(name)?)
     }
 
     pub(crate) fn transport(&self) -> Result<Emulated, EbError> {

@@ -13,7 +13,6 @@ use daqmeter_harness::text_file_up_to;
 use daqmeter_record::file::replace;
 use serde::{Deserialize, Serialize};
 
-use super::TransportError;
 use crate::peer::from_peer;
 
 /// Longest file of a publisher: every E-link of a device with 20 digits is below 45 KB.
@@ -41,34 +40,30 @@ impl Drop for Announcement {
 }
 
 /// Lists all entries with their files. The error names files that are no entries.
-pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, TransportError> {
+pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, String> {
     let shown = directory.display();
-    let listed = fs::read_dir(directory)
-        .map_err(|error| TransportError::Other(format!("bus directory {shown}: {error}")))?;
+    let listed =
+        fs::read_dir(directory).map_err(|error| format!("bus directory {shown}: {error}"))?;
     let mut entries = Vec::new();
     // Pipes and devices are not entries: reading them may never end.
     let is_file = |file: &fs::DirEntry| file.file_type().is_ok_and(|kind| kind.is_file());
     let files = listed.flatten().filter(is_file).map(|file| file.path());
     for file in files.filter(|path| path.extension().is_some_and(|x| x == "bus")) {
         if entries.len() == MAX_ENTRIES {
-            return Err(TransportError::Other(format!(
+            return Err(format!(
                 "bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones"
-            )));
+            ));
         }
         let text = match text_file_up_to(&file, MAX_ENTRY_BYTES) {
             Ok(text) => text,
             // A file that went away meanwhile is no entry.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => {
-                return Err(TransportError::Other(format!("{}: {error}", file.display())));
+                return Err(format!("{}: {error}", file.display()));
             }
         };
-        let entry = from_peer(text.as_bytes()).map_err(|why| {
-            TransportError::Other(format!(
-                "{}: not an entry of a bus directory: {why}",
-                file.display()
-            ))
-        })?;
+        let entry = from_peer(text.as_bytes())
+            .map_err(|why| format!("{}: not an entry of a bus directory: {why}", file.display()))?;
         entries.push((file, entry));
     }
     entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -83,20 +78,19 @@ fn is_alive(entry: &BusEntry) -> bool {
 }
 
 /// Writes a publisher's file. Fails if another living publisher has one of the tags.
-pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, TransportError> {
-    fs::create_dir_all(directory).map_err(|error| {
-        TransportError::Other(format!("bus directory {}: {error}", directory.display()))
-    })?;
+pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, String> {
+    fs::create_dir_all(directory)
+        .map_err(|error| format!("bus directory {}: {error}", directory.display()))?;
     for (path, known) in entries(directory)? {
         let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else {
             continue;
         };
         if is_alive(&known) {
-            return Err(TransportError::Other(format!(
+            return Err(format!(
                 "E-link {tag:#x} is published already, by {} ({}); end that publisher or take other devices",
                 known.address,
                 path.display()
-            )));
+            ));
         }
         // Its publisher is dead: its tags are taken over.
         let _ = fs::remove_file(&path);
@@ -104,21 +98,17 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Tran
     let path = directory.join(format!("{:016x}.bus", entry.stream));
     let text = serde_json::to_string(entry).expect("plain data");
     // The file is replaced at once: others read the folder meanwhile.
-    replace(&path, text.as_bytes()).map_err(|error| {
-        TransportError::Other(format!("cannot write {}: {error}", path.display()))
-    })?;
+    replace(&path, text.as_bytes())
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(Announcement { path })
 }
 
-pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, TransportError> {
+pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, String> {
     let entries = entries(directory)?;
     if let Some(missing) =
         wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
     {
-        return Err(TransportError::Other(format!(
-            "no publisher has E-link {missing:#x} in {}",
-            directory.display()
-        )));
+        return Err(format!("no publisher has E-link {missing:#x} in {}", directory.display()));
     }
     let mut found = Vec::new();
     for (path, entry) in &entries {
@@ -133,17 +123,14 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
         }
         if !is_alive(entry) {
             let (file, address) = (path.display(), &entry.address);
-            return Err(TransportError::Other(format!(
+            return Err(format!(
                 "{file} is stale: nobody listens at {address} any more; remove it"
-            )));
+            ));
         }
         found.push((entry.address.clone(), tags));
     }
     if found.is_empty() {
-        return Err(TransportError::Other(format!(
-            "no publisher is named in {}",
-            directory.display()
-        )));
+        return Err(format!("no publisher is named in {}", directory.display()));
     }
     Ok(found)
 }

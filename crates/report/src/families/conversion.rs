@@ -85,7 +85,7 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
 fn limited_by(records: &[RunRecord]) -> Option<String> {
     let shares = drawn(records).into_iter().filter_map(|record| {
         let stage = first_stage(record)?;
-        let limit = rate::limit_rate(rate::limit_of(record, stage)?);
+        let limit = rate::limit_of(record, stage)?.rate();
         Some((rate::ratio(rate::of(stage)?, limit), record))
     });
     let shares: Vec<(Rate, &RunRecord)> = shares.collect();

@@ -119,7 +119,7 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow<'_>> {
         null_ns: null.and_then(median_ns),
         lane,
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
-        share: lane.zip(limit).and_then(|(lane, limit)| share(lane, rate::limit_rate(limit))),
+        share: lane.zip(limit).and_then(|(lane, limit)| share(lane, limit.rate())),
     })
 }
 
