@@ -1,7 +1,9 @@
 //! Cost of a path over a chain that is written by hand: `cargo bench -p daqmeter-path --bench
 //! handover [-- SECONDS [ring]]`, each side for SECONDS [20] at each size.
 //!
-//! - Hand-over of a block whose bytes nobody touches: the ring with its account beside channels
+//! - Hand-over of a block by distance (one CPU, siblings of a core, a common last-level cache,
+//!   others), by the bytes that one thread writes and the other reads, and by the blocks of the
+//!   ring; then of one whose bytes nobody touches, the ring with its account beside channels
 //!   without one. `ring` runs this part alone.
 //! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more
 //!   triggers than it carries. Also CPU time at a rate that it does carry.
@@ -182,8 +184,13 @@ fn numbered(mut block: Block, number: u64) -> Block {
 }
 
 fn ours(cpus: [u32; 2], time: Duration) -> f64 {
+    ours_of(cpus, time, BUFFERS, 0)
+}
+
+/// The same with a number of blocks, of which each thread touches so many bytes.
+fn ours_of(cpus: [u32; 2], time: Duration, count: usize, touched: usize) -> f64 {
     let names = [String::new()];
-    let blocks = Blocks { count: BUFFERS, bytes: 4096, pages: Pages::Base };
+    let blocks = Blocks { count, bytes: touched.max(4096), pages: Pages::Base };
     let (mut outlets, mut inlets) = link(&names, &names, blocks);
     let (mut outlet, mut inlet) = (outlets.remove(0), inlets.remove(0));
     let begin = || Account::begin(PathThread::default());
@@ -193,7 +200,8 @@ fn ours(cpus: [u32; 2], time: Duration) -> f64 {
             outlet.prepare().unwrap();
             begin()
         });
-        let block = outlet.empty(account).unwrap();
+        let mut block = outlet.empty(account).unwrap();
+        block.buffer.slice_mut::<u8>(touched).fill(7);
         outlet.send(numbered(block, number));
         account.done_block();
     };
@@ -201,6 +209,7 @@ fn ours(cpus: [u32; 2], time: Duration) -> f64 {
         let account = taker.get_or_insert_with(begin);
         let (at, block) = inlet.next(account)?;
         let number = block.label.sequence;
+        std::hint::black_box(block.buffer.slice::<u8>(touched).iter().max());
         inlet.give_back(at, block);
         account.done_block();
         Some(number)
@@ -255,6 +264,26 @@ impl Spinning<Consumer<Block>> {
     }
 }
 
+/// A CPU at each distance from the first one.
+fn distances(cpus: &[u32]) -> Vec<(&'static str, u32)> {
+    let with = |what: &str| {
+        let file = format!("/sys/devices/system/cpu/cpu{}/{what}", cpus[0]);
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        daqmeter_sys::host::parse_cpu_list(text.trim())
+    };
+    let (core, cache) =
+        (with("topology/thread_siblings_list"), with("cache/index3/shared_cpu_list"));
+    let of = |cpu: &u32| match *cpu {
+        cpu if cpu == cpus[0] => "one CPU",
+        cpu if core.contains(&cpu) => "siblings of a core",
+        cpu if cache.contains(&cpu) => "a common last-level cache",
+        _ => "different last-level caches",
+    };
+    let mut all: Vec<(&'static str, u32)> = cpus.iter().map(|cpu| (of(cpu), *cpu)).collect();
+    all.dedup_by_key(|(distance, _)| *distance);
+    all
+}
+
 type HandOver = fn([u32; 2], Duration) -> f64;
 
 fn rings(time: Duration) {
@@ -264,6 +293,18 @@ fn rings(time: Duration) {
     println!("{cycles_per_ns:.2} cycles per ns");
     let one = [given[0]; 2];
     let two = [given[0], given[given.len() - 1]];
+    for (distance, cpu) in distances(given) {
+        for (count, touched) in
+            [1, 8, 64].iter().flat_map(|&of| [0, 1024, 16_384, 65_536].map(|bytes| (of, bytes)))
+        {
+            let each = |_| ours_of([given[0], cpu], time, count, touched);
+            let ns = quantile(&sorted(&(0..5).map(each).collect::<Vec<_>>()), 0.5);
+            println!(
+                "{distance}: {count} blocks, {touched} bytes touched: {ns:.0} ns, {:.0} cycles",
+                ns * cycles_per_ns
+            );
+        }
+    }
     for (cpus, place) in [(two, "two CPUs"), (one, "one CPU")] {
         let rivals: [(&str, HandOver); 3] =
             [("sync_channel", over_std), ("crossbeam", over_crossbeam), ("rtrb", over_rtrb)];

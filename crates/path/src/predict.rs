@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::prediction::{PartPrediction, Predicted, Prediction};
+use daqmeter_record::units::significant;
 
 pub use crate::profile::{
     CostPoint, Fitted, HeldBackPath, HostProfile, MIN_CHECKS, PredictedAndMeasured, WorkCost,
@@ -22,7 +23,12 @@ pub struct ClosedForm {
     /// Latency from due to done at the path's rate, or at full speed without one.
     pub latency_ns: f64,
     pub cpu_ns: Vec<f64>,
+    /// Share of the CPU time that is spent on hand-overs between threads.
+    pub hand_over: f64,
 }
+
+/// Least share of hand-overs that is worth a mention.
+const WORTH_A_MENTION: f64 = 0.2;
 
 impl ClosedForm {
     /// Computes the closed form. Fails for a kind of work or a size that was not calibrated.
@@ -42,6 +48,12 @@ impl ClosedForm {
             Ok(cycles / profile.clock_ghz + row.added_ns + wake_ns)
         });
         let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, String>>()?;
+        let alone_ns = shape.rows.iter().map(|row| {
+            let works = row.works.iter().map(|work| Work { is_fused: true, ..work.clone() });
+            let cycles = works.map(|work| profile.cycles(&work, 0.0)).sum::<Result<f64, String>>();
+            Ok(cycles? / profile.clock_ghz + row.added_ns)
+        });
+        let alone_ns = alone_ns.sum::<Result<f64, String>>()?;
         let mut all: Vec<(String, f64)> = Vec::new();
         let mut pinned: BTreeMap<u32, f64> = BTreeMap::new();
         for (row, cpu_ns) in shape.rows.iter().zip(&cpu_ns) {
@@ -64,6 +76,7 @@ impl ClosedForm {
         // Rings before the slowest part are full, and those behind it empty.
         let full = if is_late { at.min(rings) as f64 * shape.buffers as f64 } else { 0.0 };
         Ok(ClosedForm {
+            hand_over: (1.0 - alone_ns / cpu_ns.iter().sum::<f64>()).max(0.0),
             limit,
             latency_ns: once_ns + rings as f64 * wake_ns + full * period_ns,
             period_ns,
@@ -126,7 +139,14 @@ pub fn predict(shapes: &[PathShape], profile: &HostProfile) -> Result<Prediction
         parts: parts.collect(),
         notes: notes(shape, profile, largest_hz),
         largest_hz,
-        limit: form.limit,
+        limit: match form.hand_over > WORTH_A_MENTION {
+            true => format!(
+                "{}, {} % of the work for hand-overs between threads",
+                form.limit,
+                significant(form.hand_over * 100.0, 2)
+            ),
+            false => form.limit,
+        },
     })
 }
 
@@ -277,7 +297,12 @@ mod tests {
         (fused.rows[0].threads, fused.layout) = (2, "fused x 2".to_owned());
         // Without a hand-over a byte costs half.
         let form = ClosedForm::of(&fused, &profile()).unwrap();
-        assert_eq!(form.period_ns, 3.0 * 32_768.0 / 2.0);
+        assert_eq!((form.period_ns, form.hand_over), (3.0 * 32_768.0 / 2.0, 0.0));
+        let pipeline = predict(&[shape()], &profile()).unwrap();
+        assert_eq!(
+            pipeline.limit,
+            "all CPUs together, 50 % of the work for hand-overs between threads"
+        );
         let found = predict(&[shape(), fused], &profile()).unwrap();
         assert_eq!((found.layout.as_str(), found.parts.len()), ("fused x 2", 1));
     }
