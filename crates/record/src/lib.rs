@@ -12,6 +12,7 @@ pub mod host;
 pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
+pub mod misses;
 pub mod observed;
 pub mod path;
 pub mod prediction;
