@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Fault, Limits, Observer, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Fault, Limits, Observer, Request, Settings, StepPlan, StopFlag, measure, observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
@@ -99,14 +99,10 @@ impl Runner {
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
-    pub fn quietly(
-        &self,
-        name: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Fault> {
-        let job = engine(name).map_err(Fault::new)?.parse(workload)?;
-        measure(&job, settings, &self.context, &[], &mut [])
+    pub fn quietly<R: Request>(&self, request: &R, study: &str) -> Result<RunRecord, Fault> {
+        let job = R::of(&request.workload())?.job()?;
+        let settings = self.settings(StepPlan::ByStage(1), study, &[]);
+        measure(&job, &settings, &self.context, &[], &mut [])
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a
