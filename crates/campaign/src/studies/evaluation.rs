@@ -23,7 +23,7 @@ impl<'a> Evaluation<'a> {
     }
 
     pub(super) fn finding(&self, finding: &FindingSpec) -> StudyFinding {
-        finding.judged(self.records, |expression| self.number(expression, Some(&finding.values)))
+        finding.judged(self.records, &|expression| self.number(expression, Some(&finding.values)))
     }
 
     pub(super) fn line(&self, line: &LineSpec) -> StudyLine {
