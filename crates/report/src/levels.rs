@@ -8,8 +8,8 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
 use crate::families::is_stream;
-use crate::points::{Runs, StagePoint, runs_by_point};
-use crate::samples::mean_ns;
+use crate::points::{Runs, StagePoint, in_groups, runs_by_point};
+use crate::samples::{mean_ns, stages};
 
 /// Time of a point that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +71,8 @@ impl<'a> Levels<'a> {
         let mut slices: HashMap<String, Vec<SliceTime>> = HashMap::new();
         for record in all.iter().copied().flatten() {
             let own = slices.entry(record.host.label()).or_default();
-            let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
-            own.extend(stages.flat_map(Stage::slices).filter(|slice| slice.chain_ns.is_some()));
+            let slices = stages(record).flat_map(Stage::slices);
+            own.extend(slices.filter(|slice| slice.chain_ns.is_some()));
         }
         let hosts = slices.into_iter().map(|(host, slices)| (host, Neighbours::of(&slices)));
         Levels { hosts: hosts.collect(), points: runs_by_point(records) }
@@ -90,20 +90,10 @@ impl<'a> Levels<'a> {
     }
 
     fn invocations(&self, runs: &Runs<'a>, finding: Finding) -> Vec<Invocation<'a>> {
-        let mut groups: Vec<(&RunRecord, Vec<&Stage>)> = Vec::new();
-        for (record, stage) in runs {
-            match groups.iter_mut().find(|(first, _)| first.run_id == record.run_id) {
-                Some((first, stages)) => {
-                    stages.push(stage);
-                    if record.time_utc < first.time_utc {
-                        *first = record;
-                    }
-                }
-                None => groups.push((record, vec![stage])),
-            }
-        }
-        groups.sort_by(|a, b| a.0.time_utc.cmp(&b.0.time_utc));
-        let level = |(first, stages): (&'a RunRecord, Vec<&Stage>)| {
+        let groups = in_groups(runs.iter().map(|run| (run.0.run_id.as_str(), *run)));
+        let level = |(_, runs): (_, Runs<'a>)| {
+            let (first, _) = *runs.iter().min_by_key(|(record, _)| record.time_utc.as_str())?;
+            let stages: Vec<&Stage> = runs.into_iter().map(|(_, stage)| stage).collect();
             let host = self.hosts.get(&first.host.label()).copied().unwrap_or_default();
             let level = Level::of(&repetitions(first, &stages, finding)?, host.least)?;
             let part = match finding {
@@ -113,7 +103,9 @@ impl<'a> Levels<'a> {
             };
             Some(Invocation { first, level, bound: part * UNSEEN.ln() })
         };
-        groups.into_iter().filter_map(level).collect()
+        let mut found: Vec<Invocation<'a>> = groups.into_iter().filter_map(level).collect();
+        found.sort_by(|a, b| a.first.time_utc.cmp(&b.first.time_utc));
+        found
     }
 }
 
@@ -192,11 +184,10 @@ fn usual_chain_ns(records: &[RunRecord]) -> Option<f64> {
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {
     records.iter().flat_map(|record| {
-        let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
         // The thread of work that waits gives its CPU away in each of its slices.
         let is_probed =
             |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
-        let probed = stages.filter(is_probed);
+        let probed = stages(record).filter(is_probed);
         probed.flat_map(move |stage| stage.slices().map(move |slice| (record, slice)))
     })
 }
@@ -240,7 +231,7 @@ const MEMORY_BYTES: u64 = 32_000_000;
 
 /// Returns the range of the times of such operations over their medians, without a tenth of them.
 fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
-    let stages = records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
+    let stages = records.iter().flat_map(stages);
     let stages = stages.filter(|stage| stage.bytes_per_op >= MEMORY_BYTES);
     let over_median = stages.flat_map(|stage| {
         let times: Vec<f64> = stage.slices().map(|slice| slice.op_ns).collect();
