@@ -50,6 +50,7 @@ pub(super) enum Allowed {
 /// The file.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "A plan of daqmeter")]
 pub(super) struct PlanFile {
     /// What it is.
     pub(super) title: String,
@@ -148,10 +149,6 @@ pub(super) struct SweepFile {
 }
 
 pub fn json_schema() -> String {
-    let mut schema =
-        serde_json::to_value(schemars::schema_for!(PlanFile)).expect("a schema is plain data");
-    schema["title"] = "A plan of daqmeter".into();
-    let mut text = serde_json::to_string_pretty(&schema).expect("plain data");
-    text.push('\n');
-    text
+    let schema = serde_json::to_value(schemars::schema_for!(PlanFile)).expect("plain data");
+    serde_json::to_string_pretty(&schema).expect("plain data") + "\n"
 }
