@@ -63,11 +63,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
         format!("{headings}\n{}", found.text(arguments.all))
     })?;
-    Ok(match (arguments.fail_on, found.conclusion) {
-        (Some(by), _) => gate(&found, by),
-        (None, Conclusion::Same) => ExitCode::SUCCESS,
-        (None, Conclusion::Different) => ExitCode::from(FAILED),
-        (None, Conclusion::CannotTell) => ExitCode::from(CANNOT_TELL),
+    Ok(arguments.fail_on.map_or_else(|| code_of(found.conclusion), |by| gate(&found, by)))
+}
+
+pub(crate) fn code_of(conclusion: Conclusion) -> ExitCode {
+    ExitCode::from(match conclusion {
+        Conclusion::Same => 0,
+        Conclusion::CannotTell => CANNOT_TELL,
+        Conclusion::Different => FAILED,
     })
 }
 

@@ -79,12 +79,12 @@ impl<'a> Levels<'a> {
     }
 
     /// Returns the points and their findings, each with its invocations in the order of time.
-    pub(crate) fn findings(&self) -> Vec<(StagePoint, Finding, Vec<Invocation<'a>>)> {
+    pub(crate) fn findings(&self) -> Vec<((StagePoint, Finding), Vec<Invocation<'a>>)> {
         let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
             let all = [Finding::Level, Finding::Sustained];
             let found =
-                all.map(|finding| (point.clone(), finding, self.invocations(runs, finding)));
-            found.into_iter().filter(|(.., invocations)| !invocations.is_empty())
+                all.map(|finding| ((point.clone(), finding), self.invocations(runs, finding)));
+            found.into_iter().filter(|(_, invocations)| !invocations.is_empty())
         };
         self.points.iter().flat_map(of_point).collect()
     }
@@ -278,7 +278,7 @@ mod tests {
                 Stage { bytes_per_op, ops_per_sample: 1, sample_ns, slices, ..Stage::default() };
             record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
             let records = [record];
-            Levels::of(&records, &[&records]).findings()[0].2[0].bound
+            Levels::of(&records, &[&records]).findings()[0].1[0].bound
         };
         assert_eq!(bound(1 << 20), 0.0);
         assert!((bound(64 << 20) - 1.25_f64.ln() / 4.0).abs() < 1e-9);
