@@ -7,9 +7,9 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Fault, Limits, Observer, Request, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Fault, Job, Limits, Observer, Request, Settings, StepPlan, StopFlag, measure, observe,
 };
-use daqmeter_record::{RunRecord, Workload};
+use daqmeter_record::RunRecord;
 
 use crate::again::Again;
 use crate::budget::Budget;
@@ -84,18 +84,12 @@ impl Runner {
         }
     }
 
-    pub fn measured(
-        &self,
-        name: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Fault> {
-        let job = engine(name).map_err(Fault::new)?.parse(workload)?;
+    pub fn measured(&self, job: &Job, settings: &Settings) -> Result<RunRecord, Fault> {
         let load = job.load.iter().map(|new| new());
         let own = self.observer.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
         let limits = if self.is_bare { &[][..] } else { &ENGINES };
-        measure(&job, settings, &self.context, limits, &mut observers)
+        measure(job, settings, &self.context, limits, &mut observers)
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
@@ -159,7 +153,8 @@ impl Runner {
             waive: true,
             ..self.settings(point.steps, &point.study, &point.pin)
         };
-        let mut record = self.measured(&point.engine, &point.workload, &settings)?;
+        let job = engine(&point.engine).map_err(Fault::new)?.parse(&point.workload)?;
+        let mut record = self.measured(&job, &settings)?;
         record.order = Some(point.place.clone());
         Ok(record)
     }
