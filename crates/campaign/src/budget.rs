@@ -44,47 +44,26 @@ impl Budget {
     }
 
     pub(crate) fn begin(&self, points: &[PlannedPoint]) -> Clock {
+        let shared = self.shared();
         Clock {
             began: Instant::now(),
-            end: self.time.map(|time| match self.spend {
-                Spend::Stop => time,
-                Spend::Share => time.mul_f64(1.0 - Shares::KEPT),
-            }),
-            shares: self.shared().map(|whole| Shares::new(whole, points)),
+            end: shared.map(|whole| whole.mul_f64(1.0 - Clock::KEPT)).or(self.time),
+            is_shared: shared.is_some(),
+            left: points.len() as f64,
+            left_nominal_s: points.iter().map(PlannedPoint::nominal_s).sum(),
+            done: 0.0,
+            beside_s: 0.0,
+            asked_s: 0.0,
+            timed_s: 0.0,
         }
     }
 }
 
+/// Time of a plan. A shared one is shared before each point, by the times of the points so far.
 pub(crate) struct Clock {
     began: Instant,
     end: Option<Duration>,
-    shares: Option<Shares>,
-}
-
-impl Clock {
-    pub(crate) fn is_over(&self) -> bool {
-        self.end.is_some_and(|end| self.began.elapsed() > end)
-    }
-
-    pub(crate) fn share(&self, point: &PlannedPoint) -> PlannedPoint {
-        match &self.shares {
-            Some(shares) => point.stretched(shares.scale(self.began.elapsed())),
-            None => point.clone(),
-        }
-    }
-
-    /// Counts a finished point: the time that it was asked to last, its whole time, and its timed
-    /// part.
-    pub(crate) fn spent(&mut self, point: &PlannedPoint, asked_s: f64, took_s: f64, timed_s: f64) {
-        if let Some(shares) = &mut self.shares {
-            shares.spent(point, asked_s, took_s, timed_s);
-        }
-    }
-}
-
-/// Shares the remaining time before each point, by the times of the points so far.
-struct Shares {
-    whole_s: f64,
+    is_shared: bool,
     left: f64,
     left_nominal_s: f64,
     done: f64,
@@ -94,36 +73,36 @@ struct Shares {
     timed_s: f64,
 }
 
-impl Shares {
+impl Clock {
     const KEPT: f64 = 0.06;
     const SCALE: (f64, f64) = (0.02, 20.0);
     /// Seconds of preparation that are assumed before the first point.
     const GUESS_S: f64 = 0.12;
 
-    fn new(whole: Duration, points: &[PlannedPoint]) -> Shares {
-        Shares {
-            whole_s: whole.as_secs_f64(),
-            left: points.len() as f64,
-            left_nominal_s: points.iter().map(PlannedPoint::nominal_s).sum(),
-            done: 0.0,
-            beside_s: 0.0,
-            asked_s: 0.0,
-            timed_s: 0.0,
-        }
+    pub(crate) fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| self.began.elapsed() > end)
     }
 
-    /// Returns the factor on the times of the remaining points. A point of several stages takes its
-    /// time for each of them.
-    fn scale(&self, elapsed: Duration) -> f64 {
+    pub(crate) fn share(&self, point: &PlannedPoint) -> PlannedPoint {
+        let times = self.scale(self.began.elapsed());
+        times.map_or_else(|| point.clone(), |times| point.stretched(times))
+    }
+
+    /// Returns the factor on the times of the remaining points; `None` if the time is not shared. A
+    /// point of several stages takes its time for each of them.
+    fn scale(&self, elapsed: Duration) -> Option<f64> {
+        let end_s = self.end.filter(|_| self.is_shared)?.as_secs_f64();
         let each_s = if self.done > 0.0 { self.beside_s / self.done } else { Self::GUESS_S };
         let is_known = self.timed_s > 0.0 && self.asked_s > 0.0;
         let stages = if is_known { self.timed_s / self.asked_s } else { 1.0 };
-        let left_s = self.whole_s * (1.0 - Self::KEPT) - elapsed.as_secs_f64() - each_s * self.left;
+        let left_s = end_s - elapsed.as_secs_f64() - each_s * self.left;
         let nominal_s = (stages * self.left_nominal_s).max(1e-3);
-        (left_s / nominal_s).clamp(Self::SCALE.0, Self::SCALE.1)
+        Some((left_s / nominal_s).clamp(Self::SCALE.0, Self::SCALE.1))
     }
 
-    fn spent(&mut self, point: &PlannedPoint, asked_s: f64, took_s: f64, timed_s: f64) {
+    /// Counts a finished point: the time that it was asked to last, its whole time, and its timed
+    /// part.
+    pub(crate) fn spent(&mut self, point: &PlannedPoint, asked_s: f64, took_s: f64, timed_s: f64) {
         self.left -= 1.0;
         self.left_nominal_s -= point.nominal_s();
         self.done += 1.0;
@@ -160,15 +139,16 @@ mod tests {
     #[test]
     fn what_a_point_took_beyond_its_share_is_missing_from_the_others() {
         let points = [(); 3].map(|()| point("null", 1000));
-        let mut shares = Shares::new(Duration::from_secs(10), &points);
+        let budget = Budget { time: Some(Duration::from_secs(10)), spend: Spend::Share };
+        let mut clock = budget.begin(&points);
         // 9.4 s less three guesses of 0.12 s, for 3 s of nominal time.
-        assert!((shares.scale(Duration::ZERO) - 9.04 / 3.0).abs() < 1e-9);
+        assert!((clock.scale(Duration::ZERO).unwrap() - 9.04 / 3.0).abs() < 1e-9);
         // Four stages for a second each, and a second of preparation.
-        shares.spent(&points[0], 1.0, 5.0, 4.0);
-        let left = shares.scale(Duration::from_secs(5));
+        clock.spent(&points[0], 1.0, 5.0, 4.0);
+        let left = clock.scale(Duration::from_secs(5)).unwrap();
         assert!((left - (4.4 - 2.0) / 8.0).abs() < 1e-9, "{left}");
         // Time is over: a point that still begins is short.
-        assert_eq!(shares.scale(Duration::from_secs(60)), 0.02);
+        assert_eq!(clock.scale(Duration::from_secs(60)), Some(0.02));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::facts::utc_now;
-use daqmeter_harness::{Request, StepPlan};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_path::explain::clock_ghz;
 use daqmeter_path::predict::{
@@ -290,11 +289,10 @@ impl ShortPaths<'_> {
             unpaced: total_hz.is_none(),
             ..PathRequest::new(&path, seconds)
         };
-        let settings = self.runner.settings(StepPlan::ByStage(1), "path/calibrate", &[]);
         let mut tries = 0;
         loop {
             (self.runs, tries) = (self.runs + 1, tries + 1);
-            let record = self.runner.quietly("path", &request.workload(), &settings);
+            let record = self.runner.quietly(&request, "path/calibrate");
             let record = record.map_err(|refusal| refusal.to_string())?;
             if self.runner.stop.is_set() {
                 return Err("interrupted".to_owned());

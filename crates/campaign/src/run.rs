@@ -7,9 +7,9 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Fault, Limits, Observer, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Fault, Job, Limits, Observer, Request, Settings, StepPlan, StopFlag, measure, observe,
 };
-use daqmeter_record::{RunRecord, Workload};
+use daqmeter_record::RunRecord;
 
 use crate::again::Again;
 use crate::budget::Budget;
@@ -84,29 +84,19 @@ impl Runner {
         }
     }
 
-    pub fn measured(
-        &self,
-        name: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Fault> {
-        let job = engine(name).map_err(Fault::new)?.parse(workload)?;
+    pub fn measured(&self, job: &Job, settings: &Settings) -> Result<RunRecord, Fault> {
         let load = job.load.iter().map(|new| new());
         let own = self.observer.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
         let limits = if self.is_bare { &[][..] } else { &ENGINES };
-        measure(&job, settings, &self.context, limits, &mut observers)
+        measure(job, settings, &self.context, limits, &mut observers)
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
-    pub fn quietly(
-        &self,
-        name: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Fault> {
-        let job = engine(name).map_err(Fault::new)?.parse(workload)?;
-        measure(&job, settings, &self.context, &[], &mut [])
+    pub fn quietly<R: Request>(&self, request: &R, study: &str) -> Result<RunRecord, Fault> {
+        let job = R::of(&request.workload())?.job()?;
+        let settings = self.settings(StepPlan::ByStage(1), study, &[]);
+        measure(&job, &settings, &self.context, &[], &mut [])
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a
@@ -163,7 +153,8 @@ impl Runner {
             waive: true,
             ..self.settings(point.steps, &point.study, &point.pin)
         };
-        let mut record = self.measured(&point.engine, &point.workload, &settings)?;
+        let job = engine(&point.engine).map_err(Fault::new)?.parse(&point.workload)?;
+        let mut record = self.measured(&job, &settings)?;
         record.order = Some(point.place.clone());
         Ok(record)
     }

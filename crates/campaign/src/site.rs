@@ -1,13 +1,11 @@
 //! The host of a plan: properties of the host in the plan become numbers here.
 
-use std::str::FromStr;
-
 use daqmeter_harness::facts::host_facts;
 use daqmeter_record::units::parse_bytes;
 use daqmeter_record::{Host, Param};
 use daqmeter_sys::host::Files;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 #[derive(Clone, Debug, Default)]
 pub struct Site {
@@ -72,7 +70,8 @@ fn disk() -> Option<String> {
 }
 
 /// A size, as a number of bytes or by what this host has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
 #[schemars(with = "String")]
 pub(crate) enum Size {
     Bytes(u64),
@@ -97,10 +96,10 @@ impl Size {
     }
 }
 
-impl FromStr for Size {
-    type Err = String;
+impl TryFrom<String> for Size {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Size, String> {
+    fn try_from(text: String) -> Result<Size, String> {
         let wrong = |_| {
             format!(
                 "`{text}` is not a size: 64MiB, \"4x last-level-cache\" or \"1/8 memory\" is wanted"
@@ -113,14 +112,7 @@ impl FromStr for Size {
         if let Some(part) = part.and_then(|part| part.strip_prefix("1/")) {
             return part.parse().map(Size::Memory).map_err(wrong);
         }
-        parse_bytes(text).map(Size::Bytes).map_err(|error| error.to_string())
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Size, D::Error> {
-        let text = String::deserialize(source)?;
-        text.parse().map_err(serde::de::Error::custom)
+        parse_bytes(&text).map(Size::Bytes).map_err(|error| error.to_string())
     }
 }
 
@@ -198,11 +190,12 @@ mod tests {
 
     #[test]
     fn sizes_are_bytes_or_of_the_host() {
-        assert_eq!("64MiB".parse(), Ok(Size::Bytes(64 << 20)));
-        assert_eq!("4x last-level-cache".parse(), Ok(Size::LastLevelCache(4)));
-        assert_eq!("1/8 memory".parse(), Ok(Size::Memory(8)));
+        let size = |text: &str| Size::try_from(text.to_owned());
+        assert_eq!(size("64MiB"), Ok(Size::Bytes(64 << 20)));
+        assert_eq!(size("4x last-level-cache"), Ok(Size::LastLevelCache(4)));
+        assert_eq!(size("1/8 memory"), Ok(Size::Memory(8)));
         for wrong in ["fourx last-level-cache", "1/x memory", "8 moons"] {
-            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+            assert!(size(wrong).is_err(), "{wrong}");
         }
     }
 

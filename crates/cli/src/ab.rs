@@ -1,7 +1,6 @@
 //! `daqmeter ab`: two sides in turn, until it is decided whether they differ.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -14,8 +13,9 @@ use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
 use crate::arguments::{budget, per_cent};
+use crate::cmp::code_of;
 use crate::interrupt;
-use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines};
+use crate::output::{Ended, Failure, emit, json_lines};
 use crate::recorder::progress_bar;
 
 /// Measure two sides in turn and say whether they differ.
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments)?;
     let stop = interrupt::flag();
     let progress = progress_bar(points.len(), !arguments.json);
-    let (mut codes, mut refused) = (Vec::new(), Vec::new());
+    let (mut conclusions, mut refused) = (Vec::new(), Vec::new());
     for requests in points.iter().take_while(|_| !stop.is_set()) {
         progress.set_message(requests[0].workload.to_string());
         let sides = sides(arguments, requests)?;
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         progress.inc(1);
         match compared {
             Ok(compared) => {
-                codes.push(compared.conclusion);
+                conclusions.push(compared.conclusion);
                 emit(&match arguments.json {
                     true => json_lines(std::slice::from_ref(&compared))?,
                     false => compared.text(true) + "\n",
@@ -97,12 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             return Err(format!("{refused} of {of} points not measured: {first}").into());
         }
     }
-    let any = |conclusion| codes.contains(&conclusion);
-    Ok(match () {
-        () if any(Conclusion::Different) => ExitCode::from(FAILED),
-        () if any(Conclusion::CannotTell) || codes.is_empty() => ExitCode::from(CANNOT_TELL),
-        () => ExitCode::SUCCESS,
-    })
+    Ok(code_of(conclusions.into_iter().max().unwrap_or(Conclusion::CannotTell)))
 }
 
 /// Returns the requests of A and B for each point.

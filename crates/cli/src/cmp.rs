@@ -9,7 +9,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
 
 use crate::arguments::per_cent;
-use crate::files::{keep_study, read_all};
+use crate::files::{read_all, read_study};
 use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell};
 
 /// Compare two sets of records, point by point.
@@ -53,11 +53,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let paths = &arguments.history;
     let history = if paths.is_empty() { Vec::new() } else { read_all(paths)? };
-    let side = |path: &PathBuf| {
-        let mut records = read_all(std::slice::from_ref(path))?;
-        keep_study(&mut records, arguments.study.as_deref())?;
-        Ok::<_, Failure>(records)
-    };
+    let side = |path| read_study(std::slice::from_ref(path), arguments.study.as_deref());
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
     let found = cmp(&a, &b, &history, arguments.ignore);
     refuse_nothing(arguments, &found)?;
@@ -67,11 +63,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
         format!("{headings}\n{}", found.text(arguments.all))
     })?;
-    Ok(match (arguments.fail_on, found.conclusion) {
-        (Some(by), _) => gate(&found, by),
-        (None, Conclusion::Same) => ExitCode::SUCCESS,
-        (None, Conclusion::Different) => ExitCode::from(FAILED),
-        (None, Conclusion::CannotTell) => ExitCode::from(CANNOT_TELL),
+    Ok(arguments.fail_on.map_or_else(|| code_of(found.conclusion), |by| gate(&found, by)))
+}
+
+pub(crate) fn code_of(conclusion: Conclusion) -> ExitCode {
+    ExitCode::from(match conclusion {
+        Conclusion::Same => 0,
+        Conclusion::CannotTell => CANNOT_TELL,
+        Conclusion::Different => FAILED,
     })
 }
 

@@ -32,12 +32,10 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     Ok(records)
 }
 
-/// Keeps the studies whose name contains the text, of `--study`.
-pub(crate) fn keep_study(
-    records: &mut Vec<RunRecord>,
-    wanted: Option<&str>,
-) -> Result<(), Failure> {
-    let Some(wanted) = wanted else { return Ok(()) };
+/// Reads the studies whose name contains the text, of `--study`; all without one.
+pub(crate) fn read_study(paths: &[PathBuf], text: Option<&str>) -> Result<Vec<RunRecord>, Failure> {
+    let mut records = read_all(paths)?;
+    let Some(wanted) = text else { return Ok(records) };
     let mut studies: Vec<String> = records.iter().map(|record| record.study.to_string()).collect();
     records.retain(|record| record.study.contains(wanted));
     if records.is_empty() {
@@ -45,7 +43,7 @@ pub(crate) fn keep_study(
         let studies = studies.join(", ");
         return Err(format!("no study contains `{wanted}`; there are: {studies}").into());
     }
-    Ok(())
+    Ok(records)
 }
 
 pub(crate) fn shown(paths: &[PathBuf]) -> String {

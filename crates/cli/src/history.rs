@@ -6,7 +6,7 @@ use clap::Args;
 use daqmeter_report::history::{text, trends};
 
 use crate::arguments::per_cent;
-use crate::files::{keep_study, read_all, shown};
+use crate::files::{read_study, shown};
 use crate::output::{Ended, Failure, emit, json_lines};
 
 /// Show points over time, and their steps.
@@ -36,8 +36,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let mut records = read_all(&arguments.paths)?;
-    keep_study(&mut records, arguments.study.as_deref())?;
+    let records = read_study(&arguments.paths, arguments.study.as_deref())?;
     let found = trends(&records, arguments.ignore);
     if found.is_empty() {
         let (paths, records) = (shown(&arguments.paths), records.len());

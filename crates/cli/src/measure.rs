@@ -66,7 +66,8 @@ impl Bench {
             return Ok(());
         }
         self.recorder.begin(&settings.study, R::KIND);
-        let mut record = self.runner.measured(R::KIND, &request.workload(), settings)?;
+        let job = R::of(&request.workload())?.job()?;
+        let mut record = self.runner.measured(&job, settings)?;
         record.order = order;
         self.recorder.take(record)
     }

@@ -10,7 +10,7 @@ use daqmeter_report::export::{DataFrame, counters, sample_parts, series, stages}
 use daqmeter_report::figures::copy_study::study;
 use daqmeter_report::{answers_text, page, page_of, parquet, table};
 
-use crate::files::{keep_study, read_all, shown};
+use crate::files::{read_study, shown};
 use crate::named::Replaced;
 use crate::output::{Ended, Failure, emit, tell, write_file, write_with};
 
@@ -73,8 +73,7 @@ enum Rows {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let mut records = read_all(&arguments.files)?;
-    keep_study(&mut records, arguments.study.as_deref())?;
+    let records = read_study(&arguments.files, arguments.study.as_deref())?;
     let format = arguments.format()?;
     let is_page = matches!(format, Format::Html | Format::CopyFigures);
     let by_default = is_page.then(|| Replaced::at("report.html"));

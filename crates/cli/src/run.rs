@@ -1,7 +1,6 @@
 //! `daqmeter run`: the points of a plan, one after the other; and the text of `daqmeter list PLAN`
 //! about them.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use daqmeter_campaign::{Budget, Done, Plan, PlannedPoint, SHIPPED_PLANS, Site, e
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
+use daqmeter_report::points::in_groups;
 use daqmeter_report::table;
 
 use crate::arguments::budget;
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
     let done =
         bench.runner.run(plan.points, budget, &known, |event| bench.recorder.follow(event))?;
-    let code = bench.recorder.finish(text)?;
+    let code = bench.recorder.finish(table::text)?;
     if !done.is_complete() {
         tell(&unfinished(arguments, &done));
     }
@@ -65,10 +65,6 @@ fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
         )),
         _ => Ok(Vec::new()),
     }
-}
-
-fn text(records: &[RunRecord]) -> String {
-    table::text(records)
 }
 
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
@@ -92,14 +88,17 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
 /// Lists every point of the plan with its prospect. Engines say if they are available and
 /// understand the workload; nothing is opened for use.
 pub(crate) fn points(plan: &Plan) -> String {
-    let different = different(&plan.points);
-    let rows = different.iter().map(|(point, times)| {
+    let key =
+        |point: &PlannedPoint| (point.study.clone(), point.engine.clone(), point.workload.key());
+    let different = in_groups(plan.points.iter().map(|point| (key(point), point)));
+    let rows = different.iter().map(|(_, same)| {
+        let (point, times) = (same[0], same.len().to_string());
         let PlannedPoint { study, engine, workload, source, .. } = point;
         let whole = workload.to_string();
         let parameters = whole.strip_prefix(engine).unwrap_or(&whole).trim_start();
         let refused = |why: Failure| format!("refused: {source}: {}", why.line());
         let (steps, state) = (steps(point.steps), state(point).unwrap_or_else(refused));
-        [study, engine, parameters, &steps, &times.to_string(), &state].map(str::to_owned).to_vec()
+        [study, engine, parameters, &steps, &times, &state].map(str::to_owned).to_vec()
     });
     format!(
         "{}\n{}\n\n{}\n{}, {} of them different{}\n",
@@ -110,20 +109,6 @@ pub(crate) fn points(plan: &Plan) -> String {
         different.len(),
         plan.budget.time.map_or(String::new(), |time| format!("; {} s for all", time.as_secs()))
     )
-}
-
-fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
-    let mut seen = Vec::new();
-    let mut places = HashMap::new();
-    for point in points {
-        let key = (&*point.study, &*point.engine, point.workload.key());
-        let place = *places.entry(key).or_insert_with(|| {
-            seen.push((point, 0));
-            seen.len() - 1
-        });
-        seen[place].1 += 1;
-    }
-    seen
 }
 
 fn state(point: &PlannedPoint) -> Result<String, Failure> {

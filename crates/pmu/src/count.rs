@@ -173,10 +173,6 @@ impl Count {
         }
     }
 
-    pub fn observed(&self) -> &Observations {
-        &self.observed
-    }
-
     pub fn finish(self) -> Observations {
         self.observed
     }
@@ -317,7 +313,7 @@ mod tests {
             count.keep_up();
         }
         count.interval();
-        assert_eq!(count.observed().events[0].count, [2000]);
+        assert_eq!(count.observed.events[0].count, [2000]);
     }
 
     #[test]
@@ -336,16 +332,16 @@ mod tests {
         let mut steps = [Pause::EndInterval, Pause::Continue, Pause::EndCount].into_iter();
         let step = |_| Ok::<_, ()>(steps.next().unwrap());
         count.run(None, step, |_| Ok(true)).unwrap();
-        assert_eq!(count.observed().end_ns.len(), 1);
+        assert_eq!(count.observed.end_ns.len(), 1);
         let pause = |left| {
             std::thread::sleep(left);
             Ok::<_, ()>(Pause::Continue)
         };
         let short = Some(Duration::from_micros(1));
         count.run(short, pause, |observed| Ok(observed.end_ns.len() < 4)).unwrap();
-        assert_eq!(count.observed().end_ns.len(), 4);
+        assert_eq!(count.observed.end_ns.len(), 4);
         count.run(Some(MAX_UNREAD), |_| Ok::<_, ()>(Pause::EndCount), |_| Ok(true)).unwrap();
-        assert_eq!(count.observed().end_ns.len(), 5);
+        assert_eq!(count.observed.end_ns.len(), 5);
     }
 
     #[test]

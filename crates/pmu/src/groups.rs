@@ -272,8 +272,7 @@ impl Metric {
         let add = |positions: &[usize], rate: bool| -> Option<f64> {
             let one = |at: &usize| {
                 let event = observed.events.get(*at)?;
-                let value = event.scaled(interval)?;
-                Some(if rate { value / observed.seconds_of(event, interval)? } else { value })
+                if rate { observed.rate_at(event, interval) } else { event.scaled(interval) }
             };
             positions.iter().map(one).sum()
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
 use daqmeter_harness::{Context, Fault, Tally};
 use daqmeter_record::units::parse_duration;
 use daqmeter_record::{Counter, EngineInfo, RunRecord, Workload};
@@ -43,7 +43,7 @@ impl VerifyLoad {
 }
 
 // Options of `pmu verify`; their comments are its help.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Parser)]
 pub struct VerifyRequest {
     /// Which loads
     #[arg(value_name = "LOADS", default_values = ["memory", "block", "net"])]
@@ -71,15 +71,7 @@ pub struct VerifyRequest {
 impl VerifyRequest {
     /// Loads of a survey: short, without a file of the user.
     pub fn survey(time: Duration) -> VerifyRequest {
-        VerifyRequest {
-            loads: vec![VerifyLoad::Memory, VerifyLoad::Block, VerifyLoad::Net],
-            time,
-            file: None,
-            host: String::new(),
-            event: None,
-            bytes_per_event: 1.0,
-            settle: Duration::from_millis(20),
-        }
+        VerifyRequest { time, ..VerifyRequest::parse_from(["verify"]) }
     }
 }
 

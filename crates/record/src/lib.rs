@@ -12,6 +12,7 @@ pub mod host;
 pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
+pub mod misses;
 pub mod observed;
 pub mod path;
 pub mod prediction;
@@ -58,7 +59,5 @@ pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
 /// Returns the JSON Schema of one record line, as in `docs/schema/run-record.v1.json`.
 pub fn json_schema() -> String {
     let schema = schemars::schema_for!(RunRecord);
-    let mut text = serde_json::to_string_pretty(&schema).expect("a schema is plain JSON");
-    text.push('\n');
-    text
+    serde_json::to_string_pretty(&schema).expect("a schema is plain JSON") + "\n"
 }

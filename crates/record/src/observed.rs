@@ -233,6 +233,11 @@ impl Observations {
         (seconds > 0.0).then_some(seconds)
     }
 
+    /// Returns the rate of an event in an interval, in its unit per second.
+    pub fn rate_at(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
+        Some(event.scaled(interval)? / self.seconds_of(event, interval)?)
+    }
+
     /// Returns the mean rate of an event over the run, in its unit per second; `None` without a
     /// count or a time.
     pub fn rate_of(&self, event: &ObservedEvent) -> Option<f64> {

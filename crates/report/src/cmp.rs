@@ -40,14 +40,14 @@ pub struct ComparedPoint {
     pub history: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conclusion {
     /// Every point is the same within the ignored fraction.
     Same,
+    CannotTell,
     /// A point differs, or B failed but A did not.
     Different,
-    CannotTell,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,8 +91,8 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     // In turn neighbours slow both sides alike, so that no slice is left out.
     let telling = if terms.in_turn { &[][..] } else { &all };
     let [of_a, of_b, before] = all.map(|records| Levels::of(records, telling).findings());
-    let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] = [of_b, before]
-        .map(|found| found.into_iter().map(|(point, kind, all)| ((point, kind), all)).collect());
+    let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] =
+        [of_b, before].map(|found| found.into_iter().collect());
     let sides: HashSet<&str> = a.iter().chain(b).map(|record| &*record.run_id).collect();
     let hosts: HashSet<String> = a.iter().chain(b).map(|record| record.host.label()).collect();
     let is_history = |invocation: &&Invocation| {
@@ -100,17 +100,16 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
         hosts.len() == 1 && hosts.contains(&host.label()) && !sides.contains(&**run_id)
     };
     let level = |invocation: &Invocation| invocation.level.clone();
-    let pairs = of_a.iter().filter_map(|(point, finding, invocations)| {
-        let key = (point.clone(), *finding);
+    let pairs = of_a.iter().filter_map(|(key, invocations)| {
         let [b, before] = &others;
-        let (b, history) = (b.get(&key)?, before.get(&key).map_or(&[][..], Vec::as_slice));
+        let (b, history) = (b.get(key)?, before.get(key).map_or(&[][..], Vec::as_slice));
         let point = Point {
             a: invocations.iter().map(level).collect(),
             b: b.iter().map(level).collect(),
             history: history.iter().filter(is_history).map(level).collect(),
             bound: invocations.iter().chain(b).map(|own| own.bound).fold(0.0, f64::max),
         };
-        Some((key, point))
+        Some((key.clone(), point))
     });
     let (names, pairs): (Vec<_>, Vec<Point>) = pairs.unzip();
     let effects = compare(&pairs, terms).into_iter().zip(names);

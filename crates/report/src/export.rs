@@ -14,7 +14,6 @@ use daqmeter_record::{Counter, Lane, Param, RunRecord, sanitise};
 pub use crate::columns::Cell;
 use crate::columns::{COLUMNS, CONTEXT, StageColumn};
 use crate::families::label;
-use crate::families::pmu::rate_at;
 use crate::rows::{StageRow, points, rows_of};
 use crate::samples::samples as samples_of;
 
@@ -226,7 +225,7 @@ pub fn series(records: &[RunRecord]) -> DataFrame {
         let Some(observed) = &record.observed else { continue };
         for (at, &time_ns) in observed.end_ns.iter().enumerate() {
             for event in &observed.events {
-                let (value, per_s) = (event.scaled(at), rate_at(observed, event, at));
+                let (value, per_s) = (event.scaled(at), observed.rate_at(event, at));
                 push(&event.name, &event.unit, time_ns, value, per_s, event.share(at));
             }
             for metric in &observed.metrics {

@@ -8,6 +8,7 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 use serde::Serialize;
 
+use crate::points::in_groups;
 use crate::rate::limit_of;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -175,22 +176,20 @@ pub(crate) fn drawn(
     let mut xs: Vec<f64> = marks.iter().map(|mark| mark.x).collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup_by(|a, b| a.total_cmp(b).is_eq());
-    let mut series: Vec<Series> = Vec::new();
-    for mark in &marks {
-        let known = series.iter().position(|series| series.label == mark.series);
-        let at = known.unwrap_or_else(|| {
-            let (label, ys, band) =
-                (mark.series.clone(), vec![None; xs.len()], vec![None; xs.len()]);
-            series.push(Series { label, ys, limit: mark.is_limit, band });
-            series.len() - 1
-        });
-        let place = xs.partition_point(|x| x.total_cmp(&mark.x).is_lt());
-        series[at].ys[place] = Some(mark.y);
-        series[at].band[place] = mark.band;
-    }
-    for series in series.iter_mut().filter(|series| series.band.iter().all(Option::is_none)) {
-        series.band.clear();
-    }
+    let series = |(label, marks): (&str, Vec<&Mark<'_>>)| {
+        let (mut ys, mut band) = (vec![None; xs.len()], vec![None; xs.len()]);
+        for mark in &marks {
+            let place = xs.partition_point(|x| x.total_cmp(&mark.x).is_lt());
+            ys[place] = Some(mark.y);
+            band[place] = mark.band;
+        }
+        if band.iter().all(Option::is_none) {
+            band.clear();
+        }
+        Series { label: label.to_owned(), ys, limit: marks[0].is_limit, band }
+    };
+    let curves = in_groups(marks.iter().map(|mark| (mark.series.as_str(), mark)));
+    let series: Vec<Series> = curves.into_iter().map(series).collect();
     let emulated = marks.iter().any(|mark| mark.record.engine.emulated);
     let command = commands(marks.iter().map(|mark| mark.record)).join("; ");
     let id = String::new();

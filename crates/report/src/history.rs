@@ -65,7 +65,7 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     }
     let mut found = Vec::new();
     for (host, records) in &hosts {
-        for (point, finding, all) in Levels::of(records, &[records]).findings() {
+        for ((point, finding), all) in Levels::of(records, &[records]).findings() {
             let (shared, clean): (Vec<_>, Vec<_>) =
                 all.iter().partition(|invocation| invocation.level.is_shared);
             let (shared, invocations) = match clean.len() {

@@ -8,8 +8,8 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
 use crate::families::is_stream;
-use crate::points::{Runs, StagePoint, runs_by_point};
-use crate::samples::mean_ns;
+use crate::points::{Runs, StagePoint, in_groups, runs_by_point};
+use crate::samples::{mean_ns, stages};
 
 /// Time of a point that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,39 +71,29 @@ impl<'a> Levels<'a> {
         let mut slices: HashMap<String, Vec<SliceTime>> = HashMap::new();
         for record in all.iter().copied().flatten() {
             let own = slices.entry(record.host.label()).or_default();
-            let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
-            own.extend(stages.flat_map(Stage::slices).filter(|slice| slice.chain_ns.is_some()));
+            let slices = stages(record).flat_map(Stage::slices);
+            own.extend(slices.filter(|slice| slice.chain_ns.is_some()));
         }
         let hosts = slices.into_iter().map(|(host, slices)| (host, Neighbours::of(&slices)));
         Levels { hosts: hosts.collect(), points: runs_by_point(records) }
     }
 
     /// Returns the points and their findings, each with its invocations in the order of time.
-    pub(crate) fn findings(&self) -> Vec<(StagePoint, Finding, Vec<Invocation<'a>>)> {
+    pub(crate) fn findings(&self) -> Vec<((StagePoint, Finding), Vec<Invocation<'a>>)> {
         let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
             let all = [Finding::Level, Finding::Sustained];
             let found =
-                all.map(|finding| (point.clone(), finding, self.invocations(runs, finding)));
-            found.into_iter().filter(|(.., invocations)| !invocations.is_empty())
+                all.map(|finding| ((point.clone(), finding), self.invocations(runs, finding)));
+            found.into_iter().filter(|(_, invocations)| !invocations.is_empty())
         };
         self.points.iter().flat_map(of_point).collect()
     }
 
     fn invocations(&self, runs: &Runs<'a>, finding: Finding) -> Vec<Invocation<'a>> {
-        let mut groups: Vec<(&RunRecord, Vec<&Stage>)> = Vec::new();
-        for (record, stage) in runs {
-            match groups.iter_mut().find(|(first, _)| first.run_id == record.run_id) {
-                Some((first, stages)) => {
-                    stages.push(stage);
-                    if record.time_utc < first.time_utc {
-                        *first = record;
-                    }
-                }
-                None => groups.push((record, vec![stage])),
-            }
-        }
-        groups.sort_by(|a, b| a.0.time_utc.cmp(&b.0.time_utc));
-        let level = |(first, stages): (&'a RunRecord, Vec<&Stage>)| {
+        let groups = in_groups(runs.iter().map(|run| (run.0.run_id.as_str(), *run)));
+        let level = |(_, runs): (_, Runs<'a>)| {
+            let (first, _) = *runs.iter().min_by_key(|(record, _)| record.time_utc.as_str())?;
+            let stages: Vec<&Stage> = runs.into_iter().map(|(_, stage)| stage).collect();
             let host = self.hosts.get(&first.host.label()).copied().unwrap_or_default();
             let level = Level::of(&repetitions(first, &stages, finding)?, host.least)?;
             let part = match finding {
@@ -113,7 +103,9 @@ impl<'a> Levels<'a> {
             };
             Some(Invocation { first, level, bound: part * UNSEEN.ln() })
         };
-        groups.into_iter().filter_map(level).collect()
+        let mut found: Vec<Invocation<'a>> = groups.into_iter().filter_map(level).collect();
+        found.sort_by(|a, b| a.first.time_utc.cmp(&b.first.time_utc));
+        found
     }
 }
 
@@ -192,11 +184,10 @@ fn usual_chain_ns(records: &[RunRecord]) -> Option<f64> {
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {
     records.iter().flat_map(|record| {
-        let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
         // The thread of work that waits gives its CPU away in each of its slices.
         let is_probed =
             |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
-        let probed = stages.filter(is_probed);
+        let probed = stages(record).filter(is_probed);
         probed.flat_map(move |stage| stage.slices().map(move |slice| (record, slice)))
     })
 }
@@ -240,7 +231,7 @@ const MEMORY_BYTES: u64 = 32_000_000;
 
 /// Returns the range of the times of such operations over their medians, without a tenth of them.
 fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
-    let stages = records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
+    let stages = records.iter().flat_map(stages);
     let stages = stages.filter(|stage| stage.bytes_per_op >= MEMORY_BYTES);
     let over_median = stages.flat_map(|stage| {
         let times: Vec<f64> = stage.slices().map(|slice| slice.op_ns).collect();
@@ -287,7 +278,7 @@ mod tests {
                 Stage { bytes_per_op, ops_per_sample: 1, sample_ns, slices, ..Stage::default() };
             record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
             let records = [record];
-            Levels::of(&records, &[&records]).findings()[0].2[0].bound
+            Levels::of(&records, &[&records]).findings()[0].1[0].bound
         };
         assert_eq!(bound(1 << 20), 0.0);
         assert!((bound(64 << 20) - 1.25_f64.ln() / 4.0).abs() < 1e-9);

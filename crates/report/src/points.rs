@@ -47,7 +47,7 @@ pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
 
 /// Groups values by their keys, in the order of first appearance.
-pub(crate) fn in_groups<K: Clone + Eq + Hash, V>(
+pub fn in_groups<K: Clone + Eq + Hash, V>(
     values: impl Iterator<Item = (K, V)>,
 ) -> Vec<(K, Vec<V>)> {
     let (mut places, mut groups) = (HashMap::new(), Vec::<(K, Vec<V>)>::new());

@@ -50,6 +50,7 @@ pub(super) enum Allowed {
 /// The file.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "A plan of daqmeter")]
 pub(super) struct PlanFile {
     /// What it is.
     pub(super) title: String,
@@ -60,7 +61,7 @@ pub(super) struct PlanFile {
     /// ship with daqmeter.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
-    pub(super) include: Vec<Spanned<String>>,
+    pub(super) include: Vec<Placed>,
     /// `random` shuffles each repetition by the seed, `given` keeps the order of the file.
     #[serde(default)]
     pub(super) order: PlanOrder,
@@ -73,7 +74,7 @@ pub(super) struct PlanFile {
     /// Time of the whole: `60s`, `10m`. No further point is begun after it, unless `spend` says
     /// otherwise.
     #[schemars(with = "Option<String>")]
-    pub(super) budget: Option<Spanned<String>>,
+    pub(super) budget: Option<Placed>,
     /// `stop` begins no point after the budget, and `--resume` measures what is left; `share`
     /// measures every point, each for its share of the budget: times are then what a point gets
     /// when all take what the plan says.
@@ -81,7 +82,7 @@ pub(super) struct PlanFile {
     pub(super) spend: Spend,
     /// Time of each point, unless its sweep says otherwise: `300ms`.
     #[schemars(with = "Option<String>")]
-    pub(super) time: Option<Spanned<String>>,
+    pub(super) time: Option<Placed>,
     /// CPUs for the threads, in turn, unless the sweep says otherwise: a list, or `last-first` for
     /// all that are allowed.
     #[serde(default)]
@@ -91,7 +92,9 @@ pub(super) struct PlanFile {
     pub(super) sweep: Vec<SweepFile>,
 }
 
-pub(super) type Params = BTreeMap<Spanned<String>, Spanned<Value>>;
+/// Text with its place in the file.
+pub(super) type Placed = Spanned<String>;
+pub(super) type Params = BTreeMap<Placed, Spanned<Value>>;
 
 /// Points of one engine.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -101,23 +104,23 @@ pub(super) struct SweepFile {
     pub(super) study: String,
     /// Engine, as `daqmeter list engines` names it.
     #[schemars(with = "String")]
-    pub(super) engine: Spanned<String>,
+    pub(super) engine: Placed,
     /// How often each point is measured, if not as often as the plan says.
     pub(super) repetitions: Option<u64>,
     /// Time of each point.
     #[schemars(with = "Option<String>")]
-    pub(super) time: Option<Spanned<String>>,
+    pub(super) time: Option<Placed>,
     /// Instead of a time: operations of each stage.
     pub(super) reads: Option<u64>,
     /// Instead of a time: passes over all stages.
     pub(super) passes: Option<u64>,
     /// What a point takes of a shared budget, where its time does not say it: `600ms`.
     #[schemars(with = "Option<String>")]
-    pub(super) takes: Option<Spanned<String>>,
+    pub(super) takes: Option<Placed>,
     /// Parameter of the workload that says how long a point lasts: it grows with the point's share
     /// of the budget.
     #[schemars(with = "Option<String>")]
-    pub(super) extent: Option<Spanned<String>>,
+    pub(super) extent: Option<Placed>,
     /// CPUs for the threads, in turn.
     pub(super) pin: Option<Pin>,
     /// Samples per second of CPU time of what takes the time.
@@ -129,12 +132,12 @@ pub(super) struct SweepFile {
     /// Parameters that vary: each a list; all combinations are measured.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Vec<serde_json::Value>>")]
-    pub(super) axes: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    pub(super) axes: BTreeMap<Placed, Vec<Spanned<Value>>>,
     /// Parameters that vary over sizes, each a multiple of the one before: `{ from = "16KiB", to =
     /// "4x last-level-cache", factor = 4 }`.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, Range>")]
-    pub(super) ranges: BTreeMap<Spanned<String>, Spanned<Range>>,
+    pub(super) ranges: BTreeMap<Placed, Spanned<Range>>,
     /// Parameters of points that no product of axes gives; each is combined with the axes.
     #[serde(default)]
     #[schemars(with = "Vec<BTreeMap<String, serde_json::Value>>")]
@@ -146,10 +149,6 @@ pub(super) struct SweepFile {
 }
 
 pub fn json_schema() -> String {
-    let mut schema =
-        serde_json::to_value(schemars::schema_for!(PlanFile)).expect("a schema is plain data");
-    schema["title"] = "A plan of daqmeter".into();
-    let mut text = serde_json::to_string_pretty(&schema).expect("plain data");
-    text.push('\n');
-    text
+    let schema = serde_json::to_value(schemars::schema_for!(PlanFile)).expect("plain data");
+    serde_json::to_string_pretty(&schema).expect("plain data") + "\n"
 }

@@ -11,7 +11,7 @@ use daqmeter_record::{Order, Param, Workload};
 use toml::{Spanned, Value};
 
 use super::SHIPPED_PLANS;
-use super::file::{Allowed, Params, Pin, PlanFile, SweepFile};
+use super::file::{Allowed, Params, Pin, Placed, PlanFile, SweepFile};
 use crate::engines::engine;
 use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
@@ -57,11 +57,7 @@ impl<'a> Reader<'a> {
         Ok(points)
     }
 
-    fn included(
-        &mut self,
-        source: &TomlText,
-        include: &Spanned<String>,
-    ) -> Result<Repeated, String> {
+    fn included(&mut self, source: &TomlText, include: &Placed) -> Result<Repeated, String> {
         let refuse = |problem: String| source.error(include.span(), "include", problem);
         let name = include.as_ref();
         let other = match SHIPPED_PLANS.shipped(name) {
@@ -126,7 +122,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-type Values<'a> = (&'a Spanned<String>, Vec<u64>);
+type Values<'a> = (&'a Placed, Vec<u64>);
 
 struct Sweep<'a> {
     source: &'a TomlText,
@@ -263,7 +259,7 @@ impl Sweep<'_> {
         Err(self.error(name.span(), "extent", problem))
     }
 
-    fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), String> {
+    fn check_name(&self, name: &Placed, table: &str) -> Result<(), String> {
         let parameters = self.engine.parameters();
         if parameters.iter().any(|parameter| parameter.name == *name.as_ref()) {
             return Ok(());
@@ -278,12 +274,7 @@ impl Sweep<'_> {
         Err(self.error(name.span(), table, problem))
     }
 
-    fn param(
-        &self,
-        name: &Spanned<String>,
-        value: &Spanned<Value>,
-        table: &str,
-    ) -> Result<Param, String> {
+    fn param(&self, name: &Placed, value: &Spanned<Value>, table: &str) -> Result<Param, String> {
         self.check_name(name, table)?;
         param(name.as_ref(), value.as_ref()).map_err(|problem| {
             self.error(value.span(), &format!("{table}.{}", name.as_ref()), problem)
@@ -324,11 +315,7 @@ impl Sweep<'_> {
         Ok(Some(workload))
     }
 
-    fn axis(
-        &self,
-        name: &Spanned<String>,
-        values: &[Spanned<Value>],
-    ) -> Result<Vec<Param>, String> {
+    fn axis(&self, name: &Placed, values: &[Spanned<Value>]) -> Result<Vec<Param>, String> {
         if values.is_empty() {
             let problem = format!("`{}` has no value", name.as_ref());
             return Err(self.error(name.span(), "axes", problem));
@@ -338,7 +325,7 @@ impl Sweep<'_> {
     }
 }
 
-fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> Vec<Workload> {
+fn over(workloads: Vec<Workload>, name: &Placed, values: &[Param]) -> Vec<Workload> {
     let with_each = |workload: Workload| {
         let values = values.iter().cloned();
         values.map(move |value| workload.clone().with(name.as_ref(), value))
@@ -346,11 +333,7 @@ fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> V
     workloads.into_iter().flat_map(with_each).collect()
 }
 
-pub(super) fn duration(
-    source: &TomlText,
-    field: &str,
-    text: &Spanned<String>,
-) -> Result<Duration, String> {
+pub(super) fn duration(source: &TomlText, field: &str, text: &Placed) -> Result<Duration, String> {
     match parse_duration(text.as_ref()) {
         Err(error) => Err(source.error(text.span(), field, error)),
         Ok(time) if time.is_zero() => {
@@ -360,7 +343,7 @@ pub(super) fn duration(
     }
 }
 
-fn point_time(source: &TomlText, field: &str, text: &Spanned<String>) -> Result<Duration, String> {
+fn point_time(source: &TomlText, field: &str, text: &Placed) -> Result<Duration, String> {
     let time = duration(source, field, text)?;
     if time > MAX_TIME {
         Err(source.error(text.span(), field, "a point takes at most 24h"))

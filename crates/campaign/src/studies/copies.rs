@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use daqmeter_record::study::Measured;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, together};
-use daqmeter_stats::{mean_interval, sorted, supported_quantile};
+use daqmeter_stats::{Summary, mean_interval, sorted, supported_quantile};
 use serde::Deserialize;
 
 use super::judgement::{Judgement, grade, weakest};
@@ -67,12 +67,8 @@ pub(super) fn per_copy_ns(record: &RunRecord) -> Vec<f64> {
     times
 }
 
-#[derive(Clone, Copy)]
-struct Times {
-    mean_ns: f64,
-    median_ns: f64,
-    deviation_ns: f64,
-}
+/// Size of a copy, and its times in two ways.
+type Pair = (u64, Summary, Summary);
 
 struct Copies<'a>(Vec<&'a RunRecord>);
 
@@ -89,7 +85,7 @@ impl Copies<'_> {
     }
 
     /// Returns times by size: through the kernel, by one CPU or channel, without other load.
-    fn times(&self, context: &str, direction: &str, cold: bool) -> BTreeMap<u64, Times> {
+    fn times(&self, context: &str, direction: &str, cold: bool) -> BTreeMap<u64, Summary> {
         let is_of = |record: &&RunRecord| {
             let workload = &record.workload;
             workload.text("context") == Ok(context)
@@ -100,14 +96,8 @@ impl Copies<'_> {
                 && !workload.text("path").is_ok_and(|path| NO_COPIES.contains(&path))
         };
         let times = |record: &RunRecord| {
-            let samples = per_copy_ns(record);
-            let n = samples.len() as f64;
-            let mean_ns = samples.iter().sum::<f64>() / n;
-            let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
-            let deviation_ns = (squares / (n - 1.0).max(1.0)).sqrt();
-            let median_ns = daqmeter_stats::quantile(&sorted(&samples), 0.5);
             let bytes = record.workload.int("block_bytes").ok()?;
-            (n > 0.0).then_some((bytes, Times { mean_ns, median_ns, deviation_ns }))
+            Some((bytes, Summary::of(&per_copy_ns(record))?))
         };
         let mut by_size = BTreeMap::new();
         for (bytes, times) in self.of_engine("copy").filter(is_of).filter_map(times) {
@@ -116,7 +106,7 @@ impl Copies<'_> {
         by_size
     }
 
-    fn pairs(&self, one: [&str; 2], other: [&str; 2], cold: [bool; 2]) -> Vec<(u64, Times, Times)> {
+    fn pairs(&self, one: [&str; 2], other: [&str; 2], cold: [bool; 2]) -> Vec<Pair> {
         let others = self.times(other[0], other[1], cold[1]);
         let ones = self.times(one[0], one[1], cold[0]).into_iter();
         ones.filter_map(|(bytes, one)| Some((bytes, one, *others.get(&bytes)?))).collect()
@@ -146,9 +136,9 @@ fn answered(source: Measured, evidence: String) -> Result<Judgement, String> {
 
 fn cold(copies: &Copies<'_>) -> Result<Judgement, String> {
     let pairs = copies.pairs(["cpu", "from"], ["cpu", "from"], [false, true]);
-    let ratio = |(bytes, warm, cold): &(u64, Times, Times)| {
-        let times = significant(cold.median_ns / warm.median_ns, 3);
-        (cold.median_ns / warm.median_ns, format!("{times} (at {})", show_bytes(*bytes)))
+    let ratio = |(bytes, warm, cold): &Pair| {
+        let times = significant(cold.median / warm.median, 3);
+        (cold.median / warm.median, format!("{times} (at {})", show_bytes(*bytes)))
     };
     let mut ratios: Vec<(f64, String)> = pairs.iter().map(ratio).collect();
     ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -164,16 +154,15 @@ fn predictable(copies: &Copies<'_>) -> Result<Judgement, String> {
     if pairs.is_empty() {
         return Err("no size was measured by both".to_owned());
     }
-    let count = |holds: fn(&Times, &Times) -> bool| {
+    let deviation = |times: &Summary| times.variance.sqrt() / times.mean;
+    let count = |holds: &dyn Fn(&Summary, &Summary) -> bool| {
         pairs.iter().filter(|(_, cpu, engine)| holds(cpu, engine)).count()
     };
     let evidence = format!(
         "of {} sizes the engine's mean is higher at {}, its deviation over the mean lower at {}",
         pairs.len(),
-        count(|cpu, engine| engine.mean_ns > cpu.mean_ns),
-        count(|cpu, engine| {
-            engine.deviation_ns / engine.mean_ns < cpu.deviation_ns / cpu.mean_ns
-        })
+        count(&|cpu, engine| engine.mean > cpu.mean),
+        count(&|cpu, engine| deviation(engine) < deviation(cpu))
     );
     answered(copies.source(&["cpu", "exclusive"])?, evidence)
 }
@@ -184,7 +173,7 @@ fn crossover(copies: &Copies<'_>, direction: &str) -> Result<Judgement, String> 
     if pairs.len() < 2 {
         return Err("too few sizes were measured by both".to_owned());
     }
-    let is_slower = |(_, cpu, engine): &&(u64, Times, Times)| engine.median_ns < cpu.median_ns;
+    let is_slower = |(_, cpu, engine): &&Pair| engine.median < cpu.median;
     let from = match pairs.iter().rev().take_while(is_slower).last() {
         Some((bytes, ..)) => format!("from {}", show_bytes(*bytes)),
         None => "at no size measured".to_owned(),
@@ -195,7 +184,7 @@ fn crossover(copies: &Copies<'_>, direction: &str) -> Result<Judgement, String> 
 
 fn shared(copies: &Copies<'_>) -> Result<Judgement, String> {
     let pairs = copies.pairs(["exclusive", "from"], ["shared", "from"], [false, false]);
-    let ratio = |(_, one, other): &(u64, Times, Times)| other.median_ns / one.median_ns;
+    let ratio = |(_, one, other): &Pair| other.median / one.median;
     let ratios: Vec<f64> = pairs.iter().map(ratio).collect();
     let mean = geometric_mean(&ratios).ok_or("no size was measured under both")?;
     let cost = match mean_interval(&ratios) {
@@ -291,25 +280,10 @@ fn beside(record: &RunRecord, neighbour: &str) -> bool {
     record.workload.text("neighbour") == Ok(neighbour)
 }
 
-/// Misses in percent of references: the mean over the runs, else the quotient of the sums of all
-/// runs.
-fn miss_percent(record: &RunRecord) -> Option<f64> {
-    let percent = |misses: f64, all: f64| (all > 0.0).then(|| misses / all * 100.0);
-    const NAMES: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
-    if let [Some(all), Some(misses)] = NAMES.map(|name| record.series(name)) {
-        let runs = all.values.iter().zip(&misses.values);
-        let of_runs: Vec<f64> = runs.filter_map(|(all, one)| percent((*one)?, (*all)?)).collect();
-        if !of_runs.is_empty() {
-            return Some(of_runs.iter().sum::<f64>() / of_runs.len() as f64);
-        }
-    }
-    percent(record.counter(NAMES[1])?, record.counter(NAMES[0])?)
-}
-
 fn misses(copies: &Copies<'_>) -> Result<Judgement, String> {
     let missed = |neighbour: &str| {
         let programs = copies.of_engine("pollution").filter(|record| beside(record, neighbour));
-        let misses: Vec<f64> = programs.filter_map(miss_percent).collect();
+        let misses: Vec<f64> = programs.filter_map(RunRecord::miss_percent).collect();
         (!misses.is_empty()).then(|| misses.iter().sum::<f64>() / misses.len() as f64)
     };
     let [Some(ideal), Some(cpu), Some(dma)] = ["ideal", "cpu", "dma"].map(missed) else {

@@ -18,12 +18,13 @@ pub(super) struct Evaluation<'a> {
 
 impl<'a> Evaluation<'a> {
     pub(super) fn new(file: &'a StudyFile, records: &'a [RunRecord]) -> Evaluation<'a> {
-        let inputs = FormulaInputs::new(file.rings.as_ref(), &file.perf);
+        let (rings, perf) = (file.rings.as_ref(), &file.perf);
+        let inputs = FormulaInputs { rings, perf, runs: Default::default() };
         Evaluation { file, records, inputs }
     }
 
     pub(super) fn finding(&self, finding: &FindingSpec) -> StudyFinding {
-        finding.judged(self.records, |expression| self.number(expression, Some(&finding.values)))
+        finding.judged(self.records, &|expression| self.number(expression, Some(&finding.values)))
     }
 
     pub(super) fn line(&self, line: &LineSpec) -> StudyLine {
@@ -88,14 +89,8 @@ impl<'a> Evaluation<'a> {
                 let sum = folded(all, |one, other| one + other)?;
                 Some(Number { value: sum.value / all.len() as f64, ..sum })
             }
-            Operation::Ratio(one, other) => {
-                let (one, other) = (number(one)?, number(other)?);
-                Some(one.with(other, one.value / other.value))
-            }
-            Operation::Difference(one, other) => {
-                let (one, other) = (number(one)?, number(other)?);
-                Some(one.with(other, one.value - other.value))
-            }
+            Operation::Ratio(both) => folded(both, |one, other| one / other),
+            Operation::Difference(both) => folded(both, |one, other| one - other),
             Operation::Processor(of) => {
                 Some(Number { basis: Some(Basis::Measured), ..number(of)? })
             }
@@ -103,7 +98,9 @@ impl<'a> Evaluation<'a> {
                 let select = self.file.records.get(name);
                 let select = select.unwrap_or_else(|| panic!("no records `{name}`"));
                 let record = self.record(select)?;
-                Measured::over([record], statistic.of(record)?).map(Number::from)
+                let found = Measured::over([record], statistic.of(record)?)?;
+                let Measured { value, basis, is_disturbed } = found;
+                Some(Number { value, basis: Some(basis), is_disturbed })
             }
             Operation::Formula(formula) => formula.value(&self.inputs).map(Number::plain),
         }

@@ -26,8 +26,8 @@ pub(super) enum Operation {
     Mean(Vec<Expression>),
     Min(Vec<Expression>),
     Max(Vec<Expression>),
-    Ratio(Expression, Expression),
-    Difference(Expression, Expression),
+    Ratio([Expression; 2]),
+    Difference([Expression; 2]),
     /// Work of this host's own processor, though an emulated device delivered the data.
     Processor(Expression),
     Of(String, Statistic),
@@ -108,13 +108,6 @@ impl Number {
     pub(super) fn measured(self) -> Option<Measured> {
         let basis = self.basis.filter(|_| self.value.is_finite())?;
         Some(Measured { value: self.value, basis, is_disturbed: self.is_disturbed })
-    }
-}
-
-impl From<Measured> for Number {
-    fn from(measured: Measured) -> Number {
-        let Measured { value, basis, is_disturbed } = measured;
-        Number { value, basis: Some(basis), is_disturbed }
     }
 }
 

@@ -12,6 +12,9 @@ use super::expression::{Expression, Number};
 use super::judgement::{Judgement, weakest};
 
 /// A statement, a question if it has no conditions, or a finding beyond expressions.
+/// Value of an expression over the records.
+type Values<'a> = &'a dyn Fn(&Expression) -> Option<Number>;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FindingSpec {
@@ -41,11 +44,7 @@ enum Condition {
 }
 
 impl FindingSpec {
-    pub(super) fn judged(
-        &self,
-        records: &[RunRecord],
-        value: impl Fn(&Expression) -> Option<Number>,
-    ) -> StudyFinding {
+    pub(super) fn judged(&self, records: &[RunRecord], value: Values<'_>) -> StudyFinding {
         let judged = match &self.copies {
             Some(copies) => copies.judged(records),
             None => self.by_values(value),
@@ -69,10 +68,7 @@ impl FindingSpec {
         StudyFinding { text, place, verdict, grade: verdict.grade().map(Grade::name), evidence }
     }
 
-    fn by_values(
-        &self,
-        value: impl Fn(&Expression) -> Option<Number>,
-    ) -> Result<Judgement, String> {
+    fn by_values(&self, value: Values<'_>) -> Result<Judgement, String> {
         let missing = || self.missing.clone().unwrap_or_else(|| "not measured here".to_owned());
         let measured = self.values.values().map(|one| value(one).and_then(Number::measured));
         let source = weakest(measured).map_err(|_| missing())?;

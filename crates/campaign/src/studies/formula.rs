@@ -83,18 +83,9 @@ pub(super) struct RingInputs {
 
 /// Data of a study's file that formulas use, and runs of its rings, at and beyond the limit.
 pub(super) struct FormulaInputs<'a> {
-    rings: Option<&'a RingInputs>,
-    perf: &'a BTreeMap<String, String>,
-    runs: [OnceCell<Occupancy>; 2],
-}
-
-impl<'a> FormulaInputs<'a> {
-    pub(super) fn new(
-        rings: Option<&'a RingInputs>,
-        perf: &'a BTreeMap<String, String>,
-    ) -> FormulaInputs<'a> {
-        FormulaInputs { rings, perf, runs: Default::default() }
-    }
+    pub(super) rings: Option<&'a RingInputs>,
+    pub(super) perf: &'a BTreeMap<String, String>,
+    pub(super) runs: [OnceCell<Occupancy>; 2],
 }
 
 fn format() -> BlockFormat {

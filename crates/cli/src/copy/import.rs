@@ -76,24 +76,20 @@ impl Arguments {
         }
         let folder = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
         let folder = folder.unwrap_or_default();
-        let mut workload = Workload::new("copy").with("path", UNKNOWN);
-        let study = StudyFile::of(file);
-        match study {
-            None => return Ok(Vec::new()),
-            Some(StudyFile::Pollution) => {
+        let Some(study) = StudyFile::of(file) else { return Ok(Vec::new()) };
+        let workload = match study {
+            StudyFile::Pollution => {
                 let wrong = "its folder must say neighbour and copies, as cpu_from_224";
                 let (neighbour, direction, bytes) = neighbour(folder).ok_or(wrong)?;
-                workload.kind = "pollution".into();
-                workload = workload.with("neighbour", neighbour);
-                workload = workload.with("direction", direction).with("block_bytes", bytes);
+                let workload = Workload::new("pollution").with("neighbour", neighbour);
+                workload.with("direction", direction).with("block_bytes", bytes)
             }
-            Some(_) => {
+            StudyFile::Latency(_) | StudyFile::Bandwidth(_) => {
                 let named = CopyContext::from_str(folder, false).unwrap_or(self.context);
-                workload = workload.with("context", named.to_string());
+                Workload::new("copy").with("context", named.to_string())
             }
-        }
-        let template = self.elsewhere(file, workload);
-        study.map_or(Ok(Vec::new()), |study| study.records(text, &template))
+        };
+        study.records(text, &self.elsewhere(file, workload.with("path", UNKNOWN)))
     }
 
     fn trace(&self, file: &Path, read: TraceFile) -> RunRecord {

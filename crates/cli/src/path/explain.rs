@@ -168,7 +168,7 @@ fn proved(
     path: &Path,
 ) -> Result<RunRecord, Failure> {
     let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
-    let mut record = bench.runner.measured("path", &request.workload(), &settings)?;
+    let mut record = bench.runner.measured(&request.job()?, &settings)?;
     if let Some(run) = &mut record.path {
         let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
         let is_buffers = explained.answer == LimitFound::Limit(What::Buffers);

@@ -100,9 +100,7 @@ pub(super) const PROBE: &str = "path/probe";
 
 /// Makes a run without a record in the file, for searches that keep only their result.
 pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let settings = bench.runner.settings(StepPlan::ByStage(1), PROBE, &[]);
-    let record = bench.runner.quietly(PathRequest::KIND, &request.workload(), &settings)?;
-    bench.done(Some(record))
+    bench.done(Some(bench.runner.quietly(request, PROBE)?))
 }
 
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {

@@ -7,7 +7,7 @@ use daqmeter_pmu::{MetricGroup, perf_format};
 use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
 
 use super::chosen::text_of;
-use super::stat::{Arguments, interval_text, summary};
+use super::stat::Arguments;
 use crate::context::context;
 use crate::interrupt;
 use crate::output::{Ended, Failure, emit, read_records, tell};
@@ -31,8 +31,8 @@ fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
         let Some(observed) = &record.observed else { continue };
         texts.push(format!("{}: {}\n", record.time_utc, record.command));
         let intervals = 0..observed.end_ns.len();
-        texts.extend(intervals.map(|at| interval_text(observed, at, arguments.bytes, true)));
-        texts.push(format!("{}\n", summary(observed, arguments.bytes)));
+        texts.extend(intervals.map(|at| arguments.interval_text(observed, at, true)));
+        texts.push(format!("{}\n", arguments.summary(observed)));
     }
     if texts.is_empty() {
         return Err(Failure::refused(format!(

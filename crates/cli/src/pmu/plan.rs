@@ -1,19 +1,11 @@
 //! `daqmeter pmu stat --plan`: shares of the time that events will get.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_pmu::PmuEvent;
 use daqmeter_pmu::plan::{CountPlan, Driver, plan};
 use daqmeter_report::table::plain;
 
 use super::chosen::Wanted;
 use crate::output::{Ended, Failure, emit};
-
-/// Parser of the name of a driver.
-pub(super) fn drivers() -> impl TypedValueParser<Value = Driver> {
-    let named = |name: String| Driver::ALL.into_iter().find(|(_, known)| *known == name);
-    PossibleValuesParser::new(Driver::ALL.map(|(_, name)| name))
-        .map(move |name| named(name).map_or(Driver::Mainline, |(driver, _)| driver))
-}
 
 /// Prints the plan of each mesh. Nothing is opened.
 pub(super) fn run(wanted: &Wanted, driver: Option<Driver>) -> Ended {

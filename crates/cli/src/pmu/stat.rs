@@ -20,7 +20,6 @@ use daqmeter_report::pmu::{heats, map};
 use daqmeter_sys::process::{ends_within, terminate};
 
 use super::chosen::{Wanted, byte_unit};
-use super::plan;
 use crate::arguments::{budget, duration};
 use crate::context::context;
 use crate::interrupt;
@@ -62,7 +61,7 @@ pub(crate) struct Arguments {
     pub(super) plan: bool,
     /// Rules of a plan: Linux since that version (mainline: 6.18), or the N1SDP's software release
     /// [default: this kernel for its own mesh, otherwise mainline]
-    #[arg(long, value_name = "DRIVER", value_parser = plan::drivers(), requires = "plan")]
+    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan")]
     pub(super) driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
@@ -265,29 +264,29 @@ fn publish(page: &Page, observed: &Observations) {
     }
 }
 
-/// Returns an interval as a table, or as a grid for each mesh that is counted by node.
-pub(super) fn interval_text(
-    observed: &Observations,
-    at: usize,
-    bytes: RateUnit,
-    has_grid: bool,
-) -> String {
-    let heats = if has_grid { heats(observed, Some(at)) } else { Vec::new() };
-    if heats.is_empty() {
-        return tables::text(observed, Some(at), bytes, |event| error_of(event, at));
-    }
-    let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
-    let grids = heats.iter().map(|heat| {
-        format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(heat.mesh, Some(heat)))
-    });
-    grids.collect()
-}
-
-pub(super) fn summary(observed: &Observations, bytes: RateUnit) -> String {
-    tables::text(observed, None, bytes, total_error_of)
-}
-
 impl Arguments {
+    /// Returns the table of an interval, or its grid of rates.
+    pub(super) fn interval_text(
+        &self,
+        observed: &Observations,
+        at: usize,
+        has_grid: bool,
+    ) -> String {
+        let heats = if has_grid { heats(observed, Some(at)) } else { Vec::new() };
+        if heats.is_empty() {
+            return tables::text(observed, Some(at), self.bytes, |event| error_of(event, at));
+        }
+        let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
+        let grids = heats.iter().map(|heat| {
+            format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(heat.mesh, Some(heat)))
+        });
+        grids.collect()
+    }
+
+    pub(super) fn summary(&self, observed: &Observations) -> String {
+        tables::text(observed, None, self.bytes, total_error_of)
+    }
+
     pub(super) fn print(&self, observed: &Observations, at: usize) -> Result<(), Failure> {
         let has_grid = self.wanted.heat.is_some();
         let text = match self.separator {
@@ -295,7 +294,7 @@ impl Arguments {
             Some(separator) => perf_format::csv_interval(observed, at, separator),
             // One interval is its own summary.
             None if self.count == Some(1) && !has_grid => return Ok(()),
-            None => interval_text(observed, at, self.bytes, has_grid),
+            None => self.interval_text(observed, at, has_grid),
         };
         emit(&text).map(drop)
     }
@@ -317,7 +316,7 @@ impl Arguments {
                 return String::new();
             }
             let observed = records.iter().filter_map(|record| record.observed.as_deref());
-            observed.map(|observed| format!("\n{}", summary(observed, self.bytes))).collect()
+            observed.map(|observed| format!("\n{}", self.summary(observed))).collect()
         })
     }
 }

@@ -11,11 +11,9 @@ const DTM_CONFIG: u64 = 0x210;
 const DTM_COUNTERS: u64 = 0x220;
 const DTM_STRIDE: u64 = 0x200;
 const DTC_CONTROL: u64 = 0xA00;
-const DTC_CYCLES: u64 = 0x40;
 const DTC_PMCR: u64 = 0x100;
 const DTC_OVERFLOW: u64 = 0x118;
 const DTC_OVERFLOW_CLEAR: u64 = 0x120;
-const CYCLES_OVERFLOW: u64 = 1 << 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happening {
@@ -49,10 +47,6 @@ impl<M: RegisterMemory> Emulator<M> {
 
     fn read(&self, at: u64) -> u64 {
         self.memory.read(at)
-    }
-
-    pub fn memory(&mut self) -> &mut M {
-        &mut self.memory
     }
 
     fn dtc_pmu(&self, dtc: usize) -> u64 {
@@ -173,30 +167,10 @@ impl<M: RegisterMemory> Emulator<M> {
         let sum = (pair >> shift & 0xFFFF_FFFF) + carried;
         self.memory.write(at, pair & !(0xFFFF_FFFF << shift) | (sum & 0xFFFF_FFFF) << shift);
         if sum >> 32 != 0 {
-            self.overflow(dtc, 1 << global, wraps);
+            let overflow = self.dtc_pmu(dtc) + DTC_OVERFLOW;
+            self.memory.write(overflow, self.read(overflow) | 1 << global);
+            wraps.push(Wrap { dtc });
         }
-    }
-
-    fn overflow(&mut self, dtc: usize, bits: u64, wraps: &mut Vec<Wrap>) {
-        let at = self.dtc_pmu(dtc) + DTC_OVERFLOW;
-        let status = self.read(at);
-        self.memory.write(at, status | bits);
-        wraps.push(Wrap { dtc });
-    }
-
-    pub fn cycles(&mut self, count: u64) -> Vec<Wrap> {
-        self.acknowledge();
-        let mut wraps = Vec::new();
-        let running = if self.runs() { self.controllers.len() } else { 0 };
-        for dtc in 0..running {
-            let at = self.dtc_pmu(dtc) + DTC_CYCLES;
-            let sum = (self.read(at) & 0xFF_FFFF_FFFF) + count;
-            self.memory.write(at, sum & 0xFF_FFFF_FFFF);
-            if sum >> 40 != 0 {
-                self.overflow(dtc, CYCLES_OVERFLOW, &mut wraps);
-            }
-        }
-        wraps
     }
 }
 
@@ -223,17 +197,17 @@ mod tests {
         let dtm =
             places.crosspoints[node.crosspoint as usize] + pmu_at(&mesh, XP) + DTM_STRIDE * monitor;
         let input = 0x10 + 1 + (port << 4) + (u64::from(node.device) << 2);
-        let memory = emulator.memory();
+        let memory = &mut emulator.memory;
         memory.write(dtm + DTM_CONFIG, 1 | 1 << 5 | 3 << 20 | input << 40);
         memory.write(places.nodes[number] + pmu_at(&mesh, node.type_code), event << 8);
         let dtcs: Vec<u64> = emulator.controllers.clone();
         for dtc in 0..dtcs.len() {
             let pmu = emulator.dtc_pmu(dtc);
-            emulator.memory().write(pmu + 16, 0x8000_0000 << 32);
+            emulator.memory.write(pmu + 16, 0x8000_0000 << 32);
         }
         let pmu = emulator.dtc_pmu(0);
-        emulator.memory().write(dtcs[0] + DTC_CONTROL, 1);
-        emulator.memory().write(pmu + DTC_PMCR, 0x41);
+        emulator.memory.write(dtcs[0] + DTC_CONTROL, 1);
+        emulator.memory.write(pmu + DTC_PMCR, 0x41);
         emulator
     }
 
@@ -294,7 +268,7 @@ mod tests {
         let dtm = Places::of(&mesh).crosspoints[7] + 0x2000;
         // The controller's counters stand where a select would be.
         let counters = emulator.dtc_pmu(0);
-        emulator.memory().write(counters, 0x8000_0707);
+        emulator.memory.write(counters, 0x8000_0707);
         emulator.happen(happening(0x4, 0x68, 3, 12));
         assert_eq!(counted(&emulator, dtm, 0), 12);
     }
@@ -306,8 +280,8 @@ mod tests {
         assert_eq!(emulator.happen(event), [Wrap { dtc: 0 }]);
         let status = emulator.dtc_pmu(0) + DTC_OVERFLOW;
         assert_eq!(emulator.read(status), 1 << 3);
-        emulator.memory().write(status + 8, 1 << 3);
-        assert!(emulator.cycles(1).is_empty());
+        emulator.memory.write(status + 8, 1 << 3);
+        assert!(emulator.happen(happening(0x5, 0x28, 0xd, 1)).is_empty());
         assert_eq!((emulator.read(status), emulator.read(status + 8)), (0, 0));
     }
 
@@ -315,9 +289,9 @@ mod tests {
     fn nothing_counts_while_the_driver_has_stopped_it() {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
         let control = emulator.dtc_pmu(0) + DTC_PMCR;
-        emulator.memory().write(control, 0x40);
+        emulator.memory.write(control, 0x40);
         emulator.happen(happening(0x5, 0x24, 0xd, 5));
         let dtm = emulator.places.crosspoints[1] + 0x2000;
-        assert_eq!(emulator.memory().read(dtm + DTM_COUNTERS), 0);
+        assert_eq!(emulator.memory.read(dtm + DTM_COUNTERS), 0);
     }
 }

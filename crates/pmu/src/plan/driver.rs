@@ -2,35 +2,32 @@
 //! Source: Linux drivers/perf/arm-cmn.c of 6.1, 6.8, 6.12 and 6.18 (`arm_cmn_validate_group`,
 //! `arm_cmn_event_add`, `arm_cmn_filter_sel`).
 
+use clap::ValueEnum;
 use daqmeter_record::Mesh;
 
 use crate::event::OnMesh;
 
 /// A driver, named after the first kernel that has its rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Comments of its variants are no `///`: the help of --driver names all of them in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Driver {
-    /// Linux 6.18 and later: a group needs free counters only in the controllers that it uses.
+    // Linux 6.18 and later: a group needs free counters only in the controllers that it uses.
     Mainline,
-    /// Linux 6.10 and later: watchpoints take any free comparator.
+    // Linux 6.10 and later: watchpoints take any free comparator.
+    #[value(name = "6.12")]
     Linux6_12,
+    #[value(name = "6.7")]
     Linux6_7,
+    #[value(name = "6.1")]
     Linux6_1,
-    /// The driver of the N1SDP's software release: two pairs of counters in each monitor.
+    // The driver of the N1SDP's software release: two pairs of counters in each monitor.
     N1sdp,
 }
 
 impl Driver {
-    pub const ALL: [(Driver, &'static str); 5] = [
-        (Driver::Mainline, "mainline"),
-        (Driver::Linux6_12, "6.12"),
-        (Driver::Linux6_7, "6.7"),
-        (Driver::Linux6_1, "6.1"),
-        (Driver::N1sdp, "n1sdp"),
-    ];
-
-    pub fn name(self) -> &'static str {
-        let found = Driver::ALL.iter().find(|(driver, _)| *driver == self);
-        found.map_or("", |(_, name)| *name)
+    pub fn name(self) -> String {
+        let value = self.to_possible_value().expect("no driver is hidden");
+        value.get_name().to_owned()
     }
 
     /// Returns the driver of a kernel, from its release such as `6.1.0-18-arm64`.

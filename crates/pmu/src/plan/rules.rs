@@ -36,37 +36,25 @@ struct Watchpoint {
     combine: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CounterLimit {
     /// All counters of a controller are taken.
+    #[error("the {CONTROLLER_COUNTERS} counters of DTC {0}")]
     Controller(usize),
     /// All counters of a monitor are taken: crosspoint's NodeID.
+    #[error("the counters of the monitor at XP {0:#x}")]
     Monitor(u16),
     /// Both comparators of a direction are taken: crosspoint's NodeID.
+    #[error("the watchpoints of XP {0:#x}")]
     Watchpoint(u16),
     /// A node's filter is set to another value.
+    #[error("the one filter of node {0:#x}")]
     Filter(u16),
+    #[error("one cycle counter in each DTC")]
     Cycles,
     /// The events would fit, but the driver refuses to open them as one group.
+    #[error("{0}, as this driver counts when a group is opened; as separate events they fit")]
     AtOpen(Box<CounterLimit>),
-}
-
-impl std::fmt::Display for CounterLimit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CounterLimit::Controller(number) => {
-                write!(f, "the {CONTROLLER_COUNTERS} counters of DTC {number}")
-            }
-            CounterLimit::Monitor(node) => write!(f, "the counters of the monitor at XP {node:#x}"),
-            CounterLimit::Watchpoint(node) => write!(f, "the watchpoints of XP {node:#x}"),
-            CounterLimit::Filter(node) => write!(f, "the one filter of node {node:#x}"),
-            CounterLimit::Cycles => write!(f, "one cycle counter in each DTC"),
-            CounterLimit::AtOpen(limit) => write!(
-                f,
-                "{limit}, as this driver counts when a group is opened; as separate events they fit"
-            ),
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -74,6 +62,7 @@ pub(super) struct Taken {
     controllers: Vec<usize>,
     monitors: Vec<usize>,
     watchpoints: BTreeMap<(usize, u64), u64>,
+    /// Values of filters, by node; in the check of groups by monitor.
     filters: BTreeMap<(Filter, usize), u64>,
     cycles: usize,
 }
@@ -274,8 +263,7 @@ impl<'a> Rules<'a> {
             return Ok(());
         };
         for monitor in &demand.monitors {
-            let is_free = |slot: u64| !taken.watchpoints.contains_key(&(*monitor, slot));
-            let slot = self.comparator(watchpoint, is_free);
+            let slot = self.comparator(taken, *monitor, watchpoint);
             let agrees = |slot: u64| {
                 let other = taken.watchpoints.get(&(*monitor, slot ^ 1));
                 other.is_none_or(|other| *other == watchpoint.combine)
@@ -288,12 +276,13 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    fn comparator(&self, watchpoint: Watchpoint, is_free: impl Fn(u64) -> bool) -> Option<u64> {
+    fn comparator(&self, taken: &Taken, monitor: usize, watchpoint: Watchpoint) -> Option<u64> {
         let Watchpoint { direction, group, .. } = watchpoint;
+        let is_free = |slot: &u64| !taken.watchpoints.contains_key(&(monitor, *slot));
         if self.driver.fixes_watchpoints() {
-            return Some(direction + group).filter(|slot| is_free(*slot));
+            return Some(direction + group).filter(is_free);
         }
-        [direction, direction + 1].into_iter().find(|slot| is_free(*slot))
+        [direction, direction + 1].into_iter().find(is_free)
     }
 
     fn take_filter(&self, taken: &mut Taken, demand: &Demand) -> Result<(), CounterLimit> {
@@ -322,7 +311,7 @@ impl<'a> Rules<'a> {
     /// Compares counts with `==`, as the driver does. So a monitor that an event of several nodes
     /// pushed beyond the limit is not seen as full.
     fn check_group(&self, group: &[Demand]) -> Result<(), (usize, CounterLimit)> {
-        let mut booked = Booked::default();
+        let mut booked = self.nothing();
         for (member, demand) in group.iter().enumerate() {
             if member > 0 {
                 let refused = |limit| (member, CounterLimit::AtOpen(Box::new(limit)));
@@ -333,43 +322,37 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    fn check_member(&self, booked: &Booked, demand: &Demand) -> Result<(), CounterLimit> {
+    fn check_member(&self, taken: &Taken, demand: &Demand) -> Result<(), CounterLimit> {
         if demand.cycles {
-            let refused = booked.has_cycles && self.driver.refuses_second_cycles();
+            let refused = taken.cycles > 0 && self.driver.refuses_second_cycles();
             return if refused { Err(CounterLimit::Cycles) } else { Ok(()) };
         }
-        let is_full = |(_, count): &(&usize, &usize)| **count == CONTROLLER_COUNTERS;
-        let mut full = booked.controllers.iter().filter(is_full).map(|(at, _)| *at);
+        let is_full = |at: &usize| taken.controllers[*at] == CONTROLLER_COUNTERS;
+        let mut full = (0..taken.controllers.len()).filter(is_full);
         let any = self.driver.stops_at_any_full_controller();
         if let Some(at) = full.find(|at| any || demand.controllers.contains(at)) {
             return Err(CounterLimit::Controller(at));
         }
         for monitor in &demand.booked {
-            self.check_monitor(booked, demand, *monitor)?;
+            self.check_monitor(taken, demand, *monitor)?;
         }
         Ok(())
     }
 
-    fn check_monitor(
-        &self,
-        booked: &Booked,
-        demand: &Demand,
-        at: usize,
-    ) -> Result<(), CounterLimit> {
-        if booked.monitors.get(&at) == Some(&self.driver.monitor_counters()) {
+    fn check_monitor(&self, taken: &Taken, demand: &Demand, at: usize) -> Result<(), CounterLimit> {
+        if taken.monitors[at] == self.driver.monitor_counters() {
             return Err(CounterLimit::Monitor(self.monitor_at[at]));
         }
         if let Some((filter, _, value)) = &demand.filter
-            && booked.filters.get(&(at, *filter)).is_some_and(|set| set != value)
+            && taken.filters.get(&(*filter, at)).is_some_and(|set| set != value)
         {
             return Err(CounterLimit::Filter(self.monitor_at[at]));
         }
         let Some(watchpoint) = demand.watchpoint else {
             return Ok(());
         };
-        let slot =
-            self.comparator(watchpoint, |slot| !booked.watchpoints.contains_key(&(at, slot)));
-        let agrees = |slot: u64| match booked.watchpoints.get(&(at, slot ^ 1)) {
+        let slot = self.comparator(taken, at, watchpoint);
+        let agrees = |slot: u64| match taken.watchpoints.get(&(at, slot ^ 1)) {
             None => true,
             Some(other) if self.driver.fixes_watchpoints() => *other == watchpoint.combine,
             // Newer drivers compare only that both are combined, not the kind.
@@ -381,21 +364,20 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn book(&self, booked: &mut Booked, demand: &Demand) {
-        booked.has_cycles |= demand.cycles;
+    fn book(&self, taken: &mut Taken, demand: &Demand) {
+        taken.cycles += usize::from(demand.cycles);
         for at in &demand.controllers {
-            *booked.controllers.entry(*at).or_default() += 1;
+            taken.controllers[*at] += 1;
         }
         for at in &demand.booked {
-            *booked.monitors.entry(*at).or_default() += 1;
+            taken.monitors[*at] += 1;
             if let Some((filter, _, value)) = &demand.filter {
-                booked.filters.insert((*at, *filter), *value);
+                taken.filters.insert((*filter, *at), *value);
             }
-            if let Some(watchpoint) = demand.watchpoint {
-                let is_free = |slot: u64| !booked.watchpoints.contains_key(&(*at, slot));
-                if let Some(slot) = self.comparator(watchpoint, is_free) {
-                    booked.watchpoints.insert((*at, slot), watchpoint.combine);
-                }
+            if let Some(watchpoint) = demand.watchpoint
+                && let Some(slot) = self.comparator(taken, *at, watchpoint)
+            {
+                taken.watchpoints.insert((*at, slot), watchpoint.combine);
             }
         }
     }
@@ -427,13 +409,4 @@ impl<'a> Rules<'a> {
 
 fn wrong(event: &PmuEvent, problem: &str) -> Fault {
     Fault::new(format!("`{}`{problem}", event.name))
-}
-
-#[derive(Default)]
-struct Booked {
-    controllers: BTreeMap<usize, usize>,
-    monitors: BTreeMap<usize, usize>,
-    filters: BTreeMap<(usize, Filter), u64>,
-    watchpoints: BTreeMap<(usize, u64), u64>,
-    has_cycles: bool,
 }

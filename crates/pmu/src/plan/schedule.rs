@@ -82,7 +82,7 @@ pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usi
         }
         is_better
     };
-    for order in candidates(rules, groups) {
+    for order in std::iter::once(spread(groups)).chain(packed(rules, groups)) {
         try_order(&mut best, order);
     }
     // Moves of one group to another place, as far as time allows: walking all rotations is
@@ -106,12 +106,6 @@ pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usi
             return best.1;
         }
     }
-}
-
-fn candidates(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<Vec<usize>> {
-    let mut all = vec![spread(groups)];
-    all.extend(packed(rules, groups));
-    all
 }
 
 fn spread(groups: &[Vec<Demand>]) -> Vec<usize> {

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use daqmeter_record::border::sum;
+use daqmeter_record::misses::miss_percent;
 use daqmeter_record::{Lane, RunRecord, Stage};
 use daqmeter_stats::Summary;
 
 use super::MIB;
-use super::pollution::{self, Counted, counted, pollution_row};
+use super::pollution::{self, pollution_row};
 use super::rows::{self, CopyRow, copied};
 use crate::family::of_engine;
 use crate::rate;
@@ -137,15 +138,15 @@ pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
     };
     let mut files = StudyFiles::new();
     for row in done(records, pollution::ENGINE).filter_map(pollution_row) {
-        let (test, runs) = (row.test, counted(row.record));
+        let (test, runs) = (row.test, row.record.cache_counts());
         let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
         let raw = files.entry(format!("{folder}measure_{name}.dat")).or_default();
         for stage in copied(row.record) {
             for (at, (before, after, ns)) in spans(row.record, stage).enumerate() {
                 let run = runs.get(at).copied().flatten();
-                let references = shown(run.map(|run| run.references), 0);
-                let misses = shown(run.map(|run| run.misses), 0);
-                let percent = shown(run.and_then(Counted::miss_percent), 6);
+                let references = shown(run.map(|(references, _)| references), 0);
+                let misses = shown(run.map(|(_, misses)| misses), 0);
+                let percent = shown(run.and_then(miss_percent), 6);
                 let _ = writeln!(
                     raw,
                     "{test}\t{before}\t{after}\t{ns}\t{references}\t{misses}\t{percent}"

@@ -8,11 +8,11 @@ use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::misses::{MISSES, REFERENCES};
 use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 
 use super::MIB;
 use super::classic::NOT_KNOWN;
-use super::pollution::{MISSES, REFERENCES};
 use super::rows::function;
 
 /// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.

@@ -1,6 +1,7 @@
 //! Cost of a neighbour's copies to a program: points, table, figure.
 
 use daqmeter_record::RunRecord;
+use daqmeter_record::misses::REFERENCES;
 use daqmeter_record::units::show_ns;
 use daqmeter_stats::{Summary, sorted, supported_quantile};
 
@@ -26,8 +27,7 @@ pub(crate) struct PollutionRow<'a> {
     pub(crate) times: Summary,
     /// Cache references of one run, if they were counted.
     pub(super) references: Option<f64>,
-    /// Misses in percent of references, as in the study: the mean over the runs of each one's
-    /// percentage. With sums alone, the percentage of these.
+    /// Misses in percent of references.
     pub(crate) miss_percent: Option<f64>,
 }
 
@@ -54,31 +54,6 @@ impl<'a> PollutionRow<'a> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Counted {
-    pub(super) references: f64,
-    pub(super) misses: f64,
-}
-
-/// Names of the series of the single runs, and of the counters of their sums.
-pub(super) const REFERENCES: &str = "victim-cache-references";
-pub(super) const MISSES: &str = "victim-cache-misses";
-
-impl Counted {
-    pub(super) fn miss_percent(self) -> Option<f64> {
-        (self.references > 0.0).then(|| self.misses / self.references * 100.0)
-    }
-}
-
-/// Returns the counts of each run of a record; empty if runs were not counted one by one.
-pub(super) fn counted(record: &RunRecord) -> Vec<Option<Counted>> {
-    let values = |name: &str| record.series(name).map_or(&[][..], |series| &series.values);
-    let run = |(references, misses): (&Option<f64>, &Option<f64>)| {
-        Some(Counted { references: (*references)?, misses: (*misses)? })
-    };
-    values(REFERENCES).iter().zip(values(MISSES)).map(run).collect()
-}
-
 /// Returns the runs that were done and verified.
 pub(crate) fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow<'_>> {
     let done = of_engine(records, ENGINE).filter(|record| rate::is_done(record));
@@ -89,12 +64,7 @@ pub(crate) fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow<'_>> {
 
 pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
-    let per_run = |name: &str| Some(record.counter(name)? / runs?);
-    let (references, misses) = (per_run(REFERENCES), per_run(MISSES));
-    let of_runs = counted(record).into_iter().flatten().filter_map(Counted::miss_percent);
-    let of_runs: Vec<f64> = of_runs.collect();
-    let mean = || of_runs.iter().sum::<f64>() / of_runs.len() as f64;
-    let of_sums = || Counted { references: references?, misses: misses? }.miss_percent();
+    let references = record.counter(REFERENCES).zip(runs);
     let text = |name: &str| record.workload.text(name).unwrap_or("");
     let bytes = record.workload.int("block_bytes").unwrap_or(0);
     Some(PollutionRow {
@@ -103,8 +73,8 @@ pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
         neighbour: text("neighbour"),
         copies: format!("{} {bytes}", text("direction")),
         times: Summary::of(&samples(record))?,
-        references,
-        miss_percent: if of_runs.is_empty() { of_sums() } else { Some(mean()) },
+        references: references.map(|(references, runs)| references / runs),
+        miss_percent: record.miss_percent(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{end_s, rate_at};
+use super::end_s;
 use crate::figures::{Axes, Axis, Figure, Mark, drawn};
 
 /// Most events in the figure.
@@ -20,7 +20,7 @@ pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
     let rates = rates
         .flat_map(|metric| curve(&metric.name, &|at| Some(metric.values.get(at).copied()?? / 1e6)));
     let events = observed.events.iter().take(MAX_EVENTS);
-    let events = events.flat_map(|event| curve(&event.name, &|at| rate_at(observed, event, at)));
+    let events = events.flat_map(|event| curve(&event.name, &|at| observed.rate_at(event, at)));
     let (label, what, marks) = match rates.collect::<Vec<_>>() {
         marks if marks.is_empty() => (
             "events per second",

@@ -3,8 +3,6 @@
 use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{Mesh, Observations};
 
-use super::rate_at;
-
 /// Rates of the counted nodes of a mesh.
 #[derive(Clone, Debug)]
 pub struct Heat<'a> {
@@ -52,7 +50,7 @@ pub fn heats(observed: &Observations, interval: Option<usize>) -> Vec<Heat<'_>> 
         let on_mesh = observed.events.iter().filter(move |event| is_on(event, mesh));
         let event = base_name(&on_mesh.clone().next()?.name);
         let rate = |event| match interval {
-            Some(at) => rate_at(observed, event, at),
+            Some(at) => observed.rate_at(event, at),
             None => observed.rate_of(event),
         };
         let own = on_mesh.filter(|one| base_name(&one.name) == event);

@@ -5,7 +5,6 @@ pub(crate) mod heat;
 pub mod map;
 pub mod tables;
 
-use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{Counter, Observations, RunRecord};
 
 pub(crate) use figure::over_time;
@@ -24,15 +23,6 @@ const ENGINE: &str = "pmu";
 /// Returns the end of an interval after the beginning of the run.
 fn end_s(observed: &Observations, interval: usize) -> f64 {
     observed.end_ns[interval].saturating_sub(observed.begin_ns) as f64 * 1e-9
-}
-
-/// Returns the rate per second of an event in an interval.
-pub(crate) fn rate_at(
-    observed: &Observations,
-    event: &ObservedEvent,
-    interval: usize,
-) -> Option<f64> {
-    Some(event.scaled(interval)? / observed.seconds_of(event, interval)?)
 }
 
 /// Tests for records of counters alone, which have no stages.

@@ -6,7 +6,7 @@ use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
 use daqmeter_record::units::significant;
 
-use super::{end_s, rate_at};
+use super::end_s;
 use crate::aligned::numbers_from;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ fn cells(
     half: Option<f64>,
 ) -> Vec<String> {
     let (counted, rate) = match at {
-        Some(at) => (event.scaled(at).zip(event.share(at)), rate_at(observed, event, at)),
+        Some(at) => (event.scaled(at).zip(event.share(at)), observed.rate_at(event, at)),
         None => (event.total_scaled(), observed.rate_of(event)),
     };
     let count = match (&event.status, counted) {
