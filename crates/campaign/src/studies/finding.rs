@@ -11,10 +11,10 @@ use super::copies::CopyFinding;
 use super::expression::{Expression, Number};
 use super::judgement::{Judgement, weakest};
 
-/// A statement, a question if it has no conditions, or a finding beyond expressions.
 /// Value of an expression over the records.
 type Values<'a> = &'a dyn Fn(&Expression) -> Option<Number>;
 
+/// A statement, a question if it has no conditions, or a finding beyond expressions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FindingSpec {
