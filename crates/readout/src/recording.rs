@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use daqmeter_record::units::whole;
 
 use crate::card::{Card, CardState, ChannelId};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
+    #[error("{0}")]
+    Scenario(String),
     #[error("cannot write: {0}")]
     Io(#[from] io::Error),
 }
@@ -36,7 +36,8 @@ pub fn record(
         scenario.card.ring.0 = SMALL_RING_BYTES;
         (scenario.card.pointer_gap, scenario.busy) = (None, Default::default());
     }
-    let (mut card, mut rings) = Card::of_channels(&scenario, &[id])?;
+    let (mut card, mut rings) =
+        Card::of_channels(&scenario, &[id]).map_err(RecordError::Scenario)?;
     let mut ring = rings.remove(0);
     card.source.end_after(triggers);
     card.start(0);

@@ -22,7 +22,7 @@ pub use words::{CardState, CardView};
 
 use crate::accounts::CardAccount;
 use crate::busy::{BusyLine, CAUSES, Hysteresis};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 use crate::source::{NEVER, TriggerSource};
 use channel::Channel;
 
@@ -66,7 +66,7 @@ pub fn channel_ids(scenario: &Scenario) -> Vec<ChannelId> {
 }
 
 impl Card {
-    pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+    pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), String> {
         Card::of_channels(scenario, &channel_ids(scenario))
     }
 
@@ -74,7 +74,7 @@ impl Card {
     pub(crate) fn of_channels(
         scenario: &Scenario,
         ids: &[ChannelId],
-    ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+    ) -> Result<(Card, Vec<Consumer>), String> {
         scenario.check()?;
         scenario.check_memory(ids.len(), false)?;
         let mut scenario = scenario.clone();

@@ -10,7 +10,7 @@ use daqmeter_wire::felix::encoder::blocks_of;
 use super::ChannelId;
 use super::generator::emulators;
 use crate::accounts::CardElink;
-use crate::scenario::{ElinkSpec, Scenario, ScenarioError};
+use crate::scenario::{ElinkSpec, Scenario};
 
 /// Triggers of a turn are a multiple of this.
 const EVENTS: u64 = 256;
@@ -51,17 +51,14 @@ pub(super) struct Shown {
 impl Tape {
     /// Makes as many triggers as fill the ring of a channel, with the ring's bytes. Fails if that
     /// does not hold 256.
-    pub(super) fn made(
-        scenario: &Scenario,
-        id: ChannelId,
-    ) -> Result<(Tape, Vec<u8>), ScenarioError> {
+    pub(super) fn made(scenario: &Scenario, id: ChannelId) -> Result<(Tape, Vec<u8>), String> {
         let ring_bytes = scenario.card.ring.0;
         let fits = |turns: &u64| made_bytes(scenario, id, turns * EVENTS) <= ring_bytes;
         let turns = (1..).take_while(fits).last().ok_or_else(|| {
             let needed = made_bytes(scenario, id, EVENTS);
-            ScenarioError(format!(
+            format!(
                 "card.ring: {ring_bytes} bytes hold fewer than {EVENTS} triggers ({needed} bytes), which a replay needs; say blocks = \"live\""
-            ))
+            )
         })?;
         let triggers = turns * EVENTS;
         // The vectors are allocated at once: growing ones would hold up to twice the ring.
