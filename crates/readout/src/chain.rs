@@ -74,9 +74,9 @@ impl Chain {
         let fits = scenario.check_memory(channel_ids(scenario).len(), true);
         fits.map_err(Fault::too_large)?;
         let (mut card, consumers) = Card::new(scenario)?;
-        card.source.end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source.end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1);
         if let Some(triggers) = triggers {
-            card.source.end_after(triggers);
+            card.source.max_triggers = triggers;
         }
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));

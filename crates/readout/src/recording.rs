@@ -39,13 +39,13 @@ pub fn record(
     let (mut card, mut rings) =
         Card::of_channels(&scenario, &[id]).map_err(RecordError::Scenario)?;
     let mut ring = rings.remove(0);
-    card.source.end_after(triggers);
+    card.source.max_triggers = triggers;
     card.start(0);
     // Steps that fill a small part of the ring, which stays in the cache.
     let per_trigger: usize =
         scenario.elinks(0, 0).iter().map(|elink| elink.payload_bytes + 8).sum();
     let step = ((card.scenario().card.ring.0 / 4).min(MAX_STEP_BYTES) / per_trigger.max(1)).max(1);
-    let step_ns = whole(step as f64 * card.source.period_ns()).max(1);
+    let step_ns = whole(step as f64 * card.source.period_ns).max(1);
     let mut now_ns = 0;
     loop {
         let finished = card.state() == CardState::Finished;

@@ -203,7 +203,7 @@ impl Card {
         let next = self.next_completion().unwrap_or(self.accepted + 1);
         match self.source.ahead(next.saturating_sub(self.accepted).max(1)) {
             // Open blocks are closed when the source ends.
-            NEVER => self.source.end_ns(),
+            NEVER => self.source.end_ns,
             at => at,
         }
     }
@@ -255,7 +255,7 @@ impl Card {
 
     /// Advances blocks that are there already, at the trigger rate.
     fn advance_tape(&mut self, now_ns: u64) {
-        let period_ns = self.source.period_ns();
+        let period_ns = self.source.period_ns;
         while let Some(next) = self.next_completion() {
             match self.stopped_by_busy(now_ns) {
                 Some(true) => continue,
@@ -359,7 +359,7 @@ impl Card {
             let mut view = CardView {
                 state: self.state,
                 account: CardAccount {
-                    issued: self.source.issued(),
+                    issued: self.source.issued,
                     vetoed_dma: dma.vetoed,
                     vetoed_fifo: fifo.vetoed,
                     elinks: channel.accounts(&self.scenario, self.accepted, self.fifo_lost),
