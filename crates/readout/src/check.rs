@@ -99,7 +99,7 @@ impl Checker {
                 }
                 Piece::BadStarts => {
                     for block in piece_bytes.chunks_exact(size) {
-                        self.bad_start(header_of(block));
+                        self.bad_start(FelixHeader::of_block(block));
                         self.pass(size);
                     }
                 }
@@ -233,10 +233,6 @@ pub fn check(mut from: impl Read + Send, options: &CheckOptions) -> Result<Check
         read.map_err(|error| format!("cannot read: {error}"))?;
         checker.finish()
     })
-}
-
-fn header_of(block: &[u8]) -> FelixHeader {
-    FelixHeader::parse(*block.first_chunk().expect("a block has a header"))
 }
 
 #[cfg(test)]

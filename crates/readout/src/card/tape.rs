@@ -69,7 +69,12 @@ impl Tape {
             let place = u16::try_from(elink).expect("a channel has few E-links");
             // The end of the turn closes the blocks that are open.
             let due = due.unwrap_or(triggers);
-            blocks.push(TapeBlock { header: header(block), elink: place, first, due });
+            blocks.push(TapeBlock {
+                header: FelixHeader::of_block(block),
+                elink: place,
+                first,
+                due,
+            });
             elink_blocks[elink] += 1;
             bytes.extend_from_slice(block);
         });
@@ -117,7 +122,7 @@ impl Tape {
         made_blocks(scenario, id, accepted % self.triggers, |due, elink, block, _| {
             if due.is_none() {
                 let mut block = block.to_vec();
-                let head = self.header_now(elink, header(&block));
+                let head = self.header_now(elink, FelixHeader::of_block(&block));
                 block[..HEADER_BYTES].copy_from_slice(&head);
                 out(&block);
             }
@@ -132,10 +137,6 @@ impl Tape {
 /// Account of an E-link whose chunks are shown.
 pub(super) fn account(spec: &ElinkSpec, accepted: u64, fifo_lost: u64) -> CardElink {
     CardElink { tag: spec.tag, fifo_lost, chunks: accepted, ..CardElink::default() }
-}
-
-fn header(block: &[u8]) -> FelixHeader {
-    FelixHeader::parse(*block.first_chunk().expect("a block has a header"))
 }
 
 fn made_bytes(scenario: &Scenario, id: ChannelId, triggers: u64) -> usize {

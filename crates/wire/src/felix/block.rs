@@ -128,6 +128,15 @@ impl FelixHeader {
         FelixHeader { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
     }
 
+    /// Parses the header of a block.
+    ///
+    /// # Panics
+    /// When the block is shorter than a header.
+    #[inline]
+    pub fn of_block(block: &[u8]) -> FelixHeader {
+        FelixHeader::parse(*block.first_chunk().expect("a block has a header"))
+    }
+
     pub fn emit(self) -> [u8; HEADER_BYTES] {
         let low = (u16::from(self.sequence & 0x1F) << 11 | self.elink.number()).to_le_bytes();
         let magic = self.magic.to_le_bytes();
