@@ -14,7 +14,7 @@ use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, RecordFlags, Widths
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
-use crate::transport::{EbTransport, Framing};
+use crate::transport::{EbTransport, Framing, MESSAGE_BYTES};
 use in_flight::InFlight;
 pub use in_flight::{ClientCounts, CompletedCycle};
 
@@ -175,7 +175,7 @@ impl Client {
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
         self.make_room(ops, on_done)?;
-        let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
+        let one_at_a_time = self.framing == Framing::Messages;
         // With one message on its way at a time, each must be answered; a late answer is lost.
         let check = if one_at_a_time { StatusCheck::Status } else { check };
         let flight = self.flights.begin(token);
@@ -201,8 +201,8 @@ impl Client {
         ops: &[Op],
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
-        if let Framing::Messages { max_bytes } = self.framing {
-            let is_full = self.outgoing.used + self.longest(ops) > max_bytes;
+        if self.framing == Framing::Messages {
+            let is_full = self.outgoing.used + self.longest(ops) > MESSAGE_BYTES;
             if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
                 self.drain(on_done)?;
             }
@@ -338,7 +338,7 @@ impl Client {
         segment_bytes: usize,
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
-        if let Framing::Datagram { .. } = self.framing {
+        if self.framing == Framing::Datagram {
             for datagram in bytes.chunks(segment_bytes) {
                 self.accept_datagram(datagram, on_done);
             }
@@ -407,14 +407,10 @@ impl Client {
     /// Skips a message header, if messages have one: no record begins with its magic.
     fn after_header<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let header_bytes = self.layout.header_bytes();
-        match self.framing {
-            Framing::Messages { .. }
-                if bytes.starts_with(&MAGIC.to_be_bytes()) && bytes.len() >= header_bytes =>
-            {
-                &bytes[header_bytes..]
-            }
-            _ => bytes,
-        }
+        let begins_message = self.framing == Framing::Messages
+            && bytes.starts_with(&MAGIC.to_be_bytes())
+            && bytes.len() >= header_bytes;
+        if begins_message { &bytes[header_bytes..] } else { bytes }
     }
 }
 

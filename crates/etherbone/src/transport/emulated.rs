@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use serde::Deserialize;
 
 use super::{Arrived, EbTransport, Framing, wait_until};
@@ -121,10 +120,7 @@ impl Emulated {
 
 impl EbTransport for Emulated {
     fn framing(&self) -> Framing {
-        match self.stream {
-            Some(_) => Framing::Stream,
-            None => Framing::Datagram { max_bytes: DATAGRAM_BYTES },
-        }
+        if self.stream.is_some() { Framing::Stream } else { Framing::Datagram }
     }
 
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
