@@ -417,7 +417,7 @@ impl Client {
 /// Derivation: a record header, two base addresses and twice 255 values of 8 bytes, and some room.
 const MAX_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
 
-fn as_ns(time: Duration) -> u64 {
+pub(crate) fn as_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 

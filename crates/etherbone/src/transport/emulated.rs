@@ -73,7 +73,7 @@ impl Bridge {
 
     pub(crate) fn transport(&self) -> Result<Emulated, EbError> {
         let mut bus = Description::timing_receiver().build()?;
-        bus.set_timing(self.timing);
+        bus.timing = self.timing;
         Ok(Emulated::new(self, Slave::new(bus)))
     }
 }

@@ -28,7 +28,7 @@ const MEMORY: u64 = 0x10000;
 fn slave() -> Slave {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
     let timing = daqmeter_etherbone::bus::BusTiming { timeout_ns: 2_000_000, ..Default::default() };
-    slave.bus.set_timing(timing);
+    slave.bus.timing = timing;
     slave
 }
 
@@ -347,11 +347,8 @@ fn cycles_too_long_for_a_datagram_are_refused_and_streams_take_them() {
 #[test]
 fn a_bus_that_takes_its_time_is_served_over_sockets() {
     let mut slave = slave();
-    slave.bus.set_timing(daqmeter_etherbone::bus::BusTiming {
-        read_ns: 500,
-        cycle_ns: 700,
-        ..Default::default()
-    });
+    slave.bus.timing =
+        daqmeter_etherbone::bus::BusTiming { read_ns: 500, cycle_ns: 700, ..Default::default() };
     let server = spawned(slave, ServerOptions::loopback());
     for proto in ["udp", "tcp"] {
         let mut client = open(&at(proto, &server));
