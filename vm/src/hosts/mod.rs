@@ -6,13 +6,13 @@ mod readout;
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::shell::{Line, left_out, line, program, scratch};
+use crate::shell::{Background, Line, left_out, line, program, scratch, until};
 
 pub(crate) use paths::all as paths;
 pub(crate) use peers::all as peers;
@@ -79,9 +79,6 @@ fn drop_packets(host: &str, rule: &str) -> Result<()> {
     on(host, "nft").arg(format!("{chain}; add rule inet dqm in {rule} drop")).run()
 }
 
-/// A program in the background; ended when dropped.
-struct Background(Child);
-
 impl Background {
     fn start(program: Line) -> Result<Background> {
         Background::into_file(program, Path::new("/dev/null"))
@@ -100,26 +97,6 @@ impl Background {
 
     fn end(&mut self, what: &str) -> Result<()> {
         until(what, Duration::from_secs(40), || Ok(self.0.try_wait()?.is_some()))
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Repeats until it holds or the time is over; errors count as not yet.
-fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let began = Instant::now();
-    loop {
-        match holds() {
-            Ok(true) => return Ok(()),
-            Ok(false) if began.elapsed() > limit => bail!("{what}: not within {limit:?}"),
-            Err(error) if began.elapsed() > limit => return Err(error.context(what.to_owned())),
-            _ => std::thread::sleep(Duration::from_millis(100)),
-        }
     }
 }
 
