@@ -128,22 +128,6 @@ impl Client {
         counts.issued == counts.completed && self.partial.is_empty()
     }
 
-    pub fn read(&mut self, address: u64) -> Result<u64, EbError> {
-        self.one(Op::read(address, self.layout.data))
-    }
-
-    pub fn write(&mut self, address: u64, value: u64) -> Result<(), EbError> {
-        self.one(Op::write(address, value, self.layout.data)).map(drop)
-    }
-
-    fn one(&mut self, op: Op) -> Result<u64, EbError> {
-        let outcome = self.cycle(&[op], StatusCheck::Status)?;
-        match outcome.failed.first() {
-            None => Ok(outcome.values[0]),
-            Some(_) => Err(EbError::Bus { failed: 1, of: 1, first: op.address }),
-        }
-    }
-
     pub fn cycle(&mut self, ops: &[Op], check: StatusCheck) -> Result<&CycleOutcome, EbError> {
         let mut outcome = std::mem::take(&mut self.outcome);
         outcome.values.clear();
