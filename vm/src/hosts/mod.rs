@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use daqmeter_record::Ledger;
 use serde_json::Value;
 
 use crate::shell::{Background, Line, left_out, line, program, scratch, until};
@@ -108,20 +109,13 @@ fn last_json(name: &str) -> Result<Value> {
     serde_json::from_str(line).with_context(|| format!("{name} holds `{line}`"))
 }
 
-/// Returns a count of a ledger; losses are named by their reasons.
-fn booked(ledger: &Value, what: &str) -> u64 {
-    let loss = &ledger["losses"][what];
-    loss.as_u64().or_else(|| ledger[what].as_u64()).unwrap_or(0)
+/// Reads a ledger in which each issued unit was delivered or is booked as lost.
+fn closed_ledger(value: &Value) -> Result<Ledger> {
+    let ledger: Ledger = serde_json::from_value(value.clone())?;
+    ensure!(ledger.closes(), "{ledger}");
+    Ok(ledger)
 }
 
-fn lost(ledger: &Value) -> u64 {
-    let losses = ledger["losses"].as_object().into_iter().flatten();
-    losses.filter_map(|(_, count)| count.as_u64()).sum()
-}
-
-/// Checks that each issued unit was delivered or is booked as lost.
-fn closes(ledger: &Value) -> Result<()> {
-    let all = booked(ledger, "delivered") + lost(ledger);
-    ensure!(all == booked(ledger, "issued"), "{all} are accounted for: {ledger}");
-    Ok(())
+fn booked(ledger: &Ledger, reason: &str) -> u64 {
+    ledger.losses.get(reason).copied().unwrap_or(0)
 }

@@ -5,10 +5,11 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use daqmeter_record::Ledger;
 use serde_json::Value;
 
 use super::{
-    Background, Hosts, booked, closes, daqmeter_on, drop_packets, last_json, lost, on, until,
+    Background, Hosts, booked, closed_ledger, daqmeter_on, drop_packets, last_json, on, until,
 };
 use crate::shell::{scratch, tried};
 
@@ -22,7 +23,7 @@ struct Case {
     /// Packets to the receiver that are dropped, as a rule of nftables.
     dropped: &'static str,
     /// Checks the outcome (`ok`, or another), and the ledger.
-    expect: fn(&Value, &Value) -> bool,
+    expect: fn(&Value, &Ledger) -> bool,
 }
 
 const CASES: [Case; 3] = [
@@ -30,7 +31,7 @@ const CASES: [Case; 3] = [
         name: "TCP, 1 % of the packets lost",
         sink: "tcp",
         dropped: "tcp dport 5010 numgen random mod 100 < 1",
-        expect: |outcome, ledger| outcome == "ok" && lost(ledger) == 0,
+        expect: |outcome, ledger| outcome == "ok" && ledger.lost() == 0,
     },
     Case {
         name: "UDP, 1 % of the packets lost",
@@ -44,7 +45,7 @@ const CASES: [Case; 3] = [
         dropped: "tcp dport 5010 quota over 1 mbytes",
         expect: |outcome, ledger| {
             let unconfirmed = "sent, but the receiver did not say that they came";
-            outcome != "ok" && booked(ledger, "delivered") == 0 && booked(ledger, unconfirmed) > 0
+            outcome != "ok" && ledger.delivered == 0 && booked(ledger, unconfirmed) > 0
         },
     },
 ];
@@ -73,9 +74,8 @@ fn one(case: &Case) -> Result<()> {
     let run = daqmeter_on(SENDER, "path run --time 2s").arg(file).arg("--records").arg(records);
     Background::start(run)?.end("the path")?;
     let record = last_json("remote.jsonl")?;
-    let (outcome, ledger) = (&record["outcome"]["status"], &record["ledgers"][0]);
-    closes(ledger)?;
-    let is_expected = booked(ledger, "issued") > 0 && (case.expect)(outcome, ledger);
+    let (outcome, ledger) = (&record["outcome"]["status"], closed_ledger(&record["ledgers"][0])?);
+    let is_expected = ledger.issued > 0 && (case.expect)(outcome, &ledger);
     ensure!(is_expected, "outcome {outcome}, ledger {ledger}");
     println!("closed: {}: {ledger}", case.name);
     Ok(())

@@ -5,10 +5,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use daqmeter_record::Ledger;
 use serde_json::Value;
 
 use super::{
-    Background, Hosts, booked, closes, daqmeter_on, drop_packets, last_json, lost, on, until,
+    Background, Hosts, booked, closed_ledger, daqmeter_on, drop_packets, last_json, on, until,
 };
 use crate::shell::{line, scratch, tried};
 
@@ -162,16 +163,15 @@ fn judge(case: &Case) -> Result<()> {
     let account = last_json("tohost.json")?;
     let elinks = account["elinks"].as_array().context("no E-links")?;
     ensure!(elinks.len() == 24, "{} E-links", elinks.len());
-    let mut sums = [0; 3];
-    for ledger in elinks.iter().map(|elink| &elink["ledger"]) {
-        closes(ledger)?;
-        let known: u64 = case.losses.iter().map(|reason| booked(ledger, reason)).sum();
-        ensure!(known == lost(ledger), "{ledger}");
-        let first = case.losses.first().map_or(0, |reason| booked(ledger, reason));
-        let counts = [booked(ledger, "issued"), booked(ledger, "delivered"), first];
-        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    let mut all = Ledger::new("triggers");
+    for elink in elinks {
+        let ledger = closed_ledger(&elink["ledger"])?;
+        let known: u64 = case.losses.iter().map(|reason| booked(&ledger, reason)).sum();
+        ensure!(known == ledger.lost(), "{ledger}");
+        all.add(&ledger);
     }
-    let [issued, delivered, first] = sums;
+    let Ledger { issued, delivered, .. } = all;
+    let first = case.losses.first().map_or(0, |reason| booked(&all, reason));
     ensure!(!case.must_lose || first > 0, "no trigger was lost by `{}`", case.losses[0]);
     let mut chunks = 0;
     for at in 0..RECEIVERS.len() {
