@@ -53,7 +53,7 @@ pub struct FragmentCheck {
     /// Index that the emulator writes into its fragments; `None` if the E-link is unknown.
     index: Option<u8>,
     /// Width of the E-link, by its first fragment with a valid width.
-    width: Option<u8>,
+    pub(crate) width: Option<u8>,
     order: SequenceTracker,
     way: SequenceHint,
     usual_way: SequenceHint,
@@ -86,10 +86,6 @@ impl FragmentCheck {
             usual_way: SequenceHint::Whole,
             ..FragmentCheck::new(Some(elink))
         }
-    }
-
-    pub(crate) fn width(&self) -> Option<u8> {
-        self.width
     }
 
     /// Notes that fragments were lost: the next counter is ahead by any number.

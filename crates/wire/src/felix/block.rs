@@ -45,18 +45,15 @@ impl core::fmt::Display for Elink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrailerWidth {
     /// Trailers of 16 bits: 10 bits of length, no busy flag.
-    W16,
+    W16 = 2,
     /// Trailers of 32 bits: 16 bits of length.
-    W32,
+    W32 = 4,
 }
 
 impl TrailerWidth {
     /// Returns the bytes: 2 or 4. Payloads are padded to a multiple of it.
     pub const fn bytes(self) -> usize {
-        match self {
-            TrailerWidth::W16 => 2,
-            TrailerWidth::W32 => 4,
-        }
+        self as usize
     }
 }
 
