@@ -187,7 +187,7 @@ impl Conversation {
         for op in &self.ops {
             let outcome = self.client.cycle(std::slice::from_ref(op), StatusCheck::Status)?;
             if !op.write && !outcome.failed.is_empty() {
-                return Err(EbError::Bus { failed: 1, of: 1, first: op.address });
+                return Err(EbError::bus(1, 1, op.address));
             }
             if !op.write {
                 words.push(outcome.values[0]);
