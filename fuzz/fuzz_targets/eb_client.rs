@@ -18,7 +18,7 @@ struct Played {
 
 impl EbTransport for Played {
     fn framing(&self) -> Framing {
-        if self.stream { Framing::Stream } else { Framing::Datagram { max_bytes: 1472 } }
+        if self.stream { Framing::Stream } else { Framing::Datagram }
     }
 
     fn window_bytes(&self) -> usize {

@@ -30,7 +30,7 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
         match subchunks(format, &block, &mut room) {
             Ok((header, found)) => reassembler.block(header, found, |part| {
                 let payload = &block[part.begin..part.begin + part.length];
-                EmulatorHeader::check(payload);
+                EmulatorHeader::is_in(payload);
                 if let Some(ttc) = Ttc::parse(payload) {
                     assert_eq!(
                         Ttc::parse(&ttc.emit()[..payload.len()]).map(|again| again.l1id),

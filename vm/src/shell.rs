@@ -4,8 +4,9 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Output};
+use std::process::{Child, Command, ExitStatus, Output};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -121,6 +122,33 @@ impl Line {
         let words = std::iter::once(self.0.get_program()).chain(self.0.get_args());
         let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
         format!("{} ended with {status}", words.join(" "))
+    }
+}
+
+/// A program in the background; ended when dropped.
+pub(crate) struct Background(pub(crate) Child);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Repeats until it holds or the time is over; errors count as not yet.
+pub(crate) fn until(
+    what: &str,
+    limit: Duration,
+    mut holds: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match holds() {
+            Ok(true) => return Ok(()),
+            Ok(false) if began.elapsed() > limit => bail!("{what}: not within {limit:?}"),
+            Err(error) if began.elapsed() > limit => return Err(error.context(what.to_owned())),
+            _ => std::thread::sleep(Duration::from_millis(100)),
+        }
     }
 }
 

@@ -23,19 +23,19 @@ pub enum Function {
     WritePattern = 100,
 }
 
-/// Every function with its name in the original's table and a description.
-const FUNCTIONS: [(Function, &str, &str); 11] = [
-    (Function::Readout, "func_readout", "read-out only"),
-    (Function::DecimateScale, "func_decsca", "decimation and scaling to f32"),
-    (Function::Decimate, "func_dec", "decimation to f32"),
-    (Function::Scale, "func_sca", "scaling to f32"),
-    (Function::Cast, "func_no_decsca", "cast to f32"),
-    (Function::UnsignedF64, "func_umn2double", "unsigned Q-format to f64"),
-    (Function::SignedF64, "func_smn2double", "signed Q-format to f64"),
-    (Function::UnsignedF32, "func_umn2float", "unsigned Q-format to f32"),
-    (Function::SignedF32, "func_smn2float", "signed Q-format to f32"),
-    (Function::All, "all", "read-out and all conversions"),
-    (Function::WritePattern, "func_pattern", "write a pattern to card memory"),
+/// Every function with its name in the original's table.
+const FUNCTIONS: [(Function, &str); 11] = [
+    (Function::Readout, "func_readout"),
+    (Function::DecimateScale, "func_decsca"),
+    (Function::Decimate, "func_dec"),
+    (Function::Scale, "func_sca"),
+    (Function::Cast, "func_no_decsca"),
+    (Function::UnsignedF64, "func_umn2double"),
+    (Function::SignedF64, "func_smn2double"),
+    (Function::UnsignedF32, "func_umn2float"),
+    (Function::SignedF32, "func_smn2float"),
+    (Function::All, "all"),
+    (Function::WritePattern, "func_pattern"),
 ];
 
 impl TryFrom<u64> for Function {
@@ -55,7 +55,7 @@ impl From<Function> for u64 {
 
 impl Function {
     pub fn all() -> impl Iterator<Item = Function> {
-        FUNCTIONS.iter().map(|(function, ..)| *function)
+        FUNCTIONS.iter().map(|(function, _)| *function)
     }
 
     pub fn conversions() -> impl Iterator<Item = Function> {
@@ -79,16 +79,8 @@ impl Function {
 
     /// Returns the name in the original's table.
     pub fn classic_name(self) -> &'static str {
-        self.entry().1
-    }
-
-    pub fn description(self) -> &'static str {
-        self.entry().2
-    }
-
-    fn entry(self) -> (Function, &'static str, &'static str) {
         let found = FUNCTIONS.into_iter().find(|entry| entry.0 == self);
-        found.expect("every function is in the table")
+        found.expect("every function is in the table").1
     }
 }
 

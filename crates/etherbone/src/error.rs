@@ -11,13 +11,6 @@ use daqmeter_wire::etherbone::WireError;
 pub enum EbError {
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    #[error("{failed} of {of} operations failed on the bus (the first at {first:#x})")]
-    Bus {
-        failed: usize,
-        of: usize,
-        /// Address of the first failure.
-        first: u64,
-    },
     #[error("the connection was closed by the other side")]
     Closed,
     #[error("{0}")]
@@ -27,6 +20,12 @@ pub enum EbError {
 impl EbError {
     pub(crate) fn other(line: impl Into<String>) -> EbError {
         EbError::Other(line.into())
+    }
+
+    pub(crate) fn bus(failed: usize, of: usize, first: u64) -> EbError {
+        EbError::Other(format!(
+            "{failed} of {of} operations failed on the bus (the first at {first:#x})"
+        ))
     }
 
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> EbError {

@@ -107,11 +107,7 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
         .collect();
     let outcome = client.cycle(&reads, StatusCheck::Status)?;
     if let Some(&first) = outcome.failed.first() {
-        return Err(EbError::Bus {
-            failed: outcome.failed.len(),
-            of: reads.len(),
-            first: reads[first].address,
-        });
+        return Err(EbError::bus(outcome.failed.len(), reads.len(), reads[first].address));
     }
     Ok(outcome.values.iter().flat_map(|value| value.to_be_bytes()[8 - step..].to_vec()).collect())
 }

@@ -22,6 +22,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::EbError;
 use crate::address::Address;
 use crate::bus::Access;
+use crate::client::as_ns;
 use crate::slave::{Slave, SlaveCounts, Stream};
 use crate::transport::{ByteStream, batch, wait_until};
 
@@ -354,7 +355,7 @@ impl EbServer {
             let why = format!("{MAX_CONNECTIONS} connections are the most that are served");
             return self.tell(ServerEvent::Ended(peer.to_string(), why));
         }
-        let banner_at_ns = self.options.banner_after.map(|after| now_ns + nanoseconds(after));
+        let banner_at_ns = self.options.banner_after.map(|after| now_ns + as_ns(after));
         // A connection that fails at once is gone already.
         if stream.set_nonblocking(true).is_ok()
             && let Ok(io) = ByteStream::tcp(stream)
@@ -452,7 +453,7 @@ impl EbServer {
         let banner = format!("daqmeter:{}\n", self.port());
         let mut ended = Vec::new();
         for (&key, connection) in &mut self.connections {
-            let is_late = |since_ns: u64| now_ns.saturating_sub(since_ns) > nanoseconds(timeout);
+            let is_late = |since_ns: u64| now_ns.saturating_sub(since_ns) > as_ns(timeout);
             if connection.owes_since_ns.is_some_and(is_late) {
                 if connection.io.is_socket {
                     let why = format!("the rest of a cycle did not come within {timeout:?}");
@@ -471,10 +472,6 @@ impl EbServer {
             self.conclude(key, Some(why));
         }
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
 /// Opens a UDP socket and a TCP listener on one port. A recently used port can be opened at once.

@@ -263,6 +263,12 @@ impl Fault {
     }
 }
 
+impl From<String> for Fault {
+    fn from(reason: String) -> Self {
+        Fault::new(reason)
+    }
+}
+
 impl From<ParamError> for Fault {
     fn from(error: ParamError) -> Self {
         Fault::new(error.to_string())

@@ -21,16 +21,10 @@ use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
 use crate::port::Port;
 use crate::receive::{Receiver, Report, StreamReport};
-use crate::scenario::{Publish, Scenario, ScenarioError};
+use crate::scenario::{Publish, Scenario};
 use crate::tohost::{Stats, ToHost};
 use crate::transport::{self, PublisherHello, TransportError};
 use crate::watch::{Experiment, PartWatch, Slowed};
-
-impl From<ScenarioError> for Fault {
-    fn from(error: ScenarioError) -> Self {
-        Fault::new(error.to_string())
-    }
-}
 
 impl From<TransportError> for Fault {
     fn from(error: TransportError) -> Self {
@@ -78,11 +72,11 @@ impl Chain {
         experiment: Option<&Experiment>,
     ) -> Result<Chain, Fault> {
         let fits = scenario.check_memory(channel_ids(scenario).len(), true);
-        fits.map_err(|error| Fault::too_large(error.to_string()))?;
+        fits.map_err(Fault::too_large)?;
         let (mut card, consumers) = Card::new(scenario)?;
-        card.source.end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source.end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1);
         if let Some(triggers) = triggers {
-            card.source.end_after(triggers);
+            card.source.max_triggers = triggers;
         }
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));

@@ -49,20 +49,6 @@ pub struct Checker {
     rest: Vec<u8>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum CheckError {
-    #[error("cannot read: {0}")]
-    Io(#[from] io::Error),
-    /// No block in the first MiB.
-    #[error(
-        "no file of FELIX blocks: it begins with {0:#010x}, whose second half is not a block id (0xABCD, 0xABCE, 0xCnCE), and no blocks \
-         begin in its first MiB"
-    )]
-    Foreign(u32),
-    #[error("{0} bytes: shorter than one block")]
-    Short(usize),
-}
-
 impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
@@ -79,7 +65,7 @@ impl Checker {
     }
 
     /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.
-    pub fn take(&mut self, bytes: &[u8]) -> Result<(), CheckError> {
+    pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         let is_whole =
             self.format.is_some_and(|format| bytes.len().is_multiple_of(format.block_bytes));
         if !self.rest.is_empty() || !is_whole {
@@ -95,7 +81,7 @@ impl Checker {
         Ok(())
     }
 
-    fn blocks_of(&mut self, bytes: &[u8], last: bool) -> Result<usize, CheckError> {
+    fn blocks_of(&mut self, bytes: &[u8], last: bool) -> Result<usize, String> {
         let Some(format) = self.recognised(bytes, last)? else {
             return Ok(0);
         };
@@ -113,7 +99,7 @@ impl Checker {
                 }
                 Piece::BadStarts => {
                     for block in piece_bytes.chunks_exact(size) {
-                        self.bad_start(header_of(block));
+                        self.bad_start(FelixHeader::of_block(block));
                         self.pass(size);
                     }
                 }
@@ -128,13 +114,19 @@ impl Checker {
     }
 
     /// Recognises the format by the first bytes; `None` if more are needed.
-    fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, CheckError> {
+    fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, String> {
         if self.format.is_none()
             && bytes.len() >= HEADER_BYTES
             && let Some(found) = recognise(bytes, last)
         {
             let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
-            let format = found.ok_or(CheckError::Foreign(u32::from_le_bytes(head)))?;
+            let format = found.ok_or_else(|| {
+                format!(
+                    "no file of FELIX blocks: it begins with {:#010x}, whose second half is not a block id (0xABCD, 0xABCE, 0xCnCE), and no blocks \
+                     begin in its first MiB",
+                    u32::from_le_bytes(head)
+                )
+            })?;
             self.common.room = vec![Subchunk::default(); most_subchunks(format)];
             self.format = Some(format);
         }
@@ -169,11 +161,11 @@ impl Checker {
         }
     }
 
-    pub fn finish(mut self) -> Result<Checked, CheckError> {
+    pub fn finish(mut self) -> Result<Checked, String> {
         let rest = std::mem::take(&mut self.rest);
         let left = rest.len() - self.blocks_of(&rest, true)?;
         if self.format.is_none() {
-            return Err(CheckError::Short(left));
+            return Err(format!("{left} bytes: shorter than one block"));
         }
         if left > 0 {
             let what = || format!("the last {left} bytes are not a whole block");
@@ -214,7 +206,7 @@ const READ_AHEAD: usize = 4;
 
 /// Checks all bytes of a reader, which another thread reads ahead. Fails if no block begins in the
 /// first MiB.
-pub fn check(mut from: impl Read + Send, options: &CheckOptions) -> Result<Checked, CheckError> {
+pub fn check(mut from: impl Read + Send, options: &CheckOptions) -> Result<Checked, String> {
     let mut checker = Checker::new(options.clone());
     let (out, parts) = sync_channel(READ_AHEAD);
     let (back, empty) = channel();
@@ -237,13 +229,10 @@ pub fn check(mut from: impl Read + Send, options: &CheckOptions) -> Result<Check
             // At the end the reading thread is gone.
             let _ = back.send(part);
         }
-        reading.join().expect("reading does not panic")?;
+        let read = reading.join().expect("reading does not panic");
+        read.map_err(|error| format!("cannot read: {error}"))?;
         checker.finish()
     })
-}
-
-fn header_of(block: &[u8]) -> FelixHeader {
-    FelixHeader::parse(*block.first_chunk().expect("a block has a header"))
 }
 
 #[cfg(test)]

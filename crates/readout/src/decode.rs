@@ -166,8 +166,7 @@ impl Session for DecodeSession {
 
     fn verify(&mut self) -> Result<(), Fault> {
         let mut checker = crate::check::Checker::new(crate::check::CheckOptions::default());
-        let checked = checker.take(&self.blocks).and_then(|()| checker.finish());
-        let checked = checked.map_err(|error| Fault::new(error.to_string()))?;
+        let checked = checker.take(&self.blocks).and_then(|()| checker.finish())?;
         let subchunks: u64 = checked.rows.iter().flat_map(|row| row.subchunks).sum();
         self.subchunks = decode(self.format, &self.blocks, &mut self.room)?;
         if !checked.is_good() || subchunks != self.subchunks {

@@ -3,7 +3,7 @@
 
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
-use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, Ttc};
+use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FragmentFaults {
@@ -53,7 +53,7 @@ pub struct FragmentCheck {
     /// Index that the emulator writes into its fragments; `None` if the E-link is unknown.
     index: Option<u8>,
     /// Width of the E-link, by its first fragment with a valid width.
-    width: Option<u8>,
+    pub(crate) width: Option<u8>,
     order: SequenceTracker,
     way: SequenceHint,
     usual_way: SequenceHint,
@@ -86,10 +86,6 @@ impl FragmentCheck {
             usual_way: SequenceHint::Whole,
             ..FragmentCheck::new(Some(elink))
         }
-    }
-
-    pub(crate) fn width(&self) -> Option<u8> {
-        self.width
     }
 
     /// Notes that fragments were lost: the next counter is ahead by any number.
@@ -153,7 +149,7 @@ impl FragmentCheck {
         if self.is_ttc {
             return self.check_ttc(payload);
         }
-        if !is_emulated(payload) || !self.has_width(payload) {
+        if !EmulatorHeader::is_in(payload) || !self.has_width(payload) {
             self.faults.payload += 1;
             return Some(FragmentFinding::Payload);
         }
@@ -257,18 +253,6 @@ fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
         differ |= word(a) ^ word(b);
     }
     differ == 0 && (words_a.remainder().is_empty() || words_a.remainder() == words_b.remainder())
-}
-
-/// Checks the emulator's marks, length and pattern, as far as a chunk goes. Chunks of 64 KiB and
-/// more state their length modulo 2^16.
-fn is_emulated(payload: &[u8]) -> bool {
-    let [.., high, low] = payload.len().to_be_bytes();
-    let head = [(0, 0xAA), (1, high), (2, low), (5, 0xBB), (6, 0xAA)];
-    let is_there =
-        |(at, wanted): &(usize, u8)| payload.get(*at).is_none_or(|found| found == wanted);
-    let pattern = payload.iter().skip(EMULATOR_HEADER_BYTES);
-    let pattern = pattern.zip((0..=255_u8).cycle());
-    head.iter().all(is_there) && pattern.into_iter().all(|(found, wanted)| *found == wanted)
 }
 
 #[cfg(test)]

@@ -39,5 +39,5 @@ pub use card::Card;
 pub use decode::DecodeRequest;
 pub use receive::Receiver;
 pub use request::Chosen;
-pub use scenario::{Scenario, ScenarioError};
+pub use scenario::Scenario;
 pub use tohost::ToHost;

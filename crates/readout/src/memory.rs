@@ -8,7 +8,7 @@ use daqmeter_sys::available;
 use daqmeter_sys::host::Files;
 
 use crate::card::channel_ids;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 use crate::tohost::subscriber_bytes;
 
 /// Program, stacks, and small buffers.
@@ -42,11 +42,7 @@ impl Scenario {
     }
 
     /// Compares the estimate with the memory that this process may still take.
-    pub(crate) fn check_memory(
-        &self,
-        channels: usize,
-        with_readers: bool,
-    ) -> Result<(), ScenarioError> {
+    pub(crate) fn check_memory(&self, channels: usize, with_readers: bool) -> Result<(), String> {
         let Some(free) = available::memory_bytes() else {
             return Ok(());
         };
@@ -55,7 +51,7 @@ impl Scenario {
         self.fits_in(channels, with_readers, free.saturating_add(pool.min(rings)))
     }
 
-    fn fits_in(&self, channels: usize, with_readers: bool, free: u64) -> Result<(), ScenarioError> {
+    fn fits_in(&self, channels: usize, with_readers: bool, free: u64) -> Result<(), String> {
         let needed = self.bytes_of(channels, with_readers);
         if needed <= free {
             return Ok(());
@@ -63,10 +59,10 @@ impl Scenario {
         let (ring, page) = (self.card.ring.0 as u64, self.reader.page.0 as u64);
         let [ring, page, needed, free] = [ring, page, needed, free].map(show_bytes);
         let pages = self.reader.pages;
-        Err(ScenarioError(format!(
+        Err(format!(
             "card.ring, reader.pages: {channels} channels with a ring of {ring} each, and their subscribers \
              with {pages} pages of {page} each, need about {needed} of memory, {free} are available"
-        )))
+        ))
     }
 
     /// Bytes of the channels' rings, FIFOs and emulators; one lap is made at a time.

@@ -127,7 +127,7 @@ impl Port {
         if let Side::Here(card) = &self.card {
             let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
             let now_ns = monotonic_ns().saturating_sub(card.start_ns());
-            card.source.end_at(now_ns);
+            card.source.end_ns = now_ns;
         }
     }
 

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use daqmeter_record::units::whole;
 
 use crate::card::{Card, CardState, ChannelId};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
+    #[error("{0}")]
+    Scenario(String),
     #[error("cannot write: {0}")]
     Io(#[from] io::Error),
 }
@@ -36,15 +36,16 @@ pub fn record(
         scenario.card.ring.0 = SMALL_RING_BYTES;
         (scenario.card.pointer_gap, scenario.busy) = (None, Default::default());
     }
-    let (mut card, mut rings) = Card::of_channels(&scenario, &[id])?;
+    let (mut card, mut rings) =
+        Card::of_channels(&scenario, &[id]).map_err(RecordError::Scenario)?;
     let mut ring = rings.remove(0);
-    card.source.end_after(triggers);
+    card.source.max_triggers = triggers;
     card.start(0);
     // Steps that fill a small part of the ring, which stays in the cache.
     let per_trigger: usize =
         scenario.elinks(0, 0).iter().map(|elink| elink.payload_bytes + 8).sum();
     let step = ((card.scenario().card.ring.0 / 4).min(MAX_STEP_BYTES) / per_trigger.max(1)).max(1);
-    let step_ns = whole(step as f64 * card.source.period_ns()).max(1);
+    let step_ns = whole(step as f64 * card.source.period_ns).max(1);
     let mut now_ns = 0;
     loop {
         let finished = card.state() == CardState::Finished;

@@ -170,7 +170,7 @@ impl CardServer {
                     now_ns + if self.card.state() == CardState::Idle { 0 } else { STOP_WITHIN_NS },
                 );
                 let last_ns = self.card.now_ns();
-                self.card.source.end_at(last_ns);
+                self.card.source.end_ns = last_ns;
             }
             self.card.carry(now_ns);
             self.card.signal(&self.lines);

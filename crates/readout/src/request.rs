@@ -7,7 +7,7 @@ use daqmeter_record::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{ByteSize, Hertz, Nanos, ReaderCompletion, Scenario, ScenarioError};
+use crate::scenario::{ByteSize, Hertz, Nanos, ReaderCompletion, Scenario};
 
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -54,7 +54,7 @@ const MAX_POLL_US: f64 = 1e6;
 
 impl Chosen {
     /// Loads the scenario with all replaced parts. Fails if they do not go together.
-    pub fn load(&self) -> Result<Scenario, ScenarioError> {
+    pub fn load(&self) -> Result<Scenario, String> {
         let mut scenario = Scenario::load(&self.scenario)?;
         let Scenario { trigger, card, reader, .. } = &mut scenario;
         trigger.rate = self.rate_hz.map_or(trigger.rate, Hertz);
@@ -71,12 +71,10 @@ impl Chosen {
     }
 }
 
-fn nanos(poll_us: f64) -> Result<Nanos, ScenarioError> {
+fn nanos(poll_us: f64) -> Result<Nanos, String> {
     let poll = Duration::try_from_secs_f64(poll_us / 1e6).ok();
     poll.filter(|_| poll_us <= MAX_POLL_US)
         .and_then(|poll| u64::try_from(poll.as_nanos()).ok())
         .map(Nanos)
-        .ok_or_else(|| {
-            ScenarioError(format!("`poll_us` is {poll_us}; 0 to {MAX_POLL_US} is wanted"))
-        })
+        .ok_or_else(|| format!("`poll_us` is {poll_us}; 0 to {MAX_POLL_US} is wanted"))
 }

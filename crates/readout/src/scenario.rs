@@ -35,11 +35,6 @@ pub use self::spec::{
     TriggerSettings,
 };
 
-/// Error in one line that names the field.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ScenarioError(pub String);
-
 pub const SHIPPED: Shipped = Shipped {
     kind: "scenario",
     files: &[
@@ -52,22 +47,22 @@ pub const SHIPPED: Shipped = Shipped {
 
 impl Scenario {
     /// Loads a scenario that ships, or that of a file.
-    pub fn load(name: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::of(&SHIPPED.get(name).map_err(ScenarioError)?)
+    pub fn load(name: &str) -> Result<Scenario, String> {
+        Scenario::of(&SHIPPED.get(name)?)
     }
 
     /// Parses a text; the name is for tables.
-    pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
+    pub fn parse(text: &str, name: &str) -> Result<Scenario, String> {
         Scenario::of(&TomlText::new(name, text))
     }
 
-    fn of(file: &TomlText) -> Result<Scenario, ScenarioError> {
-        let mut scenario: Scenario = file.parse().map_err(ScenarioError)?;
+    fn of(file: &TomlText) -> Result<Scenario, String> {
+        let mut scenario: Scenario = file.parse()?;
         if scenario.name.is_empty() {
             let stem = Path::new(&file.name).file_stem().unwrap_or_default();
             scenario.name = stem.to_string_lossy().into_owned();
         }
-        scenario.check().map_err(|error| ScenarioError(format!("{}: {error}", file.name)))?;
+        scenario.check().map_err(|error| format!("{}: {error}", file.name))?;
         Ok(scenario)
     }
 }

@@ -13,12 +13,12 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// Triggers in the order of time. Times are ns since the source's start.
 #[derive(Debug)]
 pub struct TriggerSource {
-    period_ns: f64,
+    pub period_ns: f64,
     /// Random numbers of a Poisson source, which is stepped.
     random: Option<Xoshiro256PlusPlus>,
-    issued: u64,
-    end_ns: u64,
-    most: u64,
+    pub issued: u64,
+    pub end_ns: u64,
+    pub max_triggers: u64,
     /// Times of a Poisson source that were computed already.
     ahead: VecDeque<u64>,
     last_ns: f64,
@@ -32,39 +32,15 @@ impl TriggerSource {
             random: is_random.then(|| Xoshiro256PlusPlus::seed_from_u64(trigger.seed)),
             issued: 0,
             end_ns: NEVER,
-            most: u64::MAX,
+            max_triggers: u64::MAX,
             ahead: VecDeque::with_capacity(1024),
             last_ns: 0.0,
         }
     }
 
-    pub fn end_at(&mut self, ns: u64) {
-        self.end_ns = ns;
-    }
-
-    pub fn end_after(&mut self, triggers: u64) {
-        self.most = triggers;
-    }
-
-    pub fn end_ns(&self) -> u64 {
-        self.end_ns
-    }
-
-    pub fn issued(&self) -> u64 {
-        self.issued
-    }
-
-    pub(crate) fn left(&self) -> u64 {
-        self.most.saturating_sub(self.issued)
-    }
-
-    pub fn period_ns(&self) -> f64 {
-        self.period_ns
-    }
-
     /// Time of the n-th trigger from now, from 1; `NEVER` when the source ends before.
     pub fn ahead(&mut self, n: u64) -> u64 {
-        if self.issued.saturating_add(n) > self.most {
+        if self.issued.saturating_add(n) > self.max_triggers {
             return NEVER;
         }
         let at_ns = match &mut self.random {
@@ -83,7 +59,7 @@ impl TriggerSource {
     }
 
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
-        self.issued >= self.most || now_ns >= self.end_ns
+        self.issued >= self.max_triggers || now_ns >= self.end_ns
     }
 
     pub(crate) fn issue(&mut self, n: u64) {
@@ -105,10 +81,10 @@ impl TriggerSource {
             while total > 0 && at_ns(total) > now_ns {
                 total -= 1;
             }
-            return total.min(self.most).saturating_sub(self.issued);
+            return total.min(self.max_triggers).saturating_sub(self.issued);
         }
         let mut n = 0;
-        while n < self.left() && self.ahead(n + 1) <= now_ns {
+        while n < self.max_triggers.saturating_sub(self.issued) && self.ahead(n + 1) <= now_ns {
             n += 1;
         }
         n
@@ -177,16 +153,16 @@ mod tests {
     fn it_ends_by_count_and_by_time() {
         let mut idle =
             TriggerSource::new(&TriggerSettings { rate: Hertz(0.1), ..TriggerSettings::default() });
-        idle.end_at(1_000_000_000);
+        idle.end_ns = 1_000_000_000;
         assert_eq!(
             (idle.due(NEVER), idle.is_over(999_999_999), idle.is_over(1_000_000_000)),
             (0, false, true)
         );
         let mut by_count = source(TriggerKind::Poisson);
-        by_count.end_after(3);
+        by_count.max_triggers = 3;
         assert_eq!(by_count.due(NEVER - 1), 3);
         let mut by_time = source(TriggerKind::Fixed);
-        by_time.end_at(2500);
+        by_time.end_ns = 2500;
         assert_eq!((by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)), (2, 2000, NEVER));
     }
 }

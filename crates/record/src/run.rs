@@ -492,7 +492,11 @@ fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> 
 
 impl Counter {
     pub fn count(name: impl Into<String>, value: u64) -> Self {
-        Counter { name: name.into(), value: value as f64, unit: String::default(), share: 1.0 }
+        Counter::measured(name, value as f64, "")
+    }
+
+    pub fn measured(name: impl Into<String>, value: f64, unit: &str) -> Self {
+        Counter { name: name.into(), value, unit: unit.into(), share: 1.0 }
     }
 }
 

@@ -95,12 +95,8 @@ fn attach(record: &mut RunRecord, runs: &[[f64; 2]]) {
     let counted = runs.get(1..).unwrap_or(&[]);
     let scale = runs.len() as f64 / counted.len().max(1) as f64;
     for (at, name) in ["victim-cache-references", "victim-cache-misses"].into_iter().enumerate() {
-        record.counters.push(Counter {
-            name: name.into(),
-            value: counted.iter().map(|run| run[at]).sum::<f64>() * scale,
-            unit: "".into(),
-            share: 1.0,
-        });
+        let sum: f64 = counted.iter().map(|run| run[at]).sum();
+        record.counters.push(Counter::measured(name, sum * scale, ""));
     }
     record.engine.emulated = true;
     record.warnings.push(

@@ -6,13 +6,13 @@ mod readout;
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result};
+use daqmeter_record::Ledger;
 
-use crate::shell::{Line, left_out, line, program, scratch};
+use crate::shell::{Background, Line, left_out, line, program, scratch, until};
 
 pub(crate) use paths::all as paths;
 pub(crate) use peers::all as peers;
@@ -79,9 +79,6 @@ fn drop_packets(host: &str, rule: &str) -> Result<()> {
     on(host, "nft").arg(format!("{chain}; add rule inet dqm in {rule} drop")).run()
 }
 
-/// A program in the background; ended when dropped.
-struct Background(Child);
-
 impl Background {
     fn start(program: Line) -> Result<Background> {
         Background::into_file(program, Path::new("/dev/null"))
@@ -103,48 +100,13 @@ impl Background {
     }
 }
 
-impl Drop for Background {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Repeats until it holds or the time is over; errors count as not yet.
-fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let began = Instant::now();
-    loop {
-        match holds() {
-            Ok(true) => return Ok(()),
-            Ok(false) if began.elapsed() > limit => bail!("{what}: not within {limit:?}"),
-            Err(error) if began.elapsed() > limit => return Err(error.context(what.to_owned())),
-            _ => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-/// Reads the last line of a file of JSON lines below `target/ci`.
-fn last_json(name: &str) -> Result<Value> {
+/// Reads the last line of a file below `target/ci`.
+fn last_line(name: &str) -> Result<String> {
     let path = scratch(name);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let line = text.lines().last().with_context(|| format!("{name} is empty"))?;
-    serde_json::from_str(line).with_context(|| format!("{name} holds `{line}`"))
+    Ok(text.lines().last().with_context(|| format!("{name} is empty"))?.to_owned())
 }
 
-/// Returns a count of a ledger; losses are named by their reasons.
-fn booked(ledger: &Value, what: &str) -> u64 {
-    let loss = &ledger["losses"][what];
-    loss.as_u64().or_else(|| ledger[what].as_u64()).unwrap_or(0)
-}
-
-fn lost(ledger: &Value) -> u64 {
-    let losses = ledger["losses"].as_object().into_iter().flatten();
-    losses.filter_map(|(_, count)| count.as_u64()).sum()
-}
-
-/// Checks that each issued unit was delivered or is booked as lost.
-fn closes(ledger: &Value) -> Result<()> {
-    let all = booked(ledger, "delivered") + lost(ledger);
-    ensure!(all == booked(ledger, "issued"), "{all} are accounted for: {ledger}");
-    Ok(())
+fn booked(ledger: &Ledger, reason: &str) -> u64 {
+    ledger.losses.get(reason).copied().unwrap_or(0)
 }

@@ -5,11 +5,9 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use daqmeter_record::{Ledger, Outcome, RunRecord};
 
-use super::{
-    Background, Hosts, booked, closes, daqmeter_on, drop_packets, last_json, lost, on, until,
-};
+use super::{Background, Hosts, booked, daqmeter_on, drop_packets, last_line, on, until};
 use crate::shell::{scratch, tried};
 
 const SENDER: &str = "dqm-path";
@@ -22,7 +20,7 @@ struct Case {
     /// Packets to the receiver that are dropped, as a rule of nftables.
     dropped: &'static str,
     /// Checks the outcome (`ok`, or another), and the ledger.
-    expect: fn(&Value, &Value) -> bool,
+    expect: fn(&Outcome, &Ledger) -> bool,
 }
 
 const CASES: [Case; 3] = [
@@ -30,13 +28,13 @@ const CASES: [Case; 3] = [
         name: "TCP, 1 % of the packets lost",
         sink: "tcp",
         dropped: "tcp dport 5010 numgen random mod 100 < 1",
-        expect: |outcome, ledger| outcome == "ok" && lost(ledger) == 0,
+        expect: |outcome, ledger| outcome.is_ok() && ledger.lost() == 0,
     },
     Case {
         name: "UDP, 1 % of the packets lost",
         sink: "udp",
         dropped: "meta l4proto udp numgen random mod 100 < 1",
-        expect: |outcome, ledger| outcome == "ok" && booked(ledger, "lost on the way over UDP") > 0,
+        expect: |outcome, ledger| outcome.is_ok() && booked(ledger, "lost on the way over UDP") > 0,
     },
     Case {
         name: "a receiver that takes nothing after the first megabyte",
@@ -44,7 +42,7 @@ const CASES: [Case; 3] = [
         dropped: "tcp dport 5010 quota over 1 mbytes",
         expect: |outcome, ledger| {
             let unconfirmed = "sent, but the receiver did not say that they came";
-            outcome != "ok" && booked(ledger, "delivered") == 0 && booked(ledger, unconfirmed) > 0
+            !outcome.is_ok() && ledger.delivered == 0 && booked(ledger, unconfirmed) > 0
         },
     },
 ];
@@ -72,11 +70,10 @@ fn one(case: &Case) -> Result<()> {
     fs::write(&records, "")?;
     let run = daqmeter_on(SENDER, "path run --time 2s").arg(file).arg("--records").arg(records);
     Background::start(run)?.end("the path")?;
-    let record = last_json("remote.jsonl")?;
-    let (outcome, ledger) = (&record["outcome"]["status"], &record["ledgers"][0]);
-    closes(ledger)?;
-    let is_expected = booked(ledger, "issued") > 0 && (case.expect)(outcome, ledger);
-    ensure!(is_expected, "outcome {outcome}, ledger {ledger}");
+    let RunRecord { outcome, ledgers, .. } = serde_json::from_str(&last_line("remote.jsonl")?)?;
+    let ledger = ledgers.first().context("no ledger")?;
+    let is_expected = ledger.issued > 0 && ledger.closes() && (case.expect)(&outcome, ledger);
+    ensure!(is_expected, "outcome {outcome:?}, ledger {ledger}");
     println!("closed: {}: {ledger}", case.name);
     Ok(())
 }

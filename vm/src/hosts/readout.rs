@@ -5,11 +5,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use daqmeter_record::{Ledger, RunRecord};
 use serde_json::Value;
 
-use super::{
-    Background, Hosts, booked, closes, daqmeter_on, drop_packets, last_json, lost, on, until,
-};
+use super::{Background, Hosts, booked, daqmeter_on, drop_packets, last_line, on, until};
 use crate::shell::{line, scratch, tried};
 
 const SERVER: &str = "dqm-server";
@@ -159,24 +158,24 @@ fn one(case: &Case) -> Result<()> {
 
 /// Checks that the account of each E-link closes, and that only expected reasons cost triggers.
 fn judge(case: &Case) -> Result<()> {
-    let account = last_json("tohost.json")?;
+    let account: Value = serde_json::from_str(&last_line("tohost.json")?)?;
     let elinks = account["elinks"].as_array().context("no E-links")?;
     ensure!(elinks.len() == 24, "{} E-links", elinks.len());
-    let mut sums = [0; 3];
-    for ledger in elinks.iter().map(|elink| &elink["ledger"]) {
-        closes(ledger)?;
-        let known: u64 = case.losses.iter().map(|reason| booked(ledger, reason)).sum();
-        ensure!(known == lost(ledger), "{ledger}");
-        let first = case.losses.first().map_or(0, |reason| booked(ledger, reason));
-        let counts = [booked(ledger, "issued"), booked(ledger, "delivered"), first];
-        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    let mut all = Ledger::new("triggers");
+    for elink in elinks {
+        let ledger: Ledger = serde_json::from_value(elink["ledger"].clone())?;
+        let known: u64 = case.losses.iter().map(|reason| booked(&ledger, reason)).sum();
+        ensure!(ledger.closes() && known == ledger.lost(), "{ledger}");
+        all.add(&ledger);
     }
-    let [issued, delivered, first] = sums;
+    let Ledger { issued, delivered, .. } = all;
+    let first = case.losses.first().map_or(0, |reason| booked(&all, reason));
     ensure!(!case.must_lose || first > 0, "no trigger was lost by `{}`", case.losses[0]);
     let mut chunks = 0;
     for at in 0..RECEIVERS.len() {
         // A receiver that was given up leaves no report.
-        let report = last_json(&format!("receive{at}.json")).unwrap_or_default();
+        let report = last_line(&format!("receive{at}.json")).unwrap_or_default();
+        let report: Value = serde_json::from_str(&report).unwrap_or_default();
         ensure!(report["faults"]["payload"].as_u64().unwrap_or(0) == 0, "wrong payloads: {report}");
         chunks += report["chunks"].as_u64().unwrap_or(0);
     }
@@ -229,14 +228,9 @@ fn limited_search() -> Result<()> {
     let search = "readout sweep gbt --from 10kHz --to 100kHz --probe 100ms --resolution 0.02 \
                   --no-curves --json";
     let lines = daqmeter_on(SERVER, search).output()?;
-    let record: Value = serde_json::from_str(lines.lines().last().context("no record")?)?;
-    ensure!(record["study"] == "readout/maximum", "the last record is {}", record["study"]);
-    let value = |name: &str| {
-        let counters = record["counters"].as_array().into_iter().flatten();
-        let mut values = counters.filter(|counter| counter["name"] == name);
-        let value = values.find_map(|counter| counter["value"].as_f64());
-        value.with_context(|| format!("no counter `{name}`"))
-    };
+    let record: RunRecord = serde_json::from_str(lines.lines().last().context("no record")?)?;
+    ensure!(record.study == "readout/maximum", "the last record is {}", record.study);
+    let value = |name: &str| record.counter(name).with_context(|| format!("no counter `{name}`"));
     let maximum_hz = value("maximum rate")?;
     let event_bytes = value("network")? / value("trigger-rate")?;
     let share = maximum_hz * event_bytes * 8.0 / LIMIT_BIT_PER_S;

@@ -5,8 +5,9 @@ use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::sysfs::Alias;
 use daqmeter_record::Mesh;
+use serde_json::Value;
 
-use super::count::{Counted, HNF, OFTEN, RNI, happening, node, record};
+use super::count::{Counted, HNF, OFTEN, RNI, happening, json, node};
 use super::machine::{MESH_BASE, Machine};
 use super::n1sdp::n1sdp;
 use crate::debian::Kernel;
@@ -179,7 +180,8 @@ fn two_meshes(machine: &mut Machine) -> Result<()> {
     let found = machine.step(3)?;
     machine.end_steps()?;
     // The driver finds the meshes in any order.
-    let base = &record(&machine.guest("daqmeter pmu list --json arm_cmn_0")?)?["base"];
+    let list = machine.guest("daqmeter pmu list --json arm_cmn_0")?;
+    let base = &serde_json::from_str::<Value>(json(&list)?)?["base"];
     let (first, second) = if *base == MESH_BASE { (1_000_000, OFTEN) } else { (OFTEN, 1_000_000) };
     let wanted = [first + second, first, second];
     ensure!(found == wanted, "{found:?} instead of {wanted:?}, arm_cmn_0 at {base}");

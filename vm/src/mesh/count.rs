@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use daqmeter_pmu::emulated::{Happening, catalogue};
 use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::plan::{Driver, plan};
+use daqmeter_record::RunRecord;
+use daqmeter_record::observed::ObservedEvent;
 use daqmeter_sys::host::Files;
-use serde_json::Value;
 
 use super::machine::Machine;
 use crate::files::folder;
@@ -53,15 +54,10 @@ fn options<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     texts.into_iter().map(|text| format!("-e '{text}' ")).collect()
 }
 
-pub(super) fn record(printed: &str) -> Result<Value> {
+/// Returns the line of JSON in what a command printed.
+pub(super) fn json(printed: &str) -> Result<&str> {
     let line = printed.lines().find(|line| line.starts_with('{'));
-    let parsed = serde_json::from_str(line.unwrap_or_default());
-    parsed.with_context(|| format!("no record: {printed}"))
-}
-
-/// Returns an array of a record, which must be there.
-pub(super) fn array<'a>(value: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
-    value[name].as_array().with_context(|| format!("no {name}: {value}"))
+    line.with_context(|| format!("no record: {printed}"))
 }
 
 impl Machine {
@@ -153,10 +149,13 @@ impl Machine {
         let list = options(groups.iter().map(String::as_str));
         let stat = format!("daqmeter pmu stat {list} -I 3s --count 1 --json 2>/dev/null");
         tried(|| {
-            let record = record(&self.guest(&stat)?)?;
-            let first = |event: &Value, name: &str| event[name][0].as_u64().unwrap_or(0) as f64;
-            let share = |event| first(event, "running_ns") / first(event, "enabled_ns").max(1.0);
-            let found: Vec<f64> = array(&record["observed"], "events")?.iter().map(share).collect();
+            let record: RunRecord = serde_json::from_str(json(&self.guest(&stat)?)?)?;
+            let first = |times_ns: &[u64]| times_ns.first().copied().unwrap_or(0) as f64;
+            let share = |event: &ObservedEvent| {
+                first(&event.running_ns) / first(&event.enabled_ns).max(1.0)
+            };
+            let observed = record.observed.context("nothing was observed")?;
+            let found: Vec<f64> = observed.events.iter().map(share).collect();
             println!("shares planned {predicted:.2?}, found {found:.2?}");
             let is_near = |(found, planned): (&f64, &f64)| (found - planned).abs() < tolerance;
             let all = found.len() == predicted.len() && found.iter().zip(&predicted).all(is_near);

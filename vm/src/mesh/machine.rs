@@ -6,9 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Child;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory, Wrap};
@@ -19,7 +18,7 @@ use super::{arm_ldd, daqmeter, perf};
 use crate::boot::device_tree;
 use crate::debian::{Kernel, arm_busybox};
 use crate::files::{Initrd, folder, tail};
-use crate::shell::{line, renew};
+use crate::shell::{Background, line, renew, until};
 
 /// RAM of QEMU's `virt`. The first mesh is behind its 256 MiB, at the N1SDP's own address.
 const RAM_MIB: u64 = 256;
@@ -98,16 +97,12 @@ impl Control {
 }
 
 fn connect(path: &Path) -> Result<UnixStream> {
-    let began = Instant::now();
-    loop {
-        match UnixStream::connect(path) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if began.elapsed() > Duration::from_secs(30) => {
-                bail!("{}: {error}", path.display())
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
+    let mut stream = None;
+    until(&path.display().to_string(), Duration::from_secs(30), || {
+        stream = Some(UnixStream::connect(path)?);
+        Ok(true)
+    })?;
+    stream.context("no stream")
 }
 
 /// Returns the lines that the machine prints. They are read at once: a machine whose console is
@@ -121,7 +116,7 @@ fn lines(console: UnixStream) -> Receiver<String> {
 }
 
 pub(super) struct Machine {
-    child: Child,
+    _qemu: Background,
     console: UnixStream,
     lines: Receiver<String>,
     pub(super) log: String,
@@ -175,6 +170,7 @@ impl Machine {
             .command()
             .spawn()
             .context("cannot start QEMU")?;
+        let _qemu = Background(child);
         // QEMU waits for the reader of the console.
         let console = connect(&place.join("console"))?;
         let lines = lines(console.try_clone()?);
@@ -189,7 +185,7 @@ impl Machine {
         let emulators = meshes.iter().zip(0..).map(emulator).collect::<Result<_>>()?;
         let (log, series) = (String::new(), kernel.series.clone());
         let mut machine =
-            Machine { child, console, lines, log, qmp, qtest, gic, series, meshes, emulators };
+            Machine { _qemu, console, lines, log, qmp, qtest, gic, series, meshes, emulators };
         machine.until("GUEST ready")?;
         ensure!(!machine.log.contains("GUEST cannot load"), "{}", machine.log);
         Ok(machine)
@@ -274,13 +270,6 @@ impl Machine {
     pub(super) fn bytes_read(&mut self) -> Result<u64> {
         let all = self.qmp.qmp("query-blockstats", json!({}))?;
         all[0]["stats"]["rd_bytes"].as_u64().context("no rd_bytes")
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
+use daqmeter_record::RunRecord;
 
-use super::count::{Counted, HNF, OFTEN, RNI, array, happening, node, node_event, record};
+use super::count::{Counted, HNF, OFTEN, RNI, happening, json, node, node_event};
 use super::machine::Machine;
 
 /// NodeIDs of the HN-F, each with a slice of the system cache.
@@ -122,13 +122,12 @@ fn closed_loop(machine: &mut Machine) -> Result<()> {
             printed += &(line + "\n");
         }
     }
-    let record = record(&printed)?;
-    let is_beats = |counter: &&Value| counter["name"].as_str().unwrap_or("").contains("wdata");
-    let beats = array(&record, "counters")?.iter().filter(is_beats);
-    let beats: Vec<f64> = beats.filter_map(|counter| counter["value"].as_f64()).collect();
+    let record: RunRecord = serde_json::from_str(json(&printed)?)?;
+    let beats = record.counters.iter().filter(|counter| counter.name.contains("wdata"));
+    let beats: Vec<f64> = beats.map(|counter| counter.value).collect();
     let same = beats.len() >= 2 && beats[0] > 0.0 && beats.iter().all(|bytes| *bytes == beats[0]);
     ensure!(same, "bytes read and beats x 32 differ: {beats:?}: {printed}");
-    ensure!(record["outcome"]["status"] == "ok", "{printed}");
+    ensure!(record.outcome.is_ok(), "{printed}");
     println!("closed loop: {} bytes read = beats x 32, exactly", beats[0]);
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use daqmeter_readout::card::ChannelId;
-use daqmeter_readout::check::{CheckError, CheckOptions, Checked, Checker, check};
+use daqmeter_readout::check::{CheckOptions, Checked, Checker, check};
 use daqmeter_readout::{Scenario, recording};
 use daqmeter_record::sanitise;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let checked = match path.to_str() {
             Some("-") => check(io::stdin(), &arguments.options()),
             _ => File::open(path)
-                .map_err(CheckError::from)
+                .map_err(|error| format!("cannot read: {error}"))
                 .and_then(|file| check(file, &arguments.options())),
         };
         let checked = checked.map_err(|error| format!("{name}: {error}"))?;

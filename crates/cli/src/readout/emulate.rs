@@ -39,11 +39,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     let (mut card, _) = Card::new(&scenario)?;
     if let Some(triggers) = arguments.triggers {
-        card.source.end_after(triggers);
+        card.source.max_triggers = triggers;
     }
     let time = arguments.time.or(arguments.triggers.is_none().then_some(DEFAULT_TIME));
     if let Some(time) = time {
-        card.source.end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source.end_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1);
     }
     let mut server = remote::CardServer::bind(card, &arguments.at)?;
     chain::pin(arguments.pin)?;
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     tell(&format!("{name}: {channels} channels at {at}; triggers begin when all have readers"));
     server.run(&stop.0);
     let card = &server.card;
-    let (issued, now_ns) = (card.source.issued(), card.now_ns());
+    let (issued, now_ns) = (card.source.issued, card.now_ns());
     let dead = card.line.all(now_ns);
     let percent = significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3);
     let (time, vetoed) = (show_ns(now_ns as f64), dead.vetoed);

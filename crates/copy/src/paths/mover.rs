@@ -123,7 +123,7 @@ impl Gate {
 }
 
 pub(super) fn ns(name: &str, value: u64) -> Counter {
-    Counter { unit: "ns".into(), ..Counter::count(name, value) }
+    Counter::measured(name, value as f64, "ns")
 }
 
 #[cfg(test)]

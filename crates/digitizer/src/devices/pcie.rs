@@ -9,7 +9,8 @@ pub struct PcieLink {
 }
 
 impl PcieLink {
-    pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<PcieLink> {
+    pub(crate) fn of(files: &Files, rdev: u64) -> Option<PcieLink> {
+        let (major, minor) = device_numbers(rdev);
         PcieLink::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
     }
 
@@ -56,7 +57,7 @@ mod tests {
         std::fs::create_dir_all(&device).unwrap();
         std::fs::write(device.join("current_link_speed"), speed).unwrap();
         std::fs::write(device.join("current_link_width"), width).unwrap();
-        PcieLink::of(&Files::below(root.path()), 250, 0)
+        PcieLink::of(&Files::below(root.path()), 250 << 8)
     }
 
     #[test]
@@ -66,6 +67,6 @@ mod tests {
         assert_eq!(link("2.5 GT/s PCIe", "4").unwrap().bytes_per_s(), 1e9);
         assert_eq!(link("Unknown", "4"), None);
         assert_eq!(link("8.0 GT/s", "0"), None);
-        assert_eq!(PcieLink::of(&Files::below("/nonexistent"), 1, 2), None);
+        assert_eq!(PcieLink::of(&Files::below("/nonexistent"), 0x102), None);
     }
 }

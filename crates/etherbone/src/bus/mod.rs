@@ -59,7 +59,7 @@ struct Region {
 pub struct Bus {
     regions: Vec<Region>,
     sdb_root: u64,
-    timing: BusTiming,
+    pub timing: BusTiming,
     /// Monotonic time until which the bus is busy.
     time_ns: u64,
     tai_minus_monotonic_ns: u64,
@@ -99,10 +99,6 @@ impl Bus {
             tai_minus_monotonic_ns,
             last_found: 0,
         }
-    }
-
-    pub fn set_timing(&mut self, timing: BusTiming) {
-        self.timing = timing;
     }
 
     fn insert(&mut self, region: Region) -> Result<(), String> {
@@ -266,12 +262,7 @@ mod tests {
     #[test]
     fn time_advances_with_each_access_and_never_goes_back() {
         let mut bus = bus(MEMORY);
-        bus.set_timing(BusTiming {
-            read_ns: 32,
-            write_ns: 8,
-            cycle_ns: 100,
-            ..BusTiming::default()
-        });
+        bus.timing = BusTiming { read_ns: 32, write_ns: 8, cycle_ns: 100, ..BusTiming::default() };
         let mut session = BusSession::default();
         bus.begin_cycle(1000);
         read(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32));

@@ -62,7 +62,7 @@ impl Client {
             }
             let wait = Duration::from_nanos(left_ns);
             let Some(arrived) = self.transport.receive(&mut self.received, wait)? else { continue };
-            if let Framing::Datagram { .. } = self.framing {
+            if self.framing == Framing::Datagram {
                 self.partial.clear();
             }
             self.partial.extend_from_slice(&self.received[..arrived.bytes]);

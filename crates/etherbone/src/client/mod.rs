@@ -14,7 +14,7 @@ use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, RecordFlags, Widths
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
-use crate::transport::{EbTransport, Framing};
+use crate::transport::{EbTransport, Framing, MESSAGE_BYTES};
 use in_flight::InFlight;
 pub use in_flight::{ClientCounts, CompletedCycle};
 
@@ -128,22 +128,6 @@ impl Client {
         counts.issued == counts.completed && self.partial.is_empty()
     }
 
-    pub fn read(&mut self, address: u64) -> Result<u64, EbError> {
-        self.one(Op::read(address, self.layout.data))
-    }
-
-    pub fn write(&mut self, address: u64, value: u64) -> Result<(), EbError> {
-        self.one(Op::write(address, value, self.layout.data)).map(drop)
-    }
-
-    fn one(&mut self, op: Op) -> Result<u64, EbError> {
-        let outcome = self.cycle(&[op], StatusCheck::Status)?;
-        match outcome.failed.first() {
-            None => Ok(outcome.values[0]),
-            Some(_) => Err(EbError::Bus { failed: 1, of: 1, first: op.address }),
-        }
-    }
-
     pub fn cycle(&mut self, ops: &[Op], check: StatusCheck) -> Result<&CycleOutcome, EbError> {
         let mut outcome = std::mem::take(&mut self.outcome);
         outcome.values.clear();
@@ -175,7 +159,7 @@ impl Client {
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
         self.make_room(ops, on_done)?;
-        let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
+        let one_at_a_time = self.framing == Framing::Messages;
         // With one message on its way at a time, each must be answered; a late answer is lost.
         let check = if one_at_a_time { StatusCheck::Status } else { check };
         let flight = self.flights.begin(token);
@@ -201,8 +185,8 @@ impl Client {
         ops: &[Op],
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
-        if let Framing::Messages { max_bytes } = self.framing {
-            let is_full = self.outgoing.used + self.longest(ops) > max_bytes;
+        if self.framing == Framing::Messages {
+            let is_full = self.outgoing.used + self.longest(ops) > MESSAGE_BYTES;
             if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
                 self.drain(on_done)?;
             }
@@ -338,7 +322,7 @@ impl Client {
         segment_bytes: usize,
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) -> Result<(), EbError> {
-        if let Framing::Datagram { .. } = self.framing {
+        if self.framing == Framing::Datagram {
             for datagram in bytes.chunks(segment_bytes) {
                 self.accept_datagram(datagram, on_done);
             }
@@ -407,21 +391,17 @@ impl Client {
     /// Skips a message header, if messages have one: no record begins with its magic.
     fn after_header<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let header_bytes = self.layout.header_bytes();
-        match self.framing {
-            Framing::Messages { .. }
-                if bytes.starts_with(&MAGIC.to_be_bytes()) && bytes.len() >= header_bytes =>
-            {
-                &bytes[header_bytes..]
-            }
-            _ => bytes,
-        }
+        let begins_message = self.framing == Framing::Messages
+            && bytes.starts_with(&MAGIC.to_be_bytes())
+            && bytes.len() >= header_bytes;
+        if begins_message { &bytes[header_bytes..] } else { bytes }
     }
 }
 
 /// Derivation: a record header, two base addresses and twice 255 values of 8 bytes, and some room.
 const MAX_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
 
-fn as_ns(time: Duration) -> u64 {
+pub(crate) fn as_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 

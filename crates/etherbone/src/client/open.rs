@@ -18,8 +18,6 @@ use crate::transport::{self, EbTransport, Framing, RECEIVE_BYTES};
 const BANNER_WAIT: Duration = Duration::from_millis(300);
 /// A server that does not understand a framing is silent or ends the connection.
 const FRAMING_WAIT: Duration = Duration::from_secs(1);
-/// Longest message that the C library of 2014 receives at once on TCP.
-const MESSAGE_BYTES: usize = 4000;
 
 impl Client {
     /// Opens a conversation. On TCP it first tries a bare stream, then messages with headers, as in
@@ -34,8 +32,7 @@ impl Client {
             return Ok(client);
         }
         drop(client);
-        let framing = Framing::Messages { max_bytes: MESSAGE_BYTES };
-        let mut client = Client::framed(connect()?, framing, options, &name)?;
+        let mut client = Client::framed(connect()?, Framing::Messages, options, &name)?;
         if client.is_understood() {
             return Ok(client);
         }

@@ -171,7 +171,7 @@ impl Plan {
             Target::Loop(protocol) => {
                 let mut bus = Description::timing_receiver().build().map_err(Fault::new)?;
                 // Only the host's own time remains, because the path is measured here.
-                bus.set_timing(BusTiming::default());
+                bus.timing = BusTiming::default();
                 let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback())?
                     .spawn(self.request.peer_cpu)?;
                 let address = Address::parse(&format!("{protocol}/127.0.0.1/{}", server.port))?;

@@ -76,12 +76,12 @@ impl Seen {
         };
         let since = |ns: u64| self.last_ns.saturating_sub(ns) as f64;
         let mut counters = vec![
-            time("eca-window-realistic", since(start_ns)),
-            time("eca-window-underestimated", since(first_ns)),
+            Counter::measured("eca-window-realistic", since(start_ns), "ns"),
+            Counter::measured("eca-window-underestimated", since(first_ns), "ns"),
         ];
         if self.gaps > 0 {
             let gap_ns = self.gaps_ns as f64 / self.gaps as f64;
-            counters.push(time("eca-in-cycle-gap", gap_ns));
+            counters.push(Counter::measured("eca-in-cycle-gap", gap_ns, "ns"));
         }
         let mended = self.unroller.rollovers;
         counters.push(Counter::count("eca-rollovers-mended", mended));
@@ -117,10 +117,6 @@ impl Seen {
             self.waited_ns = now_ns;
         }
     }
-}
-
-fn time(name: &str, ns: f64) -> Counter {
-    Counter { value: ns, unit: "ns".into(), ..Counter::count(name, 0) }
 }
 
 impl Conversation {
@@ -191,7 +187,7 @@ impl Conversation {
         for op in &self.ops {
             let outcome = self.client.cycle(std::slice::from_ref(op), StatusCheck::Status)?;
             if !op.write && !outcome.failed.is_empty() {
-                return Err(EbError::Bus { failed: 1, of: 1, first: op.address });
+                return Err(EbError::bus(1, 1, op.address));
             }
             if !op.write {
                 words.push(outcome.values[0]);

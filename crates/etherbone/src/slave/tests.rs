@@ -132,7 +132,7 @@ fn the_litex_dialect_is_told_by_its_packets() {
 #[test]
 fn silent_registers_hold_the_answer_until_the_bus_timeout() {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    slave.bus.set_timing(BusTiming { timeout_ns: 1_000_000, ..BusTiming::default() });
+    slave.bus.timing = BusTiming { timeout_ns: 1_000_000, ..BusTiming::default() };
     let mut answer = Vec::new();
     let silent = hex("4e6f1044 a00f0001 00008000 00180110 e80f0001 00008001 00000004");
     assert_eq!(slave.datagram(500, &silent, &mut answer), 1_000_500);

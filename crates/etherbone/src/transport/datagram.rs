@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use daqmeter_sys::net;
-use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
 use super::{Arrived, EbTransport, Framing, ReadTimeout};
 use crate::address::HostPort;
@@ -62,7 +61,7 @@ impl Udp {
 
 impl EbTransport for Udp {
     fn framing(&self) -> Framing {
-        Framing::Datagram { max_bytes: DATAGRAM_BYTES }
+        Framing::Datagram
     }
 
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {

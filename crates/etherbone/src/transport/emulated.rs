@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use daqmeter_harness::{Shipped, TomlText};
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use serde::Deserialize;
 
 use super::{Arrived, EbTransport, Framing, wait_until};
@@ -74,7 +73,7 @@ impl Bridge {
 
     pub(crate) fn transport(&self) -> Result<Emulated, EbError> {
         let mut bus = Description::timing_receiver().build()?;
-        bus.set_timing(self.timing);
+        bus.timing = self.timing;
         Ok(Emulated::new(self, Slave::new(bus)))
     }
 }
@@ -121,10 +120,7 @@ impl Emulated {
 
 impl EbTransport for Emulated {
     fn framing(&self) -> Framing {
-        match self.stream {
-            Some(_) => Framing::Stream,
-            None => Framing::Datagram { max_bytes: DATAGRAM_BYTES },
-        }
+        if self.stream.is_some() { Framing::Stream } else { Framing::Datagram }
     }
 
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {

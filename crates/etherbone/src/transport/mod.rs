@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use socket2::SockRef;
 
 use crate::address::Address;
@@ -23,27 +24,27 @@ pub(crate) const RECEIVE_BYTES: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    Datagram {
-        max_bytes: usize,
-    },
+    Datagram,
     Stream,
     /// Bytes without borders, in which a message header begins each message (TCP of the C library
     /// of 2014). The other side takes one receive for one message, so only one may be on its way.
-    Messages {
-        max_bytes: usize,
-    },
+    Messages,
 }
+
+/// Longest message that the C library of 2014 receives at once on TCP.
+pub(crate) const MESSAGE_BYTES: usize = 4000;
 
 impl Framing {
     pub(crate) fn message_bytes(self) -> Option<usize> {
         match self {
-            Framing::Datagram { max_bytes } | Framing::Messages { max_bytes } => Some(max_bytes),
+            Framing::Datagram => Some(DATAGRAM_BYTES),
             Framing::Stream => None,
+            Framing::Messages => Some(MESSAGE_BYTES),
         }
     }
 
     pub(crate) fn is_stream(self) -> bool {
-        !matches!(self, Framing::Datagram { .. })
+        self != Framing::Datagram
     }
 }
 

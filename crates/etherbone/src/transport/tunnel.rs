@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use daqmeter_wire::etherbone::DATAGRAM_BYTES;
-
 use super::{Arrived, ByteStream, EbTransport, Framing};
 use crate::EbError;
 use crate::address::HostPort;
@@ -43,7 +41,7 @@ pub(crate) fn frame_bytes(pending: &[u8]) -> Option<usize> {
 
 impl EbTransport for Tunnel {
     fn framing(&self) -> Framing {
-        Framing::Datagram { max_bytes: DATAGRAM_BYTES }
+        Framing::Datagram
     }
 
     /// The proxy's UDP side sends one datagram after the other.

@@ -46,7 +46,7 @@ fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
         noise.into_iter().chain([answer(tag, 42), answer(tag, 43)]).collect()
     });
     for _ in 0..50 {
-        assert_eq!(client.read(0).unwrap(), 42);
+        assert_eq!(load(&mut client, 0).unwrap(), 42);
     }
     let counts = client.counts();
     assert_eq!(counts.completed, 50);
@@ -69,7 +69,7 @@ fn an_answer_from_elsewhere_is_never_delivered() {
     let options = ClientOptions { address: W32, data: W32, probes: 0, ..quick() };
     let mut client = open_with(&format!("udp/127.0.0.1/{port}"), &options).unwrap();
     for _ in 0..20 {
-        assert_eq!(client.read(0).unwrap(), 42);
+        assert_eq!(load(&mut client, 0).unwrap(), 42);
     }
     assert_eq!(client.counts().stray, 0);
 }
@@ -84,7 +84,7 @@ fn a_late_answer_is_not_taken_for_that_of_the_next_cycle() {
             Some(before) => vec![answer(before, 1), answer(tag, 2)],
         }
     });
-    assert!(matches!(client.read(0), Err(EbError::Timeout(_))));
-    assert_eq!(client.read(0).unwrap(), 2);
+    assert!(matches!(load(&mut client, 0), Err(EbError::Timeout(_))));
+    assert_eq!(load(&mut client, 0).unwrap(), 2);
     assert_eq!((client.counts().timed_out, client.counts().stray), (1, 2));
 }

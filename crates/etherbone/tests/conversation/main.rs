@@ -28,7 +28,7 @@ const MEMORY: u64 = 0x10000;
 fn slave() -> Slave {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
     let timing = daqmeter_etherbone::bus::BusTiming { timeout_ns: 2_000_000, ..Default::default() };
-    slave.bus.set_timing(timing);
+    slave.bus.timing = timing;
     slave
 }
 
@@ -62,6 +62,18 @@ fn spawned(slave: Slave, options: ServerOptions) -> Running {
     EbServer::bind(slave, options).unwrap().spawn(None).unwrap()
 }
 
+/// Reads a word as a cycle of its own.
+fn load(client: &mut Client, address: u64) -> Result<u64, EbError> {
+    let outcome = client.cycle(&[Op::read(address, client.layout().data)], Status)?;
+    assert!(outcome.failed.is_empty());
+    Ok(outcome.values[0])
+}
+
+fn store(client: &mut Client, address: u64, value: u64) {
+    let write = Op::write(address, value, client.layout().data);
+    assert!(client.cycle(&[write], Status).unwrap().failed.is_empty());
+}
+
 fn read(word: u64) -> Op {
     Op::read(MEMORY + 4 * word, Width::W32)
 }
@@ -71,12 +83,12 @@ fn write(word: u64, value: u64) -> Op {
 }
 
 fn converse(client: &mut Client) {
-    client.write(MEMORY + 8, 0x1122_3344).unwrap();
-    assert_eq!(client.read(MEMORY + 8).unwrap(), 0x1122_3344);
-    let error = client.read(0x9000_0000).unwrap_err();
-    assert!(matches!(error, EbError::Bus { failed: 1, of: 1, first: 0x9000_0000 }), "{error}");
-
+    store(client, MEMORY + 8, 0x1122_3344);
+    assert_eq!(load(client, MEMORY + 8).unwrap(), 0x1122_3344);
     let port = client.layout().data;
+    let nowhere = [Op::read(0x9000_0000, port)];
+    assert_eq!(client.cycle(&nowhere, Status).unwrap().failed, [0]);
+
     let bad = |index: usize| index % 37 == 5;
     let ops: Vec<Op> = (0..150)
         .map(|index| Op::read(if bad(index) { 0x9000_0000 } else { MEMORY }, port))
@@ -180,7 +192,7 @@ fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
             pipeline.submit(&ops, Silent, token).unwrap();
         }
         pipeline.finish().unwrap();
-        assert_eq!(client.read(MEMORY + 8 * 49).unwrap(), 49);
+        assert_eq!(load(&mut client, MEMORY + 8 * 49).unwrap(), 49);
     }
     let reads = vec![Op::read(MEMORY, Width::W64); 1000];
     let mut client = open(&address);
@@ -194,7 +206,7 @@ fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are
     let address = at("tcp", &server);
     let options = ClientOptions { data: W32, timeout: Duration::from_secs(60), ..quick() };
     let mut client = open_with(&address, &options).unwrap();
-    client.write(MEMORY, 0x1234).unwrap();
+    store(&mut client, MEMORY, 0x1234);
     let mut reads = vec![Op::read(MEMORY, Width::W32); 1_000_000];
     let outcome = client.cycle(&reads, Status).unwrap();
     assert_eq!(outcome.values.len(), reads.len());
@@ -202,7 +214,7 @@ fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are
     reads.resize(5_000_000, reads[0]);
     let error = client.cycle(&reads, Status).unwrap_err();
     assert!(error.to_string().contains("divide it"), "{error}");
-    assert_eq!(client.read(MEMORY).unwrap(), 0x1234, "the way is still good");
+    assert_eq!(load(&mut client, MEMORY).unwrap(), 0x1234, "the way is still good");
 }
 
 #[test]
@@ -215,8 +227,8 @@ fn every_width_on_either_side() {
             let mut client = open_with(&at(proto, &server), &options).unwrap();
             assert_eq!(client.layout(), layout);
             let value = 0x1122_3344_5566_7788 & layout.data.mask();
-            client.write(MEMORY, value).unwrap();
-            assert_eq!(client.read(MEMORY).unwrap(), value, "{layout:?} over {proto}");
+            store(&mut client, MEMORY, value);
+            assert_eq!(load(&mut client, MEMORY).unwrap(), value, "{layout:?} over {proto}");
         }
     }
 }
@@ -347,11 +359,8 @@ fn cycles_too_long_for_a_datagram_are_refused_and_streams_take_them() {
 #[test]
 fn a_bus_that_takes_its_time_is_served_over_sockets() {
     let mut slave = slave();
-    slave.bus.set_timing(daqmeter_etherbone::bus::BusTiming {
-        read_ns: 500,
-        cycle_ns: 700,
-        ..Default::default()
-    });
+    slave.bus.timing =
+        daqmeter_etherbone::bus::BusTiming { read_ns: 500, cycle_ns: 700, ..Default::default() };
     let server = spawned(slave, ServerOptions::loopback());
     for proto in ["udp", "tcp"] {
         let mut client = open(&at(proto, &server));
@@ -368,16 +377,16 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
     let port = server.port;
     let mut tcp = open(&format!("tcp/127.0.0.1/{port}"));
     let mut udp = open(&format!("udp/127.0.0.1/{port}"));
-    tcp.read(MEMORY).unwrap();
+    load(&mut tcp, MEMORY).unwrap();
     server.stop().unwrap();
-    assert!(matches!(tcp.read(MEMORY), Err(EbError::Closed)));
-    let error = udp.read(MEMORY).unwrap_err().to_string();
+    assert!(matches!(load(&mut tcp, MEMORY), Err(EbError::Closed)));
+    let error = load(&mut udp, MEMORY).unwrap_err().to_string();
     assert!(error.contains("nothing listens") || error.contains("no answer"), "{error}");
     let again =
         EbServer::bind(slave(), ServerOptions { port, ..ServerOptions::loopback() }).unwrap();
     let _again = again.spawn(None).unwrap();
-    open(&format!("tcp/127.0.0.1/{port}")).read(MEMORY).unwrap();
-    udp.read(MEMORY).unwrap();
+    load(&mut open(&format!("tcp/127.0.0.1/{port}")), MEMORY).unwrap();
+    load(&mut udp, MEMORY).unwrap();
 }
 
 #[test]
@@ -398,7 +407,7 @@ fn what_a_lossy_link_loses_is_counted_and_nothing_is_asked_again() {
     };
     let transport = Emulated::new(&bridge, slave());
     let mut client = Client::over(Box::new(transport), &options, "lossy").unwrap();
-    let lost = (0..60).filter(|_| client.read(MEMORY).is_err()).count();
+    let lost = (0..60).filter(|_| load(&mut client, MEMORY).is_err()).count();
     let counts = client.counts();
     assert!(lost > 10 && counts.timed_out == lost as u64, "{counts:?}");
     assert_eq!(counts.issued, counts.completed + counts.timed_out);
@@ -452,7 +461,7 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
     let server = server.spawn(None).unwrap();
     let mut half = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     half.write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0xa0, 0x0f, 0, 2]).unwrap();
-    open(&at("tcp", &server)).read(MEMORY).unwrap();
+    load(&mut open(&at("tcp", &server)), MEMORY).unwrap();
     let mut answer = Vec::new();
     half.read_to_end(&mut answer).unwrap();
     assert_eq!(answer[..4], [0x4e, 0x6f, 0x16, 0xff]);

@@ -20,7 +20,7 @@ struct Played {
 
 impl EbTransport for Played {
     fn framing(&self) -> Framing {
-        if self.stream { Framing::Stream } else { Framing::Datagram { max_bytes: 1472 } }
+        if self.stream { Framing::Stream } else { Framing::Datagram }
     }
     fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
         self.sent.lock().unwrap().push(bytes.to_vec());

@@ -126,7 +126,7 @@ mod tests {
 
     fn error(name: &str, value: Param) -> String {
         match ReadoutRequest::of(&workload().with(name, value)) {
-            Ok(request) => request.chosen.load().unwrap_err().0,
+            Ok(request) => request.chosen.load().unwrap_err(),
             Err(error) => error.0,
         }
     }

@@ -10,7 +10,7 @@ use super::ChannelId;
 use super::generator::{Emulator, emulators};
 use super::tape::{self, Tape};
 use crate::accounts::CardElink;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 
 #[derive(Debug)]
 enum Filler {
@@ -148,7 +148,7 @@ impl Channel {
     pub(super) fn new(
         scenario: &mut Scenario,
         id: ChannelId,
-    ) -> Result<(Channel, Consumer), ScenarioError> {
+    ) -> Result<(Channel, Consumer), String> {
         let block_bytes = scenario.card.block.0;
         let made = if scenario.replays() { Some(Tape::made(scenario, id)?) } else { None };
         let whole = scenario.card.ring.0 / block_bytes * block_bytes;
@@ -162,7 +162,7 @@ impl Channel {
             numa_node: None,
         };
         let (mut producer, consumer) =
-            ring::ring(&shape).map_err(|error| ScenarioError(format!("card.ring: {error}")))?;
+            ring::ring(&shape).map_err(|error| format!("card.ring: {error}"))?;
         let filler = match made {
             Some((tape, bytes)) => {
                 producer.write(0, &bytes);

@@ -22,7 +22,7 @@ pub use words::{CardState, CardView};
 
 use crate::accounts::CardAccount;
 use crate::busy::{BusyLine, CAUSES, Hysteresis};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
 use crate::source::{NEVER, TriggerSource};
 use channel::Channel;
 
@@ -66,7 +66,7 @@ pub fn channel_ids(scenario: &Scenario) -> Vec<ChannelId> {
 }
 
 impl Card {
-    pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+    pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), String> {
         Card::of_channels(scenario, &channel_ids(scenario))
     }
 
@@ -74,7 +74,7 @@ impl Card {
     pub(crate) fn of_channels(
         scenario: &Scenario,
         ids: &[ChannelId],
-    ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+    ) -> Result<(Card, Vec<Consumer>), String> {
         scenario.check()?;
         scenario.check_memory(ids.len(), false)?;
         let mut scenario = scenario.clone();
@@ -203,7 +203,7 @@ impl Card {
         let next = self.next_completion().unwrap_or(self.accepted + 1);
         match self.source.ahead(next.saturating_sub(self.accepted).max(1)) {
             // Open blocks are closed when the source ends.
-            NEVER => self.source.end_ns(),
+            NEVER => self.source.end_ns,
             at => at,
         }
     }
@@ -255,7 +255,7 @@ impl Card {
 
     /// Advances blocks that are there already, at the trigger rate.
     fn advance_tape(&mut self, now_ns: u64) {
-        let period_ns = self.source.period_ns();
+        let period_ns = self.source.period_ns;
         while let Some(next) = self.next_completion() {
             match self.stopped_by_busy(now_ns) {
                 Some(true) => continue,
@@ -359,7 +359,7 @@ impl Card {
             let mut view = CardView {
                 state: self.state,
                 account: CardAccount {
-                    issued: self.source.issued(),
+                    issued: self.source.issued,
                     vetoed_dma: dma.vetoed,
                     vetoed_fifo: fifo.vetoed,
                     elinks: channel.accounts(&self.scenario, self.accepted, self.fifo_lost),

@@ -10,7 +10,7 @@ use daqmeter_wire::felix::encoder::blocks_of;
 use super::ChannelId;
 use super::generator::emulators;
 use crate::accounts::CardElink;
-use crate::scenario::{ElinkSpec, Scenario, ScenarioError};
+use crate::scenario::{ElinkSpec, Scenario};
 
 /// Triggers of a turn are a multiple of this.
 const EVENTS: u64 = 256;
@@ -51,17 +51,14 @@ pub(super) struct Shown {
 impl Tape {
     /// Makes as many triggers as fill the ring of a channel, with the ring's bytes. Fails if that
     /// does not hold 256.
-    pub(super) fn made(
-        scenario: &Scenario,
-        id: ChannelId,
-    ) -> Result<(Tape, Vec<u8>), ScenarioError> {
+    pub(super) fn made(scenario: &Scenario, id: ChannelId) -> Result<(Tape, Vec<u8>), String> {
         let ring_bytes = scenario.card.ring.0;
         let fits = |turns: &u64| made_bytes(scenario, id, turns * EVENTS) <= ring_bytes;
         let turns = (1..).take_while(fits).last().ok_or_else(|| {
             let needed = made_bytes(scenario, id, EVENTS);
-            ScenarioError(format!(
+            format!(
                 "card.ring: {ring_bytes} bytes hold fewer than {EVENTS} triggers ({needed} bytes), which a replay needs; say blocks = \"live\""
-            ))
+            )
         })?;
         let triggers = turns * EVENTS;
         // The vectors are allocated at once: growing ones would hold up to twice the ring.
@@ -72,7 +69,12 @@ impl Tape {
             let place = u16::try_from(elink).expect("a channel has few E-links");
             // The end of the turn closes the blocks that are open.
             let due = due.unwrap_or(triggers);
-            blocks.push(TapeBlock { header: header(block), elink: place, first, due });
+            blocks.push(TapeBlock {
+                header: FelixHeader::of_block(block),
+                elink: place,
+                first,
+                due,
+            });
             elink_blocks[elink] += 1;
             bytes.extend_from_slice(block);
         });
@@ -120,7 +122,7 @@ impl Tape {
         made_blocks(scenario, id, accepted % self.triggers, |due, elink, block, _| {
             if due.is_none() {
                 let mut block = block.to_vec();
-                let head = self.header_now(elink, header(&block));
+                let head = self.header_now(elink, FelixHeader::of_block(&block));
                 block[..HEADER_BYTES].copy_from_slice(&head);
                 out(&block);
             }
@@ -135,10 +137,6 @@ impl Tape {
 /// Account of an E-link whose chunks are shown.
 pub(super) fn account(spec: &ElinkSpec, accepted: u64, fifo_lost: u64) -> CardElink {
     CardElink { tag: spec.tag, fifo_lost, chunks: accepted, ..CardElink::default() }
-}
-
-fn header(block: &[u8]) -> FelixHeader {
-    FelixHeader::parse(*block.first_chunk().expect("a block has a header"))
 }
 
 fn made_bytes(scenario: &Scenario, id: ChannelId, triggers: u64) -> usize {

@@ -67,10 +67,6 @@ pub fn counters(
     let Some(first) = readers.first() else {
         return Vec::new();
     };
-    let measured = |name: &str, value: f64, unit: &str| Counter {
-        unit: unit.into(),
-        ..Counter { value, ..Counter::count(name, 0) }
-    };
     let [dma, fifo, any] = first.dead;
     let card_ns = first.card_ns.max(1) as f64;
     let latency = latency(received);
@@ -79,28 +75,30 @@ pub fn counters(
     let polls: u64 = readers.iter().map(|one| one.stats.busy_polls).sum();
     let issued = first.account.card.issued;
     let mut counters = vec![
-        measured("triggers", issued as f64, ""),
-        measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
-        measured("stopped-triggers", any.vetoed as f64, ""),
-        measured("dead-time", any.ns as f64 / card_ns, "of the time"),
-        measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
-        measured("dead-time BUSY-by-FIFO", fifo.ns as f64 / card_ns, "of the time"),
-        measured("BUSY intervals", any.count as f64, ""),
-        measured("longest BUSY", any.longest_ns as f64, "ns"),
-        measured("ring", first.ring_bytes as f64, "B"),
-        measured("ring peak", peak_bytes.iter().copied().max().unwrap_or(0) as f64, "B"),
-        measured("ring found", found as f64 / polls.max(1) as f64, "B"),
-        measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
-        measured("receiver-cpu", received.iter().map(|one| one.cpu).sum(), "of a core"),
-        measured("latency p50", latency.quantile(0.5) as f64, "ns"),
-        measured("latency max", latency.max() as f64, "ns"),
+        Counter::measured("triggers", issued as f64, ""),
+        Counter::measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
+        Counter::measured("stopped-triggers", any.vetoed as f64, ""),
+        Counter::measured("dead-time", any.ns as f64 / card_ns, "of the time"),
+        Counter::measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
+        Counter::measured("dead-time BUSY-by-FIFO", fifo.ns as f64 / card_ns, "of the time"),
+        Counter::measured("BUSY intervals", any.count as f64, ""),
+        Counter::measured("longest BUSY", any.longest_ns as f64, "ns"),
+        Counter::measured("ring", first.ring_bytes as f64, "B"),
+        Counter::measured("ring peak", peak_bytes.iter().copied().max().unwrap_or(0) as f64, "B"),
+        Counter::measured("ring found", found as f64 / polls.max(1) as f64, "B"),
+        Counter::measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
+        Counter::measured("receiver-cpu", received.iter().map(|one| one.cpu).sum(), "of a core"),
+        Counter::measured("latency p50", latency.quantile(0.5) as f64, "ns"),
+        Counter::measured("latency max", latency.max() as f64, "ns"),
     ];
     counters.extend(
-        latency.supported_quantile(0.99).map(|ns| measured("latency p99", ns as f64, "ns")),
+        latency
+            .supported_quantile(0.99)
+            .map(|ns| Counter::measured("latency p99", ns as f64, "ns")),
     );
     let (assert, _) = scenario.dma_thresholds();
     let mark = scenario.card.ring.0.saturating_sub(assert);
-    counters.push(measured("BUSY mark", mark as f64, "B"));
+    counters.push(Counter::measured("BUSY mark", mark as f64, "B"));
     counters
 }
 

@@ -266,7 +266,7 @@ impl ElinkCheck {
             chunks: counts.chunks,
             chunks_with_timeouts: counts.ended(),
             smallest: if counts.ended() > 0 { self.row.smallest } else { 0 },
-            width: if is_ttc { 0 } else { self.fragments.width().unwrap_or(0) },
+            width: if is_ttc { 0 } else { self.fragments.width.unwrap_or(0) },
             flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
             events: self.fragments.faults,
             ..self.row

@@ -9,7 +9,7 @@ fn a_channel_has_one_reader_which_has_every_block() {
         "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"2MiB\"\n[busy]\ndma = false\n";
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, _) = Card::new(&scenario).unwrap();
-    card.source.end_after(2000);
+    card.source.max_triggers = 2000;
     let mut server = CardServer::bind(card, &path).unwrap();
     let (other, _) = Card::new(&scenario).unwrap();
     let taken = CardServer::bind(other, &path).err().unwrap().to_string();
@@ -63,7 +63,7 @@ impl Served {
         let asked = stop.clone();
         let thread = std::thread::spawn(move || {
             server.run(&asked);
-            server.card.source.issued()
+            server.card.source.issued
         });
         Served { directory, scenario, stop, thread }
     }

@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 use daqmeter_record::units::{show_bytes, show_ns};
 use daqmeter_sys::host::Files;
 
-use super::ScenarioError;
 use super::spec::{Mode, Scenario};
 
 /// Longest chunk: a page must hold it.
@@ -30,12 +29,12 @@ const MAX_NAME: usize = 255;
 
 type Show = fn(u64) -> String;
 
-fn wrong(field: &str, what: impl std::fmt::Display) -> ScenarioError {
-    ScenarioError(format!("{field}: {what}"))
+fn wrong(field: &str, what: impl std::fmt::Display) -> String {
+    format!("{field}: {what}")
 }
 
 impl Scenario {
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    pub fn check(&self) -> Result<(), String> {
         let (card, publish) = (&self.card, &self.publish);
         for (field, text) in [
             ("name", &self.name),

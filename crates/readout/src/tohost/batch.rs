@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use daqmeter_kernels::prefetch;
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_wire::felix::block::{FelixHeader, HEADER_BYTES};
 use daqmeter_wire::felix::decoder::parts;
-use daqmeter_wire::felix::{BlockError, BlockFormat, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockError, BlockFormat, FelixHeader, Subchunk, subchunks};
 
 use super::blocks::{copy_chunks, copy_to_one, only_one};
 use super::dest::{Context, Dest};
@@ -59,7 +58,8 @@ impl ToHost {
             if let Some(ahead) = ahead.next() {
                 prefetch(ahead);
             }
-            let place = usize::from(self.places[usize::from(header(block).elink.number())]);
+            let place =
+                usize::from(self.places[usize::from(FelixHeader::of_block(block).elink.number())]);
             let Some(elink) = elinks.get_mut(place) else {
                 decoder.stats.unknown_blocks += 1;
                 done += block_bytes;
@@ -121,12 +121,6 @@ impl ToHost {
         }
         self.send_queued(now_ns);
     }
-}
-
-#[inline]
-fn header(block: &[u8]) -> FelixHeader {
-    let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES].try_into().expect("a block has a header");
-    FelixHeader::parse(head)
 }
 
 struct Decoder<'a> {

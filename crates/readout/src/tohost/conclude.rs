@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::sleep_until;
-use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
+use daqmeter_wire::felix::page::FrameKind;
 
 use super::dest::Dest;
 use super::reader::ToHost;
 use crate::accounts::{FinalAccount, ReaderElink};
 use crate::card::words::CardState;
 use crate::transport::Sent;
+use crate::transport::frames::message_frame;
 
 /// Time for which accounts are offered to subscribers, and for which their going is awaited.
 const FAREWELL_NS: u64 = 1_000_000_000;
@@ -82,9 +83,7 @@ impl ToHost {
     }
 
     fn send_account(&mut self, account: &FinalAccount, stop: &AtomicBool) {
-        let body = serde_json::to_vec(account).expect("plain data");
-        let frame =
-            FelixFrame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
+        let (frame, body) = message_frame(FrameKind::Account, account);
         let mut patience = Patience::new(FAREWELL_NS, stop);
         let mut waiting = self.numbers(|_| true);
         loop {

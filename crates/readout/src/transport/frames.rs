@@ -192,7 +192,7 @@ impl FrameStream {
     }
 }
 
-pub(super) fn message_frame(kind: FrameKind, message: &impl Serialize) -> (FelixFrame, Vec<u8>) {
+pub(crate) fn message_frame(kind: FrameKind, message: &impl Serialize) -> (FelixFrame, Vec<u8>) {
     let body = serde_json::to_vec(message).expect("plain data");
     (FelixFrame::control(kind, u32::try_from(body.len()).unwrap_or(u32::MAX)), body)
 }

@@ -40,7 +40,7 @@ fn row(checked: &Checked, elink: u16) -> &ElinkRow {
 /// Runs to the end, reads every `step_ns`, and checks what came.
 fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Checked) {
     let (mut card, mut rings) = card(text);
-    card.source.end_after(triggers);
+    card.source.max_triggers = triggers;
     let (mut bytes, mut now_ns) = (Vec::new(), 0);
     while card.state() == CardState::Running {
         now_ns += step_ns;
@@ -144,7 +144,7 @@ fn a_busy_that_is_off_lets_the_ring_fill_and_the_fifo_cut_off() {
     let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\npointer_gap = \"4KiB\"\nfifo = \"16KiB\"\nblocks = \"live\"\n\
                 [busy]\ndma = false\n";
     let (mut card, mut rings) = card(text);
-    card.source.end_after(20_000);
+    card.source.max_triggers = 20_000;
     card.advance(20 * MS);
     assert!(card.line.is_live(Cause::Dma) && card.line.asserted().is_none());
     assert_eq!(rings[0].filled(), 1 << 20, "the card never writes over the host's pointer");

@@ -33,7 +33,7 @@ impl Shared {
 fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, mut consumers) = Card::new(&scenario).unwrap();
-    card.source.end_after(triggers);
+    card.source.max_triggers = triggers;
     let scenario = card.scenario().clone();
     let way = Memory::new(chain::hello(&scenario, 0), 1);
     let port = Port::here(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();

@@ -56,7 +56,7 @@ pub fn emit(write: bool, base: u64, values: &[u64], out: &mut [u8]) -> Result<us
     let count = count.ok_or(WireError::Overflow)?;
     let (writes, reads) = if write { (count, 0) } else { (0, count) };
     let header = RecordHeader { flags: RecordFlags(0), select: 0x0F, writes, reads };
-    let length = HEADER_BYTES + header.record_bytes(EbLayout::L32);
+    let length = HEADER_BYTES + EbLayout::L32.header_bytes() + header.body_bytes(EbLayout::L32);
     let out = out.get_mut(..length).ok_or(WireError::Overflow)?;
     out[..4].copy_from_slice(&REQUEST);
     out[4..8].fill(0);

@@ -62,10 +62,6 @@ impl RecordHeader {
         (block(self.writes) + block(self.reads)) * layout.value_bytes()
     }
 
-    pub(crate) fn record_bytes(self, layout: EbLayout) -> usize {
-        layout.header_bytes() + self.body_bytes(layout)
-    }
-
     /// Returns true for a record without operations; the HDL slave pads its answers with them. It
     /// ends a cycle like any other, if CYC is set.
     #[inline]

@@ -45,18 +45,15 @@ impl core::fmt::Display for Elink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrailerWidth {
     /// Trailers of 16 bits: 10 bits of length, no busy flag.
-    W16,
+    W16 = 2,
     /// Trailers of 32 bits: 16 bits of length.
-    W32,
+    W32 = 4,
 }
 
 impl TrailerWidth {
     /// Returns the bytes: 2 or 4. Payloads are padded to a multiple of it.
     pub const fn bytes(self) -> usize {
-        match self {
-            TrailerWidth::W16 => 2,
-            TrailerWidth::W32 => 4,
-        }
+        self as usize
     }
 }
 
@@ -126,6 +123,15 @@ impl FelixHeader {
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> FelixHeader {
         let (low, magic) = (le16(&bytes, 0), le16(&bytes, 2));
         FelixHeader { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
+    }
+
+    /// Parses the header of a block.
+    ///
+    /// # Panics
+    /// When the block is shorter than a header.
+    #[inline]
+    pub fn of_block(block: &[u8]) -> FelixHeader {
+        FelixHeader::parse(*block.first_chunk().expect("a block has a header"))
     }
 
     pub fn emit(self) -> [u8; HEADER_BYTES] {

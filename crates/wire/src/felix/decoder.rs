@@ -14,7 +14,6 @@ pub struct ElinkCounts {
     pub chunks: u64,
     /// Chunks cut off by a timeout: fcheck counts them as chunks, fdaqm does not.
     pub chunks_timed_out: u64,
-    pub payload_bytes: u64,
     /// Chunks with the truncation flag; the next counts are of the other flags.
     pub truncated: u64,
     pub errors: u64,
@@ -109,19 +108,18 @@ impl Reassembler {
     #[inline]
     pub fn take_run(&mut self, run: &ChunkRun) -> bool {
         if !self.open {
-            self.plain(run.count as u64, run.length());
+            self.plain(run.count as u64);
         }
         !self.open
     }
 
     #[inline]
-    fn plain(&mut self, count: u64, length: usize) {
-        // The hot path: 64-bit counters of chunks and bytes cannot overflow.
-        let ElinkCounts { subchunks, chunks, payload_bytes, .. } = &mut self.counts;
+    fn plain(&mut self, count: u64) {
+        // The hot path: 64-bit counters of chunks cannot overflow.
+        let ElinkCounts { subchunks, chunks, .. } = &mut self.counts;
         let both = &mut subchunks[SubchunkKind::Both as usize];
         *both = both.wrapping_add(count);
         *chunks = chunks.wrapping_add(count);
-        *payload_bytes = payload_bytes.wrapping_add(count.wrapping_mul(length as u64));
         self.after_gap = false;
     }
 
@@ -129,7 +127,7 @@ impl Reassembler {
     pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<ChunkPart> {
         if subchunk.is_plain() && !self.open {
             let (begin, length) = (subchunk.begin(), subchunk.plain_length());
-            self.plain(1, length);
+            self.plain(1);
             return Some(ChunkPart {
                 begins: true,
                 ends: true,
@@ -194,7 +192,6 @@ impl Reassembler {
     }
 
     fn book(&mut self, trailer: Trailer) {
-        self.counts.payload_bytes += u64::from(trailer.length);
         self.counts.truncated += u64::from(trailer.flags.truncated);
         self.counts.errors += u64::from(trailer.flags.error);
         self.counts.crc_errors += u64::from(trailer.flags.crc);
@@ -226,11 +223,11 @@ mod tests {
         ]
     }
 
-    fn decode(format: BlockFormat, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, ElinkCounts) {
+    fn decode(format: BlockFormat, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, ElinkCounts, usize) {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let mut reassembler = Reassembler::new();
         let mut chunks = Vec::new();
-        let mut open = Vec::new();
+        let (mut open, mut payload_bytes) = (Vec::new(), 0);
         for block in blocks {
             match subchunks(format, block, &mut room) {
                 Ok((header, found)) => reassembler.block(header, found, |part| {
@@ -238,6 +235,7 @@ mod tests {
                         open.clear();
                     }
                     open.extend_from_slice(&block[part.begin..part.begin + part.length]);
+                    payload_bytes += part.length;
                     if part.ends {
                         chunks.push(core::mem::take(&mut open));
                     }
@@ -245,17 +243,17 @@ mod tests {
                 Err(_) => reassembler.bad_block(),
             }
         }
-        (chunks, reassembler.counts)
+        (chunks, reassembler.counts, payload_bytes)
     }
 
     #[test]
     fn a_chunk_over_three_blocks_has_a_first_a_middle_and_a_last_and_the_flags_of_all() {
         let chunks = numbered(&[2500]);
         let mut blocks = encode(KIB, &chunks);
-        let (found, counts) = decode(KIB, &blocks);
+        let (found, counts, payload_bytes) = decode(KIB, &blocks);
         assert_eq!(found, chunks);
         assert_eq!(counts.subchunks, [0, 1, 1, 0, 1, 1, 0, 0]);
-        assert_eq!((counts.blocks, counts.chunks, counts.payload_bytes), (3, 1, 2500));
+        assert_eq!((counts.blocks, counts.chunks, payload_bytes), (3, 1, 2500));
         *blocks[0].last_mut().unwrap() |= 1 << 3;
         let (mut room, mut ended) = (vec![Subchunk::default(); most_subchunks(KIB)], Vec::new());
         let mut reassembler = Reassembler::new();
@@ -275,7 +273,7 @@ mod tests {
         for lost in 1..blocks.len() - 1 {
             let mut rest = blocks.clone();
             rest.remove(lost);
-            let (found, counts) = decode(KIB, &rest);
+            let (found, counts, _) = decode(KIB, &rest);
             assert_eq!((counts.blocks_missing, counts.orphans), (1, 0), "block {lost}");
             assert!(
                 found.iter().all(|chunk| chunks.contains(chunk)),
@@ -304,7 +302,7 @@ mod tests {
             assert_eq!(subchunks(KIB, &block, &mut room), Err(error));
             let mut all = blocks.clone();
             all[2] = block;
-            let (_, counts) = decode(KIB, &all);
+            let (_, counts, _) = decode(KIB, &all);
             assert_eq!((counts.blocks_missing, counts.orphans), (0, 0));
             assert!(counts.chunks > 250);
         }
@@ -360,9 +358,9 @@ mod tests {
             (vec![full(7, Last), full(8, Both)], [1, 0, 0, 0, 1016]),
             (vec![full(0, Both), full(2, Last)], [1, 0, 0, 0, 1016]),
         ] {
-            let (_, counts) = decode(KIB, &blocks);
+            let (_, counts, payload_bytes) = decode(KIB, &blocks);
             let ElinkCounts { chunks, chunks_timed_out, chunks_broken, orphans, .. } = counts;
-            let found = [chunks, chunks_timed_out, chunks_broken, orphans, counts.payload_bytes];
+            let found = [chunks, chunks_timed_out, chunks_broken, orphans, payload_bytes as u64];
             assert_eq!(found, wanted);
         }
     }
@@ -456,7 +454,7 @@ mod tests {
         fn what_is_encoded_is_decoded(which in 0..4_usize, lengths in prop::collection::vec(prop_oneof![0..64_usize, 900..1100_usize, 0..20_000_usize], 0..60)) {
             let format = formats()[which];
             let chunks = numbered(&lengths);
-            let (found, counts) = decode(format, &encode(format, &chunks));
+            let (found, counts, _) = decode(format, &encode(format, &chunks));
             prop_assert_eq!(found, chunks);
             prop_assert_eq!((counts.chunks_broken, counts.orphans, counts.blocks_missing), (0, 0, 0));
         }

@@ -15,7 +15,7 @@ pub struct EmulatorHeader {
     pub width: u8,
 }
 
-pub const EMULATOR_HEADER_BYTES: usize = 8;
+const EMULATOR_HEADER_BYTES: usize = 8;
 
 impl EmulatorHeader {
     pub fn emit(self) -> [u8; EMULATOR_HEADER_BYTES] {
@@ -32,18 +32,16 @@ impl EmulatorHeader {
         }
     }
 
-    /// Reads the header and checks marks, length and pattern.
-    pub fn check(chunk: &[u8]) -> Option<EmulatorHeader> {
-        let [0xAA, high, low, event, elink_index, 0xBB, 0xAA, width] = *chunk.first_chunk()? else {
-            return None;
-        };
-        let header =
-            EmulatorHeader { length: u16::from_be_bytes([high, low]), event, elink_index, width };
-        let pattern = chunk[EMULATOR_HEADER_BYTES..]
-            .iter()
-            .zip((0..=255_u8).cycle())
-            .all(|(found, wanted)| *found == wanted);
-        (usize::from(header.length) == chunk.len() && pattern).then_some(header)
+    /// Tests marks, length and pattern, as far as a chunk goes. Chunks of 64 KiB and more state
+    /// their length modulo 2^16.
+    #[inline]
+    pub fn is_in(chunk: &[u8]) -> bool {
+        let [.., high, low] = chunk.len().to_be_bytes();
+        let head = [(0, 0xAA), (1, high), (2, low), (5, 0xBB), (6, 0xAA)];
+        let is_there =
+            |(at, wanted): &(usize, u8)| chunk.get(*at).is_none_or(|found| found == wanted);
+        let mut pattern = chunk.iter().skip(EMULATOR_HEADER_BYTES).zip((0..=255_u8).cycle());
+        head.iter().all(is_there) && pattern.all(|(found, wanted)| *found == wanted)
     }
 }
 
@@ -174,11 +172,10 @@ mod tests {
         let header = EmulatorHeader { length: 300, event: 7, elink_index: 12, width: 8 };
         header.fill(&mut chunk);
         assert_eq!(chunk[..10], [0xAA, 1, 44, 7, 12, 0xBB, 0xAA, 8, 0, 1]);
-        assert_eq!(EmulatorHeader::check(&chunk), Some(header));
-        assert_eq!(EmulatorHeader::check(&chunk[..299]), None);
-        assert_eq!(EmulatorHeader::check(&[]), None);
+        assert!(EmulatorHeader::is_in(&chunk) && EmulatorHeader::is_in(&[]));
+        assert!(!EmulatorHeader::is_in(&chunk[..299]));
         chunk[200] ^= 1;
-        assert_eq!(EmulatorHeader::check(&chunk), None);
+        assert!(!EmulatorHeader::is_in(&chunk));
     }
 
     #[test]

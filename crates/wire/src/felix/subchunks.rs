@@ -142,7 +142,7 @@ fn header(format: BlockFormat, block: &[u8]) -> Result<FelixHeader, BlockError> 
     if block.len() != format.block_bytes {
         return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
     }
-    let header = FelixHeader::parse([block[0], block[1], block[2], block[3]]);
+    let header = FelixHeader::of_block(block);
     if header.magic != format.magic {
         return Err(BlockError::Magic(header.magic));
     }

@@ -12,7 +12,7 @@ use daqmeter_sys::sis8300::{self, DmaBuffer};
 use super::registers::BoardRegisters;
 use super::regs::{self, Model, is_dma_write};
 use crate::devices::board::{Board, BoardCommands, Identity, read_in_parts};
-use crate::devices::pcie::{PcieLink, device_numbers};
+use crate::devices::pcie::PcieLink;
 
 #[derive(Debug)]
 pub struct EssBoard {
@@ -28,9 +28,7 @@ const TIMEOUT: u32 = 2;
 const DAQ_DONE: u32 = 0;
 
 impl EssBoard {
-    pub(super) fn new(device: &str, file: File, id: u32) -> Result<EssBoard, Fault> {
-        let model = Model::from_id(id)
-            .ok_or_else(|| Fault::new(format!("{device}: unknown model {id:#x}")))?;
+    pub(super) fn new(device: &str, file: File, model: Model) -> Result<EssBoard, Fault> {
         let options = sis8300::read_register(&file, regs::OPTIONS)?;
         let identity = Identity {
             device: device.to_owned(),
@@ -38,9 +36,8 @@ impl EssBoard {
             memory_bytes: Some(model.memory_bytes(options)),
             emulated: false,
         };
-        let (major, minor) =
-            file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();
-        let link = PcieLink::of(&Files::default(), major, minor);
+        let rdev = file.metadata().map_or(0, |metadata| metadata.rdev());
+        let link = PcieLink::of(&Files::default(), rdev);
         Ok(EssBoard { identity, file, dma: None, link, stop: StopFlag::default() })
     }
 

@@ -125,7 +125,7 @@ fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
 /// Opens a real board.
 pub fn open_ess(device: &str) -> Result<EssBoard, Fault> {
     match probe(device)? {
-        ProbedDriver::Ess { file, id } => EssBoard::new(device, file, id),
+        ProbedDriver::Ess { file, model, .. } => EssBoard::new(device, file, model),
         ProbedDriver::Struck => Err(Fault::new(format!(
             "{device}: driven by Struck's own driver (it answers REG_READ but not the ESS driver's RELEASE_IRQ); daqmeter \
              drives the ESS driver: load sis8300drv instead"

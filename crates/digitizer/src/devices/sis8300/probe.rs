@@ -14,6 +14,7 @@ pub enum ProbedDriver {
     Ess {
         file: File,
         id: u32,
+        model: Model,
     },
     /// Struck's vendor driver, or slac-epics: equal register ioctls, different waits and reads.
     Struck,
@@ -51,15 +52,15 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
     let id = sis8300::read_register(&file, regs::ID).map_err(|error| {
         refuse(format!("not a digitizer: it does not answer a register read ({})", error.source))
     })?;
-    if Model::from_id(id).is_none() {
-        return Err(refuse(format!(
+    let model = Model::from_id(id).ok_or_else(|| {
+        refuse(format!(
             "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx"
-        )));
-    }
+        ))
+    })?;
     // A release without waiters has no effect. The command's size (12 bytes) is the ESS driver's
     // own.
     match sis8300::release_irq(&file) {
-        Ok(()) => Ok(ProbedDriver::Ess { file, id }),
+        Ok(()) => Ok(ProbedDriver::Ess { file, id, model }),
         Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(ProbedDriver::Struck),
         Err(error) => Err(refuse(format!("{error}"))),
     }

@@ -8,7 +8,7 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 
 use crate::devices::board::{Board, Identity, read_in_parts};
-use crate::devices::pcie::{PcieLink, device_numbers};
+use crate::devices::pcie::PcieLink;
 
 /// `ESPIPE`: the device has no offsets.
 const NOT_SEEKABLE: i32 = 29;
@@ -33,7 +33,6 @@ impl Channel {
             return Err(refuse(&"not a character device"));
         }
         let file = File::open(path).map_err(|error| refuse(&error))?;
-        let (major, minor) = device_numbers(metadata.rdev());
         Ok(Channel {
             identity: Identity {
                 device: device.to_owned(),
@@ -41,7 +40,7 @@ impl Channel {
                 memory_bytes: None,
                 emulated: false,
             },
-            link: PcieLink::of(&Files::default(), major, minor),
+            link: PcieLink::of(&Files::default(), metadata.rdev()),
             file,
             seekable: true,
             stop: StopFlag::default(),
