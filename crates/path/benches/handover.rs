@@ -209,7 +209,9 @@ fn ours_of(cpus: [u32; 2], time: Duration, count: usize, touched: usize) -> f64 
         let account = taker.get_or_insert_with(begin);
         let (at, block) = inlet.next(account)?;
         let number = block.label.sequence;
-        std::hint::black_box(block.buffer.slice::<u8>(touched).iter().max());
+        std::hint::black_box(
+            block.buffer.slice::<u8>(touched).iter().fold(0, |sum, byte| sum ^ byte),
+        );
         inlet.give_back(at, block);
         account.done_block();
         Some(number)
