@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use daqmeter_campaign::Runner;
 use daqmeter_campaign::calibrate::calibrate;
 use daqmeter_harness::facts::host_facts;
-use daqmeter_harness::{Context, Request, Settings, StepPlan, StopFlag, measure};
+use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, measure};
 use daqmeter_path::explain::{PathLoad, Seen, explain};
 use daqmeter_path::predict::{ClosedForm, HostProfile};
 use daqmeter_path::{Path, PathRequest, sum};
@@ -70,7 +70,7 @@ fn mb_per_s(request: &PathRequest) -> f64 {
 }
 
 fn with(request: &PathRequest, layout: &str, cpus: &[u32]) -> PathRequest {
-    PathRequest { layout: layout.to_owned(), cpus: cpus.to_vec(), ..request.clone() }
+    PathRequest { layout: layout.to_owned(), cpus: CpuList(cpus.to_vec()), ..request.clone() }
 }
 
 fn ratio(pairs: &[(f64, f64)]) -> String {
@@ -162,10 +162,10 @@ fn every_layout(path: &Path, request: &PathRequest) -> Vec<PathRequest> {
         .into_iter()
         .filter(|layout| layout.matches('[').count() > 1)
         .chain((1..=cpus.len()).map(|workers| format!("fused x {workers}")))
-        .map(|layout| with(request, layout.trim(), &request.cpus))
+        .map(|layout| with(request, layout.trim(), &request.cpus.0))
         .filter(|request| request.job().is_ok_and(|job| job.open().is_ok()))
         .collect();
-    if request.cpus.is_empty() {
+    if request.cpus.0.is_empty() {
         all.push(with(request, &format!("fused x {}", cpus.len()), cpus));
     }
     all
@@ -177,7 +177,7 @@ fn auto(folder: &FilePath) {
     for at in 0..RANDOM_PATHS {
         let path = drawn(folder, &mut random);
         let cpus = if at % 2 == 0 { Vec::new() } else { process_cpus().to_vec() };
-        let request = PathRequest { cpus, ..PathRequest::new(&path, RANDOM_S) };
+        let request = PathRequest { cpus: CpuList(cpus), ..PathRequest::new(&path, RANDOM_S) };
         let begin = Instant::now();
         let (chosen, _) = request.layouts(&StopFlag::default()).unwrap().swap_remove(0);
         took_ms.push(begin.elapsed().as_secs_f64() * 1e3);

@@ -2,10 +2,9 @@
 
 use clap::Args;
 use daqmeter_campaign::{Runner, ab};
-use daqmeter_harness::{Request, Settings, StepPlan};
+use daqmeter_harness::{CpuList, Request, Settings, StepPlan};
 use daqmeter_record::{Order, Outcome, Role, RunRecord};
 
-use crate::arguments::{CpuList, cpu_list};
 use crate::context::context;
 use crate::interrupt;
 use crate::metrics::Metrics;
@@ -19,7 +18,7 @@ pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) recording: Recording,
     /// CPUs to pin threads to, in turn: 0,1 or 0-3
-    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
+    #[arg(long, value_name = "CPUS", help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
     #[command(flatten)]
     pub(crate) metrics: Metrics,
@@ -31,7 +30,7 @@ pub(crate) struct Common {
 impl Common {
     /// CPUs for the threads; an empty list leaves them free.
     pub(crate) fn pins(&self) -> Vec<u32> {
-        self.pin.clone().map_or(Vec::new(), |list| list.0)
+        self.pin.clone().unwrap_or_default().0
     }
 }
 

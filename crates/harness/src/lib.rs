@@ -9,6 +9,7 @@ mod barrier;
 mod conclude;
 mod conditions;
 pub mod conformance;
+mod cpu_list;
 mod cpu_model;
 mod devices;
 pub mod engine;
@@ -30,6 +31,7 @@ mod slicer;
 mod text_file;
 mod watched;
 
+pub use cpu_list::CpuList;
 pub use daqmeter_record::{is_default, is_one, one};
 pub use devices::CardFamily;
 pub use engine::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
-    Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, is_default,
+    CpuList, Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, is_default,
 };
 use daqmeter_readout::chain::{lost_or_stopped, observed};
 use daqmeter_readout::receive::elink_name;
@@ -56,9 +56,8 @@ pub struct PathRequest {
     pub lossy: bool,
     /// CPUs that threads are pinned to in turn, from source to sink, instead of those in the file:
     /// 0,1 or 0-3
-    #[serde(default, with = "cpu_list", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "String")]
-    pub cpus: Vec<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cpus: CpuList,
     /// Which thread does what, instead of what the file says: auto, pipeline, fused, fused x 2, or
     /// groups with the names of the parts
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -82,25 +81,6 @@ mod fields {
         let text = String::deserialize(from)?;
         let all = text.split(';').map(str::trim).filter(|field| !field.is_empty());
         Ok(all.map(str::to_owned).collect())
-    }
-}
-
-/// CPUs in records: a list such as 0,1 or 0-3.
-mod cpu_list {
-    use super::{Deserialize, Deserializer, Error, Serializer};
-    use daqmeter_sys::host::parse_cpu_list;
-
-    pub(super) fn serialize<S: Serializer>(all: &[u32], to: S) -> Result<S::Ok, S::Error> {
-        let all: Vec<String> = all.iter().map(u32::to_string).collect();
-        to.serialize_str(&all.join(","))
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<u32>, D::Error> {
-        let text = String::deserialize(from)?;
-        let cpus = parse_cpu_list(&text);
-        let wrong =
-            || D::Error::custom(format!("a list of CPUs such as 0,1 is wanted, not `{text}`"));
-        if cpus.is_empty() && !text.is_empty() { Err(wrong()) } else { Ok(cpus) }
     }
 }
 
@@ -155,9 +135,9 @@ impl PathRequest {
         let how = how(self, &path, Layout::Auto)?;
         let tried = tried(&path, &how, stop)?;
         let request = |(rate, one): (f64, Candidate)| {
-            let rate = one.tried(rate, !self.cpus.is_empty());
+            let rate = one.tried(rate, !self.cpus.0.is_empty());
             let layout = one.layout.to_string();
-            (PathRequest { layout, cpus: one.cpus, ..self.clone() }, rate)
+            (PathRequest { layout, cpus: CpuList(one.cpus), ..self.clone() }, rate)
         };
         Ok(tried.into_iter().map(request).collect())
     }
@@ -200,7 +180,7 @@ impl Request for PathRequest {
         for (_, ns) in &self.slower {
             Problem::unless_within("slower", *ns, 0.0..=MAX_SLOW_NS)?;
         }
-        Problem::unless_cpus_exist("cpus", &self.cpus)?;
+        Problem::unless_cpus_exist("cpus", &self.cpus.0)?;
         if !self.layout.is_empty() {
             Layout::parse(&self.layout).map_err(|problem| Problem::new("layout", problem))?;
         }
@@ -234,8 +214,8 @@ fn how(request: &PathRequest, path: &Path, layout: Layout) -> Result<How, Fault>
         let problem = "is true, but a path loses nothing without a rate: give it one";
         return Err(fault("lossy", problem.into()));
     }
-    let laid_out =
-        How::laid_out(path, &layout, &request.cpus).map_err(|problem| fault("layout", problem))?;
+    let laid_out = How::laid_out(path, &layout, &request.cpus.0)
+        .map_err(|problem| fault("layout", problem))?;
     Ok(How {
         time_ns: time_ns(request.seconds),
         most_blocks: request.blocks,

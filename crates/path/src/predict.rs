@@ -39,20 +39,19 @@ impl ClosedForm {
         let each_wake_ns = wake_ns / shape.buffers.max(1) as f64;
         // Threads that do everything neither wait for one another nor move.
         let is_alone = shape.rows.len() == 1;
-        let cpu_ns = shape.rows.iter().enumerate().map(|(at, row)| {
-            let apart = shape.apart(at).unwrap_or(if cpus > 1.0 { apart } else { 0.0 });
+        let work_ns = |row: &ShapeRow, apart: Option<f64>| -> Result<f64, String> {
             let cycles = row.works.iter().map(|work| profile.cycles(work, apart));
             let cycles = cycles.sum::<Result<f64, String>>();
             let cycles = cycles.map_err(|error| format!("{}: {error}", row.name))?;
+            Ok(cycles / profile.clock_ghz + row.added_ns)
+        };
+        let cpu_ns = shape.rows.iter().enumerate().map(|(at, row)| {
+            let apart = shape.apart(at).unwrap_or(if cpus > 1.0 { apart } else { 0.0 });
             let wake_ns = if is_alone { 0.0 } else { each_wake_ns };
-            Ok(cycles / profile.clock_ghz + row.added_ns + wake_ns)
+            Ok(work_ns(row, Some(apart))? + wake_ns)
         });
         let cpu_ns: Vec<f64> = cpu_ns.collect::<Result<_, String>>()?;
-        let alone_ns = shape.rows.iter().map(|row| {
-            let works = row.works.iter().map(|work| Work { is_fused: true, ..work.clone() });
-            let cycles = works.map(|work| profile.cycles(&work, 0.0)).sum::<Result<f64, String>>();
-            Ok(cycles? / profile.clock_ghz + row.added_ns)
-        });
+        let alone_ns = shape.rows.iter().map(|row| work_ns(row, None));
         let alone_ns = alone_ns.sum::<Result<f64, String>>()?;
         let mut all: Vec<(String, f64)> = Vec::new();
         let mut pinned: BTreeMap<u32, f64> = BTreeMap::new();

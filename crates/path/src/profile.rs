@@ -161,14 +161,13 @@ impl HostProfile {
         }
     }
 
-    /// Cycles of a work on a block, `apart` of which come from another CPU, interpolated linearly
-    /// between measured sizes.
-    pub(crate) fn cycles(&self, work: &Work, apart: f64) -> Result<f64, String> {
-        let Work { name: work, bytes, is_fused } = work;
-        let (bytes, is_fused) = (*bytes, *is_fused);
-        let cycles = |point: &CostPoint| match is_fused {
-            true => point.fused_cycles,
-            false => point.cycles + apart * (point.apart_cycles - point.cycles),
+    /// Cycles of a work on a block, `apart` of which come from another CPU, or without any
+    /// hand-over, interpolated linearly between measured sizes.
+    pub(crate) fn cycles(&self, work: &Work, apart: Option<f64>) -> Result<f64, String> {
+        let &Work { name: ref work, bytes, is_fused } = work;
+        let cycles = |point: &CostPoint| match apart.filter(|_| !is_fused) {
+            None => point.fused_cycles,
+            Some(apart) => point.cycles + apart * (point.apart_cycles - point.cycles),
         };
         let Some(found) = self.works.iter().find(|found| found.work == *work) else {
             let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
@@ -255,10 +254,10 @@ pub(crate) mod tests {
         let profile = profile();
         assert_eq!(HostProfile::parse(&profile.text()).as_ref(), Ok(&profile));
         let work = |name: &str, bytes, is_fused| Work { name: name.to_owned(), bytes, is_fused };
-        assert_eq!(profile.cycles(&work("read", 8192, false), 0.0), Ok(8192.0));
-        assert_eq!(profile.cycles(&work("read", 8192, false), 0.5), Ok(12_288.0));
-        assert_eq!(profile.cycles(&work("read", 8192, true), 0.5), Ok(4096.0));
-        let error = |name, bytes| profile.cycles(&work(name, bytes, false), 0.0).unwrap_err();
+        assert_eq!(profile.cycles(&work("read", 8192, false), Some(0.0)), Ok(8192.0));
+        assert_eq!(profile.cycles(&work("read", 8192, false), Some(0.5)), Ok(12_288.0));
+        assert_eq!(profile.cycles(&work("read", 8192, true), Some(0.5)), Ok(4096.0));
+        let error = |name, bytes| profile.cycles(&work(name, bytes, false), Some(0.0)).unwrap_err();
         assert!(error("read", 4095).contains("outside of what was calibrated, 4096 to 1048576"));
         assert!(error("decode", 4096).contains("was not calibrated"));
     }

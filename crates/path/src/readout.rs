@@ -80,7 +80,7 @@ impl Request for ReadoutRequest {
             let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
             Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
         }
-        self.receivers.check()
+        Problem::unless_cpus_exist("peer_cpu", self.receivers.cpus())
     }
 }
 
@@ -177,7 +177,7 @@ fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use daqmeter_harness::{StopFlag, conformance};
+    use daqmeter_harness::{CpuList, StopFlag, conformance};
 
     use super::*;
 
@@ -199,7 +199,7 @@ mod tests {
             },
             receivers: Receivers {
                 receivers: Some(1),
-                peer_cpu: Some("0".to_owned()),
+                peer_cpu: Some(CpuList(vec![0])),
                 layout: None,
             },
             ..ReadoutRequest::default()
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(of(Receivers::default(), 4.0), "pipeline");
         assert_eq!(of(Receivers::default(), 3.9), "fused x 2");
         assert_eq!(of(Receivers { receivers: Some(1), ..asked("auto") }, 1.0), "pipeline");
-        let placed = Receivers { peer_cpu: Some("0".into()), ..Receivers::default() };
+        let placed = Receivers { peer_cpu: Some(CpuList(vec![0])), ..Receivers::default() };
         assert_eq!(of(placed, 1.0), "pipeline");
         assert_eq!(of(asked("pipeline"), 1.0), "pipeline");
         assert_eq!(of(asked("fused"), 64.0), "fused x 2");

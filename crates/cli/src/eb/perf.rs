@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
-use daqmeter_harness::{StepPlan, ordered};
+use daqmeter_harness::{CpuList, StepPlan, ordered};
 use daqmeter_record::RunRecord;
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
 
-use crate::arguments::{CpuList, cpu_list};
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, tell};
 
@@ -46,7 +45,7 @@ bytes over the same kind of socket without Etherbone: a ping-pong, for pipelines
 messages; of emu/ it is the bus or the line.";
 
 fn list(text: &str) -> Result<CpuList, String> {
-    cpu_list(text).map_err(|_| format!("`{text}` is not a list such as 4, 1,2,8 or 1-8"))
+    text.parse::<CpuList>().map_err(|_| format!("`{text}` is not a list such as 4, 1,2,8 or 1-8"))
 }
 
 /// Returns the points: every method at every count; of the TLU one count.

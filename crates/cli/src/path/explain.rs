@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan};
+use daqmeter_harness::{CpuList, Request, StepPlan};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
@@ -98,7 +98,7 @@ impl Search<'_> {
         let begin = Instant::now();
         let mut first = PathRequest {
             unpaced: true,
-            cpus: self.cpus.clone(),
+            cpus: CpuList(self.cpus.clone()),
             layout: self.layout.clone(),
             ..PathRequest::new(self.path, FIRST_TIME.as_secs_f64())
         };
@@ -152,7 +152,7 @@ impl Search<'_> {
         first: &PathRequest,
     ) -> Result<Option<(PathRequest, TriedLayout)>, Failure> {
         // A choice of CPUs is judged, too, unless the layout is open.
-        let free = PathRequest { cpus: Vec::new(), ..first.clone() };
+        let free = PathRequest { cpus: CpuList::default(), ..first.clone() };
         let from = if self.path.is_auto(&self.layout) { first } else { &free };
         let tried = from.layouts(&bench.runner.stop).map_err(|fault| Failure::tool(fault.0))?;
         Ok(tried.into_iter().next())

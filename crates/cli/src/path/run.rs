@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
-use daqmeter_harness::{Request, StepPlan};
+use daqmeter_harness::{CpuList, Request, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {
-        cpus: arguments.common.pins(),
+        cpus: CpuList(arguments.common.pins()),
         layout: arguments.layout.clone().unwrap_or_default(),
         unpaced: arguments.unpaced,
         lossy: arguments.lossy,

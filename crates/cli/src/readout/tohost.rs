@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::StopFlag;
+use daqmeter_harness::{CpuList, StopFlag};
 use daqmeter_readout::accounts::{FLAGGED, FinalAccount, NOT_SUBSCRIBED};
 use daqmeter_readout::card::{CardView, channel_ids};
 use daqmeter_readout::chain;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::ledgers::{not_closed, show};
 use super::options::{Network, Waiting, load};
 use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
-use crate::arguments::{CpuList, cpu_list, duration};
+use crate::arguments::duration;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Ended, Failure, tell};
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
     /// CPUs of the readers, in turn
-    #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
+    #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
     #[command(flatten)]
     limits: Limits,

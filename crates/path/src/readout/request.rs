@@ -1,12 +1,11 @@
 //! Request to the engine `readout`: a scenario, replaced parts of it, a duration and a place.
 
 use clap::Args;
-use daqmeter_harness::Problem;
+use daqmeter_harness::CpuList;
 use daqmeter_readout::Chosen;
 use daqmeter_record::units::{self, UnitError};
-use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 /// How many receivers there are, and where they run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -16,14 +15,9 @@ pub struct Receivers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receivers: Option<usize>,
     /// CPUs of the receivers, in turn
-    #[arg(
-        long = "receiver-pin",
-        value_name = "CPUS",
-        value_parser = listed_cpus,
-        help_heading = "Placement"
-    )]
-    #[serde(default, deserialize_with = "number_or_list", skip_serializing_if = "Option::is_none")]
-    pub peer_cpu: Option<String>,
+    #[arg(long = "receiver-pin", value_name = "CPUS", help_heading = "Placement")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu: Option<CpuList>,
     /// One thread for each reader and each receiver (pipeline), or for both (fused); auto goes by
     /// the number of CPUs
     #[arg(long, value_name = "LAYOUT", value_parser = ["auto", "pipeline", "fused"])]
@@ -31,42 +25,10 @@ pub struct Receivers {
     pub layout: Option<String>,
 }
 
-/// A list of CPUs, or one as a number.
-fn number_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Cpus {
-        One(u32),
-        List(String),
-    }
-    Ok(Some(match Cpus::deserialize(deserializer)? {
-        Cpus::One(cpu) => cpu.to_string(),
-        Cpus::List(list) => list,
-    }))
-}
-
-/// A list of CPUs as workloads write it: single ones, in turn.
-fn listed_cpus(text: &str) -> Result<String, String> {
-    let is_whole = text.split(',').all(|part| !parse_cpu_list(part).is_empty());
-    if !is_whole {
-        return Err(format!("`{text}` is not a list of CPUs such as 0,1 or 0-3"));
-    }
-    let cpus: Vec<String> = parse_cpu_list(text).iter().map(u32::to_string).collect();
-    Ok(cpus.join(","))
-}
-
 impl Receivers {
     /// CPUs of the receivers; empty leaves them free.
-    pub fn cpus(&self) -> Vec<u32> {
-        self.peer_cpu.as_deref().map_or(Vec::new(), parse_cpu_list)
-    }
-
-    pub(super) fn check(&self) -> Result<(), Problem> {
-        if let Some(text) = self.peer_cpu.as_deref().filter(|text| !text.is_empty()) {
-            listed_cpus(text)
-                .map_err(|why| Problem::new("peer_cpu", format!("is wrong: {why}")))?;
-        }
-        Problem::unless_cpus_exist("peer_cpu", &self.cpus())
+    pub fn cpus(&self) -> &[u32] {
+        self.peer_cpu.as_ref().map_or(&[], |cpus| &cpus.0)
     }
 }
 
