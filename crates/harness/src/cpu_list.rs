@@ -1,3 +1,5 @@
+//! CPUs as options and workloads write them.
+
 use std::str::FromStr;
 
 use daqmeter_sys::host::parse_cpu_list;
