@@ -187,7 +187,7 @@ fn ours(cpus: [u32; 2], time: Duration) -> f64 {
     ours_of(cpus, time, BUFFERS, 0)
 }
 
-/// The same with a number of blocks, of which each thread touches so many bytes.
+/// Each thread touches `touched` bytes of each of `count` blocks.
 fn ours_of(cpus: [u32; 2], time: Duration, count: usize, touched: usize) -> f64 {
     let names = [String::new()];
     let blocks = Blocks { count, bytes: touched.max(4096), pages: Pages::Base };

@@ -215,8 +215,8 @@ impl Receiver {
         self.report()
     }
 
-    /// Looks once at every publisher, and waits for each at most so long; returns true if it took a
-    /// page.
+    /// Looks once at every publisher, and waits for each for this time at most; returns true if it
+    /// took a page.
     pub(crate) fn turn(&mut self, wait: Duration) -> bool {
         let mut worked = false;
         for at in 0..self.publishers.len() {
