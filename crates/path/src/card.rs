@@ -1,8 +1,8 @@
 //! The threads of a card that is read out live: they run a reader and a receiver of the read-out.
 //!
 //! A reader's thread also does the work of the emulated card and of the publisher, and that of its
-//! receiver if the layout is `fused`. No block is
-//! copied for the path's sake, and nothing is done for each block or chunk.
+//! receiver if the layout is `fused`. No block is copied for the path's sake, and nothing is done
+//! for each block or chunk.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
