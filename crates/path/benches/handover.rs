@@ -3,8 +3,8 @@
 //!
 //! - Hand-over of a block by distance (one CPU, siblings of a core, a common last-level cache,
 //!   others), by the bytes that one thread writes and the other reads, and by the blocks of the
-//!   ring; then of one whose bytes nobody touches, the ring with its account beside channels
-//!   without one. `ring` runs this part alone.
+//!   ring; then of one whose bytes nobody touches: the ring with its account, compared
+//!   with channels without one. `ring` runs this part alone.
 //! - A card read out live: `felix-readout` beside the read-out's own chain of two threads, at more
 //!   triggers than it carries. Also CPU time at a rate that it does carry.
 //!

@@ -25,6 +25,7 @@ use crate::links::{Leaves, links};
 use crate::live::{Came, TOO_MANY_HZ};
 use crate::outcome::Ended;
 use crate::shared::{How, time_ns};
+use crate::sources;
 
 /// A path that is run from its source to its sink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -263,6 +264,12 @@ struct PathSession {
     stop: StopFlag,
     ready: Option<Chain>,
     ended: Option<Ended>,
+}
+
+impl Drop for PathSession {
+    fn drop(&mut self) {
+        sources::ended(&self.path);
+    }
 }
 
 impl PathSession {

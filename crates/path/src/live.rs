@@ -65,13 +65,15 @@ pub(crate) fn open(path: &Path, how: &How) -> Result<Opened, Fault> {
         Chain::open(&scenario, path.receivers(), time, how.most_blocks, experiment.as_ref())?;
     let live = Live { scenario: chain.scenario, card: chain.card, layout: how.layout.clone() };
     let (card, stop) = (&live.card, StopFlag::default());
-    let mut receivers = chain.receivers.into_iter().peekable();
+    let mut receivers = chain.receivers;
+    let fused = if how.is_fused() { std::mem::take(&mut receivers) } else { Vec::new() };
+    let mut fused = fused.into_iter();
     let readers = chain.readers.into_iter().map(|reader| {
         let (card, stop) = (card.clone(), stop.clone());
-        let fused = receivers.next_if(|_| how.is_fused());
-        Feed::Card(Box::new(FromCard { reader, fused, card, stop, done: None }))
+        Feed::Card(Box::new(FromCard { reader, fused: fused.next(), card, stop, done: None }))
     });
     let readers = readers.collect();
+    let receivers = receivers.into_iter();
     let receivers =
         receivers.map(|receiving| Feed::Receiver(Box::new(IntoReceiver { receiving, done: None })));
     Ok((live, readers, receivers.collect()))

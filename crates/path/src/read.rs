@@ -484,7 +484,7 @@ fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), Path
     match (&mut kind, &flow.live) {
         (SinkKind::Receiver { threads }, Some(scenario)) if flow.unit == SENT => {
             let channels = channel_ids(scenario).len();
-            Problem::unless_within("threads", *threads.get_or_insert(channels), 1..=channels)?;
+            Problem::unless_within("threads", threads.unwrap_or(channels), 1..=channels)?;
         }
         (_, Some(_)) => return wrong("kind", BEHIND_CARD),
         (SinkKind::Receiver { .. }, None) => return wrong("kind", OF_CARD),

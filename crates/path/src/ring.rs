@@ -200,14 +200,13 @@ impl Taker {
         account.wait(side, || {
             let mut found = self.try_take();
             self.is_short = may_poll && found.is_ok();
-            if !may_poll && is_empty(&found) {
-                thread::yield_now();
-                found = self.try_take();
-            }
-            if may_poll && is_empty(&found) {
+            if is_empty(&found) && may_poll {
                 found = self.poll(self.poll_ns);
                 let shorter_ns = SHORTEST_POLL_NS.max(self.poll_ns / 2);
                 self.poll_ns = if is_empty(&found) { shorter_ns } else { LONGEST_POLL_NS };
+            } else if is_empty(&found) {
+                thread::yield_now();
+                found = self.try_take();
             }
             if is_empty(&found) { self.sleep().ok() } else { found.ok() }
         })

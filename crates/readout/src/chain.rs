@@ -125,7 +125,7 @@ pub struct ReaderDone {
     /// Times of the emulated card's work and of the publisher's in its thread; `None` if they were
     /// not watched.
     pub within: Option<(u64, u64)>,
-    /// What a receiver in its thread received, and the time that it took.
+    /// Report of the receiver in its thread, and its time in ns.
     pub received: Option<(Report, u64)>,
     pub notes: Vec<String>,
     pub ring_bytes: usize,

@@ -110,25 +110,23 @@ pub fn decode(format: BlockFormat, blocks: &[u8], room: &mut [Subchunk]) -> Resu
     Ok(seen)
 }
 
-/// Makes whole blocks of this many bytes, as the first channel of an emulated card writes them.
-pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Fault> {
-    let mut blocks = Vec::new();
-    blocks
-        .try_reserve_exact(bytes)
-        .map_err(|error| Fault::too_large(format!("{bytes} bytes of blocks: {error}")))?;
-    let triggers = whole(bytes as f64 / scenario.event_bytes() * 1.1 + 1000.0);
+/// Fills a room with whole blocks, as the first channel of an emulated card writes them.
+pub fn blocks_of_card(scenario: &Scenario, blocks: &mut [u8]) -> Result<(), Fault> {
+    let triggers = whole(blocks.len() as f64 / scenario.event_bytes() * 1.1 + 1000.0);
     let first = ChannelId { device: 0, channel: 0 };
-    let never = AtomicBool::new(false);
+    let (mut left, never) = (&mut blocks[..], AtomicBool::new(false));
     let made = recording::record(scenario, first, triggers, &never, |part| {
-        let room = bytes - blocks.len();
-        blocks.extend_from_slice(&part[..part.len().min(room)]);
+        let taken = part.len().min(left.len());
+        let (own, rest) = std::mem::take(&mut left).split_at_mut(taken);
+        own.copy_from_slice(&part[..own.len()]);
+        left = rest;
         Ok(())
     });
     made.map_err(|error| Fault::new(error.to_string()))?;
-    if blocks.len() < bytes {
-        return Err(Fault::new("the card made too few blocks"));
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(Fault::new("the card made too few blocks")),
     }
-    Ok(blocks)
 }
 
 impl Session for DecodeSession {
@@ -153,7 +151,10 @@ impl Session for DecodeSession {
     fn prepare(&mut self) -> Result<(), Fault> {
         self.room = vec![Subchunk::default(); most_subchunks(self.format)];
         let wanted = usize::try_from(self.bytes).map_err(|error| Fault::new(error.to_string()))?;
-        self.blocks = blocks_of_card(&self.scenario, wanted)?;
+        let reserved = self.blocks.try_reserve_exact(wanted);
+        reserved.map_err(|error| Fault::too_large(format!("{wanted} bytes of blocks: {error}")))?;
+        self.blocks.resize(wanted, 0);
+        blocks_of_card(&self.scenario, &mut self.blocks)?;
         Ok(())
     }
 

@@ -136,7 +136,8 @@ pub struct PathLimit {
     /// cannot be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
-    /// The fastest other layout, run in turns with this one; none where no other was tried.
+    /// The fastest other layout, whose runs alternate with those of this one; none where no other
+    /// was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<PathOther>,
     /// Longest time from one block to the next at the sink in runs as fast as it goes, in
@@ -151,7 +152,7 @@ pub struct PathLimit {
     pub rate_bytes_per_s: Option<f64>,
 }
 
-/// Another layout of a path, run in turns with its own. What the threads spend on a block beyond
+/// Another layout of a path, whose runs alternate with those of its own. What the threads spend on a block beyond
 /// the CPU time of that layout is the cost of hand-overs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathOther {

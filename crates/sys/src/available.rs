@@ -32,7 +32,7 @@ type GroupFiles = (&'static str, &'static str, &'static str);
 const V2: GroupFiles = ("memory.max", "memory.current", "inactive_file");
 const V1: GroupFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
 
-/// What a group's limit leaves: the tightest from our group up to the root counts
+/// Memory that the limit of a group leaves; the tightest from our group up to the root counts
 /// (Documentation/admin-guide/cgroup-v2.rst). Reclaimable page cache is free.
 fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Option<u64> {
     let number = |name: &str| files.text(&format!("{group}/{name}"))?.parse::<u64>().ok();

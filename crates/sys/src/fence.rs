@@ -10,7 +10,7 @@ static IS_REGISTERED: LazyLock<bool> =
     LazyLock::new(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok());
 
 /// Orders what this thread wrote before and reads after, as seen by a thread that passes
-/// [`rare`]. Costs nothing where the kernel has the call.
+/// [`rare`]. It is no instruction where the kernel has the call.
 pub fn frequent() {
     match *IS_REGISTERED {
         true => compiler_fence(Ordering::SeqCst),
@@ -18,7 +18,7 @@ pub fn frequent() {
     }
 }
 
-/// The other side of [`frequent`]: a system call of about a microsecond.
+/// The other side of [`frequent`]: a system call.
 pub fn rare() {
     fence(Ordering::SeqCst);
     if *IS_REGISTERED {

@@ -96,7 +96,7 @@ impl ToHost {
             for dest in self.dests.iter_mut().flatten().filter(|dest| dest.has_queue()) {
                 dest.pump(outlet, &self.port, now_ns);
             }
-            // What it takes makes room for more pages.
+            // Pages that the receiver takes make room for more.
             if !self.receive() {
                 break;
             }
