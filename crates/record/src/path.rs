@@ -152,8 +152,8 @@ pub struct PathLimit {
     pub rate_bytes_per_s: Option<f64>,
 }
 
-/// Another layout of a path, whose runs alternate with those of its own. What the threads spend on a block beyond
-/// the CPU time of that layout is the cost of hand-overs.
+/// Another layout of a path, whose runs alternate with those of its own. What the threads spend on
+/// a block beyond the CPU time of that layout is the cost of hand-overs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathOther {
     /// The layout, and the CPUs of its threads if they were pinned.
