@@ -33,6 +33,8 @@ enum Property {
     SystemDisk,
     /// Second CPU of the pinned ones, or the only one: for the other side of a connection.
     PeerCpu,
+    /// Number of the pinned CPUs.
+    Cpus,
     /// Copies through the kernel: by the module where it is loaded, else by `pread`.
     CopyPath,
     /// Channels of an engine: the module's where it has any, else the emulated engine's.
@@ -50,6 +52,7 @@ impl OfHost {
                 let cpu = *pin.get(1).or(pin.first())?;
                 Some(Param::Int(u64::from(cpu)))
             }
+            Property::Cpus => Some(Param::Int(pin.len().max(1) as u64)),
             Property::CopyPath => {
                 let is_loaded = daqmeter_copy::module_waiver().is_none();
                 Some(Param::Text(if is_loaded { "module" } else { "pread" }.to_owned()))

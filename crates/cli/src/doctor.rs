@@ -45,6 +45,14 @@ pub(crate) fn run(_arguments: &Arguments) -> Ended {
     emit(&plain(&["", "what", "found", "what to do"], rows))
 }
 
+/// Returns the missing devices and facilities.
+pub(crate) fn missing() -> Vec<&'static str> {
+    let files = Files::default();
+    let all = [observation(&files), devices(&files), copies(&files)];
+    let missing = all.into_iter().flatten().filter(|(_, state, _)| state.is_err());
+    missing.map(|(name, ..)| name).collect()
+}
+
 fn state(is_good: bool, found: impl Into<String>) -> State {
     if is_good { Ok(found.into()) } else { Err(found.into()) }
 }

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use daqmeter_campaign::{PlannedPoint, RunnerEvent};
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
@@ -60,6 +61,17 @@ impl Recorder {
         }
     }
 
+    /// Shows the time left instead of the number of points.
+    pub(crate) fn show_time_left(&self, budget: Duration) {
+        let left = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let left = budget.saturating_sub(state.elapsed()).as_secs();
+            let _ = write!(out, "about {left} s left");
+        };
+        let style = ProgressStyle::with_template("{left}, {pos} points  {prefix} {wide_msg}")
+            .expect("a constant template");
+        self.progress.set_style(style.with_key("left", left));
+    }
+
     pub(crate) fn begin(&self, study: &str, engine: &str) {
         self.progress.set_prefix(format!("{} {engine}", sanitise::text(study)));
         self.progress.set_message("");
@@ -81,15 +93,19 @@ impl Recorder {
         written
     }
 
-    /// Ends a verb that measured: prints its text unless records were printed, writes the page if
-    /// it is requested, and returns the exit code.
+    /// Ends a verb that measured: prints its text below the line about the host, unless records
+    /// were printed, writes the page if it is requested, and returns the exit code.
     pub(crate) fn finish(&self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
+        // The stamp comes first, since the last line of some verbs is their verdict.
+        self.end(|records| daqmeter_report::table::stamp(records) + &text(records))
+    }
+
+    /// Ends a verb as [`Recorder::finish`] does, without the line about the host.
+    pub(crate) fn end(&self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
         let Recording { output, json, quiet, .. } = &self.recording;
         self.progress.finish_and_clear();
         if !json && !quiet {
-            let stamp = daqmeter_report::table::stamp(&self.records);
-            // The stamp comes first, since the last line of some verbs is their verdict.
-            emit(&(stamp + &text(&self.records)))?;
+            emit(&text(&self.records))?;
         }
         for record in self.records.iter().filter(|_| *quiet) {
             if let Outcome::Failed(reason) = &record.outcome {

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use daqmeter_record::{RunRecord, jsonl};
 use daqmeter_report::export::{DataFrame, counters, sample_parts, series, stages};
 use daqmeter_report::figures::copy_study::study;
-use daqmeter_report::{answers_text, page, page_of, parquet, table};
+use daqmeter_report::{answers_text, page, page_of, table};
 
 use crate::files::{read_study, shown};
 use crate::named::Replaced;
@@ -110,7 +110,8 @@ impl Arguments {
     }
 }
 
-fn text(records: &[RunRecord]) -> String {
+/// Writes answers and tables.
+pub(crate) fn text(records: &[RunRecord]) -> String {
     let answers = answers_text(records);
     let between = if answers.is_empty() { "" } else { "\n" };
     answers + between + &table::text(records) + &table::stamp(records)
@@ -142,12 +143,25 @@ fn data(
         };
     };
     match format {
-        Format::Parquet => write_with(path, |sink| parquet::write(frames, sink))?,
+        Format::Parquet => parquet(path, frames)?,
         _ => write_with(path, |sink| {
             frames.enumerate().map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
         })?,
     }
     wrote(path)
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(path: &Replaced, frames: impl Iterator<Item = DataFrame>) -> Result<(), Failure> {
+    write_with(path, |sink| daqmeter_report::parquet::write(frames, sink))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(path: &Replaced, _frames: impl Iterator<Item = DataFrame>) -> Result<(), Failure> {
+    Err(Failure::refused(format!(
+        "{}: this program was built without Parquet; write .csv, or build it with --features parquet",
+        path.display()
+    )))
 }
 
 fn wrote(path: &Replaced) -> Ended {

@@ -3,41 +3,51 @@
 
 use std::collections::BTreeSet;
 use std::path::Path as FilePath;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_campaign::{Budget, Done, Plan, Site};
+use daqmeter_campaign::{Budget, Plan, Site};
 use daqmeter_path::Path;
 use daqmeter_record::units::{plural, show_bytes};
-use daqmeter_record::{Host, RunRecord};
-use daqmeter_report::answers_text;
-use daqmeter_report::table::wrapped;
+use daqmeter_record::{Host, Outcome, RunRecord};
+use daqmeter_report::table::{set_window, wrapped};
+use daqmeter_report::{host_text, screen};
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::named::{Appended, Replaced, refuse_same_files};
-use crate::output::{Ended, Failure, tell, write_file};
+use crate::output::{Ended, FAILED, Failure, emit, tell, window_columns, write_file};
 use crate::path::Search;
 use crate::pmu::chosen::Observed;
-use crate::recorder::Recording;
+use crate::recorder::{Lines, Recording};
 use crate::run::refuse_refused;
 
-/// Measure this host, print a summary, write report.html and records.jsonl, or the next free
-/// report-2.html and records-2.jsonl.
+/// Measure this host in about a minute: print what each path carries and what limits it, write a
+/// page and records.
+///
+/// The page is report.html and the records are records.jsonl, or report-2.html and records-2.jsonl
+/// where these exist.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts.\nA time whose repetitions disagree has a ~ and its interval."
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in random order; the seed is in the records.\n\nWithout --pin, threads are pinned to the CPUs allowed, one per core where there are enough, last first: CPU 0 takes most interrupts."
 )]
 pub(crate) struct Arguments {
     /// Time for all of it
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
     budget: Duration,
     /// Seed of the random order
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", hide_short_help = true)]
     seed: u64,
+    /// Print all answers and tables below the summary
+    #[arg(long)]
+    tables: bool,
     #[command(flatten)]
     common: Common,
 }
+
+/// Columns of the summary, also of a file or a pipe: it is made to be pasted.
+const MOST_COLUMNS: usize = 80;
 
 /// Memory for records, threads and drawing, without the points, which are left out if they do not
 /// fit. A survey of 42 s on two CPUs was ended in the middle with address spaces of 200 and 400
@@ -79,15 +89,20 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let began = Instant::now();
+    set_window(window_columns().map_or(MOST_COLUMNS, |columns| columns.min(MOST_COLUMNS)));
     refuse_small(daqmeter_sys::available::memory_bytes())?;
     let is_there = |name: &str| FilePath::new(name).is_file() || FilePath::new(name).is_dir();
     let (page, out) = new_files(&arguments.common.recording, is_there)?;
-    let mut common = arguments.common.clone();
-    (common.recording.records, common.recording.output) = (Some(out.clone()), Some(page.clone()));
     refuse_same_files([("--output", &page), ("--records", &out)])?;
-    // The page is announced at the end, but an unwritable one fails here.
-    write_file(&page, "daqmeter survey is under way\n")?;
+    let files = Files::open(&arguments.common.recording, page, out)?;
+    let mut common = arguments.common.clone();
+    (common.recording.records, common.recording.output) = (files.records.clone(), None);
+    let is_shown = !common.recording.json && !common.recording.quiet;
     let mut bench = Bench::new(&common, 0)?;
+    if is_shown {
+        emit(&about(&bench.runner.context.host))?;
+    }
+    bench.recorder.show_time_left(arguments.budget);
     if common.observe.is_none()
         && let Some(observed) = OBSERVED.iter().find_map(|group| Observed::understand(group).ok())
     {
@@ -98,24 +113,66 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let for_limits = if is_short { Duration::ZERO } else { left.mul_f64(LIMITS_SHARE) };
     let plan = arguments.plan(&bench.runner.context.host, left.saturating_sub(for_limits))?;
     let budget = plan.budget;
-    let mut done =
-        bench.runner.run(plan.points, budget, &[], |event| bench.recorder.follow(event))?;
-    let begin = Instant::now();
+    let done = bench.runner.run(plan.points, budget, &[], |event| bench.recorder.follow(event))?;
     limits(&mut bench, for_limits)?;
     counters(&mut bench, budget)?;
-    done.measuring_s += begin.elapsed().as_secs_f64();
-    let code = bench.recorder.finish(|records| summary(records, began.elapsed(), &done))?;
-    if !common.recording.json && !common.recording.quiet {
-        tell(&format!("wrote {}", out.display()));
+    let code = bench.recorder.end(|records| summary(records, arguments.tables))?;
+    let records = &bench.recorder.records;
+    let page =
+        files.page.map(|page| write_file(&page, &daqmeter_report::page(records)).map(|()| page));
+    let (page, lost) = match page {
+        Some(Ok(page)) => (Some(page), None),
+        Some(Err(failure)) => (None, Some(failure.line().to_owned())),
+        None => (None, None),
+    };
+    if is_shown {
+        let is_cut = !done.is_complete() && !bench.runner.stop.is_set();
+        let left_out = if is_cut { done.points - done.begun } else { 0 };
+        let names = [page.as_deref(), files.records.as_deref()];
+        emit(&ending(records, began.elapsed(), left_out, &names))?;
     }
-    if !done.is_complete() && !bench.runner.stop.is_set() {
-        let (left, of) = (plural((done.points - done.begun) as u64, "point"), done.points);
-        tell(&format!(
-            "daqmeter: the budget was over before {left} of {of}: give more time with --budget"
-        ));
-    }
+    let lost: Vec<String> = files.lost.into_iter().chain(lost).collect();
+    lost.iter().for_each(|line| tell(&format!("daqmeter: {line}")));
     refuse_refused(&done)?;
-    Ok(code)
+    Ok(if lost.is_empty() { code } else { ExitCode::from(FAILED) })
+}
+
+/// Page and records that can be written, and why others cannot.
+struct Files {
+    page: Option<Replaced>,
+    records: Option<Appended>,
+    lost: Vec<String>,
+}
+
+impl Files {
+    /// Tries both files before the measurement. A survey goes on without a file that the user did
+    /// not name: the answer is on the screen.
+    fn open(named: &Recording, page: Replaced, records: Appended) -> Result<Files, Failure> {
+        let tried = |is_named: bool, tried: Result<(), Failure>| match tried {
+            Err(failure) if is_named => Err(failure),
+            tried => Ok(tried.err().map(|failure| failure.line().to_owned())),
+        };
+        // An unwritable page fails here, not after the measurement.
+        let page_lost =
+            tried(named.output.is_some(), write_file(&page, "daqmeter survey is under way\n"))?;
+        let records_lost = tried(named.records.is_some(), Lines::open(&records).map(drop))?;
+        Ok(Files {
+            page: Some(page).filter(|_| page_lost.is_none()),
+            records: Some(records).filter(|_| records_lost.is_none()),
+            lost: page_lost.into_iter().chain(records_lost).collect(),
+        })
+    }
+}
+
+/// Describes the host and what it lacks, before anything is measured.
+fn about(host: &Host) -> String {
+    let missing = crate::doctor::missing();
+    let host = host_text(host);
+    if missing.is_empty() {
+        return host;
+    }
+    let line = format!("not here: {}; how to get them: daqmeter doctor", missing.join(", "));
+    host + &wrapped(&line, 2) + "\n"
 }
 
 /// Finds the limit of each path that was run, all of them within that time. A path that fails then
@@ -160,28 +217,40 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
     record.map_or(Ok(()), |record| bench.recorder.take(record))
 }
 
-/// Writes the answers, the missing points and the times.
-fn summary(records: &[RunRecord], took: Duration, done: &Done) -> String {
-    let Some(first) = records.first() else { return "nothing was measured\n".to_owned() };
-    let mut out = answers_text(records);
-    for record in records {
-        if let Some(reason) = record.outcome.reason() {
-            let line = format!("not measured  {}: {reason}", record.study);
-            out += &format!("\n{}\n", wrapped(&line, 2));
-        }
-    }
-    let (host, took_s) = (&first.host, took.as_secs_f64());
-    let share = |seconds: f64| seconds / took_s * 100.0;
-    let lines = format!(
-        "{}, {}, kernel {}\n{} in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification",
-        host.cpu_model,
-        plural(u64::from(host.logical_cpus), "CPU"),
-        host.kernel.split(' ').next().unwrap_or(""),
-        plural(records.len() as u64, "point"),
-        share(done.timed_s),
-        share(done.measuring_s - done.timed_s)
-    );
-    out + "\n" + &wrapped(&lines, 2) + "\n"
+/// Writes the screen, and with `tables` all answers and tables.
+fn summary(records: &[RunRecord], tables: bool) -> String {
+    let tables = if tables { crate::report::text(records) } else { String::new() };
+    format!("\n{}\n{tables}", screen(records))
+}
+
+/// Writes what was measured, what was left out, and where to read on.
+fn ending(
+    records: &[RunRecord],
+    took: Duration,
+    left_out: usize,
+    files: &[Option<&FilePath>],
+) -> String {
+    let count = |word| records.iter().filter(|record| undone_word(&record.outcome) == word).count();
+    let counted = [
+        (count(Some("failed")), "failed"),
+        (count(Some("waived")), "not possible here"),
+        (left_out, "left out for lack of time (--budget)"),
+    ];
+    let counted = counted.into_iter().filter(|(points, _)| *points > 0);
+    let counted: String = counted.map(|(points, what)| format!(", {points} {what}")).collect();
+    let points = plural(records.len() as u64, "point");
+    let mut more: Vec<String> =
+        files.iter().flatten().map(|path| path.display().to_string()).collect();
+    more.push("daqmeter path explain NAME".to_owned());
+    let took_s = took.as_secs_f64();
+    wrapped(&format!("{points} in {took_s:.0} s{counted}"), 2)
+        + "\n"
+        + &wrapped(&format!("More: {}", more.join(", ")), 2)
+        + "\n"
+}
+
+fn undone_word(outcome: &Outcome) -> Option<&'static str> {
+    daqmeter_report::rate::undone(outcome).map(|(how, _)| how)
 }
 
 /// Returns the page and the file of records of a survey as they were named, else with the first

@@ -198,6 +198,7 @@ fn a_step_between_revisions_is_found() {
     assert!(found.contains(step), "{found}");
 }
 
+#[cfg(feature = "parquet")]
 #[test]
 fn parquet_begins_and_ends_as_parquet_does() {
     let folder = measured();

@@ -63,7 +63,6 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("report r.jsonl --format csv -o link", same),
         ("report r.jsonl --format json -o hard.csv", records),
         ("report - -o r.jsonl", records),
-        ("report r.jsonl --format parquet -o hard.csv", records),
         ("report . -o hard.csv", records),
     ] {
         let (_, said) = folder.ends_with(2, line);

@@ -1,6 +1,7 @@
 //! Contributions of a family of measurements to tables and the page: figures and answers. The list
 //! of families is in `families`.
 
+use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
@@ -14,6 +15,8 @@ pub(crate) struct Family {
     pub(crate) plots: &'static [Plot],
     /// Questions, in the order of the page, for usable records.
     pub(crate) questions: &'static [Question],
+    /// Lines of the survey's screen, in its order, for usable records.
+    pub(crate) briefs: &'static [fn(&[RunRecord]) -> Option<Brief>],
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
     pub(crate) in_label: &'static [&'static str],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
@@ -28,10 +31,42 @@ impl Family {
         engines: &[],
         plots: &[],
         questions: &[],
+        briefs: &[],
         label: |_, stage| stage.name.to_string(),
         in_label: &[],
         footnote: |_| None,
     };
+}
+
+/// Line of the survey's screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Brief {
+    /// What this host does: a short text with numbers.
+    Host(String),
+    /// A change that pays here: what to do, and its gain.
+    Change { what: String, gain: String },
+}
+
+/// Least gain, as a factor, of a change that is worth a line.
+pub(crate) const WORTH_A_CHANGE: f64 = 1.05;
+
+/// Names all CPUs of a host in words.
+pub(crate) fn all_cpus(cpus: f64) -> String {
+    match significant(cpus, 3).as_str() {
+        "1" => "the CPU".to_owned(),
+        "2" => "both CPUs".to_owned(),
+        cpus => format!("all {cpus} CPUs"),
+    }
+}
+
+/// Writes a rate with three digits and a decimal prefix: `14.2 GB/s`, `116 M events/s`.
+pub(crate) fn prefixed(per_s: f64, unit: &str) -> String {
+    let prefixes = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let (scale, prefix) =
+        prefixes.into_iter().find(|(least, _)| per_s >= *least).unwrap_or((1.0, ""));
+    let (value, is_bytes) = (significant(per_s / scale, 3), unit.starts_with('B'));
+    let blank = if is_bytes || prefix.is_empty() { "" } else { " " };
+    format!("{value} {prefix}{blank}{unit}")
 }
 
 /// Kind of an engine's work, which selects the compared statistic of its times.

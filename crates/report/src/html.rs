@@ -149,7 +149,15 @@ fn data_table(figure: Figure) -> Value {
     };
     let shown = if figure.xs.len() <= MAX_PLACES { figure.xs.len() } else { 0 };
     let lines: Vec<Vec<String>> = (0..shown).map(line).collect();
-    context! { headings, lines, figure => serde(figure) }
+    context! { headings, lines, json => json(&figure), figure => serde(figure) }
+}
+
+/// Writes JSON that stands in an element of a page: none of its characters ends the element.
+fn json(value: &impl serde::Serialize) -> Value {
+    let text = serde_json::to_string(value).expect("plain data");
+    let escapes = [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\'', "\\u0027")];
+    let escaped = escapes.into_iter().fold(text, |text, (mark, escape)| text.replace(mark, escape));
+    Value::from_safe_string(escaped)
 }
 
 /// Returns for each point a fault, and its share of the limit in per cent, for the width of a bar.

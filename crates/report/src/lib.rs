@@ -29,6 +29,7 @@ mod predicted;
 pub mod rate;
 pub mod rows;
 mod samples;
+mod screen;
 pub mod studies;
 pub mod table;
 mod template;
@@ -41,6 +42,7 @@ pub use figures::Figure;
 pub use html::{page, page_of};
 pub use predicted::text as predictions_text;
 pub use rows::rows;
+pub use screen::{host_text, screen};
 
 #[cfg(test)]
 mod tests;

@@ -2,11 +2,11 @@
 //! footprint.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::{plural, show_bytes};
+use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::{labelled, pairs};
 use crate::rate;
@@ -40,6 +40,7 @@ pub(super) const FAMILY: Family = Family {
         ("Is conversion limited by arithmetic or by memory?", Some("conversion"), limited_by),
         ("Should converted data bypass the caches?", Some("stores"), stores_answer),
     ],
+    briefs: &[around_the_caches],
     label: functions::label,
     in_label: functions::IN_LABEL,
     ..Family::EMPTY
@@ -114,17 +115,36 @@ fn stores(records: &[RunRecord]) -> Vec<Mark<'_>> {
     if marks.iter().all(|mark| mark.series == marks[0].series) { Vec::new() } else { marks }
 }
 
-/// Compares the kinds of stores at the largest footprint that has runs of both.
-fn stores_answer(records: &[RunRecord]) -> Option<String> {
+/// Returns footprints that have runs of both kinds of stores, with the gain of non-temporal ones.
+fn gains(records: &[RunRecord]) -> Vec<(u64, Rate)> {
     let pairs = pairs(of_engine(records, ENGINE), &["store"], [&is("cached"), &is("non-temporal")]);
-    let pair = pairs.into_iter().max_by_key(|[one, _]| one.workload.int("samples").ok())?;
-    let [cached, around] = pair.map(first_stage);
-    let gain = rate::ratio(rate::of(around?)?, rate::of(cached?)?);
-    Some(format!(
-        "at {} non-temporal stores run at {} times the rate of cached ones",
-        show_bytes(cached?.traffic_bytes_per_op),
-        rate::spoken_number(gain, 3)
-    ))
+    let gains = pairs.into_iter().filter_map(|pair| {
+        let [cached, around] = pair.map(first_stage);
+        let gain = rate::ratio(rate::of(around?)?, rate::of(cached?)?);
+        Some((cached?.traffic_bytes_per_op, gain))
+    });
+    let mut gains: Vec<(u64, Rate)> = gains.collect();
+    gains.sort_by_key(|(bytes, _)| *bytes);
+    gains
+}
+
+fn stores_answer(records: &[RunRecord]) -> Option<String> {
+    let (bytes, gain) = gains(records).pop()?;
+    let gain = rate::spoken_number(gain, 3);
+    let bytes = show_bytes(bytes);
+    Some(format!("at {bytes} non-temporal stores run at {gain} times the rate of cached ones"))
+}
+
+/// Proposes non-temporal stores from the footprint on from which they are always faster.
+fn around_the_caches(records: &[RunRecord]) -> Option<Brief> {
+    let gains = gains(records);
+    let pays = |gain: &Rate| gain.interval.is_some_and(|(low, _)| low > WORTH_A_CHANGE);
+    let from = gains.iter().rev().take_while(|(_, gain)| pays(gain)).last()?;
+    let largest = gains.last()?;
+    Some(Brief::Change {
+        what: format!("store conversions past the cache from {} on", show_bytes(from.0)),
+        gain: format!("{}x at {}", significant(largest.1.per_s, 3), show_bytes(largest.0)),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, sorted, supported_quantile};
 
 use crate::aligned::{TextColumn, number, table};
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::rate::{self, interval_or_none, of_several};
 use crate::samples::{first_stage, summary};
@@ -47,6 +47,7 @@ pub(super) const FAMILY: Family = Family {
         },
     ],
     questions: &[("What does reading registers over Etherbone cost?", Some("eb-time"), answer)],
+    briefs: &[round_trip, pipeline],
     ..Family::EMPTY
 };
 
@@ -89,12 +90,22 @@ fn by_words(records: &[RunRecord]) -> Vec<Mark<'_>> {
     marks.collect()
 }
 
+/// Returns the blocking reads of the fewest timestamps over UDP, all pipelined ones, and the
+/// fastest of them.
+fn blocking_and_pipelined(records: &[RunRecord]) -> Option<(Cycles<'_>, Vec<Cycles<'_>>)> {
+    let all = timestamps(records).into_iter().filter(|point| point.address == "loop/udp");
+    let (pipelined, others): (Vec<_>, Vec<_>) = all.partition(|point| point.method == "pipelined");
+    let blocking = others.into_iter().filter(|point| point.method == "blocking");
+    Some((blocking.min_by_key(|point| point.count)?, pipelined))
+}
+
+fn fastest<'a, 'b>(points: &'b [Cycles<'a>]) -> Option<&'b Cycles<'a>> {
+    points.iter().min_by(|a, b| a.item_us().total_cmp(&b.item_us()))
+}
+
 fn answer(records: &[RunRecord]) -> Option<String> {
-    let mut all = timestamps(records);
-    all.retain(|point| point.address == "loop/udp");
-    let by = |method: &'static str| all.iter().filter(move |point| point.method == method);
-    let blocking = by("blocking").min_by_key(|point| point.count)?;
-    let best = by("pipelined").max_by(|a, b| b.item_us().total_cmp(&a.item_us()))?;
+    let (blocking, pipelined) = blocking_and_pipelined(records)?;
+    let best = fastest(&pipelined)?;
     let raw = blocking.limit_us().map(|us| format!(" (a raw ping-pong {})", significant(us, 3)));
     let time = |point: &Cycles<'_>| {
         let interval = point.rate.interval.map(|(low, high)| (point.us(high), point.us(low)));
@@ -102,12 +113,41 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     };
     Some(format!(
         "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",
-        time(blocking),
+        time(&blocking),
         raw.unwrap_or_default(),
         best.count,
         time(best),
-        of_several("fastest", by("pipelined").count())
+        of_several("fastest", pipelined.len())
     ))
+}
+
+fn pipeline(records: &[RunRecord]) -> Option<Brief> {
+    let (blocking, pipelined) = blocking_and_pipelined(records)?;
+    let (before, best) = (blocking.item_us(), fastest(&pipelined)?);
+    (before > best.item_us() * WORTH_A_CHANGE).then(|| Brief::Change {
+        what: format!("read registers {} a cycle, without waiting for each", best.count),
+        gain: format!("{} us -> {} us", significant(before, 3), significant(best.item_us(), 3)),
+    })
+}
+
+/// Returns the round trip of a raw message over UDP, with both ends on one CPU and on two.
+fn round_trip(records: &[RunRecord]) -> Option<Brief> {
+    let points = of_engine(records, "pingpong").filter(|record| {
+        let text = |name| record.workload.text(name);
+        record.role.is_point() && text("transport") == Ok("udp")
+    });
+    let us = |is_apart: bool| {
+        let mut of_kind = points.clone().filter(|record| {
+            let peer = record.workload.int("peer_cpu").ok();
+            let own = record.lanes[0].requested_cpu.map(u64::from);
+            is_apart == (peer.is_some() && peer != own)
+        });
+        let median_ns = summary(first_stage(of_kind.next()?)?)?.median;
+        Some(significant(median_ns / 1e3, 3))
+    };
+    let one = us(false)?;
+    let two = us(true).map_or(String::new(), |us| format!(", {us} us between two"));
+    Some(Brief::Host(format!("UDP round trip {one} us on one CPU{two}")))
 }
 
 /// Point in the study's quantities. Times and rates are those of all cycles over all time, by the

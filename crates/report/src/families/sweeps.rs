@@ -3,7 +3,7 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Brief, Family, Work, of_engine, prefixed};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::labelled;
 use crate::rate;
@@ -19,6 +19,7 @@ pub(super) const MEMORY: Family = Family {
         axes: Axes::lines(Axis::log_bytes("footprint"), Axis::log("MB/s read + written")),
         marks: memory,
     }],
+    briefs: &[memory_copy],
     ..Family::EMPTY
 };
 
@@ -54,13 +55,40 @@ pub(super) const HOSTIO: Family = Family {
 
 const RATIO: [&str; 3] = ["read_bytes", "read_lines", "write_lines"];
 
+fn ratio_of(record: &RunRecord) -> [u64; 3] {
+    RATIO.map(|name| record.workload.int(name).unwrap_or(0))
+}
+
+/// Returns the rate of copies of the largest footprint, on one CPU and on all.
+fn memory_copy(records: &[RunRecord]) -> Option<Brief> {
+    let fastest = |record: &RunRecord| {
+        let of_lane = record.lanes.iter().map(|lane| {
+            let rates = lane.stages.iter().filter_map(|stage| Some(rate::of(stage)?.per_s));
+            rates.fold(0.0, f64::max)
+        });
+        prefixed(of_lane.sum(), "B/s")
+    };
+    let copies = of_engine(records, "memory").filter(|record| ratio_of(record)[1..] == [1, 1]);
+    let largest = |is_wanted: fn(usize) -> bool| {
+        let wanted = copies.clone().filter(|record| is_wanted(record.lanes.len()));
+        wanted.max_by_key(|record| (record.lanes.len(), ratio_of(record)[0]))
+    };
+    let one = fastest(largest(|lanes| lanes == 1)?);
+    let all = largest(|lanes| lanes > 1).map_or(String::new(), |all| {
+        let cpus = all.lanes.len();
+        format!(", {} on {}", fastest(all), if cpus == 2 { "both" } else { "all" })
+    });
+    Some(Brief::Host(format!("memory copy {one} on one core{all}")))
+}
+
 fn memory(records: &[RunRecord]) -> Vec<Mark<'_>> {
-    let name = |record: &RunRecord| match RATIO.map(|name| record.workload.int(name).unwrap_or(0)) {
+    let name = |record: &RunRecord| match ratio_of(record) {
         [_, _, 0] => "read".to_owned(),
         [_, 1, 1] => "copy".to_owned(),
         [_, reads, writes] => format!("{reads} read : {writes} written"),
     };
-    let points = labelled(of_engine(records, "memory").collect(), name, &RATIO);
+    let of_one = of_engine(records, "memory").filter(|record| record.lanes.len() == 1);
+    let points = labelled(of_one.collect(), name, &RATIO);
     let marks = points.into_iter().flat_map(|(record, label)| {
         let mark = move |stage: &'_ Stage| {
             let moved = stage.traffic_bytes_per_op as f64;

@@ -7,7 +7,8 @@ mod rows;
 mod tables;
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::{show_bytes, show_ns};
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_stats::Rate;
 
 pub use pollution::pollution_text;
 pub(crate) use pollution::{PollutionRow, pollution_rows};
@@ -15,7 +16,7 @@ pub(crate) use rows::{CopyRow, copy_rows, function};
 pub use tables::{bandwidth_text, latency_text};
 
 use crate::aligned::time;
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Brief, Family, Work, of_engine, prefixed};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
@@ -42,6 +43,7 @@ pub(super) const FAMILY: Family = Family {
         },
     ],
     questions: &[("What does a copy out of the kernel cost?", Some("copy-latency"), answer)],
+    briefs: &[kernel_copy],
     ..Family::EMPTY
 };
 
@@ -62,30 +64,60 @@ fn by_size(
     marks.collect()
 }
 
+/// A copy out of the kernel of 1 byte, and a large one with the plain copy of its size.
+struct Kernel<'a> {
+    one: CopyRow<'a>,
+    large: CopyRow<'a>,
+    plain: CopyRow<'a>,
+}
+
+impl<'a> Kernel<'a> {
+    fn of(records: &'a [RunRecord]) -> Option<Kernel<'a>> {
+        let called = |row: &CopyRow<'_>| {
+            let is_plain = row.direction == "to" && row.context == "cpu" && !row.cold;
+            is_plain && row.null_ns.is_some()
+        };
+        let is_plain = |record: &RunRecord| record.workload.text("path") == Ok("memcpy");
+        let is_called = |record: &RunRecord| rows::row(record).is_some_and(|row| called(&row));
+        let copies = of_engine(records, rows::ENGINE);
+        let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
+        // Copies of equal size that differ in the path alone.
+        let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
+        let [plain, large] = pairs.first()?.map(rows::row);
+        let (plain, large) = (plain?, large?);
+        let mut ones = copy_rows(records).into_iter().filter(called);
+        let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
+        Some(Kernel { one, large, plain })
+    }
+
+    /// Returns the large copy's rate over that of the plain copy.
+    fn share(&self) -> Option<Rate> {
+        Some(ratio(self.large.lane?, self.plain.lane?))
+    }
+}
+
 fn answer(records: &[RunRecord]) -> Option<String> {
-    let called = |row: &CopyRow<'_>| {
-        let is_plain = row.direction == "to" && row.context == "cpu" && !row.cold;
-        is_plain && row.null_ns.is_some()
-    };
-    let is_plain = |record: &RunRecord| record.workload.text("path") == Ok("memcpy");
-    let is_called = |record: &RunRecord| rows::row(record).is_some_and(|row| called(&row));
-    let copies = of_engine(records, rows::ENGINE);
-    let large = copies.filter(|record| record.workload.int("block_bytes") == Ok(1 << 20));
-    // Copies of equal size that differ in the path alone.
-    let pairs = pairs(large, &["path"], [&is_plain, &is_called]);
-    let [plain, large] = pairs.first()?.map(rows::row);
-    let (plain, large) = (plain?, large?);
-    let mut ones = copy_rows(records).into_iter().filter(called);
-    let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
+    let kernel = Kernel::of(records)?;
+    let Kernel { one, large, .. } = &kernel;
     Some(format!(
         "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}",
         show_ns(one.times.median),
         show_ns(one.times.median_ci.0),
         show_ns(one.times.median_ci.1),
         time(one.null_ns),
-        spoken_number(ratio(large.lane?, plain.lane?), 2),
+        spoken_number(kernel.share()?, 2),
         show_bytes(large.block_bytes)
     ))
+}
+
+fn kernel_copy(records: &[RunRecord]) -> Option<Brief> {
+    let kernel = Kernel::of(records)?;
+    Some(Brief::Host(format!(
+        "kernel copy {} ({} of memcpy); system call {}",
+        prefixed(kernel.large.lane?.per_s, "B/s"),
+        significant(kernel.share()?.per_s, 2),
+        time(kernel.one.null_ns)
+    )))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use daqmeter_stats::Rate;
 
 use super::functions;
 use super::sweeps::by_parameter;
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
 use crate::figures::{Axes, Axis, ChartKind, Mark, Plot};
 use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
@@ -57,6 +57,7 @@ pub(super) const FAMILY: Family = Family {
         ("What does fusing read-out and conversion gain?", Some("fusion"), fusion_answer),
         ("Polling or interrupt?", None, completion_answer),
     ],
+    briefs: &[interrupt, fuse],
     label: functions::label,
     in_label: functions::IN_LABEL,
     footnote: counted,
@@ -165,34 +166,61 @@ fn fusions(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
     groups
 }
 
-fn fusion_answer(records: &[RunRecord]) -> Option<String> {
+/// Returns the block with the highest rate, and its gain over reading all first.
+fn best_fusion(records: &[RunRecord]) -> Option<(u64, Rate)> {
     let gain = |group: Vec<&RunRecord>| {
         let separate = group.iter().rev().find(|record| block_bytes(record) == 0)?;
         let fused = group.iter().filter(|record| block_bytes(record) > 0);
         let fused = fused.filter_map(|record| Some((block_bytes(record), fused_rate(record)?)));
         let (block, rate) = fused.max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
-        let gain = spoken_number(ratio(rate, fused_rate(separate)?), 3);
-        Some(format!("{gain} times, in blocks of {}", show_bytes(block)))
+        Some((block, ratio(rate, fused_rate(separate)?)))
     };
     fusions(records).into_iter().find_map(gain)
 }
 
-/// Compares polling and interrupt by the pair of runs with the fewest boards that differ in waiting
-/// alone.
-fn completion_answer(records: &[RunRecord]) -> Option<String> {
+fn fusion_answer(records: &[RunRecord]) -> Option<String> {
+    let (block, gain) = best_fusion(records)?;
+    Some(format!("{} times, in blocks of {}", spoken_number(gain, 3), show_bytes(block)))
+}
+
+fn fuse(records: &[RunRecord]) -> Option<Brief> {
+    let (block, gain) = best_fusion(records)?;
+    let pays = gain.interval.is_some_and(|(low, _)| low > WORTH_A_CHANGE);
+    pays.then(|| Brief::Change {
+        what: format!("convert while reading, in blocks of {}", show_bytes(block)),
+        gain: format!("{}x", significant(gain.per_s, 3)),
+    })
+}
+
+/// Returns the boards of the pair of runs with the fewest boards that differ in waiting alone, and
+/// the share of a core that polling and the interrupt took.
+fn completion(records: &[RunRecord]) -> Option<(usize, [f64; 2])> {
     let by =
         |way: &'static str| move |record: &RunRecord| record.workload.text("completion") == Ok(way);
     let waiting = ["completion", "poll_interval_us"];
     let pairs = pairs(of_engine(records, ENGINE), &waiting, [&by("poll"), &by("interrupt")]);
     let pair = pairs.into_iter().min_by_key(|pair| pair[0].lanes.len())?;
-    let boards = plural(pair[0].lanes.len() as u64, "board");
-    let [polling, interrupt] = pair.map(|record| {
-        let cpu_ns = record.process_cpu.total_ns() as f64;
-        significant(cpu_ns / record.wall_ns.max(1) as f64 * 100.0, 3)
-    });
+    let share =
+        |record: &RunRecord| record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64;
+    Some((pair[0].lanes.len(), pair.map(share)))
+}
+
+fn completion_answer(records: &[RunRecord]) -> Option<String> {
+    let (boards, shares) = completion(records)?;
+    let boards = plural(boards as u64, "board");
+    let [polling, interrupt] = shares.map(|share| significant(share * 100.0, 3));
     Some(format!(
         "with {boards}, polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)"
     ))
+}
+
+fn interrupt(records: &[RunRecord]) -> Option<Brief> {
+    let (_, [polling, interrupt]) = completion(records)?;
+    let percent = |share: f64| significant(share * 100.0, 2);
+    (polling > interrupt * WORTH_A_CHANGE).then(|| Brief::Change {
+        what: "wait for triggers by interrupt".to_owned(),
+        gain: format!("{} % of a core -> {} %", percent(polling), percent(interrupt)),
+    })
 }
 
 /// Points per curve that a browser draws at once; longer runs are thinned to the extremes of equal

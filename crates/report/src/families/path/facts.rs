@@ -12,13 +12,15 @@ use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, signifi
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
+use super::overview::PathRow;
 use super::{longest, name, paths};
 use crate::aligned::{time, wrapped};
+use crate::family::WORTH_A_CHANGE;
 use crate::rate;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Chain {
-    name: String,
+    pub(crate) row: PathRow,
     said: Vec<Said>,
 }
 
@@ -38,15 +40,16 @@ pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     let chain = |(name, runs): (String, Vec<_>)| {
         let (record, run) = longest(&runs)?;
         let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
-        let said = said(&name, &PathRun { limit, ..run.clone() }, record, runs.len());
-        Some(Chain { said, name })
+        let run = PathRun { limit, ..run.clone() };
+        let row = PathRow::of(&name, &run, record, &resources(record));
+        Some(Chain { said: said(&name, &run, record, runs.len()), row })
     };
     paths(&usable).into_iter().filter_map(chain).collect()
 }
 
 impl Chain {
     pub(crate) fn text(&self) -> String {
-        wrapped(&sanitise::text(&self.name), 0) + "\n" + &lines(&self.said)
+        wrapped(&sanitise::text(&self.row.name), 0) + "\n" + &lines(&self.said)
     }
 }
 
@@ -114,34 +117,55 @@ fn layouts(run: &PathRun) -> Option<String> {
 }
 
 /// Returns a count over all the time from release to end: of bytes, the sustained rate.
-fn per_s(run: &PathRun, count: u64) -> f64 {
+pub(super) fn per_s(run: &PathRun, count: u64) -> f64 {
     count as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
-fn block_ns(run: &PathRun) -> f64 {
+pub(super) fn block_ns(run: &PathRun) -> f64 {
     run.wall_ns as f64 / run.blocks.max(1) as f64
 }
 
-/// Returns the requested rate, and if it was kept. `None` for a run at full speed, for one that
-/// failed, and for older records.
-fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
+/// Fate of a rate that was asked for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kept {
+    Yes,
+    Lost(u64),
+    /// Nanoseconds by which the run took longer.
+    Late(f64),
+    /// Triggers or blocks that the source did not give.
+    NotGiven(u64),
+}
+
+/// Returns the fate of the requested rate. `None` for a run at full speed, for one that failed, and
+/// for older records.
+pub(super) fn kept(record: &RunRecord, run: &PathRun) -> Option<Kept> {
     let is_asked = |asked: &f64| *asked > 0.0 && record.outcome.is_ok();
     let asked = run.asked_bytes_per_s.filter(is_asked)?;
-    let (what, of) = if is_live(record) { ("trigger", " of triggers") } else { ("block", "") };
     let not_given: u64 = record.ledgers.iter().map(Ledger::not_given).sum();
     let lost = record.ledgers.iter().map(Ledger::lost).sum::<u64>() - not_given;
     let due_ns = run.payload_bytes as f64 / asked * 1e9;
     // A card's triggers have other bytes than its blocks.
     let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
-    let kept = match (lost, behind_ns > 0.0, not_given) {
-        (1.., ..) => format!("not kept, {} lost", plural(lost, what)),
-        (0, true, _) => format!("not kept, it took {} longer", show_ns(behind_ns)),
-        (0, false, 1..) => {
-            format!("not tried, its source did not give {}", plural(not_given, what))
+    Some(match (lost, behind_ns > 0.0, not_given) {
+        (1.., ..) => Kept::Lost(lost),
+        (0, true, _) => Kept::Late(behind_ns),
+        (0, false, 1..) => Kept::NotGiven(not_given),
+        (0, false, 0) => Kept::Yes,
+    })
+}
+
+/// Writes the requested rate, and if it was kept.
+fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
+    let (what, of) = if is_live(record) { ("trigger", " of triggers") } else { ("block", "") };
+    let kept = match kept(record, run)? {
+        Kept::Yes => "kept".to_owned(),
+        Kept::Lost(lost) => format!("not kept, {} lost", plural(lost, what)),
+        Kept::Late(ns) => format!("not kept, it took {} longer", show_ns(ns)),
+        Kept::NotGiven(count) => {
+            format!("not tried, its source did not give {}", plural(count, what))
         }
-        (0, false, 0) => "kept".to_owned(),
     };
-    Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(asked)))
+    Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(run.asked_bytes_per_s?)))
 }
 
 fn checked(record: &RunRecord, run: &PathRun) -> String {
@@ -290,9 +314,6 @@ fn differs(limit: &PathLimit, run: &PathRun, resources: &[Resource]) -> bool {
     let share = |here: &Resource| here.least_ns() / block_ns(run);
     here.is_some_and(|here| (share(here) - used.works.mean).abs() > DIFFERENT)
 }
-
-/// Least gain of another layout that is worth a change.
-const WORTH_A_CHANGE: f64 = 1.05;
 
 /// Names the change that the limit asks for, with the gain that was measured without its work.
 fn change(run: &PathRun) -> Option<String> {

@@ -2,6 +2,7 @@
 //! blocks.
 
 mod facts;
+pub(crate) mod overview;
 mod tables;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,188 @@
+//! A path on one line of the survey's screen and in one row of the page's picture: rate, layout,
+//! bottleneck, next step, and the use of each part.
+
+use daqmeter_record::path::{LimitFound, PathLimit, PathRun};
+use daqmeter_record::resources::{Resource, What};
+use daqmeter_record::units::{plural, significant};
+use daqmeter_record::{RunRecord, sanitise};
+use serde::Serialize;
+
+use super::facts::{Kept, block_ns, kept, per_s};
+use crate::aligned::{TextColumn, table};
+use crate::family::{WORTH_A_CHANGE, all_cpus, prefixed};
+
+/// Short facts of a path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct PathRow {
+    pub(crate) name: String,
+    layout: String,
+    /// Rate with its unit.
+    carries: String,
+    pub(crate) is_emulated: bool,
+    /// The bottleneck in two or three words.
+    limited_by: String,
+    next: String,
+    uses: Vec<Use>,
+}
+
+/// Use of a part, or of all CPUs, in a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Use {
+    name: String,
+    /// Share of the time of its threads, or of the CPUs.
+    percent: f64,
+    is_limit: bool,
+}
+
+/// Share of the time of all CPUs from which on the host is full.
+const FULL: f64 = 0.9;
+
+impl PathRow {
+    pub(super) fn of(
+        name: &str,
+        run: &PathRun,
+        record: &RunRecord,
+        resources: &[Resource],
+    ) -> PathRow {
+        let parts = parts(run, resources);
+        let cpus = cpus_used(run);
+        let (limited_by, limit) = limited_by(run, &parts, cpus);
+        let of_part = |(name, share): &(String, f64)| Use {
+            name: name.clone(),
+            percent: (share * 100.0).clamp(0.0, 100.0),
+            is_limit: limit.as_ref() == Some(name),
+        };
+        let all = all_cpus(run.cpus);
+        let uses = parts.iter().cloned().chain([(all, cpus)]);
+        PathRow {
+            name: name.to_owned(),
+            layout: short(&run.layout),
+            carries: carries(run),
+            is_emulated: record.engine.emulated,
+            next: next(run, record, &parts),
+            limited_by,
+            uses: uses.map(|part| of_part(&part)).collect(),
+        }
+    }
+}
+
+/// Writes a layout without the CPUs of its threads, groups of parts as their number.
+fn short(layout: &str) -> String {
+    match layout.matches('[').count() {
+        0 => layout.split(" on CPU").next().unwrap_or_default().to_owned(),
+        groups => plural(groups as u64, "thread"),
+    }
+}
+
+/// Writes events per second where the path counts events, else bytes per second.
+fn carries(run: &PathRun) -> String {
+    match run.events {
+        0 => prefixed(per_s(run, run.payload_bytes), "B/s"),
+        events => prefixed(per_s(run, events), "events/s"),
+    }
+}
+
+/// Returns each part of the path with its share of the time of its threads. Parts that work in one
+/// thread share its time.
+fn parts(run: &PathRun, resources: &[Resource]) -> Vec<(String, f64)> {
+    let threads = resources.iter().filter(|one| matches!(one.what, What::Threads { .. }));
+    let parts = threads.flat_map(|one| {
+        one.uses.iter().filter_map(|(element, ns)| {
+            let name = run.threads.iter().find_map(|thread| thread.part_of(*element))?;
+            // The part of a thread with several elements is called by its first and its last one.
+            let name = name.split(" to ").next().unwrap_or(name);
+            Some((name.to_owned(), ns / one.capacity / block_ns(run)))
+        })
+    });
+    parts.collect()
+}
+
+/// Returns the share of the CPUs' time that the path's threads used.
+fn cpus_used(run: &PathRun) -> f64 {
+    let used_ns: u64 = run.threads.iter().map(|thread| thread.cpu_ns).fold(0, u64::saturating_add);
+    used_ns as f64 / (run.wall_ns.max(1) as f64 * run.cpus.max(1.0))
+}
+
+fn largest(parts: &[(String, f64)]) -> Option<&(String, f64)> {
+    parts.iter().max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// Returns the bottleneck in words, and the use that it is.
+fn limited_by(run: &PathRun, parts: &[(String, f64)], cpus: f64) -> (String, Option<String>) {
+    let all = all_cpus(run.cpus);
+    let Some(limit) = run.limit.as_ref().filter(|limit| !is_beyond_its_rate(limit)) else {
+        let words = if run.is_paced { "its own rate" } else { "not searched" };
+        return (words.to_owned(), None);
+    };
+    let what = match &limit.found {
+        LimitFound::Limit(what) => what,
+        LimitFound::NoSingleOne => return ("no single part".to_owned(), None),
+        LimitFound::CannotTell => return ("not clear".to_owned(), None),
+    };
+    match what {
+        // The threads of a fused path are its only part: all of them at work fill the host.
+        What::Threads { .. } | What::AllCpus if cpus >= FULL => (all.clone(), Some(all)),
+        What::AllCpus => (all.clone(), Some(all)),
+        What::Threads { element, name } => {
+            let mut threads = run.threads.iter().filter(|thread| thread.element == *element);
+            let waits = threads.any(|thread| thread.elsewhere_ns > thread.busy_ns / 2);
+            let of_all = parts.iter().find(|(part, _)| part == name);
+            match of_all.or_else(|| largest(parts)) {
+                Some((part, _)) if waits => ("waiting".to_owned(), Some(part.clone())),
+                Some((part, _)) => (part.clone(), Some(part.clone())),
+                None => (name.clone(), None),
+            }
+        }
+        What::Between { name, .. } | What::Link { name, .. } => (name.clone(), Some(name.clone())),
+        What::Cpu(cpu) => (format!("CPU {cpu}"), None),
+        What::Buffers => ("buffers".to_owned(), None),
+        What::HandOver => ("hand-over".to_owned(), None),
+        What::Placement => ("placement".to_owned(), None),
+    }
+}
+
+/// Tests if the path has a rate of its own that is less than it carries.
+fn is_beyond_its_rate(limit: &PathLimit) -> bool {
+    limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s)
+}
+
+fn next(run: &PathRun, record: &RunRecord, parts: &[(String, f64)]) -> String {
+    if kept(record, run).is_some_and(|kept| kept != Kept::Yes) {
+        return "rate not kept".to_owned();
+    }
+    let percent = |share: f64| significant(share * 100.0, 2);
+    let factor = |gain: f64| significant(gain, 2);
+    let takes = largest(parts).map(|(part, share)| format!("{part} {} %", percent(*share)));
+    let Some(limit) = &run.limit else {
+        let of_a_core = cpus_used(run) * run.cpus.max(1.0);
+        return match run.is_paced {
+            true => format!("{} % of a core", percent(of_a_core)),
+            false => takes.unwrap_or_else(|| "-".to_owned()),
+        };
+    };
+    if let Some(other) = limit.other.as_ref().filter(|other| other.gain.low > WORTH_A_CHANGE) {
+        return format!("{}: {}x", short(&other.layout), factor(other.gain.mean));
+    }
+    match (&limit.found, &limit.gain) {
+        (LimitFound::Limit(What::Buffers), Some(gain)) => {
+            format!("8x buffers: {}x", factor(gain.mean))
+        }
+        (LimitFound::Limit(what), Some(gain)) if gain.low > WORTH_A_CHANGE => {
+            format!("without {}: {}x", what.text(), factor(gain.mean))
+        }
+        (LimitFound::CannotTell, _) => "path explain".to_owned(),
+        _ => takes.unwrap_or_else(|| "-".to_owned()),
+    }
+}
+
+/// Writes a line for each path.
+pub(crate) fn rows_text(rows: &[&PathRow]) -> String {
+    let columns: [TextColumn<&PathRow>; 5] = [
+        ("path", |row| sanitise::text(&row.name).into_owned()),
+        ("layout", |row| row.layout.clone()),
+        ("carries", |row| format!("{}{}", row.carries, if row.is_emulated { " e" } else { "" })),
+        ("limited by", |row| row.limited_by.clone()),
+        ("next", |row| row.next.clone()),
+    ];
+    table(columns.len(), &columns, rows)
+}
