@@ -7,6 +7,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_vm::shell::{Line, line, scratch};
 
+const LIGHT: &str = "--blink-settings=preferredColorScheme=1";
+const DARK: &str = "--blink-settings=preferredColorScheme=0";
+
 /// Starts Chromium without a network. Parallel instances have profiles of their own.
 fn chromium(profile: &str) -> Line {
     let profile = scratch("chromium").join(profile);
@@ -19,20 +22,39 @@ fn chromium(profile: &str) -> Line {
 
 pub(crate) fn check(path: &Path) -> Result<()> {
     let page = path.canonicalize().with_context(|| path.display().to_string())?;
-    let figures = fs::read_to_string(&page)?.matches("class=\"chart\"").count();
+    let text = fs::read_to_string(&page)?;
+    let count = |what: &str| text.matches(what).count();
+    let (figures, paths) = (count("class=\"chart\""), count("class=\"path\""));
     let url = format!("file://{}", page.display());
-    let scheme = |number| format!("--blink-settings=preferredColorScheme={number}");
     // A single browser waits much during its start.
     std::thread::scope(|scope| {
         let others = scope.spawn(|| {
-            picture(&url, "light", &scheme(1), 0.8..1.0)?;
-            picture(&url, "dark", &scheme(0), 0.0..0.3)
+            picture(&url, "light", LIGHT, 0.8..1.0)?;
+            picture(&url, "dark", DARK, 0.0..0.3)?;
+            first_screens(&url, paths)
         });
         let first = drawn(&url, figures)
             .and_then(|()| picture(&url, "phone", "--window-size=390,7600", 0.8..1.0));
         others.join().expect("looking at a page does not panic").and(first)
     })?;
     println!("{figures} charts drawn; pictures in target/ci");
+    Ok(())
+}
+
+/// Checks the first screen of a desktop, a tablet and a phone: every path is on it.
+fn first_screens(url: &str, paths: usize) -> Result<()> {
+    for scheme in [LIGHT, DARK] {
+        for size in ["1400,900", "800,900", "390,844"] {
+            let window = format!("--window-size={size}");
+            let dom =
+                chromium("first-screen").args([scheme, &window, "--dump-dom", url]).output()?;
+            let seen = format!("data-seen=\"{paths} of {paths}\"");
+            ensure!(
+                dom.contains(&seen),
+                "not all of {paths} paths are on the first screen, {size}"
+            );
+        }
+    }
     Ok(())
 }
 

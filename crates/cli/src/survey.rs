@@ -281,6 +281,21 @@ fn new_files(
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_folder_that_cannot_be_written_is_said_and_a_named_file_in_it_is_refused() {
+        let [page, records] = ["/proc/report.html", "/proc/records.jsonl"];
+        let open =
+            |named: &Recording| Files::open(named, Replaced::at(page), Appended::at(records));
+        let Ok(files) = open(&Recording::default()) else { panic!("a survey needs no file") };
+        assert!(files.page.is_none() && files.records.is_none());
+        for (line, file) in files.lost.iter().zip([page, records]) {
+            assert!(line.starts_with(&format!("cannot write {file}: ")), "{line}");
+        }
+        assert_eq!(files.lost.len(), 2);
+        let named = Recording { output: Some(Replaced::at(page)), ..Recording::default() };
+        assert!(open(&named).is_err());
+    }
+
     /// Regression: a survey emptied the records of the one before and wrote over its page.
     #[test]
     fn files_of_a_survey_before_stay_and_the_next_number_is_taken_for_both() {

@@ -335,7 +335,14 @@
   }
 
   draw();
-  // For the test in a browser: every figure can be saved in every form.
+  // For the test in a browser: paths that are seen without scrolling, of all.
+  const rows = [...document.querySelectorAll(".path summary")];
+  const isSeen = (row) => [row, ...row.querySelectorAll(".name, .rate, .by")].every((part) => {
+    const { right, bottom } = part.getBoundingClientRect();
+    return right <= innerWidth && bottom <= innerHeight;
+  });
+  document.body.dataset.seen = `${rows.filter(isSeen).length} of ${rows.length}`;
+  // Every figure can be saved in every form.
   const figures = hosts().map(dataOf);
   document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
 })();

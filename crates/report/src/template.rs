@@ -14,7 +14,8 @@ pub(crate) fn rendered(name: &str, template: &str, values: Value) -> String {
         }
         _ => escape_formatter(out, state, value),
     });
-    environment.add_filter("kebab", |text: &str| text.replace(' ', "-"));
+    environment.add_filter("kebab", |text: Value| text.to_string().replace(' ', "-"));
+    environment.add_filter("whole", |number: f64| format!("{number:.0}"));
     environment.add_filter("thousandths", |number: f64| format!("{number:.3}"));
     environment.render_named_str(name, template, values).expect("tests fill every template")
 }

@@ -1,7 +1,7 @@
 //! A path on one line of the survey's screen and in one row of the page's picture: rate, layout,
 //! bottleneck, next step, and the use of each part.
 
-use daqmeter_record::path::{LimitFound, PathLimit, PathRun};
+use daqmeter_record::path::{LimitFound, PathLimit, PathRun, PathThread};
 use daqmeter_record::resources::{Resource, What};
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
@@ -34,6 +34,9 @@ struct Use {
     is_limit: bool,
 }
 
+/// Name of the use of all CPUs.
+const CPUS: &str = "CPUs";
+
 /// Share of the time of all CPUs from which on the host is full.
 const FULL: f64 = 0.9;
 
@@ -52,8 +55,7 @@ impl PathRow {
             percent: (share * 100.0).clamp(0.0, 100.0),
             is_limit: limit.as_ref() == Some(name),
         };
-        let all = all_cpus(run.cpus);
-        let uses = parts.iter().cloned().chain([(all, cpus)]);
+        let uses = parts.iter().cloned().chain([(CPUS.to_owned(), cpus)]);
         PathRow {
             name: name.to_owned(),
             layout: short(&run.layout),
@@ -120,9 +122,10 @@ fn limited_by(run: &PathRun, parts: &[(String, f64)], cpus: f64) -> (String, Opt
         LimitFound::CannotTell => return ("not clear".to_owned(), None),
     };
     match what {
-        // The threads of a fused path are its only part: all of them at work fill the host.
-        What::Threads { .. } | What::AllCpus if cpus >= FULL => (all.clone(), Some(all)),
-        What::AllCpus => (all.clone(), Some(all)),
+        What::AllCpus => (all, Some(CPUS.to_owned())),
+        What::Threads { .. } if cpus >= FULL || shares_all_cpus(run, limit) => {
+            (all, Some(CPUS.to_owned()))
+        }
         What::Threads { element, name } => {
             let mut threads = run.threads.iter().filter(|thread| thread.element == *element);
             let waits = threads.any(|thread| thread.elsewhere_ns > thread.busy_ns / 2);
@@ -139,6 +142,17 @@ fn limited_by(run: &PathRun, parts: &[(String, f64)], cpus: f64) -> (String, Opt
         What::HandOver => ("hand-over".to_owned(), None),
         What::Placement => ("placement".to_owned(), None),
     }
+}
+
+/// Tests if all threads work or wait for a CPU all the time, and there is one for each CPU: other
+/// programs have the rest of the CPUs.
+fn shares_all_cpus(run: &PathRun, limit: &PathLimit) -> bool {
+    let is_ready = |thread: &PathThread| {
+        let ready_ns = thread.busy_ns.saturating_add(thread.preempted_ns.unwrap_or(0));
+        ready_ns as f64 >= FULL * thread.wall_ns as f64
+    };
+    let used = limit.used.as_ref().map_or(0.0, |used| used.works.mean + used.waits_for_cpu);
+    used >= FULL && run.threads.len() as f64 >= run.cpus && run.threads.iter().all(is_ready)
 }
 
 /// Tests if the path has a rate of its own that is less than it carries.

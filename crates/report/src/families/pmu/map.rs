@@ -150,6 +150,8 @@ pub(crate) fn svg(mesh: &Mesh, heat: Option<&Heat<'_>>) -> String {
         title => title(mesh),
         width => mesh.width,
         height => mesh.height,
+        columns => (0..mesh.width).collect::<Vec<_>>(),
+        rows => (0..mesh.height).collect::<Vec<_>>(),
         lines => lines.unwrap_or(1),
         max => heat.map_or(0.0, Heat::max).max(f64::MIN_POSITIVE),
         cells => cells.collect::<Vec<_>>(),
