@@ -114,15 +114,24 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     }
 }
 
-/// Computes the number of blocks: the packing repeats as soon as a chunk ends where a block does.
+/// Computes the number of blocks. The packing repeats as soon as a chunk ends where an earlier one
+/// did, which Brent's algorithm finds (BIT 20, 1980, section 2): a mark that moves ahead by powers
+/// of two.
 pub fn blocks_of(format: BlockFormat, length: usize, chunks: u64) -> u64 {
-    let (mut used, mut blocks) = (0, 0);
-    for done in 1..=chunks {
+    let (mut used, mut blocks, mut done) = (0, 0, 0);
+    let (mut mark, mut reach) = ((used, blocks, done), 1);
+    while done < chunks {
         let filled;
         (used, filled) = after_chunk(format, length, used);
-        blocks += filled;
-        if used == 0 {
-            return chunks / done * blocks + blocks_of(format, length, chunks % done);
+        (blocks, done) = (blocks + filled, done + 1);
+        let period = done - mark.2;
+        if used == mark.0 {
+            let periods = (chunks - done) / period;
+            blocks += periods * (blocks - mark.1);
+            done += periods * period;
+        }
+        if period == reach {
+            (mark, reach) = ((used, blocks, done), 2 * reach);
         }
     }
     blocks + u64::from(used > 0)
