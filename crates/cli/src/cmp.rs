@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_record::RunRecord;
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
+use daqmeter_report::table::paragraphs;
 
 use crate::arguments::per_cent;
 use crate::files::{read_all, read_study};
@@ -61,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         json_lines(std::slice::from_ref(&found))?
     } else {
         let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
-        format!("{headings}\n{}", found.text(arguments.all))
+        format!("{}\n{}", paragraphs(&headings), found.text(arguments.all))
     })?;
     Ok(arguments.fail_on.map_or_else(|| code_of(found.conclusion), |by| gate(&found, by)))
 }

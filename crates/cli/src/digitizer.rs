@@ -48,19 +48,19 @@ const EXAMPLE: &str = "\
 6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory;
 -S is rounded up to 32, as 64 bytes are written at a time).
 
-Example: five L boards and a KU share the uplink of the source document's crate
-(shortened: its interval, CPU use and notes are left out).
+Example: five L boards and a KU share the uplink of the source document's crate.
 
   $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30
-   device   stage      n    median  spread [%]  p99   MB/s  ...  limit MB/s  of limit
-   emu:ku0  read-out  30  5.764 ms        3.32    -  897.2  ...        1278      0.70
-   emu:l0   read-out  30  10.28 ms         0.5    -  489.2  ...       625.9      0.78
+   device      stage         time   MB/s  of limit  CPU [%]  note
+   emu:ku0     read-out  5.662 ms  898.9      0.70     8.65  emulated
+   emu:l0      read-out  10.34 ms  490.1      0.78     4.53  emulated
    ...
+   all boards  read-out         -   2901         -        -  emulated
    ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read
 
-MB/s is sustained: all bytes over all time. Each rate stands beside its limit: for read-out what
-the board moves alone, for conversions what memory allows at the same footprint and ratio of reads
-to writes, measured in the same run.
+MB/s is sustained: all bytes over all time. `of limit` compares it with the limit measured in the
+same run: for read-out the rate of the board alone, for conversions the rate that memory allows for
+as many bytes. `all boards` is the rate from the first begin to the last end.
 --format classic prints the table of sis8300drv_threads.
 
 Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3,\nemu:l0:write-error-at=2 (with -A 100).";

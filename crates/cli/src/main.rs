@@ -39,11 +39,14 @@ use crate::output::{Ended, Failure};
 /// Measures, exercises and predicts the path that data takes from an acquisition device to a
 /// program.
 #[derive(Debug, Parser)]
-#[command(name = "daqmeter", version, max_term_width = 110, disable_help_subcommand = true, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
+#[command(name = "daqmeter", version, disable_help_subcommand = true, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
+
+/// Longer lines of help are hard to read.
+const MAX_HELP_COLUMNS: usize = 100;
 
 const AFTER_HELP: &str = "Begin with: daqmeter survey; daqmeter help VERB explains a verb";
 
@@ -97,15 +100,19 @@ enum Verb {
     Help(help::Arguments),
 }
 
+fn command() -> clap::Command {
+    Cli::command().term_width(output::window_columns().min(MAX_HELP_COLUMNS))
+}
+
 fn main() -> ExitCode {
-    let command = Cli::command();
+    let command = command();
     let parsed = command.clone().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)));
     let (verb, matches) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return show_usage(&error),
     };
-    output::window_columns().into_iter().for_each(daqmeter_report::table::set_window);
+    daqmeter_report::table::set_window(output::window_columns());
     let done = named::check(&command, &matches)
         .and_then(|()| interrupt::take_over())
         .and_then(|()| run_verb(verb));
@@ -143,7 +150,7 @@ fn run_verb(verb: Verb) -> Ended {
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Help(arguments) => help::run(&arguments, Cli::command()),
+        Verb::Help(arguments) => help::run(&arguments, command()),
     }
 }
 

@@ -51,6 +51,7 @@ impl Bench {
             runner.observe(move || observed.observer());
         }
         runner.stop = interrupt::flag();
+        recorder.stop = runner.stop.clone();
         Ok(Bench { runner, recorder })
     }
 
@@ -80,6 +81,7 @@ impl Bench {
     ) -> Result<RunRecord, Failure> {
         let settings = self.runner.settings(StepPlan::ByStage(1), study, pins);
         self.measure(request, &Settings { role: Role::Probe, ..settings }, None)?;
+        self.recorder.written()?;
         self.done(self.recorder.records.last().cloned())
     }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -36,16 +36,12 @@ pub(crate) fn json_lines(values: &[impl Serialize]) -> Result<String, Failure> {
     values.iter().map(line).collect()
 }
 
-/// Columns of the window of stdout: COLUMNS if it is set, as for other programs; `None` for files
-/// and pipes.
-pub(crate) fn window_columns() -> Option<usize> {
-    let stdout = io::stdout();
-    let set = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let columns: Option<usize> = stdout
-        .is_terminal()
-        .then(|| set().or_else(|| daqmeter_sys::tty::columns(stdout.as_fd())))?;
-    // A narrower table is unreadable.
-    columns.map(|columns| columns.max(40))
+/// Columns for text: COLUMNS if it is set, else those of the terminal, else 100, which fits a
+/// ticket and a mail. A narrower table than 40 is unreadable.
+pub(crate) fn window_columns() -> usize {
+    let set: Option<usize> = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let of_terminal = || daqmeter_sys::tty::columns(io::stdout().as_fd());
+    set.filter(|columns| *columns > 0).or_else(of_terminal).unwrap_or(100).max(40)
 }
 
 pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {

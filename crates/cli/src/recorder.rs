@@ -8,9 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use daqmeter_campaign::{PlannedPoint, RunnerEvent};
+use daqmeter_harness::StopFlag;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
+use daqmeter_report::table::{ask_columns, known_columns};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::metrics::Page;
@@ -32,11 +35,41 @@ pub(crate) struct Recording {
     /// Print nothing but what went wrong
     #[arg(short, long, conflicts_with = "json", help_heading = "Output")]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) columns: Columns,
+}
+
+/// Columns of tables.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Columns {
+    /// Columns of the table of stages, by heading or by name in exports; all: leave none out of
+    /// any table, however broad it is
+    #[arg(
+        long = "columns",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(known_columns()),
+        hide_possible_values = true,
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
+    names: Option<Vec<String>>,
+}
+
+impl Columns {
+    /// Applies to all tables that are printed later.
+    pub(crate) fn apply(&self) {
+        self.names.iter().for_each(|names| ask_columns(names));
+    }
 }
 
 pub(crate) struct Recorder {
     recording: Recording,
     file: Option<Lines>,
+    /// Why the file has no more records, as on a full disk.
+    unwritten: Option<Failure>,
+    /// Set then, so that no more is measured.
+    pub(crate) stop: StopFlag,
     pub(crate) progress: ProgressBar,
     pub(crate) metrics: Option<Page>,
     pub(crate) records: Vec<RunRecord>,
@@ -44,10 +77,13 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(recording: &Recording) -> Result<Recorder, Failure> {
+        recording.columns.apply();
         let file = recording.records.as_ref().map(Lines::open).transpose()?;
         Ok(Recorder {
             recording: recording.clone(),
             file,
+            unwritten: None,
+            stop: StopFlag::default(),
             progress: progress_bar(0, !recording.json && !recording.quiet),
             metrics: None,
             records: Vec::new(),
@@ -78,34 +114,45 @@ impl Recorder {
     }
 
     /// Takes one record. It is in the file when this returns, even after the reader of standard
-    /// output has closed it.
+    /// output has closed it. Where the file cannot be written, nothing more is measured, and
+    /// [`Recorder::finish`] prints what was, and fails.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
         self.progress.inc(1);
         if let Some(page) = &self.metrics {
             page.point(&record);
         }
         let line = jsonl::to_line(&record);
-        let written = self.file.as_mut().map_or(Ok(()), |file| file.write(&line));
+        if let Some(Err(failure)) = self.file.as_mut().map(|file| file.write(&line)) {
+            self.file = None;
+            self.unwritten = Some(failure);
+            self.stop.set();
+        }
         push_or_join(&mut self.records, jsonl::printable(record));
         if self.recording.json {
             emit(&String::from_utf8_lossy(&line))?;
         }
-        written
+        Ok(())
+    }
+
+    /// Returns the failure to write the file of records.
+    pub(crate) fn written(&mut self) -> Result<(), Failure> {
+        self.unwritten.take().map_or(Ok(()), Err)
     }
 
     /// Ends a verb that measured: prints its text below the line about the host, unless records
     /// were printed, writes the page if it is requested, and returns the exit code.
-    pub(crate) fn finish(&self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
+    pub(crate) fn finish(&mut self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
         // The stamp comes first, since the last line of some verbs is their verdict.
         self.end(|records| daqmeter_report::table::stamp(records) + &text(records))
     }
 
     /// Ends a verb as [`Recorder::finish`] does, without the line about the host.
-    pub(crate) fn end(&self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
+    pub(crate) fn end(&mut self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
         let Recording { output, json, quiet, .. } = &self.recording;
         self.progress.finish_and_clear();
+        let mut printed = Ok(ExitCode::SUCCESS);
         if !json && !quiet {
-            emit(&text(&self.records))?;
+            printed = emit(&text(&self.records));
         }
         for record in self.records.iter().filter(|_| *quiet) {
             if let Outcome::Failed(reason) = &record.outcome {
@@ -119,6 +166,9 @@ impl Recorder {
                 tell(&format!("wrote {}", path.display()));
             }
         }
+        // A page is complete even if the text could not be printed.
+        printed?;
+        self.written()?;
         Ok(code_of(&self.records))
     }
 
@@ -186,5 +236,6 @@ pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     };
     let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {prefix} {wide_msg}")
         .expect("a constant template");
-    progress.with_style(style)
+    // All that is printed is ASCII, whatever the locale.
+    progress.with_style(style.progress_chars("=> "))
 }

@@ -13,6 +13,7 @@ use daqmeter_report::{answers_text, page, page_of, table};
 use crate::files::{read_study, shown};
 use crate::named::Replaced;
 use crate::output::{Ended, Failure, emit, tell, write_file, write_with};
+use crate::recorder::Columns;
 
 /// Make a page, a table or data for other tools from recorded runs.
 ///
@@ -38,6 +39,8 @@ pub(crate) struct Arguments {
     /// File to write; pages go to report.html by default, the others to standard output
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
+    #[command(flatten)]
+    columns: Columns,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,6 +78,7 @@ enum Rows {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let records = read_study(&arguments.files, arguments.study.as_deref())?;
     let format = arguments.format()?;
+    arguments.columns.apply();
     let is_page = matches!(format, Format::Html | Format::CopyFigures);
     let by_default = is_page.then(|| Replaced::at("report.html"));
     let named = arguments.output.clone().or(by_default);

@@ -58,6 +58,7 @@ fn names() -> PossibleValuesParser {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
+    arguments.common.recording.columns.apply();
     let wanted = &arguments.studies;
     let mut chosen = studies();
     chosen.retain(|study| wanted.is_empty() || wanted.iter().any(|name| name == study.name));
@@ -76,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         .run(points(&chosen, arguments), budget, &[], |event| bench.recorder.follow(event))?;
     bench.recorder.progress.finish_and_clear();
     let code = show(&chosen, &bench.recorder.records, arguments)?;
+    bench.recorder.written()?;
     refuse_refused(&done)?;
     Ok(code)
 }
@@ -97,12 +99,6 @@ fn show(studies: &[Study], records: &[RunRecord], arguments: &Arguments) -> Ende
         ReproducedStudy::new(study.name, study.about(), lines, findings)
     };
     let shown: Vec<ReproducedStudy> = studies.iter().map(judged).collect();
-    let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
-    if let Some(path) = &arguments.common.recording.output.clone().or(several) {
-        let page = page_of(records, figures(records), &shown);
-        write_file(path, &page)?;
-        tell(&format!("daqmeter: wrote {}", path.display()));
-    }
     if !arguments.common.recording.quiet {
         let json = |study| serde_json::to_string(study).expect("texts alone") + "\n";
         emit(&match shown.as_slice() {
@@ -110,6 +106,12 @@ fn show(studies: &[Study], records: &[RunRecord], arguments: &Arguments) -> Ende
             [one] => full(one) + &stamp(records),
             all => text(all) + &stamp(records),
         })?;
+    }
+    let several = (shown.len() > 1).then(|| Replaced::at(PAGE));
+    if let Some(path) = &arguments.common.recording.output.clone().or(several) {
+        let page = page_of(records, figures(records), &shown);
+        write_file(path, &page)?;
+        tell(&format!("daqmeter: wrote {}", path.display()));
     }
     Ok(code_of(records))
 }

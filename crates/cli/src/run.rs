@@ -101,9 +101,9 @@ pub(crate) fn points(plan: &Plan) -> String {
         [study, engine, parameters, &steps, &times, &state].map(str::to_owned).to_vec()
     });
     format!(
-        "{}\n{}\n\n{}\n{}, {} of them different{}\n",
-        sanitise::text(&plan.title),
-        plan.about,
+        "{}{}\n{}\n{}, {} of them different{}\n",
+        table::paragraphs(&sanitise::text(&plan.title)),
+        table::paragraphs(&plan.about),
         table::plain(&["study", "engine", "parameters", "steps", "times", "state"], rows),
         plural(plan.points.len() as u64, "point"),
         different.len(),

@@ -89,7 +89,7 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let began = Instant::now();
-    set_window(window_columns().map_or(MOST_COLUMNS, |columns| columns.min(MOST_COLUMNS)));
+    set_window(window_columns().min(MOST_COLUMNS));
     refuse_small(daqmeter_sys::available::memory_bytes())?;
     let is_there = |name: &str| FilePath::new(name).is_file() || FilePath::new(name).is_dir();
     let (page, out) = new_files(&arguments.common.recording, is_there)?;
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let done = bench.runner.run(plan.points, budget, &[], |event| bench.recorder.follow(event))?;
     limits(&mut bench, for_limits)?;
     counters(&mut bench, budget)?;
-    let code = bench.recorder.end(|records| summary(records, arguments.tables))?;
+    let printed = bench.recorder.end(|records| summary(records, arguments.tables));
     let records = &bench.recorder.records;
     let page =
         files.page.map(|page| write_file(&page, &daqmeter_report::page(records)).map(|()| page));
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         Some(Err(failure)) => (None, Some(failure.line().to_owned())),
         None => (None, None),
     };
-    if is_shown {
+    if is_shown && printed.is_ok() {
         let is_cut = !done.is_complete() && !bench.runner.stop.is_set();
         let left_out = if is_cut { done.points - done.begun } else { 0 };
         let names = [page.as_deref(), files.records.as_deref()];
@@ -134,6 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let lost: Vec<String> = files.lost.into_iter().chain(lost).collect();
     lost.iter().for_each(|line| tell(&format!("daqmeter: {line}")));
     refuse_refused(&done)?;
+    let code = printed?;
     Ok(if lost.is_empty() { code } else { ExitCode::from(FAILED) })
 }
 

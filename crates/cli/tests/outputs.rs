@@ -200,3 +200,119 @@ fn a_survey_answers_first_and_ends_with_its_budget() {
     assert!(text.contains("left out for lack of time"), "{text}");
     assert!(!text.contains("spread [%]") && text.contains(" points in "), "{text}");
 }
+
+/// Width of the broadest line of what a command line prints.
+fn broadest(line: &str, columns: Option<&str>) -> usize {
+    let folder = Folder::new();
+    folder.write("a.jsonl", RECORDS);
+    let mut command = folder.command(line);
+    match columns {
+        Some(columns) => command.env("COLUMNS", columns),
+        None => command.env_remove("COLUMNS"),
+    };
+    let out = command.output().unwrap();
+    let text = common::stdout(&out);
+    assert!(out.stdout.is_ascii() && !text.is_empty(), "{line}: {text}{}", stderr(&out));
+    text.lines().map(|line| line.chars().count()).max().unwrap()
+}
+
+#[test]
+fn text_fits_the_columns_that_are_set_and_else_100_and_is_ascii() {
+    let lines = [
+        "-h",
+        "digitizer emu:l0..9 -S 3000 -N 2 -A 99 --unpaced",
+        "doctor",
+        "list",
+        "list quick",
+        "report a.jsonl --format text",
+        "reproduce digitizer --no-measurement",
+        "copy latency --reps 2 --sizes 1",
+        "eb perf loop/udp -m 1 -l 1 -n 5",
+    ];
+    for line in lines {
+        // What is no number is no width; below 40 columns nothing can be read.
+        for (set, most) in [(None, 100), (Some("80"), 80), (Some("9"), 40), (Some("x"), 100)] {
+            let columns = broadest(line, set);
+            assert!(columns <= most, "{line} with COLUMNS={set:?}: {columns}");
+        }
+    }
+    assert!(broadest("report a.jsonl --format md -o -", Some("40")) > 40);
+    assert!(broadest("report a.jsonl --format text --columns all", Some("40")) > 40);
+}
+
+#[test]
+fn a_narrow_table_names_the_columns_that_it_leaves_out_and_others_can_be_chosen() {
+    let folder = Folder::new();
+    folder.write("a.jsonl", RECORDS);
+    let shown = |line: &str| {
+        let out = folder.command(line).env("COLUMNS", "60").output().unwrap();
+        common::stdout(&out)
+    };
+    let text = shown("report a.jsonl --format text");
+    assert!(text.contains("left out: CPU [%]") && text.contains("all boards"), "{text}");
+    let chosen = shown("report a.jsonl --format text --columns device,n,rate_bytes_per_s");
+    assert!(chosen.contains(" device      n   MB/s\n"), "{chosen}");
+    fail_with(
+        2,
+        &[
+            ("report a.jsonl --columns devise", "invalid value 'devise' for '--columns <LIST>'"),
+            ("digitizer emu:l0 --columns x", "MB/s, rate_bytes_per_s"),
+        ],
+    );
+}
+
+/// A full disk takes no output. What was measured is printed, and the line says which file failed.
+#[test]
+fn a_full_disk_is_a_failure_in_one_line_and_what_was_measured_is_printed() {
+    let folder = Folder::new();
+    folder.write("a.jsonl", RECORDS);
+    folder.write("p.toml", format!("{PLAN}repetitions = 50\n"));
+    for (line, is_printed) in [
+        ("digitizer emu:l0 -S 3000 --records /dev/full", true),
+        ("digitizer emu:l0 -S 3000 --output /dev/full", true),
+        ("run p.toml --records /dev/full", true),
+        ("pmu stat -e page-faults --count 1 -I 10ms --records /dev/full", true),
+        ("reproduce pmu --no-measurement -o /dev/full", true),
+        ("report a.jsonl -o /dev/full", false),
+        ("report a.jsonl --format parquet -o /dev/full", false),
+    ] {
+        let (out, said) = folder.ends_with(2, line);
+        let why = "cannot write /dev/full: ";
+        assert!(said.contains(why) && said.contains("No space left on device"), "{line}: {said}");
+        assert_eq!((said.lines().count(), !out.is_empty()), (1, is_printed), "{line}: {out}");
+    }
+    for line in
+        ["digitizer emu:l0 -S 3000 -o-page.html", "list", "report a.jsonl --format csv -o -"]
+    {
+        let line = line.replace("-o-page.html", "--output page.html");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let out = folder.command(&line).stdout(full).output().unwrap();
+        let said = stderr(&out);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains("cannot write to stdout: No space left on device"), "{line}: {said}");
+    }
+    assert!(folder.path("page.html").is_file());
+}
+
+/// A terminal of 40 columns in a locale without UTF-8: only ASCII, the bar of progress, too.
+#[test]
+fn a_narrow_terminal_without_utf_8_and_without_colour_gets_ascii_that_fits() {
+    let program = format!("{} digitizer emu:l0..3 -S 300000 -N 30", common::PROGRAM);
+    for (name, value) in [("LC_ALL", "C"), ("NO_COLOR", "1"), ("CLICOLOR_FORCE", "0")] {
+        let folder = Folder::new();
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("stty cols 40; {program}"), "out"]).env_remove("COLUMNS");
+        script.env(name, value).current_dir(folder.path("")).stdin(Stdio::null());
+        let Ok(done) = script.output() else {
+            return;
+        };
+        assert!(done.status.success(), "{}", stderr(&done));
+        let text = folder.read("out");
+        assert!(text.is_ascii() && text.contains("left out: "), "{text}");
+        let lines =
+            text.lines().filter(|line| !line.contains('\u{1b}') && !line.contains("Script"));
+        assert!(lines.map(str::len).max().unwrap() <= 40, "{text}");
+        // The bar moves the cursor and colours nothing.
+        assert!(!text.contains("\u{1b}[3") && !text.contains("\u{1b}[1m"), "{text}");
+    }
+}

@@ -72,7 +72,7 @@ mod tests {
         assert!(found[1].answer.contains(cost), "{found:?}");
         assert_eq!(
             found[0].answer,
-            "2 emulated boards move 1196 MB/s (1196 - 1197) together; alone they would move 2556 MB/s in all"
+            "2 emulated boards move 1200 MB/s (1200 - 1200) together; alone they would move 2556 MB/s in all"
         );
     }
 }

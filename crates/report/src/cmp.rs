@@ -260,7 +260,7 @@ impl Compared {
             false => numbers_from(3, &HEADINGS, rows) + "\n",
         };
         for broken in &self.broken {
-            let _ = writeln!(out, "broken   {broken}");
+            let _ = writeln!(out, "{}", wrapped(&format!("broken   {broken}"), 9));
         }
         for note in self.notes() {
             let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), 6));

@@ -1,14 +1,17 @@
 //! Columns of a stage's row: one table for the terminal, the page, Markdown, CSV and Parquet.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage};
 
-use crate::families::label;
-use crate::rate::shown_share;
+use crate::aligned::{ALL, asked_columns};
+use crate::families::{digitizer, label};
+use crate::points::in_groups;
+use crate::rate::{self, shown_share};
 use crate::rows::StageRow;
 use crate::samples::cpu_fraction;
 
@@ -188,8 +191,14 @@ impl StageColumn {
         }
     }
 
+    /// Returns the heading; for a column of exports alone its name, which has its unit.
+    fn shown_name(&self) -> &'static str {
+        if self.heading.is_empty() { self.name } else { self.heading }
+    }
+
     fn shown(&self, row: &StageRow<'_>) -> String {
         match (self.unit, self.cell(row)) {
+            (_, Cell::Float(Some(value))) if self.heading.is_empty() => significant(value, 4),
             (_, Cell::None | Cell::Float(None)) => "-".to_owned(),
             (Ns, Cell::Float(Some(ns))) => {
                 let agrees = row.level.is_none_or(|level| level.agrees());
@@ -219,25 +228,87 @@ fn note(row: &StageRow<'_>) -> String {
 #[derive(serde::Serialize)]
 pub(crate) struct ShownTable {
     pub(crate) headings: Vec<&'static str>,
-    /// Number of leading columns of text; the others but the last, the note, are numbers.
+    /// Number of leading columns of text.
     pub(crate) names: usize,
+    /// Columns of numbers. Below them is at most text: the note.
+    #[serde(skip)]
+    pub(crate) numbers: Range<usize>,
     pub(crate) lines: Vec<Vec<String>>,
+    #[serde(skip)]
+    columns: Vec<&'static StageColumn>,
 }
 
+/// Returns the usual table of rows.
 pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
     let studies = rows.windows(2).any(|pair| pair[0].record.study != pair[1].record.study);
     let points = rows.iter().any(|row| !row.point.is_empty());
-    let is_shown = |column: &&StageColumn| match column.heading {
+    shown_of(rows, |column| match column.heading {
         "" => false,
         "study" => studies,
         "point" => points,
         _ => true,
+    })
+}
+
+/// Returns the table of rows with the columns that the user asked for, or else the usual ones.
+pub(crate) fn chosen(rows: &[StageRow<'_>]) -> ShownTable {
+    let is_asked = |column: &StageColumn, names: &[String]| {
+        let of_column = |name: &String| name == column.name || name == column.heading;
+        names.iter().any(of_column)
     };
-    let columns: Vec<&StageColumn> = COLUMNS.iter().filter(is_shown).collect();
+    asked_columns()
+        .map_or_else(|| shown(rows), |names| shown_of(rows, |column| is_asked(column, names)))
+}
+
+fn shown_of(rows: &[StageRow<'_>], is_shown: impl Fn(&StageColumn) -> bool) -> ShownTable {
+    let columns: Vec<&StageColumn> = COLUMNS.iter().filter(|column| is_shown(column)).collect();
     let line = |row| columns.iter().map(|column| column.shown(row)).collect();
+    let is_number = |column: &StageColumn| column.unit != About;
+    let names = columns.iter().position(|column| is_number(column)).unwrap_or(columns.len());
+    let end = columns.iter().rposition(|column| is_number(column)).map_or(names, |at| at + 1);
     ShownTable {
-        headings: columns.iter().map(|column| column.heading).collect(),
-        names: columns.iter().take_while(|column| column.heading != "time").count(),
+        headings: columns.iter().map(|column| column.shown_name()).collect(),
+        names,
+        numbers: names..end,
         lines: rows.iter().map(line).collect(),
+        columns,
     }
+}
+
+/// Returns the names that a user may ask columns by: headings, names in exports, and `all`.
+pub fn known_columns() -> Vec<&'static str> {
+    let names = COLUMNS.iter().flat_map(|column| [column.heading, column.name]);
+    let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).chain([ALL]).collect();
+    names.dedup();
+    names
+}
+
+/// Adds a line for each stage that several lanes of a record ran: the rate of all, see
+/// [`rate::together`].
+pub(crate) fn with_totals(rows: &[StageRow<'_>], mut table: ShownTable) -> ShownTable {
+    let mut lines = std::mem::take(&mut table.lines).into_iter();
+    for of_record in rows.chunk_by(|a, b| std::ptr::eq(a.record, b.record)) {
+        table.lines.extend(lines.by_ref().take(of_record.len()));
+        let stages = of_record.iter().filter_map(|row| Some((&row.stage?.name, row)));
+        for (_, rows) in in_groups(stages) {
+            let stages: Vec<&Stage> = rows.iter().filter_map(|row| row.stage).collect();
+            let all =
+                if rows[0].record.engine.name == digitizer::ENGINE { "boards" } else { "lanes" };
+            let is_done = rows.iter().all(|row| row.outcome.is_ok());
+            let rate = rate::together(&stages).filter(|_| rows.len() > 1 && is_done);
+            table.lines.extend(rate.map(|rate| {
+                let row =
+                    StageRow { rate, ..StageRow::new(rows[0].record, None, None, &rows[0].point) };
+                let cell = |column: &&StageColumn| match column.name {
+                    "device" => format!("all {all}"),
+                    "label" | "stage" => column.shown(rows[0]),
+                    "rate_bytes_per_s" => significant(row.rate.per_s / 1e6, 4),
+                    _ if column.unit != About => "-".to_owned(),
+                    _ => column.shown(&row),
+                };
+                table.columns.iter().map(cell).collect()
+            }));
+        }
+    }
+    table
 }

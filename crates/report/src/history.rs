@@ -8,7 +8,7 @@ use daqmeter_record::units::show_ns;
 use daqmeter_stats::{Change, Level, MIN_STEP_VALUES, Unit, change_points, median};
 use serde::Serialize;
 
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, paragraphs, table};
 use crate::levels::{Invocation, Levels};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -129,9 +129,9 @@ const COLUMNS: [TextColumn<Trend>; 7] = [
 pub fn text(trends: &[Trend]) -> String {
     let mut out = String::new();
     for own in trends.chunk_by(|a, b| a.host == b.host) {
-        let _ = writeln!(out, "{}\n{}", own[0].host, table(2, &COLUMNS, own));
+        let _ = writeln!(out, "{}{}", paragraphs(&own[0].host), table(2, &COLUMNS, own));
         for trend in own {
-            out.extend(trend.steps.iter().map(|step| step_text(trend, step)));
+            out.extend(trend.steps.iter().map(|step| paragraphs(&step_text(trend, step))));
         }
     }
     let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();

@@ -17,6 +17,25 @@ pub fn of(stage: &Stage) -> Option<Rate> {
     sustained(stage.bytes_per_sample(), &stage.sample_ns)
 }
 
+/// Returns the rate of lanes that ran one stage at the same time: the bytes of all over the time
+/// from the first begin to the last end, less the lanes' mean share of time between samples.
+///
+/// The sum of their rates would be more than was moved where some ended earlier than others. The
+/// time between samples belongs to the measurement, so that it is in no lane's rate either. The
+/// interval is as wide, by ratio, as that of the lanes' mean.
+pub(crate) fn together(stages: &[&Stage]) -> Option<Rate> {
+    let first_ns = stages.iter().map(|stage| stage.start_ns).min()?;
+    let last_ns = stages.iter().map(|stage| stage.end_ns).max()?;
+    let sum = |of: fn(&Stage) -> f64| stages.iter().map(|stage| of(stage)).sum::<f64>();
+    let span_ns = sum(|stage| stage.end_ns.saturating_sub(stage.start_ns) as f64);
+    let own_ns = sum(|stage| stage.sample_ns.iter().map(|ns| *ns as f64).sum());
+    let all_ns = last_ns.saturating_sub(first_ns) as f64 * (own_ns / span_ns).min(1.0);
+    let per_s = sum(|stage| stage.bytes()) / (all_ns * 1e-9);
+    let of_each: Option<Vec<Rate>> = stages.iter().map(|stage| of(stage)).collect();
+    let mean = Rate::mean_of(&of_each?)?;
+    (all_ns > 0.0).then(|| mean.times(per_s / mean.per_s))
+}
+
 pub(crate) fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a Limit> {
     record.limit(stage.limit.as_deref()?).filter(|limit| limit.rate_bytes_per_s > 0.0)
 }

@@ -9,7 +9,7 @@ use daqmeter_record::study::{About, Grade, StudyFinding, StudyLine, show};
 use daqmeter_record::units::plural;
 use serde::Serialize;
 
-use crate::aligned::plain;
+use crate::aligned::{fitted, paragraphs};
 use crate::points::in_groups;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -113,7 +113,7 @@ impl ReproducedStudy {
 }
 
 pub fn full(study: &ReproducedStudy) -> String {
-    let mut out = format!("{}\n{}\n\n", study.title, study.about);
+    let mut out = format!("{}{}\n", paragraphs(&study.title), paragraphs(&study.about));
     let columns = || COLUMNS.iter().filter_map(|(_, heading, text)| Some(((*heading)?, text)));
     let mut title = "";
     let rows = study.rows.iter().map(|line| {
@@ -127,35 +127,36 @@ pub fn full(study: &ReproducedStudy) -> String {
         cells
     });
     let headings: Vec<&str> = columns().map(|(heading, _)| heading).collect();
-    out.push_str(&plain(&headings, rows));
+    out.push_str(&fitted(&headings, 0..0, &["where", "derived"], rows));
+    let mut below = String::new();
     if !study.findings.is_empty() {
-        out.push_str("\nFindings\n");
+        below.push_str("\nFindings\n");
         for finding in &study.findings {
-            let _ = writeln!(out, " {}: {} ({})", finding.verdict, finding.text, finding.place);
-            let _ = writeln!(out, "     {}", finding.evidence);
+            let _ = writeln!(below, " {}: {} ({})", finding.verdict, finding.text, finding.place);
+            let _ = writeln!(below, "     {}", finding.evidence);
         }
     }
-    let _ = writeln!(out, "\n{}", study.summary());
+    let _ = writeln!(below, "\n{}", study.summary());
     if !study.remarks.is_empty() {
-        out.push_str("\nWhat to know\n");
+        below.push_str("\nWhat to know\n");
         for remark in &study.remarks {
-            let _ = writeln!(out, " - {remark}");
+            let _ = writeln!(below, " - {remark}");
         }
     }
-    out
+    out + &paragraphs(&below)
 }
 
 pub fn text(studies: &[ReproducedStudy]) -> String {
     let mut out = String::new();
     for study in studies {
-        let _ = writeln!(out, "{}\n  {}", study.title, study.summary());
+        out.push_str(&paragraphs(&format!("{}\n  {}", study.title, study.summary())));
     }
     let differs: Vec<Vec<String>> = studies.iter().flat_map(contradictions).collect();
     if !differs.is_empty() {
         out.push_str("\nWhat differs\n");
         let headings =
             ["study", "row or finding", "published", "model", "here", "verdict", "where"];
-        out.push_str(&plain(&headings, differs));
+        out.push_str(&fitted(&headings, 0..0, &["where", "model"], differs));
     }
     out
 }

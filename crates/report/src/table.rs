@@ -6,9 +6,10 @@ use std::fmt::Write;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, sanitise};
 
-use crate::aligned::aligned;
-pub use crate::aligned::{numbers_from, plain, set_window, wrapped};
-use crate::columns::{ShownTable, shown};
+use crate::aligned::fitted;
+pub use crate::aligned::{ask_columns, numbers_from, paragraphs, plain, set_window, wrapped};
+pub use crate::columns::known_columns;
+use crate::columns::{ShownTable, chosen, shown, with_totals};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{absent, faults};
@@ -18,8 +19,12 @@ use crate::rate::warnings;
 use crate::rows::{points, rows_among};
 
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
-    let ShownTable { headings, names, lines } = shown(&rows_among(&middle_runs(records), records));
-    aligned(&headings, names..headings.len() - 1, lines)
+    let middle = middle_runs(records);
+    let rows = rows_among(&middle, records);
+    let ShownTable { headings, numbers, lines, .. } = with_totals(&rows, chosen(&rows));
+    // The note is the last column; a reader misses those first that other columns or lines tell.
+    let spare = ["CPU [%]", "of limit", "study", "note"];
+    fitted(&headings, numbers, &spare, lines)
 }
 
 /// Returns the line about the host that precedes every table; empty without slices.
@@ -114,7 +119,9 @@ fn process(record: &RunRecord) -> Option<String> {
 }
 
 pub fn markdown(records: &[RunRecord]) -> String {
-    let ShownTable { headings, lines, .. } = shown(&rows_among(&middle_runs(records), records));
+    let middle = middle_runs(records);
+    let rows = rows_among(&middle, records);
+    let ShownTable { headings, lines, .. } = with_totals(&rows, shown(&rows));
     let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
     for line in &lines {
         let cells: Vec<String> = line.iter().map(|cell| sanitise::markdown(cell)).collect();

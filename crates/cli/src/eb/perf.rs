@@ -92,6 +92,6 @@ fn text(records: &[RunRecord]) -> String {
     let trips = round_trips_text(records);
     let between = if trips.is_empty() { "" } else { "\n" };
     let notes: BTreeSet<String> = records.iter().flat_map(table::faults_and_ledgers).collect();
-    let notes: String = notes.iter().map(|note| format!(" {note}\n")).collect();
+    let notes: String = notes.iter().map(|note| table::paragraphs(&format!(" {note}"))).collect();
     cycles_text(records) + between + &trips + &notes
 }

@@ -10,6 +10,7 @@ use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
+use daqmeter_report::table::paragraphs;
 use daqmeter_report::{paths, predictions_text};
 
 use crate::arguments::{budget, duration};
@@ -86,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         bench.measure(&request, &settings, None)?;
     }
     let code = bench.recorder.finish(|records| {
-        let searched = found.as_ref().map(|found| text(&path, found));
+        let searched = found.as_ref().map(|found| paragraphs(&text(&path, found)));
         let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;

@@ -8,7 +8,7 @@ use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{CountedHost, MetricGroup, Pmu, discover};
 use daqmeter_record::Mesh;
 use daqmeter_report::pmu::map;
-use daqmeter_report::table::plain;
+use daqmeter_report::table::{paragraphs, plain};
 use daqmeter_sys::host::Files;
 
 use super::chosen::Place;
@@ -96,7 +96,7 @@ fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
         let sources = SystemCounter::all(&host.files).into_iter().map(row);
         out.push('\n');
         out.push_str(&plain(&["counters of the system", "number", "such as"], sources));
-        out.push_str("\nevents of all: --events; groups: --groups\n");
+        out += "\n--events lists all events, --groups groups\n";
     }
     out
 }
@@ -137,7 +137,8 @@ fn groups(host: &CountedHost) -> String {
         format!("{} ({state})\n  {}\n{metrics}", group.name, group.about)
     };
     let names = SHIPPED_GROUPS.names().into_iter();
-    names.filter_map(|name| MetricGroup::find(name).ok()).map(text).collect()
+    let groups = names.filter_map(|name| MetricGroup::find(name).ok());
+    groups.map(|group| paragraphs(&text(group))).collect()
 }
 
 /// Returns `memory [B/s] = (mc_reqs) x 64`, and the caveat.

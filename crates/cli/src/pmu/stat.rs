@@ -101,6 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     recorder.progress = indicatif::ProgressBar::hidden();
     let mut count = opened(&selection, &host)?;
     let stop = interrupt::flag();
+    recorder.stop = stop.clone();
     let page = arguments.metrics.served()?;
     let length = arguments.interval.unwrap_or(Duration::from_secs(1));
     let workload = Workload::new("pmu")

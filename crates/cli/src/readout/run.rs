@@ -9,6 +9,7 @@ use daqmeter_readout::accounts;
 use daqmeter_record::{Ledger, Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::paths;
+use daqmeter_report::table::paragraphs;
 
 use super::options::completed;
 use super::verdict::{Findings, Judgement, Limits, Measure};
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let code = bench.recorder.finish(|records| {
         let (chains, details) = (chains_text(records), details_text(records));
         let threads = paths::threads_text(records);
-        format!("{chains}{details}{threads} {verdict}\n")
+        format!("{chains}{details}{threads}{}", paragraphs(&format!(" {verdict}")))
     })?;
     Ok(if verdict.judgement() == Judgement::Failed { ExitCode::from(FAILED) } else { code })
 }

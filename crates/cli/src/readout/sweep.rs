@@ -11,6 +11,7 @@ use daqmeter_readout::search::{SearchPlan, SearchResult, Stability, highest_rate
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Role, RunRecord};
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
+use daqmeter_report::table::paragraphs;
 
 use super::options::completed;
 use crate::arguments::{budget, rate};
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let code = bench.recorder.finish(|records| {
         let points = records.iter().filter(|record| record.role.is_point());
         let points: Vec<RunRecord> = points.cloned().collect();
-        format!("{text}\n{}", chains_text(&points))
+        format!("{}\n{}", paragraphs(text), chains_text(&points))
     })?;
     searched.map(|_| code)
 }

@@ -26,9 +26,11 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Returns the program with a command line of words; words in '' may hold spaces.
+/// Returns the program with a command line of words; words in '' may hold spaces. Its output is
+/// broad, so that tests find whole sentences in a line.
 pub(crate) fn command(line: &str) -> Command {
     let mut command = Command::new(PROGRAM);
+    command.env("COLUMNS", "400");
     for (at, part) in line.split('\'').enumerate() {
         match at % 2 {
             0 => command.args(part.split_whitespace()),

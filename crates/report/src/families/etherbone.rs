@@ -5,7 +5,7 @@ use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, sorted, supported_quantile};
 
-use crate::aligned::{TextColumn, number, table};
+use crate::aligned::{TextColumn, number, table, table_without};
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
 use crate::figures::{Axes, Axis, Mark, Plot};
 use crate::rate::{self, interval_or_none, of_several};
@@ -257,9 +257,13 @@ fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
     ]
 }
 
+/// Columns that a narrow table leaves out, the least important first.
+const SPARE: [&str; 7] =
+    ["gap [ns]", "underest.", "realistic", "limit us", "Mbit/s", "us/cycle", "cycles"];
+
 pub fn cycles_text(records: &[RunRecord]) -> String {
     let points = cycles(records);
-    if points.is_empty() { String::new() } else { table(3, &columns(), &points) }
+    if points.is_empty() { String::new() } else { table_without(3, &columns(), &SPARE, &points) }
 }
 
 /// Cycles whose times are known one by one, with the times in us: overlapping cycles have no known

@@ -7,7 +7,7 @@ use daqmeter_stats::{Summary, sorted, supported_quantile};
 
 use super::rows::samples;
 use super::tables::footnotes;
-use crate::aligned::{TextColumn, number, table, time};
+use crate::aligned::{TextColumn, number, paragraphs, table, time};
 use crate::family::of_engine;
 use crate::rate;
 
@@ -106,7 +106,9 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
     ];
     let mut out = table(3, &columns, &beside);
     if rows.iter().all(|row| row.references.is_none()) {
-        out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
+        out.push_str(&paragraphs(
+            "No cache counters on this host (no PMU), only times. To judge them, compare the copies with the neighbours spin and null-call.",
+        ));
     }
     out + &footnotes(records, &[])
 }

@@ -8,7 +8,7 @@ use daqmeter_stats::median;
 
 use super::MIB;
 use super::rows::{CopyRow, copy_rows, function};
-use crate::aligned::{TextColumn, table, time};
+use crate::aligned::{TextColumn, paragraphs, table_without, time};
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, shown_share};
 
@@ -41,7 +41,7 @@ pub fn latency_text(records: &[RunRecord]) -> String {
         true => "each sample is the mean of its copies: it has no percentile of one\n",
         false => "",
     };
-    table(2, &columns, &rows) + means + &footnotes(records, &rows)
+    table_without(2, &columns, &["copies", "p99", "n"], &rows) + means + &footnotes(records, &rows)
 }
 
 fn mib(bytes_per_s: f64) -> String {
@@ -65,7 +65,10 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
     ];
     let rows = copy_rows(records);
     let about = "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n";
-    table(2, &columns, &rows) + about + &policies(records) + &footnotes(records, &rows)
+    let spare = ["slowest MiB/s", "fastest MiB/s", "channels", "sum MiB/s"];
+    table_without(2, &columns, &spare, &rows)
+        + &paragraphs(&(about.to_owned() + &policies(records)))
+        + &footnotes(records, &rows)
 }
 
 /// Writes the windows of the priority policy that were asked.
@@ -98,7 +101,7 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
     });
     let mut seen = BTreeSet::new();
     let all = [null, thread, limit].into_iter().flatten().chain(of_records);
-    all.filter(|line| seen.insert(line.clone())).map(|line| line + "\n").collect()
+    all.filter(|line| seen.insert(line.clone())).map(|line| paragraphs(&line)).collect()
 }
 
 #[cfg(test)]

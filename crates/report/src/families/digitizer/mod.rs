@@ -63,7 +63,7 @@ pub(super) const FAMILY: Family = Family {
     footnote: counted,
 };
 
-const ENGINE: &str = "digitizer";
+pub(crate) const ENGINE: &str = "digitizer";
 
 /// Tests for reads that wait for triggers, which then set the rate.
 fn is_triggered(record: &RunRecord) -> bool {
@@ -109,18 +109,10 @@ fn readout(records: &[RunRecord]) -> Vec<Mark<'_>> {
     marks.collect()
 }
 
-/// Answers with all bytes over the whole time of the run, because averages do not give the joint
-/// rate before the first board finishes. Its interval is as wide, by ratio, as that of the boards'
-/// mean.
 fn readout_answer(records: &[RunRecord]) -> Option<String> {
     let record = most_boards(records)?;
     let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
-    let end_ns = stages.iter().map(|stage| stage.end_ns).max().filter(|end_ns| *end_ns > 0)?;
-    let per_s = stages.iter().map(|stage| stage.bytes()).sum::<f64>() / (end_ns as f64 * 1e-9);
-    let of_each: Option<Vec<Rate>> = stages.iter().map(|stage| rate::of(stage)).collect();
-    let mean = Rate::mean_of(&of_each.unwrap_or_default());
-    let interval = mean.and_then(|mean| mean.times(per_s / mean.per_s).interval);
-    let total = rate::spoken(Rate { per_s, interval });
+    let total = rate::spoken(rate::together(&stages)?);
     let emulated = record.lanes.iter().filter(|lane| lane.is_emulated(record)).count();
     let boards = match (stages.len(), emulated) {
         (count, 0) => plural(count as u64, "board"),

@@ -6,7 +6,7 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host::host_text;
-use crate::aligned::{TextColumn, number, table, time};
+use crate::aligned::{TextColumn, number, paragraphs, table_without, time};
 use crate::faults::faults_and_ledgers;
 use crate::rate;
 use crate::samples::first_stage;
@@ -116,6 +116,19 @@ fn percent(share: f64) -> String {
     significant(share * 100.0, 3)
 }
 
+/// Columns that a narrow table leaves out, the least important first.
+const SPARE: [&str; 9] = [
+    "ring peak",
+    "in ring",
+    "ns/chunk",
+    "Mchunk/s",
+    "poll us",
+    "receiver CPU %",
+    "Gb/s",
+    "reader CPU %",
+    "p99 us",
+];
+
 pub fn chains_text(records: &[RunRecord]) -> String {
     let runs = all_runs(records);
     let columns: [TextColumn<ChainRun<'_>>; 16] = [
@@ -136,7 +149,7 @@ pub fn chains_text(records: &[RunRecord]) -> String {
         ("of limit", ChainRun::of_limit),
         ("ledger", ChainRun::ledger_state),
     ];
-    if runs.is_empty() { String::new() } else { table(1, &columns, &runs) }
+    if runs.is_empty() { String::new() } else { table_without(1, &columns, &SPARE, &runs) }
 }
 
 pub fn details_text(records: &[RunRecord]) -> String {
@@ -144,29 +157,29 @@ pub fn details_text(records: &[RunRecord]) -> String {
     for record in chains(records) {
         let value = |name: &str| record.counter(name).unwrap_or(0.0);
         let at = |name: &str| time(record.counter(name));
-        let _ = writeln!(
-            out,
-            " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped",
+        let dead = format!(
+            " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",
             percent(value("dead-time BUSY-by-DMA")),
             percent(value("dead-time BUSY-by-FIFO")),
             value("BUSY intervals"),
             show_ns(value("longest BUSY")),
             value("stopped-triggers"),
         );
-        let _ = writeln!(
-            out,
-            " oldest trigger of a page to its receipt: p50 {}, p99 {}, max {}; looks at the ring {}, of which found something {}; \
-             waits for a slow subscriber {}",
+        let latency = format!(
+            " latency, from the oldest trigger of a page to its receipt: p50 {}, p99 {}, max {}\n",
             at("latency p50"),
             at("latency p99"),
             at("latency max"),
+        );
+        let polls = format!(
+            " ring polled {} times, with data {} times; waits for a slow subscriber: {}\n",
             value("polls"),
             value("busy-polls"),
             value("stalls"),
         );
-        for line in faults_and_ledgers(record) {
-            let _ = writeln!(out, " {line}");
-        }
+        let faults: String =
+            faults_and_ledgers(record).iter().map(|line| format!(" {line}\n")).collect();
+        out.push_str(&paragraphs(&[dead, latency, polls, faults].concat()));
         // Losses of single E-links: the ledger has only their sum.
         for Counter { name, value, .. } in &record.counters {
             if name.starts_with("E-link") {

@@ -7,12 +7,15 @@ use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
-use crate::aligned::{TextColumn, table};
+use crate::aligned::{TextColumn, paragraphs, table_without};
 
 const SHOWN: usize = 24;
 
+/// Columns that a narrow table leaves out, the least important first.
+const SPARE: [&str; 9] = ["SHR", "VIRT", "NI", "PRI", "USER", "MEM%", "S", "TIME+", "RES"];
+
 pub(super) fn host_text(record: &RunRecord) -> String {
-    load(record) + &occupancy(record) + &processes(record)
+    paragraphs(&(load(record) + &occupancy(record))) + &processes(record)
 }
 
 fn load(record: &RunRecord) -> String {
@@ -92,7 +95,7 @@ fn processes(record: &RunRecord) -> String {
     ];
     let all = record.host_cpu.processes.iter().take(SHOWN).map(|process| (process, record));
     let all: Vec<Process<'_>> = all.collect();
-    if all.is_empty() { String::new() } else { table(3, &columns, &all) }
+    if all.is_empty() { String::new() } else { table_without(3, &columns, &SPARE, &all) }
 }
 
 #[cfg(test)]

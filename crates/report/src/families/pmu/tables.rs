@@ -7,7 +7,7 @@ use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
 use daqmeter_record::units::significant;
 
 use super::end_s;
-use crate::aligned::numbers_from;
+use crate::aligned::{numbers_from, paragraphs};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateUnit {
@@ -95,22 +95,23 @@ pub fn text(
     };
     let rows = observed.events.iter().map(|event| cells(observed, event, at, error(event)));
     out.push_str(&numbers_from(1, &HEADINGS, rows));
+    let mut below = String::new();
     for metric in &observed.metrics {
         let value = match at {
             Some(at) => metric.values.get(at).copied().flatten(),
             None => mean(metric, observed),
         };
-        let _ = writeln!(out, " {}: {}", metric.name, metric_text(value, &metric.unit, bytes));
+        let _ = writeln!(below, " {}: {}", metric.name, metric_text(value, &metric.unit, bytes));
         if at.is_none() && !metric.caveat.is_empty() {
-            let _ = writeln!(out, "   {}", metric.caveat);
+            let _ = writeln!(below, "   {}", metric.caveat);
         }
     }
     for event in observed.events.iter().filter(|_| at.is_none()) {
         if let EventStatus::NotSupported(reason) = &event.status {
-            let _ = writeln!(out, " {}: {reason}", event.name);
+            let _ = writeln!(below, " {}: {reason}", event.name);
         }
     }
-    out
+    out + &paragraphs(&below)
 }
 
 fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
