@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use daqmeter_vm::shell::{line, program, renew, rust_target, scratch, target};
+use daqmeter_vm::shell::{line, program, renew, root, rust_target, scratch, target};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -26,11 +26,11 @@ pub fn all() -> Result<()> {
     let built = static_program()?;
     fs::copy(&built, &binary).with_context(|| built.display().to_string())?;
     fs::write(folder.join("LICENSES.txt"), licences::text()?)?;
-    let package = package::make(&binary, &folder)?;
+    package::make(&binary, &folder)?;
     line("sh -c").arg("cp target/ci/wheels/*.whl \"$0\"").arg(&folder).run()?;
     sums(&folder)?;
     trial::binary(&binary).context("the binary does not work for its user")?;
-    trial::package(&package, &binary).context("the package does not work for its user")?;
+    trial::package(&folder, &binary).context("the package does not work for its user")?;
     println!("all in {}", folder.display());
     Ok(())
 }
@@ -39,8 +39,9 @@ pub fn all() -> Result<()> {
 pub fn package() -> Result<()> {
     let folder = scratch("dist");
     renew(&folder)?;
-    let package = package::make(&program(), &folder)?;
-    trial::package(&package, &program())
+    package::make(&program(), &folder)?;
+    sums(&folder)?;
+    trial::package(&folder, &program())
 }
 
 /// Builds the release for musl, which needs no library of the system.
@@ -55,7 +56,16 @@ fn static_program() -> Result<PathBuf> {
     Ok(target().join(triple).join("dist/daqmeter"))
 }
 
+/// Writes the sums of the files, and checks them with the README's command.
 fn sums(folder: &Path) -> Result<()> {
     line("sh -c").arg("sha256sum -- * > SHA256SUMS.new").within(folder).run()?;
-    Ok(fs::rename(folder.join("SHA256SUMS.new"), folder.join("SHA256SUMS"))?)
+    fs::rename(folder.join("SHA256SUMS.new"), folder.join("SHA256SUMS"))?;
+    line("sh -c").arg(of_readme("sha256sum")?).within(folder).run()
+}
+
+/// Returns the command of the README that begins with this word.
+fn of_readme(word: &str) -> Result<String> {
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    let command = readme.lines().find(|line| line.starts_with(word));
+    Ok(command.with_context(|| format!("README.md has no command {word}"))?.to_owned())
 }

@@ -2,7 +2,7 @@
 //! `dpkg-deb` writes it from a folder with the layout of the user's system.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use daqmeter_vm::libraries;
@@ -16,8 +16,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/daqmeter.fish"),
 ];
 
-/// Makes the package of a program in a folder; returns its path.
-pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
+/// Makes the package of a program in a folder.
+pub(super) fn make(program: &Path, folder: &Path) -> Result<()> {
     let stage = target().join("package-root");
     renew(&stage)?;
     let manuals_folder = "usr/share/man/man1";
@@ -51,8 +51,7 @@ pub(super) fn make(program: &Path, folder: &Path) -> Result<PathBuf> {
     // All can read the files, for any umask.
     line("chmod -R u=rwX,go=rX").arg(&stage).run()?;
     let package = folder.join(format!("daqmeter_{VERSION}_{}.deb", architecture.trim()));
-    line("dpkg-deb --root-owner-group -Zxz --build").arg(&stage).arg(&package).output()?;
-    Ok(package)
+    line("dpkg-deb --root-owner-group -Zxz --build").arg(&stage).arg(&package).output().map(drop)
 }
 
 fn put(stage: &Path, path: &str, text: &str) -> Result<()> {

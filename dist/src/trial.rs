@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use daqmeter_vm::libraries;
 use daqmeter_vm::shell::{Line, left_out, line, renew, target};
 
-use super::VERSION;
+use super::{VERSION, of_readme};
 
 const INSIDE: &str =
     "mount --rbind /proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && exec chroot \"$0\" \"$@\"";
@@ -40,11 +40,11 @@ impl Bare {
         inside.words(words).env("PATH", PATH).output()
     }
 
-    /// Runs dpkg on this system.
-    fn dpkg(&self, words: &str, what: &Path) -> Result<()> {
-        let root = self.root.display();
-        let dpkg = unshared().words("dpkg --log=/dev/null").arg(format!("--root={root}"));
-        dpkg.words(words).arg(what).env("PATH", PATH).output().map(drop)
+    /// Runs a command with dpkg on this system instead of the host's.
+    fn dpkg(&self, command: &str, options: &str, folder: &Path) -> Result<()> {
+        let here = format!("dpkg --log=/dev/null --root='{}' {options}", self.root.display());
+        let command = command.replace("sudo dpkg", &here);
+        unshared().words("sh -c").arg(command).env("PATH", PATH).within(folder).output().map(drop)
     }
 
     fn first_commands(&self, program: &str) -> Result<()> {
@@ -73,9 +73,9 @@ pub(super) fn binary(program: &Path) -> Result<()> {
     bare.first_commands("/daqmeter")
 }
 
-/// Installs the package, tries its program, and removes it. The libraries that the program may
-/// depend on are beside it, without their packages.
-pub(super) fn package(package: &Path, program: &Path) -> Result<()> {
+/// Installs the package of a folder with the README's command, tries its program, and removes it.
+/// The libraries that the program may depend on are beside it, without their packages.
+pub(super) fn package(folder: &Path, program: &Path) -> Result<()> {
     let bare = Bare::new("package")?;
     let needed = libraries(line("ldd").arg(program)).unwrap_or_default();
     for library in &needed {
@@ -87,12 +87,13 @@ pub(super) fn package(package: &Path, program: &Path) -> Result<()> {
         fs::create_dir_all(bare.root.join("var/lib/dpkg").join(folder))?;
     }
     fs::write(bare.root.join("var/lib/dpkg/status"), "")?;
-    bare.dpkg(if needed.is_empty() { "--install" } else { "--force-depends --install" }, package)?;
+    let options = if needed.is_empty() { "" } else { "--force-depends" };
+    bare.dpkg(&of_readme("sudo dpkg")?, options, folder)?;
     bare.first_commands("/usr/bin/daqmeter")?;
     let installed = |path: &str| bare.root.join("usr").join(path);
     line("gzip --test").arg(installed("share/man/man1/daqmeter-readout-run.1.gz")).run()?;
     line("bash -n").arg(installed("share/bash-completion/completions/daqmeter")).run()?;
-    bare.dpkg("--purge", Path::new("daqmeter"))?;
+    bare.dpkg("sudo dpkg --purge daqmeter", "", folder)?;
     ensure!(!installed("bin/daqmeter").exists(), "dpkg --purge left the program");
     Ok(())
 }

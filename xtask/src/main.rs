@@ -10,6 +10,7 @@
 mod ci;
 mod links;
 mod page;
+mod readme;
 mod schema;
 mod study;
 mod tidy;
@@ -36,6 +37,7 @@ cargo xtask topology-vm     a short survey on a machine of several sockets, thre
 Parts of CI's steps:
 cargo xtask packages | fetch | prepare MACHINES | boot MACHINES [NAME]
 cargo xtask package         the Debian package of the release build, and its trial
+cargo xtask readme          runs the commands of README.md with the release build
 cargo xtask study NAME      repeats a study until each row has its time
 cargo xtask page FILE       opens a page in headless Chromium and checks that it drew its charts
 cargo xtask links FOLDER    checks the links of a documentation site";
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         ["boot", name, only] => daqmeter_vm::boot(name, only),
         ["package"] => daqmeter_dist::package(),
         ["study", name] => study::repeat(name),
+        ["readme"] => readme::run(),
         ["page", path] => page::check(path.as_ref()),
         ["links", folder] => links::check(folder.as_ref()),
         [name @ ("copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout" | "paths")] => {
