@@ -91,7 +91,7 @@ fn limited_by(records: &[RunRecord]) -> Option<String> {
     let shares: Vec<(Rate, &RunRecord)> = shares.collect();
     let (worst, slowest) = shares.iter().min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
     Some(format!(
-        "{} of {} run within 10 % of what memory allows; furthest from it is {} at {} times that",
+        "{} of {} reach at least 90 % of the rate that memory allows. The slowest, {}, reaches {} times that rate.",
         shares.iter().filter(|(share, _)| share.per_s >= 0.9).count(),
         plural(shares.len() as u64, "conversion"),
         name(slowest),
@@ -121,7 +121,7 @@ fn stores_answer(records: &[RunRecord]) -> Option<String> {
     let [cached, around] = pair.map(first_stage);
     let gain = rate::ratio(rate::of(around?)?, rate::of(cached?)?);
     Some(format!(
-        "at {} non-temporal stores run at {} times the rate of cached ones",
+        "At {}, non-temporal stores run at {} times the rate of cached ones.",
         show_bytes(cached?.traffic_bytes_per_op),
         rate::spoken_number(gain, 3)
     ))
@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(rates.draw(&chosen).unwrap().categories, ["cast"], "{study}");
             assert_eq!(
                 stores_answer(&records).unwrap(),
-                "at 11.72 KiB non-temporal stores run at 3 (3 - 3) times the rate of cached ones"
+                "At 11.72 KiB, non-temporal stores run at 3 (3 - 3) times the rate of cached ones."
             );
         }
     }

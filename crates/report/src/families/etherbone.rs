@@ -101,7 +101,7 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         format!("{} us ({})", significant(point.item_us(), 3), interval_or_none(interval, 3))
     };
     Some(format!(
-        "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",
+        "Over UDP on loopback, one 64-bit timestamp takes {}{}. In pipelined cycles of {}, each takes {}{}.",
         time(blocking),
         raw.unwrap_or_default(),
         best.count,

@@ -78,13 +78,13 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     let mut ones = copy_rows(records).into_iter().filter(called);
     let one = ones.find(|row| row.block_bytes == 1 && row.path == large.path)?;
     Some(format!(
-        "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}",
+        "A copy of 1 B takes {} ({} - {}), a system call without work {}. Copies of {} run at {} of the rate of a plain copy.",
         show_ns(one.times.median),
         show_ns(one.times.median_ci.0),
         show_ns(one.times.median_ci.1),
         time(one.null_ns),
-        spoken_number(ratio(large.lane?, plain.lane?), 2),
-        show_bytes(large.block_bytes)
+        show_bytes(large.block_bytes),
+        spoken_number(ratio(large.lane?, plain.lane?), 2)
     ))
 }
 

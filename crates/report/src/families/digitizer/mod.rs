@@ -119,12 +119,14 @@ fn readout_answer(records: &[RunRecord]) -> Option<String> {
         (count, some) => format!("{count} boards ({some} emulated)"),
     };
     if stages.len() == 1 {
-        return Some(format!("{boards} moves {total}"));
+        return Some(format!("{boards} reads {total}."));
     }
     let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
     let alone = alone.map(|limit| limit.rate_bytes_per_s / 1e6).sum();
     let alone = significant(alone, 4);
-    Some(format!("{boards} move {total} together; alone they would move {alone} MB/s in all"))
+    Some(format!(
+        "Together, {boards} read {total}. The rates of each board alone add up to {alone} MB/s."
+    ))
 }
 
 /// Returns the bytes of the blocks of a fused record; 0 without fusion.
@@ -164,7 +166,10 @@ fn fusion_answer(records: &[RunRecord]) -> Option<String> {
         let fused = fused.filter_map(|record| Some((block_bytes(record), fused_rate(record)?)));
         let (block, rate) = fused.max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
         let gain = spoken_number(ratio(rate, fused_rate(separate)?), 3);
-        Some(format!("{gain} times, in blocks of {}", show_bytes(block)))
+        Some(format!(
+            "In blocks of {}, read-out and conversion together run at {gain} times the rate of separate ones.",
+            show_bytes(block)
+        ))
     };
     fusions(records).into_iter().find_map(gain)
 }
@@ -183,7 +188,7 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
         significant(cpu_ns / record.wall_ns.max(1) as f64 * 100.0, 3)
     });
     Some(format!(
-        "with {boards}, polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)"
+        "With {boards}, polling took {polling} % of a CPU core and the interrupt {interrupt} %, in one run each."
     ))
 }
 

@@ -102,11 +102,11 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         runs.iter().filter(|run| run.is_clean() && is_confirmed(run) == is_searched).collect();
     let best = clean.iter().max_by(|a, b| a.mchunks_per_s().total_cmp(&b.mchunks_per_s()))?;
     let which = match is_searched {
-        true => ", the maximum that the search confirmed".to_owned(),
+        true => ", the maximum rate of the search".to_owned(),
         false => rate::of_several("fastest", clean.len()),
     };
     Some(format!(
-        "{} was carried at {} kHz for {} s without a loss{which} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s)",
+        "{} was read out at {} kHz for {} s without a loss{which}. With 95 % confidence, fewer than {} of the triggers are lost ({} M chunks/s).",
         best.chain,
         significant(best.rate_hz / 1e3, 4),
         significant(best.seconds(), 2),
@@ -139,11 +139,11 @@ mod tests {
         }
         let of = |records: &[RunRecord]| answer(records).unwrap();
         let by_search = of(&[confirmed.clone(), beyond.clone()]);
-        assert!(by_search.contains("the maximum that the search confirmed"), "{by_search}");
+        assert!(by_search.contains("the maximum rate of the search"), "{by_search}");
         let by_points = of(&[beyond]);
         assert!(!by_points.contains("search"), "{by_points}");
         assert!(by_points.contains("fewer than 0.003 of the triggers are lost"), "{by_points}");
-        let at = |text: &str| text.split(" was carried at ").nth(1).unwrap().to_owned();
+        let at = |text: &str| text.split(" was read out at ").nth(1).unwrap().to_owned();
         assert_ne!(at(&by_search)[..6], at(&by_points)[..6]);
     }
 
