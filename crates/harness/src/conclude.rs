@@ -1,9 +1,6 @@
 //! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
-use std::collections::BTreeSet;
-
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage};
-use daqmeter_stats as stats;
+use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
@@ -45,7 +42,6 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         sample_bytes: samples as u64 * 8,
     };
     record.warnings.extend(placement_warnings(record, settings, &context.host));
-    record.warnings.extend(limit_warnings(record));
     record.outcome = judge(record, ran.faults);
     if let (Outcome::Failed(reason), true, true) = (&record.outcome, lacks_room, settings.waive) {
         record.outcome = Outcome::Waived(reason.clone());
@@ -112,24 +108,8 @@ fn build_warning(record: &RunRecord) -> Option<String> {
     is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
 }
 
-/// Returns one line for each kind of stage that is faster than its limit allows: a fault of the
-/// measurement.
-fn limit_warnings(record: &RunRecord) -> Vec<String> {
-    let above = |stage: &Stage| {
-        let limit = record.limit(stage.limit.as_deref()?)?;
-        let rate = stats::sustained(stage.bytes_per_sample(), &stage.sample_ns)?;
-        let is_above = stats::share(rate, limit.rate())?.is_above;
-        is_above.then(|| limit.exceeded(&stage.name))
-    };
-    let lines: BTreeSet<String> =
-        record.lanes.iter().flat_map(|lane| &lane.stages).filter_map(above).collect();
-    lines.into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
-
     use super::*;
 
     #[test]
@@ -138,24 +118,5 @@ mod tests {
         assert_eq!(hotspots(&[here; FEWEST_POINTERS - 1]), []);
         let found = hotspots(&[here; FEWEST_POINTERS]);
         assert_eq!(found.iter().map(|spot| spot.share).collect::<Vec<_>>(), [1.0]);
-    }
-
-    #[test]
-    fn a_stage_above_its_limit_is_named_once_and_one_within_the_intervals_is_not() {
-        let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
-        let stage = |name: &str, ns: u64| Stage {
-            name: name.into(),
-            ops_per_sample: 1,
-            bytes_per_op: 1000,
-            limit: Some("link".into()),
-            sample_ns: vec![ns; 10],
-            ..Stage::default()
-        };
-        let lane = Lane { stages: vec![stage("fast", 326), stage("fair", 990)], ..Lane::default() };
-        record.lanes = vec![lane.clone(), lane];
-        record.limits = vec![Limit::given("link", 1e9, "profile")];
-        let warnings = limit_warnings(&record);
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with("fast is above its limit `link`"), "{warnings:?}");
     }
 }

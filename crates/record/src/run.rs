@@ -458,15 +458,6 @@ impl Limit {
         let basis = LimitBasis::Given;
         Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
     }
-
-    /// Returns the warning for a stage whose rate exceeds this limit by more than is possible.
-    pub fn exceeded(&self, stage: &str) -> String {
-        format!(
-            "{stage} is above its limit `{}`: one of the two was measured wrongly. \
-             It is used for no answer; repeat on a quiet host",
-            self.name
-        )
-    }
 }
 
 /// One counted value.

@@ -35,13 +35,13 @@ fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
     let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
     let failed = count(|record| matches!(record.outcome, Outcome::Failed(_)));
     let above = count(|record| rate::is_done(record) && rate::is_doubtful(record));
-    let above_limit = "with a rate above its limit, by more than the intervals allow";
+    let above_limit = "above the limit by more than the intervals allow";
     let parts = [(failed, "failed"), (above, above_limit)].into_iter();
     let parts = parts.filter(|(points, _)| *points > 0);
-    let words: Vec<String> = parts.map(|(points, what)| format!("{points} {what}")).collect();
+    let words: Vec<String> = parts.map(|(points, what)| format!("{what}: {points}")).collect();
     (!words.is_empty()).then(|| PlainAnswer {
-        question: "Which points are used for no answer?",
-        answer: words.join(", "),
+        question: "Which measurements are not used in the answers?",
+        answer: words.join("; "),
         figure: None,
     })
 }
@@ -58,8 +58,8 @@ mod tests {
         let records = [failed, above_its_limit()];
         let found = answers(&records);
         let questions: Vec<&str> = found.iter().map(|answer| answer.question).collect();
-        assert_eq!(questions, ["Which points are used for no answer?"]);
-        let words = "1 failed, 1 with a rate above its limit, by more than the intervals allow";
+        assert_eq!(questions, ["Which measurements are not used in the answers?"]);
+        let words = "failed: 1; above the limit by more than the intervals allow: 1";
         assert_eq!(found[0].answer, words);
     }
 
@@ -72,7 +72,7 @@ mod tests {
         assert!(found[1].answer.contains(cost), "{found:?}");
         assert_eq!(
             found[0].answer,
-            "2 emulated boards move 1200 MB/s (1200 - 1200) together; alone they would move 2556 MB/s in all"
+            "Together, 2 emulated boards read 1200 MB/s (1200 - 1200). The rates of each board alone add up to 2556 MB/s."
         );
     }
 }

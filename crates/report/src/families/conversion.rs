@@ -17,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "conversion",
-            title: "Conversion against its limit",
+            title: "How fast is conversion?",
             caption: "Raw bytes converted per second by one thread over all the time, with its 95 % interval, and what memory alone allows \
                       at the same footprint and the same ratio of reads to writes. Where a bar reaches its mark, only fewer bytes or more \
                       threads are faster.",
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
         },
         Plot {
             id: "stores",
-            title: "Stores: through the caches or around them",
+            title: "Should conversions store past the caches?",
             caption: "Conversion by one thread. Non-temporal stores lose while the result fits into the caches and win beyond; \
                       daqmeter chooses by footprint.",
             axes: Axes::lines(
@@ -92,7 +92,7 @@ fn limited_by(records: &[RunRecord]) -> Option<String> {
     let shares: Vec<(Rate, &RunRecord)> = shares.collect();
     let (worst, slowest) = shares.iter().min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
     Some(format!(
-        "{} of {} run within 10 % of what memory allows; furthest from it is {} at {} times that",
+        "{} of {} reach at least 90 % of the rate that memory allows. The slowest, {}, reaches {} times that rate.",
         shares.iter().filter(|(share, _)| share.per_s >= 0.9).count(),
         plural(shares.len() as u64, "conversion"),
         name(slowest),
@@ -132,7 +132,7 @@ fn stores_answer(records: &[RunRecord]) -> Option<String> {
     let (bytes, gain) = gains(records).pop()?;
     let gain = rate::spoken_number(gain, 3);
     let bytes = show_bytes(bytes);
-    Some(format!("at {bytes} non-temporal stores run at {gain} times the rate of cached ones"))
+    Some(format!("At {bytes}, non-temporal stores run at {gain} times the rate of cached ones."))
 }
 
 /// Proposes non-temporal stores from the footprint on from which they are always faster.
@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(rates.draw(&chosen).unwrap().categories, ["cast"], "{study}");
             assert_eq!(
                 stores_answer(&records).unwrap(),
-                "at 11.72 KiB non-temporal stores run at 3 (3 - 3) times the rate of cached ones"
+                "At 11.72 KiB, non-temporal stores run at 3 (3 - 3) times the rate of cached ones."
             );
         }
     }

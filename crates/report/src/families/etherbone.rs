@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "eb-time",
-            title: "Etherbone: time to read 8 bytes",
+            title: "How long does Etherbone take to read 8 bytes?",
             caption: "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
              functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
              what the emulated bus or line allows.",
@@ -25,21 +25,21 @@ pub(super) const FAMILY: Family = Family {
         },
         Plot {
             id: "eb-rate",
-            title: "Etherbone: rate of reading 8 bytes",
+            title: "How often can Etherbone read 8 bytes?",
             caption: "How often a 64-bit timestamp can be read: all of them over all the time.",
             axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("kHz")),
             marks: |records| by_count(records, |us| 1e3 / us),
         },
         Plot {
             id: "eb-throughput",
-            title: "Etherbone: throughput of reading 8 bytes",
+            title: "How many bits per second does Etherbone read?",
             caption: "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
             axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("Mbit/s")),
             marks: |records| by_count(records, |us| 64.0 / us),
         },
         Plot {
             id: "eb-words",
-            title: "Etherbone: time to read words",
+            title: "How long does Etherbone take to read words?",
             caption: "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
              words, latency is all there is.",
             axes: Axes::lines(Axis::linear("32-bit words"), Axis::log("ms")),
@@ -112,7 +112,7 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         format!("{} us ({})", significant(point.item_us(), 3), interval_or_none(interval, 3))
     };
     Some(format!(
-        "over UDP on loopback one 64-bit timestamp takes {}{}; {} at a time in a pipeline of cycles take {} each{}",
+        "Over UDP on loopback, one 64-bit timestamp takes {}{}. In pipelined cycles of {}, each takes {}{}.",
         time(&blocking),
         raw.unwrap_or_default(),
         best.count,

@@ -13,9 +13,9 @@ pub(super) const MEMORY: Family = Family {
     engines: &[("memory", Work::Cpu)],
     plots: &[Plot {
         id: "memory",
-        title: "Memory: the limit under everything",
-        caption: "Bytes read and written together, by kind of stores, one thread. The steps are the caches; a stage can be no \
-                  faster than the curve of its own ratio at its own footprint.",
+        title: "How fast is memory?",
+        caption: "Bytes read and written per second by one thread. The rate falls where a cache is full. No stage is \
+                  faster than memory with its footprint and its ratio of reads to writes.",
         axes: Axes::lines(Axis::log_bytes("footprint"), Axis::log("MB/s read + written")),
         marks: memory,
     }],
@@ -28,15 +28,15 @@ pub(super) const HOSTIO: Family = Family {
     plots: &[
         Plot {
             id: "block",
-            title: "Storage: reads by block",
-            caption: "Sequential reads of one block at a time. Past the page cache: the device. Out of it: a copy by the kernel, \
-                      with the plain copy as its limit. Nothing is written.",
+            title: "How fast is storage, by block?",
+            caption: "Sequential reads, one block at a time. Direct reads measure the device. Reads from the page cache \
+                      measure a copy by the kernel; their limit is a plain copy. Nothing is written.",
             axes: Axes::lines(Axis::log_bytes("block"), Axis::log("MB/s")),
             marks: |records| by_parameter(records, "block", "block_bytes"),
         },
         Plot {
             id: "block-span",
-            title: "Storage: reads by the bytes that are read again",
+            title: "How fast is storage, by the bytes that are read again?",
             caption: "Sequential reads that begin again after the span. A fall of the rate shows the size of a cache: of the \
                       device, or of the CPU where the reads are of the page cache.",
             axes: Axes::lines(Axis::log_bytes("span"), Axis::log("MB/s")),
@@ -44,8 +44,8 @@ pub(super) const HOSTIO: Family = Family {
         },
         Plot {
             id: "stream",
-            title: "Network: streams by message",
-            caption: "TCP on loopback, a thread at each end, and the limit: the one copy of each byte that each end has to make.",
+            title: "How fast is a TCP stream, by message?",
+            caption: "TCP on loopback, a thread at each end. The limit is one copy of each byte at each end.",
             axes: Axes::lines(Axis::log_bytes("message"), Axis::log("MB/s")),
             marks: |records| by_parameter(records, "stream", "message_bytes"),
         },

@@ -26,7 +26,7 @@ pub(crate) fn cost_ns(records: &[RunRecord]) -> Option<f64> {
 fn trust(records: &[RunRecord]) -> Option<String> {
     let first = records.first()?;
     Some(format!(
-        "the tool itself costs {} ns per operation and {} ns per sample",
+        "Measuring costs {} ns per operation and {} ns per sample.",
         significant(cost_ns(records)?, 2),
         significant(first.clock.overhead_ns, 2),
     ))

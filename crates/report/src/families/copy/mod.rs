@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "copy-latency",
-            title: "Copies: time by size",
+            title: "How long does a copy between user and kernel take?",
             caption: "Median time of one copy between user and kernel. Flat on the left: the cost of asking; rising on the right: the bytes. \
                       An engine pays from the size at which its line falls below the CPU's.",
             axes: Axes::lines(Axis::log_bytes("block"), Axis::log("median [ns]")),
@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
         },
         Plot {
             id: "copy-bandwidth",
-            title: "Copies: all CPUs or channels at once",
+            title: "How fast are all CPUs or channels together?",
             caption: "Sum of the rates of all CPUs or channels that copy at once; MB of 2^20 bytes.",
             axes: Axes::lines(Axis::log_bytes("block"), Axis::log("total [MB/s]")),
             marks: |records| {
@@ -100,13 +100,13 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     let kernel = Kernel::of(records)?;
     let Kernel { one, large, .. } = &kernel;
     Some(format!(
-        "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}",
+        "A copy of 1 B takes {} ({} - {}), a system call without work {}. Copies of {} run at {} of the rate of a plain copy.",
         show_ns(one.times.median),
         show_ns(one.times.median_ci.0),
         show_ns(one.times.median_ci.1),
         time(one.null_ns),
-        spoken_number(kernel.share()?, 2),
-        show_bytes(large.block_bytes)
+        show_bytes(large.block_bytes),
+        spoken_number(kernel.share()?, 2)
     ))
 }
 

@@ -22,17 +22,17 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "readout",
-            title: "Boards read in parallel",
-            caption: "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board \
-                      moves alone. What is missing is the uplink that they share.",
+            title: "How fast are boards that are read in parallel?",
+            caption: "Raw bytes per second from each board while all are read. The mark is the rate of a board alone. \
+                      Boards that share an uplink stay below it.",
             axes: Axes::bars(Axis::linear("MB/s")),
             marks: readout,
         },
         Plot {
             id: "fusion",
-            title: "Read-out and conversion, fused",
-            caption: "Read-out and conversion by one thread, over all the time. In blocks that stay in a near cache the converter finds its \
-                      samples there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing.",
+            title: "Which block is best for converting while reading?",
+            caption: "One thread reads a block and converts it. A block that fits a cache is converted from there. \
+                      Which block is best depends on the caches.",
             axes: Axes::lines(
                 Axis::log_bytes("block"),
                 Axis::linear("MB/s raw, read out and converted"),
@@ -41,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
         },
         Plot {
             id: "trace",
-            title: "Every sample",
+            title: "Does the time of an operation change during the run?",
             caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
                       somebody else's timer.",
             axes: Axes {
@@ -120,12 +120,14 @@ fn readout_answer(records: &[RunRecord]) -> Option<String> {
         (count, some) => format!("{count} boards ({some} emulated)"),
     };
     if stages.len() == 1 {
-        return Some(format!("{boards} moves {total}"));
+        return Some(format!("{boards} reads {total}."));
     }
     let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
     let alone = alone.map(|limit| limit.rate_bytes_per_s / 1e6).sum();
     let alone = significant(alone, 4);
-    Some(format!("{boards} move {total} together; alone they would move {alone} MB/s in all"))
+    Some(format!(
+        "Together, {boards} read {total}. The rates of each board alone add up to {alone} MB/s."
+    ))
 }
 
 /// Returns the bytes of the blocks of a fused record; 0 without fusion.
@@ -172,7 +174,11 @@ fn best_fusion(records: &[RunRecord]) -> Option<(u64, Rate)> {
 
 fn fusion_answer(records: &[RunRecord]) -> Option<String> {
     let (block, gain) = best_fusion(records)?;
-    Some(format!("{} times, in blocks of {}", spoken_number(gain, 3), show_bytes(block)))
+    Some(format!(
+        "In blocks of {}, read-out and conversion together run at {} times the rate of separate ones.",
+        show_bytes(block),
+        spoken_number(gain, 3)
+    ))
 }
 
 fn fuse(records: &[RunRecord]) -> Option<Brief> {
@@ -202,7 +208,7 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
     let boards = plural(boards as u64, "board");
     let [polling, interrupt] = shares.map(|share| significant(share * 100.0, 3));
     Some(format!(
-        "with {boards}, polling took {polling} % of a core, the interrupt {interrupt} % (one run each, without an interval)"
+        "With {boards}, polling took {polling} % of a CPU core and the interrupt {interrupt} %, in one run each."
     ))
 }
 

@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "felix-cpu",
-            title: "Read-out: CPU against trigger rate",
+            title: "How much CPU does read-out take, by trigger rate?",
             caption: "CPU of the reader by polling interval. Where a line ends at 100 %, the core is full and the ring fills; an emulated \
                       card's own work, little for replayed blocks, is in it.",
             axes: Axes::lines(RATE, Axis::linear("CPU of the reader [% of a core]")),
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
         },
         Plot {
             id: "felix-ring",
-            title: "Read-out: ring occupancy against trigger rate",
+            title: "How full is the ring, by trigger rate?",
             caption: "What a look at the ring found on average, and the highest filling. Far below the limit the ring holds what comes in a \
                       polling interval; a few percent beyond it, it is full.",
             axes: Axes::lines(RATE, Axis::log("MB in the ring")),
@@ -34,14 +34,14 @@ pub(super) const FAMILY: Family = Family {
         },
         Plot {
             id: "felix-dead",
-            title: "Read-out: dead time against trigger rate",
+            title: "How long is read-out busy, by trigger rate?",
             caption: "Share of the time with BUSY, measured at the trigger source. Beyond the maximum rate it is what the chain cannot carry.",
             axes: Axes::lines(RATE, Axis::linear("time with BUSY [%]")),
             marks: |records| over_rate(records, &[("", |run| run.value("dead-time") * 100.0)]),
         },
         Plot {
             id: "felix-poll",
-            title: "Read-out: CPU of an idle reader against its polling interval",
+            title: "How much CPU does an idle reader take, by polling interval?",
             caption: "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
             axes: Axes::lines(
                 Axis::log("polling interval [us]"),
@@ -102,11 +102,11 @@ fn answer(records: &[RunRecord]) -> Option<String> {
         runs.iter().filter(|run| run.is_clean() && is_confirmed(run) == is_searched).collect();
     let best = clean.iter().max_by(|a, b| a.mchunks_per_s().total_cmp(&b.mchunks_per_s()))?;
     let which = match is_searched {
-        true => ", the maximum that the search confirmed".to_owned(),
+        true => ", the maximum rate of the search".to_owned(),
         false => rate::of_several("fastest", clean.len()),
     };
     Some(format!(
-        "{} was carried at {} kHz for {} s without a loss{which} (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s)",
+        "{} was read out at {} kHz for {} s without a loss{which}. With 95 % confidence, fewer than {} of the triggers are lost ({} M chunks/s).",
         best.chain,
         significant(best.rate_hz / 1e3, 4),
         significant(best.seconds(), 2),
@@ -139,11 +139,11 @@ mod tests {
         }
         let of = |records: &[RunRecord]| answer(records).unwrap();
         let by_search = of(&[confirmed.clone(), beyond.clone()]);
-        assert!(by_search.contains("the maximum that the search confirmed"), "{by_search}");
+        assert!(by_search.contains("the maximum rate of the search"), "{by_search}");
         let by_points = of(&[beyond]);
         assert!(!by_points.contains("search"), "{by_points}");
         assert!(by_points.contains("fewer than 0.003 of the triggers are lost"), "{by_points}");
-        let at = |text: &str| text.split(" was carried at ").nth(1).unwrap().to_owned();
+        let at = |text: &str| text.split(" was read out at ").nth(1).unwrap().to_owned();
         assert_ne!(at(&by_search)[..6], at(&by_points)[..6]);
     }
 

@@ -38,15 +38,15 @@ pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     let pmus = record.workload.text("pmus").ok().filter(|pmus| !pmus.is_empty());
     let failed = record.outcome.reason();
     let parts: Vec<String> = pmus
-        .map(|pmus| format!("PMUs here: {pmus}"))
+        .map(|pmus| format!("This host has the PMUs {pmus}."))
         .into_iter()
         .chain(record.counters.iter().filter_map(|counter| compared(record, counter)))
-        .chain(failed.map(|reason| format!("FAILED: {reason}")))
-        .chain(record.warnings.iter().cloned())
+        .chain(failed.map(|reason| format!("FAILED: {reason}.")))
+        .chain(record.warnings.iter().map(|warning| format!("{warning}.")))
         .collect();
     (!parts.is_empty()).then(|| PlainAnswer {
-        question: "What can be counted here, and does it count what is moved?",
-        answer: parts.join("; "),
+        question: "Which counters does this host have, and are they right?",
+        answer: parts.join(" "),
         figure: None,
     })
 }
@@ -56,7 +56,7 @@ pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
 fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
     let share = counter.value / payload.max(1.0);
-    Some(format!("{} saw {share:.6} of the payload (one run, without an interval)", counter.name))
+    Some(format!("{} counted {share:.6} of the payload in one run.", counter.name))
 }
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
         record.counters = counters.map(|(name, value)| Counter::count(name, value)).to_vec();
         assert_eq!(
             verified(&[record]).unwrap().answer,
-            "net: rx saw 0.500000 of the payload (one run, without an interval); memory: imc saw 0.990000 of the payload (one run, without an interval)"
+            "net: rx counted 0.500000 of the payload in one run. memory: imc counted 0.990000 of the payload in one run."
         );
     }
 }
