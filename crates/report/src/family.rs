@@ -16,7 +16,7 @@ pub(crate) struct Family {
     /// Questions, in the order of the page, for usable records.
     pub(crate) questions: &'static [Question],
     /// Lines of the survey's screen, in its order, for usable records.
-    pub(crate) briefs: &'static [fn(&[RunRecord]) -> Option<Brief>],
+    pub(crate) briefs: &'static [BriefOf],
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
     pub(crate) in_label: &'static [&'static str],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
@@ -37,6 +37,8 @@ impl Family {
         footnote: |_| None,
     };
 }
+
+pub(crate) type BriefOf = fn(&[RunRecord]) -> Option<Brief>;
 
 /// Line of the survey's screen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -87,7 +87,7 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
         0 => String::new(),
         events => format!(", {} events/s", significant(per_s(run, events), 3)),
     };
-    let of_runs = if runs > 1 { format!(", the longest of {runs} runs") } else { String::new() };
+    let of_runs = if runs > 1 { format!(", longest of {runs} runs") } else { String::new() };
     let asked = asked(record, run).map_or(String::new(), |asked| format!("; {asked}"));
     let layout = match run.layout.as_str() {
         "" => String::new(),
@@ -113,7 +113,7 @@ fn layouts(run: &PathRun) -> Option<String> {
         is_shown.then(|| format!("{} MB/s {}", show_mb_per_s(tried.bytes_per_s), tried.layout))
     };
     let all: Vec<String> = run.tried.iter().enumerate().filter_map(shown).collect();
-    (!all.is_empty()).then(|| format!("in short runs before: {}", all.join("; ")))
+    (!all.is_empty()).then(|| format!("in short runs: {}", all.join("; ")))
 }
 
 /// Returns a count over all the time from release to end: of bytes, the sustained rate.
@@ -162,7 +162,7 @@ fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
         Kept::Lost(lost) => format!("not kept, {} lost", plural(lost, what)),
         Kept::Late(ns) => format!("not kept, it took {} longer", show_ns(ns)),
         Kept::NotGiven(count) => {
-            format!("not tried, its source did not give {}", plural(count, what))
+            format!("not tested, the source did not send {}", plural(count, what))
         }
     };
     Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(run.asked_bytes_per_s?)))
@@ -170,19 +170,19 @@ fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
 
 fn checked(record: &RunRecord, run: &PathRun) -> String {
     let how = match is_live(record) {
-        true => "compared chunk by chunk with what the card makes",
-        false => "compared byte by byte through their sums",
+        true => "compared with what the card makes",
+        false => "verified by checksum",
     };
     let closed = record.ledgers.iter().filter(|ledger| ledger.closes()).count();
     let (blocks, verified, all) = (run.blocks, run.verified_blocks, record.ledgers.len());
-    format!("{verified} of {blocks} blocks {how}; {closed} of {all} ledgers close")
+    format!("{verified} of {blocks} blocks {how}; all accounted for in {closed} of {all} streams")
 }
 
 /// Writes the buffers and losses of sockets, if the record counts them.
 fn network(record: &RunRecord) -> Option<String> {
     let strays = record.counter("udp-datagrams-without-a-block").unwrap_or(0.0);
     Some(format!(
-        "{} of socket buffer asked for, {} granted; {strays} datagrams belonged to no block",
+        "socket buffer: {} requested, {} granted; {strays} datagrams belonged to no block",
         show_bytes(record.counter("udp-buffer-asked")? as u64),
         show_bytes(record.counter("udp-buffer-granted")? as u64)
     ))
@@ -200,7 +200,7 @@ fn busy(record: &RunRecord) -> Option<String> {
     let percent = |name: &str| significant(value(name) * 100.0, 3);
     is_live(record).then(|| {
         format!(
-            "{} % of the time ({} % by DMA, {} % by FIFO), which stopped {} of {} triggers at {} per s; its ring held {} of {} at most",
+            "{} % of the time ({} % by DMA, {} % by FIFO): it stopped {} of {} triggers at {} per s; the ring held at most {} of {}",
             percent("dead-time"),
             percent("dead-time BUSY-by-DMA"),
             percent("dead-time BUSY-by-FIFO"),
@@ -217,9 +217,9 @@ fn busy(record: &RunRecord) -> Option<String> {
 pub(super) fn latency(record: &RunRecord, run: &PathRun) -> String {
     let ns = |share| time(run.latency_ns(share).map(|ns| ns as f64));
     let from = match run.is_paced {
-        _ if is_live(record) => "from the oldest trigger of a page to its receipt",
+        _ if is_live(record) => "from the oldest trigger of a page to the receiver",
         true => "from the time at which a block was due",
-        false => "from the time at which the source began a block",
+        false => "from the begin of a block at the source to its end at the sink",
     };
     // Percentiles need a minimum of values.
     let n = sum(run.latency.iter().map(|bucket| bucket.count));
@@ -237,21 +237,21 @@ fn percent(run: &PathRun, resource: &Resource) -> String {
 }
 
 fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
-    let most = format!("most used in this run: {}", percent(run, bottleneck(resources)?.0));
+    let most = format!("busiest in this run: {}", percent(run, bottleneck(resources)?.0));
     let Some(limit) = &run.limit else {
         return Some(match run.is_paced {
-            true => format!("not looked for: blocks came at a rate; {most}"),
-            false => format!("not proved; {most}. `daqmeter path explain {name}` proves it"),
+            true => format!("not searched: blocks came at a rate; {most}"),
+            false => format!("not searched; {most}. `daqmeter path explain {name}` searches"),
         });
     };
     let used = limit.used.as_ref().map_or("is used up".to_owned(), |used| used.text());
     let runs = limit.runs;
     let is_beyond = limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s);
-    let beyond = if is_beyond { "beyond its rate: " } else { "" };
+    let beyond = if is_beyond { "above its own rate: " } else { "" };
     Some(match &limit.found {
         LimitFound::Limit(what) => {
             let proof = match what {
-                What::Buffers => "with eight times as many the path is faster".to_owned(),
+                What::Buffers => "eight times as many make the path faster".to_owned(),
                 What::Between { .. } => "both ends wait for it".to_owned(),
                 What::HandOver => hand_over(limit),
                 What::Placement => limit.other.as_ref().map_or(String::new(), |it| {
@@ -259,19 +259,17 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
                     format!("{} waits for its CPU {share} % of the time", it.waits)
                 }),
                 what if what.follows_no_part() => {
-                    format!("it {used}, and the path follows no part")
+                    format!("it {used}, and slowing a part changes nothing")
                 }
-                _ => format!("it {used}, and the path follows what uses it"),
+                _ => format!("it {used}, and slowing it slows the path"),
             };
-            format!("{beyond}{}: {proof} ({runs} runs, each part slowed in turn)", what.text())
+            format!("{beyond}{}: {proof} ({runs} runs, in which each part was slowed)", what.text())
         }
         LimitFound::NoSingleOne => {
-            format!(
-                "{beyond}no single one: no part moves the path one for one ({runs} runs); {most}"
-            )
+            format!("{beyond}no single part: slowing one slows the path less ({runs} runs); {most}")
         }
         LimitFound::CannotTell => format!(
-            "{beyond}cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
+            "{beyond}not clear after {runs} runs; {most}. Use `daqmeter path explain {name}` for longer runs"
         ),
     })
 }
@@ -283,7 +281,7 @@ fn hand_over(limit: &PathLimit) -> String {
         cost.cycles.map_or(String::new(), |it| format!(" ({} cycles)", significant(it, 3)));
     let percent = |share: f64| significant(share * 100.0, 2);
     format!(
-        "the threads spend {}{cycles} on each block beyond the work of the parts, {} % of it to sleep and to be woken and {} % to move the block from cache to cache",
+        "the threads spend {}{cycles} on each block besides the work of the parts: {} % to sleep and wake up, {} % to move the block between caches",
         show_ns(cost.ns),
         percent(cost.wake_up),
         percent(1.0 - cost.wake_up)
@@ -297,9 +295,9 @@ fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let of = match &run.limit {
         None => "",
         Some(limit) if !run.is_paced && differs(limit, run, resources) => {
-            "in this run, unlike those above, "
+            "in this run, unlike in the search: "
         }
-        Some(_) => "in this run ",
+        Some(_) => "in this run: ",
     };
     (!named.is_empty()).then(|| of.to_owned() + &named.join(", "))
 }
@@ -323,27 +321,31 @@ fn change(run: &PathRun) -> Option<String> {
     {
         let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
         let how = match layout.strip_prefix("fused") {
-            Some(_) => ", which is each block from end to end in one thread",
+            Some(_) => " (each block from end to end in one thread)",
             None => "",
         };
         return Some(format!(
-            "the layout {layout}{how}: {mean} times as fast ({low} to {high}, tried in turns)"
+            "the layout {layout}{how}: {mean} times as fast ({low} to {high}, measured alternately)"
         ));
     }
     let remedy = match &limit.found {
         LimitFound::CannotTell => return None,
-        LimitFound::NoSingleOne => "nothing that is known: no single part is the limit".to_owned(),
+        LimitFound::NoSingleOne => "no single change: no single part is the bottleneck".to_owned(),
         LimitFound::Limit(what) => match what {
             What::Threads { name, .. } => {
                 let threads = run.threads.iter().filter(|thread| thread.part == *name).count();
                 match threads as f64 >= run.cpus.max(1.0) {
                     true => {
-                        format!("less work in {name}, or more CPUs: each has one of its threads")
+                        format!(
+                            "less work in {name}, or more CPUs: each CPU has one of its threads"
+                        )
                     }
                     false => format!("less work in {name}, or more threads for it"),
                 }
             }
-            What::Between { name, .. } => format!("another way than {name}, or larger blocks"),
+            What::Between { name, .. } => {
+                format!("another transport than {name}, or larger blocks")
+            }
             What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
             What::AllCpus => "more CPUs, or less work".to_owned(),
             What::Link { name, .. } => format!("a faster link than {name}"),
@@ -371,9 +373,9 @@ fn pause(run: &PathRun) -> Option<String> {
     let [needs_text, has_text] = [needs, has].map(|bytes| show_bytes(bytes as u64));
     let buffers = match needs > has {
         true => {
-            format!("a source that cannot wait needs {needs_text} of buffers, and has {has_text}")
+            format!("a source that cannot wait needs {needs_text} of buffers; it has {has_text}")
         }
-        false => format!("its buffers of {has_text} are enough for that"),
+        false => format!("its buffers of {has_text} hold that"),
     };
     Some(format!("at most {} between two blocks: {buffers}", show_ns(gap_ns as f64)))
 }
@@ -419,7 +421,7 @@ fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let name = served.map_or(String::new(), |(name, _)| format!("{name}: "));
     let s = if run.cpus == 1.0 { "" } else { "s" };
     let cpus = significant(run.cpus, 3);
-    Some(format!("{name}its {cpus} CPU{s} carry {by_cpus} {how}{links}"))
+    Some(format!("{name}{cpus} CPU{s} carry {by_cpus} {how}{links}"))
 }
 
 /// Returns the number of served things that the run carried; `None` without a count of one's data.
@@ -507,7 +509,9 @@ mod tests {
         run.is_paced = false;
         run.limit = found(LimitFound::Limit(convert()));
         let used = |mean: f64| Some(PathUsed { works: gain(mean), waits_for_cpu: 0.0 });
-        for (works, says) in [(0.95, "in this run "), (0.78, "in this run, unlike those above, ")] {
+        for (works, says) in
+            [(0.95, "in this run: "), (0.78, "in this run, unlike in the search: ")]
+        {
             run.limit.as_mut().unwrap().used = used(works);
             assert!(of(&run, "used").starts_with(&format!("{says}convert 99 %")), "{says}");
         }

@@ -23,11 +23,11 @@ pub(super) fn threads(run: &PathRun) -> String {
         ("CPU", |(_, thread)| thread.cpu.map_or("any".to_owned(), |cpu| cpu.to_string())),
         ("blocks", |(_, thread)| thread.blocks.to_string()),
         ("busy [%]", |of| percent(of, of.1.busy_ns)),
-        ("no input [%]", |of| percent(of, of.1.input_ns)),
-        ("no room [%]", |of| percent(of, of.1.output_ns)),
-        ("not due [%]", |of| percent(of, of.1.due_ns)),
+        ("no data [%]", |of| percent(of, of.1.input_ns)),
+        ("output full [%]", |of| percent(of, of.1.output_ns)),
+        ("idle [%]", |of| percent(of, of.1.due_ns)),
         ("preempted [%]", |of| of.1.preempted_ns.map_or("-".to_owned(), |ns| percent(of, ns))),
-        ("elsewhere [%]", |of| percent(of, of.1.elsewhere_ns)),
+        ("in calls [%]", |of| percent(of, of.1.elsewhere_ns)),
         ("CPU ns/B", |of| cpu_per(of, of.0.payload_bytes, |ns| significant(ns, 3))),
         ("CPU/event", |of| cpu_per(of, of.0.events, show_ns)),
     ];
@@ -42,8 +42,7 @@ fn within(thread: &PathThread) -> Option<String> {
         format!("{} {} %", other.name, significant(percent, 2))
     };
     let others: Vec<String> = thread.within.iter().map(share).collect();
-    (!others.is_empty())
-        .then(|| format!(" of the time at work of {}: {}", thread.name, others.join(", ")))
+    (!others.is_empty()).then(|| format!(" {} works for: {}", thread.name, others.join(", ")))
 }
 
 pub(super) fn queues(run: &PathRun) -> String {
@@ -54,7 +53,7 @@ pub(super) fn queues(run: &PathRun) -> String {
     }
     let columns: [TextColumn<PathQueue>; 5] = [
         ("queue", |queue| format!("{} -> {}", queue.from, queue.to)),
-        ("room", |queue| queue.seen.len().saturating_sub(1).to_string()),
+        ("buffers", |queue| queue.seen.len().saturating_sub(1).to_string()),
         ("mean", |queue| number(queue.mean(), 3)),
         ("empty [%]", |queue| share(queue, queue.seen.first())),
         ("full [%]", |queue| share(queue, queue.seen.last())),
