@@ -31,10 +31,10 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
     let same = "name the same file";
     let (records, none) = ("holds records", "does not hold records");
     for (line, says) in [
-        ("survey --budget 1s -o a --records a", same),
-        ("survey --budget 1s -o early --records not-yet", same),
-        ("survey --budget 1s -o records.jsonl", same),
-        ("survey --budget 1s -o r.jsonl", records),
+        ("survey --time 1s -o a --records a", same),
+        ("survey --time 1s -o early --records not-yet", same),
+        ("survey --time 1s -o records.jsonl", same),
+        ("survey --time 1s -o r.jsonl", records),
         ("run p.toml --records p.toml", same),
         ("run quick --records page.html", none),
         ("digitizer emu:l0 --records data", none),
@@ -110,7 +110,7 @@ fn a_closed_pipe_is_no_success_and_costs_no_record() {
 #[test]
 fn help_is_a_verb_and_folders_are_read_by_every_verb_of_records() {
     let folder = Folder::new();
-    for verbs in ["", "readout run", "cmp"] {
+    for verbs in ["", "readout run", "compare"] {
         let as_verb = folder.done(&format!("help {verbs}"));
         assert_eq!(as_verb.trim(), folder.done(&format!("{verbs} --help")).trim());
         assert!(as_verb.contains("Usage: daqmeter"));
@@ -121,10 +121,10 @@ fn help_is_a_verb_and_folders_are_read_by_every_verb_of_records() {
         let of_file = folder.done(&format!("report day/r.jsonl --format {format}"));
         assert_eq!(folder.done(&format!("report day --format {format}")), of_file);
     }
-    let (text, _) = folder.ends_with(3, "cmp day/r.jsonl day/r.jsonl --all");
+    let (text, _) = folder.ends_with(3, "compare day/r.jsonl day/r.jsonl --all");
     assert!(text.contains("records of"), "{text}");
     let of_folder = text.replace("day/r.jsonl", "day");
-    assert_eq!(folder.ends_with(3, "cmp day day --all").0, of_folder);
+    assert_eq!(folder.ends_with(3, "compare day day --all").0, of_folder);
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn what_cannot_be_done_is_refused_in_a_line() {
     fail_with(
         2,
         &[
-            ("survey --budget 0s", "no time to measure in"),
-            ("run quick --budget 0", "no time to measure in"),
+            ("survey --time 0s", "no time to measure in"),
+            ("run quick --time 0", "no time to measure in"),
             (&format!("report {records} -o x.xlsx"), "`.xlsx` says no format"),
             ("serve nosuchdir", "nosuchdir: no such file or folder"),
         ],
@@ -195,7 +195,7 @@ fn a_record_has_the_slices_that_its_level_is_judged_by() {
 /// A survey of little time reports the points that it left out, and prints answers without tables.
 #[test]
 fn a_survey_answers_first_and_ends_with_its_budget() {
-    let out = Folder::new().command("survey --budget 1").output().unwrap();
+    let out = Folder::new().command("survey --time 1").output().unwrap();
     let (text, said) = (common::stdout(&out), stderr(&out));
     assert!(matches!(out.status.code(), Some(0 | 1)), "{said}");
     assert!(said.contains("the budget was over before"), "{said}");

@@ -80,7 +80,7 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
         "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"{scenario}\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n"
     );
     let (_other, file) = file("path.toml", &text);
-    let text = done(&format!("path explain {file} --budget 1s"));
+    let text = done(&format!("path explain {file} --time 1s"));
     for wanted in ["  limit ", " of the time at work of to-host: card ", "\n card ", "\n receiver "]
     {
         assert!(text.contains(wanted), "{wanted}: {text}");
@@ -106,7 +106,7 @@ fn the_largest_rate_is_stated_with_its_confidence() {
 fn an_explanation_has_a_slope_for_each_part_and_an_answer() {
     let (folder, file) = small();
     let out = folder.path().join("explained.jsonl");
-    let text = done(&format!("path explain {file} --budget 1s --records {}", out.display()));
+    let text = done(&format!("path explain {file} --time 1s --records {}", out.display()));
     for part in ["\n memory ", "\n read ", "  limit "] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -160,7 +160,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("serve here", "here: "),
         ("run pattern --set blocks=1", "unknown field `blocks`"),
         ("run pattern --set block=100", "pattern: block: is 100"),
-        ("explain pattern --budget 0s", "no time to measure in"),
+        ("explain pattern --time 0s", "no time to measure in"),
         ("predict", "PATH"),
     ] {
         fail_with(2, &[(&format!("path {}", line.replace("BAD", &bad)), says)]);
