@@ -100,14 +100,14 @@ mod tests {
     fn commands_come_from_blocks_of_sh_and_tables_with_their_exit_codes() {
         let text = "`daqmeter no`\n```text\ndaqmeter no\n```\n```sh\ncargo test --workspace  # 5\n\
                     daqmeter doctor   # what is there\n```\n| a | b |\n|---|---|\n\
-                    | so (exit 0, 1 or 3) | `daqmeter cmp a b` |\n| `report` | `daqmeter list` |\n";
+                    | so (exit 0, 1 or 3) | `daqmeter compare a b` |\n| `report` | `daqmeter list` |\n";
         let command = |text: &str, codes: &[i32]| ReadmeCommand {
             text: text.to_owned(),
             codes: codes.to_vec(),
         };
         let expected = [
             command("daqmeter doctor", &[0]),
-            command("daqmeter cmp a b", &[0, 1, 3]),
+            command("daqmeter compare a b", &[0, 1, 3]),
             command("daqmeter list", &[0]),
         ];
         assert_eq!(commands(text).unwrap(), expected);

@@ -13,36 +13,34 @@ use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
 use crate::arguments::{budget, per_cent};
-use crate::cmp::code_of;
+use crate::compare::code_of;
 use crate::interrupt;
 use crate::output::{Ended, Failure, emit, json_lines};
 use crate::recorder::progress_bar;
 
-/// Measure two sides in turn and say whether they differ.
+/// Measure two sides alternately, and say whether they differ.
 ///
-/// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two
-/// binaries of daqmeter that measure the same points. Both are measured in turn, by a fresh process
-/// each time, so that whatever else the host does meets both alike. It ends as soon as the answer
-/// is known, or at the budget.
+/// A and B are two points: an engine with its parameters, and cpu=N for its CPU. With --plan they
+/// are two binaries of daqmeter that measure the same points. A new process measures each time, so
+/// that other programs disturb both sides alike. It ends when the answer is known, or after --time.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary with --plan
+    /// Side A: a point such as "null cpu=0"; a binary with --plan
     #[arg(value_name = "A")]
     a: String,
     /// Side B
     #[arg(value_name = "B")]
     b: String,
-    /// A and B are binaries of daqmeter: measure the points of this plan (a file, or a name) with
-    /// both
+    /// Plan whose points are measured with two binaries: a file or a name
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
     /// Largest difference that counts as none
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
     ignore: f64,
-    /// Time for each point
+    /// Longest time for each point
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
-    budget: Duration,
+    time: Duration,
     /// CPU for both sides [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
@@ -52,15 +50,13 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLE: &str = "\
-Examples:
-
-  $ daqmeter ab \"convert function=3 samples=2000 isa=portable\" \"convert function=3 samples=2000 isa=avx2\"
-  $ daqmeter ab \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=0\" \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=1\"
-  $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick
-
-B is slower when its time is longer by more than --ignore; the chance that any answer is wrong is 1 %. To find a slowdown of 1 %, ignore less: --ignore 0.5%.
-
-Exit codes: 0 all the same; 1 something differs; 2 something could not be measured; 3 undecided, and nothing differs.";
+    Examples:\n\n  \
+    $ daqmeter ab null \"null cpu=0\"\n  \
+    $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick\n\n\
+    B is slower if its time is longer by more than --ignore. The chance that any answer is wrong \
+    is 1 %. To find a slowdown of 1 %, use --ignore 0.5%.\n\n\
+    Exit codes: 0 all points are the same; 1 a point differs; 2 a point could not be measured; 3 \
+    cannot tell.";
 
 /// Number of pairs before the first look. Each further look has half as many again.
 const FIRST_LOOK: usize = 4;
@@ -183,7 +179,7 @@ fn compared(
             records[side].append(&mut sides[side].measure(shift_bytes)?);
         }
         pairs += 1;
-        let is_over = stop.is_set() || began.elapsed() >= arguments.budget;
+        let is_over = stop.is_set() || began.elapsed() >= arguments.time;
         if pairs < look && !is_over {
             continue;
         }

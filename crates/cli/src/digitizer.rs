@@ -24,8 +24,9 @@ use crate::output::{Ended, Failure, tell};
     subcommand_negates_reqs = true,
     // -o is the offset of the decimation, as in sis8300drv_threads.
     mut_arg("output", |option| option.short(None)),
-    after_help = "-A: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, 6 signed f64,\n    \
-                  7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory)",
+    after_help = "\
+        -A: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, \
+        6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern",
     after_long_help = EXAMPLE
 )]
 pub(crate) struct Arguments {
@@ -34,44 +35,45 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: DigitizerRequest,
     /// Table to print
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "table",
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
     format: Format,
-    /// Sample our threads and say what takes the time
-    #[arg(long, help_heading = "Output")]
+    /// Profile the threads, and show what takes the time
+    #[arg(long, hide_short_help = true, help_heading = "Output")]
     what: bool,
     #[command(flatten)]
     common: Common,
 }
 
 const EXAMPLE: &str = "\
--A functions: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64,
-6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory;
--S is rounded up to 32, as 64 bytes are written at a time).
-
-Example: five L boards and a KU share the uplink of the source document's crate.
-
-  $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30
-   device      stage         time   MB/s  of limit  CPU [%]  note
-   emu:ku0     read-out  5.662 ms  898.9      0.70     8.65  emulated
-   emu:l0      read-out  10.34 ms  490.1      0.78     4.53  emulated
-   ...
-   all boards  read-out         -   2901         -        -  emulated
-   ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read
-
-MB/s is sustained: all bytes over all time. `of limit` compares it with the limit measured in the
-same run: for read-out the rate of the board alone, for conversions the rate that memory allows for
-as many bytes. `all boards` is the rate from the first begin to the last end.
---format classic prints the table of sis8300drv_threads.
-
-Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3,\nemu:l0:write-error-at=2 (with -A 100).";
+    Functions of -A: 0 read-out, 1 decimate and scale, 2 decimate, 3 scale, 4 cast, 5 unsigned \
+    f64, 6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern. 100 overwrites \
+    the memory of the card, and rounds -S up to 32.\n\n\
+    Example: six emulated boards share the uplink of the source document's crate (shortened).\n\n  \
+    $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30\n   \
+    device   stage      n    median   MB/s  limit MB/s  of limit\n   \
+    emu:ku0  read-out  30  5.764 ms  897.2        1278      0.70\n   \
+    emu:l0   read-out  30  10.28 ms  489.2       625.9      0.78\n   \
+    ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read\n\n\
+    MB/s is the sustained rate: all bytes over all time; of all boards, from the first begin to the last end. The limit is measured in the same run. \
+    For a read-out it is the rate of the board alone. For a conversion it is the rate of memory \
+    with as many reads and writes.\n\n\
+    --format classic prints the table of sis8300drv_threads.\n\n\
+    Emulated boards can have faults: emu:l0:gone-after=5, emu:l0:short-read-at=3, and \
+    emu:l0:write-error-at=2 with -A 100.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve an emulated board as a file that answers the driver's ioctls
+    /// Serve an emulated board as a file with the driver's ioctls
     Serve(ServeArguments),
 }
 
-/// Serve an emulated board as a file that answers the driver's ioctls, for programs written for
+/// Serve an emulated board as a file with the driver's ioctls, for programs that use
 /// /dev/sis8300-*.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
@@ -92,7 +94,7 @@ pub(crate) struct ServeArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Rates beside their limits
+    /// Rates and their limits
     Table,
     /// The table of sis8300drv_threads
     Classic,

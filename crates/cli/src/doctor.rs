@@ -15,11 +15,11 @@ use daqmeter_sys::perf::{EVENTS, Event, Sampler, open_counter};
 
 use crate::output::{Ended, emit};
 
-/// Say what this host has, what is missing and how to get it.
+/// Show what this host has, what is missing and how to get it.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Changes nothing. Each line names what was found; where something is missing, what to do about it."
-)]
+#[command(after_long_help = "\
+        It changes nothing. Each line says what was found, and what to do if something is \
+        missing.")]
 pub(crate) struct Arguments {}
 
 /// State of a facility: as it should be, or an error.

@@ -9,13 +9,13 @@ use crate::output::{Ended, Failure, emit};
 /// Print the help or the manual page of the command or of a verb, or completions for a shell.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Verb, and the verb below it
+    /// Verb and its subverb: readout run
     #[arg(value_name = "VERB")]
     verbs: Vec<String>,
     /// Manual page for man(1)
     #[arg(long)]
     man: bool,
-    /// Completions of the whole command for this shell
+    /// Completions for this shell
     #[arg(long, value_name = "SHELL", conflicts_with_all = ["verbs", "man"])]
     completions: Option<Shell>,
 }

@@ -15,17 +15,19 @@ use daqmeter_sys::host::Files;
 use crate::output::{Ended, emit};
 use crate::run::prospect;
 
-/// List devices, engines, plans, paths and more; the points of a plan; or draw a path.
+/// List devices, engines, plans, paths and more; list the points of a plan; draw a path.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and those that would be waived\n  $ daqmeter list felix-card     a path, drawn before anything runs"
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter list devices\n  \
+        $ daqmeter list quick        # the points of a plan\n  \
+        $ daqmeter list felix-card   # a drawing of a path")]
 pub(crate) struct Arguments {
-    /// Only this: devices, engines, plans, paths, bridges, scenarios, copies; or a plan or a path,
-    /// by name or file
+    /// devices, engines, plans, paths, bridges, scenarios or copies; or the name or file of a plan
+    /// or a path
     #[arg(value_name = "WHAT")]
     what: Option<String>,
-    /// Print the file of a path, to begin one of your own
+    /// Print the file of a path, to start your own
     #[arg(long, requires = "what")]
     toml: bool,
 }

@@ -3,7 +3,7 @@
 
 mod ab;
 mod arguments;
-mod cmp;
+mod compare;
 mod context;
 mod copy;
 mod digitizer;
@@ -36,8 +36,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::output::{Ended, Failure};
 
-/// Measures, exercises and predicts the path that data takes from an acquisition device to a
-/// program.
+/// Measures the path of data from an acquisition device to a program.
 #[derive(Debug, Parser)]
 #[command(name = "daqmeter", version, disable_help_subcommand = true, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 struct Cli {
@@ -48,15 +47,14 @@ struct Cli {
 /// Longer lines of help are hard to read.
 const MAX_HELP_COLUMNS: usize = 100;
 
-const AFTER_HELP: &str = "Begin with: daqmeter survey; daqmeter help VERB explains a verb";
+const AFTER_HELP: &str = "Begin with: daqmeter survey; for a verb: daqmeter help VERB";
 
 const AFTER_LONG_HELP: &str = "\
-Begin with `daqmeter survey`: in about a minute it measures this host, prints a summary and
-writes report.html and records.jsonl.
-
-Exit codes: 0 done; 1 measured, but bytes, a ledger or a device failed; 2 could not run (the line
-on stderr says why); 3 measured, but undecided; 130 interrupted (measured points are kept);
-141 standard output was closed before all was printed (`| head`); records in a file are kept.";
+    Begin with `daqmeter survey`. In about a minute it measures this host, prints a summary, and \
+    writes report.html and records.jsonl.\n\n\
+    Exit codes: 0 done; 1 data were wrong or lost, a device failed, or a comparison found a \
+    difference; 2 could not run, with the reason on stderr; 3 cannot tell; 130 interrupted, with \
+    the finished records kept; 141 the reader closed standard output (`| head`).";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -64,39 +62,39 @@ enum Verb {
     Survey(survey::Arguments),
     /// Read digitizer boards in parallel and convert their samples
     Digitizer(Box<digitizer::Arguments>),
-    /// Access Wishbone registers over Etherbone, serve them, measure both
+    /// Read, write, serve and measure Wishbone registers over Etherbone
     #[command(subcommand, visible_alias = "etherbone")]
     Eb(eb::Verb),
-    /// Read out an emulated FELIX card, with a ledger of every trigger
+    /// Read out an emulated FELIX card, and account for every trigger
     Readout(Box<readout::Arguments>),
-    /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace
+    /// Measure copies between user and kernel memory, by CPU or DMA
     #[command(subcommand)]
     Copy(copy::Verb),
-    /// List, plan, measure and verify counters: of a mesh, of every PMU, of the kernel
+    /// List, plan, measure and verify hardware and kernel counters
     #[command(subcommand)]
     Pmu(pmu::Verb),
-    /// Run a path of data that a file describes: source, stages, sink; find its limit
+    /// Run a data path from a file, and find its bottleneck
     #[command(subcommand)]
     Path(path::Verb),
     /// Measure the points of a plan
     Run(run::Arguments),
-    /// Repeat the published studies: every row beside model and measurement
+    /// Repeat the published studies, row by row
     Reproduce(reproduce::Arguments),
-    /// Make a page, a table or data for other tools from recorded runs
+    /// Make a page, a table or data for other tools from records
     Report(report::Arguments),
-    /// Compare two sets of records, with the confidence of each difference
-    Cmp(cmp::Arguments),
-    /// Measure two sides in turns and say whether they differ
+    /// Compare two sets of records, point by point
+    Compare(compare::Arguments),
+    /// Measure two sides alternately, and say whether they differ
     Ab(ab::Arguments),
-    /// Show points over time, and their steps
+    /// Show points over time, and their sudden changes
     History(history::Arguments),
     /// Show records in the browser
     Serve(serve::Arguments),
-    /// List devices, engines, plans, kernels and more, or the points of a plan
+    /// List devices, engines, plans, paths and more
     List(list::Arguments),
-    /// Report the facilities of this host, and how to get missing ones
+    /// Show what this host has, and how to get what is missing
     Doctor(doctor::Arguments),
-    /// Print help, manual pages, or completions for a shell: help readout run
+    /// Print help, manual pages, or completions for a shell
     Help(help::Arguments),
 }
 
@@ -145,7 +143,7 @@ fn run_verb(verb: Verb) -> Ended {
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Ab(arguments) => ab::run(&arguments),
-        Verb::Cmp(arguments) => cmp::run(&arguments),
+        Verb::Compare(arguments) => compare::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
@@ -164,12 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn short_help_fits_a_screen() {
-        let mut cli = Cli::command();
-        assert!(cli.render_help().to_string().lines().count() <= 32);
-        for verb in cli.get_subcommands_mut() {
-            let lines = verb.render_help().to_string().lines().count();
-            assert!(lines <= 50, "{}: {lines} lines", verb.get_name());
+    fn help_has_80_columns_and_short_help_40_lines() {
+        let mut left = vec![Cli::command()];
+        while let Some(command) = left.pop() {
+            left.extend(command.get_subcommands().cloned());
+            let mut command = command.term_width(80);
+            let name = command.get_name().to_owned();
+            let short = command.render_help().to_string();
+            let lines = short.lines().count();
+            assert!(lines <= 40, "{name}: {lines} lines");
+            let long = command.render_long_help().to_string();
+            let wide = short.lines().chain(long.lines()).find(|line| line.chars().count() > 80);
+            assert_eq!(wide, None, "{name}");
         }
     }
 }

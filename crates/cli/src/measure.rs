@@ -17,13 +17,13 @@ use crate::recorder::{Recorder, Recording};
 pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) recording: Recording,
-    /// CPUs to pin threads to, in turn: 0,1 or 0-3
+    /// CPUs for the threads, one each: 0,1 or 0-3
     #[arg(long, value_name = "CPUS", help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
     #[command(flatten)]
     pub(crate) metrics: Metrics,
-    /// Count a group or events meanwhile, each 100 ms: block, net@10ms
-    #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
+    /// Also count this group or these events, every 100 ms: block, net@10ms
+    #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output", hide_short_help = true)]
     pub(crate) observe: Option<String>,
 }
 

@@ -13,8 +13,14 @@ use crate::output::{Failure, tell};
 /// The option of every verb that goes on for long.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Metrics {
-    /// Serve OpenMetrics here, for Prometheus: 127.0.0.1:9477
-    #[arg(id = "metrics", long = "metrics", value_name = "ADDR:PORT", help_heading = "Output")]
+    /// Serve metrics for Prometheus at this address: 127.0.0.1:9477
+    #[arg(
+        id = "metrics",
+        long = "metrics",
+        value_name = "ADDR:PORT",
+        help_heading = "Output",
+        hide_short_help = true
+    )]
     address: Option<String>,
 }
 

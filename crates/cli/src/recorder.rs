@@ -23,16 +23,16 @@ use crate::output::{Ended, FAILED, Failure, emit, tell, write_file};
 /// Outputs of every verb that makes records.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Recording {
-    /// Append every record to this file (JSON lines), as it is measured
+    /// Append each record to this file (JSON lines)
     #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
     pub(crate) records: Option<Appended>,
-    /// Page to write
+    /// Write a page
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) output: Option<Replaced>,
     /// Print records (JSON lines) instead of tables
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Print nothing but what went wrong
+    /// Print only errors
     #[arg(short, long, conflicts_with = "json", help_heading = "Output")]
     pub(crate) quiet: bool,
     #[command(flatten)]

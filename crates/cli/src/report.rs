@@ -15,14 +15,17 @@ use crate::named::Replaced;
 use crate::output::{Ended, Failure, emit, tell, write_file, write_with};
 use crate::recorder::Columns;
 
-/// Make a page, a table or data for other tools from recorded runs.
+/// Make a page, a table or data for other tools from records.
 ///
-/// In CSV and Parquet a row is a stage with its summary, or with --rows a sample, a counter or a
-/// value of a time series. Parameters of the workloads are columns of their own, named param.NAME.
+/// A row of CSV and Parquet is a stage with its summary. With --rows it is a sample, a counter or a
+/// value of a time series. Parameters of the workload are columns named param.NAME.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter report records.jsonl                                 report.html\n  $ daqmeter report records.jsonl --format text --study conversion\n  $ daqmeter report records.jsonl --format md >> ticket.md\n  $ daqmeter report bench/record --rows samples -o samples.parquet\n  $ duckdb -c \"select stage, median(ns) from 'samples.parquet' group by stage\""
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter report records.jsonl\n  \
+        $ daqmeter report records.jsonl --format text --study conversion\n  \
+        $ daqmeter report records.jsonl --format md >> ticket.md\n  \
+        $ daqmeter report bench/record --rows samples -o samples.parquet")]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them; - is standard input
     #[arg(required = true, value_name = "PATH")]
@@ -30,13 +33,13 @@ pub(crate) struct Arguments {
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
-    /// Format of the output [default: by the ending of --output, else html]
+    /// Format [default: that of the name of --output, or html]
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Kind of a row of csv and parquet
     #[arg(long, value_enum, default_value = "stages")]
     rows: Rows,
-    /// File to write; pages go to report.html by default, the others to standard output
+    /// File to write [default: report.html for pages, else standard output]
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
     #[command(flatten)]

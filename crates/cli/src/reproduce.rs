@@ -21,35 +21,41 @@ use crate::run::refuse_refused;
 
 const PAGE: &str = "studies.html";
 
-/// Repeat the published studies, and set every row beside model and measurement.
+/// Repeat the published studies, row by row.
 ///
-/// Takes about a minute and a half. Every row says where its figure is published. Boards, bridges
-/// and cards are emulated after the studies' own machines, and a verdict says so; what is of
-/// another machine's processor is shown and not judged.
+/// It takes about a minute and a half. Each row says where its figure is published. Boards, bridges
+/// and cards are emulated, and the verdict says so. Rows that depend on the processor of another
+/// machine are shown and not judged.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("json", json_help),
-    after_long_help = "Example:\n\n  $ daqmeter reproduce -o studies.html --records studies.jsonl\n  $ daqmeter reproduce etherbone\n  $ daqmeter reproduce --from studies.jsonl\n\nOne study is printed in full; of several, the totals and what differs."
+    after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter reproduce -o studies.html --records studies.jsonl\n  \
+        $ daqmeter reproduce etherbone\n  \
+        $ daqmeter reproduce --from studies.jsonl\n\n\
+        One study is printed in full. Of several studies, the totals and the differences are \
+        printed."
 )]
 pub(crate) struct Arguments {
-    /// Studies; all without it
+    /// Studies [default: all]
     #[arg(value_name = "STUDY", value_parser = names())]
     studies: Vec<String>,
     /// Judge these records instead of measuring
     #[arg(long, value_name = "FILE.jsonl")]
     from: Vec<PathBuf>,
-    /// Show only what is computed and modelled
+    /// Show only computed and modelled values
     #[arg(long, conflicts_with = "from")]
     no_measurement: bool,
-    /// Copies of each size, in the study `copy` [default: 300]
+    /// Copies of each size in the study `copy` [default: 300]
     #[arg(long, value_name = "N", value_parser = count)]
-    reps: Option<u64>,
+    repeat: Option<u64>,
     #[command(flatten)]
     common: Common,
 }
 
 fn json_help(option: clap::Arg) -> clap::Arg {
-    option.help("Print each study with its places and verdicts (a JSON line) instead of tables; records go to --records")
+    option.help("Print each study as a JSON line instead of tables")
 }
 
 fn names() -> PossibleValuesParser {
@@ -83,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 }
 
 fn points(studies: &[Study], arguments: &Arguments) -> Vec<PlannedPoint> {
-    let points = studies.iter().flat_map(|study| study.points(arguments.reps));
+    let points = studies.iter().flat_map(|study| study.points(arguments.repeat));
     let mut points: Vec<PlannedPoint> = points.collect();
     if let Some(pin) = &arguments.common.pin {
         points.iter_mut().for_each(|point| point.pin.clone_from(&pin.0));

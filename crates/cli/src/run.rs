@@ -18,23 +18,26 @@ use crate::output::{Ended, Failure, read_file, tell};
 
 /// Measure the points of a plan.
 ///
-/// A plan is a TOML file, or the name of one that ships with daqmeter (daqmeter list plans). Every
-/// record is written as it is measured; after an interruption --resume goes on with what is
-/// missing.
+/// A plan is a TOML file or the name of a shipped plan (daqmeter list plans). Each record is
+/// written at once. After an interruption, --resume measures the missing points.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter list plans\n  $ daqmeter list my-sweep.toml                  what would be measured, and what waived\n  $ daqmeter run my-sweep.toml --records lab7.jsonl\n  $ daqmeter run my-sweep.toml --records lab7.jsonl --resume\n  $ daqmeter report lab7.jsonl"
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter list plans\n  \
+        $ daqmeter list my-sweep.toml   # its points, and those that are waived\n  \
+        $ daqmeter run my-sweep.toml --records lab7.jsonl\n  \
+        $ daqmeter run my-sweep.toml --records lab7.jsonl --resume\n  \
+        $ daqmeter report lab7.jsonl")]
 pub(crate) struct Arguments {
-    /// Plan: a file, or a shipped plan's name
+    /// Plan: a file, or the name of a shipped plan
     #[arg(value_name = "PLAN")]
     plan: String,
-    /// Pass over points that --records holds already, measured here by this build
+    /// Skip points that --records already holds, of this host and this build
     #[arg(long)]
     resume: bool,
-    /// Begin no further point after this time, whatever the plan says
+    /// Start no point after this time, instead of the plan's budget
     #[arg(long, value_name = "TIME", value_parser = budget)]
-    budget: Option<Duration>,
+    time: Option<Duration>,
     #[command(flatten)]
     common: Common,
 }
@@ -46,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut bench = Bench::new(common, plan.points.len())?;
     // No other run writes the file from now on.
     let known = known(arguments)?;
-    let budget = Budget { time: arguments.budget.or(plan.budget.time), ..plan.budget };
+    let budget = Budget { time: arguments.time.or(plan.budget.time), ..plan.budget };
     let done =
         bench.runner.run(plan.points, budget, &known, |event| bench.recorder.follow(event))?;
     let code = bench.recorder.finish(table::text)?;

@@ -24,8 +24,8 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Show records in the browser.
 ///
-/// Serves an index of the files and a report page of each, made anew at every request. Only this
-/// host can connect; from another one, use ssh -L 8477:127.0.0.1:8477 HOST.
+/// Serves an index of the files, and a page of each, made at each request. Only this host can
+/// connect. From another host, use ssh -L 8477:127.0.0.1:8477 HOST.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run long.toml --records lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/"

@@ -23,19 +23,23 @@ use crate::pmu::chosen::Observed;
 use crate::recorder::{Lines, Recording};
 use crate::run::refuse_refused;
 
-/// Measure this host in about a minute: print what each path carries and what limits it, write a
-/// page and records.
+/// Measure this host: print what each path carries and what limits it, write a page and records.
 ///
-/// The page is report.html and the records are records.jsonl, or report-2.html and records-2.jsonl
-/// where these exist.
+/// The page is report.html and the records are records.jsonl, or the next free names, such as
+/// report-2.html.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in random order; the seed is in the records.\n\nWithout --pin, threads are pinned to the CPUs allowed, one per core where there are enough, last first: CPU 0 takes most interrupts."
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter survey --time 20s -o lab7.html --records lab7.jsonl\n\n\
+        The points are those of the plan `survey`, or of `survey-short` below 40s (daqmeter list \
+        survey). They are measured in random order; the records hold the seed. Without --pin \
+        each thread has a core while cores are free. The last core comes first, since CPU 0 \
+        serves most interrupts. A time with ~ has repetitions that disagree; its interval \
+        follows.")]
 pub(crate) struct Arguments {
-    /// Time for all of it
+    /// Time for the whole survey
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
-    budget: Duration,
+    time: Duration,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1", hide_short_help = true)]
     seed: u64,
@@ -72,7 +76,7 @@ const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
 
 impl Arguments {
     fn plan(&self, host: &Host, left: Duration) -> Result<Plan, Failure> {
-        let name = if self.budget < SHORT { "survey-short" } else { "survey" };
+        let name = if self.time < SHORT { "survey-short" } else { "survey" };
         let pin = self.common.pin.clone().map(|list| list.0);
         let site = Site { host: host.clone(), pin, seed: Some(self.seed) };
         let mut plan = Plan::load_for(name, &site)?;
@@ -102,14 +106,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if is_shown {
         emit(&about(&bench.runner.context.host))?;
     }
-    bench.recorder.show_time_left(arguments.budget);
+    bench.recorder.show_time_left(arguments.time);
     if common.observe.is_none()
         && let Some(observed) = OBSERVED.iter().find_map(|group| Observed::understand(group).ok())
     {
         bench.runner.observe(move || observed.observer());
     }
-    let left = arguments.budget.saturating_sub(began.elapsed());
-    let is_short = arguments.budget < SHORT;
+    let left = arguments.time.saturating_sub(began.elapsed());
+    let is_short = arguments.time < SHORT;
     let for_limits = if is_short { Duration::ZERO } else { left.mul_f64(LIMITS_SHARE) };
     let plan = arguments.plan(&bench.runner.context.host, left.saturating_sub(for_limits))?;
     let budget = plan.budget;
@@ -201,7 +205,7 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
             Err(failure) => tell(&format!("daqmeter: limit of {name}: {}", failure.line())),
             Ok(Some(_)) => {}
             Ok(None) => tell(&format!(
-                "daqmeter: no time to find the limit of {name}: give more with --budget, or use daqmeter path explain {name}"
+                "daqmeter: no time to find the limit of {name}: give more with --time, or use daqmeter path explain {name}"
             )),
         }
     }
@@ -235,7 +239,7 @@ fn ending(
     let counted = [
         (count(Some("failed")), "failed"),
         (count(Some("waived")), "not possible here"),
-        (left_out, "left out for lack of time (--budget)"),
+        (left_out, "left out for lack of time (--time)"),
     ];
     let counted = counted.into_iter().filter(|(points, _)| *points > 0);
     let counted: String = counted.map(|(points, what)| format!(", {points} {what}")).collect();

@@ -183,7 +183,7 @@ fn help_for_people() {
         "run",
         "reproduce",
         "report",
-        "cmp",
+        "compare",
         "history",
         "serve",
         "list",

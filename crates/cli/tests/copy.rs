@@ -14,7 +14,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ("copy latency --sizes 0", "`block_bytes` is 0; 1 to "),
             ("copy latency --sizes 100TiB", "1 to 1099511627776 is wanted"),
             ("copy latency --sizes 1TiB", "choose smaller --sizes"),
-            ("copy latency --sizes 64 --reps 0", "is 0; 1 to 65536 is wanted"),
+            ("copy latency --sizes 64 --repeat 0", "is 0; 1 to 65536 is wanted"),
             ("copy latency --high 99", "channel from 0 to 63"),
             ("copy latency --sizes many", "many"),
             ("copy latency --path nowhere", "values: pread, tmpfs-huge"),
@@ -28,7 +28,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ("copy pollution --neighbours noisy", "values: ideal, cpu, dma, spin, null-call"),
             ("copy pollution --copies 224", "is not like from:224"),
             ("copy pollution --copies from:0", "copies of 1 B or more are wanted"),
-            ("copy pollution --reps 0", "1 to 65536 is wanted"),
+            ("copy pollution --repeat 0", "1 to 65536 is wanted"),
             ("copy verify --path nowhere", "values: pread"),
             ("copy verify --times 0", "0 is not in 1.."),
         ],
@@ -42,7 +42,7 @@ fn latency_leaves_the_studys_files() {
     // A pinned thread has one CPU, which each line then names.
     let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap()[0].to_string();
     done(&format!(
-        "copy latency --path pread --classic {place} --sizes 1,64,4KiB --reps 7 --contexts cpu --operations from,to --pin {cpu}"
+        "copy latency --path pread --classic {place} --sizes 1,64,4KiB --repeat 7 --contexts cpu --operations from,to --pin {cpu}"
     ));
     let mut names: Vec<String> = std::fs::read_dir(directory.path())
         .unwrap()
@@ -73,7 +73,7 @@ fn latency_leaves_the_studys_files() {
 #[test]
 fn bandwidth_names_contexts_the_quantum_and_an_emulated_engine() {
     let text = done(
-        "copy bandwidth --engine engine-thread --sizes 4KiB --reps 5 --lanes 2 --operations from --quantum 20us",
+        "copy bandwidth --engine engine-thread --sizes 4KiB --repeat 5 --lanes 2 --operations from --quantum 20us",
     );
     for wanted in [
         "exclusive (engine-thread)",
@@ -92,7 +92,7 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     let place = |name: &str| directory.path().join(name).display().to_string();
     let (records, page) = (place("copies.jsonl"), place("figures.html"));
     done(&format!(
-        "copy latency --path pread --sizes 1,4KiB --reps 5 --contexts cpu --records {records}"
+        "copy latency --path pread --sizes 1,4KiB --repeat 5 --contexts cpu --records {records}"
     ));
     let text = done(&format!("report {records} --format copy-figures -o {page}"));
     assert_eq!(text.lines().filter(|line| line.trim_end().ends_with("drawn")).count(), 4, "{text}");
@@ -131,7 +131,6 @@ fn without_the_tracer_a_trace_is_refused() {
 fn help_for_people() {
     for verb in ["latency", "bandwidth", "pollution", "trace", "verify"] {
         let text = done(&format!("copy {verb} -h"));
-        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
         insta::with_settings!({ snapshot_suffix => verb }, { insta::assert_snapshot!("help", text) });
     }
     insta::assert_snapshot!("help", done("copy -h"));

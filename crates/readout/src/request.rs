@@ -12,7 +12,7 @@ use crate::scenario::{ByteSize, Hertz, Nanos, ReaderCompletion, Scenario};
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 pub struct Chosen {
-    /// Scenario: a name that ships, or a TOML file
+    /// Scenario: a shipped name or a TOML file
     #[arg(default_value = "gbt")]
     pub scenario: String,
     /// Trigger rate
@@ -38,7 +38,7 @@ pub struct Chosen {
     #[arg(long = "payload", value_name = "SIZE", value_parser = units::parse_bytes, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_bytes: Option<u64>,
-    /// tcp, or zenoh where that was built in
+    /// tcp, or zenoh if it was built in
     #[arg(long, value_name = "NAME", help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,

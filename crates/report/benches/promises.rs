@@ -1,4 +1,4 @@
-//! Holds `daqmeter cmp` and `history` to their promises on files of an unchanged host.
+//! Holds `daqmeter compare` and `history` to their promises on files of an unchanged host.
 //!
 //! `cargo bench -p daqmeter-report --bench promises -- FOLDER`: every file of FOLDER is one
 //! invocation of `daqmeter run quick --pin N`. All pairs are compared as they are, and with the
@@ -6,7 +6,7 @@
 //! of a build with `RUSTFLAGS='--cfg daqmeter_slower="2"'`, each of its files is compared with each
 //! of the first: its copies do 2 % of their bytes twice.
 //!
-//! `-- ab PROGRAM BUDGET COUNT A B` runs `PROGRAM ab A B --ignore 0.2% --budget BUDGET` as often as
+//! `-- ab PROGRAM TIME COUNT A B` runs `PROGRAM ab A B --ignore 0.2% --time TIME` as often as
 //! COUNT says, and counts the answers.
 
 #![allow(
@@ -55,7 +55,7 @@ fn in_turn(program: &str, budget: &str, count: usize, [a, b]: [&str; 2]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..count {
         let mut command = std::process::Command::new(program);
-        command.args(["ab", a, b, "--ignore", "0.2%", "--budget", budget, "--json"]);
+        command.args(["ab", a, b, "--ignore", "0.2%", "--time", budget, "--json"]);
         let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let is = |verdict: &str| said.contains(&format!("\"verdict\":\"{verdict}\""));
         let answer = ["slower", "faster", "unclear", "same"].into_iter().find(|one| is(one));
@@ -183,8 +183,8 @@ fn steps(files: &[Vec<RunRecord>]) {
     let middle = files.len() / 2;
     let quiet = trends(&files.concat(), 0.005);
     let levels = || quiet.iter().filter(|trend| trend.time == "level");
-    let false_steps: usize = levels().map(|trend| trend.steps.len()).sum();
-    println!("history: {false_steps} steps in {} rows of an unchanged host", levels().count());
+    let false_changes: usize = levels().map(|trend| trend.changes.len()).sum();
+    println!("history: {false_changes} steps in {} rows of an unchanged host", levels().count());
     let changed: Vec<RunRecord> = files
         .iter()
         .enumerate()
@@ -194,7 +194,7 @@ fn steps(files: &[Vec<RunRecord>]) {
     for trend in changed.iter().filter(|trend| trend.time == "level") {
         let first_changed = trend.runs.iter().position(|run| is_of(&files[middle..], &run.run_id));
         let first_changed = first_changed.unwrap_or(trend.runs.len());
-        let at = trend.steps.iter().map(|step| step.at.abs_diff(first_changed)).min();
+        let at = trend.changes.iter().map(|step| step.at.abs_diff(first_changed)).min();
         println!(
             "history, 1 % at file {middle}: {}: {}",
             trend.point,

@@ -299,7 +299,7 @@ impl Compared {
                 let why =
                     levels().map(|point| point.why).find(|why| !why.is_empty()).unwrap_or_default();
                 let next = match self.in_turn {
-                    true => "Give more time with --budget",
+                    true => "Give more time with --time",
                     false => "Run both again, or use daqmeter ab",
                 };
                 format!(

@@ -1,4 +1,4 @@
-//! Point over time: one value for each run, and the runs with steps.
+//! Point over time: one value for each run, and the runs with sudden changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,12 +22,12 @@ pub struct HistoryRun {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
+pub struct SuddenChange {
     pub at: usize,
     /// First and last index at which the new level may have begun, with 95 % confidence.
     pub between: (usize, usize),
     pub ratio: f64,
-    /// Step in standard errors of the difference of its levels, with correlation of the runs.
+    /// Size in standard errors of the difference of its levels, with correlation of the runs.
     pub z: f64,
     /// Last revision certainly of the old level, and first of the new one.
     pub revisions: (String, String),
@@ -45,7 +45,7 @@ pub struct Trend {
     pub runs: Vec<HistoryRun>,
     /// Number of runs that are left out, because their core was shared all the time.
     pub shared: usize,
-    pub steps: Vec<Step>,
+    pub changes: Vec<SuddenChange>,
 }
 
 impl Trend {
@@ -78,13 +78,13 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
                 time: finding.name(),
                 runs: runs_of(&invocations),
                 shared,
-                steps: Vec::new(),
+                changes: Vec::new(),
             };
             found.extend((trend.runs.len() >= 2).then_some(trend));
         }
     }
     let points = found.len();
-    found.iter_mut().for_each(|trend| trend.steps = steps(&trend.runs, ignore, points));
+    found.iter_mut().for_each(|trend| trend.changes = sudden_changes(&trend.runs, ignore, points));
     found
 }
 
@@ -103,14 +103,14 @@ fn runs_of(invocations: &[&Invocation<'_>]) -> Vec<HistoryRun> {
     invocations.iter().map(run).collect()
 }
 
-fn steps(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Step> {
+fn sudden_changes(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<SuddenChange> {
     let times: Vec<f64> = runs.iter().map(|run| run.time_ns).collect();
     let revision = |at: usize| runs[at].revision.clone();
-    let step = |Change { at, between, ratio, z }| {
+    let change = |Change { at, between, ratio, z }| {
         let revisions = (revision(between.0.saturating_sub(1)), revision(between.1));
-        Step { at, between, ratio, z, revisions }
+        SuddenChange { at, between, ratio, z, revisions }
     };
-    change_points(&times, ignore, points).into_iter().map(step).collect()
+    change_points(&times, ignore, points).into_iter().map(change).collect()
 }
 
 const COLUMNS: [TextColumn<Trend>; 7] = [
@@ -123,7 +123,7 @@ const COLUMNS: [TextColumn<Trend>; 7] = [
         let [first_ns, last_ns] = trend.ends_ns();
         format!("{:.3}", last_ns / first_ns)
     }),
-    ("steps", |trend| trend.steps.len().to_string()),
+    ("changes", |trend| trend.changes.len().to_string()),
 ];
 
 pub fn text(trends: &[Trend]) -> String {
@@ -131,11 +131,11 @@ pub fn text(trends: &[Trend]) -> String {
     for own in trends.chunk_by(|a, b| a.host == b.host) {
         let _ = writeln!(out, "{}{}", paragraphs(&own[0].host), table(2, &COLUMNS, own));
         for trend in own {
-            out.extend(trend.steps.iter().map(|step| paragraphs(&step_text(trend, step))));
+            out.extend(trend.changes.iter().map(|change| paragraphs(&change_text(trend, change))));
         }
     }
-    let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();
-    let _ = write!(out, "{} points, {steps} steps", trends.len());
+    let changes: usize = trends.iter().map(|trend| trend.changes.len()).sum();
+    let _ = write!(out, "{} points, {changes} sudden changes", trends.len());
     let shared: usize = trends.iter().map(|trend| trend.shared).sum();
     if shared > 0 {
         let _ =
@@ -144,21 +144,21 @@ pub fn text(trends: &[Trend]) -> String {
     out + "\n"
 }
 
-fn step_text(trend: &Trend, step: &Step) -> String {
-    let time = &trend.runs[step.at].time_utc;
-    let (before, after) = &step.revisions;
+fn change_text(trend: &Trend, change: &SuddenChange) -> String {
+    let time = &trend.runs[change.at].time_utc;
+    let (before, after) = &change.revisions;
     let revisions = if before == after {
         format!("revision {after} before and after")
     } else {
         format!("between {before} and {after}")
     };
     format!(
-        "step  {}: {:.1} % {} from {} on ({revisions}; z {:.1})\n",
+        "sudden change  {}: {:.1} % {} from {} on ({revisions}; z {:.1})\n",
         trend.point,
-        (step.ratio - 1.0).abs() * 100.0,
-        if step.ratio > 1.0 { "slower" } else { "faster" },
+        (change.ratio - 1.0).abs() * 100.0,
+        if change.ratio > 1.0 { "slower" } else { "faster" },
         time.get(..16).unwrap_or(time),
-        step.z
+        change.z
     )
 }
 
@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_named_with_the_revisions_around_it() {
+    fn a_sudden_change_is_named_with_the_revisions_around_it() {
         let found = trends(&twelve_runs(), 0.02);
         assert_eq!(found.len(), 4);
-        let step = &found[0].steps[0];
-        assert_eq!((step.at, step.between), (6, (6, 6)));
-        assert_eq!(step.revisions, ("aaaa".to_owned(), "bbbb".to_owned()));
-        assert!(step.z > 4.0);
-        assert!(found[1].steps.is_empty());
+        let change = &found[0].changes[0];
+        assert_eq!((change.at, change.between), (6, (6, 6)));
+        assert_eq!(change.revisions, ("aaaa".to_owned(), "bbbb".to_owned()));
+        assert!(change.z > 4.0);
+        assert!(found[1].changes.is_empty());
         insta::assert_snapshot!(text(&found));
     }
 

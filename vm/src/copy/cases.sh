@@ -25,7 +25,7 @@ rmmod daqmeter_copy
 
 # No channel: CPU copies work, an engine is refused.
 insmod /daqmeter_copy.ko region_mb=4
-said=$(/daqmeter copy latency --contexts shared --engine module --sizes 64 --reps 3 2>&1); code=$?
+said=$(/daqmeter copy latency --contexts shared --engine module --sizes 64 --repeat 3 2>&1); code=$?
 case "$code $said" in
 2*DMA_MEMCPY*) ok "no channel: $said" ;;
 *) failed "no channel: $code $said" ;;
@@ -50,9 +50,9 @@ for case in refusals both failing flipping losing late busy owned killed priorit
 (ulimit -l 64; /kmod_guest locked-memory)
 
 # Latency and bandwidth run to their end on the module; no time of theirs is looked at.
-if /daqmeter copy latency --sizes 1,4KiB,1MiB --reps 5 --engine module --classic /tmp/classic > /tmp/latency 2>&1 &&
+if /daqmeter copy latency --sizes 1,4KiB,1MiB --repeat 5 --engine module --classic /tmp/classic > /tmp/latency 2>&1 &&
    grep -q "softdma\|module" /tmp/latency && [ "$(ls /tmp/classic/cpu | wc -l)" = 8 ]; then ok "latency: $(ls /tmp/classic | tr '\n' ' ')"; else failed "latency: $(tail -3 /tmp/latency)"; fi
-if /daqmeter copy bandwidth --sizes 64KiB --reps 5 --engine module --interrupt > /tmp/bandwidth 2>&1; then ok "bandwidth"; else failed "bandwidth: $(tail -3 /tmp/bandwidth)"; fi
+if /daqmeter copy bandwidth --sizes 64KiB --repeat 5 --engine module --interrupt > /tmp/bandwidth 2>&1; then ok "bandwidth"; else failed "bandwidth: $(tail -3 /tmp/bandwidth)"; fi
 
 # Unloading while a program holds the device is refused; the program goes on.
 /kmod_guest hold & holder=$!

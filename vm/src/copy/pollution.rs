@@ -54,7 +54,8 @@ fn simulated(full: bool) -> Result<Vec<RunRecord>> {
 }
 
 fn script(full: bool) -> String {
-    let what = if full { "--reps 2" } else { "--reps 4 --tests qsort_small --copies from:1MiB" };
+    let what =
+        if full { "--repeat 2" } else { "--repeat 4 --tests qsort_small --copies from:1MiB" };
     format!(
         "insmod /softdma.ko channels=1 cpu={ENGINE_CPU}\ninsmod /daqmeter_copy.ko region_mb=8\n\
          /daqmeter copy pollution {what} --path module --neighbours ideal,cpu,dma --pin 1,0 --simulated --records /tmp/records > /tmp/said 2>&1 \

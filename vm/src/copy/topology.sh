@@ -12,7 +12,7 @@ workload = { read_bytes = 65536, read_lines = 1, write_lines = 0 }
 axes = { lanes = [1, 2, 4, 8] }
 END
 measured() { name=$1; shift; if /daqmeter "$@" > /tmp/out 2>&1; then echo "GUEST ok $name"; else echo "GUEST failed $name: $(tail -n 3 /tmp/out)"; fi; }
-measured survey survey --budget 5s -o /tmp/report.html --records /tmp/survey.jsonl
+measured survey survey --time 5s -o /tmp/report.html --records /tmp/survey.jsonl
 measured threads run /tmp/threads.toml --records /tmp/threads.jsonl
 echo "RECORD $(head -n 1 /tmp/survey.jsonl)"
 

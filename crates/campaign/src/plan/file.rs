@@ -68,7 +68,8 @@ pub(super) struct PlanFile {
     /// Seed of the random order.
     #[serde(default = "daqmeter_harness::one::<u64>")]
     pub(super) seed: u64,
-    /// How often each point is measured; three or more let `daqmeter cmp` see small differences.
+    /// How often each point is measured; `daqmeter compare` needs three or more to see small
+    /// differences.
     #[serde(default = "daqmeter_harness::one::<u64>")]
     pub(super) repetitions: u64,
     /// Time of the whole: `60s`, `10m`. No further point is begun after it, unless `spend` says

@@ -15,9 +15,9 @@ use super::formula::RingInputs;
 pub(super) struct StudyFile {
     pub(super) study: About,
     pub(super) plan: Option<String>,
-    /// True if `--reps` replaces the repetitions of its plan.
+    /// True if `--repeat` replaces the repetitions of its plan.
     #[serde(default)]
-    pub(super) takes_reps: bool,
+    pub(super) takes_repeat: bool,
     #[serde(default)]
     pub(super) records: BTreeMap<String, Select>,
     #[serde(default)]

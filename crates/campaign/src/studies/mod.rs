@@ -33,7 +33,7 @@ const SHIPPED_STUDIES: Shipped = Shipped {
     ],
 };
 
-/// Repetitions of the plan that `--reps` replaces; a plan has fewer where they take long.
+/// Repetitions of the plan that `--repeat` replaces; a plan has fewer where they take long.
 const USUAL_REPS: u64 = 300;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Study {
         points.retain(|point| point.workload.kind != "pollution" || point.pin.len() > 1);
         for point in &mut points {
             if let (StepPlan::ByStage(planned), Some(reps)) =
-                (point.steps, reps.filter(|_| self.file.takes_reps))
+                (point.steps, reps.filter(|_| self.file.takes_repeat))
             {
                 let reps = if planned == USUAL_REPS { reps } else { reps.min(planned) };
                 point.steps = StepPlan::ByStage(reps.max(2));

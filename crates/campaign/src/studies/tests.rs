@@ -47,7 +47,7 @@ fn every_point_belongs_to_its_study_and_repetitions_change_those_of_studies_that
             let words: Vec<&str> = point.study.split('/').collect();
             assert!(words.contains(&"reproduce") && words.contains(&study.name), "{words:?}");
         }
-        assert_eq!(points != study.points(Some(7)), study.file.takes_reps, "{}", study.name);
+        assert_eq!(points != study.points(Some(7)), study.file.takes_repeat, "{}", study.name);
     }
 }
 

@@ -21,14 +21,20 @@ const UNKNOWN: &str = "unknown";
 const MAX_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Read are micro-benchmark_*.dat, measures_*.dat, measure_*.dat and mem_trace_*.dat. A synthesis holds no single times\nand is left out. A folder's name says the context (cpu, exclusive, shared, priority); that of a\nprogram's files, such as cpu_from_224, the neighbour and its copies. Files of one import are of one host.\n\nExample:\n\n  $ daqmeter copy import results --records study.jsonl\n  $ daqmeter report study.jsonl --format copy-figures -o figures.html"
-)]
+#[command(after_long_help = "\
+        Files: micro-benchmark_*.dat, measures_*.dat, measure_*.dat, mem_trace_*.dat. Files with \
+        a synthesis are left out: they hold no single times. The name of a folder gives the \
+        context: cpu, exclusive, shared or priority. For files of a program it gives the \
+        neighbour and its copies, such as cpu_from_224. All files of one import count as one \
+        host.\n\n\
+        Example:\n\n  \
+        $ daqmeter copy import results --records study.jsonl\n  \
+        $ daqmeter report study.jsonl --format copy-figures -o figures.html")]
 pub(crate) struct Arguments {
     /// Files of the study, or folders that hold them
     #[arg(value_name = "FILE|DIR", required = true)]
     from: Vec<PathBuf>,
-    /// Context, for files whose folder does not name it
+    /// Context of files whose folder does not name it
     #[arg(long, value_name = "NAME", value_enum, default_value = "cpu")]
     context: CopyContext,
     #[command(flatten)]

@@ -23,26 +23,38 @@ use crate::output::{Ended, Failure, tell, write_file};
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Begin with: daqmeter copy latency",
-    after_long_help = "Without the kernel module (kmod/), system calls that really copy stand for the kernel's functions, and a\nthread for the engine; every table says so. `daqmeter list copies` names the ways to copy.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB,1MiB --pin 1"
+    after_long_help = "\
+        Without the kernel module (kmod/), daqmeter measures system calls that copy, and a \
+        thread in place of the DMA engine. Every table says so. `daqmeter list copies` lists the \
+        ways to copy.\n\n\
+        Example:\n\n  \
+        $ daqmeter copy latency --sizes 1,64,4KiB,1MiB --pin 1"
 )]
 pub(crate) enum Verb {
-    /// Time of one copy by size, one at a time
-    #[command(
-        after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each. Their CPU is n/a where the thread moved: name one by --pin.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --classic results"
-    )]
+    /// Time single copies, by size
+    #[command(after_long_help = "\
+        The time of an engine's copy does not include pinning and mapping, which are reported \
+        separately. With several contexts, --classic writes a folder for each. In these files \
+        the CPU is n/a if the thread moved: choose one with --pin.\n\n\
+        Example:\n\n  \
+        $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --classic results")]
     Latency(Box<sweep::Sweep>),
-    /// Rate of all CPUs or channels at once
-    #[command(
-        after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates; `together` is all bytes over\nthe time of all. In the classic files (--classic) a line holds channel or CPU, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
-    )]
+    /// Measure the rate of all CPUs or channels together
+    #[command(after_long_help = "\
+        One MB is 2^20 bytes, as in the study. The total is the sum of the channels' rates. \
+        `together` is all bytes over the time of all channels. A line of the classic files \
+        holds: channel or CPU, bytes of a copy, copies, clock before, clock after, time of the \
+        copies, rate. A copy in both directions counts as two.\n\n\
+        Example:\n\n  \
+        $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB")]
     Bandwidth(Box<sweep::Sweep>),
-    /// Effect of a copying neighbour on a program on another CPU
+    /// Measure how a copying neighbour slows down a program
     Pollution(pollution::Arguments),
     /// Count the kernel's copies by size, caller and process
     Trace(trace::Arguments),
-    /// Check every byte of every way, policy and completion
+    /// Check each byte of each way to copy
     Verify(verify::Arguments),
-    /// Read the original study's files as records
+    /// Read files of the original study as records
     Import(import::Arguments),
 }
 
@@ -62,10 +74,10 @@ impl Verb {
 /// Options of every measured sweep.
 #[derive(Debug, Clone, Args)]
 struct Sampled {
-    /// Samples of each point
+    /// Repetitions of each point
     #[arg(long, value_name = "N", value_parser = repetitions, default_value = "300")]
-    reps: u64,
-    /// Write the original study's files into this directory, too
+    repeat: u64,
+    /// Also write the files of the original study, into this directory
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     classic: Option<PathBuf>,
     #[command(flatten)]
@@ -122,10 +134,10 @@ fn direction(text: &str) -> Result<Direction, String> {
 
 /// Reads a number of samples: at most the number that a stage keeps one by one.
 fn repetitions(text: &str) -> Result<u64, String> {
-    const MAX_REPS: u64 = 65_536;
+    const MAX_REPEAT: u64 = 65_536;
     match count(text).map_err(|error| error.to_string())? {
-        reps @ 1..=MAX_REPS => Ok(reps),
-        reps => Err(format!("is {reps}; 1 to {MAX_REPS} is wanted")),
+        count @ 1..=MAX_REPEAT => Ok(count),
+        count => Err(format!("is {count}; 1 to {MAX_REPEAT} is wanted")),
     }
 }
 

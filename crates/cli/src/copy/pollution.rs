@@ -12,12 +12,16 @@ use crate::arguments::bytes;
 use crate::measure::Bench;
 use crate::output::{Ended, Failure};
 
-/// Effect of a copying neighbour on a program on another CPU: time, and cache misses where they can
-/// be counted.
+/// Measure how a copying neighbour slows down a program on another CPU: time, and cache misses if
+/// the host counts them.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "The program runs on the last CPU allowed, the neighbour on the first (--pin PROGRAM,NEIGHBOUR). `spin` and\n`null-call` touch no memory: copying does not explain their cost. Where the host counts no\ncache references and misses, the classic files hold n/a for them.\n\nExample:\n\n  $ daqmeter copy pollution --tests qsort_small,susan[e]_large --copies from:16064 --reps 100"
-)]
+#[command(after_long_help = "\
+        The program runs on the last CPU, and the neighbour on the first; --pin \
+        PROGRAM,NEIGHBOUR changes this. The neighbours `spin` and `null-call` touch no memory: \
+        copies do not explain their cost. If the host cannot count cache misses, the classic \
+        files hold n/a.\n\n\
+        Example:\n\n  \
+        $ daqmeter copy pollution --tests qsort_small --copies from:16064 --repeat 100")]
 pub(crate) struct Arguments {
     /// Programs [default: all of the study]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(TESTS), hide_possible_values = true)]
@@ -90,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let sampled = &arguments.sampled;
     let bench = Bench::new(&sampled.common, 0)?;
     let (program, neighbour) = placement(arguments, &bench.runner.context.host.allowed_cpus)?;
-    let plan = StepPlan::ByStage(sampled.reps);
+    let plan = StepPlan::ByStage(sampled.repeat);
     let settings = bench.runner.settings(plan, "copy/pollution", &[program]);
     let files = |records: &_| copy_classic::pollution(records, "daqmeter");
     sampled.measure(bench, requests(arguments, neighbour), &settings, files, pollution_text)

@@ -20,7 +20,7 @@ const LIMIT_TIME: Duration = Duration::from_millis(4);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sweep {
-    /// Contexts: cpu, exclusive, shared, priority (the CPU, or channels of an engine)
+    /// Contexts: cpu, or channels of an engine: exclusive, shared, priority
     #[arg(
         long,
         value_name = "LIST",
@@ -29,24 +29,23 @@ pub(crate) struct Sweep {
         hide_possible_values = true
     )]
     contexts: Vec<Context>,
-    /// Directions: from, to, both; with _nc after caches were emptied
+    /// Directions: from, to, both; from_nc, to_nc, both_nc empty the caches first
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
     operations: Vec<(Direction, bool)>,
-    /// Block sizes; without, powers of two
+    /// Block sizes [default: powers of two]
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',', value_parser = bytes)]
     sizes: Vec<u64>,
-    /// Largest power of two, by the study's menu: 1 is 2 MiB, 10 is 1024 MiB
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10), default_value = "5", conflicts_with = "sizes")]
+    /// Largest block size, as in the study: 1 is 2 MiB, 10 is 1024 MiB
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10), default_value = "5", conflicts_with = "sizes", hide_short_help = true)]
     menu: u32,
-    /// Way of the CPU's copies: see `daqmeter list copies`
+    /// Way to copy by CPU (daqmeter list copies)
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     path: Option<CopyPath>,
-    /// Engine of the other contexts: module, engine-thread, dsa [default: the module's channels
-    /// where there are any, else the emulated engine]
+    /// Engine: module, engine-thread, dsa [default: module if it has channels, else
+    /// engine-thread]
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     engine: Option<CopyPath>,
-    /// CPUs or channels that copy at once [default: latency 1; bandwidth as many as CPUs are
-    /// allowed]
+    /// CPUs or channels that copy together [default: latency 1; bandwidth all CPUs]
     #[arg(long, value_name = "N", value_parser = count)]
     lanes: Option<u64>,
     #[command(flatten)]
@@ -107,7 +106,7 @@ impl Sweep {
         let lanes = self.lanes.map_or(usual, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
         let requests = self.requests(verb, lanes)?;
         bench.runner.limits = Limits::new(LIMIT_TIME);
-        let plan = StepPlan::ByStage(self.sampled.reps);
+        let plan = StepPlan::ByStage(self.sampled.repeat);
         let settings = bench.runner.settings(plan, verb.study, &cpus);
         self.sampled.measure(bench, requests, &settings, verb.files, verb.text)
     }

@@ -20,13 +20,16 @@ use crate::interrupt;
 use crate::output::{Ended, Failure};
 use crate::recorder::{Recorder, Recording};
 
-/// Count the kernel's copies by operation, size, caller and process over a time.
+/// Count the kernel's copies by operation, size, caller and process.
 ///
-/// Needs the tracer (kmod/daqmeter_trace.ko), which sees every call.
+/// It needs the tracer (kmod/daqmeter_trace.ko), which sees every call.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter copy trace --time 100s --classic results\n\nThe classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and __mem_trace_to.dat with the nine\nfields of the study. This program's own copies are left out."
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter copy trace --time 100s --classic results\n\n\
+        The classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and \
+        __mem_trace_to.dat, with the nine fields of the study. Copies by daqmeter itself are \
+        left out.")]
 pub(crate) struct Arguments {
     /// Time of the trace
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
@@ -37,7 +40,7 @@ pub(crate) struct Arguments {
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
     top: usize,
-    /// Write the original study's files into this directory, too
+    /// Also write the files of the original study, into this directory
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     classic: Option<PathBuf>,
     #[command(flatten)]

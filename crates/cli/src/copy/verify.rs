@@ -13,7 +13,7 @@ use crate::arguments::bytes;
 use crate::interrupt;
 use crate::output::{Ended, Failure, emit, json_lines, tell};
 
-/// Check every byte of every way, policy and completion; no times.
+/// Check each byte of each way to copy, policy and completion; measure no times.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter copy verify --path module")]
 pub(crate) struct Arguments {

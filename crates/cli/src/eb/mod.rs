@@ -13,19 +13,16 @@ use daqmeter_wire::etherbone::Endian;
 use crate::output::Ended;
 
 const EXAMPLE: &str = "\
-Addresses: udp/host[/port], udp4/, udp6/, tcp/, tcp4/, tcp6/, dev/<name under /dev>,
-tunnel/<proxy>/<port>/<host>[/port], and emu/<bridge> for an emulated timing receiver behind an
-emulated bridge (daqmeter list bridges). Without a port: 60368. Numbers: 0x1f, 017, 15.
-
-Example:
-
-  $ daqmeter eb snoop --bus timing-receiver 60368 &
-  $ daqmeter eb ls udp/localhost
-  $ daqmeter eb read udp/localhost 0x101018/4
-  $ daqmeter eb perf udp/localhost
-
-Letters and output are those of the C tools. Exit codes: 0 done, 1 the bus refused or no device was
-found, 2 could not run.";
+    Addresses: udp/host[/port], udp4/, udp6/, tcp/, tcp4/, tcp6/, dev/NAME for a device below \
+    /dev, tunnel/PROXY/PORT/HOST[/PORT], and emu/BRIDGE for an emulated timing receiver \
+    (daqmeter list bridges). The default port is 60368. Numbers: 0x1f, 017, 15.\n\n\
+    Example:\n\n  \
+    $ daqmeter eb snoop --bus timing-receiver 60368 &\n  \
+    $ daqmeter eb ls udp/localhost\n  \
+    $ daqmeter eb read udp/localhost 0x101018/4\n  \
+    $ daqmeter eb perf udp/localhost\n\n\
+    Letters and output are those of the C tools. Exit codes: 0 done, 1 the bus refused or no \
+    device was found, 2 could not run.";
 
 #[derive(Debug, Subcommand)]
 #[command(
@@ -33,7 +30,7 @@ found, 2 could not run.";
     after_long_help = EXAMPLE
 )]
 pub(crate) enum Verb {
-    /// List what the self-describing bus describes, or find a device
+    /// List the devices of the self-describing bus, or find one
     Ls(tools::LsArguments),
     /// Read a register or a range of bytes
     Read(tools::ReadArguments),
@@ -43,7 +40,7 @@ pub(crate) enum Verb {
     Discover(tools::DiscoverArguments),
     /// Serve memory, or a bus described in TOML
     Snoop(serve::SnoopArguments),
-    /// Proxy for tunnel/ addresses
+    /// Run a proxy for tunnel/ addresses
     Tunnel(serve::TunnelArguments),
     /// Measure reads: convenience, blocking, pipelined
     Perf(Box<perf::Arguments>),

@@ -19,9 +19,9 @@ pub(crate) struct Arguments {
     /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8
     #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list, default_value = "1-8")]
     per_cycle: CpuList,
-    /// Series
+    /// Repetitions of the series
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value = "11")]
-    series: u64,
+    repeat: u64,
     /// Only this method
     #[arg(long, value_enum)]
     method: Option<Method>,
@@ -32,17 +32,17 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLE: &str = "\
-Example, both ends on CPU 1:
-
-  $ daqmeter eb perf loop/udp -m 1,8 --pin 1
-
-us/item is the mean time per 64-bit timestamp by this host's clock; kHz and Mbit/s are of the same
-mean. `realistic` and `underest.` are the
-windows of the study of 2018, by the slave's own clock: from a single timestamp before the series to
-the last of the series, which holds the way there and back once; and from the first of the series to
-the last. `gap` is the time between two timestamps of one cycle. The limit of loop/ is the same
-bytes over the same kind of socket without Etherbone: a ping-pong, for pipelines an echo of as many
-messages; of emu/ it is the bus or the line.";
+    Example, both ends on CPU 1:\n\n  \
+    $ daqmeter eb perf loop/udp -m 1,8 --pin 1\n\n\
+    us/item is the mean time for one 64-bit timestamp, by the clock of this host. kHz and Mbit/s \
+    are computed from it.\n\n\
+    `realistic` and `underest.` are the times of the study of 2018, by the clock of the slave. \
+    `realistic` begins at a single timestamp before the series, so it includes one round trip. \
+    `underest.` begins at the first timestamp of the series. `gap` is the time between two \
+    timestamps of one cycle.\n\n\
+    The limit of loop/ is a ping-pong of the same bytes over the same kind of socket. For \
+    pipelined reads it is an echo of as many messages. The limit of emu/ is the emulated bus or \
+    line.";
 
 fn list(text: &str) -> Result<CpuList, String> {
     text.parse::<CpuList>().map_err(|_| format!("`{text}` is not a list such as 4, 1,2,8 or 1-8"))
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let reached = || reach(&arguments.request).map_err(|fault| fault.0);
     reached()?;
     let mut bench = Bench::new(&arguments.common, points.len())?;
-    let steps = StepPlan::ByStage(arguments.request.cycles * arguments.series);
+    let steps = StepPlan::ByStage(arguments.request.cycles * arguments.repeat);
     for (order, request) in ordered(points, 1) {
         let left = order.of - order.position - 1;
         let settings = bench.runner.settings(steps, "eb/perf", &arguments.common.pins());

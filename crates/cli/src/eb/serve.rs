@@ -17,14 +17,17 @@ use crate::output::{Ended, Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n\n  $ daqmeter eb snoop 60368 0x10000-0x1ffff\n  $ daqmeter eb snoop 60368 --bus timing-receiver --pty\n\nCtrl-C ends it. A description in TOML has [timing], [[device]] (kind: memory, eca, tlu, registers,\nabsent) and [[bridge]] with the same inside; the one that ships is\ncrates/etherbone/profiles/timing-receiver.toml."
-)]
+#[command(after_long_help = "\
+        Examples:\n\n  \
+        $ daqmeter eb snoop 60368 0x10000-0x1ffff\n  \
+        $ daqmeter eb snoop 60368 --bus timing-receiver --pty\n\n\
+        Ctrl-C ends it. A bus in TOML has the tables [timing], [[device]] and [[bridge]]. The \
+        kind of a device is memory, eca, tlu, registers or absent. A bridge holds the same \
+        tables. For an example see crates/etherbone/profiles/timing-receiver.toml.")]
 pub(crate) struct SnoopArguments {
     /// Port, for UDP and TCP; 0 takes a free one
     port: u16,
-    /// Memory to serve (first-last address); then perhaps a stream to serve too: tcp/host/port,
-    /// dev/name
+    /// Memory to serve (first-last address), and a stream to serve it on: tcp/host/port or dev/name
     #[arg(value_name = "FIRST-LAST [PASSIVE]", num_args = 0..=2)]
     what: Vec<String>,
     /// Serve a bus instead of memory: timing-receiver, or a TOML file
@@ -41,19 +44,19 @@ pub(crate) struct SnoopArguments {
     device: Widths,
     #[command(flatten)]
     order: Order,
-    /// Listen here only [default: every IPv6 and IPv4 address]
+    /// Address to listen on [default: all IPv6 and IPv4 addresses]
     #[arg(long, value_name = "IP")]
     bind: Vec<IpAddr>,
     /// Answer datagrams to this port, as LiteEth does
     #[arg(long, value_name = "PORT")]
     reply_port: Option<u16>,
-    /// Serve a pseudo-terminal too
+    /// Also serve on a pseudo-terminal
     #[arg(long)]
     pty: bool,
-    /// Log every access, on stdout
+    /// Print each access
     #[arg(short = 'v', help_heading = "Output")]
     verbose: bool,
-    /// Say nothing
+    /// Print nothing
     #[arg(short = 'q', help_heading = "Output")]
     quiet: bool,
 }
@@ -134,7 +137,7 @@ fn access_text(access: &Access) -> String {
 pub(crate) struct TunnelArguments {
     /// TCP port to listen on
     port: u16,
-    /// Say nothing
+    /// Print nothing
     #[arg(short = 'q')]
     quiet: bool,
 }

@@ -27,10 +27,10 @@ struct Slave {
     /// Acceptable address widths: 8/16/32/64
     #[arg(short = 'a', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
     address: Widths,
-    /// Acceptable data widths
+    /// Acceptable data widths: 8/16/32/64
     #[arg(short = 'd', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
     data: Widths,
-    /// Probes before giving up; 0 asks none
+    /// Number of probes before it gives up; 0 sends none
     #[arg(short = 'r', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "3", help_heading = "Conversation")]
     probes: u32,
     /// Deadline of a cycle
@@ -39,10 +39,10 @@ struct Slave {
     /// Speak the dialect of LiteX
     #[arg(long, help_heading = "Conversation")]
     litex: bool,
-    /// Report on stderr what is done
+    /// Print details on stderr
     #[arg(short = 'v', help_heading = "Output")]
     verbose: bool,
-    /// No warnings
+    /// Print no warnings
     #[arg(short = 'q', help_heading = "Output")]
     quiet: bool,
 }
@@ -86,7 +86,7 @@ struct Access {
     /// Do not ask the slave for errors
     #[arg(short = 's')]
     silent: bool,
-    /// Config registers instead of the bus
+    /// Access config registers instead of the bus
     #[arg(short = 'c')]
     config: bool,
     /// Neither split nor widen the access
@@ -118,7 +118,7 @@ pub(crate) struct ReadArguments {
 pub(crate) struct WriteArguments {
     #[command(flatten)]
     access: Access,
-    /// Address and size in bytes: 0x101018/4; of a file the address alone
+    /// Address and size in bytes: 0x101018/4; with --from only the address
     #[arg(value_name = "ADDRESS[/SIZE]")]
     place: String,
     /// Value of the register
@@ -233,7 +233,7 @@ pub(crate) fn write(arguments: &WriteArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// List what the self-describing bus describes, or find a device.
+/// List the devices of the self-describing bus, or find one.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter eb ls emu/gige\n  $ daqmeter eb ls emu/gige --find 0x651:0xb2afc251\n  0x101000"
@@ -289,7 +289,7 @@ pub(crate) struct DiscoverArguments {
     /// Broadcast address: udp/192.168.1.255
     #[arg(value_parser = Address::parse)]
     broadcast: Address,
-    /// Time without an answer that ends the search
+    /// End the search after this time without an answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     quiet: Duration,
 }

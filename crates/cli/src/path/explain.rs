@@ -21,25 +21,25 @@ use crate::output::{Ended, Failure};
 /// Name the resource that limits a path, confirm it by slowing each part, and say what removing it
 /// gains.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Runs at full speed show the use of each resource: threads, CPUs, links, sockets. Runs with 20 % of work added to one\n\
-part give its slope: 1 for the limit and 0 for a part with time to spare. Runs with eight times as many buffers show\n\
-waits between parts. The resource that explains the slopes best is named; rounds go on until that is certain or the\n\
-budget ends. \"No single one\" and \"cannot\n\
-tell\" are answers. The gain is predicted from what a block needs of everything else.\n\n\
-The path is explained in its layout, and in the fastest one if the layout is auto. A layout that you choose, with\n\
-its CPUs, is compared in each round with the fastest layout: where the work of the parts leaves time and that is faster, the hand-over\n\
-between threads or their placement is the limit.\n\
-A change is tried with `daqmeter ab`, such as `ab 'path run P' 'path run P --set block=128KiB'`.\n\n\
-Example:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
-)]
+#[command(after_long_help = "\
+        First, runs at full speed measure how busy each thread, CPU, link and socket is. Then \
+        each part is slowed by 20 %. If the path becomes slower by as much, the part is the \
+        bottleneck. Runs with eight times as many buffers show waits between parts.\n\n\
+        The rounds repeat until the answer is certain, or until --time is over. \"No single \
+        one\" and \"cannot tell\" are answers. The gain is predicted from the other resources \
+        that a block needs.\n\n\
+        If the layout is auto, the fastest layout is explained. A layout that you choose is \
+        compared with the fastest one in each round. If the fastest one is faster and the parts \
+        have idle time, the bottleneck is the hand-over between threads, or their placement.\n\n\
+        Example:\n\n  \
+        $ daqmeter path explain digitizer-crate --time 1m")]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
     #[arg(value_name = "PATH")]
     path: String,
     /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
-    budget: Duration,
+    time: Duration,
     /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         path: &path,
         layout: arguments.layout.clone().unwrap_or_default(),
         cpus: arguments.common.pins(),
-        within: arguments.budget,
+        within: arguments.time,
     };
     let explained = search.prove(&mut bench, "path/explain", true)?;
     let explained = explained.ok_or("nothing was measured")?;

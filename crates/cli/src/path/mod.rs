@@ -12,17 +12,15 @@ use crate::output::Ended;
 pub(crate) use explain::Search;
 
 const EXAMPLE: &str = "\
-A path is a TOML file, or one that ships: see daqmeter list.
-
-Example:
-
-  $ daqmeter list felix-card                      a drawing, before anything runs
-  $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
-  $ daqmeter path run pattern --max               the largest rate that it keeps up with
-  $ daqmeter path explain felix-card              its limit, and the gain of removing that
-  $ daqmeter list felix-card --toml > my.toml
-  $ daqmeter path predict --calibrate             profile of this host for predictions, in a minute
-  $ daqmeter path predict pattern                 largest rate, limit, latency, with intervals";
+    A path is a TOML file or the name of a shipped path (daqmeter list paths).\n\n\
+    Example:\n\n  \
+    $ daqmeter list felix-card               # a drawing, before it runs\n  \
+    $ daqmeter path run felix-card --time 3s # rate, latency, time of each thread\n  \
+    $ daqmeter path run pattern --max        # its highest rate\n  \
+    $ daqmeter path explain felix-card       # its bottleneck\n  \
+    $ daqmeter list felix-card --toml > my.toml\n  \
+    $ daqmeter path predict --calibrate      # a profile of this host (a minute)\n  \
+    $ daqmeter path predict pattern          # rate, bottleneck, latency";
 
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = EXAMPLE)]

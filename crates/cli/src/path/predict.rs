@@ -32,9 +32,17 @@ const RUN_S: f64 = 3.0;
 
 /// Predict paths on a host that was calibrated: largest rate, limit, CPUs, latency, loss.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Each number has an interval that holds the measured one with 90 %, for paths like those that the\ncalibration held back, while the host is as it was then. Devices, programs, kinds of work and sizes\nthat were not calibrated are refused. A profile holds the CPU time of a block for each kind of work\nand size, and three fitted numbers for hand-overs, waits and shared CPUs. Calibrate while the host\ndoes what it usually does.\n\nExample:\n\n  $ daqmeter path predict --calibrate\n  $ daqmeter path predict pattern --set block=128KiB --records both.jsonl\n  $ daqmeter path run pattern --set block=128KiB --records both.jsonl\n  $ daqmeter report both.jsonl"
-)]
+#[command(after_long_help = "\
+        Each number has a 90 % interval. It holds for paths like those of the calibration, if \
+        the host is as busy as it was then. Devices, programs, kinds of work and sizes that were \
+        not calibrated are refused. Calibrate while the host does its usual work.\n\n\
+        A profile holds the CPU time of a block for each kind of work and size. It also holds \
+        three fitted numbers: for hand-overs, waits and shared CPUs.\n\n\
+        Example:\n\n  \
+        $ daqmeter path predict --calibrate\n  \
+        $ daqmeter path predict pattern --set block=128KiB --records both.jsonl\n  \
+        $ daqmeter path run pattern --set block=128KiB --records both.jsonl\n  \
+        $ daqmeter report both.jsonl")]
 pub(crate) struct Arguments {
     /// Paths: those that ship, or TOML files
     #[arg(value_name = "PATH", required_unless_present = "calibrate")]

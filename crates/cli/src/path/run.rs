@@ -19,9 +19,14 @@ use crate::output::{CANNOT_TELL, Ended, Failure};
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "With --max the source waits for room: a rate counts if the path ends in time at it. A source that cannot wait needs the\nbuffers that are stated with it.\n\nThe rate is sustained: all bytes over all the time from release to end. `no input` and `no room` are waits for the\nneighbours, until the thread ran again; `preempted` is time on the run queue at other moments; `elsewhere` is waiting for a\ndevice, a system call, or the time of the next block.\n\nExample:\n\n  $ daqmeter path run digitizer-crate --time 3s --records run.jsonl"
-)]
+#[command(after_long_help = "\
+        With --max the source waits if the buffers are full: a rate counts if the path ends in \
+        time. The output states the buffers that a source needs if it cannot wait.\n\n\
+        The rate is the sustained rate: all bytes over all time. \"no input\": the thread waits \
+        for data. \"no room\": its output is full. \"preempted\": it waits for a CPU. \
+        \"elsewhere\": it waits for a device, a system call, or the time of the next block.\n\n\
+        Example:\n\n  \
+        $ daqmeter path run digitizer-crate --time 3s --records run.jsonl")]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
     #[arg(value_name = "PATH")]
@@ -182,7 +187,7 @@ fn text(path: &Path, Searched { result: found, behind }: &Searched) -> String {
     };
     let highest = match (found.rate_hz, found.is_cut) {
         (Some(hz), _) => shown(hz),
-        (None, true) => "cannot tell, give it more --budget".to_owned(),
+        (None, true) => "not clear: give it more --time".to_owned(),
         (None, false) => "none".to_owned(),
     };
     let unstable =

@@ -18,13 +18,13 @@ use crate::output::{Failure, tell};
 /// Events to count, and their mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Wanted {
-    /// Events, as for perf; several with commas, {a,b} are counted together
+    /// Events, as for perf: a,b or {a,b} to count them together
     #[arg(short, long = "event", value_name = "EVENTS", allow_hyphen_values = true)]
     pub(crate) events: Vec<String>,
-    /// Groups: memory, pcie, slc, block, net, ... or a file.toml
+    /// Groups: memory, pcie, slc, block, net, ... or a TOML file
     #[arg(short, long = "group", value_name = "GROUP")]
     pub(crate) groups: Vec<String>,
-    /// An event of each node of its kind by itself, for a heat map: hnf_mc_reqs
+    /// Event for a heat map, counted at each node: hnf_mc_reqs
     #[arg(long, value_name = "EVENT")]
     pub(crate) heat: Option<String>,
     #[command(flatten)]
@@ -34,10 +34,10 @@ pub(crate) struct Wanted {
 /// Source of the map of the mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Place {
-    /// Map of the mesh: of pmu list --mesh --json, the driver's map, or a description (.toml)
+    /// Map of the mesh: from pmu list --mesh --json, the driver, or a TOML file
     #[arg(long, value_name = "FILE", help_heading = "Mesh")]
     pub(crate) map: Vec<PathBuf>,
-    /// Emulated mesh with counts of its own: n1sdp, cmn650, cmn700, s3
+    /// Emulated mesh: n1sdp, cmn650, cmn700, s3
     #[arg(long, value_name = "MESH", help_heading = "Mesh", conflicts_with = "map")]
     pub(crate) emulated: Option<String>,
 }

@@ -14,27 +14,29 @@ use daqmeter_sys::host::Files;
 use super::chosen::Place;
 use crate::output::{Ended, Failure, emit, json_lines};
 
-/// List PMUs; with --events their events, with --groups the groups that ship, with --mesh the mesh.
+/// List PMUs, their events, groups, meshes and counters of the system.
 ///
-/// Everything is read from sysfs, so that events are shown that perf's own listing leaves out or
-/// calls by other names. The mesh is read from the driver's map in debugfs (root), or from --map.
+/// It reads sysfs, so it shows events that perf list omits or renames. It reads the mesh from the
+/// driver's map in debugfs (as root), or from --map.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu list --events arm_cmn_0/hnf\n  $ daqmeter pmu list --mesh --json > lab7.json   # for --map on hosts without root"
-)]
+#[command(after_long_help = "\
+        Examples:\n\n  \
+        $ daqmeter pmu list --events arm_cmn_0/hnf\n  \
+        $ daqmeter pmu list --mesh --json > lab7.json\n\n\
+        Hosts without root read this file with --map.")]
 pub(crate) struct Arguments {
-    /// Only what holds this text: a PMU, an event, arm_cmn_0/hnf
+    /// Show only names with this text: arm_cmn_0/hnf
     filter: Option<String>,
-    /// Events of PMUs, tracepoints, counters of the system
+    /// List events of PMUs, tracepoints and counters of the system
     #[arg(short, long)]
     events: bool,
-    /// Groups, their rates, and whether this host has them
+    /// List groups, their rates, and whether this host has them
     #[arg(short, long)]
     groups: bool,
-    /// Drawing of each mesh: crosspoints, ports, NodeIDs, controllers; with --json a line for --map
+    /// Draw each mesh; with --json print a line for --map
     #[arg(long, conflicts_with_all = ["events", "groups"])]
     mesh: bool,
-    /// Lines of JSON
+    /// Print JSON lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -16,24 +16,24 @@ pub(crate) use verify::survey;
 
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Begin with: daqmeter pmu list; without hardware: daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs",
-    after_long_help = "Examples:
-
-  $ daqmeter pmu list --groups
-  $ daqmeter pmu list --mesh --emulated n1sdp
-  $ daqmeter pmu stat --plan --emulated n1sdp -e arm_cmn/rnid_txdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=8/
-  $ daqmeter pmu stat --group memory --group pcie -I 1s
-  $ daqmeter pmu verify block --file /dev/nvme0n1p5
-
-Events are written as for perf: PMU/EVENT,FIELD=VALUE/, {a,b} for a group, block:block_rq_issue, page-faults; and counters of
-the system: disk.read_bytes, net.eth0.rx_bytes, irq.24. Any other verb takes --observe GROUP."
+    after_help = "Begin with: daqmeter pmu list",
+    after_long_help = "\
+        Examples:\n\n  \
+        $ daqmeter pmu list --groups\n  \
+        $ daqmeter pmu list --mesh --emulated n1sdp\n  \
+        $ daqmeter pmu stat --plan --emulated n1sdp --group memory\n  \
+        $ daqmeter pmu stat --group memory --group pcie -I 1s\n  \
+        $ daqmeter pmu verify block --file /dev/nvme0n1p5\n\n\
+        Events are written as for perf: PMU/EVENT,FIELD=VALUE/, {a,b} for a group, \
+        block:block_rq_issue, page-faults. Counters of the system are disk.read_bytes, \
+        net.eth0.rx_bytes, irq.24 and others. Other verbs count a group with --observe GROUP."
 )]
 pub(crate) enum Verb {
-    /// List PMUs, their events, groups, meshes, and the counters of the system
+    /// List PMUs, events, groups, meshes and counters of the system
     List(list::Arguments),
-    /// Count in intervals, plan a count, or show a recorded one
+    /// Count events in intervals, plan a count, or show records
     Stat(Box<stat::Arguments>),
-    /// Count while a known load runs, and compare
+    /// Count a known load, and compare
     Verify(verify::Arguments),
 }
 

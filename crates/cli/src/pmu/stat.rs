@@ -33,13 +33,20 @@ use crate::recorder::{Recorder, Recording};
 /// completed, with a warning. A plan follows the rules of the kernel's scheduler and of the driver:
 /// a group that does not fit keeps those behind it waiting, so order alone changes the shares.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s -x ';'\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n  $ daqmeter pmu stat --from lab7.jsonl\n  $ daqmeter pmu stat --plan --map lab7.json --driver 6.1 -g memory -g slc    # for another machine's mesh\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; see METHODOLOGY.md."
-)]
+#[command(after_long_help = "\
+        Examples:\n\n  \
+        $ daqmeter pmu stat --group block -I 1s --count 5\n  \
+        $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s -x ';'\n  \
+        $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  \
+        $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from -\n  \
+        $ daqmeter pmu stat --from lab7.jsonl\n  \
+        $ daqmeter pmu stat --plan --map lab7.json --driver 6.1 -g memory\n\n\
+        `95 %` is half the width of the 95 % interval of the true count. It applies to events \
+        that did not count all the time.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) wanted: Wanted,
-    /// Length of an interval [default: 1s]; a bare number is in milliseconds, as for perf
+    /// Interval [default: 1s]; a number without a unit is in ms, as for perf
     #[arg(short = 'I', long, value_name = "TIME", value_parser = interval)]
     pub(super) interval: Option<Duration>,
     /// End after this time
@@ -48,33 +55,34 @@ pub(crate) struct Arguments {
     /// Number of intervals
     #[arg(long, alias = "interval-count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End an interval at each line on stdin instead of by time
-    #[arg(long, conflicts_with = "interval")]
+    /// End an interval at each line of stdin
+    #[arg(long, conflicts_with = "interval", hide_short_help = true)]
     step: bool,
-    /// Show records (of --records, or of --observe of any verb) or the output of perf stat (text,
-    /// -x or -j) instead of counting; - is stdin. With --group, the rates of perf's are computed
+    /// Show records or the output of perf stat instead of counting; - is stdin
+    ///
+    /// Records come from --records, or from --observe of another verb. The output of perf stat may
+    /// be text, -x or -j. With --group, the rates of its events are computed.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics"])]
     pub(super) from: Option<PathBuf>,
-    /// Show which events fit at once, the share of the time of each, and a better order, instead of
-    /// counting
+    /// Show which events fit at once and the time share of each, instead of counting
     #[arg(long, conflicts_with = "from")]
     pub(super) plan: bool,
-    /// Rules of a plan: Linux since that version (mainline: 6.18), or the N1SDP's software release
-    /// [default: this kernel for its own mesh, otherwise mainline]
-    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan")]
+    /// Driver rules of a plan: a Linux version (mainline: 6.18) or the N1SDP's software release
+    /// [default: this kernel for its own mesh, else mainline]
+    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan", hide_short_help = true)]
     pub(super) driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
     /// Print intervals as perf stat -x, with this separator
-    #[arg(short = 'x', long, value_name = "CHAR", help_heading = "Output")]
+    #[arg(short = 'x', long, value_name = "CHAR", help_heading = "Output", hide_short_help = true)]
     separator: Option<char>,
     /// Unit of bytes
-    #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output")]
+    #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output", hide_short_help = true)]
     pub(super) bytes: RateUnit,
     #[command(flatten)]
     pub(super) recording: Recording,
-    /// Count on all CPUs, as always: an option of perf
-    #[arg(short, long)]
+    /// Count on all CPUs, as always (for users of perf)
+    #[arg(short, long, hide_short_help = true)]
     all_cpus: bool,
     /// Count while this command runs
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]

@@ -19,32 +19,35 @@ use crate::output::{Ended, Failure, emit};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ daqmeter readout record felig --triggers 1M -o felig.dat\n  $ daqmeter readout check felig.dat\n\nChunks are counted as fdaqm does (BOTH and LAST) and as fcheck does (TIMEOUT with truncation, too)."
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ daqmeter readout record felig --triggers 1M -o felig.dat\n  \
+        $ daqmeter readout check felig.dat\n\n\
+        Chunks are counted as by fdaqm (BOTH and LAST) and as by fcheck (also TIMEOUT with \
+        truncation).")]
 pub(crate) struct Arguments {
     /// Files of blocks; - is stdin
     #[arg(required_unless_present = "scenario")]
     files: Vec<PathBuf>,
-    /// Check what the card of this scenario makes, without a file between
+    /// Check the card of this scenario instead of a file
     #[arg(long, value_name = "SCENARIO", conflicts_with = "files")]
     scenario: Option<String>,
-    /// Only these channels of the scenario's card, as device.channel; all without it
+    /// Channels of the card, as device.channel [default: all]
     #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel, conflicts_with = "files")]
     channels: Vec<ChannelId>,
-    /// Triggers of the card
+    /// Number of triggers of the card
     #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
     triggers: u64,
     /// 0 block starts, 1 sequence, 2 chunks, 3 payload
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3), default_value = "3")]
     level: u8,
-    /// Only these E-links: 0x008 or 0x008,0x010
+    /// E-links to check: 0x008 or 0x008,0x010 [default: all]
     #[arg(long, alias = "elink", value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
     elinks: Vec<u16>,
-    /// Messages to print at most
+    /// Maximum number of messages
     #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
     messages: u64,
-    /// A line of JSON per file or channel instead of tables
+    /// Print a JSON line per file or channel instead of tables
     #[arg(long)]
     json: bool,
     #[command(flatten)]

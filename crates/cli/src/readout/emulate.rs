@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Socket at which readers ask for their channels
     #[arg(long, value_name = "PATH")]
     at: PathBuf,
-    /// Time for which triggers come; 10s if their number is not given
+    /// Time of the triggers [default: 10s without --triggers]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
     /// Number of triggers

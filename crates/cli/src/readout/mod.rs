@@ -25,35 +25,34 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLE: &str = "\
-A scenario is a TOML file, or one that ships: gbt, full, felig (daqmeter list scenarios).
-
-Example: everything in one process, then the same on three hosts:
-
-  $ daqmeter readout run gbt --rate 1MHz --time 10s --pin 1 --receiver-pin 0
-  $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0
-
-  gimone$ daqmeter readout emulate gbt --at /run/card &
-  gimone$ daqmeter readout tohost gbt --card /run/card --address 0.0.0.0:12350 --bus-dir /shared/bus
-  agogna$ daqmeter readout receive --bus-dir /shared/bus
-
-Exit codes: 0 done; 1 bytes were wrong, an account does not close, or more was lost than --fail-on allows; 2 could not run; \
-130 interrupted. The last line of run, tohost, receive and check is the verdict.";
+    A scenario is a TOML file or the name of a shipped scenario: gbt, full, felig (daqmeter list \
+    scenarios).\n\n\
+    Example in one process:\n\n  \
+    $ daqmeter readout run gbt --rate 1MHz --time 10s --pin 1 --receiver-pin 0\n  \
+    $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0\n\n\
+    The same on two hosts:\n\n  \
+    gimone$ daqmeter readout emulate gbt --at /run/card &\n  \
+    gimone$ daqmeter readout tohost gbt --card /run/card --address 0.0.0.0:12350\n  \
+    agogna$ daqmeter readout receive gimone:12350\n\n\
+    Exit codes: 0 done; 1 data were wrong, a trigger is not accounted for, or more was lost than \
+    --fail-on allows; 2 could not run; 3 cannot tell; 130 interrupted. The last line of run, \
+    tohost, receive and check is the verdict.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a whole chain in this process and record it
+    /// Run card, readers and receivers in this process
     Run(run::Arguments),
-    /// Find the maximum rate, and draw what it costs
+    /// Find the maximum rate without loss
     Sweep(sweep::Arguments),
     /// Emulate a card for readers in other processes
     Emulate(emulate::Arguments),
-    /// Read rings and publish their data
+    /// Read the rings of a card, and publish the data
     Tohost(tohost::Arguments),
-    /// Subscribe to publishers and check all that comes
+    /// Subscribe to publishers, and check the data
     Receive(receive::Arguments),
-    /// Write the blocks that a card makes to a file
+    /// Write the blocks of a card to a file
     Record(record::Arguments),
-    /// Check a file of blocks, or what a card makes
+    /// Check a file of blocks, or the blocks of a card
     Check(check::Arguments),
 }
 

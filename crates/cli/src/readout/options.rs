@@ -64,7 +64,7 @@ pub(crate) struct Network {
     /// Directory in which publishers leave their addresses
     #[arg(long, value_name = "DIR")]
     pub(super) bus_dir: Option<PathBuf>,
-    /// A line of JSON instead of text
+    /// Print a JSON line instead of text
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -23,16 +23,16 @@ use crate::output::{Ended, Failure, tell};
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Arguments {
-    /// Publishers: host:port; those of --bus-dir without it
+    /// Publishers: host:port [default: those of --bus-dir]
     #[arg(required_unless_present = "bus_dir")]
     publishers: Vec<String>,
-    /// E-links of device 0 to subscribe to; all of every device without it
+    /// E-links of device 0 [default: all E-links of all devices]
     #[arg(long, value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
     elinks: Vec<u16>,
-    /// Wait so long for publishers, and for the first data
+    /// Longest wait for publishers, and for the first data
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
-    /// tcp, or zenoh where that was built in
+    /// tcp, or zenoh if it was built in
     #[arg(long, value_name = "NAME", default_value = "tcp")]
     transport: String,
     /// CPU of the receiver

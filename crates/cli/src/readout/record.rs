@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// Channel of the card
     #[arg(long, value_name = "DEV.CH", value_parser = channel, default_value = "0.0")]
     channel: ChannelId,
-    /// Triggers
+    /// Number of triggers
     #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
     triggers: u64,
 }

@@ -20,25 +20,28 @@ use crate::output::{Ended, Failure};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "The search doubles the rate until something is lost, time is dead, or the backlog grows in ring, pages or\nnetwork; halves the interval to --resolution; and confirms the result by one longer run.\n\nExample:\n\n  $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 --payload 16 -o sweep.html"
-)]
+#[command(after_long_help = "\
+        The search doubles the rate until data are lost, time is dead, or the backlog grows. It \
+        then halves the interval down to --resolution, and confirms the result with one longer \
+        run.\n\n\
+        Example:\n\n  \
+        $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 -o sweep.html")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// Where the search begins
+    /// Lowest rate of the search
     #[arg(long, value_name = "RATE", value_parser = rate, default_value = "100kHz")]
     from: f64,
-    /// Where it ends at the latest
+    /// Highest rate of the search
     #[arg(long, value_name = "RATE", value_parser = rate, default_value = "40MHz")]
     to: f64,
-    /// Share to which the result is narrowed down, 0.0001 to 0.5
+    /// Resolution of the result, as a share: 0.0001 to 0.5
     #[arg(long, value_name = "SHARE", value_parser = resolution, default_value = "0.01")]
     resolution: f64,
-    /// Time of a probe; the run that confirms takes 24 times as long
+    /// Time of a probe; the confirming run takes 24 times as long
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "400ms")]
     probe: Duration,
-    /// Only the search, no points around the maximum
+    /// Only search; measure no points around the maximum
     #[arg(long)]
     no_curves: bool,
     #[command(flatten)]

@@ -31,19 +31,19 @@ pub(crate) struct Arguments {
     /// Socket of the card (emulate --at)
     #[arg(long, value_name = "PATH")]
     card: PathBuf,
-    /// Channels of the card, from 0; all of them without it
+    /// Channels of the card, counted from 0 [default: all]
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     channels: Option<Vec<usize>>,
-    /// Where channel 0 publishes; further ones take the next ports
+    /// Address of channel 0; the other channels take the next ports
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
-    /// Begin without subscribers; what comes before them is lost
+    /// Begin without subscribers; earlier data are lost
     #[arg(long)]
     no_wait: bool,
-    /// Wait so long for the card's socket, and for subscribers of every E-link
+    /// Longest wait for the card's socket, and for subscribers of all E-links
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
-    /// CPUs of the readers, in turn
+    /// CPUs of the readers, one each
     #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
     #[command(flatten)]

@@ -76,13 +76,14 @@ fn limit(text: &str) -> Result<(Measure, Limit), String> {
 pub(super) struct Limits {
     /// Exit with 1 above a limit, N or P%: loss, order, dead, flags, connections, resets
     ///
-    /// loss: events missing or cut off, for each subscriber, apart from those that BUSY stopped,
-    /// the emulator's deficit, injected faults and, with --no-wait, those that had no subscriber;
-    /// below level 3 of a check, blocks. order: events that came twice or after later ones. dead:
-    /// time with BUSY. flags: other events with an error or CRC flag, apart from injected ones.
-    /// connections: those that were lost. resets: of event counters. Wrong bytes and accounts that
-    /// do not close fail always. Exit with 3 if a counter fell to 0 and no account shows a reset or
-    /// a loss.
+    /// loss: missing or truncated events of each subscriber; below level 3 of a check, blocks.
+    /// Events that BUSY stopped, the emulator's deficit, injected faults, and with --no-wait
+    /// events without a subscriber do not count. order: events that came twice or too late.
+    /// dead: time with BUSY. flags: other events with an error or CRC flag. connections: lost
+    /// connections. resets: resets of event counters.
+    ///
+    /// Wrong bytes and triggers that are not accounted for always fail. The exit code is 3 if an
+    /// event counter fell to 0, and nothing shows whether it was reset or events were lost.
     #[arg(long, value_name = "NAME=N,..", value_delimiter = ',', value_parser = limit, default_value = "loss=0,order=0,dead=1%,flags=0,connections=0")]
     pub(super) fail_on: Vec<(Measure, Limit)>,
 }

@@ -35,7 +35,7 @@ fn default_cycles() -> u64 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 #[serde(deny_unknown_fields)]
 pub struct EtherboneRequest {
-    /// Slave; loop/udp and loop/tcp serve an emulated one in this process
+    /// Slave; loop/udp and loop/tcp start an emulated slave in this process
     #[arg(value_name = "SLAVE", default_value = "loop/udp")]
     pub address: String,
     /// How operations are sent: convenience, blocking or pipelined
@@ -52,11 +52,11 @@ pub struct EtherboneRequest {
     #[arg(short = 'n', long, value_name = "N", default_value_t = default_cycles())]
     #[serde(default = "default_cycles")]
     pub cycles: u64,
-    /// Address from which --payload memory reads [default: the memory of loop/ and emu/]
+    /// First address of --payload memory [default: the memory of loop/ and emu/]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
-    /// Channel of the timestamp latch whose stamps --payload tlu reads and drops
+    /// Channel of the timestamp latch that --payload tlu reads and empties
     #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pop_channel: Option<u64>,
@@ -64,7 +64,7 @@ pub struct EtherboneRequest {
     #[arg(long = "timeout", value_name = "TIME", value_parser = whole_ms)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// CPU of the server of loop/ [default: where the client is]
+    /// CPU of the server of loop/ [default: that of the client]
     #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
     #[serde(default, alias = "server_cpu", skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<u32>,

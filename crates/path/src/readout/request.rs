@@ -10,16 +10,15 @@ use serde::{Deserialize, Serialize};
 /// How many receivers there are, and where they run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 pub struct Receivers {
-    /// Receivers, at most one per reader; one per reader without it
+    /// Number of receivers [default: one per reader]
     #[arg(long, value_name = "N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receivers: Option<usize>,
-    /// CPUs of the receivers, in turn
+    /// CPUs of the receivers, one each
     #[arg(long = "receiver-pin", value_name = "CPUS", help_heading = "Placement")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<CpuList>,
-    /// One thread for each reader and each receiver (pipeline), or for both (fused); auto goes by
-    /// the number of CPUs
+    /// Threads: one for each reader and receiver (pipeline), or one for both (fused)
     #[arg(long, value_name = "LAYOUT", value_parser = ["auto", "pipeline", "fused"])]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,

@@ -485,17 +485,17 @@ mod tests {
         let mut run = run(4.0, [300, 990, 400]);
         assert_eq!(
             of(&run, "limit"),
-            "not proved; most used in this run: convert 99 %. `daqmeter path explain crate` proves it"
+            "not searched; busiest in this run: convert 99 %. `daqmeter path explain crate` searches"
         );
         assert_eq!(of(&run, "used"), "convert 99 %, all CPUs together 42 %, read 40 %, board 30 %");
         assert_eq!(of(&run, "change"), "");
         run.is_paced = true;
-        assert!(of(&run, "limit").starts_with("not looked for"));
+        assert!(of(&run, "limit").starts_with("not searched: blocks"));
         let gain = |mean: f64| Interval { mean, low: mean - 0.1, high: mean + 0.1 };
         for (what, limit, change) in [
             (convert(), "convert: it works 78 % and waits for a CPU 20 %", "less work in convert"),
-            (link(), "and the path follows no part", "a faster link than PCIe"),
-            (What::Buffers, "too few buffers: with eight times as many", "eight times as many"),
+            (link(), "and slowing a part changes nothing", "a faster link than PCIe"),
+            (What::Buffers, "too few buffers: eight times as many make", "eight times as many"),
         ] {
             run.limit = found(LimitFound::Limit(what));
             let proof = run.limit.as_mut().unwrap();
@@ -516,9 +516,9 @@ mod tests {
             assert!(of(&run, "used").starts_with(&format!("{says}convert 99 %")), "{says}");
         }
         run.limit = found(LimitFound::NoSingleOne);
-        assert!(of(&run, "limit").starts_with("no single one"));
+        assert!(of(&run, "limit").starts_with("no single part: "));
         run.limit = found(LimitFound::CannotTell);
-        assert!(of(&run, "limit").starts_with("cannot tell from 94 runs"));
+        assert!(of(&run, "limit").starts_with("not clear after 94 runs"));
     }
 
     #[test]
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(of(&run, "rate"), "");
         run.limit.as_mut().unwrap().rate_bytes_per_s = Some(60e6);
         assert_eq!(of(&run, "rate"), "60 MB/s, 3 % of the 2000 MB/s that the path carries");
-        assert!(of(&run, "limit").starts_with("beyond its rate: convert: it"));
+        assert!(of(&run, "limit").starts_with("above its own rate: convert: it"));
         run.limit.as_mut().unwrap().rate_bytes_per_s = Some(3e9);
         assert!(
             of(&run, "rate")
@@ -543,14 +543,13 @@ mod tests {
         run.queues = vec![PathQueue { seen: vec![0; 9], ..PathQueue::default() }];
         assert_eq!(of(&run, "pause"), "", "older records do not say");
         run.longest_gap_ns = 4_000_000;
-        let wanted =
-            "at most 4 ms between two blocks: its buffers of 7.629 MiB are enough for that";
+        let wanted = "at most 4 ms between two blocks: its buffers of 7.629 MiB hold that";
         assert_eq!(of(&run, "pause"), wanted);
         run.limit = found(LimitFound::NoSingleOne);
         run.limit.as_mut().unwrap().longest_gap_ns = 104_000_000;
         assert_eq!(
             of(&run, "pause"),
-            "at most 104 ms between two blocks: a source that cannot wait needs 99.18 MiB of buffers, and has 7.629 MiB"
+            "at most 104 ms between two blocks: a source that cannot wait needs 99.18 MiB of buffers; it has 7.629 MiB"
         );
     }
 
@@ -559,7 +558,7 @@ mod tests {
         // 1.5 s of CPU time for 1 GB; a quota of 3 CPUs.
         let mut run = run(3.0, [300, 800, 400]);
         let host = |run: &PathRun| of(run, "this host");
-        assert_eq!(host(&run), "its 3 CPUs carry 2000 MB/s by CPU time");
+        assert_eq!(host(&run), "3 CPUs carry 2000 MB/s by CPU time");
         let serves = |each| Some(Served { name: "boards".to_owned(), each });
         run.served = serves(Brings::BytesPerS(84e6));
         run.links = vec![PathLink {
@@ -571,12 +570,12 @@ mod tests {
         }];
         assert_eq!(
             host(&run),
-            "boards: its 3 CPUs carry 23 by CPU time; uplink of a crate, by profile 35"
+            "boards: 3 CPUs carry 23 by CPU time; uplink of a crate, by profile 35"
         );
         run.served = serves(Brings::EventsPerS(100e3));
-        assert!(host(&run).starts_with("its 3 CPUs carry"), "no event was counted");
+        assert!(host(&run).starts_with("3 CPUs carry"), "no event was counted");
         run.events = 250_000;
-        assert!(host(&run).starts_with("boards: its 3 CPUs carry 5 by"));
+        assert!(host(&run).starts_with("boards: 3 CPUs carry 5 by"));
         run.cpus = 0.0;
         assert_eq!(host(&run), "", "older records do not say");
     }

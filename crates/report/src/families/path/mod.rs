@@ -147,7 +147,7 @@ pub(crate) mod tests {
         for wanted in [
             "65.54 MB/s sustained",
             "over 1 s: 62.5 MiB in 1000 blocks, 4000 events/s",
-            "1000 of 1000 blocks compared",
+            "1000 of 1000 blocks verified",
             "memory -> copy",
             "copy 94 %, all CPUs together 80 %",
         ] {

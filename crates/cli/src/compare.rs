@@ -1,4 +1,4 @@
-//! `daqmeter cmp`: two sets of records against each other.
+//! `daqmeter compare`: two sets of records against each other.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,33 @@ use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell}
 
 /// Compare two sets of records, point by point.
 ///
-/// Points with equal study, engine, parameters and stage are compared. Times are those of the work
-/// itself, in cycles of the clock where that is steadier, without what neighbours took. One file a
-/// side is enough where the repetitions of a point agree; more of them, or --history, show smaller
-/// differences. One comparison in a hundred of an unchanged host may name a difference; `daqmeter
-/// ab` measures both programs again, in turn.
+/// Compares points with the same study, engine, parameters and stage. The times exclude the time
+/// that other programs took. One file per side is enough if the repetitions of a point agree. More
+/// files, or --history, show smaller differences. One of 100 comparisons of an unchanged host may
+/// report a difference; to confirm one, use `daqmeter ab`.
 #[derive(Debug, Args)]
-#[command(
-    after_long_help = "Example:\n\n  $ ./old run quick --pin 1 --records before.jsonl\n  $ ./new run quick --pin 1 --records after.jsonl\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and earlier runs of the host\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
-)]
+#[command(after_long_help = "\
+        Example:\n\n  \
+        $ ./old run quick --pin 1 --records before.jsonl\n  \
+        $ ./new run quick --pin 1 --records after.jsonl\n  \
+        $ daqmeter compare before.jsonl after.jsonl --fail-on 5%\n\n\
+        Exit codes: 0 all points are the same; 1 a point differs, or its data are wrong in B \
+        only; 2 could not compare; 3 cannot tell. With --fail-on: 0 no point is slower by this; \
+        1 a point is; 3 the records are too noisy to exclude it.")]
 pub(crate) struct Arguments {
-    /// Records to compare with, a file or a folder
+    /// Records of before, a file or a folder
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// Records to judge
+    /// Records of after, a file or a folder
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Other runs of this host, files or folders, for the differences between runs
+    /// Other runs of this host, to learn how runs differ
     #[arg(long, value_name = "PATH")]
     history: Vec<PathBuf>,
-    /// Exit with 1 if anything is slower by this, with 3 if that may be missed
+    /// Exit with 1 if a point is slower by this, with 3 if unclear
     #[arg(long, value_name = "PERCENT", value_parser = per_cent)]
     fail_on: Option<f64>,
-    /// Differences that are of no interest
+    /// Largest difference that counts as none
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
     /// Only studies whose name contains this
