@@ -156,7 +156,7 @@ fn binary(name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Measures in turn until every time is decided, the budget is over, or `stop` is set.
+/// Measures alternately until every time is decided, the time is over, or `stop` is set.
 fn compared(
     arguments: &Arguments,
     sides: &[AbSide; 2],

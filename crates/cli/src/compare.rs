@@ -89,7 +89,7 @@ fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure
     };
     let (a, b) = (arguments.a.display(), arguments.b.display());
     Err(Failure::refused(format!(
-        "{a} and {b} have no point in common that was done{left_out}: nothing can be compared"
+        "{a} and {b} have no measured point in common{left_out}: nothing to compare"
     )))
 }
 
@@ -100,8 +100,8 @@ fn gate(found: &Compared, by: f64) -> ExitCode {
         Gate::NoPower(points) => {
             let all = found.points.len();
             tell(&format!(
-                "daqmeter: --fail-on had no power: at {points} of {all} points a slowdown of {} % could have been missed. Record \
-                 both sides several times, or use daqmeter ab",
+                "daqmeter: --fail-on is undecided: {points} of {all} points are too noisy to show a slowdown of {} %. Record both \
+                 sides several times, or use daqmeter ab",
                 by * 100.0
             ));
             ExitCode::from(CANNOT_TELL)

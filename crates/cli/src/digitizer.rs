@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 fn measure(arguments: &Arguments) -> Ended {
     let request = arguments.request.clone().as_typed();
     if request.reads == 0 {
-        return Err(Failure::refused("-N 0 reads nothing; 1 or more is wanted"));
+        return Err(Failure::refused("-N 0 reads nothing: use 1 or more"));
     }
     let mut bench = Bench::new(&arguments.common, 1)?;
     let plan = match request.passes {
@@ -158,7 +158,7 @@ fn serve_board(arguments: &ServeArguments) -> Ended {
     let refused = served.traffic.refused.load(Ordering::Relaxed);
     if refused > 0 {
         tell(&format!(
-            "daqmeter: {refused} reads and writes were refused: no real board or driver could have done them"
+            "daqmeter: {refused} reads and writes were refused, as a real board or driver refuses them"
         ));
     }
     Ok(ExitCode::SUCCESS)

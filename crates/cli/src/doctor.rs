@@ -77,15 +77,16 @@ fn host(files: &Files) -> Vec<Finding> {
     let mode = host.transparent_huge_pages;
     let is_advised = matches!(mode.as_str(), "madvise" | "always");
     let advise = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
-    let reserve = "optional: sysctl vm.nr_hugepages=512 (transparent ones are used meanwhile)";
-    let disturbed = "neighbours disturb: look at steal and the noise floor";
-    let reliable = "boot with tsc=reliable if the TSC is sound";
+    let reserve =
+        "optional: sysctl vm.nr_hugepages=512; without it, transparent huge pages are used";
+    let disturbed = "other machines disturb measurements: check steal and the noise floor";
+    let reliable = "boot with tsc=reliable if the TSC is stable";
     vec![
         ("CPU", Ok(format!("{} ({cpus} allowed, {nodes})", host.cpu_model)), ""),
         ("vector kernels", state(isa.len() > 1, isa.join(", ")), "slower, same results"),
         ("frequency governor", state(governs, governor), "cpupower frequency-set -g performance"),
         ("clock source", state(has_clock, host.clocksource), reliable),
-        ("CPU quota", absent(quota), "the cgroup throttles: raise cpu.max"),
+        ("CPU quota", absent(quota), "the cgroup limits the CPU: raise cpu.max"),
         ("hypervisor", absent(host.hypervisor), disturbed),
         ("transparent huge pages", state(is_advised, mode), advise),
         ("reserved huge pages", state(free > 0, format!("{free} free")), reserve),
@@ -103,9 +104,9 @@ fn observation(files: &Files) -> Vec<Finding> {
     let (has_mesh, mesh) = crate::pmu::summary();
     let symbols = files.text("proc/kallsyms").unwrap_or_default();
     let readable = symbols.lines().any(|line| !line.starts_with("0000000000000000"));
-    let uncounted =
-        "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted";
-    let no_mesh = "DRAM traffic stays uncounted (arm-cmn: CONFIG_ARM_CMN and a firmware that describes the mesh)";
+    let uncounted = "no PMU, as in most virtual machines: no cycles, no cache misses";
+    let no_mesh =
+        "no DRAM traffic (arm-cmn needs CONFIG_ARM_CMN and firmware that describes the mesh)";
     let paranoid = "sysctl kernel.perf_event_paranoid=1, or run as root";
     let restrict = "sysctl kernel.kptr_restrict=0, or run as root";
     vec![
@@ -126,15 +127,15 @@ fn copies(files: &Files) -> Vec<Finding> {
     let usable = queues.iter().any(|queue| queue.refusal.is_none());
     let queues = queues.into_iter().map(|queue| queue.refusal.unwrap_or(queue.name));
     let queues = state(usable, queues.collect::<Vec<_>>().join("; "));
-    let load_module = "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; system calls stand for it meanwhile";
+    let load_module =
+        "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; without it, system calls copy";
     let load_tracer = "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it";
-    let load_engine =
-        "modprobe ioatdma or idxd where the host has the hardware; kmod/softdma.ko anywhere";
+    let load_engine = "modprobe ioatdma or idxd if the host has the hardware, else kmod/softdma.ko";
     vec![
         ("copy module", module, load_module),
         ("copy tracer", tracer, load_tracer),
         ("DMA channels of the kernel", state(!channels.is_empty(), found), load_engine),
-        ("DSA work queues", queues, "an emulated engine (engine-thread) stands for them"),
+        ("DSA work queues", queues, "without them, copies use the emulated engine-thread"),
     ]
 }
 

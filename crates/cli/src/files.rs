@@ -13,7 +13,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
         // A named file must hold something; one of a folder may be of a run without a point yet.
         let may_be_empty = !paths.contains(file);
         if may_be_empty && std::fs::metadata(file).is_ok_and(|about| about.len() == 0) {
-            tell(&format!("daqmeter: {}: is empty, left out", file.display()));
+            tell(&format!("daqmeter: {}: skipped, the file is empty", file.display()));
             continue;
         }
         let read = read_file(file)?;
@@ -91,7 +91,7 @@ fn collect(
     if *entries > MAX_ENTRIES {
         let shown = folder.display();
         return Err(Failure::refused(format!(
-            "{shown}: more than {MAX_ENTRIES} entries here, above and below; name a folder of records"
+            "{shown}: more than {MAX_ENTRIES} files: name a folder of records"
         )));
     }
     listed.sort();

@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if found.is_empty() {
         let (paths, records) = (shown(&arguments.paths), records.len());
         return Err(Failure::refused(format!(
-            "{paths}: {records} record(s), no point was done twice on one host: there is no history yet"
+            "{paths}: {records} record(s), no point was measured twice on one host"
         )));
     }
     emit(&if arguments.json { json_lines(&found)? } else { text(&found) })

@@ -93,7 +93,7 @@ fn asked() {
 
 fn end_after_grace() {
     std::thread::sleep(GRACE);
-    say("interrupted; what did not end in time is lost, what was finished before it is complete");
+    say("interrupted; the unfinished measurement is lost, finished ones are complete");
     end(&mut state());
 }
 

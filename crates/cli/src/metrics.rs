@@ -59,7 +59,7 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("daqmeter_stage_operations", "stage", "Operations of a stage at its last point, so far"),
     ("daqmeter_median_seconds", "stage", "Median time of one operation at the last point"),
     ("daqmeter_rate_bytes_per_second", "stage", "Sustained rate: all bytes over all time"),
-    ("daqmeter_limit_fraction", "stage", "Rate of a stage over the limit measured beside it"),
+    ("daqmeter_limit_fraction", "stage", "Rate of a stage over its limit"),
     ("daqmeter_events_total", "event", "Events counted so far, by event"),
     ("daqmeter_event_share", "event", "Share of the last interval for which it was counted"),
     ("daqmeter_event_rate", "metric", "Rate or ratio of a group in the last interval"),

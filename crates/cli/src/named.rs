@@ -149,7 +149,7 @@ fn refuse_same(mentioned: &[Mentioned]) -> Result<(), Failure> {
         };
         if let Some(Mentioned { option, path, .. }) = mentioned[..at].iter().find(is_same) {
             let (path, other) = (path.display(), &file.option);
-            let why = format!("{option} and {other} name the same file, {path}: name two");
+            let why = format!("{option} and {other} name the same file, {path}: name two files");
             return Err(Failure::refused(why));
         }
     }
@@ -179,7 +179,7 @@ pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::refused(format!(
-        "{} holds records, which would be lost: name another file, or remove it first",
+        "{} holds records and is not overwritten: name another file, or remove it first",
         path.display()
     )))
 }

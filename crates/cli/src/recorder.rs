@@ -217,7 +217,7 @@ impl Lines {
     pub(crate) fn write(&mut self, line: &[u8]) -> Result<(), Failure> {
         self.file.write_all(line).map_err(|error| {
             let path = self.path.display();
-            Failure::refused(format!("cannot write {path}: {error}; the lines before are complete"))
+            Failure::refused(format!("cannot write {path}: {error}; earlier lines are complete"))
         })
     }
 }

@@ -76,7 +76,7 @@ fn unfinished(arguments: &Arguments, done: &Done) -> String {
     let records = records.unwrap_or(Path::new("FILE.jsonl")).display();
     let plan = &arguments.plan;
     format!(
-        "daqmeter: {begun} of {points} measured; daqmeter run {plan} --records {records} --resume goes on"
+        "daqmeter: {begun} of {points} measured; to continue: daqmeter run {plan} --records {records} --resume"
     )
 }
 

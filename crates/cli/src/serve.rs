@@ -99,7 +99,7 @@ fn page(file: &Path) -> Result<Answer, String> {
     if bytes > MAX_FILE_BYTES {
         let (has, most) = (show_bytes(bytes), show_bytes(MAX_FILE_BYTES));
         return Err(format!(
-            "has {has}; pages are served of files up to {most}. Make its page with daqmeter report"
+            "is too large ({has}; the limit is {most}): make its page with daqmeter report"
         ));
     }
     // The file may grow meanwhile.
@@ -158,6 +158,10 @@ mod tests {
         let long = std::fs::File::create(&file).unwrap();
         long.set_len(MAX_FILE_BYTES + 1).unwrap();
         let refused = answer(&paths, &page, "");
-        assert!(refused.code == 500 && refused.body.contains("has 256 MiB"), "{}", refused.body);
+        assert!(
+            refused.code == 500 && refused.body.contains("is too large (256 MiB"),
+            "{}",
+            refused.body
+        );
     }
 }

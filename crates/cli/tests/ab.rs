@@ -43,7 +43,7 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
 #[test]
 fn bad_input_gives_one_clear_line_and_2() {
     for (arguments, says) in [
-        ("null null --time 0s", "no time to measure in"),
+        ("null null --time 0s", "the time is 0"),
         ("null null --ignore NaN", "0% to 1000% is wanted"),
         ("null 'null x'", "B: `x` is not a parameter"),
         ("'null cpu=9999' null", "A: cpu is 9999: there is no such CPU"),

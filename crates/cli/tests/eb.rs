@@ -74,7 +74,7 @@ fn bad_input_gives_one_line_and_exit_2_and_a_refusal_of_the_bus_exit_1() {
     for (line, says) in [
         ("read localhost 0/4", "has no protocol"),
         ("read SLAVE 0x10000", "address/bytes"),
-        ("read SLAVE 0x10000/3", "3 bytes are no register, which has 1, 2, 4 or 8"),
+        ("read SLAVE 0x10000/3", "a register has 1, 2, 4 or 8 bytes, not 3"),
         ("read SLAVE 0x70000000/4", "failed to find SDB record: invalid address"),
         ("read -f SLAVE 0x10002/4", "split into accesses of 16 bits"),
         ("read -p SLAVE 0x10000/1", "-b or -l"),
@@ -88,7 +88,7 @@ fn bad_input_gives_one_line_and_exit_2_and_a_refusal_of_the_bus_exit_1() {
         ("ls emu/warp", "bridge warp: "),
         ("ls -r 0 SLAVE", "exactly one address and one data width"),
         ("ls -d 12 SLAVE", "is not a set of widths"),
-        ("ls SLAVE --find 0x651", "is not vendor:device"),
+        ("ls SLAVE --find 0x651", "is not VENDOR:DEVICE"),
         ("discover tcp/127.0.0.1", "not a UDP address"),
         ("snoop 0", "--bus"),
         ("snoop 0 9-1", "ends before it begins"),

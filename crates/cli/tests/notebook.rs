@@ -51,7 +51,10 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
 #[test]
 fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
     let (_, said) = planned().ends_with(0, "run plan.toml --records out.jsonl --time 1ns");
-    assert!(said.contains("0 of 4 points measured") && said.contains("--resume goes on"), "{said}");
+    assert!(
+        said.contains("0 of 4 points measured") && said.contains("to continue: daqmeter run"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
         (0, "before same --history after"),
     ] {
         let (text, said) = folder.ends_with(code, &format!("compare {line}"));
-        assert_eq!(said.contains("--fail-on had no power"), line == "one other --fail-on 5%");
+        assert_eq!(said.contains("--fail-on is undecided"), line == "one other --fail-on 5%");
         let is_same = text.contains("\nsame within 0.");
         assert_eq!(is_same, code == 0 && line.contains("same"), "{line}: {text}");
     }
@@ -170,7 +173,7 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
         ),
         ("run plan.toml --resume", "name it with --records"),
         ("run plan.toml --metrics 256.0.0.1:1", "cannot listen on 256.0.0.1:1"),
-        ("history a.jsonl", "no point was done twice"),
+        ("history a.jsonl", "no point was measured twice"),
         ("report .", "holds no record"),
     ] {
         folder.refuses(line, says);

@@ -150,8 +150,8 @@ fn what_cannot_be_done_is_refused_in_a_line() {
     fail_with(
         2,
         &[
-            ("survey --time 0s", "no time to measure in"),
-            ("run quick --time 0", "no time to measure in"),
+            ("survey --time 0s", "the time is 0"),
+            ("run quick --time 0", "the time is 0"),
             (&format!("report {records} -o x.xlsx"), "`.xlsx` says no format"),
             ("serve nosuchdir", "nosuchdir: no such file or folder"),
         ],

@@ -159,7 +159,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("serve here", "here: "),
         ("run pattern --set blocks=1", "unknown field `blocks`"),
         ("run pattern --set block=100", "pattern: block: is 100"),
-        ("explain pattern --time 0s", "no time to measure in"),
+        ("explain pattern --time 0s", "the time is 0"),
         ("predict", "PATH"),
     ] {
         fail_with(2, &[(&format!("path {}", line.replace("BAD", &bad)), says)]);

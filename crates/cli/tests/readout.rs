@@ -63,7 +63,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("sweep gbt --receivers 100", "`receivers` is 100; 1 to 1 is wanted"),
         ("sweep gbt --resolution 3", "a share from 0.0001 to 0.5 is wanted"),
         ("sweep gbt --resolution NaN", "a share from 0.0001 to 0.5 is wanted"),
-        ("sweep gbt --probe 0s", "'--probe <TIME>': no time to measure in"),
+        ("sweep gbt --probe 0s", "'--probe <TIME>': the time is 0"),
         ("receive 127.0.0.1:1 --elinks 0x800", "E-links are 0 to 0x7ff"),
         ("run gbt --fail-on los=1", "`los` is not known; write loss, order, dead"),
         ("check --scenario nikhef --channels 4.0", "nikhef has channels 0.0 to 3.3"),
@@ -293,7 +293,7 @@ fn account_of(events: u64) -> Value {
 fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost() {
     let passed =
         "passed: loss 0, limit 0; order 0, limit 0; flags 0, limit 0; connections 0, limit 0";
-    let open = "failed: accounts that do not close: 1";
+    let open = "failed: streams that are not fully accounted for: 1";
     for (account, limits, code, verdict) in [
         (Some(account_of(1)), "", 0, passed),
         (Some(account_of(3)), "", 1, open),
@@ -314,7 +314,7 @@ fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost
 fn card_reader_and_receiver_work_as_processes_of_their_own() {
     let start = |arguments: &str| Running::start(&format!("readout {arguments}"));
     let mut emulate = start("emulate gbt --at card --rate 20kHz --triggers 5000");
-    emulate.said("triggers begin when all have readers");
+    emulate.said("triggers begin when each channel has a reader");
     let (folder, bus) = (emulate.folder.path().display(), emulate.folder.path().join("bus"));
     let bus = format!("--bus-dir {} --json", bus.display());
     let mut tohost = start(&format!("tohost gbt --card {folder}/card --interrupt {bus}"));

@@ -135,7 +135,7 @@ impl Arguments {
         record.host = Arc::new(Host { cpu_model, ..Host::default() });
         record.clock = Clock { source: UNKNOWN.into(), ..Clock::default() };
         record.warnings = vec![format!(
-            "measured elsewhere: read from {}; host, load and limits are not known, and no byte was verified here",
+            "measured elsewhere, read from {}: host, load and limits are unknown, and no data were verified",
             file.display()
         )];
         record

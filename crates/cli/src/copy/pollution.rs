@@ -63,7 +63,7 @@ fn placement(arguments: &Arguments, cpus: &[u32]) -> Result<(u32, u32), Failure>
     };
     match program == neighbour && arguments.neighbours != [Neighbour::Ideal] {
         false => Ok((program, neighbour)),
-        true => Err("program and neighbour need a CPU each; here is only one allowed".into()),
+        true => Err("program and neighbour need two CPUs; this process may use only one".into()),
     }
 }
 

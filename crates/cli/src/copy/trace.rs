@@ -110,7 +110,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 fn refused(error: SysError) -> Failure {
     let why = match error.errno() {
         Some(2) => "load the tracer (kmod/README.md)",
-        _ => "the device is root's, and one program's at a time",
+        _ => "only root can open the device, and only one program at a time",
     };
     Failure::refused(format!("{error}; {why}"))
 }

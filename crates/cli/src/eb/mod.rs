@@ -83,7 +83,7 @@ impl Verb {
 
 /// Reads `vendor:device`.
 fn device(text: &str) -> Result<(u64, u32), String> {
-    let wrong = || format!("`{text}` is not vendor:device, e.g. 0x651:0xb2afc251");
+    let wrong = || format!("`{text}` is not VENDOR:DEVICE, such as 0x651:0xb2afc251");
     let (vendor, device) = text.split_once(':').ok_or_else(wrong)?;
     Ok((number(vendor)?, u32::try_from(number(device)?).map_err(|_| wrong())?))
 }
@@ -119,6 +119,6 @@ mod tests {
         assert_eq!(span("010/0x20"), Ok((8, 32)));
         assert!(span("0x10").unwrap_err().contains("address/bytes"));
         assert_eq!(device("0x651:0xb2afc251"), Ok((0x651, 0xb2af_c251)));
-        assert!(device("0x651:0x1b2afc251").unwrap_err().contains("vendor:device"));
+        assert!(device("0x651:0x1b2afc251").unwrap_err().contains("VENDOR:DEVICE"));
     }
 }

@@ -190,7 +190,7 @@ fn judge(transfer: &Transfer, doing: &str) -> Result<(), Failure> {
 fn width(bytes: u64) -> Result<Width, Failure> {
     Width::of_bytes(bytes).ok_or_else(|| {
         Failure::refused(format!(
-            "{bytes} bytes are no register, which has 1, 2, 4 or 8: name a file with --output"
+            "a register has 1, 2, 4 or 8 bytes, not {bytes}: for a range, name a file with --output"
         ))
     })
 }
@@ -277,7 +277,7 @@ fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut data = Vec::new();
     input.take(max_bytes + 1).read_to_end(&mut data)?;
     if data.len() as u64 > max_bytes {
-        return Err(io::Error::other(format!("longer than {max_bytes} bytes: divide it")));
+        return Err(io::Error::other(format!("longer than {max_bytes} bytes: split it")));
     }
     Ok(data)
 }
@@ -317,6 +317,6 @@ mod tests {
     fn an_input_without_an_end_is_refused() {
         assert_eq!(bounded(io::repeat(7).take(3), 3).unwrap(), [7; 3]);
         let refused = bounded(io::repeat(7), 3).unwrap_err().to_string();
-        assert_eq!(refused, "longer than 3 bytes: divide it");
+        assert_eq!(refused, "longer than 3 bytes: split it");
     }
 }

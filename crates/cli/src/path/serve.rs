@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(value_name = "ADDRESS:PORT")]
     address: String,
-    /// Stop after so many senders; each run of a path is one
+    /// Stop after this number of senders; each run of a path is one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     senders: Option<u64>,
 }

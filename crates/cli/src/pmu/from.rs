@@ -36,7 +36,7 @@ fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
     }
     if texts.is_empty() {
         return Err(Failure::refused(format!(
-            "none of the {} records holds counters over time: record some with pmu stat --records, or --observe GROUP of any verb",
+            "none of the {} records has counters over time: make some with pmu stat --records, or with --observe GROUP",
             records.len()
         )));
     }
@@ -59,7 +59,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
     if observed.begin_ns > 0 {
         let length_s = observed.seconds(0);
         tell(&format!(
-            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {length_s:.3} s long"
+            "daqmeter: {shown} does not begin at 0: daqmeter assumes that its first interval is {length_s:.3} s long"
         ));
     }
     let is_ignored = |name: &&String| {

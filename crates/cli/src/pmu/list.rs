@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         overview(&host, &pmus, filter)
     };
     match text.as_str() {
-        "" => Err(format!("nothing here holds `{filter}`").into()),
+        "" => Err(format!("no PMU or event matches `{filter}`").into()),
         text => emit(text),
     }
 }

@@ -28,9 +28,7 @@ pub(super) fn run(wanted: &Wanted, driver: Option<Driver>) -> Ended {
         }
     }
     if texts.is_empty() {
-        return Err(Failure::refused(
-            "no group of events is on a known mesh as a whole: a plan is for one mesh's events",
-        ));
+        return Err(Failure::refused("a plan needs a group whose events are all on one mesh"));
     }
     emit(&texts.join("\n"))
 }
@@ -50,16 +48,16 @@ fn text(head: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
         let limits = plan.binding.iter().filter(|(group, _)| *group == at);
         let limits: Vec<String> = limits.map(|(_, limit)| limit.to_string()).collect();
         let waits = match limits.as_slice() {
-            [] if *share < 1.0 => "those before it in the list".to_owned(),
+            [] if *share < 1.0 => "the events before it in the list".to_owned(),
             limits => limits.join("; "),
         };
         vec![name(group), percent(*share), waits]
     });
     let table = plain(&["event", "share", "waits for"], rows);
     let state = match plan.shares.iter().all(|share| *share >= 1.0) {
-        true => "everything counts all the time".to_owned(),
+        true => "all events count all the time".to_owned(),
         false => {
-            format!("events take turns, the least counts {} of the time", least(&plan.shares))
+            format!("not all events fit: the least counts {} of the time", least(&plan.shares))
         }
     };
     let mut out = format!("{head}: {state}\n{table}");

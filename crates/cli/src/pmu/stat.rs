@@ -96,7 +96,9 @@ fn interval(text: &str) -> Result<Duration, String> {
         Err(_) => duration(text).map_err(|error| error.to_string()),
     };
     match length {
-        Ok(Duration::ZERO) => Err("an interval has a length: write 1000, 1s or 100ms".to_owned()),
+        Ok(Duration::ZERO) => {
+            Err("an interval must be longer than 0: write 1000, 1s or 100ms".to_owned())
+        }
         length => length,
     }
 }

@@ -49,7 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     chain::pin(arguments.pin)?;
     let (at, channels) = (arguments.at.display(), channel_ids(&scenario).len());
     let name = &scenario.name;
-    tell(&format!("{name}: {channels} channels at {at}; triggers begin when all have readers"));
+    tell(&format!(
+        "{name}: {channels} channels at {at}; triggers begin when each channel has a reader"
+    ));
     server.run(&stop.0);
     let card = &server.card;
     let (issued, now_ns) = (card.source.issued, card.now_ns());

@@ -60,7 +60,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     all.losses.retain(|_, count| *count > 0);
     let mut out = format!(" ledger: {all}\n");
     let closed = ledgers.len() as u64 - not_closed(ledgers);
-    let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
+    let _ = writeln!(out, " fully accounted for: {closed} of {} E-links", ledgers.len());
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
         let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
     }

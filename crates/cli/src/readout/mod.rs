@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 
 use crate::output::Ended;
 
-/// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
+/// Read out an emulated FELIX card at up to some megahertz, and account for every trigger.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {

@@ -49,12 +49,12 @@ impl Arguments {
         let mut findings = Findings::default();
         let (faults, chunks) = (report.faults(), report.chunks());
         if chunks == 0 {
-            findings.faults.push("no event came".to_owned());
+            findings.faults.push("no event arrived".to_owned());
         }
         let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost).count();
         for (count, what) in [
-            (not_closed(&report.ledgers), "accounts that do not close"),
-            (lost_cards as u64, "publishers whose card ended before its triggers did"),
+            (not_closed(&report.ledgers), "streams that are not fully accounted for"),
+            (lost_cards as u64, "publishers whose card ended before its last trigger"),
             (faults.payload, "events with wrong bytes"),
             (faults.wrong_elink, "events of another E-link"),
             (report.bad_pages, "pages that cannot be read"),

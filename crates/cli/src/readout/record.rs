@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let is_whole = made.and_then(|is_whole| Ok(sink.flush().map(|()| is_whole)?));
     let is_whole = is_whole.map_err(|error| match error {
         RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Failure::unread(),
-        error => Failure::refused(format!("{shown}: {error}; what is there is incomplete")),
+        error => Failure::refused(format!("{shown}: {error}; the file is incomplete")),
     })?;
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
     tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));

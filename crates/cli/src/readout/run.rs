@@ -55,7 +55,7 @@ fn findings(records: &[RunRecord]) -> Findings {
     let mut findings = Findings { faults: failed.collect(), ..Findings::default() };
     let ledgers = || records.iter().flat_map(|record| &record.ledgers);
     let open = ledgers().filter(|ledger| !ledger.closes()).count();
-    findings.fault(open as u64, "accounts that do not close");
+    findings.fault(open as u64, "E-links that are not fully accounted for");
     let issued = ledgers().map(|ledger| ledger.issued).sum();
     if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
         findings.faults.push("no event was delivered".to_owned());

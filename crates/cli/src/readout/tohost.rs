@@ -149,7 +149,7 @@ impl Arguments {
         *announcement = None;
         if let Some(elinks) = missing {
             return Err(Failure::refused(format!(
-                "{name}: no subscriber of {elinks} within {}; subscribe to all, give --wait more time, or begin without them by --no-wait",
+                "{name}: no subscriber of {elinks} within {}; subscribe to all, use a longer --wait, or start without subscribers with --no-wait",
                 waiting.limit_text()
             )));
         }
@@ -161,9 +161,12 @@ impl Arguments {
         let ledgers = account.ledgers();
         match account.card_is_lost {
             true => findings.faults.push(CARD_IS_LOST.to_owned()),
-            false => findings.fault(not_closed(&ledgers), "accounts that do not close"),
+            false => {
+                findings.fault(not_closed(&ledgers), "E-links that are not fully accounted for")
+            }
         }
-        findings.fault(account.open_subscriptions(), "subscriptions that do not close");
+        findings
+            .fault(account.open_subscriptions(), "subscriptions that are not fully accounted for");
         let all = || ledgers.iter().map(|(_, ledger)| ledger);
         let lost = |name: &str| all().filter_map(|ledger| ledger.losses.get(name)).sum::<u64>();
         let unheard = if self.no_wait { lost(NOT_SUBSCRIBED) } else { 0 };
@@ -182,7 +185,7 @@ impl Arguments {
 }
 
 const CARD_IS_LOST: &str =
-    "the card's process ended before its triggers did: what it counted last is not known";
+    "the card's process ended before its last trigger: its last counts are unknown";
 
 /// Address for other hosts: one that listens everywhere gets the name of this host.
 fn reachable(address: String) -> String {

@@ -22,7 +22,7 @@ fn interrupted(mut child: Running, name: &str) -> String {
 /// Starts a card; returns it with its socket, at which it listens.
 fn card(more: &str) -> (Running, String) {
     let card = start(&format!("emulate gbt --at card {more}"));
-    card.said("triggers begin when all have readers");
+    card.said("triggers begin when each channel has a reader");
     let at = card.folder.path().join("card").display().to_string();
     (card, at)
 }
@@ -142,7 +142,7 @@ fn a_card_that_is_killed_is_reported_and_fails_the_verdict_in_one_line() {
     tohost.said("the card's process ended before its triggers did");
     let (code, text) = tohost.end();
     assert_eq!(code, Some(1), "{text}");
-    let verdict = "verdict: failed: the card's process ended before its triggers did";
+    let verdict = "verdict: failed: the card's process ended before its last trigger";
     assert!(text.contains(verdict), "{text}");
     assert!(!text.contains("unaccounted") && text.lines().count() < 7, "{text}");
 }
@@ -159,7 +159,7 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     let stale = folder.path().join("stale");
     drop(UnixListener::bind(&stale).unwrap());
     let emulate = start(&format!("emulate gbt --at {}", stale.display()));
-    emulate.said("triggers begin when all have readers");
+    emulate.said("triggers begin when each channel has a reader");
     interrupted(emulate, "INT");
     assert!(!stale.exists());
 }
