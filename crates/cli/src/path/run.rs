@@ -22,9 +22,9 @@ use crate::output::{CANNOT_TELL, Ended, Failure};
 #[command(after_long_help = "\
         With --max the source waits if the buffers are full: a rate counts if the path ends in \
         time. The output states the buffers that a source needs if it cannot wait.\n\n\
-        The rate is the sustained rate: all bytes over all time. \"no input\": the thread waits \
-        for data. \"no room\": its output is full. \"preempted\": it waits for a CPU. \
-        \"elsewhere\": it waits for a device, a system call, or the time of the next block.\n\n\
+        The rate is the sustained rate: all bytes over all time. \"no data\": the thread waits \
+        for data. \"output full\": it waits for a buffer. \"preempted\": it waits for a CPU. \
+        \"idle\": it waits for the time of the next block. \"in calls\": it waits for a device or a system call.\n\n\
         Example:\n\n  \
         $ daqmeter path run digitizer-crate --time 3s --records run.jsonl")]
 pub(crate) struct Arguments {
