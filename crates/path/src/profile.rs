@@ -156,7 +156,7 @@ impl HostProfile {
         match free.min(paced) >= MIN_CHECKS {
             true => Ok(()),
             false => Err(format!(
-                "held_back: {free} runs as fast as they go and {paced} at a rate; {MIN_CHECKS} of each are wanted: calibrate with a longer --budget"
+                "held_back: {free} runs as fast as they go and {paced} at a rate; {MIN_CHECKS} of each are wanted: calibrate again on an idle host"
             )),
         }
     }

@@ -201,8 +201,7 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
         let shares = [percent(used.mean), percent(found.occupied.mean)];
         [&[found.what.text()][..], &shares, &[cycles, show_ns(least_ns), rate(least_ns)]].concat()
     };
-    let headings =
-        ["resource", "used [%]", "or waits for a CPU [%]", "cycles", "per block", "allows MB/s"];
+    let headings = ["resource", "use [%]", "use or wait [%]", "cycles", "per block", "max MB/s"];
     let resources = numbers_from(1, &headings, explained.resources.iter().map(resource));
     let slope = |Slope { name, slope }: &Slope| {
         let interval = format!("{} to {}", significant(slope.low, 2), significant(slope.high, 2));
@@ -213,6 +212,6 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     let (rate, runs) = (rate(explained.block_ns.mean), explained.runs);
     let faster = significant(explained.more_buffers.mean, 3);
     format!(
-        "{resources}\n{slopes}\nlargest rate: {rate} MB/s; {faster} times as fast with eight times as many buffers; {runs} runs\n"
+        "{resources}\n{slopes}\nrate: {rate} MB/s; with eight times as many buffers {faster} times that; {runs} runs\n"
     )
 }

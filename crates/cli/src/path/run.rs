@@ -183,25 +183,22 @@ fn text(path: &Path, Searched { result: found, behind }: &Searched) -> String {
     let bytes = path.due_bytes() * path.streams() as f64;
     let shown = |hz: f64| {
         let rate = show_mb_per_s(hz * bytes);
-        format!("{} {due}, {rate} MB/s in all", significant(hz, 4))
+        format!("{} {due}, {rate} MB/s in total", significant(hz, 4))
     };
     let highest = match (found.rate_hz, found.is_cut) {
         (Some(hz), _) => shown(hz),
         (None, true) => "not clear: give it more --time".to_owned(),
         (None, false) => "none".to_owned(),
     };
-    let unstable =
-        found.unstable_hz.map_or("no rate up to the end of the search".to_owned(), shown);
+    let unstable = found.unstable_hz.map_or("no rate in the search".to_owned(), shown);
     let (name, probes, confidence) = (&path.name, found.probes.len(), &found.confidence);
     let what = if waits(path) { "largest rate" } else { "largest rate without loss" };
     let buffers = behind.map_or(String::new(), |blocks| {
         let [needs, has] = [blocks.ceil(), path.buffers as f64];
         let [needs, has] = [needs, has].map(|blocks| show_bytes(whole(blocks * bytes)));
-        format!(
-            "  a source that cannot wait needs {needs} of buffers at this rate, and has {has}\n"
-        )
+        format!("  a source that cannot wait needs {needs} of buffers at this rate; it has {has}\n")
     });
     format!(
-        "{name}: {what}: {highest}\n  unstable: {unstable}\n{buffers}  {probes} probes; {confidence}\n"
+        "{name}: {what}: {highest}\n  not kept: {unstable}\n{buffers}  {probes} probes; {confidence}\n"
     )
 }
