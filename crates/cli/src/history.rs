@@ -9,13 +9,13 @@ use crate::arguments::per_cent;
 use crate::files::{read_study, shown};
 use crate::output::{Ended, Failure, emit, json_lines};
 
-/// Show points over time, and their steps.
+/// Show points over time, and their sudden changes.
 ///
 /// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point
 /// counts as one value, its level, and the sustained rate of what carries data. Runs that failed do
-/// not count; hosts are kept apart. Steps are sought over all runs of a
-/// point; a single wild run is none. `daqmeter ab` measures the programs of before and after a step
-/// again, in turns.
+/// not count; hosts are kept apart. A sudden change is sought over all runs of a point; one run
+/// alone does not count. `daqmeter ab` measures the programs from before and after a change again,
+/// alternately.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record"
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
-    /// Smallest step that is shown
+    /// Smallest sudden change that is shown
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
     /// Print the trends as JSON

@@ -88,7 +88,7 @@ enum Verb {
     Cmp(cmp::Arguments),
     /// Measure two sides in turns and say whether they differ
     Ab(ab::Arguments),
-    /// Show points over time, and their steps
+    /// Show points over time, and their sudden changes
     History(history::Arguments),
     /// Show records in the browser
     Serve(serve::Arguments),

@@ -123,7 +123,7 @@ const COLUMNS: [TextColumn<Trend>; 7] = [
         let [first_ns, last_ns] = trend.ends_ns();
         format!("{:.3}", last_ns / first_ns)
     }),
-    ("steps", |trend| trend.steps.len().to_string()),
+    ("changes", |trend| trend.steps.len().to_string()),
 ];
 
 pub fn text(trends: &[Trend]) -> String {
@@ -135,11 +135,13 @@ pub fn text(trends: &[Trend]) -> String {
         }
     }
     let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();
-    let _ = write!(out, "{} points, {steps} steps", trends.len());
+    let _ = write!(out, "{} points, {steps} sudden changes", trends.len());
     let shared: usize = trends.iter().map(|trend| trend.shared).sum();
     if shared > 0 {
-        let _ =
-            write!(out, "; left out: {shared} values of runs that shared their core all the time");
+        let _ = write!(
+            out,
+            "; {shared} values not used: other programs shared the core during the whole run"
+        );
     }
     out + "\n"
 }
@@ -148,12 +150,12 @@ fn step_text(trend: &Trend, step: &Step) -> String {
     let time = &trend.runs[step.at].time_utc;
     let (before, after) = &step.revisions;
     let revisions = if before == after {
-        format!("revision {after} before and after")
+        format!("same revision {after}")
     } else {
         format!("between {before} and {after}")
     };
     format!(
-        "step  {}: {:.1} % {} from {} on ({revisions}; z {:.1})\n",
+        "sudden change  {}: {:.1} % {} since {} ({revisions}; z {:.1})\n",
         trend.point,
         (step.ratio - 1.0).abs() * 100.0,
         if step.ratio > 1.0 { "slower" } else { "faster" },
@@ -224,10 +226,9 @@ mod tests {
         records.push(more);
         let found = trends(&records, 0.02);
         assert_eq!((found[0].runs.len(), found[0].shared), (11, 2));
-        assert!(
-            text(&found)
-                .ends_with("; left out: 8 values of runs that shared their core all the time\n")
-        );
+        assert!(text(&found).ends_with(
+            "; 8 values not used: other programs shared the core during the whole run\n"
+        ));
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl Arguments {
 }
 
 const CARD_IS_LOST: &str =
-    "the card's process ended before its triggers did: what it counted last is not known";
+    "the process of the card ended before all triggers: its last counts are unknown";
 
 /// Address for other hosts: one that listens everywhere gets the name of this host.
 fn reachable(address: String) -> String {
