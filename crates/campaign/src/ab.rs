@@ -131,7 +131,10 @@ impl AbSide {
                 Err(wrong(&format!("ended without a record ({status})")))
             }
             Ok(true) => Err(wrong(&last.trim_start_matches("daqmeter: "))),
-            _ => Err(wrong(&format!("did nothing for {} s and was ended", PATIENCE.as_secs()))),
+            _ => Err(wrong(&format!(
+                "made no progress for {} s and was stopped",
+                PATIENCE.as_secs()
+            ))),
         }
     }
 }

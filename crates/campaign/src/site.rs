@@ -104,9 +104,7 @@ impl TryFrom<String> for Size {
 
     fn try_from(text: String) -> Result<Size, String> {
         let wrong = |_| {
-            format!(
-                "`{text}` is not a size: 64MiB, \"4x last-level-cache\" or \"1/8 memory\" is wanted"
-            )
+            format!("`{text}` is not a size: use 64MiB, \"4x last-level-cache\" or \"1/8 memory\"")
         };
         if let Some(times) = text.strip_suffix("x last-level-cache") {
             return times.parse().map(Size::LastLevelCache).map_err(wrong);

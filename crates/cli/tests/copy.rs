@@ -79,8 +79,8 @@ fn bandwidth_names_contexts_the_quantum_and_an_emulated_engine() {
         "exclusive (engine-thread)",
         "shared (engine-thread)",
         "priority (engine-thread)",
-        "priority: high channels own the engine for 20 us of each 90 us",
-        "no hardware",
+        "priority: high channels have the engine alone for 20 us of each 90 us",
+        "engine-thread is emulated",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }

@@ -197,7 +197,7 @@ fn a_step_between_revisions_is_found() {
         folder.write(&format!("host/2026-11-{day:02}.jsonl"), format!("{record}\n"));
     }
     let found = folder.done("history host");
-    let step = "slower from 2026-11-07T00:00 on (between aaaaaaa and bbbbbbb; z ";
+    let step = "slower since 2026-11-07T00:00 (between aaaaaaa and bbbbbbb; z ";
     assert!(found.contains(step), "{found}");
 }
 

@@ -50,7 +50,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("run gbt --receiver-pin 1000", "`peer_cpu` is 1000: there is no such CPU"),
         ("run gbt --payload 0", "card.payload"),
         ("run gbt --transport pigeon", "publish.transport"),
-        ("check FOREIGN", "no file of FELIX blocks"),
+        ("check FOREIGN", "not a file of FELIX blocks"),
         ("check NONE", "No such file"),
         ("check --scenario nothing", "scenario nothing: No such file"),
         ("record gbt -o /nowhere/x", "cannot write /nowhere/x"),

@@ -210,7 +210,7 @@ impl Session for MemorySession {
             None => return Tally::default(),
         };
         let fell_back = (pages == Pages::Base)
-            .then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
+            .then(|| "no huge pages for the buffers: TLB misses reduce the rates".to_owned());
         Tally { numa_node, warnings: fell_back.into_iter().collect(), ..Tally::default() }
     }
 }

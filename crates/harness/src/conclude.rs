@@ -94,8 +94,9 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     let mut warnings = Vec::new();
     let (lanes, cpus) = (record.lanes.len(), host.allowed_cpus.len());
     if lanes > cpus {
-        warnings
-            .push(format!("{lanes} threads share {cpus} CPUs: rates are those of a crowded host"));
+        warnings.push(format!(
+            "{lanes} threads share {cpus} CPUs: the rates are lower than with a CPU for each"
+        ));
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
         warnings.push(format!("{lanes} threads share the pinned CPUs {}", cpu_list(&settings.pin)));
     }
@@ -105,7 +106,7 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
 
 fn build_warning(record: &RunRecord) -> Option<String> {
     let is_debug = record.tool.profile == "debug";
-    is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
+    is_debug.then(|| "debug build: do not use these rates; build with --release".to_owned())
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub(crate) fn run_lanes(
             let work = move || runner.run(&participant, origin_ns);
             let started = if own.is_called_off() {
                 Err(Fault::too_large(
-                    "its thread was not started, because that of another lane could not be",
+                    "its thread was not started because another lane's thread could not start",
                 ))
             } else {
                 let started = (running.thread)(index).spawn_scoped(scope, work);
@@ -224,7 +224,7 @@ impl<'a> LaneRunner<'a> {
         barrier.wait();
         if lost > 0 {
             warnings.push(format!(
-                "profile of lane {}: {lost} samples did not fit the ring",
+                "profile of lane {}: {lost} samples were lost because the buffer was full",
                 self.index
             ));
         }
@@ -312,7 +312,7 @@ impl<'a> LaneRunner<'a> {
         warnings.extend(match &sampler {
             Ok(sampler) if sampler.sees_kernel => None,
             Ok(_) => Some(
-                "the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".to_owned(),
+                "the profile has user mode only: set kernel.perf_event_paranoid to 1 or run as root".to_owned(),
             ),
             Err(error) => Some(format!(
                 "profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"

@@ -33,7 +33,7 @@ pub(crate) fn limits(
         match found(engines, spec, sessions.len(), settings, alone)? {
             Some(Ok(limit)) => limits.push(limit),
             Some(Err(why)) => warnings.push(format!(
-                "no limit `{name}`: its measurement failed ({why}): no stage is held against it"
+                "the limit `{name}` could not be measured ({why}): stages are not compared with it"
             )),
             None => {}
         }
@@ -172,7 +172,7 @@ mod tests {
         let record = run(true);
         assert_eq!((record.limits.len(), &record.outcome), (0, &Outcome::Ok));
         assert!(
-            record.warnings[0].contains("no limit `plain`")
+            record.warnings[0].contains("the limit `plain` could not be measured")
                 && record.warnings[0].contains("byte 3 differs")
         );
     }

@@ -25,7 +25,7 @@ impl NullRequest {
 
 impl Request for NullRequest {
     const KIND: &'static str = "null";
-    const DESCRIPTION: &'static str = "does nothing: measures the tool itself";
+    const DESCRIPTION: &'static str = "does nothing: measures the measurement overhead";
 
     fn example() -> NullRequest {
         NullRequest {}

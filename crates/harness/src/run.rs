@@ -73,7 +73,7 @@ pub fn measure(
 pub fn check_fits(needed_bytes: Option<u64>) -> Result<(), Fault> {
     match (needed_bytes, available::memory_bytes()) {
         (Some(needed), Some(free)) if needed > free => Err(Fault::too_large(format!(
-            "needs {needed} bytes of memory, {free} are available to this process: choose a smaller workload"
+            "needs {needed} bytes of memory, but this process may use only {free}: choose a smaller workload"
         ))),
         _ => Ok(()),
     }

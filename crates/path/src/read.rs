@@ -561,7 +561,7 @@ mod tests {
             ("pages=large", "felix-card: pages: is `large`"),
             ("block=100", "felix-card: block: is 100; whole cache lines"),
             ("stage.1.threads=2", "stage 1: threads: unknown field `threads`"),
-            ("stage.2.congestion=none9", "stage 2: congestion: `none9` cannot be had here"),
+            ("stage.2.congestion=none9", "stage 2: congestion: `none9` is not available here"),
             ("sink.path=x", "sink: path: unknown field `path`"),
         ] {
             let error = with(setting).err().unwrap_or_else(|| panic!("{setting}"));

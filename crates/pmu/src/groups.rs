@@ -120,7 +120,7 @@ pub const SHIPPED_GROUPS: Shipped = Shipped {
 };
 
 pub(crate) const INSTEAD: &str =
-    "DRAM traffic cannot be counted here; block, net and kernel work on every host";
+    "DRAM traffic cannot be counted on this host; the groups block, net and kernel work everywhere";
 
 impl MetricGroup {
     pub fn parse(text: &TomlText) -> Result<MetricGroup, Fault> {
@@ -133,7 +133,7 @@ impl MetricGroup {
                 return wrong(format!("metric `{name}` uses `{id}`, which is not an event of it"));
             }
             if sum.is_empty() {
-                return wrong(format!("metric `{name}` adds up nothing"));
+                return wrong(format!("metric `{name}` has no events to add"));
             }
         }
         if group.events.is_empty() {

@@ -80,7 +80,7 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
     }
 
     fn trouble(&mut self) -> Option<String> {
-        self.trouble.take().map(|why| format!("nothing was observed: {why}"))
+        self.trouble.take().map(|why| format!("no counters were read: {why}"))
     }
 }
 

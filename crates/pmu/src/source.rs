@@ -117,8 +117,8 @@ impl KernelOpener {
             EINVAL if members > 1 => format!(
                 "the driver refuses the group at this member: it does not fit beside the {member} before it (daqmeter pmu stat --plan names the limit)"
             ),
-            ENOENT => "this host does not have it (usual in virtual machines: no hardware PMU is passed through)".into(),
-            EBUSY => "the counter is taken by another program that keeps it (perf record, a watchdog)".into(),
+            ENOENT => "this host does not have it (virtual machines usually have no hardware PMU)".into(),
+            EBUSY => "another program uses the counter (perf record, a watchdog)".into(),
             EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".into(),
             EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu list --mesh)".into(),
             _ => return None,

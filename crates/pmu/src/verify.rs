@@ -296,7 +296,7 @@ fn judged(load: VerifyLoad, meter: Meter, mut count: Count, moved: &Moved) -> Co
     let counts = observed.events.iter().map(|event| Some(event.total_scaled()?.0));
     let counted = counts.sum::<Option<f64>>().map(|counts| counts * meter.bytes_per_event);
     let verdict = counted.map_or_else(
-        || CounterVerdict::Waived("the counter never ran".to_owned()),
+        || CounterVerdict::Waived("the counter did not run".to_owned()),
         |counted| judge(meter.band, counted, moved.bytes),
     );
     CounterCheck {

@@ -122,7 +122,7 @@ impl Checker {
             let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
             let format = found.ok_or_else(|| {
                 format!(
-                    "no file of FELIX blocks: it begins with {:#010x}, whose second half is not a block id (0xABCD, 0xABCE, 0xCnCE), and no blocks \
+                    "not a file of FELIX blocks: it begins with {:#010x}, whose second half is not a block id (0xABCD, 0xABCE, 0xCnCE), and no blocks \
                      begin in its first MiB",
                     u32::from_le_bytes(head)
                 )
@@ -168,7 +168,7 @@ impl Checker {
             return Err(format!("{left} bytes: shorter than one block"));
         }
         if left > 0 {
-            let what = || format!("the last {left} bytes are not a whole block");
+            let what = || format!("the last {left} bytes are an incomplete block");
             self.no_block(fault::CUT_OFF, left, what);
         }
         Ok(self.checked())

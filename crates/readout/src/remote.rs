@@ -71,8 +71,8 @@ fn make_room(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let why = match is_socket(path).then(|| reach(path)) {
-        None => "it exists and is not a socket: it is left as it is; name another path".to_owned(),
-        Some(Ok(_)) => "it is taken: another card is served there".to_owned(),
+        None => "it exists and is not a socket: choose another path".to_owned(),
+        Some(Ok(_)) => "another card is served there: choose another path".to_owned(),
         Some(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
             return std::fs::remove_file(path);
         }
@@ -244,12 +244,12 @@ impl CardServer {
             scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
         if tags != request.tags || scenario.card.block.0 != request.block_bytes {
             return Some(
-                "its scenario has other E-links or blocks than the reader's: give both the same"
+                "the card and the reader have different E-links or blocks: use one scenario for both"
                     .to_owned(),
             );
         }
         if !matches!(self.readers[request.channel], Reader::Awaited) {
-            return Some(format!("channel {} has a reader already", request.channel));
+            return Some(format!("channel {} already has a reader", request.channel));
         }
         None
     }
@@ -293,8 +293,8 @@ pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Port,
     stream.set_read_timeout(Some(Duration::from_secs(1))).map_err(absent)?;
     let mut room = [0; 4096];
     let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;
-    let answer: Answer =
-        from_peer(&room[..got]).map_err(|_| other("what answers there is no card".to_owned()))?;
+    let answer: Answer = from_peer(&room[..got])
+        .map_err(|_| other("the program that answers there is not a card".to_owned()))?;
     if let Some(error) = answer.error {
         return Err(other(error));
     }

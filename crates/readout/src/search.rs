@@ -138,10 +138,10 @@ pub fn highest_rate<E>(
     };
     let confirm_s = plan.confirm.as_secs_f64();
     let confidence = match search.found.rate_hz {
-        None if is_cut => "the time was over before a rate was confirmed".to_owned(),
-        None => "no rate was stable".to_owned(),
+        None if is_cut => "the search ended before a rate was confirmed".to_owned(),
+        None => "no rate was free of faults".to_owned(),
         Some(_) => format!(
-            "confirmed by {:.1} s without a fault: with 95 % confidence faults are rarer than one in {confirm_s:.1} s",
+            "confirmed in {:.1} s without a fault: with 95 % confidence there is less than one fault in {confirm_s:.1} s",
             confirm_s * f64::from(CONFIRM_TIMES)
         ),
     };
@@ -340,11 +340,14 @@ mod tests {
             })
         };
         assert_eq!((with(0).rate_hz, with(0).unstable_hz), (Some(40e6), None));
-        assert!(with(0).confidence.contains("by 12.0 s without a fault: with"));
+        assert!(with(0).confidence.contains("in 12.0 s without a fault: with"));
         assert!(with(1).probes.iter().any(|probe| probe.verdict == Stability::Lost));
         // A system that fails each confirmation, and one that never works.
         for never in [with(MAX_CONFIRMATIONS), found(|_, _, _| losing(true))] {
-            assert_eq!((never.rate_hz, never.confidence.as_str()), (None, "no rate was stable"));
+            assert_eq!(
+                (never.rate_hz, never.confidence.as_str()),
+                (None, "no rate was free of faults")
+            );
         }
     }
 

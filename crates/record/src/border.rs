@@ -21,7 +21,7 @@ pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
 pub(crate) fn refuse_large(value: &Value, names: &[&str]) -> Result<(), String> {
     large(value, names).map_or(Ok(()), |(path, number)| {
         let path = path.trim_start_matches('.');
-        Err(format!("{path} is {number}; the largest number taken is {MAX_WHOLE}"))
+        Err(format!("{path} is {number}; the maximum is {MAX_WHOLE}"))
     })
 }
 

@@ -33,9 +33,8 @@ fn taken(record: &RunRecord) -> f64 {
 /// Returns the reason why a record of whole CPUs does not show what they can do; `None` if it does.
 pub fn disturbance(record: &RunRecord) -> Option<String> {
     let share = taken(record);
-    (share > TAKEN).then(|| {
-        format!("other programs took {:.0} % of the time of the CPUs that were used", share * 100.0)
-    })
+    (share > TAKEN)
+        .then(|| format!("other programs used {:.0} % of the time of our CPUs", share * 100.0))
 }
 
 #[cfg(test)]
@@ -68,7 +67,7 @@ mod tests {
         let mut beside = quiet();
         beside.process_cpu.user_ns = 9 * SECOND;
         assert!((taken(&beside) - 0.098).abs() < 1e-9, "{}", taken(&beside));
-        assert!(disturbance(&beside).unwrap().contains("took 10 % of the time"));
+        assert!(disturbance(&beside).unwrap().contains("used 10 % of the time"));
         let mut stolen = quiet();
         stolen.host_cpu.steal_by_cpu_ns = [(0, SECOND), (1, 9 * SECOND)].into();
         assert!((taken(&stolen) - 0.098).abs() < 1e-9);

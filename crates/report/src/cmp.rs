@@ -145,10 +145,10 @@ fn described(point: String, finding: Finding, effect: &Effect) -> ComparedPoint 
         (Verdict::Faster, _) => ("faster", ""),
         (Verdict::Same, _) => ("same", ""),
         (Verdict::Unclear, Doubt::Shared) => {
-            ("unclear", "the CPU or its core was shared during all of a side")
+            ("unclear", "other programs used the CPU or its core during all runs of one side")
         }
-        (Verdict::Unclear, Doubt::Clock) => ("unclear", "the clock of the CPU was not measured"),
-        (Verdict::Unclear, Doubt::Spread) => ("unclear", "the repetitions of a side differ"),
+        (Verdict::Unclear, Doubt::Clock) => ("unclear", "the CPU clock was not measured"),
+        (Verdict::Unclear, Doubt::Spread) => ("unclear", "repeats of one side differ too much"),
     };
     ComparedPoint {
         point,
@@ -276,7 +276,7 @@ impl Compared {
             (!points.is_empty()).then(|| format!("only in {side}: {of}, {}", first(points)))
         };
         let left_out = (left_out > 0)
-            .then(|| format!("not compared: {left_out} records that failed or were waived"));
+            .then(|| format!("not compared: {left_out} records that failed or were skipped"));
         [only(&self.only_a, "A"), only(&self.only_b, "B"), left_out].into_iter().flatten().collect()
     }
 
@@ -288,8 +288,10 @@ impl Compared {
         let worst = levels().map(|point| point.joint.1.max(1.0 / point.joint.0) - 1.0);
         let differing = || self.points.iter().filter(|point| point.differs());
         match self.conclusion {
-            _ if !self.broken.is_empty() => "B is broken where A was not".to_owned(),
-            _ if self.points.is_empty() => "cannot tell: no point is in both".to_owned(),
+            _ if !self.broken.is_empty() => "B failed at points where A did not".to_owned(),
+            _ if self.points.is_empty() => {
+                "cannot tell: A and B have no point in common".to_owned()
+            }
             Conclusion::Same => format!(
                 "same within {} % at {}",
                 per_cent(worst.fold(0.0, f64::max)),
@@ -299,11 +301,11 @@ impl Compared {
                 let why =
                     levels().map(|point| point.why).find(|why| !why.is_empty()).unwrap_or_default();
                 let next = match self.in_turn {
-                    true => "Give more time with --time",
-                    false => "Run both again, or use daqmeter ab",
+                    true => "Use a longer --time",
+                    false => "Repeat both sides, or use daqmeter ab",
                 };
                 format!(
-                    "cannot tell at {unclear} of {all} points, and no other differs: {why}. {next}"
+                    "cannot tell at {unclear} of {all} points, no difference at the others: {why}. {next}"
                 )
             }
             Conclusion::Different if differing().count() == 1 => {
@@ -444,7 +446,7 @@ mod tests {
         assert_eq!((found.conclusion, found.gate(0.5)), (Conclusion::Different, Gate::Failed));
         assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 6)));
         let text = found.text(true);
-        assert!(text.contains("B is broken where A was not"), "{text}");
+        assert!(text.contains("B failed at points where A did not"), "{text}");
     }
 
     #[test]
@@ -464,7 +466,7 @@ mod tests {
         let mut b = runs(1.0, "b", 1);
         b.iter_mut().for_each(|record| record.study = "another".into());
         let found = plain(&runs(1.0, "a", 1), &b);
-        assert!(found.text(false).contains("no point is in both"), "{found:?}");
+        assert!(found.text(false).contains("no point in common"), "{found:?}");
         assert_eq!((found.only_a.len(), found.only_b.len()), (4, 4));
     }
 }

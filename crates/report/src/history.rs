@@ -138,8 +138,10 @@ pub fn text(trends: &[Trend]) -> String {
     let _ = write!(out, "{} points, {changes} sudden changes", trends.len());
     let shared: usize = trends.iter().map(|trend| trend.shared).sum();
     if shared > 0 {
-        let _ =
-            write!(out, "; left out: {shared} values of runs that shared their core all the time");
+        let _ = write!(
+            out,
+            "; {shared} values not used: other programs shared the core during the whole run"
+        );
     }
     out + "\n"
 }
@@ -148,12 +150,12 @@ fn change_text(trend: &Trend, change: &SuddenChange) -> String {
     let time = &trend.runs[change.at].time_utc;
     let (before, after) = &change.revisions;
     let revisions = if before == after {
-        format!("revision {after} before and after")
+        format!("same revision {after}")
     } else {
         format!("between {before} and {after}")
     };
     format!(
-        "sudden change  {}: {:.1} % {} from {} on ({revisions}; z {:.1})\n",
+        "sudden change  {}: {:.1} % {} since {} ({revisions}; z {:.1})\n",
         trend.point,
         (change.ratio - 1.0).abs() * 100.0,
         if change.ratio > 1.0 { "slower" } else { "faster" },
@@ -224,10 +226,9 @@ mod tests {
         records.push(more);
         let found = trends(&records, 0.02);
         assert_eq!((found[0].runs.len(), found[0].shared), (11, 2));
-        assert!(
-            text(&found)
-                .ends_with("; left out: 8 values of runs that shared their core all the time\n")
-        );
+        assert!(text(&found).ends_with(
+            "; 8 values not used: other programs shared the core during the whole run\n"
+        ));
     }
 
     #[test]

@@ -210,19 +210,19 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
         .filter_map(|(record, slice)| Some(record.clock.chain_cycles as f64 / slice.chain_ns?));
     let ghz = sorted(&ghz.collect::<Vec<_>>());
     let clock = match ghz[..] {
-        [] => "cycles are not known".to_owned(),
+        [] => "CPU clock unknown".to_owned(),
         _ => {
             let [low, usual, high] = [0.05, 0.5, 0.95].map(|q| quantile(&ghz, q));
-            format!("times at {usual:.2} GHz; clock {low:.2} to {high:.2} GHz")
+            format!("CPU clock {low:.2} to {high:.2} GHz, times are for {usual:.2} GHz")
         }
     };
     let lost = share(&|slice| slice.is_lost);
     let beside = share(&|slice| !slice.has_idle_sibling(least));
     let memory = memory_range(records).map_or(String::new(), |[low, high]| {
-        format!("; memory took {low:.2} to {high:.2} of its usual time")
+        format!("; memory time {low:.2} to {high:.2} of the median")
     });
     Some(format!(
-        "host: {clock}; of the slices {lost} % lost their CPU and {beside} % were beside a busy sibling{memory}"
+        "host: {clock}; disturbed: {lost} % of the slices lost the CPU, {beside} % shared the core{memory}"
     ))
 }
 

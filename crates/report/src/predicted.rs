@@ -26,7 +26,7 @@ pub(crate) struct PredictedPath {
 const HEADINGS: [&str; 7] = ["figure", "predicted", "90 % from", "to", "measured", "runs", ""];
 
 /// Explanation of the intervals, for the page and the terminal.
-pub(crate) const ABOUT: &str = "An interval holds the measured value with 90 %, for paths like those that the calibration of the host held back, while the host is as it was then.";
+pub(crate) const ABOUT: &str = "Each interval holds the measured value with 90 % probability, for paths like those of the calibration on an unchanged host.";
 
 pub(crate) fn predictions(records: &[RunRecord]) -> Vec<PredictedPath> {
     let usable = rate::usable(records);
@@ -70,7 +70,7 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Predicte
     ];
     if let Some(offered_hz) = found.offered_hz {
         let lost = |run: &&PathRun| (1.0 - hz(run) / offered_hz).max(0.0) * 100.0;
-        lines.push(line("lost or held back [%]", found.lost.scaled(100.0), here.iter().map(lost)));
+        lines.push(line("lost or delayed [%]", found.lost.scaled(100.0), here.iter().map(lost)));
     }
     lines.extend(found.parts.iter().map(|part| {
         let cpu = |run: &&PathRun| {
@@ -117,9 +117,9 @@ fn runs<'a>(
         // The layout, without the CPUs of its threads.
         let here = run.layout.split(" on CPU").next().unwrap_or_default();
         match conditions::disturbance(other) {
-            Some(disturbance) => notes.push(format!("a run is not compared: {disturbance}")),
+            Some(disturbance) => notes.push(format!("one run is not compared: {disturbance}")),
             None if ![layout, ""].contains(&here) => {
-                notes.push(format!("a run is not compared: its layout was {here}"));
+                notes.push(format!("one run is not compared: it had the layout {here}"));
             }
             None => sound.push(run),
         }
@@ -241,7 +241,7 @@ mod tests {
         (disturbed.wall_ns, disturbed.host) = (example.wall_ns, example.host);
         let found = text(&[predicted(None), disturbed]);
         assert!(!found.contains("OUTSIDE"), "{found}");
-        assert!(found.contains("a run is not compared: other programs took"), "{found}");
+        assert!(found.contains("one run is not compared: other programs used"), "{found}");
         assert!(found.contains("0 of 0 measured figures outside"), "{found}");
     }
 }

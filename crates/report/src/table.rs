@@ -49,7 +49,9 @@ pub fn text(records: &[RunRecord]) -> String {
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
-        lines.push(format!("the tool itself: {cost} ns per operation, {clock_ns} ns per sample"));
+        lines.push(format!(
+            "measurement overhead: {cost} ns per operation, {clock_ns} ns per sample"
+        ));
     }
     for line in lines {
         let _ = writeln!(out, "{}", wrapped(&format!(" {line}"), 3));
@@ -101,14 +103,14 @@ fn process(record: &RunRecord) -> Option<String> {
     // share is meaningless.
     let cpu = match record.wall_ns {
         0 => return None,
-        1..5_000_000 => "too short to say its CPU share".to_owned(),
+        1..5_000_000 => "CPU use unknown (run too short)".to_owned(),
         wall_ns => {
             let percent = record.process_cpu.total_ns() as f64 / wall_ns as f64 * 100.0;
             format!("CPU {}% of a core", significant(percent, 3))
         }
     };
     Some(format!(
-        "{cpu} over {}; peak memory {}, of which samples {}",
+        "{cpu} in {}; peak memory {} (samples {})",
         show_ns(record.wall_ns as f64),
         match record.memory.peak_rss_bytes {
             0 => "unknown".to_owned(),

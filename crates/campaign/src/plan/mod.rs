@@ -74,7 +74,7 @@ impl Plan {
         let time = budget.map(|text| duration(source, "budget", text)).transpose()?;
         if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
             return Err(format!(
-                "{}: no point is left: give it a [[sweep]] or an include",
+                "{}: the plan has no points: add a [[sweep]] or an include",
                 source.name
             ));
         }

@@ -176,7 +176,7 @@ impl Sweep<'_> {
                 Ok(StepPlan::Timed(point_time(self.source, "time", time)?))
             }
             (None, None, None, None) => Ok(StepPlan::Timed(USUAL_TIME)),
-            _ => Err(self.refuse("time", "one of time, reads and passes is wanted")),
+            _ => Err(self.refuse("time", "set one of time, reads and passes")),
         }
     }
 
@@ -337,7 +337,7 @@ pub(super) fn duration(source: &TomlText, field: &str, text: &Placed) -> Result<
     match parse_duration(text.as_ref()) {
         Err(error) => Err(source.error(text.span(), field, error)),
         Ok(time) if time.is_zero() => {
-            Err(source.error(text.span(), field, "a time above zero is wanted"))
+            Err(source.error(text.span(), field, "use a time above zero"))
         }
         Ok(time) => Ok(time),
     }
@@ -346,7 +346,7 @@ pub(super) fn duration(source: &TomlText, field: &str, text: &Placed) -> Result<
 fn point_time(source: &TomlText, field: &str, text: &Placed) -> Result<Duration, String> {
     let time = duration(source, field, text)?;
     if time > MAX_TIME {
-        Err(source.error(text.span(), field, "a point takes at most 24h"))
+        Err(source.error(text.span(), field, "the maximum time of a point is 24h"))
     } else {
         Ok(time)
     }

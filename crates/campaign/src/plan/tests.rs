@@ -118,7 +118,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (
             "reads = 1\n",
             "reads = 1\ntime = '1s'\n",
-            "p.toml:23: sweep 2, time: one of time, reads and passes",
+            "p.toml:23: sweep 2, time: set one of time, reads and passes",
         ),
         ("reads = 1\n", "reads = 0\n", "p.toml:23: sweep 2, reads: 0; 1 to "),
         (
@@ -127,7 +127,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "p.toml:23: sweep 2, reads: 9223372036854775807; 1 to ",
         ),
         ("reads = 1\n", "reads = 1\nprofile_hz = 0\n", "p.toml:23: sweep 2, profile_hz: 0; 1 to "),
-        ("time = \"40ms\"", "time = \"25h\"", "p.toml:6: time: a point takes at most 24h"),
+        ("time = \"40ms\"", "time = \"25h\"", "p.toml:6: time: the maximum time of a point is 24h"),
         ("seconds = 0.1", "seconds = [1]", "array is not a parameter"),
         ("[0, 1]", "[]", "p.toml:16: sweep 1, axes: `write_lines` has no value"),
         ("title = \"Footprints\"\n", "", "missing field `title`"),
@@ -138,7 +138,9 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
     }
     let error = Plan::load("/nonexistent.toml").unwrap_err();
     assert!(error.contains("No such file") && error.contains("memory"), "{error}");
-    assert!(Plan::parse("title = 'empty'", "p.toml").unwrap_err().contains("no point is left"));
+    assert!(
+        Plan::parse("title = 'empty'", "p.toml").unwrap_err().contains("the plan has no points")
+    );
     let endless = refused("repetitions = 2", "repetitions = 9000000000000000000");
     assert!(endless.contains("p.toml:11: sweep 1: "), "{endless}");
     assert!(endless.contains("at most 100000 points"), "{endless}");

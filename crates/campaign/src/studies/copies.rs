@@ -143,7 +143,7 @@ fn cold(copies: &Copies<'_>) -> Result<Judgement, String> {
     let mut ratios: Vec<(f64, String)> = pairs.iter().map(ratio).collect();
     ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (Some((_, low)), Some((_, high))) = (ratios.first(), ratios.last()) else {
-        return Err("no size was measured both ways".to_owned());
+        return Err("no size was measured with and without cache".to_owned());
     };
     let evidence = format!("times without cache are {low} to {high} of those with");
     answered(copies.source(&["cpu"])?, evidence)
@@ -152,7 +152,7 @@ fn cold(copies: &Copies<'_>) -> Result<Judgement, String> {
 fn predictable(copies: &Copies<'_>) -> Result<Judgement, String> {
     let pairs = copies.pairs(["cpu", "from"], ["exclusive", "from"], [false, false]);
     if pairs.is_empty() {
-        return Err("no size was measured by both".to_owned());
+        return Err("no size was measured by the CPU and by the engine".to_owned());
     }
     let deviation = |times: &Summary| times.variance.sqrt() / times.mean;
     let count = |holds: &dyn Fn(&Summary, &Summary) -> bool| {
@@ -171,7 +171,7 @@ fn predictable(copies: &Copies<'_>) -> Result<Judgement, String> {
 fn crossover(copies: &Copies<'_>, direction: &str) -> Result<Judgement, String> {
     let pairs = copies.pairs(["cpu", direction], ["exclusive", direction], [false, false]);
     if pairs.len() < 2 {
-        return Err("too few sizes were measured by both".to_owned());
+        return Err("too few sizes were measured by the CPU and by the engine".to_owned());
     }
     let is_slower = |(_, cpu, engine): &&Pair| engine.median < cpu.median;
     let from = match pairs.iter().rev().take_while(is_slower).last() {
@@ -188,14 +188,14 @@ fn shared(copies: &Copies<'_>) -> Result<Judgement, String> {
     let ratios: Vec<f64> = pairs.iter().map(ratio).collect();
     let mean = geometric_mean(&ratios).ok_or("no size was measured under both")?;
     let cost = match mean_interval(&ratios) {
-        None => "of one size there is no interval".to_owned(),
+        None => "one size is too few for an interval".to_owned(),
         Some((low, high)) => {
             let verdict = if low > 1.0 - COSTS && high < 1.0 + COSTS {
                 "the policies cost the same within 5 %"
             } else if low > 1.0 + COSTS || high < 1.0 - COSTS {
                 "the policies differ by more than 5 %"
             } else {
-                "whether they are within 5 % cannot be told"
+                "the data cannot tell whether they are within 5 %"
             };
             let (low, high) = (significant(low, 3), significant(high, 3));
             format!("{verdict} (95 % interval {low} to {high})")
@@ -244,7 +244,7 @@ fn total(copies: &Copies<'_>) -> Result<Judgement, String> {
         .filter_map(|record| Some((record, together(&first_stages(record).collect::<Vec<_>>())?)))
         .collect();
     let longest = several.iter().map(|(_, lanes)| lanes.share).reduce(f64::max);
-    let longest = longest.ok_or("nothing was measured on several CPUs or channels")?;
+    let longest = longest.ok_or("several CPUs or channels were not measured")?;
     let at_once: Vec<(&RunRecord, f64)> = several
         .iter()
         .filter(|(_, lanes)| lanes.share >= AT_ONCE)

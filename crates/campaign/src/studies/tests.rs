@@ -490,7 +490,7 @@ fn the_cost_of_the_policies_is_stated_with_its_interval() {
     for (times, expected) in [
         ([1000, 1010, 1005], "cost the same within 5 %"),
         ([1300, 1310, 1305], "differ by more than 5 %"),
-        ([900, 1400, 1000], "cannot be told"),
+        ([900, 1400, 1000], "cannot tell"),
     ] {
         let sizes = [64, 4096, 1 << 20];
         let exclusive = sizes.map(|bytes| copies("exclusive", "from", bytes, &[1000, 1000]));

@@ -185,7 +185,7 @@ impl Arguments {
 }
 
 const CARD_IS_LOST: &str =
-    "the card's process ended before its last trigger: its last counts are unknown";
+    "the process of the card ended before all triggers: its last counts are unknown";
 
 /// Address for other hosts: one that listens everywhere gets the name of this host.
 fn reachable(address: String) -> String {

@@ -139,10 +139,10 @@ fn a_card_that_is_killed_is_reported_and_fails_the_verdict_in_one_line() {
     tohost.said("publishes at ");
     card.child.kill().unwrap();
     card.child.wait().unwrap();
-    tohost.said("the card's process ended before its triggers did");
+    tohost.said("the process of the card ended before all triggers");
     let (code, text) = tohost.end();
     assert_eq!(code, Some(1), "{text}");
-    let verdict = "verdict: failed: the card's process ended before its last trigger";
+    let verdict = "verdict: failed: the process of the card ended before all triggers";
     assert!(text.contains(verdict), "{text}");
     assert!(!text.contains("unaccounted") && text.lines().count() < 7, "{text}");
 }
@@ -154,7 +154,7 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     let path = folder.path().join("precious");
     std::fs::write(&path, "data").unwrap();
     let emulate = format!("readout emulate gbt --at {}", path.display());
-    fail_with(2, &[(&emulate, "is not a socket: it is left as it is")]);
+    fail_with(2, &[(&emulate, "is not a socket: choose another path")]);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
     let stale = folder.path().join("stale");
     drop(UnixListener::bind(&stale).unwrap());

@@ -122,7 +122,7 @@ impl Mover for LocalMover {
     fn warnings(&mut self) -> Vec<String> {
         let base = self.buffers.as_ref().is_some_and(|(user, _)| user.pages() == Pages::Base);
         let warning =
-            base.then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
+            base.then(|| "no huge pages for the buffers: TLB misses reduce the rates".to_owned());
         warning.into_iter().collect()
     }
 

@@ -76,21 +76,21 @@ fn policy_of(request: &CopyRequest) -> Policy {
 fn explained(error: &daqmeter_sys::SysError) -> Fault {
     let remedy = match error.errno() {
         Some(2) => "; load the module (see kmod/README.md), or choose another --path",
-        Some(13 | 1) => "; the device is root's: run as root",
+        Some(13 | 1) => "; only root may open the device: run as root",
         Some(16) => "; another program holds the DMA channels: wait until it is done",
         Some(19) => {
-            "; no driver offers a DMA_MEMCPY channel that the kernel does not use: load ioatdma, idxd or kmod/softdma.ko"
+            "; no driver has a free DMA_MEMCPY channel: load ioatdma, idxd or kmod/softdma.ko"
         }
         Some(22) => {
             "; the window must hold the quantum and 5 us more, at most 1 s, and high channels must exist"
         }
-        Some(33) => "; this engine copies only what is aligned to more than a byte",
+        Some(33) => "; this engine copies only data that are aligned to more than one byte",
         Some(34) => "; the region is smaller: load the module with a larger region_mb",
         Some(44) => "; there is no such channel",
         Some(95) => {
             "; caches can be flushed on x86 only: leave from_nc, to_nc and both_nc out of --operations"
         }
-        Some(110) => "; the engine did not complete in time",
+        Some(110) => "; the engine did not finish in time",
         _ => "",
     };
     Fault::new(format!("{error}{remedy}"))

@@ -150,11 +150,11 @@ impl Trace {
             ..Ledger::new("copies")
         };
         ledger.lose("ring full", dropped);
-        ledger.lose("missed by the probes", info.missed);
+        ledger.lose("not seen by the probes", info.missed);
         let mut warnings = Vec::new();
         if dropped > 0 {
             warnings.push(format!(
-                "{dropped} copies found a full ring: load the tracer with larger ring_records, or look more often"
+                "{dropped} copies were not recorded because the ring was full: load the tracer with a larger ring_records, or use a shorter --delay"
             ));
         }
         if self.sizes.keys().all(|(operation, _)| *operation < 2) {

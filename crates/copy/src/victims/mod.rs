@@ -109,7 +109,7 @@ impl Victim {
             Victim::Words { work, .. } => work.is_sorted_by(|a, b| a >= b),
             Victim::Points { work, .. } => work.is_sorted_by_key(Point::distance_squared),
         };
-        if right { Ok(()) } else { Err("its result is not what the algorithm gives".to_owned()) }
+        if right { Ok(()) } else { Err("its result is wrong".to_owned()) }
     }
 }
 

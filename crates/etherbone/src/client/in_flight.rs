@@ -149,7 +149,7 @@ impl InFlight {
             }
         }
         let late = self.late.pop_front();
-        let (_, tag) = late.expect("all tags are taken, at most half of them by cycles");
+        let (_, tag) = late.expect("no free tag; cycles may use at most half of the tags");
         self.tags[index_of(tag)] = Tag::Cycle(number);
         tag
     }

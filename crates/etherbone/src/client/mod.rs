@@ -262,7 +262,7 @@ impl Client {
     fn overflow(&self, operations: usize, max_bytes: usize) -> EbError {
         EbError::Other(if self.framing.is_stream() {
             format!(
-                "the cycle of {operations} operations does not fit {max_bytes} bytes, which is what this server receives at once: make it shorter"
+                "the cycle of {operations} operations is longer than the {max_bytes} bytes that this server can receive: make it shorter"
             )
         } else {
             format!(

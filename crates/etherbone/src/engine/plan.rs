@@ -124,7 +124,7 @@ impl Plan {
             return Ok(());
         }
         Err(Fault::new(format!(
-            "{} is silent: no answer for {waits} times {:?} (--timeout)",
+            "{} does not answer: {waits} timeouts of {:?} (--timeout)",
             self.request.address,
             self.timeout()
         )))

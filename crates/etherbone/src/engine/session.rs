@@ -132,7 +132,7 @@ impl Conversation {
         match outcome.failed.iter().find(|&&at| !self.ops[at].write) {
             None => Ok(outcome),
             Some(&at) => Err(Fault::new(format!(
-                "the bus reports an error at {:#x}: no memory or device answers there",
+                "bus error at {:#x}: no memory or device answers at this address",
                 self.ops[at].address
             ))),
         }
@@ -290,9 +290,7 @@ impl Session for EtherboneSession {
         }
         match self.seen.failed_on_bus {
             0 => Ok(()),
-            failed => {
-                Err(Fault::new(format!("{failed} cycles had operations that failed on the bus")))
-            }
+            failed => Err(Fault::new(format!("operations failed on the bus in {failed} cycles"))),
         }
     }
 

@@ -185,7 +185,7 @@ const ENOUGH: usize = 64 << 10;
 fn the_ledger_closes_when_the_slave_dies_or_falls_silent() {
     for (breaks, timeout_ms, why, loss) in [
         (true, None, "closed by the other side", "abandoned"),
-        (false, Some(200), "is silent: no answer for 3 times 200ms (--timeout)", "timeout"),
+        (false, Some(200), "does not answer: 3 timeouts of 200ms (--timeout)", "timeout"),
     ] {
         let (address, _server) = ends_after(ENOUGH, breaks);
         for method in Method::ALL {

@@ -160,7 +160,7 @@ fn build(description: Description) -> Result<Mesh, String> {
     for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
         let mut found = description.xp.iter().filter(|xp| (xp.x, xp.y) == (x, y));
         let (Some(xp), None) = (found.next(), found.next()) else {
-            return Err(format!("crosspoint ({x},{y}) is to be described once"));
+            return Err(format!("crosspoint ({x},{y}) must be described exactly once"));
         };
         add_crosspoint(&mut mesh, xp)?;
     }
@@ -322,8 +322,8 @@ mod tests {
         let n1sdp = SHIPPED_MESHES.files[0].1;
         for (from, to, part) in [
             ("width = 4", "width = 40", "40 x 2"),
-            ("width = 4", "width = 5", "crosspoint (4,0) is to be described once"),
-            ("x = 3\ny = 1", "x = 3\ny = 0", "described once"),
+            ("width = 4", "width = 5", "crosspoint (4,0) must be described exactly once"),
+            ("x = 3\ny = 1", "x = 3\ny = 0", "described exactly once"),
             ("part = \"CMN-600\"", "part = \"CMN-1\"", "there is no part `CMN-1`"),
             ("\"SBSX\"", "\"SBSY\"", "there is no device `SBSY`"),
             ("\"SBSX\"", "\"SBSX*9\"", "no NodeIDs of its own"),

@@ -27,9 +27,7 @@ pub fn check_bytes(received: &[Report]) -> Result<(), String> {
     let bad_pages: u64 = received.iter().map(|report| report.bad_pages).sum();
     match payload + bad_pages {
         0 => Ok(()),
-        _ => Err(format!(
-            "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
-        )),
+        _ => Err(format!("{payload} fragments with wrong bytes, {bad_pages} invalid pages")),
     }
 }
 

@@ -205,14 +205,14 @@ impl Checked {
         );
         let resets = self.sum(|row| row.events.resets);
         if resets > 0 {
-            let _ = writeln!(out, " event counters began anew {resets} times");
+            let _ = writeln!(out, " event counters were reset {resets} times");
         }
         let [falls, missing] =
             [self.sum(|row| row.events.falls), self.sum(|row| row.events.falls_missing)];
         if falls > 0 {
             let _ = writeln!(
                 out,
-                " event counters fell to 0 {falls} times: resets, or {missing} events missing"
+                " event counters fell to 0 {falls} times: these are resets, or {missing} events are missing"
             );
         }
         out

@@ -207,7 +207,11 @@ fn a_counter_that_falls_to_0_may_be_a_reset_or_a_loss() {
     assert_eq!((missing, resets, falls, checked.rows[0].events.falls_missing), (0, 0, 1, 56));
     assert!(!checked.is_good());
     let table = checked.fcheck_table();
-    assert!(table.contains("event counters fell to 0 1 times: resets, or 56 events missing"));
+    assert!(
+        table.contains(
+            "event counters fell to 0 1 times: these are resets, or 56 events are missing"
+        )
+    );
     let line = &checked.messages[0];
     assert!(line.contains("counter fell to 0: E-link 0x008 at 0x"), "{line}");
     assert!(line.ends_with(": a reset, or 56 events missing before it"), "{line}");
@@ -219,7 +223,7 @@ fn a_reset_that_the_trigger_system_announces_is_counted_and_is_no_fault() {
     let checked = of(&one_elink(Elink::TTC, counts.map(ttc)));
     assert!(checked.is_good(), "{:?}", checked.messages);
     assert_eq!((checked.rows[0].events.resets, checked.rows[0].chunks), (1, 110));
-    assert!(checked.fcheck_table().contains("event counters began anew 1 times"));
+    assert!(checked.fcheck_table().contains("event counters were reset 1 times"));
     let line = &checked.messages[0];
     assert!(line.contains("counter reset: E-link 0x600 at 0x"), "{line}");
     // One event twice, and one that came too late.
@@ -290,7 +294,7 @@ fn foreign_and_short_files_are_refused() {
     let error = check(&b"#!/bin/sh\necho not a block\n"[..], &CheckOptions::default())
         .unwrap_err()
         .to_string();
-    assert!(error.contains("no file of FELIX blocks"), "{error}");
+    assert!(error.contains("not a file of FELIX blocks"), "{error}");
     assert!(check(&b""[..], &CheckOptions::default()).unwrap_err().to_string().contains("0 bytes"));
 }
 

@@ -13,13 +13,13 @@ fn a_channel_has_one_reader_which_has_every_block() {
     let mut server = CardServer::bind(card, &path).unwrap();
     let (other, _) = Card::new(&scenario).unwrap();
     let taken = CardServer::bind(other, &path).err().unwrap().to_string();
-    assert!(taken.contains("is taken"), "{taken}");
+    assert!(taken.contains("another card is served there"), "{taken}");
     let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false)));
     let mut port = connect(&path, &scenario, 0).unwrap();
     let error = |result: Result<Port, RemoteError>| result.err().unwrap().to_string();
-    assert!(error(connect(&path, &scenario, 0)).contains("has a reader already"));
+    assert!(error(connect(&path, &scenario, 0)).contains("already has a reader"));
     let wrong = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
-    assert!(error(connect(&path, &wrong, 0)).contains("other E-links"));
+    assert!(error(connect(&path, &wrong, 0)).contains("different E-links"));
     assert!(error(connect(&path, &scenario, 1)).contains("no channel 1"));
     port.go();
     let mut bytes = 0;

@@ -169,6 +169,6 @@ pub fn check_congestion(name: &str) -> Result<(), String> {
     set.map_err(|error| {
         let there = Files::default().text("proc/sys/net/ipv4/tcp_available_congestion_control");
         let (there, name) = (there.unwrap_or_else(|| "reno".to_owned()), name.escape_default());
-        format!("`{name}` cannot be had here ({error}); this host has: {there}, or default")
+        format!("`{name}` is not available here ({error}); this host has: {there}, or default")
     })
 }

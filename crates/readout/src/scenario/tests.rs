@@ -54,7 +54,7 @@ fn mistakes_are_named_by_field_and_what_is_no_scenario_by_line() {
         ("[[fault]]\nkind = \"crc\"\nevery = 0\n", "fault[0].every"),
         ("[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n", "fault[0].elink: 0x009"),
         ("[publish]\ntransport = \"pigeon\"\n", "publish.transport"),
-        ("[publish]\ncongestion = \"bbr9\"\n", "publish.congestion: `bbr9` cannot be had here"),
+        ("[publish]\ncongestion = \"bbr9\"\n", "publish.congestion: `bbr9` is not available here"),
         ("name = \"a\\u001b[2Jb\"\n", "name: has control characters"),
         (&many, "960 E-links in a channel; at most 768"),
         ("[card]\nring = \"1TiB\"\n", "card.ring: 1 TiB; 64 KiB to 64 GiB"),

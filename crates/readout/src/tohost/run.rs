@@ -85,7 +85,7 @@ impl ToHost {
         }
         if self.port.is_lost() {
             self.notes
-                .push("the card's process ended before its triggers did: what it had not written is missing".into());
+                .push("the process of the card ended before all triggers: the data it had not written are missing".into());
         }
         if stop.load(Ordering::Relaxed) {
             self.port.stop();

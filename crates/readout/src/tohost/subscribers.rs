@@ -79,7 +79,7 @@ impl ToHost {
         let there = self.dests.iter().flatten().count();
         if !self.outlet.is_per_elink() && there >= self.max_subscribers {
             return Some(format!(
-                "there are {there} subscribers already (publish.max_subscribers)"
+                "already {there} subscribers, the maximum (publish.max_subscribers)"
             ));
         }
         let needed = self.subscriber_bytes.saturating_mul(there as u64 + 1);
@@ -121,7 +121,7 @@ impl ToHost {
     /// Ends connections that took no more; false if there was none.
     pub(super) fn give_up(&mut self) -> bool {
         let left = self.numbers(Dest::owes);
-        left.iter().for_each(|number| self.depart(*number, "took no more at the end"));
+        left.iter().for_each(|number| self.depart(*number, "did not take the last data"));
         !left.is_empty()
     }
 

@@ -124,7 +124,7 @@ pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>,
         if !is_alive(entry) {
             let (file, address) = (path.display(), &entry.address);
             return Err(format!(
-                "{file} is stale: nobody listens at {address} any more; remove it"
+                "{file} is out of date: no program listens at {address}; remove it"
             ));
         }
         found.push((entry.address.clone(), tags));
@@ -155,7 +155,7 @@ mod tests {
         let second = BusEntry { stream: 2, ..entry.clone() };
         assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
         drop(listener);
-        assert!(find(path, &[]).unwrap_err().to_string().contains("is stale"));
+        assert!(find(path, &[]).unwrap_err().to_string().contains("is out of date"));
         let over = announce(path, &second).unwrap();
         assert_eq!(entries(path).unwrap().len(), 1, "the stale entry is taken over");
         drop((kept, over));

@@ -103,9 +103,7 @@ pub fn check(name: &str) -> Result<(), TransportError> {
     Err(TransportError::Other(match name {
         "tcp" => return Ok(()),
         "zenoh" if cfg!(feature = "zenoh") => return Ok(()),
-        "zenoh" => {
-            "this daqmeter was built without zenoh: build it with --features zenoh".to_owned()
-        }
+        "zenoh" => "this daqmeter has no zenoh: build it with --features zenoh".to_owned(),
         _ => format!("there is no transport `{name}`; tcp or zenoh"),
     }))
 }

@@ -74,7 +74,10 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
     let told = std::thread::spawn(move || until_closed(further));
     turn_until(&mut reader, |_| told.is_finished());
     let told = String::from_utf8_lossy(&told.join().unwrap()).into_owned();
-    assert!(told.contains("there are 3 subscribers already (publish.max_subscribers)"), "{told}");
+    assert!(
+        told.contains("already 3 subscribers, the maximum (publish.max_subscribers)"),
+        "{told}"
+    );
     assert_eq!(reader.stats.subscribers, 3);
     drop(kept);
     turn_until(&mut reader, |reader| reader.stats.subscribers == 0);

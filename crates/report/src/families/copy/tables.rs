@@ -38,7 +38,7 @@ pub fn latency_text(records: &[RunRecord]) -> String {
     ];
     let rows = copy_rows(records);
     let means = match rows.iter().any(|row| row.ops_per_sample > 1) {
-        true => "each sample is the mean of its copies: it has no percentile of one\n",
+        true => "each sample is a mean of several copies, so there is no p99 of one copy\n",
         false => "",
     };
     table_without(2, &columns, &["copies", "p99", "n"], &rows) + means + &footnotes(records, &rows)
@@ -64,7 +64,7 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
         ("of limit", of_limit),
     ];
     let rows = copy_rows(records);
-    let about = "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n";
+    let about = "sum: the sum of the channel rates, as in the study; together: all bytes over the time from first to last copy\n";
     let spare = ["slowest MiB/s", "fastest MiB/s", "channels", "sum MiB/s"];
     table_without(2, &columns, &spare, &rows)
         + &paragraphs(&(about.to_owned() + &policies(records)))
@@ -76,7 +76,9 @@ fn policies(records: &[RunRecord]) -> String {
     let lines = records.iter().filter_map(|record| {
         let time = |name| Some(show_ns(record.workload.int(name).ok()? as f64));
         let (quantum, window) = (time("quantum_ns")?, time("window_ns")?);
-        Some(format!("priority: high channels own the engine for {quantum} of each {window}\n"))
+        Some(format!(
+            "priority: high channels have the engine alone for {quantum} of each {window}\n"
+        ))
     });
     BTreeSet::<String>::from_iter(lines).into_iter().collect()
 }
@@ -86,14 +88,12 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
     let nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
     let null = (!nulls.is_empty()).then(|| {
         let null = show_ns(median(&nulls));
-        format!(
-            "a system call without work takes {null} here (median), which is in the times above"
-        )
+        format!("the times include a system call, which takes {null} without work (median)")
     });
     let thread = rows.iter().any(|row| row.path == "engine-thread").then(|| {
-        "engine-thread is a thread that copies for its channels: no hardware, and its times say nothing about any".to_owned()
+        "engine-thread is emulated: a thread copies, so its times say nothing about DMA hardware".to_owned()
     });
-    let limit = (!rows.is_empty()).then(|| "the limit of a copy is memcpy".to_owned());
+    let limit = (!rows.is_empty()).then(|| "the limit is the rate of memcpy".to_owned());
     let of_records = records.iter().flat_map(|record| {
         let warnings = rate::warnings(record).into_iter();
         let warnings = warnings.filter(|warning| !warning.contains("third of the run"));

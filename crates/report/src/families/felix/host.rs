@@ -27,13 +27,13 @@ fn load(record: &RunRecord) -> String {
     });
     let active: Vec<&str> = active.collect();
     format!(
-        " host: {} of {} CPUs busy, {} of them by this program; stolen {} %; {}\n",
+        " host: {} of {} CPUs busy, {} of them by this program; steal {} %; {}\n",
         significant(cpus(sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns])), 3),
         record.host.logical_cpus,
         significant(cpus(record.process_cpu.total_ns()), 3),
         significant(cpus(host.steal_ns) * 100.0, 2),
         match active.is_empty() {
-            true => "no mitigation is active".to_owned(),
+            true => "no CPU mitigation is active".to_owned(),
             false => format!("mitigations: {}", active.join(", ")),
         }
     )
@@ -48,7 +48,7 @@ fn occupancy(record: &RunRecord) -> String {
     });
     let mut lines: BTreeMap<u32, String> = BTreeMap::new();
     for ((device, _), bytes) in filled.collect::<BTreeMap<_, _>>() {
-        let head = || format!(" ring of device {device}, by channel [bytes]:");
+        let head = || format!(" bytes in the ring of device {device}, by channel:");
         let line = lines.entry(device).or_insert_with(head);
         let comma = if line.ends_with(':') { "" } else { " " };
         let _ = write!(line, "{comma} {bytes:.0}");
