@@ -22,9 +22,6 @@ const LAYERS: &[&[&str]] = &[
 /// Imports of the report, which shows records only.
 const REPORT_IMPORTS: [&str; 2] = ["record", "stats"];
 
-/// Crates outside of measured loops: the release profile optimises them like foreign crates.
-const UNHURRIED: [&str; 3] = ["campaign", "cli", "report"];
-
 /// Most lines of a file; a longer one does more than one thing.
 const MAX_LINES: usize = 900;
 
@@ -34,7 +31,7 @@ const COMMENT_COLUMNS: usize = 100;
 type Rule = fn(&Path, &str, &mut Vec<String>);
 
 pub(crate) fn run() -> Result<()> {
-    let mut faults = faults(&[manifest, optimised, paths_of_one_machine, length])?;
+    let mut faults = faults(&[manifest, paths_of_one_machine, length])?;
     let sources = sources()?;
     faults.extend(wide_comments(&sources));
     faults.extend(repeated_names(&sources));
@@ -92,24 +89,6 @@ fn imports(manifest: &str) -> impl Iterator<Item = &str> {
     let dependencies = dependencies.split("\n[").next().unwrap_or("");
     let ours = dependencies.lines().filter_map(|line| line.strip_prefix("daqmeter-"));
     ours.filter_map(|line| line.split(['.', ' ']).next())
-}
-
-/// Checks that the release profile names each crate in a measured loop: other crates are optimised
-/// little.
-fn optimised(path: &Path, text: &str, faults: &mut Vec<String>) {
-    if path != Path::new("Cargo.toml") {
-        return;
-    }
-    for name in LAYERS.iter().copied().flatten() {
-        let is_named =
-            text.contains(&format!("[profile.release.package.daqmeter-{name}]\nopt-level = 3\n"));
-        if is_named == UNHURRIED.contains(name) {
-            faults.push(format!(
-                "Cargo.toml: crates/{name} must be either optimised by [profile.release.package.daqmeter-{name}] or in UNHURRIED \
-                 (xtask/src/tidy.rs)"
-            ));
-        }
-    }
 }
 
 fn paths_of_one_machine(path: &Path, text: &str, faults: &mut Vec<String>) {
@@ -307,22 +286,6 @@ mod tests {
         assert_eq!(faults("report", "sys"), 1);
         assert_eq!(faults("newcomer", "record"), 1);
         assert_eq!(check(manifest, "crates/stats/Cargo.toml", "[package]\n").len(), 1);
-    }
-
-    #[test]
-    fn a_crate_that_the_release_profile_does_not_name_is_found() {
-        let named = |left_out: &str| -> String {
-            let names = LAYERS.iter().copied().flatten();
-            names
-                .filter(|name| !UNHURRIED.contains(name) && **name != left_out)
-                .map(|name| format!("[profile.release.package.daqmeter-{name}]\nopt-level = 3\n"))
-                .collect()
-        };
-        assert!(check(optimised, "Cargo.toml", &named("")).is_empty());
-        assert_eq!(check(optimised, "Cargo.toml", &named("sys")).len(), 1);
-        assert!(check(optimised, "fuzz/Cargo.toml", "").is_empty());
-        let too_much = named("") + "[profile.release.package.daqmeter-cli]\nopt-level = 3\n";
-        assert_eq!(check(optimised, "Cargo.toml", &too_much).len(), 1);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Measured paths in sentences: capacity, limit, use of each resource, a change, and the capacity
-//! of this host. Begin with [`chains`].
-
-use std::collections::BTreeMap;
+//! of this host. Begin with [`said`].
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
@@ -12,45 +10,13 @@ use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, signifi
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
-use super::overview::PathRow;
-use super::{longest, name, paths};
 use crate::aligned::{time, wrapped};
 use crate::family::WORTH_A_CHANGE;
-use crate::rate;
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Chain {
-    pub(crate) row: PathRow,
-    said: Vec<Said>,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Said {
     about: &'static str,
     text: String,
-}
-
-pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
-    let usable = rate::usable(all);
-    let proved = usable.iter().filter_map(|record| {
-        let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
-        Some((name(record)?, run))
-    });
-    let proved: BTreeMap<String, &PathRun> = proved.collect();
-    let chain = |(name, runs): (String, Vec<_>)| {
-        let (record, run) = longest(&runs)?;
-        let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
-        let run = PathRun { limit, ..run.clone() };
-        let row = PathRow::of(&name, &run, record, &resources(record));
-        Some(Chain { said: said(&name, &run, record, runs.len()), row })
-    };
-    paths(&usable).into_iter().filter_map(chain).collect()
-}
-
-impl Chain {
-    pub(crate) fn text(&self) -> String {
-        wrapped(&sanitise::text(&self.row.name), 0) + "\n" + &lines(&self.said)
-    }
 }
 
 pub(super) fn lines(said: &[Said]) -> String {

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use daqmeter_record::path::PathRun;
 use daqmeter_record::{RunRecord, Stage, sanitise};
 
-pub(crate) use facts::chains;
+pub(crate) use overview::chains;
 
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;

@@ -1,15 +1,48 @@
 //! A path on one line of the survey's screen and in one row of the page's picture: rate, layout,
 //! bottleneck, next step, and the use of each part.
 
+use std::collections::BTreeMap;
+
 use daqmeter_record::path::{LimitFound, PathLimit, PathRun, PathThread};
-use daqmeter_record::resources::{Resource, What};
+use daqmeter_record::resources::{Resource, What, resources};
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
-use super::facts::{Kept, block_ns, kept, per_s};
-use crate::aligned::{TextColumn, table};
+use super::facts::{Kept, Said, block_ns, kept, lines, per_s, said};
+use super::{longest, name, paths};
+use crate::aligned::{TextColumn, table, wrapped};
 use crate::family::{WORTH_A_CHANGE, all_cpus, prefixed};
+use crate::rate;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Chain {
+    pub(crate) row: PathRow,
+    said: Vec<Said>,
+}
+
+pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
+    let usable = rate::usable(all);
+    let proved = usable.iter().filter_map(|record| {
+        let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
+        Some((name(record)?, run))
+    });
+    let proved: BTreeMap<String, &PathRun> = proved.collect();
+    let chain = |(name, runs): (String, Vec<_>)| {
+        let (record, run) = longest(&runs)?;
+        let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
+        let run = PathRun { limit, ..run.clone() };
+        let row = PathRow::of(&name, &run, record, &resources(record));
+        Some(Chain { said: said(&name, &run, record, runs.len()), row })
+    };
+    paths(&usable).into_iter().filter_map(chain).collect()
+}
+
+impl Chain {
+    pub(crate) fn text(&self) -> String {
+        wrapped(&sanitise::text(&self.row.name), 0) + "\n" + &lines(&self.said)
+    }
+}
 
 /// Short facts of a path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
