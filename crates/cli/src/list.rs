@@ -9,7 +9,7 @@ use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
 use daqmeter_harness::text_input;
 use daqmeter_path::SHIPPED_PATHS;
-use daqmeter_report::table::plain;
+use daqmeter_report::table::{paragraphs, plain};
 use daqmeter_sys::host::Files;
 
 use crate::output::{Ended, emit};
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     emit(&match wanted {
         Some(name) if text.is_empty() && is_path(name) => {
             let path = daqmeter_path::Path::load(name)?;
-            if arguments.toml { path.text } else { path.picture() + "\n" }
+            if arguments.toml { path.text } else { paragraphs(&path.picture()) + "\n" }
         }
         Some(name) if text.is_empty() => crate::run::points(&Plan::load(name)?),
         _ => text.join("\n"),

@@ -10,7 +10,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathLimit, PathUsed, TriedLayout};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
-use daqmeter_report::table::numbers_from;
+use daqmeter_report::table::{numbers_from, wrapped};
 use daqmeter_report::{answers_text, paths};
 
 use super::run::{PROBE, probe_quietly, run_of};
@@ -211,7 +211,8 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     let slopes = numbers_from(1, &headings, explained.slopes.iter().map(slope));
     let (rate, runs) = (rate(explained.block_ns.mean), explained.runs);
     let faster = significant(explained.more_buffers.mean, 3);
-    format!(
-        "{resources}\n{slopes}\nrate: {rate} MB/s; with eight times as many buffers {faster} times that; {runs} runs\n"
-    )
+    let last = format!(
+        "rate: {rate} MB/s; with eight times as many buffers {faster} times that; {runs} runs"
+    );
+    format!("{resources}\n{slopes}\n{}\n", wrapped(&last, 2))
 }

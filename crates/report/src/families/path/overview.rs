@@ -145,7 +145,7 @@ fn largest(parts: &[(String, f64)]) -> Option<&(String, f64)> {
 /// Returns the bottleneck in words, and the use that it is.
 fn limited_by(run: &PathRun, parts: &[(String, f64)], cpus: f64) -> (String, Option<String>) {
     let all = all_cpus(run.cpus);
-    let Some(limit) = run.limit.as_ref().filter(|limit| !is_beyond_its_rate(limit)) else {
+    let Some(limit) = run.limit.as_ref().filter(|_| !keeps_its_rate(run)) else {
         let words = if run.is_paced { "its own rate" } else { "not searched" };
         return (words.to_owned(), None);
     };
@@ -188,9 +188,12 @@ fn shares_all_cpus(run: &PathRun, limit: &PathLimit) -> bool {
     used >= FULL && run.threads.len() as f64 >= run.cpus && run.threads.iter().all(is_ready)
 }
 
-/// Tests if the path has a rate of its own that is less than it carries.
-fn is_beyond_its_rate(limit: &PathLimit) -> bool {
-    limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s)
+/// Tests if the run had a rate that is not known to be more than the path carries.
+fn keeps_its_rate(run: &PathRun) -> bool {
+    let is_less = |limit: &PathLimit| {
+        limit.rate_bytes_per_s.is_none_or(|own| own < limit.carries_bytes_per_s)
+    };
+    run.is_paced && run.limit.as_ref().is_none_or(is_less)
 }
 
 fn next(run: &PathRun, record: &RunRecord, parts: &[(String, f64)]) -> String {
@@ -200,7 +203,7 @@ fn next(run: &PathRun, record: &RunRecord, parts: &[(String, f64)]) -> String {
     let percent = |share: f64| significant(share * 100.0, 2);
     let factor = |gain: f64| significant(gain, 2);
     let takes = largest(parts).map(|(part, share)| format!("{part} {} %", percent(*share)));
-    let Some(limit) = &run.limit else {
+    let Some(limit) = run.limit.as_ref().filter(|_| !keeps_its_rate(run)) else {
         let of_a_core = cpus_used(run) * run.cpus.max(1.0);
         return match run.is_paced {
             true => format!("{} % of a core", percent(of_a_core)),
