@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 }
 
 /// Columns of the summary, also of a file or a pipe: it is made to be pasted.
-const MOST_COLUMNS: usize = 80;
+const MAX_COLUMNS: usize = 80;
 
 /// Memory for records, threads and drawing, without the points, which are left out if they do not
 /// fit. A survey of 42 s on two CPUs was ended in the middle with address spaces of 200 and 400
@@ -93,7 +93,7 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let began = Instant::now();
-    set_window(window_columns().min(MOST_COLUMNS));
+    set_window(window_columns().min(MAX_COLUMNS));
     refuse_small(daqmeter_sys::available::memory_bytes())?;
     let is_there = |name: &str| FilePath::new(name).is_file() || FilePath::new(name).is_dir();
     let (page, out) = new_files(&arguments.common.recording, is_there)?;

@@ -238,7 +238,7 @@ fn text_fits_the_columns_that_are_set_and_else_100_and_is_ascii() {
         // Below 40 columns nothing can be read.
         check(line, Some("9"), 40);
     }
-    // What is no number is no width.
+    // Text that is not a number is ignored.
     for (set, most) in [("80", 80), ("x", 100)] {
         check("doctor", Some(set), most);
     }

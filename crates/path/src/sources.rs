@@ -48,14 +48,14 @@ impl<T: Clone> Last<T> {
 
 static BLOCKS: Last<Arc<Buffer>> = Last::new();
 /// Most bytes of blocks that stay in memory for the next run.
-const MOST_KEPT_BYTES: usize = 64 << 20;
+const MAX_KEPT_BYTES: usize = 64 << 20;
 /// Bytes before the first block. The blocks that they are copied into begin a page: copies of 1 KiB
 /// between places that are whole pages apart took 1.4 to 1.7 times as long on a Zen 4.
 const APART_BYTES: usize = 512;
 
 /// Frees the blocks of a path that ended, if they are many: the next run may need their memory.
 pub(crate) fn ended(path: &Path) {
-    if path.source.kind.span_bytes() > MOST_KEPT_BYTES {
+    if path.source.kind.span_bytes() > MAX_KEPT_BYTES {
         *BLOCKS.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -43,7 +43,7 @@ pub(crate) type BriefOf = fn(&[RunRecord]) -> Option<Brief>;
 /// Line of the survey's screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Brief {
-    /// What this host does: a short text with numbers.
+    /// Rate or time of this host, as a short text.
     Host(String),
     /// A change that pays here: what to do, and its gain.
     Change { what: String, gain: String },
