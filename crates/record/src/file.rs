@@ -40,7 +40,12 @@ impl Replacement {
             .permissions(new)
             .tempfile_in(folder)
             // The temporary name in the error would not help the user.
-            .map_err(|error| io::Error::from(error.kind()))?
+            .map_err(|error| match error.kind() {
+                kind @ io::ErrorKind::NotFound => {
+                    io::Error::new(kind, "no file can be made in its folder")
+                }
+                kind => io::Error::from(kind),
+            })?
             .into_parts();
         if let Some(known) = known {
             file.set_permissions(known.permissions())?;
