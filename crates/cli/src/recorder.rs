@@ -127,7 +127,12 @@ impl Recorder {
             self.unwritten = Some(failure);
             self.stop.set();
         }
-        push_or_join(&mut self.records, jsonl::printable(record));
+        let printable = jsonl::reread(&line).unwrap_or_else(|error| {
+            let problem = format!("this record cannot be read back: {error}; a bug in daqmeter");
+            self.unwritten.get_or_insert(Failure::tool(problem));
+            record
+        });
+        push_or_join(&mut self.records, printable);
         if self.recording.json {
             emit(&String::from_utf8_lossy(&line))?;
         }

@@ -87,6 +87,8 @@ pub struct Probe {
 pub struct SearchResult {
     /// Highest rate that was confirmed; `None` if even the first was not stable.
     pub rate_hz: Option<f64>,
+    /// Index of the probe that confirmed it.
+    pub confirmed: Option<usize>,
     /// Lowest rate above it that was not stable; `None` if the search ended at its upper end.
     pub unstable_hz: Option<f64>,
     pub probes: Vec<Probe>,
@@ -185,6 +187,7 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
             self.confirmations += 1;
             if self.once(good, self.plan.confirm * CONFIRM_TIMES)? == Stability::Stable {
                 self.found.rate_hz = Some(good);
+                self.found.confirmed = self.found.probes.len().checked_sub(1);
                 return Ok(true);
             }
             // The first run that fails may be the host's fault.

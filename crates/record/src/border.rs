@@ -2,6 +2,7 @@
 //! reach is refused by the name of its field, so that no later sum overflows.
 
 use std::borrow::Borrow;
+use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Number, Value};
@@ -10,43 +11,77 @@ use serde_json::{Number, Value};
 /// nanoseconds it is 104 days, as bytes 9 PB; 2,048 of them add up in 64 bits.
 pub const MAX_WHOLE: u64 = (1 << 53) - 1;
 
+/// Largest accepted time of a clock in nanoseconds: 292 years after the start of the host, or after
+/// 1970. With it, the sum with a duration up to [`MAX_WHOLE`] stays within 64 bits.
+pub const MAX_STAMP_NS: u64 = i64::MAX.cast_unsigned();
+
+/// Names of fields with a maximum other than [`MAX_WHOLE`], which holds for all that they contain.
+pub type Maxima = [(&'static str, u64)];
+
+/// Whole number in a text from outside, at most `MAX`. Only its reader makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounded<const MAX: u64>(u64);
+
+pub type Whole = Bounded<MAX_WHOLE>;
+pub type StampNs = Bounded<MAX_STAMP_NS>;
+
+impl<const MAX: u64> Bounded<MAX> {
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const MAX: u64> FromStr for Bounded<MAX> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match text.parse() {
+            Ok(number) if number <= MAX => Ok(Bounded(number)),
+            _ if is_number => Err(format!("{text:.40} is above the maximum, {MAX}")),
+            _ => Err(format!("`{text:.40}` is no whole number")),
+        }
+    }
+}
+
 /// Adds up whole numbers of a record; the sum saturates at 64 bits.
 pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
     let add = |sum: u64, value: _| sum.saturating_add(*Borrow::<u64>::borrow(&value));
     values.into_iter().fold(0, add)
 }
 
-/// Refuses the first whole number beyond [`MAX_WHOLE`], by the path of its field. Fields of these
-/// names are not looked at.
-pub(crate) fn refuse_large(value: &Value, names: &[&str]) -> Result<(), String> {
-    large(value, names).map_or(Ok(()), |(path, number)| {
+/// Refuses the first whole number beyond its maximum, by the path of its field.
+pub(crate) fn refuse_large(value: &Value, maxima: &Maxima) -> Result<(), String> {
+    large(value, MAX_WHOLE, maxima).map_or(Ok(()), |(path, number, max)| {
         let path = path.trim_start_matches('.');
-        Err(format!("{path} is {number}; the maximum is {MAX_WHOLE}"))
+        Err(format!("{path} is {number}; the maximum is {max}"))
     })
 }
 
-/// Returns the first number that is too large, and its path.
-fn large<'a>(value: &'a Value, names: &[&str]) -> Option<(String, &'a Number)> {
+/// Returns the first number that is too large, its path, and its maximum.
+fn large<'a>(value: &'a Value, max: u64, maxima: &Maxima) -> Option<(String, &'a Number, u64)> {
     match value {
         Value::Number(number) => {
             let whole = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
-            (whole? > MAX_WHOLE).then(|| (String::new(), number))
+            (whole? > max).then(|| (String::new(), number, max))
         }
         Value::Array(items) => items.iter().enumerate().find_map(|(at, item)| {
-            large(item, names).map(|(path, number)| (format!("[{at}]{path}"), number))
+            let found = large(item, max, maxima);
+            found.map(|(path, number, max)| (format!("[{at}]{path}"), number, max))
         }),
         Value::Object(fields) => fields.iter().find_map(|(name, field)| {
-            let found = if names.contains(&name.as_str()) { None } else { large(field, names) };
-            found.map(|(path, number)| (format!(".{name}{path}"), number))
+            let own = maxima.iter().find(|(known, _)| known == name);
+            let found = large(field, own.map_or(max, |(_, max)| *max), maxima);
+            found.map(|(path, number, max)| (format!(".{name}{path}"), number, max))
         }),
         Value::Null | Value::Bool(_) | Value::String(_) => None,
     }
 }
 
-/// Reads a message of another process, whose fields of these names use all 64 bits.
-pub fn from_peer<T: DeserializeOwned>(bytes: &[u8], names: &[&str]) -> Result<T, String> {
+/// Reads a message of another process.
+pub fn from_peer<T: DeserializeOwned>(bytes: &[u8], maxima: &Maxima) -> Result<T, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    refuse_large(&value, names)?;
+    refuse_large(&value, maxima)?;
     T::deserialize(value).map_err(|error| error.to_string())
 }
 
@@ -56,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_number_that_no_run_reaches_is_refused_by_the_name_of_its_field() {
-        let read = |text: &str| from_peer::<Value>(text.as_bytes(), &["tag"]);
+        let read = |text: &str| from_peer::<Value>(text.as_bytes(), &[("tag", u64::MAX)]);
         assert!(read(r#"{"a": 9007199254740991, "b": [-9007199254740991, 1.5e300]}"#).is_ok());
         let refused = read(r#"{"a": {"lost": [0, 9007199254740992]}}"#).unwrap_err();
         assert!(refused.starts_with("a.lost[1] is 9007199254740992;"), "{refused}");

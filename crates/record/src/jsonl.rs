@@ -72,9 +72,12 @@ pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
     read_with(source, make_printable)
 }
 
-/// Replaces control characters in the text of a record by escapes.
-pub fn printable(record: RunRecord) -> RunRecord {
-    parse(to_line(&record).trim_ascii_end(), 1, make_printable).unwrap_or(record)
+/// Reads an own line as [`read_printable`] does.
+///
+/// # Errors
+/// When no reader would take it.
+pub fn reread(line: &[u8]) -> Result<RunRecord, LineError> {
+    parse(line.trim_ascii_end(), 1, make_printable)
 }
 
 /// Parses one line, which is number `line` of its file.
@@ -120,9 +123,15 @@ fn without_mark(bytes: &[u8], line: usize) -> &[u8] {
     bytes.strip_prefix(mark.as_bytes()).unwrap_or(bytes)
 }
 
-/// Fields with whole numbers of any size: the request, the seed of an order, and CPU time. CPU time
-/// is summed over all CPUs of a host, and its sums saturate.
-const FREE: [&str; 4] = ["workload", "seed", "host_cpu", "process_cpu"];
+/// Clock stamps, and fields with whole numbers of any size: the request, the seed of an order, and
+/// CPU time. CPU time is summed over all CPUs of a host, and its sums saturate.
+const MAXIMA: [(&str, u64); 5] = [
+    ("origin_ns", border::MAX_STAMP_NS),
+    ("workload", u64::MAX),
+    ("seed", u64::MAX),
+    ("host_cpu", u64::MAX),
+    ("process_cpu", u64::MAX),
+];
 
 fn parse(bytes: &[u8], line: usize, change: fn(&mut Value)) -> Result<RunRecord, LineError> {
     let read = |bytes| -> Result<RunRecord, String> {
@@ -133,7 +142,7 @@ fn parse(bytes: &[u8], line: usize, change: fn(&mut Value)) -> Result<RunRecord,
                 "schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
             ));
         }
-        border::refuse_large(&value, &FREE).map_err(malformed)?;
+        border::refuse_large(&value, &MAXIMA).map_err(malformed)?;
         change(&mut value);
         let record = RunRecord::deserialize(value).map_err(said)?;
         record.check_slices().map_err(malformed)?;
@@ -227,7 +236,7 @@ mod tests {
             let line = to_line(&before);
             assert_eq!(read(&line[..]).unwrap().records[0], before, "as it is");
             let shown = read_printable(&line[..]).unwrap().records.remove(0);
-            assert_eq!(shown, printable(before));
+            assert_eq!(Ok(&shown), reread(&line).as_ref());
             assert_eq!(shown.study, format!("a{}b", sanitise::text(hostile)));
             assert!(
                 !shown.workload.to_string().contains(sanitise::is_hostile),
@@ -238,7 +247,7 @@ mod tests {
         }
         let mut benign = plain;
         benign.command = r#"run "a" \\n µs – x"#.into();
-        assert_eq!(printable(benign.clone()), benign);
+        assert_eq!(reread(&to_line(&benign)), Ok(benign));
     }
 
     #[test]

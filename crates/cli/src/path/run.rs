@@ -156,7 +156,7 @@ fn search(
         false => (time / 6, time),
     };
     let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe, confirm };
-    let mut longest_ns: Vec<(f64, u64)> = Vec::new();
+    let mut longest_ns: Vec<u64> = Vec::new();
     let result = highest_rate(&plan, |rate_hz, duration| {
         if begin.elapsed() >= budget {
             return Ok(None);
@@ -169,12 +169,11 @@ fn search(
         };
         let record = bench.probe(&request, PROBE, &[])?;
         let latency_ns = record.path.as_ref().map_or(0, |run| run.latency_max_ns);
-        longest_ns.push((rate_hz, latency_ns));
+        longest_ns.push(latency_ns);
         Ok::<_, Failure>(Some(engine::observation(path, &record, duration)))
     })?;
-    // The last run at the rate confirmed it.
-    let confirmed = longest_ns.iter().rfind(|(hz, _)| Some(*hz) == result.rate_hz);
-    let behind = confirmed.map(|(hz, ns)| hz * *ns as f64 / 1e9);
+    let longest_ns = result.confirmed.and_then(|probe| longest_ns.get(probe));
+    let behind = result.rate_hz.zip(longest_ns).map(|(hz, ns)| hz * *ns as f64 / 1e9);
     Ok(Searched { result, behind: behind.filter(|_| waits(path)) })
 }
 

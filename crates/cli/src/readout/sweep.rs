@@ -121,10 +121,7 @@ fn search(
 
 /// Makes the record of the maximum from that of the run that confirmed it, or from the last one.
 fn maximum(records: &[RunRecord], found: &SearchResult) -> Option<RunRecord> {
-    let asked_hz = |record: &RunRecord| record.workload.float("rate_hz").ok();
-    let mut last_first = records.iter().rev();
-    let is_it = |record: &&RunRecord| found.rate_hz.is_none() || asked_hz(record) == found.rate_hz;
-    let mut record = last_first.find(is_it)?.clone();
+    let mut record = found.confirmed.map_or(records.last(), |probe| records.get(probe))?.clone();
     record.study = "readout/maximum".into();
     if found.rate_hz.is_some() {
         record.role = Role::Point;
@@ -172,15 +169,16 @@ mod tests {
     #[test]
     fn the_maximum_is_a_record_of_the_run_that_confirmed_it() {
         let run = |rate_hz: u32| {
-            let workload = Workload::new("readout").with("rate_hz", f64::from(rate_hz));
+            let workload = Workload::new("readout").with("rate_hz", 0.1 + f64::from(rate_hz));
             let mut record = RunRecord::new(daqmeter_record::EngineInfo::default(), workload);
             (record.role, record.wall_ns) = (Role::Probe, rate_hz.into());
             record
         };
         let records = [2000, 4000, 3000, 3500].map(run);
-        let of = |rate_hz| {
+        let of = |rate_hz: Option<f64>| {
             let unstable_hz = Some(3.5e3);
-            let found = SearchResult { rate_hz, unstable_hz, ..SearchResult::default() };
+            let confirmed = rate_hz.map(|_| 2);
+            let found = SearchResult { rate_hz, confirmed, unstable_hz, ..SearchResult::default() };
             super::maximum(&records, &found).unwrap()
         };
         let maximum = of(Some(3e3));

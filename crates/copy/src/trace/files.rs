@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::border::{MAX_WHOLE, StampNs, Whole};
 use daqmeter_sys::uapi::TraceRecord;
 
 pub(super) const FILES: [&str; 4] =
@@ -41,7 +41,7 @@ impl TraceFile {
     /// Parses a file.
     ///
     /// # Errors
-    /// A line does not have the nine fields, or a number is beyond [`MAX_WHOLE`].
+    /// A line does not have the nine fields, or a count is beyond [`MAX_WHOLE`].
     pub fn parse(operation: u16, text: &str) -> Result<TraceFile, String> {
         let mut file = TraceFile::default();
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -64,7 +64,8 @@ fn record_of(operation: u16, line: &str) -> Option<(TraceRecord, bool)> {
     let [ring, counter, bytes, cpu, before, after, _, caller, by] = fields[..] else {
         return None;
     };
-    let whole = |text: &str| text.parse().ok().filter(|number| *number <= MAX_WHOLE);
+    let whole = |text: &str| text.parse().ok().map(Whole::get);
+    let stamp = |text: &str| text.parse().ok().map(StampNs::get);
     let digits = caller.strip_prefix("0x")?;
     let extra = digits.len().saturating_sub(16);
     let record = TraceRecord {
@@ -73,8 +74,8 @@ fn record_of(operation: u16, line: &str) -> Option<(TraceRecord, bool)> {
         counter: whole(counter)?,
         bytes: whole(bytes)?,
         begin_cpu: cpu.parse().ok()?,
-        before_ns: whole(before)?,
-        after_ns: whole(after)?,
+        before_ns: stamp(before)?,
+        after_ns: stamp(after)?,
         caller: u64::from_str_radix(digits.get(extra..)?, 16).ok()?,
         by: ["CPU", "DMA"].iter().position(|name| *name == by)?.try_into().ok()?,
         ..TraceRecord::default()

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
-use daqmeter_record::border::MAX_WHOLE;
+use daqmeter_record::border::{MAX_STAMP_NS, MAX_WHOLE};
 use daqmeter_record::misses::{MISSES, REFERENCES};
 use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 
@@ -136,8 +136,9 @@ impl<'a> Line<'a> {
     }
 
     fn span(&self, at: usize) -> Result<Span, String> {
-        let before = self.value(at, |_| true)?;
-        let after = self.value(at + 1, |after| *after >= before)?;
+        let before = self.value(at, |before| *before <= MAX_STAMP_NS)?;
+        let latest = before + MAX_WHOLE;
+        let after = self.value(at + 1, |after| (before..=latest).contains(after))?;
         Ok(Span { before, after, ns: self.value(at + 2, |ns| *ns <= after - before)? })
     }
 }
