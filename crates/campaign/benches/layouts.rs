@@ -33,10 +33,14 @@ use daqmeter_path::predict::{ClosedForm, HostProfile};
 use daqmeter_path::{Path, PathRequest, sum};
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathRun, What};
-use daqmeter_stats::{LogHistogram, Random, median, trimmed_interval};
+use daqmeter_stats::{LogHistogram, Random, trimmed_interval};
 use daqmeter_sys::affinity::{pin_to, process_cpus};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
+
+fn median(values: &[f64]) -> f64 {
+    daqmeter_stats::median(values).unwrap()
+}
 
 const SHIPPED: [&str; 6] =
     ["pattern", "copy-to-user", "file-replay", "felix-card", "digitizer-crate", "register-control"];

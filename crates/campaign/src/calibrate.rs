@@ -69,9 +69,7 @@ pub fn calibrate(
         clocks.extend(clock_ghz(&record));
         fitted.push((shape, hz(run_of(&record)?)));
     }
-    if !clocks.is_empty() {
-        profile.clock_ghz = daqmeter_stats::median(&clocks);
-    }
+    profile.clock_ghz = daqmeter_stats::median(&clocks).unwrap_or(profile.clock_ghz);
     fit(&mut profile, &fitted)?;
     step("paths that are held back");
     while profile.held_back.len() < 2 * MIN_CHECKS
@@ -153,6 +151,7 @@ fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCo
     let mut all: Vec<([String; 3], (usize, usize))> =
         all.flat_map(|kind| sizes.clone().map(move |size| (kind.clone(), size))).collect();
     let mut found: BTreeMap<String, BTreeMap<u64, Cycles>> = BTreeMap::new();
+    let mut has_clock = false;
     for round in 1..=ROUNDS {
         Random::new(round).shuffle(&mut all);
         for ([source, stage, sink], (bytes, way)) in &all {
@@ -163,7 +162,10 @@ fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCo
             let text = path_text(*bytes, layout, &placed, &on, &into);
             let (shape, record) = paths.run(&text, COST_S, None)?;
             let run = run_of(&record)?;
-            let clock_ghz = clock_ghz(&record).unwrap_or(1.0);
+            let clock = clock_ghz(&record);
+            has_clock |= clock.is_some();
+            // Without any clock, cycles are those of 1 GHz.
+            let Some(clock_ghz) = clock.or((!has_clock).then_some(1.0)) else { continue };
             for (row, threads) in shape.rows.iter().zip(shape.threads_of(run)) {
                 for (work, each_ns) in row.works.iter().zip(each_ns(row, threads, run.blocks)) {
                     if work.name == "memory" && source != MEMORY {
@@ -180,10 +182,10 @@ fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCo
     for ways in found.values_mut().flat_map(BTreeMap::values_mut) {
         let known: Vec<f64> = ways.iter().flatten().copied().collect();
         let missing = ways.iter_mut().filter(|way| way.is_empty());
-        missing.for_each(|way| way.push(daqmeter_stats::median(&known)));
+        missing.for_each(|way| way.push(middle(&known)));
     }
     let point = |(block_bytes, ways): (u64, Cycles)| {
-        let [cycles, apart_cycles, fused_cycles] = ways.map(|found| daqmeter_stats::median(&found));
+        let [cycles, apart_cycles, fused_cycles] = ways.map(|found| middle(&found));
         CostPoint { block_bytes, cycles, apart_cycles, fused_cycles }
     };
     let work = |(work, points): (String, BTreeMap<u64, Cycles>)| WorkCost {
@@ -191,6 +193,11 @@ fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCo
         points: points.into_iter().map(point).collect(),
     };
     Ok(found.into_iter().map(work).collect())
+}
+
+/// Median of runs that were made, whose times are finite.
+fn middle(values: &[f64]) -> f64 {
+    daqmeter_stats::median(values).expect("finite values of runs")
 }
 
 /// CPU time of a block for each work of a row, without the work that the path asks for.
@@ -220,7 +227,7 @@ fn held_back(
     let form = ClosedForm::of(&shape, profile)?;
     let pair = |predicted: f64, of: &dyn Fn(&PathRun) -> f64| PredictedAndMeasured {
         predicted,
-        measured: daqmeter_stats::median(&runs.iter().map(of).collect::<Vec<_>>()),
+        measured: middle(&runs.iter().map(of).collect::<Vec<_>>()),
     };
     let latency = |share: f64| {
         let measured = move |run: &PathRun| run.latency_ns(share).unwrap_or(0).max(1) as f64;

@@ -116,7 +116,9 @@ fn small_reads(program: &PathBuf) {
     bare_loop.end();
     println!("pread at 1 B: {SLICES} slices of {CALLS} calls each, in turn with a bare C loop");
     for (what, q) in [("5th percentile", 0.05), ("median", 0.5)] {
-        let level = |row: &[f64]| daqmeter_stats::quantile(&daqmeter_stats::sorted(row), q);
+        let level = |row: &[f64]| {
+            daqmeter_stats::quantile(&daqmeter_stats::sorted(row), q).unwrap_or_default()
+        };
         println!("  {what}: {:.1} ns, bare {:.1} ns", level(&tool), level(&bare));
     }
     println!("  ratio {} (target 1.10)", ratio(&tool, &bare));

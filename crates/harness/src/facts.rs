@@ -1,7 +1,7 @@
 //! Facts that all points of one invocation share: the tool, the host, the clock, the noise.
 
 use std::sync::{Arc, LazyLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
@@ -70,7 +70,9 @@ pub fn last_level_cache_bytes() -> u64 {
 
 /// Returns the UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+    const MAX: Duration = Duration::from_secs(253_402_300_799);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since.min(MAX)).to_string()
 }
 
 /// Returns the cost of the step loop per operation: the median of 31 samples of the null engine,
@@ -84,7 +86,7 @@ fn tool_ns_per_op() -> f64 {
         (clock::monotonic_ns() - begin) as f64 / OPERATIONS as f64
     };
     let samples: Vec<f64> = (0..31).map(|_| sample()).collect();
-    stats::quantile(&stats::sorted(&samples), 0.5)
+    stats::median(&samples).expect("31 samples")
 }
 
 const CLOCKSOURCE: &str = "sys/devices/system/clocksource/clocksource0/current_clocksource";

@@ -20,9 +20,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
-use daqmeter_stats::{median, trimmed_interval};
+use daqmeter_stats::trimmed_interval;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
+
+fn median(values: &[f64]) -> f64 {
+    daqmeter_stats::median(values).unwrap()
+}
 
 fn seconds(work: &mut dyn FnMut()) -> f64 {
     let begin = clock::monotonic_ns();

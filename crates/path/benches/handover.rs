@@ -29,7 +29,7 @@ use daqmeter_readout::Scenario;
 use daqmeter_readout::scenario::Hertz;
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::PathThread;
-use daqmeter_stats::{quantile, sorted, trimmed_interval};
+use daqmeter_stats::trimmed_interval;
 use daqmeter_sys::affinity::{pin_to, process_cpus, unpin};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::probe::{CHAIN_CYCLES, probe};
@@ -119,7 +119,7 @@ fn in_turns<T>(mut hand: impl FnMut() -> T, mut path: impl FnMut() -> T) -> Vec<
 }
 
 fn show(what: &str, unit: &str, pairs: &[(f64, f64)]) {
-    let median = |values: Vec<f64>| quantile(&sorted(&values), 0.5);
+    let median = |values: Vec<f64>| daqmeter_stats::median(&values).unwrap();
     let (hand, path): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let ratios: Vec<f64> = pairs.iter().map(|(hand, path)| path / hand).collect();
     let (mean, low, high) = trimmed_interval(&ratios, 0.95).unwrap();
@@ -300,7 +300,7 @@ fn rings(time: Duration) {
             [1, 8, 64].iter().flat_map(|&of| [0, 1024, 16_384, 65_536].map(|bytes| (of, bytes)))
         {
             let each = |_| ours_of([given[0], cpu], time, count, touched);
-            let ns = quantile(&sorted(&(0..5).map(each).collect::<Vec<_>>()), 0.5);
+            let ns = daqmeter_stats::median(&(0..5).map(each).collect::<Vec<_>>()).unwrap();
             println!(
                 "{distance}: {count} blocks, {touched} bytes touched: {ns:.0} ns, {:.0} cycles",
                 ns * cycles_per_ns

@@ -180,7 +180,7 @@ fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
     let pairs: Result<Vec<f64>, String> = (0..PAIRS)
         .map(|_| Ok(with.run(PathLoad::Free)?.block_ns / without.run(PathLoad::Free)?.block_ns))
         .collect();
-    Ok(median(&pairs?))
+    median(&pairs?).ok_or_else(|| "no pair was run".to_owned())
 }
 
 fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
@@ -209,7 +209,7 @@ fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
             explained.runs
         );
     }
-    let error = median(&errors) * 100.0;
+    let error = median(&errors).unwrap_or_default() * 100.0;
     println!("{}; gains are off by {error:.0} % (median)", counts.text());
     Ok(())
 }

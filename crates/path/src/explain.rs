@@ -13,7 +13,7 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{Interval, LimitFound, PathOther, PathThread};
 use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
-use daqmeter_stats::trimmed_interval;
+use daqmeter_stats::{median, trimmed_interval};
 
 use crate::definition::Path;
 pub use crate::definition::PathPart;
@@ -76,7 +76,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Results of a run; `None` for the record of something else. A CPU that one thread has to
+    /// Results of a run; `None` if it carried no block, or for the record of something else. A CPU that one thread has to
     /// itself is no resource beside that thread: no other uses its rest.
     pub fn of(record: &RunRecord) -> Option<Seen> {
         let run = record.path.as_deref()?;
@@ -85,6 +85,9 @@ impl Seen {
             _ => true,
         };
         let mut resources = resources(record);
+        if resources.is_empty() {
+            return None;
+        }
         resources.retain(is_shared);
         let blocks = run.blocks.max(1) as f64;
         let per_block = |of: fn(&PathThread) -> u64| {
@@ -120,10 +123,10 @@ pub fn clock_ghz(record: &RunRecord) -> Option<f64> {
     (cycles > 0.0).then(|| cycles / busy_ns)
 }
 
-/// Interval of independent values; without ends for fewer than two.
+/// Interval of independent values; without ends if one is not finite.
 fn interval(values: &[f64], confidence: f64) -> Interval {
     let interval = trimmed_interval(values, confidence);
-    let (mean, low, high) = interval.unwrap_or((f64::NAN, f64::NEG_INFINITY, f64::INFINITY));
+    let (mean, low, high) = interval.unwrap_or((0.0, f64::MIN, f64::MAX));
     Interval { mean, low, high }
 }
 
@@ -208,9 +211,12 @@ pub fn explain<E>(
     };
     for round in 1.. {
         seen.round(&mut run, round as u64)?;
+        if round < MIN_ROUNDS {
+            continue;
+        }
         let explained = seen.explained();
         let is_open = explained.answer == LimitFound::CannotTell;
-        if round >= MIN_ROUNDS && !(is_open && wants_more(round)) {
+        if !(is_open && wants_more(round)) {
             return Ok(explained);
         }
     }
@@ -264,9 +270,7 @@ impl Rounds<'_> {
     }
 
     fn present_ns(&self) -> f64 {
-        let last = self.free.iter().rev().take(PRESENT);
-        let last: Vec<f64> = last.map(|seen| seen.block_ns).collect();
-        daqmeter_stats::median(&last)
+        middle(self.free.iter().rev().take(PRESENT).map(|seen| seen.block_ns))
     }
 
     /// Time per block of each run at the clock of the first, if that is steadier from one free run
@@ -279,8 +283,7 @@ impl Rounds<'_> {
         };
         let scatter = |of: fn(&Seen, &Seen) -> f64| {
             let times: Vec<f64> = self.free.iter().map(|seen| of(seen, &self.free[0])).collect();
-            let steps = times.windows(2).map(|pair| (pair[1] / pair[0]).ln().abs());
-            daqmeter_stats::median(&steps.collect::<Vec<_>>())
+            middle(times.windows(2).map(|pair| (pair[1] / pair[0]).ln().abs()))
         };
         if scatter(at_first) < scatter(plain) { at_first } else { plain }
     }
@@ -347,11 +350,9 @@ impl Rounds<'_> {
 
     /// CPU time of a block beyond that in the other layout.
     fn beside(&self, layout: &str, gain: Interval) -> PathOther {
-        let free = |of: fn(&Seen) -> f64| {
-            daqmeter_stats::median(&self.free.iter().map(of).collect::<Vec<_>>())
-        };
-        let other_ns: Vec<f64> = self.in_other.iter().map(|other| other.seen.cpu_ns).collect();
-        let ns = (free(|seen| seen.cpu_ns) - daqmeter_stats::median(&other_ns)).max(0.0);
+        let free = |of: fn(&Seen) -> f64| middle(self.free.iter().map(of));
+        let other_ns = middle(self.in_other.iter().map(|other| other.seen.cpu_ns));
+        let ns = (free(|seen| seen.cpu_ns) - other_ns).max(0.0);
         let wake_ns = free(|seen| seen.wait_cpu_ns);
         let ghz = self.free.iter().find_map(|seen| seen.clock_ghz);
         PathOther {
@@ -374,8 +375,7 @@ impl Rounds<'_> {
                 parts.map(|(at, part)| work_ns(&other.seen, at) / part.threads.max(1) as f64);
             part.fold(other.seen.cpu_ns / self.free[0].cpus.max(1.0), f64::max)
         };
-        let most: Vec<f64> = self.in_other.iter().map(most_ns).collect();
-        daqmeter_stats::median(&most) < MIN_USED * self.present_ns()
+        middle(self.in_other.iter().map(most_ns)) < MIN_USED * self.present_ns()
     }
 
     fn used(&self) -> Vec<Used> {
@@ -386,14 +386,16 @@ impl Rounds<'_> {
                 seen.resources[at].least_beside_others_ns() / seen.block_ns
             }),
             least_ns: each(&self.free, |seen| seen.resources[at].least_ns()),
-            least_cycles: self.free[0].clock_ghz.map(|_| {
-                let cycles = |seen: &Seen| {
-                    seen.resources[at].least_ns() * seen.clock_ghz.unwrap_or(f64::NAN)
-                };
-                each(&self.free, cycles).mean
-            }),
+            least_cycles: self.cycles(at),
         };
         self.free[0].resources.iter().enumerate().map(used).collect()
+    }
+
+    /// Mean least cycles per block of a resource in the runs whose clock is known.
+    fn cycles(&self, at: usize) -> Option<f64> {
+        let cycles = |seen: &Seen| Some(seen.resources[at].least_ns() * seen.clock_ghz?);
+        let known: Vec<f64> = self.free.iter().filter_map(cycles).collect();
+        trimmed_interval(&known, CONFIDENCE).map(|(mean, ..)| mean)
     }
 
     fn answer(&self, slopes: &[Vec<f64>], used: &[Used], more_buffers: Interval) -> LimitFound {
@@ -515,6 +517,11 @@ fn work_ns(seen: &Seen, part: usize) -> f64 {
     threads.filter_map(|one| one.uses.get(&part)).sum()
 }
 
+/// Median of runs that were made, whose times are finite.
+fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    median(&values.collect::<Vec<_>>()).expect("finite values of runs")
+}
+
 fn each(runs: &[Seen], of: impl Fn(&Seen) -> f64) -> Interval {
     let values: Vec<f64> = runs.iter().map(of).collect();
     interval(&values, CONFIDENCE)
@@ -570,6 +577,8 @@ mod tests {
         lockstep: f64,
         /// Clocks of the CPUs, drawn for each run.
         clocks_ghz: Vec<f64>,
+        /// True if only each third run knows its clock.
+        hides_clock: bool,
         /// Share of its time that a pinned thread waits for its CPU, in a path that has another
         /// layout: that shares all work among two CPUs.
         other: Option<f64>,
@@ -589,6 +598,7 @@ mod tests {
                 drift: 0.0,
                 lockstep: 0.0,
                 clocks_ghz: vec![1.0],
+                hides_clock: false,
                 other: None,
                 random: Random::new(7),
                 runs: 0,
@@ -661,7 +671,7 @@ mod tests {
             Ok(Seen {
                 block_ns,
                 resources,
-                clock_ghz: Some(ghz),
+                clock_ghz: (!self.hides_clock || self.runs % 3 == 1).then_some(ghz),
                 cpu_ns,
                 cpus: 2.0,
                 wait_cpu_ns: cpu_ns / 12.0,
@@ -693,6 +703,17 @@ mod tests {
         let explained = system.explained(MIN_ROUNDS);
         assert_eq!(explained.answer, limit(1));
         assert!(explained.slopes[0].slope.high < 0.1, "{:?}", explained.slopes);
+        let cycles = explained.resources[1].least_cycles.unwrap();
+        assert!((cycles / 1600.0 - 1.0).abs() < 0.01, "{cycles}");
+    }
+
+    /// Regression: a run without a clock was NaN in an interval, which panicked.
+    #[test]
+    fn runs_without_a_clock_are_left_out_of_the_cycles() {
+        let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002);
+        system.hides_clock = true;
+        let explained = system.explained(8);
+        assert_eq!(explained.answer, limit(1));
         let cycles = explained.resources[1].least_cycles.unwrap();
         assert!((cycles / 1600.0 - 1.0).abs() < 0.01, "{cycles}");
     }

@@ -111,9 +111,9 @@ pub fn predict(shapes: &[PathShape], profile: &HostProfile) -> Result<Prediction
         let pairs = paths.iter().map(|path| of(path));
         Spread::of(pairs.map(|pair| (pair.measured / pair.predicted).ln()).collect())
     };
-    let largest_hz = ratio(&free, |path| path.rate).around(form.largest_hz());
+    let largest_hz = ratio(&free, |path| path.rate)?.around(form.largest_hz());
     let cpu = alike.iter().flat_map(|path| &path.cpu);
-    let cpu = Spread::of(cpu.map(|pair| pair.measured - pair.predicted).collect());
+    let cpu = Spread::of(cpu.map(|pair| pair.measured - pair.predicted).collect())?;
     let rows = shape.rows.iter().zip(&form.cpu_ns).zip(form.cpus(shape));
     let parts = rows.map(|((row, cost_ns), cpus)| PartPrediction {
         name: row.name.clone(),
@@ -133,8 +133,8 @@ pub fn predict(shapes: &[PathShape], profile: &HostProfile) -> Result<Prediction
             low: lost(largest_hz.high),
             high: lost(largest_hz.low),
         },
-        p50_ns: ratio(&alike, |path| path.p50_ns).around(form.latency_ns),
-        p99_ns: ratio(&alike, |path| path.p99_ns).around(form.latency_ns),
+        p50_ns: ratio(&alike, |path| path.p50_ns)?.around(form.latency_ns),
+        p99_ns: ratio(&alike, |path| path.p99_ns)?.around(form.latency_ns),
         parts: parts.collect(),
         notes: notes(shape, profile, largest_hz),
         largest_hz,
@@ -175,17 +175,16 @@ struct Spread {
     high: f64,
 }
 
+const NO_ERRORS: &str = "the profile: finite times of runs are wanted: calibrate again";
+
 impl Spread {
     /// Spread of at least [`MIN_CHECKS`] errors, which a profile has.
-    fn of(mut errors: Vec<f64>) -> Spread {
+    fn of(mut errors: Vec<f64>) -> Result<Spread, String> {
+        let middle = daqmeter_stats::median(&errors).ok_or(NO_ERRORS)?;
         errors.sort_by(f64::total_cmp);
         let rank = (errors.len() + 1) / 20;
         let low = rank.saturating_sub(1);
-        Spread {
-            middle: daqmeter_stats::median(&errors),
-            low: errors[low],
-            high: errors[errors.len() - 1 - low],
-        }
+        Ok(Spread { middle, low: errors[low], high: errors[errors.len() - 1 - low] })
     }
 
     /// Errors are logarithms of ratios.
@@ -233,7 +232,7 @@ pub fn fit(profile: &mut HostProfile, runs: &[(PathShape, f64)]) -> Result<(), S
             step = step.sqrt();
         }
     }
-    profile.fit_error = daqmeter_stats::median(&errors(best)?);
+    profile.fit_error = daqmeter_stats::median(&errors(best)?).ok_or(NO_ERRORS)?;
     profile.fitted = best;
     Ok(())
 }
@@ -365,7 +364,7 @@ mod tests {
         let mut error = || random.uniform().powi(3);
         let (mut held, tries) = (0, 2000);
         for _ in 0..tries {
-            let spread = Spread::of((0..59).map(|_| error()).collect());
+            let spread = Spread::of((0..59).map(|_| error()).collect()).unwrap();
             held += usize::from(spread.around(1.0).holds(error().exp()));
         }
         let share = held as f64 / f64::from(tries);

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use daqmeter_stats::{quantile, sorted};
+use daqmeter_stats::median;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
@@ -54,12 +54,12 @@ impl Observation {
         if n < 8 {
             return false;
         }
-        let median = |part: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
-            quantile(&sorted(&part.iter().map(of).collect::<Vec<_>>()), 0.5)
+        let middle = |part: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
+            median(&part.iter().map(of).collect::<Vec<_>>()).expect("a quarter of finite values")
         };
         let (early, late) = (&self.backlog[n / 4..n / 2], &self.backlog[3 * n / 4..]);
-        let (from, to) = (median(early, |at| at.1), median(late, |at| at.1));
-        let slope = (to - from) / (median(late, |at| at.0) - median(early, |at| at.0)).max(1e-9);
+        let (from, to) = (middle(early, |at| at.1), middle(late, |at| at.1));
+        let slope = (to - from) / (middle(late, |at| at.0) - middle(early, |at| at.0)).max(1e-9);
         // Less than a millisecond of input is the filling that a poll finds.
         let noise = self.input_bytes_per_s * 2e-3;
         let soon = to + slope * HORIZON_S > self.busy_at_bytes;

@@ -93,14 +93,16 @@ fn runs_of(invocations: &[&Invocation<'_>]) -> Vec<HistoryRun> {
     let levels = || invocations.iter().map(|invocation| &invocation.level);
     let unit = Level::steadier(levels().collect::<Vec<_>>());
     let clocks: Vec<f64> = levels().filter_map(Level::chain).collect();
-    let scale = if unit == Unit::Chains { median(&clocks) } else { 0.0 };
-    let run = |Invocation { first, level, .. }: &&Invocation<'_>| HistoryRun {
-        time_utc: first.time_utc.clone(),
-        run_id: first.run_id.clone(),
-        revision: first.tool.git_revision.clone(),
-        time_ns: (level.located(unit).log + scale).exp(),
+    let scale = median(&clocks).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
+    let run = |Invocation { first, level, .. }: &&Invocation<'_>| {
+        Some(HistoryRun {
+            time_utc: first.time_utc.clone(),
+            run_id: first.run_id.clone(),
+            revision: first.tool.git_revision.clone(),
+            time_ns: (level.located(unit)?.log + scale).exp(),
+        })
     };
-    invocations.iter().map(run).collect()
+    invocations.iter().filter_map(run).collect()
 }
 
 fn sudden_changes(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<SuddenChange> {

@@ -118,8 +118,7 @@ fn repetitions(
 ) -> Option<Vec<Vec<SliceTime>>> {
     let slices = |stage: &&Stage| stage.slices().collect::<Vec<_>>();
     let chain = |stage: &Stage| {
-        let chains: Vec<f64> = stage.slices().filter_map(|slice| slice.chain_ns).collect();
-        (!chains.is_empty()).then(|| median(&chains))
+        median(&stage.slices().filter_map(|slice| slice.chain_ns).collect::<Vec<_>>())
     };
     match finding {
         Finding::Level => Some(stages.iter().map(slices).collect()),
@@ -178,8 +177,7 @@ impl ShownLevels {
 
 /// Returns the usual time of the chain; `None` without any.
 fn usual_chain_ns(records: &[RunRecord]) -> Option<f64> {
-    let chains: Vec<f64> = all_slices(records).filter_map(|(_, slice)| slice.chain_ns).collect();
-    (!chains.is_empty()).then(|| median(&chains))
+    median(&all_slices(records).filter_map(|(_, slice)| slice.chain_ns).collect::<Vec<_>>())
 }
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {
@@ -209,12 +207,11 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
         .iter()
         .filter_map(|(record, slice)| Some(record.clock.chain_cycles as f64 / slice.chain_ns?));
     let ghz = sorted(&ghz.collect::<Vec<_>>());
-    let clock = match ghz[..] {
-        [] => "CPU clock unknown".to_owned(),
-        _ => {
-            let [low, usual, high] = [0.05, 0.5, 0.95].map(|q| quantile(&ghz, q));
+    let clock = match [0.05, 0.5, 0.95].map(|q| quantile(&ghz, q)) {
+        [Some(low), Some(usual), Some(high)] => {
             format!("CPU clock {low:.2} to {high:.2} GHz, times are for {usual:.2} GHz")
         }
+        _ => "CPU clock unknown".to_owned(),
     };
     let lost = share(&|slice| slice.is_lost);
     let beside = share(&|slice| !slice.has_idle_sibling(least));
@@ -235,11 +232,11 @@ fn memory_range(records: &[RunRecord]) -> Option<[f64; 2]> {
     let stages = stages.filter(|stage| stage.bytes_per_op >= MEMORY_BYTES);
     let over_median = stages.flat_map(|stage| {
         let times: Vec<f64> = stage.slices().map(|slice| slice.op_ns).collect();
-        let usual = median(&times);
-        times.into_iter().map(move |ns| ns / usual)
+        let usual = median(&times).filter(|usual| *usual > 0.0);
+        times.into_iter().filter_map(move |ns| Some(ns / usual?))
     });
     let all = sorted(&over_median.collect::<Vec<_>>());
-    (!all.is_empty()).then(|| [0.05, 0.95].map(|q| quantile(&all, q)))
+    Some([quantile(&all, 0.05)?, quantile(&all, 0.95)?])
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub(crate) fn summary(stage: &Stage) -> Option<Summary> {
 }
 
 pub(crate) fn median_ns(stage: &Stage) -> Option<f64> {
-    Some(daqmeter_stats::median(&times_ns(stage))).filter(|median| median.is_finite())
+    daqmeter_stats::median(&times_ns(stage))
 }
 
 /// Returns the time of one operation in the sustained rate; `None` without samples.

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use crate::{MAD_TO_SIGMA, mad, median, sorted};
+use crate::{MAD_TO_SIGMA, mad, middle, sorted};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
@@ -60,7 +60,7 @@ pub fn change_points(values: &[f64], ignore: f64, rows: usize) -> Vec<Change> {
     let bounds: Vec<usize> = [0].into_iter().chain(inner).chain([values.len()]).collect();
     let change = |(window, (_, z)): (&[usize], &(usize, f64))| {
         let (from, at, to) = (window[0], window[1], window[2]);
-        let ratio = (median(&series.logs[at..to]) - median(&series.logs[from..at])).exp();
+        let ratio = (middle(&series.logs[at..to]) - middle(&series.logs[from..at])).exp();
         let counts = ratio.ln().abs() > ignore.ln_1p() && !series.is_slope([from, at, to]);
         counts.then(|| Change { at, between: series.between([from, at, to]), ratio, z: *z })
     };
@@ -88,7 +88,7 @@ impl Series {
 
     fn clipped(&self) -> (Series, bool) {
         let logs = &self.logs;
-        let around = |at: usize| median(&logs[at.saturating_sub(2)..(at + 3).min(logs.len())]);
+        let around = |at: usize| middle(&logs[at.saturating_sub(2)..(at + 3).min(logs.len())]);
         let residuals: Vec<f64> = (0..logs.len()).map(|at| logs[at] - around(at)).collect();
         let bound = (3.0 * MAD_TO_SIGMA * mad(&sorted(&residuals))).max(1e-4);
         let has_wild_values = residuals.iter().any(|far| far.abs() > WILD * bound);
@@ -148,7 +148,7 @@ impl Series {
 
     /// Tests if the levels before and after are much nearer to each other than to these levels.
     fn comes_back(&self, bounds: &[usize], levels: &Range<usize>) -> bool {
-        let level = |at: usize| median(&self.logs[bounds[at]..bounds[at + 1]]);
+        let level = |at: usize| middle(&self.logs[bounds[at]..bounds[at + 1]]);
         let (before, after) = (level(levels.start - 1), level(levels.end));
         let from_either = |at| (level(at) - before).abs().min((level(at) - after).abs());
         let jump = levels.clone().map(from_either).fold(f64::INFINITY, f64::min);

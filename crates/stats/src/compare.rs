@@ -111,8 +111,9 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     let from = trimmed(&places(&a, unit)).mean;
     // The clock of A: chains of A, if both have them.
     let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
-    let scale = if unit == Unit::Chains { median(&clock) } else { 0.0 };
-    let own = a.iter().chain(&b).map(|level| deviation(level.located(unit).spread).powi(2));
+    let scale = median(&clock).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
+    let located = a.iter().chain(&b).filter_map(|level| level.located(unit));
+    let own = located.map(|located| deviation(located.spread).powi(2));
     let prior = own.sum::<f64>() / (a.len() + b.len()) as f64;
     let freedom = prior_freedom + seen.1;
     let variance = (prior_freedom * prior + seen.0) / freedom;
@@ -184,7 +185,7 @@ fn paired(point: &Point) -> Difference<'_> {
 }
 
 fn places(side: &[&Level], unit: Unit) -> Vec<f64> {
-    side.iter().map(|level| level.located(unit).log).collect()
+    side.iter().filter_map(|level| level.located(unit)).map(|located| located.log).collect()
 }
 
 /// Returns the levels that were not shared.
@@ -204,7 +205,7 @@ fn allowed(a: &[&Level], b: &[&Level], unit: Unit) -> (f64, Doubt) {
     }
     let clock = |side: &[&Level]| {
         let known: Option<Vec<f64>> = side.iter().map(|level| level.chain()).collect();
-        known.map(|known| median(&known))
+        known.and_then(|known| median(&known))
     };
     match (unit, clock(a).zip(clock(b))) {
         (Unit::Chains, _) => (0.0, Doubt::Spread),

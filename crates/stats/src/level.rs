@@ -55,7 +55,7 @@ pub struct SliceTime {
 impl SliceTime {
     /// Returns the time of the independent operations over that of the chain.
     pub fn sibling(&self) -> Option<f64> {
-        Some(self.sibling_ns? / self.chain_ns?)
+        Some(self.sibling_ns? / self.chain_ns?).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
     }
 
     /// Tests if the sibling was idle after the slice. True if that is not known.
@@ -75,7 +75,7 @@ pub fn least_sibling<'a>(slices: impl IntoIterator<Item = &'a SliceTime>) -> Opt
     let from =
         |low: usize| &ratios[low..ratios.partition_point(|it| *it <= ratios[low] * (1.0 + width))];
     let dense = (0..ratios.len()).map(from).find(|near| near.len() >= fewest);
-    dense.map(|near| quantile(near, 0.5))
+    dense.and_then(|near| quantile(near, 0.5))
 }
 
 /// Unit in which a point is steadier.
@@ -142,7 +142,7 @@ impl Level {
         let kept = clean.unwrap_or_else(|| all.iter().map(|slices| slices.to_vec()).collect());
         let value = |slices: &Vec<SliceTime>, time: fn(&SliceTime) -> Option<f64>| {
             let times: Option<Vec<f64>> = slices.iter().map(time).collect();
-            Some(quantile(&sorted(&times?), WITHIN).ln())
+            Some(quantile(&sorted(&times?), WITHIN)?.ln()).filter(|log| log.is_finite())
         };
         let values = |time: fn(&SliceTime) -> Option<f64>| -> Option<Vec<f64>> {
             let logs: Option<Vec<f64>> = kept.iter().map(|slices| value(slices, time)).collect();
@@ -153,7 +153,7 @@ impl Level {
         let level = Level {
             ns: values(|slice| Some(slice.op_ns))?,
             chains: values(|slice| Some(slice.op_ns / slice.chain_ns?)).unwrap_or_default(),
-            chain: chains.map(|chains| median(&chains).ln()),
+            chain: chains.and_then(|chains| median(&chains)).filter(|ns| *ns > 0.0).map(f64::ln),
             is_shared,
         };
         (!level.ns.is_empty()).then_some(level)
@@ -165,18 +165,19 @@ impl Level {
     }
 
     /// Returns the place of the repetitions in that unit: their tenth percentile, or for widely
-    /// spread ones the middle.
-    pub fn located(&self, unit: Unit) -> Located {
+    /// spread ones the middle. `None` in chains if the clock is not known.
+    pub fn located(&self, unit: Unit) -> Option<Located> {
         let logs = if unit == Unit::Chains { &self.chains } else { &self.ns };
-        let (low, middle) = (quantile(logs, ACROSS), quantile(logs, 0.5));
+        let (low, middle) = quantile(logs, ACROSS).zip(quantile(logs, 0.5))?;
         let spread = middle - low;
-        Located { log: if spread > WIDE { middle } else { low }, spread }
+        Some(Located { log: if spread > WIDE { middle } else { low }, spread })
     }
 
     /// Returns the unit in which these levels together are steadier.
     pub fn steadier<'a>(levels: impl IntoIterator<Item = &'a Level> + Clone) -> Unit {
         let sum = |unit| -> f64 {
-            levels.clone().into_iter().map(|level| level.located(unit).spread).sum()
+            let located = levels.clone().into_iter().filter_map(|level| level.located(unit));
+            located.map(|located| located.spread).sum()
         };
         let is_known = levels.clone().into_iter().all(|level| !level.chains.is_empty());
         // With a clock that stands still, both are alike; another file may be of another clock.
@@ -188,7 +189,7 @@ impl Level {
     /// `chain_ns`, with its 95 % interval.
     pub fn shown(&self, chain_ns: Option<f64>) -> (f64, (f64, f64)) {
         let unit = if chain_ns.is_some() { Level::steadier([self]) } else { Unit::Ns };
-        let Located { log, spread } = self.located(unit);
+        let Located { log, spread } = self.located(unit).expect("a level has a time");
         let scale = if unit == Unit::Chains { chain_ns.unwrap_or(1.0) } else { 1.0 };
         let half = 1.96 * deviation(spread);
         (log.exp() * scale, ((log - half).exp() * scale, (log + half).exp() * scale))
@@ -322,7 +323,7 @@ pub(crate) mod tests {
         };
         let level = old(&[vec![1.0; 50], vec![3.0; 50]].concat()).unwrap();
         assert_eq!((level.ns.len(), level.chain()), (8, None));
-        assert!(level.located(Unit::Ns).spread > 0.4);
+        assert!(level.located(Unit::Ns).unwrap().spread > 0.4);
         assert_eq!(old(&[2.0]).unwrap().shown(None).0, 2.0);
         for bad in [&[][..], &[0.0], &[f64::NAN, 1.0], &[-1.0], &[f64::INFINITY]] {
             assert_eq!(old(bad), None);

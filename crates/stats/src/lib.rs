@@ -1,5 +1,6 @@
 //! Statistics of raw samples. Nothing here reads a clock, drops a sample or knows the measured
-//! quantity. Begin with [`Summary::of`].
+//! quantity. A row with a value that is not finite has no statistics: the result is `None`. Begin
+//! with [`Summary::of`].
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -45,21 +46,17 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises samples in the order of measurement; `None` without samples or with one that is
-    /// not a number.
+    /// Summarises samples in the order of measurement; `None` without samples.
     pub fn of(samples: &[f64]) -> Option<Summary> {
-        if samples.is_empty() || samples.iter().any(|x| x.is_nan()) {
-            return None;
-        }
         let n = samples.len();
-        let sorted = sorted(samples);
+        let sorted = row(samples)?;
         let mean = samples.iter().sum::<f64>() / n as f64;
         let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
         Some(Summary {
             n,
             mean,
             variance: squares / (n - 1).max(1) as f64,
-            median: quantile(&sorted, 0.5),
+            median: at(&sorted, 0.5),
             mad: mad(&sorted),
             min: sorted[0],
             max: sorted[n - 1],
@@ -79,6 +76,12 @@ pub fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
+/// Returns the values in ascending order; `None` without values, or if one is not finite.
+fn row(values: &[f64]) -> Option<Vec<f64>> {
+    let is_row = !values.is_empty() && values.iter().all(|value| value.is_finite());
+    is_row.then(|| sorted(values))
+}
+
 /// Largest probability that all samples lie on one side of a quantile that is shown.
 const UNSEEN: f64 = 0.05;
 
@@ -92,11 +95,14 @@ pub fn supports(n: usize, q: f64) -> bool {
 }
 
 /// Returns the quantile by linear interpolation between order statistics (Hyndman and Fan's type
-/// 7), the definition of all tables. `sorted` ascends; NaN if empty.
-pub fn quantile(sorted: &[f64], q: f64) -> f64 {
-    if sorted.is_empty() {
-        return f64::NAN;
-    }
+/// 7), the definition of all tables. `sorted` ascends; `None` without values.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let is_row = sorted.first()?.is_finite() && sorted.last()?.is_finite();
+    is_row.then(|| at(sorted, q))
+}
+
+/// Returns the quantile of values that are not empty.
+fn at(sorted: &[f64], q: f64) -> f64 {
     let rank = q.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (low, high) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
     if low == high { low } else { low + (high - low) * rank.fract() }
@@ -104,25 +110,25 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
 
 /// Returns a quantile that the samples support, see [`supports`]. `sorted` ascends.
 pub fn supported_quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    supports(sorted.len(), q).then(|| quantile(sorted, q))
+    quantile(sorted, q).filter(|_| supports(sorted.len(), q))
 }
 
-/// Returns the unscaled median absolute deviation. `sorted` ascends.
-pub fn mad(sorted: &[f64]) -> f64 {
-    let median = quantile(sorted, 0.5);
-    middle(&mut sorted.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>())
+/// Returns the unscaled median absolute deviation. `sorted` ascends and is not empty.
+fn mad(sorted: &[f64]) -> f64 {
+    let median = at(sorted, 0.5);
+    middle(&sorted.iter().map(|x| (x - median).abs()).collect::<Vec<f64>>())
 }
 
-/// Returns the median of unsorted values, without a full sort. NaN without values.
-pub fn median(samples: &[f64]) -> f64 {
-    middle(&mut samples.to_vec())
+/// Returns the median of unsorted values, without a full sort. `None` without values.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let is_row = !samples.is_empty() && samples.iter().all(|value| value.is_finite());
+    is_row.then(|| middle(samples))
 }
 
-fn middle(values: &mut [f64]) -> f64 {
+/// Returns the median of values that are not empty.
+fn middle(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
     let n = values.len();
-    if n == 0 {
-        return f64::NAN;
-    }
     let (below, upper, _) = values.select_nth_unstable_by(n / 2, f64::total_cmp);
     let upper = *upper;
     if n % 2 == 1 {
@@ -136,7 +142,7 @@ fn middle(values: &mut [f64]) -> f64 {
 /// statistics with that coverage for any distribution (sign test; Conover, Practical Nonparametric
 /// Statistics, 3.2). Below six samples no pair reaches it: the whole range then covers the median
 /// with 1 - 2^(1-n). `sorted` ascends and is not empty.
-pub fn median_ci(sorted: &[f64]) -> (f64, f64) {
+fn median_ci(sorted: &[f64]) -> (f64, f64) {
     let depth = sign_test_depth(sorted.len()).max(1);
     (sorted[depth - 1], sorted[sorted.len() - depth])
 }
@@ -165,7 +171,7 @@ fn trimmed(values: &[f64]) -> Trimmed {
     let (n, cut) = (sorted.len(), sorted.len() / 5);
     let (low, high) = (sorted[cut], sorted[n - 1 - cut]);
     let left = (n - 2 * cut) as f64;
-    let clamped = || values.iter().map(|value| value.clamp(low, high));
+    let clamped = || values.iter().map(|value| value.max(low).min(high));
     let centre = clamped().sum::<f64>() / n as f64;
     Trimmed {
         mean: sorted[cut..n - cut].iter().sum::<f64>() / left,
@@ -185,10 +191,7 @@ impl Trimmed {
 /// Returns a trimmed mean and its interval, (mean, low, high): Student's factor with the winsorised
 /// variance. `None` below two values.
 pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
-    if values.len() < 2 {
-        return None;
-    }
-    let found = trimmed(values);
+    let found = trimmed(&row(values).filter(|values| values.len() > 1)?);
     let (squares, freedom) = found.squares();
     let half = student(freedom, confidence) * (squares / freedom / found.n).sqrt();
     Some((found.mean, found.mean - half, found.mean + half))
@@ -296,9 +299,8 @@ mod tests {
     #[test]
     fn quantiles_of_a_known_row() {
         let row = [1.0, 2.0, 3.0, 4.0];
-        assert_eq!(quantile(&row, 0.5), 2.5);
-        assert_eq!(quantile(&row, 0.0), 1.0);
-        assert!(quantile(&[], 0.5).is_nan());
+        assert_eq!(quantile(&row, 0.5), Some(2.5));
+        assert_eq!(quantile(&row, 0.0), Some(1.0));
     }
 
     #[test]
@@ -371,6 +373,48 @@ mod tests {
         #[test]
         fn selecting_the_middle_equals_sorting(samples in proptest::collection::vec(-1e6..1e6_f64, 1..60)) {
             prop_assert_eq!(median(&samples), quantile(&sorted(&samples), 0.5));
+        }
+
+        /// Regression: one run whose clock was not known ended a survey of half a minute.
+        #[test]
+        fn no_row_panics_and_each_statistic_of_it_is_a_number_or_none(
+            values in proptest::collection::vec(any::<f64>(), 0..40),
+            at in 0..40_usize, odd in proptest::sample::select(&[
+                f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, f64::MAX, 1.0,
+            ][..]),
+        ) {
+            let with_odd = || {
+                let mut values: Vec<f64> = values.iter().map(|value| value % 1e9).collect();
+                if let Some(value) = values.get_mut(at) { *value = odd; }
+                values
+            };
+            let row = with_odd();
+            let is_row = row.iter().all(|value| value.is_finite());
+            let sorted = sorted(&row);
+            prop_assert_eq!(Summary::of(&row).is_some(), is_row && !row.is_empty());
+            prop_assert_eq!(trimmed_interval(&row, 0.95).is_some(), is_row && row.len() > 1);
+            let numbers = [
+                median(&row), quantile(&sorted, 0.3), supported_quantile(&sorted, 0.9),
+                mean_interval(&row).map(|(low, _)| low), sustained(odd, &[1, 2]).map(|rate| rate.low()),
+            ];
+            prop_assert!(numbers.iter().flatten().all(|number| number.is_finite()), "{:?}", numbers);
+            change_points(&row, 0.02, 1);
+            let slice = |(at, ns): (usize, &f64)| SliceTime {
+                ns: *ns, op_ns: *ns, is_lost: at % 7 == 0,
+                chain_ns: row.get(at + 1).copied(), sibling_ns: row.get(at + 2).copied(),
+            };
+            let slices: Vec<SliceTime> = row.iter().enumerate().map(slice).collect();
+            let least = least_sibling(&slices);
+            let halves = slices.split_at(slices.len() / 2);
+            let level = Level::of(&[halves.0.to_vec(), halves.1.to_vec()], least);
+            let other = Level::of(&[slices], None);
+            let point = Point {
+                a: level.clone().into_iter().collect(), b: other.clone().into_iter().collect(),
+                history: level.into_iter().chain(other).collect(), bound: 0.0,
+            };
+            for in_turn in [false, true] {
+                compare(&[point.clone()], Terms { ignore: 0.02, looks: 1.0, in_turn });
+            }
         }
     }
 

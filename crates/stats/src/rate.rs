@@ -67,7 +67,8 @@ pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     let mean = times.iter().sum::<f64>() / times.len() as f64;
     let rate = |ns: f64| per_sample / ns * 1e9;
     let interval = mean_interval(&times).map(|(low, high)| (rate(high), rate(low)));
-    (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
+    let is_rate = mean > 0.0 && per_sample > 0.0 && rate(mean).is_finite();
+    is_rate.then(|| Rate { per_s: rate(mean), interval })
 }
 
 /// Returns the 95 % confidence interval of the mean of samples in the order of measurement. It uses

@@ -137,7 +137,7 @@ impl Statistic {
             Statistic::MeanNs => mean(&per_copy_ns(record)),
             Statistic::MedianNs => {
                 let samples = daqmeter_stats::sorted(&per_copy_ns(record));
-                Some(daqmeter_stats::quantile(&samples, 0.5))
+                daqmeter_stats::quantile(&samples, 0.5)
             }
             Statistic::RateBytesPerS => {
                 Some(record.lanes.first()?.stages.first()?.rate_bytes_per_s())

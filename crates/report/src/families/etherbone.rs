@@ -275,12 +275,12 @@ fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
         ("round trip [us]", |(point, _)| point.address.to_owned()),
         ("blocking", |(point, _)| point.per_cycle()),
         ("n", |(_, us)| us.len().to_string()),
-        ("min", |(_, us)| significant(quantile(us, 0.0), 3)),
-        ("p50", |(_, us)| significant(quantile(us, 0.5), 3)),
+        ("min", |(_, us)| number(quantile(us, 0.0), 3)),
+        ("p50", |(_, us)| number(quantile(us, 0.5), 3)),
         ("p90", |(_, us)| number(supported_quantile(us, 0.9), 3)),
         ("p99", |(_, us)| number(supported_quantile(us, 0.99), 3)),
         ("p99.9", |(_, us)| number(supported_quantile(us, 0.999), 3)),
-        ("max", |(_, us)| significant(quantile(us, 1.0), 3)),
+        ("max", |(_, us)| number(quantile(us, 1.0), 3)),
     ]
 }
 

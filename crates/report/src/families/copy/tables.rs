@@ -86,8 +86,8 @@ fn policies(records: &[RunRecord]) -> String {
 /// Writes notes on the credibility of copies, each once.
 pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
     let nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
-    let null = (!nulls.is_empty()).then(|| {
-        let null = show_ns(median(&nulls));
+    let null = median(&nulls).map(|null| {
+        let null = show_ns(null);
         format!("the times include a system call, which takes {null} without work (median)")
     });
     let thread = rows.iter().any(|row| row.path == "engine-thread").then(|| {
