@@ -7,7 +7,8 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Fault, Job, Limits, Observer, Request, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Fault, Job, Limits, Observer, Request, Settings, StepPlan, StopFlag, failed, guarded,
+    measure, observe,
 };
 use daqmeter_record::RunRecord;
 
@@ -84,12 +85,20 @@ impl Runner {
         }
     }
 
+    /// Measures one point of several: one that cannot be opened, or panics, is a failed record and
+    /// costs no other.
+    pub fn one_of_several(&self, job: &Job, settings: &Settings) -> RunRecord {
+        self.measured(job, settings)
+            .unwrap_or_else(|fault| failed(job, settings, &self.context, fault))
+    }
+
     pub fn measured(&self, job: &Job, settings: &Settings) -> Result<RunRecord, Fault> {
         let load = job.load.iter().map(|new| new());
         let own = self.observer.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
         let limits = if self.is_bare { &[][..] } else { &ENGINES };
-        measure(job, settings, &self.context, limits, &mut observers)
+        guarded("the point", || measure(job, settings, &self.context, limits, &mut observers))
+            .flatten()
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
@@ -153,8 +162,9 @@ impl Runner {
             waive: true,
             ..self.settings(point.steps, &point.study, &point.pin)
         };
-        let job = engine(&point.engine).map_err(Fault::new)?.parse(&point.workload)?;
-        let mut record = self.measured(&job, &settings)?;
+        let engine = engine(&point.engine).map_err(Fault::new)?;
+        let job = guarded("the request", || engine.parse(&point.workload)).flatten()?;
+        let mut record = self.one_of_several(&job, &settings);
         record.order = Some(point.place.clone());
         Ok(record)
     }
@@ -164,6 +174,7 @@ impl Runner {
 mod tests {
     use std::time::Duration;
 
+    use daqmeter_harness::{NullRequest, Session, StageSpec, Tally};
     use daqmeter_record::{Host, Outcome};
 
     use super::*;
@@ -243,6 +254,64 @@ repetitions = 3
         let order = kept.records[1].order.clone().unwrap();
         assert_eq!((order.position, order.of), (2, 5));
         assert!(kept.records.iter().all(|record| record.outcome == Outcome::Ok));
+    }
+
+    /// Fails, or panics, in the call of that name.
+    struct Faulty(&'static str);
+
+    impl Faulty {
+        fn in_(&self, call: &str) -> Result<(), Fault> {
+            assert!(self.0 != call, "a panic in {call}");
+            Ok(())
+        }
+    }
+
+    impl Session for Faulty {
+        fn device(&self) -> String {
+            "faulty".into()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![StageSpec::new("work", 1, 1)]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn step(&mut self, _: usize, _: u64) -> Result<(), Fault> {
+            self.in_("step")
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            self.in_("verify")
+        }
+        fn tally(&mut self) -> Tally {
+            Tally::default()
+        }
+    }
+
+    /// Regression: EBUSY at one point ended a campaign after 12 of 28 points.
+    #[test]
+    fn a_point_that_cannot_be_opened_or_panics_fails_alone_and_names_the_place() {
+        let runner = runner();
+        for (at, says) in [
+            ("busy", "Device or resource busy"),
+            ("open", "run.rs:"),
+            ("step", "run.rs:"),
+            ("verify", "run.rs:"),
+        ] {
+            let opener = move || {
+                Faulty(at).in_("open")?;
+                match at {
+                    "busy" => Err(Fault::new("Device or resource busy")),
+                    _ => Ok(vec![Box::new(Faulty(at)) as Box<dyn Session>]),
+                }
+            };
+            let null = || NullRequest {}.job().unwrap();
+            let jobs = [null(), Job { opener: Box::new(opener), ..null() }, null()];
+            let settings = runner.settings(StepPlan::ByStage(3), "test", &[]);
+            let records = jobs.map(|job| runner.one_of_several(&job, &settings));
+            let [before, failed, after] = records.map(|record| record.outcome);
+            assert_eq!((before, after), (Outcome::Ok, Outcome::Ok), "{at}");
+            assert!(matches!(&failed, Outcome::Failed(why) if why.contains(says)), "{failed:?}");
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod survey;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use daqmeter_harness::guarded;
 
 use crate::output::{Ended, Failure};
 
@@ -113,7 +114,7 @@ fn main() -> ExitCode {
     daqmeter_report::table::set_window(output::window_columns());
     let done = named::check(&command, &matches)
         .and_then(|()| interrupt::take_over())
-        .and_then(|()| run_verb(verb));
+        .and_then(|()| guarded("the verb", || run_verb(verb)).map_err(Failure::tool).flatten());
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
 

@@ -67,7 +67,11 @@ impl Bench {
         }
         self.recorder.begin(&settings.study, R::KIND);
         let job = R::of(&request.workload())?.job()?;
-        let mut record = self.runner.measured(&job, settings)?;
+        let is_of_several = order.as_ref().is_some_and(|order| order.of > 1);
+        let mut record = match is_of_several {
+            true => self.runner.one_of_several(&job, settings),
+            false => self.runner.measured(&job, settings)?,
+        };
         record.order = order;
         self.recorder.take(record)
     }

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use daqmeter_campaign::{PlannedPoint, RunnerEvent};
 use daqmeter_harness::StopFlag;
+use daqmeter_record::file::is_descriptor;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use daqmeter_report::table::{ask_columns, known_columns};
@@ -141,7 +143,8 @@ impl Recorder {
 
     /// Returns the failure to write the file of records.
     pub(crate) fn written(&mut self) -> Result<(), Failure> {
-        self.unwritten.take().map_or(Ok(()), Err)
+        self.unwritten.take().map_or(Ok(()), Err)?;
+        self.file.as_ref().map_or(Ok(()), Lines::is_there)
     }
 
     /// Ends a verb that measured: prints its text below the line about the host, unless records
@@ -223,7 +226,22 @@ impl Lines {
         self.file.write_all(line).map_err(|error| {
             let path = self.path.display();
             Failure::refused(format!("cannot write {path}: {error}; earlier lines are complete"))
-        })
+        })?;
+        self.is_there()
+    }
+
+    /// Refuses a file that was removed, or moved away, since it was opened: its lines are lost, or
+    /// nobody finds them.
+    fn is_there(&self) -> Result<(), Failure> {
+        let known = self.file.metadata()?;
+        let is_lost = known.is_file() && (known.nlink() == 0 || !self.path.exists());
+        match is_lost && !is_descriptor(&self.path) {
+            true => Err(Failure::tool(format!(
+                "{} was removed during the run, with the records in it",
+                self.path.display()
+            ))),
+            false => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Budget, Plan, Site};
+use daqmeter_harness::guarded;
 use daqmeter_path::Path;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, Outcome, RunRecord};
@@ -200,7 +201,8 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
         let each = left / u32::try_from(paths.len() - at).unwrap_or(u32::MAX);
         let search = Search { path, layout: String::new(), cpus: Vec::new(), within: each };
         let name = &path.name;
-        match search.prove(bench, "survey/limits", false) {
+        let found = guarded("the search", || search.prove(bench, "survey/limits", false));
+        match found.map_err(Failure::tool).flatten() {
             Err(_) if bench.runner.stop.is_set() => break,
             Err(failure) => tell(&format!("daqmeter: limit of {name}: {}", failure.line())),
             Ok(Some(_)) => {}
@@ -218,8 +220,13 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
         return Ok(());
     }
     let each = budget.time.unwrap_or(SHORT).div_f64(50.0).min(Duration::from_secs(2));
-    let record = crate::pmu::survey(each, &bench.runner);
-    record.map_or(Ok(()), |record| bench.recorder.take(record))
+    match guarded("the counters", || crate::pmu::survey(each, &bench.runner)) {
+        Ok(record) => record.map_or(Ok(()), |record| bench.recorder.take(record)),
+        Err(fault) => {
+            tell(&format!("daqmeter: {fault}"));
+            Ok(())
+        }
+    }
 }
 
 /// Writes the screen, and with `tables` all answers and tables.

@@ -19,6 +19,24 @@ pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::Settings;
 use crate::{Availability, Context, Engine, Fault, Job, Observer, Problem};
 
+/// Returns the record of a point that could not be measured.
+pub fn failed(job: &Job, settings: &Settings, context: &Context, fault: Fault) -> RunRecord {
+    let mut record = blank(job, settings, context);
+    record.outcome = Outcome::Failed(fault.0);
+    record
+}
+
+fn blank(job: &Job, settings: &Settings, context: &Context) -> RunRecord {
+    let info = EngineInfo {
+        name: job.workload.kind.as_str().into(),
+        target: job.target.as_str().into(),
+        emulated: job.is_emulated,
+    };
+    let mut record = context.blank_record(info, job.workload.clone());
+    (record.study, record.role) = (settings.study.clone(), settings.role);
+    record
+}
+
 /// Runs one point and returns its record. The outcome in the record covers failed lanes, wrong
 /// bytes and ledgers that do not close. The one of `limit_engines` with the kind of a limit
 /// measures it.
@@ -32,13 +50,7 @@ pub fn measure(
     limit_engines: &[Engine],
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Fault> {
-    let info = EngineInfo {
-        name: job.workload.kind.as_str().into(),
-        target: job.target.as_str().into(),
-        emulated: job.is_emulated,
-    };
-    let mut record = context.blank_record(info, job.workload.clone());
-    (record.study, record.role) = (settings.study.clone(), settings.role);
+    let mut record = blank(job, settings, context);
     if let (true, Availability::Waived(reason)) = (settings.waive, &job.availability) {
         record.outcome = Outcome::Waived(reason.clone());
         return Ok(record);

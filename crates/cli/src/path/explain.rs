@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{CpuList, Request, StepPlan};
+use daqmeter_harness::{CpuList, Request, StepPlan, guarded};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
@@ -59,13 +59,17 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         cpus: arguments.common.pins(),
         within: arguments.time,
     };
-    let explained = search.prove(&mut bench, "path/explain", true)?;
-    let explained = explained.ok_or("nothing was measured")?;
-    bench.recorder.finish(|records| {
+    let found = guarded("the search", || search.prove(&mut bench, "path/explain", true));
+    let found = found.map_err(Failure::tool).flatten();
+    let code = bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
-        let tables = tables(&explained, path.block_bytes as f64);
+        let explained = found.as_ref().ok().and_then(Option::as_ref);
+        let tables = explained.map(|found| tables(found, path.block_bytes as f64));
+        let tables = tables.unwrap_or_default();
         format!("{}\n{tables}\n{}", answers_text(last), paths::threads_text(last))
-    })
+    })?;
+    found?.ok_or("nothing was measured")?;
+    Ok(code)
 }
 
 /// Time of the first run, which measures the effort of a run. The ring of a card is soon full.
@@ -134,7 +138,8 @@ impl Search<'_> {
                     false => probe_quietly(bench, &request)?,
                 };
                 run_of(&record)?;
-                Ok::<_, Failure>(Seen::of(&record).expect("it has a run"))
+                let seen = Seen::of(&record).ok_or("a run carried no block: use a longer --time");
+                Ok::<_, Failure>(seen?)
             },
             &parts,
             other.as_ref().map(|(_, tried)| tried.layout.as_str()),

@@ -97,7 +97,7 @@ fn measure(context: &Context, file: &Replaced) -> Result<(), Failure> {
     runner.stop = interrupt::flag();
     let profile = calibrate(&runner, CALIBRATION, &mut |step| tell(&format!("{step} ...")));
     if runner.stop.is_set() {
-        return Err(Failure::interrupted());
+        return Err(Failure::tool("interrupted; a profile is written only as a whole: none was"));
     }
     let profile = profile.map_err(Failure::tool)?;
     write_file(file, &profile.text())?;
@@ -106,8 +106,8 @@ fn measure(context: &Context, file: &Replaced) -> Result<(), Failure> {
     let off: Vec<f64> = off.collect();
     let (file, runs, paths) = (file.display(), profile.runs, off.len());
     let seconds = significant(profile.seconds, 3);
-    let [off, fitted] = [daqmeter_stats::median(&off), profile.fit_error * 100.0];
-    let [off, fitted] = [off, fitted].map(|percent| significant(percent, 2));
+    let off = daqmeter_stats::median(&off).map_or("?".to_owned(), |off| significant(off, 2));
+    let fitted = significant(profile.fit_error * 100.0, 2);
     tell(&format!(
         "{file}: {runs} runs in {seconds} s; largest rate of {paths} held-back paths: {off} % off in the median, of the fitted ones {fitted} %"
     ));
