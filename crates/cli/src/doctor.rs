@@ -7,8 +7,9 @@ use clap::Args;
 use daqmeter_digitizer::devices::FAMILIES;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
-use daqmeter_record::units::plural;
+use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_report::table::plain;
+use daqmeter_sys::available;
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
 use daqmeter_sys::perf::{EVENTS, Event, Sampler, open_counter};
@@ -109,7 +110,10 @@ fn observation(files: &Files) -> Vec<Finding> {
         "no DRAM traffic (arm-cmn needs CONFIG_ARM_CMN and firmware that describes the mesh)";
     let paranoid = "sysctl kernel.perf_event_paranoid=1, or run as root";
     let restrict = "sysctl kernel.kptr_restrict=0, or run as root";
+    let free = available::memory_bytes().map(|bytes| show_bytes(bytes) + " may be used");
+    let unread = "mount /proc: without it, no point is left out for lack of memory";
     vec![
+        ("free memory", free.ok_or("not reported".to_owned()), unread),
         ("hardware counters", state(events.contains(&"cycles"), events.join(", ")), uncounted),
         ("interconnect counters", state(has_mesh, mesh), no_mesh),
         ("what takes the time", sampler, paranoid),

@@ -1,5 +1,6 @@
 //! Facts that all points of one invocation share: the tool, the host, the clock, the noise.
 
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +8,9 @@ use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
 use daqmeter_stats as stats;
 use daqmeter_sys::available::cpu_quota;
-use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
+use daqmeter_sys::host::{
+    Files, bracketed, memory_bytes, page_bytes, parse_cpu_list, parse_kernel_size,
+};
 use daqmeter_sys::{affinity, clock, probe};
 
 use crate::NullRequest;
@@ -109,6 +112,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
     let cores: Vec<String> = cpus.iter().filter_map(core).collect();
     let memory = files.field("proc/meminfo", "MemTotal");
     let memory_kib = memory.and_then(|kib| kib.split(' ').next()?.parse::<u64>().ok());
+    let unread_memory = || if is_here(files) { memory_bytes() } else { 0 };
     let kernel = ["osrelease", "version"].map(|it| text(&format!("proc/sys/kernel/{it}"), ""));
     let huge_pages_mode = text("sys/kernel/mm/transparent_hugepage/enabled", "");
     Host {
@@ -127,7 +131,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         kernel: kernel.join(" ").trim().to_owned(),
         mitigations: mitigations(files),
         hypervisor: hypervisor(files),
-        memory_bytes: memory_kib.unwrap_or(0) * 1024,
+        memory_bytes: memory_kib.map_or_else(unread_memory, |kib| kib.saturating_mul(1024)),
         page_bytes: page_bytes(),
         transparent_huge_pages: bracketed(&huge_pages_mode).unwrap_or("absent").to_owned(),
         huge_pages: huge_pages(files),
@@ -179,7 +183,15 @@ fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
 }
 
 fn online_cpus(files: &Files) -> Vec<u32> {
-    parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default())
+    match files.text("sys/devices/system/cpu/online") {
+        None if is_here(files) => affinity::allowed_cpus().unwrap_or_default(),
+        list => parse_cpu_list(&list.unwrap_or_default()),
+    }
+}
+
+/// Tests if these are the files of this host, so that system calls know of it, too.
+fn is_here(files: &Files) -> bool {
+    files.root() == Path::new("/")
 }
 
 /// Returns the caches of all CPUs: a shared cache is one, and equal ones are counted.

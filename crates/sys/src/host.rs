@@ -112,6 +112,13 @@ pub fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
+/// Memory of this host by sysinfo(2), which needs no `/proc`.
+pub fn memory_bytes() -> u64 {
+    // SAFETY: sysconf takes any name and cannot fault.
+    let pages = u64::try_from(unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) }).unwrap_or(0);
+    pages.saturating_mul(page_bytes())
+}
+
 pub fn is_root() -> bool {
     // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
