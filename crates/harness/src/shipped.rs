@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use daqmeter_record::border::refuse_large;
 use serde::de::DeserializeOwned;
 
 use crate::request::{did_you_mean, nearest_of};
@@ -64,6 +65,10 @@ impl Shipped {
     }
 }
 
+/// Fields with whole numbers of any size: addresses and identities of a bus, seeds, and what each
+/// engine checks itself.
+const FREE: [&str; 8] = ["address", "axes", "first", "last", "sdb", "seed", "vendor", "workload"];
+
 /// Text of a TOML file.
 #[derive(Clone, Debug)]
 pub struct TomlText {
@@ -89,14 +94,20 @@ impl TomlText {
     /// Reads the whole text.
     ///
     /// # Errors
-    /// Gives one line with file, line and problem, and the nearest name for an unknown one.
+    /// Gives one line with file, line and problem, and the nearest name for an unknown one. A whole
+    /// number that no run reaches is refused by its field.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, String> {
-        toml::from_str(&self.text).map_err(|error| {
+        let wrong = |error: toml::de::Error| {
             let line = self.line(error.span().unwrap_or(0..0));
             let message = error.message().replace('\n', " ");
             let hint = nearest_of(&message);
             format!("{}:{line}: {message}{hint}", self.name)
-        })
+        };
+        let parsed = toml::from_str(&self.text).map_err(wrong)?;
+        let numbers = toml::from_str(&self.text).map_err(wrong)?;
+        refuse_large(&numbers, &FREE.map(|name| (name, u64::MAX)))
+            .map_err(|why| format!("{}: {why}", self.name))?;
+        Ok(parsed)
     }
 }
 
@@ -130,6 +141,23 @@ mod tests {
         assert!(error.ends_with(end), "{error}");
         let error = TITLES.get_regular("/dev/null").unwrap_err();
         assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    /// Regression: an access time of 292 years in a bus ended three threads by an overflow.
+    #[test]
+    fn a_number_that_no_run_reaches_is_refused_in_every_file_but_not_an_address() {
+        let read = |field: &str, number: i64| {
+            let text = format!("timing = {{ {field} = {number} }}");
+            TomlText::new("a.toml", &text).parse::<toml::Table>().map(drop)
+        };
+        for (number, is_read) in
+            [(0, true), ((1 << 53) - 1, true), (1 << 53, false), (i64::MAX, false), (-1, true)]
+        {
+            assert_eq!(read("read_ns", number).is_ok(), is_read, "{number}");
+            assert_eq!(read("address", number), Ok(()));
+        }
+        let refused = read("read_ns", i64::MAX).unwrap_err();
+        assert!(refused.starts_with("a.toml: timing.read_ns is 922337"), "{refused}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! size in cycles, the clock that the host had, the three fitted numbers of the prediction, and its
 //! errors for held-back paths. A JSON file whose names carry the units.
 
+use daqmeter_record::border::refuse_large;
 use daqmeter_record::{Host, Tool};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -108,6 +109,7 @@ impl HostProfile {
             let version = &head["version"];
             return Err(format!("has version {version}, not {VERSION}; {AGAIN}"));
         }
+        refuse_large(&head, &[]).map_err(|why| format!("{why}; {AGAIN}"))?;
         // The text is parsed directly, so that a fault has its line.
         let profile: HostProfile =
             serde_json::from_str(text).map_err(|error| format!("{error}; {AGAIN}"))?;

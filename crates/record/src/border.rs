@@ -51,7 +51,7 @@ pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
 }
 
 /// Refuses the first whole number beyond its maximum, by the path of its field.
-pub(crate) fn refuse_large(value: &Value, maxima: &Maxima) -> Result<(), String> {
+pub fn refuse_large(value: &Value, maxima: &Maxima) -> Result<(), String> {
     large(value, MAX_WHOLE, maxima).map_or(Ok(()), |(path, number, max)| {
         let path = path.trim_start_matches('.');
         Err(format!("{path} is {number}; the maximum is {max}"))
@@ -88,6 +88,26 @@ pub fn from_peer<T: DeserializeOwned>(bytes: &[u8], maxima: &Maxima) -> Result<T
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_in_a_text_is_taken_up_to_its_maximum_and_else_refused() {
+        for (text, found) in [
+            ("0", Ok(0)),
+            ("9007199254740991", Ok(MAX_WHOLE)),
+            ("9007199254740992", Err("is above the maximum")),
+            ("18446744073709551616", Err("is above the maximum")),
+            ("-1", Err("is no whole number")),
+            ("1e999", Err("is no whole number")),
+            ("", Err("is no whole number")),
+        ] {
+            match (text.parse::<Whole>(), found) {
+                (Ok(whole), Ok(value)) => assert_eq!(whole.get(), value),
+                (Err(why), Err(says)) => assert!(why.contains(says), "{why}"),
+                (read, _) => panic!("{text}: {read:?}"),
+            }
+        }
+        assert_eq!("9223372036854775807".parse().map(StampNs::get), Ok(MAX_STAMP_NS));
+    }
 
     #[test]
     fn a_number_that_no_run_reaches_is_refused_by_the_name_of_its_field() {

@@ -117,13 +117,13 @@ impl Bus {
     }
 
     pub(crate) fn begin_cycle(&mut self, now_ns: u64) {
-        self.time_ns = self.time_ns.max(now_ns) + self.timing.cycle_ns;
+        self.time_ns = self.time_ns.max(now_ns).saturating_add(self.timing.cycle_ns);
     }
 
     /// Returns the time at which the bus has done all cycles, and given up the silent one.
     pub(crate) fn ready_ns(&self, now_ns: u64, session: &BusSession) -> u64 {
         let timeout_ns = if session.is_silent { self.timing.timeout_ns } else { 0 };
-        self.time_ns.max(now_ns) + timeout_ns
+        self.time_ns.max(now_ns).saturating_add(timeout_ns)
     }
 
     #[inline]
@@ -158,7 +158,8 @@ impl Bus {
         lanes: Lanes,
         word: Option<u64>,
     ) -> Access {
-        self.time_ns += if word.is_some() { self.timing.write_ns } else { self.timing.read_ns };
+        let BusTiming { read_ns, write_ns, .. } = self.timing;
+        self.time_ns = self.time_ns.saturating_add(if word.is_some() { write_ns } else { read_ns });
         let (size, write) = (lanes.size(), word.is_some());
         let written = word.map(|word| lanes.take(word));
         let value = written.unwrap_or(0);

@@ -4,6 +4,7 @@
 
 use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::Mesh;
+use daqmeter_record::border::from_peer;
 use daqmeter_record::mesh::{Crosspoint, Node};
 use serde::Deserialize;
 
@@ -132,7 +133,7 @@ pub fn parse(text: &TomlText) -> Result<Mesh, Fault> {
 /// Reads a mesh as in records.
 pub(super) fn from_json(text: &str, file: &str) -> Result<Mesh, Fault> {
     let wrong = |problem: String| Fault::new(format!("{file}: {problem}"));
-    let mesh: Mesh = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let mesh: Mesh = from_peer(text.as_bytes(), &[("base", u64::MAX)]).map_err(wrong)?;
     check_size(mesh.width, mesh.height).map_err(wrong)?;
     let places = (0..mesh.height).flat_map(|y| (0..mesh.width).map(move |x| (x, y)));
     let is_whole = mesh.crosspoints.iter().map(|xp| (xp.x, xp.y)).eq(places)
