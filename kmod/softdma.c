@@ -24,6 +24,9 @@
 static unsigned int channels = 4;
 module_param(channels, uint, 0444);
 MODULE_PARM_DESC(channels, "number of channels (4)");
+/* Descriptors of a channel, which are one allocation. */
+#define MAX_POOL 4096
+
 static unsigned int pool = 64;
 module_param(pool, uint, 0444);
 MODULE_PARM_DESC(pool, "descriptors of a channel; when they are used up, preparing gives none (64)");
@@ -447,7 +450,8 @@ static int __init soft_init(void)
 {
 	int error;
 
-	if (!channels || channels > MAX_CHANNELS || !pool || cpu >= (int)nr_cpu_ids)
+	if (!channels || channels > MAX_CHANNELS || !pool || pool > MAX_POOL ||
+	    cpu >= (int)nr_cpu_ids)
 		return -EINVAL;
 	error = platform_driver_register(&soft_driver);
 	if (error)

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{done, fail_with};
+use daqmeter_record::{RunRecord, jsonl};
 
 #[test]
 fn bad_input_gives_one_clear_line_and_exit_2() {
@@ -53,21 +54,86 @@ fn latency_leaves_the_studys_files() {
         names,
         [
             "micro-benchmark_from_1.dat",
+            "micro-benchmark_from_1.json",
             "micro-benchmark_from_1_synth.dat",
             "micro-benchmark_to_1.dat",
+            "micro-benchmark_to_1.json",
             "micro-benchmark_to_1_synth.dat"
         ]
     );
-    let raw = std::fs::read_to_string(directory.path().join(&names[2])).unwrap();
+    let raw = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
     let rows: Vec<Vec<u64>> = raw
         .lines()
         .map(|line| line.split('\t').map(|field| field.parse().unwrap()).collect())
         .collect();
     assert_eq!(rows.len(), 3 * 7);
     assert!(rows.iter().all(|row| row.len() == 5 && row[3] - row[2] == row[4]), "{raw}");
-    let synthesis = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
+    let synthesis = std::fs::read_to_string(directory.path().join(&names[5])).unwrap();
     let sizes: Vec<&str> = synthesis.lines().map(|line| line.split('\t').next().unwrap()).collect();
     assert_eq!(sizes, ["1", "64", "4096"]);
+}
+
+/// Regression: field 6 was 4 to 1000 times less than field 5 - field 4.
+#[test]
+fn the_time_of_a_bandwidth_is_from_the_clock_before_to_that_after() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    for lanes in [1, 2] {
+        done(&format!(
+            "copy bandwidth --path pread --classic {place} --sizes 4KiB,1MiB --repeat 30 --contexts cpu --operations to --lanes {lanes}"
+        ));
+        let text = std::fs::read_to_string(directory.path().join("measures_to.dat")).unwrap();
+        for line in text.lines() {
+            let fields: Vec<u64> =
+                line.split('\t').skip(3).take(3).map(|field| field.parse().unwrap()).collect();
+            assert_eq!(fields[1] - fields[0], fields[2], "{line}");
+        }
+    }
+}
+
+/// Regression: heavy load came back as light, an emulated engine as a real one, and one folder
+/// without a neighbour refused all others.
+#[test]
+fn files_come_back_with_their_conditions_and_a_folder_that_says_too_little_is_left_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    done(&format!(
+        "copy latency --engine engine-thread --load heavy --classic {place}/own --sizes 64 --repeat 5 --contexts shared --operations to"
+    ));
+    let program = "susan[c]_small\t10\t90\t80\t100\t5\t5.0\n";
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("_Msg/risultati/micro-benchmark_to_5.dat", "0\t64\t10\t20\t10\n");
+    write("_Cache_2CPU/measure_x.dat", program);
+    write("spun_from_224/measure_x.dat", program);
+    write("trace/__mem_trace_to.dat", "0 1 8 0 5000000000 5000000010 10 0xf CPU\n");
+    write(
+        "trace/mem_trace_from.dat",
+        "1 1 8 0 9000000000 9000000010 10 0xf DMA\n0 1 16 0 10 20 10 0xa CPU\n",
+    );
+    let read = |options: &str| -> Vec<RunRecord> {
+        let text = done(&format!("copy import {place} --json {options}"));
+        text.lines().map(|line| jsonl::parse_line(line.as_bytes(), 1).unwrap()).collect()
+    };
+    let records = read("");
+    let of = |kind: &str| {
+        records.iter().filter(|record| record.workload.kind == kind).collect::<Vec<_>>()
+    };
+    let loads: Vec<_> =
+        of("copy").iter().map(|record| record.workload.text("load").unwrap().to_owned()).collect();
+    assert_eq!(loads, ["unknown", "heavy"]);
+    let emulated: Vec<bool> = of("copy").iter().map(|record| record.engine.emulated).collect();
+    assert_eq!((emulated, of("pollution").len()), (vec![false, true], 0));
+    let [trace] = of("trace")[..] else { panic!("one trace of two files") };
+    assert_eq!((trace.wall_ns, trace.counter("traced")), (9_000_000_000, Some(9e9)));
+    assert_eq!(trace.counter("copy_from_user by DMA"), Some(1.0));
+    let records = read("--load light --neighbour ideal --copies from:224");
+    let light = |record: &&RunRecord| record.workload.text("load") == Ok("light");
+    let programs = records.iter().filter(|record| record.workload.kind == "pollution");
+    assert_eq!((programs.count(), records.iter().filter(light).count()), (2, 3));
 }
 
 #[test]
@@ -79,7 +145,7 @@ fn bandwidth_names_contexts_the_quantum_and_an_emulated_engine() {
         "exclusive (engine-thread)",
         "shared (engine-thread)",
         "priority (engine-thread)",
-        "priority: high channels have the engine alone for 20 us of each 90 us",
+        "(asked 20 us of each 90 us)",
         "engine-thread is emulated",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");

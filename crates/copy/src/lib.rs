@@ -34,7 +34,7 @@ pub use memory::MemoryRequest;
 pub use neighbour::Neighbour;
 pub use plain::PlainRequest;
 pub use pollution::{PollutionRequest, STUDY_COPIES};
-pub use request::{CopyCompletion, CopyContext, CopyPath, CopyRequest, Direction};
+pub use request::{CopyCompletion, CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
 pub use victims::TESTS;
 
 pub fn module_waiver() -> Option<String> {

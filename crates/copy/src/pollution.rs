@@ -9,7 +9,7 @@ use daqmeter_harness::{Fault, Job, Problem, Session, StageSpec, Tally, did_you_m
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger, TimeSeries};
 use daqmeter_sys::clock;
-use daqmeter_sys::perf::{EVENTS, OpenCounter, open_counter};
+use daqmeter_sys::perf::{EVENTS, OpenCounter, Reading, open_counter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -128,9 +128,10 @@ struct PollutionSession {
 
 struct VictimCounters {
     open: [Box<dyn OpenCounter>; 2],
-    at: [u64; 2],
+    at: [Option<Reading>; 2],
     began_ns: u64,
-    runs: Vec<(u64, [u64; 2])>,
+    /// Time, references and misses of each run.
+    runs: Vec<(u64, Option<[f64; 2]>)>,
 }
 
 /// Limit of the runs of one point: the samples that a stage keeps.
@@ -144,15 +145,14 @@ impl VictimCounters {
         let open = |name: &str| open_counter(*EVENTS.iter().find(|event| event.name == name)?).ok();
         Some(VictimCounters {
             open: [open("cache-references")?, open("cache-misses")?],
-            at: [0; 2],
+            at: [None; 2],
             began_ns: 0,
             runs: Vec::with_capacity(MAX_RUNS),
         })
     }
 
-    fn now(&mut self) -> [u64; 2] {
-        let [references, misses] = &mut self.open;
-        [references.read().value, misses.read().value]
+    fn now(&mut self) -> [Option<Reading>; 2] {
+        self.open.each_mut().map(|counter| counter.read())
     }
 
     fn begin(&mut self) {
@@ -165,24 +165,33 @@ impl VictimCounters {
     }
 
     fn end_run(&mut self) {
-        let now = self.now();
-        let counted = [0, 1].map(|which| now[which] - self.at[which]);
+        let (now, at) = (self.now(), self.at);
         let ns = clock::monotonic_ns() - self.began_ns;
-        self.runs.push((ns, counted));
+        let counted = |which: usize| Some(now[which]?.since(at[which]?).scaled()?.0);
+        // A program without a reference, or with more misses, was not counted.
+        let counted = counted(0).zip(counted(1));
+        let counted =
+            counted.filter(|(references, misses)| misses <= references && *references > 0.0);
+        self.runs.push((ns, counted.map(|(references, misses)| [references, misses])));
     }
 
-    fn sums(&self) -> [Counter; 2] {
-        let sum = |which: usize| self.runs.iter().map(|(_, run)| run[which]).sum();
-        [0, 1].map(|which| Counter::count(COUNTED[which], sum(which)))
+    /// Returns the sums over all runs; none if a run was not counted.
+    fn sums(&self) -> Vec<Counter> {
+        let sum = |which: usize| -> Option<(&str, f64)> {
+            let runs = self.runs.iter().map(|(_, run)| Some((*run)?[which]));
+            let sum = runs.sum::<Option<f64>>().filter(|_| !self.runs.is_empty())?;
+            Some((COUNTED[which], sum))
+        };
+        let sums = [0, 1].into_iter().filter_map(sum);
+        sums.map(|(name, value)| Counter { value, ..Counter::count(name, 0) }).collect()
     }
 
     fn series(&self) -> Vec<TimeSeries> {
-        let value = |count: u64| Some(count as f64);
         let of = |which: usize| TimeSeries {
             name: COUNTED[which].to_owned(),
             unit: "count".to_owned(),
             times_ns: self.runs.iter().map(|(ns, _)| *ns).collect(),
-            values: self.runs.iter().map(|(_, run)| value(run[which])).collect(),
+            values: self.runs.iter().map(|(_, run)| Some((*run)?[which])).collect(),
         };
         vec![of(0), of(1)]
     }
@@ -359,33 +368,55 @@ mod tests {
         }
     }
 
-    struct Growing(u64, u64);
+    /// Gives these readings, and then none.
+    struct Given(std::vec::IntoIter<Reading>);
 
-    impl OpenCounter for Growing {
-        fn read(&mut self) -> daqmeter_sys::perf::Reading {
-            self.0 += self.1;
-            self.1 += 1;
-            daqmeter_sys::perf::Reading { value: self.0, ..Default::default() }
+    impl OpenCounter for Given {
+        fn read(&mut self) -> Option<Reading> {
+            self.0.next()
         }
     }
 
+    /// Regression: counts of a tenth of the time were not scaled, a failed read was 0, and no
+    /// reference was a count.
     #[test]
-    fn each_run_has_its_own_references_and_misses() {
-        let mut counters = VictimCounters {
-            open: [Box::new(Growing(0, 10)), Box::new(Growing(0, 1))],
-            at: [0; 2],
-            began_ns: 0,
-            runs: Vec::new(),
-        };
-        counters.begin();
-        for _ in 0..2 {
+    fn each_run_has_its_own_scaled_references_and_misses_or_none() {
+        let counted = |references: &[(u64, u64)], misses: &[(u64, u64)]| {
+            // Value and running time of each reading, of 100 ns enabled in each run.
+            let given = |readings: &[(u64, u64)]| -> Box<dyn OpenCounter> {
+                let reading = |(at, (value, running_ns)): (usize, &(u64, u64))| Reading {
+                    value: *value,
+                    enabled_ns: 100 * at as u64,
+                    running_ns: *running_ns,
+                };
+                let readings = readings.iter().enumerate().map(reading);
+                Box::new(Given(readings.collect::<Vec<_>>().into_iter()))
+            };
+            let open = [given(references), given(misses)];
+            let mut counters =
+                VictimCounters { open, at: [None; 2], began_ns: 0, runs: Vec::new() };
+            counters.begin();
             counters.begin_run();
             counters.end_run();
+            let values: Vec<_> =
+                counters.series().into_iter().flat_map(|series| series.values).collect();
+            (values, counters.sums().len())
+        };
+        for (references, misses, wanted) in [
+            (&[(5, 0), (105, 100)][..], &[(0, 0), (10, 100)][..], Some((100.0, 10.0))),
+            (&[(0, 0), (100, 100)], &[(0, 0), (1, 10)], Some((100.0, 10.0))),
+            (&[(0, 0), (100, 100)], &[(0, 0), (0, 0)], None),
+            (&[(0, 0), (100, 100)], &[(0, 0)], None),
+            (&[(0, 0), (0, 100)], &[(0, 0), (0, 100)], None),
+            (&[(0, 0), (2, 100)], &[(0, 0), (10, 100)], None),
+        ] {
+            let found = counted(references, misses);
+            let (values, sums) = match wanted {
+                Some((references, misses)) => (vec![Some(references), Some(misses)], 2),
+                None => (vec![None, None], 0),
+            };
+            assert_eq!(found, (values, sums), "{references:?} {misses:?}");
         }
-        let values = counters.series().into_iter().map(|series| series.values);
-        let values: Vec<_> = values.collect();
-        assert_eq!(values, [[Some(11.0), Some(13.0)], [Some(2.0), Some(4.0)]]);
-        assert_eq!(counters.sums().map(|counter| counter.value), [24.0, 6.0]);
     }
 
     #[test]

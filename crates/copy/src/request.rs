@@ -117,7 +117,7 @@ impl CopyPath {
     }
 }
 
-displayed!(Direction, CopyContext, CopyCompletion, CopyPath);
+displayed!(Direction, CopyContext, CopyCompletion, CopyLoad, CopyPath);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {

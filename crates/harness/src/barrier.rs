@@ -4,31 +4,26 @@
 //! each participant holds a [`Participant`]; its drop, even by unwinding, reduces the count. So no
 //! thread waits for one that has panicked or was never started.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Polls of [`Participant::meet`] before it yields its CPU, which another lane may need.
+const LOOKS: u32 = 20_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
     state: Mutex<State>,
     changed: Condvar,
+    /// Number of past rounds; a waiting thread continues if it changes.
+    round: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     participants: usize,
     waiting: usize,
-    /// Number of past rounds; a sleeping thread continues if it changes.
-    round: u64,
+    sleeping: usize,
     is_called_off: bool,
-}
-
-impl State {
-    fn pass_if_complete(&mut self, changed: &Condvar) {
-        if self.waiting == self.participants {
-            self.waiting = 0;
-            self.round += 1;
-            changed.notify_all();
-        }
-    }
 }
 
 impl Barrier {
@@ -37,6 +32,29 @@ impl Barrier {
     pub(crate) fn join(&self) -> Participant<'_> {
         self.state().participants += 1;
         Participant(self)
+    }
+
+    fn pass_if_complete(&self, state: &mut State) {
+        if state.waiting == state.participants {
+            state.waiting = 0;
+            self.round.fetch_add(1, Ordering::AcqRel);
+            if std::mem::take(&mut state.sleeping) > 0 {
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// Counts a thread that arrived; returns the round for whose end it waits.
+    fn arrive(&self) -> (MutexGuard<'_, State>, u64) {
+        let mut state = self.state();
+        let round = self.round.load(Ordering::Acquire);
+        state.waiting += 1;
+        self.pass_if_complete(&mut state);
+        (state, round)
+    }
+
+    fn is_over(&self, round: u64) -> bool {
+        self.round.load(Ordering::Acquire) != round
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -50,12 +68,25 @@ pub(crate) struct Participant<'a>(&'a Barrier);
 
 impl Participant<'_> {
     pub(crate) fn wait(&self) {
-        let mut state = self.0.state();
-        let round = state.round;
-        state.waiting += 1;
-        state.pass_if_complete(&self.0.changed);
-        let met = self.0.changed.wait_while(state, |state| state.round == round);
+        let (mut state, round) = self.0.arrive();
+        state.sleeping += usize::from(!self.0.is_over(round));
+        let met = self.0.changed.wait_while(state, |_| !self.0.is_over(round));
         drop(met.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits without sleep, so that all continue at once, with warm caches.
+    pub(crate) fn meet(&self) {
+        let (state, round) = self.0.arrive();
+        drop(state);
+        let mut looks = 0;
+        while !self.0.is_over(round) {
+            looks += 1;
+            if looks % LOOKS == 0 {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
     }
 
     /// Cancels the run; the others see it after the next round.
@@ -73,7 +104,7 @@ impl Drop for Participant<'_> {
         let mut state = self.0.state();
         state.participants -= 1;
         if state.waiting > 0 {
-            state.pass_if_complete(&self.0.changed);
+            self.0.pass_if_complete(&mut state);
         }
     }
 }
@@ -94,7 +125,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 1..=50 {
                         arrived.fetch_add(1, Ordering::SeqCst);
-                        participant.wait();
+                        participant.meet();
                         assert!(arrived.load(Ordering::SeqCst) >= 4 * round);
                         participant.wait();
                     }
@@ -102,7 +133,7 @@ mod tests {
             }
             for round in 1..=50 {
                 arrived.fetch_add(1, Ordering::SeqCst);
-                own.wait();
+                own.meet();
                 assert_eq!(arrived.load(Ordering::SeqCst), 4 * round);
                 own.wait();
             }

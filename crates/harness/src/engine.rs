@@ -115,7 +115,7 @@ pub trait Session: Send {
     }
 
     /// Compares the output of the last operation of a stage ([`StageSpec::checked`]), between two
-    /// samples and outside the clock. It then changes the source for the following operations. Only
+    /// rounds, while no lane works. It then changes the source for the following operations. Only
     /// this finds an operation that is wrong now and then.
     fn check_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         Ok(())
@@ -154,7 +154,8 @@ pub struct StageSpec {
     /// True if the device reports begin and end of each operation ([`Session::device_time`]): the
     /// clock of a kernel module, without the surrounding work. Each operation is then a sample.
     pub device_timed: bool,
-    /// True if [`Session::check_sample`] comes after some of the samples.
+    /// True if the stage is taken in rounds, each ended by [`Session::check_sample`]. Operations
+    /// before a round are not timed, but in the session's accounts.
     pub checked: bool,
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn run_lanes(
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
 ) -> Ran {
-    let barrier = Barrier::default();
+    let (barrier, rounds) = (Barrier::default(), Barrier::default());
     let origin_ns = AtomicU64::new(0);
     let mut faults = Vec::new();
     each(observers, &mut faults, |observer| observer.arm());
@@ -69,9 +69,9 @@ pub(crate) fn run_lanes(
         // This thread joins first and waits last. On unwinding, it leaves the barrier before the
         // scope waits for the lanes.
         let own = barrier.join();
-        let mut threads = Vec::new();
+        let (mut threads, in_one) = (Vec::new(), running.settings.in_one || sessions.len() > 1);
         for (index, session) in sessions.into_iter().enumerate() {
-            let runner = LaneRunner::new(index, session, running);
+            let runner = LaneRunner { in_one, ..LaneRunner::new(index, session, running, &rounds) };
             let (lane, participant, origin_ns) = (runner.lane.clone(), barrier.join(), &origin_ns);
             // If the thread cannot be started, the closure is dropped, and with it the participant.
             let work = move || runner.run(&participant, origin_ns);
@@ -183,12 +183,20 @@ struct LaneRunner<'a> {
     session: Guarded,
     lane: Lane,
     running: Running<'a>,
+    /// Barrier of the timed rounds, until the lane's last one.
+    round: Option<Participant<'a>>,
+    in_one: bool,
 }
 
 type Stages = Vec<Sampled>;
 
 impl<'a> LaneRunner<'a> {
-    fn new(index: usize, session: Box<dyn Session>, running: Running<'a>) -> LaneRunner<'a> {
+    fn new(
+        index: usize,
+        session: Box<dyn Session>,
+        running: Running<'a>,
+        rounds: &'a Barrier,
+    ) -> LaneRunner<'a> {
         let pin = &running.settings.pin;
         let requested_cpu = pin.get(index % pin.len().max(1)).copied();
         let mut session = Guarded(Some(session));
@@ -202,7 +210,22 @@ impl<'a> LaneRunner<'a> {
             session,
             lane: Lane { device, emulated, requested_cpu, ..Lane::default() },
             running,
+            round: Some(rounds.join()),
+            in_one: running.settings.in_one,
         }
+    }
+
+    fn sample<T>(
+        &mut self,
+        what: &str,
+        work: impl FnOnce(&mut Sampling<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let (Running { settings, context, .. }, in_one) = (self.running, self.in_one);
+        let round = self.round.as_ref().expect("held to the end of the timed steps");
+        let sampling = |session: &mut dyn Session| {
+            work(&mut Sampling { session, settings, context, round, in_one })
+        };
+        self.session.call(what, sampling).flatten()
     }
 
     /// Runs the lane's whole life. A failed lane still waits at every round of the barrier.
@@ -219,6 +242,7 @@ impl<'a> LaneRunner<'a> {
             false => ready,
         };
         let timed = ready.and_then(|stages| self.timed(stages, origin_ns, sampler.as_ref()));
+        self.round = None;
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         barrier.wait();
         barrier.wait();
@@ -244,7 +268,7 @@ impl<'a> LaneRunner<'a> {
                 "pinned to CPU {cpu}, but the kernel allows {allowed}"
             )));
         }
-        let Running { settings, context, .. } = self.running;
+        let settings = self.running.settings;
         self.session.call("set_stop_flag", |session| session.set_stop_flag(&settings.stop))?;
         self.session.call("preparation", |session| session.prepare()).flatten()?;
         let go_on = || if settings.stop.is_set() { Err(Fault::interrupted()) } else { Ok(()) };
@@ -252,8 +276,7 @@ impl<'a> LaneRunner<'a> {
         let verified = self.session.call("verification", |session| session.verify()).flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
         go_on()?;
-        let plan = |session: &mut dyn Session| Sampling { session, settings, context }.plan();
-        self.session.call("the warm-up", plan).flatten()
+        self.sample("the warm-up", |sampling| sampling.plan())
     }
 
     /// Runs the timed steps. Samples before a fault or a panic are kept.
@@ -268,12 +291,10 @@ impl<'a> LaneRunner<'a> {
         if let Some(sampler) = sampler {
             sampler.start();
         }
-        let Running { settings, context, .. } = self.running;
-        let seen = &mut self.lane.seen_cpus;
-        let take = |session: &mut dyn Session| {
-            Sampling { session, settings, context }.take(&mut stages, origin_ns, seen)
-        };
-        let ended = self.session.call("a timed step", take).flatten();
+        let mut seen = Vec::new();
+        let take = |sampling: &mut Sampling<'_>| sampling.take(&mut stages, origin_ns, &mut seen);
+        let ended = self.sample("a timed step", take);
+        self.lane.seen_cpus = seen;
         self.lane.stages = stages.into_iter().map(Sampled::stage).collect();
         ended
     }

@@ -25,14 +25,13 @@ pub trait Observer: Send {
 /// Counters of `perf_event_open` of all our threads. Events that the host lacks are left out.
 struct PerfObserver {
     source: fn(Event) -> Result<Box<dyn OpenCounter>, SysError>,
-    open: Vec<(&'static str, Box<dyn OpenCounter>, Reading)>,
+    open: Vec<(&'static str, Box<dyn OpenCounter>, Option<Reading>)>,
 }
 
 impl Observer for PerfObserver {
     fn arm(&mut self) {
         // Threads inherit the counters that are open at their start.
-        let open =
-            |event: &Event| Some((event.name, (self.source)(*event).ok()?, Reading::default()));
+        let open = |event: &Event| Some((event.name, (self.source)(*event).ok()?, None));
         self.open = EVENTS.iter().filter_map(open).collect();
     }
 
@@ -43,14 +42,8 @@ impl Observer for PerfObserver {
     }
 
     fn stop(&mut self) -> Vec<Counter> {
-        let read = |(name, mut counter, before): (&'static str, Box<dyn OpenCounter>, Reading)| {
-            let after = counter.read();
-            let passed = Reading {
-                value: after.value.saturating_sub(before.value),
-                enabled_ns: after.enabled_ns.saturating_sub(before.enabled_ns),
-                running_ns: after.running_ns.saturating_sub(before.running_ns),
-            };
-            let (value, share) = passed.scaled()?;
+        let read = |(name, mut counter, before): (&str, Box<dyn OpenCounter>, Option<Reading>)| {
+            let (value, share) = counter.read()?.since(before?).scaled()?;
             Some(Counter { name: name.into(), value, unit: String::new(), share })
         };
         std::mem::take(&mut self.open).into_iter().filter_map(read).collect()
@@ -105,8 +98,8 @@ mod tests {
     struct FakeCounter(std::array::IntoIter<Reading, 2>);
 
     impl OpenCounter for FakeCounter {
-        fn read(&mut self) -> Reading {
-            self.0.next().unwrap_or_default()
+        fn read(&mut self) -> Option<Reading> {
+            self.0.next()
         }
     }
 

@@ -32,6 +32,9 @@ pub struct Settings {
     pub role: Role,
     pub stop: StopFlag,
     pub limits: Limits,
+    /// True if nothing may come between the samples of a stage, so that the time of all is from the
+    /// clock before the first to the clock after the last.
+    pub in_one: bool,
     /// True if a workload that this host lacks the means for is waived, else it is refused, as for
     /// an explicit request.
     pub waive: bool,
@@ -79,6 +82,7 @@ impl Settings {
             role: Role::default(),
             stop: StopFlag::default(),
             limits: Limits::new(Limits::USUAL_TIME),
+            in_one: false,
             waive: false,
         }
     }

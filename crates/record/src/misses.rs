@@ -6,9 +6,9 @@ use crate::RunRecord;
 pub const REFERENCES: &str = "victim-cache-references";
 pub const MISSES: &str = "victim-cache-misses";
 
-/// Returns misses in percent of references; `None` without a reference.
+/// Returns misses in percent of references; `None` without a reference, or with more misses.
 pub fn miss_percent((references, misses): (f64, f64)) -> Option<f64> {
-    (references > 0.0).then(|| misses / references * 100.0)
+    (references > 0.0 && misses <= references).then(|| misses / references * 100.0)
 }
 
 impl RunRecord {

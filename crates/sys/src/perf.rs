@@ -106,6 +106,14 @@ pub struct Reading {
 }
 
 impl Reading {
+    pub fn since(self, before: Reading) -> Reading {
+        Reading {
+            value: self.value.saturating_sub(before.value),
+            enabled_ns: self.enabled_ns.saturating_sub(before.enabled_ns),
+            running_ns: self.running_ns.saturating_sub(before.running_ns),
+        }
+    }
+
     /// Returns the share of time that it counted and the scaled count; `None` when it never ran.
     pub fn scaled(self) -> Option<(f64, f64)> {
         if self.running_ns == 0 {
@@ -117,7 +125,8 @@ impl Reading {
 }
 
 pub trait OpenCounter: Send {
-    fn read(&mut self) -> Reading;
+    /// Returns the counts since it was opened; `None` if the kernel did not give them.
+    fn read(&mut self) -> Option<Reading>;
 }
 
 #[derive(Debug)]
@@ -143,11 +152,14 @@ pub fn open_counter(event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
 }
 
 impl OpenCounter for KernelCounter {
-    fn read(&mut self) -> Reading {
+    fn read(&mut self) -> Option<Reading> {
         let mut words = [0_u64; 3];
         // SAFETY: the descriptor is open; `words` takes the 24 bytes of value, enabled and running.
-        unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
-        Reading { value: words[0], enabled_ns: words[1], running_ns: words[2] }
+        let read = unsafe {
+            libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words))
+        };
+        let [value, enabled_ns, running_ns] = words;
+        (read == 24).then_some(Reading { value, enabled_ns, running_ns })
     }
 }
 

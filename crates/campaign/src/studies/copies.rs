@@ -91,7 +91,7 @@ impl Copies<'_> {
             workload.text("context") == Ok(context)
                 && workload.text("direction") == Ok(direction)
                 && workload.flag("cold") == cold
-                && workload.text("load").unwrap_or("light") == "light"
+                && workload.text("load") != Ok("heavy")
                 && record.lanes.len() == 1
                 && !workload.text("path").is_ok_and(|path| NO_COPIES.contains(&path))
         };

@@ -102,6 +102,9 @@ impl Sampled {
         let records = &bench.recorder.records;
         if records.is_empty() {
             measured?;
+            if settings.stop.is_set() {
+                tell("daqmeter: interrupted before a point was measured");
+            }
             return bench.recorder.finish(text);
         }
         if let Some(folder) = &self.classic {

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     sampled: Sampled,
 }
 
-fn copies(text: &str) -> Result<(Direction, usize), String> {
+pub(super) fn copies(text: &str) -> Result<(Direction, usize), String> {
     let (way, size) =
         text.split_once(':').ok_or_else(|| format!("`{text}` is not like from:224"))?;
     let size = bytes(size).map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_copy::Direction::{self, Both, From, To};
 use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest};
-use daqmeter_harness::{Fault, Limits, Request as _, StepPlan, check_fits};
+use daqmeter_harness::{Fault, Limits, Request as _, Settings, StepPlan, check_fits};
 use daqmeter_record::RunRecord;
 use daqmeter_report::copy::{bandwidth_text, latency_text};
 use daqmeter_report::copy_classic::{self, StudyFiles};
@@ -103,11 +103,11 @@ impl Sweep {
             cpus.clone_from(allowed);
         }
         let usual = if verb.is_parallel { allowed.len() } else { 1 };
-        let lanes = self.lanes.map_or(usual, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
-        let requests = self.requests(verb, lanes)?;
+        let requests = self.requests(verb, usual)?;
         bench.runner.limits = Limits::new(LIMIT_TIME);
         let plan = StepPlan::ByStage(self.sampled.repeat);
         let settings = bench.runner.settings(plan, verb.study, &cpus);
+        let settings = Settings { in_one: verb.is_parallel, ..settings };
         self.sampled.measure(bench, requests, &settings, verb.files, verb.text)
     }
 
@@ -126,11 +126,13 @@ impl Sweep {
 
     /// Returns every context by every operation and size; refuses impossible ones before anything
     /// is measured.
-    fn requests(&self, verb: &Verb, lanes: usize) -> Result<Vec<CopyRequest>, Failure> {
+    fn requests(&self, verb: &Verb, usual: usize) -> Result<Vec<CopyRequest>, Failure> {
         let too_large = |fault: Fault| Failure::refused(fault.context("choose smaller --sizes"));
         let mut requests = Vec::new();
         for &context in or_all(&self.contexts, verb.contexts) {
             let path = usable(self.path_of(context))?;
+            let asked = self.lanes.map(|lanes| usize::try_from(lanes).unwrap_or(usize::MAX));
+            let lanes = asked.unwrap_or_else(|| path.usual_lanes(context, usual));
             for &(direction, cold) in or_all(&self.operations, verb.operations) {
                 for size in self.sizes(verb.smallest_bytes) {
                     let block_bytes = usize::try_from(size)?;

@@ -95,7 +95,8 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let lines: String = warnings.iter().map(|warning| paragraphs(warning)).collect();
     let ledger_lines = paragraphs(&ledger.to_string());
     let text = format!("{}{tables}{ledger_lines}{lines}", requests_text(requests, time, delay));
-    let mut counters = trace.counters(&info);
+    let mut counters = trace.all_counters(&info);
+    counters.push(Counter::measured("traced", elapsed.as_nanos() as f64, "ns"));
     counters.push(Counter::count("requests", requests));
     let found = Tally { counters, ledgers: vec![ledger], warnings, ..Tally::default() };
     recorder.take(watched.so_far(found, None, Vec::new()))?;
@@ -122,14 +123,19 @@ fn look_at(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tables(trace: &Trace, symbols: &KernelSymbols, top: usize, seconds: Duration) -> String {
+pub(super) fn tables(
+    trace: &Trace,
+    symbols: &KernelSymbols,
+    top: usize,
+    seconds: Duration,
+) -> String {
     let mut out = format!("{} copies in {:.1} s\n", trace.calls(), seconds.as_secs_f64());
     let operations = trace.operations().into_iter().map(|row| {
         let (calls, mean) = (row.calls.to_string(), significant(row.mean_ns, 3));
         let [bytes, median] = [row.bytes, row.median_bytes].map(show_bytes);
-        vec![row.operation.to_owned(), calls, bytes, median, mean]
+        vec![row.operation.to_owned(), calls, row.by_dma.to_string(), bytes, median, mean]
     });
-    let headings = ["operation", "calls", "bytes", "median size", "mean ns"];
+    let headings = ["operation", "calls", "by DMA", "bytes", "median size", "mean ns"];
     out.push_str(&numbers_from(1, &headings, operations));
     let cells = |row: TraceRow| {
         vec![row.name, row.operation.to_owned(), row.calls.to_string(), show_bytes(row.bytes)]
@@ -139,6 +145,10 @@ fn tables(trace: &Trace, symbols: &KernelSymbols, top: usize, seconds: Duration)
         ("caller", trace.by_caller(symbols, top)),
         ("process", trace.by_process(top)),
     ] {
+        // The study's files name no process.
+        if rows.iter().all(|row| row.name.is_empty()) {
+            continue;
+        }
         let headings = [title, "operation", "calls", "bytes"];
         out.push('\n');
         out.push_str(&numbers_from(2, &headings, rows.into_iter().map(cells)));

@@ -1,6 +1,6 @@
 //! Copies by DSA's user work queues. `From` means towards the engine's side.
 
-use daqmeter_harness::{Availability, Fault};
+use daqmeter_harness::{Availability, Fault, StopFlag};
 use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
 
@@ -29,6 +29,18 @@ pub(super) fn probe() -> Availability {
 pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let queues = usable_queues().map_err(Fault::new)?;
     let shared = queues.iter().find(|queue| !queue.dedicated);
+    let again = queues.iter().take(request.lanes.saturating_sub(queues.len()));
+    if let (CopyContext::Exclusive, Some(queue)) =
+        (request.context, again.into_iter().find(|queue| queue.dedicated))
+    {
+        return Err(Fault::new(format!(
+            "dsa: {} lanes for {} work queues, and {} takes one: give --lanes {}",
+            request.lanes,
+            queues.len(),
+            queue.name,
+            queues.len()
+        )));
+    }
     each(request, |lane| {
         let queue = match request.context {
             CopyContext::Exclusive => &queues[lane % queues.len()],
@@ -41,7 +53,12 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
                 ));
             }
         };
-        Ok(DsaMover { queue: queue.clone(), bytes: request.block_bytes, open: None })
+        Ok(DsaMover {
+            queue: queue.clone(),
+            bytes: request.block_bytes,
+            open: None,
+            stop: StopFlag::default(),
+        })
     })
 }
 
@@ -49,6 +66,12 @@ struct DsaMover {
     queue: WorkQueue,
     bytes: usize,
     open: Option<(Dsa<DevicePortal>, Pair)>,
+    stop: StopFlag,
+}
+
+/// Number of queues, which lanes use by default.
+pub(super) fn queue_count() -> Option<usize> {
+    usable_queues().ok().map(|queues| queues.len())
 }
 
 impl DsaMover {
@@ -64,15 +87,27 @@ impl Mover for DsaMover {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        self.open = Some((Dsa::new(DevicePortal::open(&self.queue)?), Pair::new(self.bytes)?));
+        let portal = DevicePortal::open(&self.queue).map_err(|error| match error.errno() {
+            Some(1) => Fault::new(format!(
+                "{error}; kernels since 2024 keep the portals of some devices for CAP_SYS_RAWIO: run as root"
+            )),
+            Some(16) => Fault::new(format!("{error}; another program has this dedicated queue")),
+            _ => error.into(),
+        })?;
+        self.open = Some((Dsa::new(portal, &self.queue), Pair::new(self.bytes)?));
         Ok(())
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        let bytes = self.bytes;
+        let (bytes, stop) = (self.bytes, self.stop.clone());
         let (engine, pair) = self.open();
         let (from, to) = pair.ends(direction == Direction::To);
-        Ok(engine.copy(from, to, bytes)?)
+        let copied = engine.copy(from, to, bytes, &|| stop.is_set());
+        copied.map_err(|error| if stop.is_set() { Fault::interrupted() } else { error.into() })
+    }
+
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
     }
 
     fn put(&mut self, side: Side, bytes: &[u8]) -> Result<(), Fault> {

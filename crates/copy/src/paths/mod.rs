@@ -61,6 +61,17 @@ impl CopyPath {
         if module::has_channels() { CopyPath::Module } else { CopyPath::EngineThread }
     }
 
+    /// Returns the lanes without a request for a number, on that many CPUs: a queue of DSA may take
+    /// one program alone.
+    pub fn usual_lanes(self, context: CopyContext, cpus: usize) -> usize {
+        match (self, context) {
+            (CopyPath::Dsa, CopyContext::Exclusive) => {
+                dsa::queue_count().map_or(cpus, |queues| queues.min(cpus))
+            }
+            _ => cpus,
+        }
+    }
+
     pub fn probe(self) -> Availability {
         match self.maker().1(self) {
             Availability::Waived(why) => Availability::Waived(format!("{self}: {why}")),

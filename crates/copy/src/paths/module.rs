@@ -2,7 +2,7 @@
 //! channels. The module's clock covers the copy alone; pinning and mapping have their own counters.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::{Availability, DeviceTime, Fault};
 use daqmeter_record::Counter;
@@ -14,35 +14,37 @@ use daqmeter_sys::uapi::{
 use super::mover::{Gate, Mover, Side, each, ns};
 use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
-/// Device with a policy in force, which belongs to this open file. The channels go back to the
-/// kernel when the file is closed.
+/// Device with a policy in force, which belongs to this open file.
 struct Service {
-    device: CopyDevice,
+    device: Arc<CopyDevice>,
     policy: Policy,
     /// Number of the policy; 0 without channels.
     number: u64,
 }
 
-/// Service in use, for successive sessions of one process under one policy.
-static IN_USE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
+/// Service with the channels, held to the end of the process: another program would take them
+/// between two points, and end a campaign.
+static HELD: Mutex<Option<Arc<Service>>> = Mutex::new(None);
 
 impl Service {
-    /// Returns the service of a request; reuses the one in use if its policy is equal.
+    /// Returns the service of a request: the one that is held, or its device under another policy.
     fn start(request: &CopyRequest) -> Result<Arc<Service>, Fault> {
         let policy = policy_of(request);
-        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(service) = in_use.upgrade().filter(|service| service.policy == policy) {
-            return Ok(service);
+        let open = || CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error));
+        if request.context == CopyContext::Cpu {
+            return Ok(Arc::new(Service { device: open()?.into(), policy, number: 0 }));
         }
-        let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
-        let number = match request.context {
-            CopyContext::Cpu => 0,
-            _ => device.set_policy(policy).map_err(|error| explained(&error))?,
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(service) = held.as_ref().filter(|service| service.policy == policy) {
+            return Ok(service.clone());
+        }
+        let device = match held.as_ref() {
+            Some(service) => service.device.clone(),
+            None => open()?.into(),
         };
+        let number = device.set_policy(policy).map_err(|error| explained(&error))?;
         let service = Arc::new(Service { device, policy, number });
-        if request.context != CopyContext::Cpu {
-            *in_use = Arc::downgrade(&service);
-        }
+        *held = Some(service.clone());
         Ok(service)
     }
 

@@ -41,13 +41,14 @@ impl TraceFile {
     /// Parses a file.
     ///
     /// # Errors
-    /// A line does not have the nine fields, or a count is beyond [`MAX_WHOLE`].
+    /// A line does not have the nine fields, a count is beyond [`MAX_WHOLE`], or the times do not
+    /// agree.
     pub fn parse(operation: u16, text: &str) -> Result<TraceFile, String> {
         let mut file = TraceFile::default();
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let (record, is_long) = record_of(operation, line).ok_or_else(|| {
                 format!(
-                    "line {}: not the nine fields of a trace (CPU, counter, bytes, CPU, ns before, ns after, ns, caller, CPU or DMA), or above {MAX_WHOLE}",
+                    "line {}: not the nine fields of a trace (CPU, counter, bytes, CPU, ns before, ns after, ns = after - before, caller, CPU or DMA), or above {MAX_WHOLE}",
                     at + 1
                 )
             })?;
@@ -61,7 +62,7 @@ impl TraceFile {
 /// Inverts [`classic_line`], and reports an address of more than 16 digits.
 fn record_of(operation: u16, line: &str) -> Option<(TraceRecord, bool)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let [ring, counter, bytes, cpu, before, after, _, caller, by] = fields[..] else {
+    let [ring, counter, bytes, cpu, before, after, ns, caller, by] = fields[..] else {
         return None;
     };
     let whole = |text: &str| text.parse().ok().map(Whole::get);
@@ -80,5 +81,6 @@ fn record_of(operation: u16, line: &str) -> Option<(TraceRecord, bool)> {
         by: ["CPU", "DMA"].iter().position(|name| *name == by)?.try_into().ok()?,
         ..TraceRecord::default()
     };
-    Some((record, extra > 0))
+    let agrees = record.after_ns.checked_sub(record.before_ns) == Some(whole(ns)?);
+    agrees.then_some((record, extra > 0))
 }

@@ -40,6 +40,9 @@ pub struct Trace {
     processes: HashMap<(u16, String), Sum>,
     ns: [u64; 4],
     calls: u64,
+    by_dma: [u64; 4],
+    /// First begin and last end. Records of several rings are not in the order of time.
+    span_ns: Option<(u64, u64)>,
     keeps: bool,
     kept: [String; 4],
 }
@@ -48,6 +51,7 @@ pub struct Trace {
 pub struct OperationRow {
     pub operation: &'static str,
     pub calls: u64,
+    pub by_dma: u64,
     pub bytes: u64,
     pub median_bytes: u64,
     pub mean_ns: f64,
@@ -78,12 +82,22 @@ impl Trace {
             self.sizes.entry((operation, bytes)).or_default().add(bytes);
             self.callers.entry((operation, record.caller)).or_default().add(bytes);
             self.processes.entry((operation, text(&record.comm))).or_default().add(bytes);
+            self.by_dma[index(operation)] += u64::from(record.by != 0);
+            let (first, last) = self.span_ns.unwrap_or((record.before_ns, record.after_ns));
+            self.span_ns = Some((first.min(record.before_ns), last.max(record.after_ns)));
             let ns = &mut self.ns[index(operation)];
             *ns = ns.wrapping_add(record.after_ns.saturating_sub(record.before_ns));
             if self.keeps {
                 self.kept[index(operation)].push_str(&classic_line(record));
             }
         }
+    }
+
+    /// Returns the time of the first begin and the time to the last end; `None` below two records,
+    /// which have no rate.
+    pub fn span_ns(&self) -> Option<(u64, u64)> {
+        let (first, last) = self.span_ns.filter(|_| self.calls > 1)?;
+        Some((first, last - first))
     }
 
     pub fn operations(&self) -> Vec<OperationRow> {
@@ -99,6 +113,7 @@ impl Trace {
             Some(OperationRow {
                 operation: OPERATIONS[at],
                 calls,
+                by_dma: self.by_dma[at],
                 bytes: sizes().fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
                 median_bytes: median?.0.1,
                 mean_ns: self.ns[at] as f64 / calls.max(1) as f64,
@@ -119,19 +134,34 @@ impl Trace {
         ranked(&self.processes, top, String::clone)
     }
 
-    pub fn calls_by_size(&self) -> Vec<Counter> {
+    /// Returns calls by size, those by DMA, the time of all, and calls of the callers.
+    pub fn counters(&self) -> Vec<Counter> {
+        // A kernel has some hundred callers; a file may hold any number.
+        const MAX_CALLERS: usize = 1000;
         let name = |operation: u16, bytes: u64| format!("{}:{bytes}", OPERATIONS[index(operation)]);
-        let sizes = self.sizes.iter();
-        sizes
-            .map(|((operation, bytes), sum)| Counter::count(name(*operation, *bytes), sum.calls))
-            .collect()
+        let of_size = |((operation, bytes), sum): (&(u16, u64), &Sum)| {
+            Counter::count(name(*operation, *bytes), sum.calls)
+        };
+        let of_operation = |row: OperationRow| {
+            let name = row.operation;
+            let ns = row.mean_ns * row.calls as f64;
+            let by_dma = Counter::count(format!("{name} by DMA"), row.by_dma);
+            [by_dma, Counter::measured(format!("{name} time"), ns, "ns")]
+        };
+        let callers = ranked(&self.callers, MAX_CALLERS, |caller| format!("{caller:#018x}"));
+        let of_caller = |row: TraceRow| {
+            Counter::count(format!("{} from {}", row.operation, row.name), row.calls)
+        };
+        let sizes = self.sizes.iter().map(of_size);
+        let operations = self.operations().into_iter().flat_map(of_operation);
+        sizes.chain(operations).chain(callers.into_iter().map(of_caller)).collect()
     }
 
-    pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
+    pub fn all_counters(&self, info: &TraceInfo) -> Vec<Counter> {
         let dropped = OPERATIONS.iter().zip(info.dropped);
         let dropped = dropped.map(|(name, count)| Counter::count(format!("dropped {name}"), count));
         let missed = Counter::count("missed", info.missed);
-        self.calls_by_size().into_iter().chain(dropped).chain([missed]).collect()
+        self.counters().into_iter().chain(dropped).chain([missed]).collect()
     }
 
     pub fn classic(&self) -> BTreeMap<String, String> {
@@ -157,7 +187,7 @@ impl Trace {
                 "{dropped} copies were not recorded because the ring was full: load the tracer with a larger ring_records, or use a shorter --delay"
             ));
         }
-        if self.sizes.keys().all(|(operation, _)| *operation < 2) {
+        if self.calls > 0 && self.sizes.keys().all(|(operation, _)| *operation < 2) {
             warnings.push(
                 "no __copy_*_user was seen: this CPU copies inline (FSRM), or the kernel has no helper to probe"
                     .to_owned(),

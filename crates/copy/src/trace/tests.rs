@@ -44,6 +44,8 @@ fn the_studys_files_are_read_back() {
         "0 0 8 0 1 2 1 f CPU",
         "0 0 8 0 1 2 1 0xé CPU",
         "0 0 9007199254740992 0 1 2 1 0xf CPU",
+        "0 0 8 0 2 1 0 0xf CPU",
+        "0 0 8 0 1 2 2 0xf CPU",
     ] {
         let error = TraceFile::parse(0, &format!("{sample}{wrong}")).unwrap_err();
         assert!(error.starts_with("line 3: "), "{error}");
@@ -59,6 +61,11 @@ fn calls_are_summed_by_size_caller_and_process() {
         record(1, 4096, b"dd"),
         record(2, 224, b"dd"),
     ]);
+    let counters = trace.counters();
+    let count = |name: &str| counters.iter().find(|counter| counter.name == name).unwrap().value;
+    assert_eq!((count("copy_to_user:16"), count("copy_to_user by DMA")), (2.0, 0.0));
+    assert_eq!(count("copy_to_user from 0xffffffff8144c129"), 3.0);
+    assert_eq!(count("copy_to_user time"), 279.0);
     let rows = trace.operations();
     let rows: Vec<_> = rows
         .iter()
@@ -91,4 +98,18 @@ fn drops_and_misses_are_in_the_ledger() {
     let (ledger, warnings) = trace.accounts(&info);
     assert!(ledger.closes());
     assert_eq!((ledger.issued, ledger.lost(), warnings.len()), (9, 7, 2));
+    // Regression: a trace without a copy said how this CPU copies.
+    assert!(Trace::new(false).accounts(&TraceInfo::default()).1.is_empty());
+}
+
+/// Regression: the time of lines by ring was 0.
+#[test]
+fn the_time_of_a_trace_is_that_of_its_first_and_last_record_in_any_order() {
+    let at =
+        |before_ns: u64| TraceRecord { before_ns, after_ns: before_ns + 5, ..record(1, 8, b"") };
+    let mut trace = Trace::new(false);
+    trace.add(&[at(1000)]);
+    assert_eq!(trace.span_ns(), None, "one record has no rate");
+    trace.add(&[at(100), at(400)]);
+    assert_eq!(trace.span_ns(), Some((100, 905)));
 }

@@ -81,7 +81,7 @@ const TOTAL: Quantity = Quantity {
     values: |row| vec![(copier(row), row.total_bytes_per_s() / MIB)],
     about: |copies, lanes| {
         format!(
-            "Sum of the rates of {lanes} CPUs or channels that copy at once, {copies} copies of each size each; MB of 2^20 bytes."
+            "Sum of the rates of {lanes} CPUs or channels that copy at once, each {copies} copies of a size; MB of 2^20 bytes."
         )
     },
 };
@@ -136,7 +136,8 @@ pub fn study(records: &[RunRecord]) -> Vec<Figure> {
 
 fn copies<'a>(rows: &[CopyRow<'a>], quantity: &Quantity, load: &str, direction: &str) -> Figure {
     let is_of = |row: &&CopyRow<'_>| {
-        row.direction == direction && row.load == load && (quantity.is_shown)(row)
+        let is_heavy = row.load == "heavy";
+        row.direction == direction && is_heavy == (load == "heavy") && (quantity.is_shown)(row)
     };
     let rows: Vec<&CopyRow<'a>> = rows.iter().filter(is_of).collect();
     let marks = rows.iter().flat_map(|row| {
@@ -157,6 +158,8 @@ fn copies<'a>(rows: &[CopyRow<'a>], quantity: &Quantity, load: &str, direction: 
         false => ChartKind::Lines,
     };
     let title = format!("{}{title}, {load} load", function(direction));
+    let is_unknown = rows.iter().any(|row| row.load == "unknown");
+    let load = if is_unknown { "unknown of imported files, see copy import --load" } else { load };
     let caption = format!("System load: {load}. {}{emulation}", (quantity.about)(count, lanes));
     let command = format!("{command} --operations {direction}{ending}{heavy}");
     Figure { command, ..drawn(title, caption, by_block(kind, quantity.y), marks) }
@@ -198,7 +201,9 @@ fn programs<'a>(rows: &[PollutionRow<'a>], copies: &str, small: bool, misses: bo
 fn calls(records: &[RunRecord], operations: &[&str]) -> Figure {
     let is_trace = |record: &&RunRecord| record.engine.name == "trace" && record.wall_ns > 0;
     let trace = records.iter().rev().find(is_trace);
-    let seconds = trace.map_or(CALLS_SECONDS, |record| record.wall_ns as f64 / 1e9);
+    // Older records have no time of the trace alone.
+    let ns = |record: &RunRecord| record.counter("traced").unwrap_or(record.wall_ns as f64);
+    let seconds = trace.map_or(CALLS_SECONDS, |record| ns(record) / 1e9);
     // Counters are `copy_from_user:16`. Both forms of a direction are one curve: their calls of a
     // size are summed.
     let counters = trace.iter().flat_map(|record| &record.counters);
@@ -273,6 +278,21 @@ mod tests {
         records[1].set_param("context", "priority");
         records[1].set_param("load", "heavy");
         assert_eq!(drawn(&records[1..]), ["2.12", "2.18"]);
+        // Regression: heavy load of unknown files was drawn as light.
+        records[0].set_param("load", "unknown");
+        let caption = &study(&records[..1])[0].caption;
+        assert!(caption.starts_with("System load: unknown"), "{caption}");
+    }
+
+    #[test]
+    fn calls_are_scaled_by_the_time_of_the_trace_alone() {
+        let mut record = example("cpu", "from", 1, &[]);
+        (record.engine.name, record.wall_ns) = ("trace".into(), 10_470_000_000);
+        record.counters = vec![
+            Counter::count("copy_from_user:16", 1000),
+            Counter::measured("traced", 1e10, "ns"),
+        ];
+        assert_eq!(study(&[record])[20].series[0].ys, [Some(10_000.0)]);
     }
 
     #[test]

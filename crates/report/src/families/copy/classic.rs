@@ -4,7 +4,8 @@
 //! clock before, after, elapsed; and `..._synth.dat` with bytes, fastest, slowest, mean, variance,
 //! median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`. Pollution (3.5.1): `measure_X.dat`,
 //! `synthesis_<x>.dat`. Tabs separate fields; clocks are CLOCK_MONOTONIC. An unknown value of a
-//! line is `n/a`, because a mean of other lines would be no raw data.
+//! line is `n/a`, because a mean of other lines would be no raw data. Beside a file of single times
+//! a file `.json` of the same name holds its [`FileConditions`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,6 +14,7 @@ use daqmeter_record::border::sum;
 use daqmeter_record::misses::miss_percent;
 use daqmeter_record::{Lane, RunRecord, Stage};
 use daqmeter_stats::Summary;
+use serde::{Deserialize, Serialize};
 
 use super::MIB;
 use super::pollution::{self, pollution_row};
@@ -23,6 +25,26 @@ use crate::rate;
 /// Contents by file name; contexts other than the first get their own folder, because the original
 /// ran one at a time.
 pub type StudyFiles = BTreeMap<String, String>;
+
+/// Conditions of a file that none of its fields holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileConditions {
+    pub path: String,
+    pub load: String,
+    pub emulated: bool,
+}
+
+impl FileConditions {
+    fn insert(files: &mut StudyFiles, name: &str, record: &RunRecord) {
+        let text = |name: &str, usual: &str| {
+            record.workload.text(name).map_or_else(|_| usual.to_owned(), str::to_owned)
+        };
+        let (path, load) = (text("path", "unknown"), text("load", "light"));
+        let conditions = FileConditions { path, load, emulated: record.engine.emulated };
+        let json = serde_json::to_string(&conditions).expect("two texts and a flag");
+        files.insert(format!("{name}.json"), json + "\n");
+    }
+}
 
 /// Returns the file's name of an operation: the document calls both directions at once `from_to`.
 fn operation(row: &CopyRow<'_>) -> String {
@@ -64,6 +86,7 @@ pub fn latency(records: &[RunRecord]) -> StudyFiles {
     for row in &rows {
         let (bytes, record) = (row.block_bytes, row.record);
         let name = format!("{}micro-benchmark_{}_{x}", folder(&rows, row), operation(row));
+        FileConditions::insert(&mut files, &name, record);
         let raw = files.entry(format!("{name}.dat")).or_default();
         for (lane, stage) in record.lanes.iter().zip(copied(record)) {
             let cpu = match lane.seen_cpus[..] {
@@ -102,14 +125,16 @@ fn channels(record: &RunRecord) -> Vec<u32> {
 /// after, time spent in the copies, rate.
 ///
 /// The rate of a line is bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one
-/// way, so that 300 times both ways are 600 copies. The time is `after - before` except for `_nc`,
-/// whose caches are emptied in between. The total is the sum over the channels.
+/// way, so that 300 times both ways are 600 copies. The time is `after - before`, except for `_nc`,
+/// whose caches are emptied in between, and for the kernel module, whose clock leaves out pinning
+/// and mapping. The total is the sum over the channels.
 pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
     let rows = copies(records);
     let mut files = StudyFiles::new();
     for row in &rows {
         let (record, bytes) = (row.record, row.block_bytes.max(1));
-        let name = format!("{}measures_{}.dat", folder(&rows, row), operation(row));
+        let name = format!("{}measures_{}", folder(&rows, row), operation(row));
+        FileConditions::insert(&mut files, &name, record);
         let lines = copied(record).zip(channels(record)).map(|(stage, channel)| {
             let [before, after] =
                 [stage.start_ns, stage.end_ns].map(|ns| record.origin_ns.saturating_add(ns));
@@ -120,7 +145,7 @@ pub fn bandwidth(records: &[RunRecord]) -> StudyFiles {
         });
         let lines = lines.collect::<Vec<_>>().join("\n");
         let total = row.total_bytes_per_s() / MIB;
-        let file = files.entry(name).or_default();
+        let file = files.entry(format!("{name}.dat")).or_default();
         let _ = writeln!(file, "{lines}\ttotal_band= {total:.6}");
     }
     files
@@ -140,6 +165,7 @@ pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
     for row in done(records, pollution::ENGINE).filter_map(pollution_row) {
         let (test, runs) = (row.test, row.record.cache_counts());
         let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
+        FileConditions::insert(&mut files, &format!("{folder}measure_{name}"), row.record);
         let raw = files.entry(format!("{folder}measure_{name}.dat")).or_default();
         for stage in copied(row.record) {
             for (at, (before, after, ns)) in spans(row.record, stage).enumerate() {
@@ -178,8 +204,10 @@ mod tests {
             names,
             [
                 "micro-benchmark_from_nc_1.dat",
+                "micro-benchmark_from_nc_1.json",
                 "micro-benchmark_from_nc_1_synth.dat",
                 "micro-benchmark_to_1.dat",
+                "micro-benchmark_to_1.json",
                 "micro-benchmark_to_1_synth.dat"
             ]
         );

@@ -288,6 +288,16 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
         let line = line?;
         let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
         let counted = count(4)?.zip(count(5)?);
+        let counted =
+            counted.filter(|(references, misses)| misses <= references && *references > 0);
+        let percent = line.known(6, |percent: &f64| *percent >= 0.0)?;
+        if let (Some((references, misses)), Some(percent)) = (counted, percent) {
+            // Both are rounded to whole numbers.
+            let rounding = 100.0 / references as f64 + 1e-4;
+            if (misses as f64 / references as f64 * 100.0 - percent).abs() > rounding {
+                return Err(line.wrong("the percentage is not misses / references"));
+            }
+        }
         let (spans, [references, misses]) = tests.entry(line.fields[0]).or_default();
         spans.push(line.span(1)?);
         references.push(counted.map(|(references, _)| references as f64));

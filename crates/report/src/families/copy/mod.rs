@@ -56,7 +56,7 @@ fn by_size(
     value: fn(&CopyRow<'_>) -> f64,
 ) -> Vec<Mark<'_>> {
     let rows = of_engine(records, rows::ENGINE).filter_map(rows::row);
-    let light = rows.filter(|row| row.load == "light" && keep(row.lanes_bytes_per_s.len()));
+    let light = rows.filter(|row| row.load != "heavy" && keep(row.lanes_bytes_per_s.len()));
     let marks = light.map(|row| {
         let series = format!("{} {}", row.operation(), row.who());
         Mark::at(row.record, series, row.block_bytes as f64, value(&row))

@@ -21,7 +21,7 @@ pub(crate) struct CopyRow<'a> {
     /// One of `from`, `to`, `both`.
     pub(crate) direction: &'a str,
     pub(crate) cold: bool,
-    /// Load: `light` or `heavy`.
+    /// Load: `light`, `heavy`, or `unknown` for files from elsewhere.
     pub(crate) load: &'a str,
     pub(crate) block_bytes: u64,
     /// Samples of one lane.
@@ -56,6 +56,13 @@ impl CopyRow<'_> {
         let end = copied(self.record).map(|stage| stage.end_ns).max().unwrap_or(0);
         let bytes: f64 = copied(self.record).map(Stage::bytes).sum();
         if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 }
+    }
+
+    /// Returns the copies that were compared byte by byte, and all copies from the release of the
+    /// lanes, with the untimed ones.
+    pub(super) fn compared(&self) -> Option<(f64, f64)> {
+        let copies = self.record.ledgers.iter().find(|ledger| ledger.unit == "copies")?;
+        Some((self.record.counter("compared")?, copies.delivered as f64))
     }
 
     /// Returns the copier and path, for headings: `cpu (pread)`.

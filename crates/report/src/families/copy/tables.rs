@@ -41,7 +41,11 @@ pub fn latency_text(records: &[RunRecord]) -> String {
         true => "each sample is a mean of several copies, so there is no p99 of one copy\n",
         false => "",
     };
-    table_without(2, &columns, &["copies", "p99", "n"], &rows) + means + &footnotes(records, &rows)
+    let policies = paragraphs(&policies(records));
+    table_without(2, &columns, &["copies", "p99", "n"], &rows)
+        + means
+        + &policies
+        + &footnotes(records, &rows)
 }
 
 fn mib(bytes_per_s: f64) -> String {
@@ -71,13 +75,20 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
         + &footnotes(records, &rows)
 }
 
-/// Writes the windows of the priority policy that were asked.
+/// Writes the windows of the priority policy: those that were counted in the run, and those that
+/// were asked.
 fn policies(records: &[RunRecord]) -> String {
     let lines = records.iter().filter_map(|record| {
         let time = |name| Some(show_ns(record.workload.int(name).ok()? as f64));
-        let (quantum, window) = (time("quantum_ns")?, time("window_ns")?);
+        let asked = format!("{} of each {}", time("quantum_ns")?, time("window_ns")?);
+        let counted = record.counter("gate-windows").filter(|windows| *windows > 0.0);
+        let counted = counted.and_then(|windows| {
+            let (high, low) = (record.counter("gate-high")?, record.counter("gate-low")?);
+            Some(format!("{} of {}", show_ns(high / windows), show_ns((high + low) / windows)))
+        });
+        let counted = counted.unwrap_or("an unknown time, no window was counted".to_owned());
         Some(format!(
-            "priority: high channels have the engine alone for {quantum} of each {window}\n"
+            "priority: high channels had the engine alone for {counted} (asked {asked})\n"
         ))
     });
     BTreeSet::<String>::from_iter(lines).into_iter().collect()
@@ -93,6 +104,11 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
     let thread = rows.iter().any(|row| row.path == "engine-thread").then(|| {
         "engine-thread is emulated: a thread copies, so its times say nothing about DMA hardware".to_owned()
     });
+    let compared = rows.iter().filter_map(CopyRow::compared);
+    let compared = compared.min_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1)));
+    let compared = compared.map(|(compared, copies)| {
+        format!("bytes were compared after {compared} of {copies} copies of a point, while none was timed")
+    });
     let limit = (!rows.is_empty()).then(|| "the limit is the rate of memcpy".to_owned());
     let of_records = records.iter().flat_map(|record| {
         let warnings = rate::warnings(record).into_iter();
@@ -100,7 +116,7 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
     let mut seen = BTreeSet::new();
-    let all = [null, thread, limit].into_iter().flatten().chain(of_records);
+    let all = [null, thread, compared, limit].into_iter().flatten().chain(of_records);
     all.filter(|line| seen.insert(line.clone())).map(|line| paragraphs(&line)).collect()
 }
 
@@ -135,6 +151,22 @@ mod tests {
         assert!(classic::latency(std::slice::from_ref(&failed)).is_empty());
         for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
             assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
+        }
+    }
+
+    /// Regression: the tables said what was asked.
+    #[test]
+    fn the_windows_of_a_policy_are_those_of_the_run() {
+        let mut record = example("priority", "to", 64, &[9]);
+        record.set_param("quantum_ns", 30_000_u64);
+        record.set_param("window_ns", 90_000_u64);
+        let counters = [("gate-windows", 2), ("gate-high", 174_000), ("gate-low", 214_000)];
+        record.counters =
+            counters.map(|(name, value)| daqmeter_record::Counter::count(name, value)).to_vec();
+        let wanted = "alone for 87 us of 194 us (asked 30 us of each 90 us)";
+        for text in [latency_text, bandwidth_text] {
+            let text = text(std::slice::from_ref(&record));
+            assert!(text.contains(wanted), "{text}");
         }
     }
 
