@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use daqmeter_record::Stage;
 use daqmeter_record::units::whole;
+use daqmeter_record::{CpuTime, Stage};
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::settings::{Settings, StepPlan};
@@ -35,6 +35,8 @@ pub(crate) struct Sampled {
     stage: Stage,
     /// Operations that the last sample lacks, if passes share samples.
     lacks: u64,
+    /// Number of times that CPU time was booked.
+    booked: u64,
 }
 
 /// Operations of one sample that were done, and their time.
@@ -58,10 +60,20 @@ impl Sampled {
         stage.sample_ns.push(taken.to_ns.saturating_sub(taken.from_ns));
     }
 
+    fn book_cpu(&mut self, before: cpu_time::Usage) {
+        let after = cpu_time::of_thread();
+        self.booked += 1;
+        self.stage.cpu.user_ns += after.user_ns.saturating_sub(before.user_ns);
+        self.stage.cpu.system_ns += after.system_ns.saturating_sub(before.system_ns);
+    }
+
     /// Returns the stage without an incomplete last sample, which is not comparable with the
     /// others. A single sample is kept and covers the operations done.
     pub(crate) fn stage(self) -> Stage {
         let mut stage = self.stage;
+        if stage.sample_ns.iter().sum::<u64>() < self.booked * cpu_time::LEAST_SPAN_NS {
+            stage.cpu = CpuTime::default();
+        }
         match (self.lacks, stage.sample_ns.len()) {
             (0, _) => {}
             (lacks, 1) => stage.ops_per_sample -= lacks,
@@ -101,7 +113,7 @@ impl Sampling<'_> {
             slices,
             ..Stage::default()
         };
-        Ok(Sampled { spec, stage, lacks: 0 })
+        Ok(Sampled { spec, stage, lacks: 0, booked: 0 })
     }
 
     /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is one
@@ -232,7 +244,7 @@ impl Sampling<'_> {
             count += 1;
             if checks.is_due(count) {
                 // The comparison is not part of the stage's work.
-                book_cpu(&mut sampled.stage, cpu_before);
+                sampled.book_cpu(cpu_before);
                 result = self.session.check_sample(at);
                 cpu_before = cpu_time::of_thread();
                 if result.is_err() {
@@ -242,7 +254,7 @@ impl Sampling<'_> {
             }
         }
         slicer.end(&mut sampled.stage.slices);
-        book_cpu(&mut sampled.stage, cpu_before);
+        sampled.book_cpu(cpu_before);
         result
     }
 
@@ -301,8 +313,8 @@ impl Sampling<'_> {
         let slicer = Slicer::begin(self.settings.plan, self.context, from_ns);
         let result = self.session.step(at, 1);
         let to_ns = clock::monotonic_ns();
+        sampled.book_cpu(cpu_before);
         let Sampled { stage, lacks, .. } = sampled;
-        book_cpu(stage, cpu_before);
         if stage.sample_ns.is_empty() {
             stage.start_ns = from_ns.saturating_sub(origin_ns);
         }
@@ -382,12 +394,6 @@ fn exact(operations: u64, batch: u64) -> (u64, u64) {
     (ops_per_sample, operations.div_ceil(ops_per_sample))
 }
 
-fn book_cpu(stage: &mut Stage, before: cpu_time::Usage) {
-    let after = cpu_time::of_thread();
-    stage.cpu.user_ns += after.user_ns - before.user_ns;
-    stage.cpu.system_ns += after.system_ns - before.system_ns;
-}
-
 fn as_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -430,6 +436,26 @@ mod tests {
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
         assert_eq!(stages[0].stage.sample_ns.capacity(), room, "samples allocate nothing");
         (taken, stages.remove(0).stage())
+    }
+
+    /// By getrusage a thread that spun had 3.6 % of a CPU in its stage, or 1020 %.
+    #[test]
+    fn cpu_time_of_a_stage_is_its_own_and_that_of_a_short_one_is_unknown() {
+        let cpu_ns = |plan, spin_ns: u64| {
+            let settings = Settings::new(plan, "test");
+            let (_, stage) = sampled(&settings, batches_of(1), |_| {
+                let end_ns = clock::thread_cpu_ns() + spin_ns;
+                while clock::thread_cpu_ns() < end_ns {}
+                Ok(())
+            });
+            stage.cpu.total_ns()
+        };
+        for plan in [StepPlan::ByPass(28), StepPlan::ByStage(28)] {
+            let found_ns = cpu_ns(plan, 200_000);
+            assert!((28 * 200_000..28 * 300_000).contains(&found_ns), "{plan:?}: {found_ns}");
+        }
+        // A host that takes the CPU away meanwhile makes a stage long.
+        assert!((0..5).any(|_| cpu_ns(StepPlan::ByPass(28), 0) == 0));
     }
 
     fn batches_of(batch: u64) -> StageSpec {
