@@ -1,6 +1,6 @@
 //! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
+use daqmeter_record::{Host, Hotspot, Ledger, Memory, Outcome, RunRecord};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
@@ -14,7 +14,9 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     for mut done in ran.lanes {
         pointers.append(&mut done.pointers);
         for ledger in done.tally.ledgers {
-            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
+            let is_same =
+                |known: &&mut Ledger| (&known.unit, &known.of) == (&ledger.unit, &ledger.of);
+            match record.ledgers.iter_mut().find(is_same) {
                 Some(known) => known.add(&ledger),
                 None => record.ledgers.push(ledger),
             }
@@ -34,7 +36,15 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         }
         record.lanes.push(done.lane);
     }
+    // Accounts of all lanes together come first.
+    record.ledgers.sort_by_key(|ledger| !ledger.of.is_empty());
     record.hotspots = hotspots(&pointers);
+    if settings.profile_hz.is_some() && pointers.len() < FEWEST_POINTERS {
+        record.warnings.push(format!(
+            "no profile: {} samples of CPU time, and shares need {FEWEST_POINTERS}: run longer",
+            pointers.len()
+        ));
+    }
     let samples: usize =
         record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
     record.memory = Memory {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::units::{plural, show_ns, significant};
-use daqmeter_record::{RunRecord, Stage};
+use daqmeter_record::{Ledger, RunRecord, Stage};
 
 use crate::aligned::{ALL, asked_columns};
 use crate::families::{digitizer, label};
@@ -106,6 +106,11 @@ fn of_stage(row: &StageRow<'_>, value: impl Fn(&Stage) -> Cell) -> Cell {
     row.stage.map_or(Cell::None, value)
 }
 
+/// Returns the account of the row's device, if it has one of its own.
+fn ledger<'a>(row: &StageRow<'a>) -> Option<&'a Ledger> {
+    row.record.ledgers.iter().find(|ledger| !ledger.of.is_empty() && ledger.of == row.device)
+}
+
 /// Returns the interval of the limit.
 fn limit(row: &StageRow<'_>) -> Option<(f64, f64)> {
     row.limit?.interval
@@ -117,7 +122,7 @@ use Unit::{About, BytesPerS, Fraction, Ns, Number};
 pub(crate) const CONTEXT: usize = 10;
 
 /// Columns of all outputs.
-pub(crate) const COLUMNS: [StageColumn; 42] = [
+pub(crate) const COLUMNS: [StageColumn; 44] = [
     column("run_id", "", About, |row| row.record.run_id.as_str().into()),
     column("time_utc", "", About, |row| Cell::Time(time_ms(row.record))),
     column("study", "study", About, |row| row.record.study.as_str().into()),
@@ -163,6 +168,8 @@ pub(crate) const COLUMNS: [StageColumn; 42] = [
     column("cpu_fraction", "CPU [%]", Fraction, |row| {
         of_stage(row, |stage| cpu_fraction(stage).into())
     }),
+    column("issued", "", Number, |row| ledger(row).map(|own| own.issued as f64).into()),
+    column("lost", "lost", Number, |row| ledger(row).map(|own| own.lost() as f64).into()),
     column("doubt", "", About, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
     column("", "note", About, |row| note(row).into()),
 ];
@@ -246,6 +253,7 @@ pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
         "" => false,
         "study" => studies,
         "point" => points,
+        "lost" => rows.iter().any(|row| ledger(row).is_some()),
         _ => true,
     })
 }

@@ -5,7 +5,9 @@
 //! get the wrong channel. The file is mounted on a regular file, whose path is then the device.
 //! Needs root or fusermount3, and /dev/fuse.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -52,8 +54,10 @@ pub struct ServedBoard {
 impl Drop for ServedBoard {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            // An unmount can fail while a program uses the mount.
-            let _ = session.umount_and_join();
+            if session.umount_and_join().is_err() {
+                // A program has the file open: the mount ends when it closes it.
+                let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+            }
         }
         if self.created {
             let _ = std::fs::remove_file(&self.path);
@@ -78,7 +82,14 @@ pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Serv
     let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
     let created = !path.exists();
     if created {
-        std::fs::File::create_new(path).map_err(|error| refuse(error.to_string()))?;
+        std::fs::File::create_new(path).map_err(|error| match error.kind() {
+            // It is there and does not answer.
+            ErrorKind::AlreadyExists => refuse(format!(
+                "a server that was killed left its mount there: umount {}",
+                path.display()
+            )),
+            _ => refuse(error.to_string()),
+        })?;
     } else if !path.is_file() {
         return Err(refuse("it is there and no regular file; name a new path".to_owned()));
     }
