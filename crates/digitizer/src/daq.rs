@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_record::Ledger;
+use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock;
 
 use crate::devices::board::{Board, BoardCommands, TriggerAccount};
@@ -112,7 +112,7 @@ impl Daq {
         if self.has_lost {
             return SLICE_AFTER_LOSS;
         }
-        let period = self.intervals.map(|intervals| intervals.period());
+        let period = self.intervals.map(|intervals| intervals.period);
         let slice = period.map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
         slice.clamp(SLICE_AFTER_LOSS, MAX_SLICE).min(self.timeout)
     }
@@ -134,10 +134,9 @@ impl Daq {
             (None, Some(intervals)) => intervals.ended(now_ns, unsure_ns),
             (None, None) => None,
         };
-        match (number, &mut self.taken) {
-            (Some(number), Some(taken)) if taken.len() < MOST_NUMBERS => taken.push(number),
-            (Some(_), _) => {}
-            (None, _) => self.taken = None,
+        self.taken = self.taken.take().filter(|_| number.is_some());
+        if let Some(taken) = self.taken.as_mut().filter(|taken| taken.len() < MOST_NUMBERS) {
+            taken.extend(number);
         }
         Ok(())
     }
@@ -218,7 +217,7 @@ impl Daq {
         board.begin_account();
         (self.counts, self.source) = (DaqCounts::default(), None);
         self.taken = Some(Vec::with_capacity(MOST_NUMBERS));
-        self.intervals = self.intervals.map(|before| Intervals::new(before.period()));
+        self.intervals = self.intervals.map(|before| Intervals::new(before.period));
     }
 
     /// Accounts for triggers: issued at the source = read out + each kind of loss.
@@ -247,7 +246,7 @@ impl Daq {
 
     /// Returns the triggers that were taken; `None` if their numbers are unknown.
     pub(crate) fn taken(&self, board: &dyn Board) -> Option<Taken> {
-        let first = |intervals: Intervals| Some((intervals.first_ns?, intervals.period()));
+        let first = |intervals: Intervals| Some((intervals.first_ns?, intervals.period));
         let first = self.intervals.and_then(first).filter(|_| self.source.is_none());
         let is_known = self.source.is_some() || self.missed().is_ok();
         let numbers = self.taken.clone().filter(|_| is_known)?;
@@ -258,6 +257,15 @@ impl Daq {
     fn missed(&self) -> Result<u64, String> {
         let intervals = self.intervals.as_ref();
         intervals.ok_or("give the trigger rate with --rate".to_owned())?.missed()
+    }
+
+    pub fn counters(&self) -> Vec<Counter> {
+        let DaqCounts { register_reads, interrupts, lost_interrupts, .. } = self.counts;
+        vec![
+            Counter::count("register-reads", register_reads),
+            Counter::count("interrupts", interrupts),
+            Counter::count("lost-interrupts", lost_interrupts),
+        ]
     }
 
     pub fn warnings(&self, board: &dyn Board) -> Vec<String> {

@@ -44,44 +44,42 @@ impl Events {
 /// Accounts for the events from the first to the last one for which all boards ran. Returns `None`
 /// if the boards have no common numbers, or no common event.
 fn account(boards: &[Taken]) -> Option<(Ledger, String)> {
-    let first_ns = boards.iter().map(|board| board.first.map(|first| first.0)).min()?;
-    let mut took = BTreeMap::<u64, Vec<usize>>::new();
+    let origin_ns = boards.iter().map(|board| board.first.map(|(ns, _)| ns)).min()?;
+    let mut took = BTreeMap::<u64, Vec<&str>>::new();
     let (mut first, mut last) = (0, u64::MAX);
-    for (at, Taken { first: own, numbers, .. }) in boards.iter().enumerate() {
-        let shift = match (own, first_ns) {
-            (Some((ns, period)), Some(first_ns)) => {
-                whole(((ns - first_ns) as f64 / period.as_nanos() as f64).round())
+    for Taken { device, first: own, numbers } in boards {
+        let shift = match own.zip(origin_ns) {
+            Some(((ns, period), origin_ns)) => {
+                whole(((ns - origin_ns) as f64 / period.as_nanos() as f64).round())
             }
-            (None, None) => 0,
-            _ => return None,
+            None if own.is_some() => return None,
+            None => 0,
         };
-        first = first.max(shift + numbers.first()?);
-        last = last.min(shift + numbers.last()?);
-        numbers.iter().for_each(|number| took.entry(shift + number).or_default().push(at));
+        (first, last) = (first.max(shift + numbers.first()?), last.min(shift + numbers.last()?));
+        numbers.iter().for_each(|number| took.entry(shift + number).or_default().push(device));
     }
     took.retain(|number, _| (first..=last).contains(number));
     let issued = (last + 1).checked_sub(first).filter(|issued| *issued > 0)?;
     let mut ledger = Ledger { issued, ..Ledger::new("events for all boards") };
-    let mut partial: Vec<String> = Vec::new();
-    for (number, who) in &took {
-        let missing = boards.iter().enumerate().filter(|(at, _)| !who.contains(at));
-        let missing: Vec<&str> = missing.map(|(_, board)| board.device.as_str()).collect();
-        match missing[..] {
-            [] => ledger.delivered += 1,
-            _ => partial.push(format!("{} ({})", number - first + 1, missing.join(", "))),
-        }
-    }
-    ledger.lose("missed by some", partial.len() as u64);
     ledger.lose("missed by all", issued - took.len() as u64);
-    let left = partial.len().saturating_sub(MOST_LISTED);
-    partial.truncate(MOST_LISTED);
-    let list = match (partial.is_empty(), left) {
-        (true, _) => String::new(),
-        (_, 0) => format!("; missed by some: {}", partial.join(", ")),
-        _ => format!("; missed by some: {}, and {left} more", partial.join(", ")),
-    };
-    let events = plural(issued, "event");
-    Some((ledger.clone(), format!("all boards took {} of {events}{list}", ledger.delivered)))
+    let devices = || boards.iter().map(|board| board.device.as_str());
+    let partial = took.iter().filter(|(_, who)| who.len() < boards.len());
+    let partial = partial.map(|(number, who)| {
+        let missing: Vec<&str> = devices().filter(|device| !who.contains(device)).collect();
+        format!("{} ({})", number - first + 1, missing.join(", "))
+    });
+    let mut partial: Vec<String> = partial.collect();
+    ledger.lose("missed by some", partial.len() as u64);
+    ledger.delivered = issued - ledger.lost();
+    let mut note = format!("all boards took {} of {}", ledger.delivered, plural(issued, "event"));
+    if let left @ 1.. = partial.len().saturating_sub(MOST_LISTED) {
+        partial.truncate(MOST_LISTED);
+        partial.push(format!("and {left} more"));
+    }
+    if !partial.is_empty() {
+        note += &format!("; missed by some: {}", partial.join(", "));
+    }
+    Some((ledger, note))
 }
 
 #[cfg(test)]

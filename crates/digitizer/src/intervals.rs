@@ -7,7 +7,7 @@ use daqmeter_record::units::{significant, whole};
 /// Periods between the ends of acquisitions, and how well the ends fit the given rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Intervals {
-    period: Duration,
+    pub(crate) period: Duration,
     /// Time of the first end.
     pub(crate) first_ns: Option<u64>,
     /// Time of the last end that is known well enough to count periods from it.
@@ -17,11 +17,8 @@ pub(crate) struct Intervals {
     /// Acquisitions and periods from the first to that end.
     acquisitions: u64,
     periods: u64,
-    /// Ends after the first one, those more than a quarter from a whole number of periods, and
-    /// those that came before their trigger could.
-    ends: u64,
+    /// Ends that are more than a quarter from a whole number of periods, or came too early.
     misfits: u64,
-    early: u64,
     /// Periods of an acquisition; `None` if they differ.
     multiple: Option<u64>,
 }
@@ -33,10 +30,6 @@ const ENDS_A_MISFIT: u64 = 10;
 impl Intervals {
     pub(crate) fn new(period: Duration) -> Intervals {
         Intervals { period, ..Intervals::default() }
-    }
-
-    pub(crate) fn period(&self) -> Duration {
-        self.period
     }
 
     /// Counts an acquisition that ended at `now_ns`, or up to `unsure_ns` before it. With
@@ -55,9 +48,7 @@ impl Intervals {
         let passed = now_ns.saturating_sub(self.anchor_ns) as f64 / period_ns;
         let is_early = passed < self.since as f64 - 0.25;
         let is_misfit = is_early || (passed - passed.round()).abs() > 0.25;
-        self.ends += 1;
         self.misfits += u64::from(is_misfit);
-        self.early += u64::from(is_early);
         // A thread wakes up late and never early: this end is late, or else the anchor was.
         if is_misfit && !is_early {
             return None;
@@ -77,17 +68,11 @@ impl Intervals {
     /// The reason for which they are unknown.
     pub(crate) fn missed(&self) -> Result<u64, String> {
         let hz = |periods: f64| significant(1.0 / self.period.as_secs_f64() / periods, 4);
+        let all = self.acquisitions + self.since;
         match self.multiple {
-            _ if self.early * 2 > self.ends => Err(format!(
-                "acquisitions follow one another faster than at {} Hz: give the rate of the source with --rate",
-                hz(1.0)
-            )),
-            _ if self.periods == 0
-                || self.misfits * ENDS_A_MISFIT > self.ends
-                || self.since * ENDS_A_MISFIT > self.since + self.acquisitions =>
-            {
+            _ if self.periods == 0 || (self.misfits + self.since) * ENDS_A_MISFIT > all => {
                 Err(format!(
-                    "the ends of acquisitions are not known to a quarter of a period of {} Hz",
+                    "the ends of acquisitions do not fit a source of {} Hz to a quarter of a period: give its rate with --rate",
                     hz(1.0)
                 ))
             }
@@ -140,11 +125,11 @@ mod tests {
         let woken = (1..60_u64).map(|at| (at * 400 + at * at * 37 % 100, 0)).collect::<Vec<_>>();
         for (ends, says) in [
             (every(200), "all intervals are 2 periods of 10 Hz: the source has 5 Hz"),
-            (every(50), "faster than at 10 Hz"),
-            (every(143), "not known to a quarter"),
-            (woken, "not known to a quarter"),
-            (vec![(100, 0), (200, 150), (300, 150)], "not known to a quarter"),
-            (vec![(100, 0)], "not known to a quarter"),
+            (every(50), "do not fit a source of 10 Hz"),
+            (every(143), "to a quarter of a period"),
+            (woken, "to a quarter of a period"),
+            (vec![(100, 0), (200, 150), (300, 150)], "to a quarter of a period"),
+            (vec![(100, 0)], "to a quarter of a period"),
         ] {
             let said = missed(&ends).unwrap_err();
             assert!(said.contains(says), "{ends:?}: {said}");

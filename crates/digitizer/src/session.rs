@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
 use daqmeter_kernels::convert::{Converter, Decimation};
-use daqmeter_record::{Counter, Ledger, Limit};
+use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::conversion::convert;
@@ -462,18 +462,13 @@ impl Session for BoardSession {
     fn tally(&mut self) -> Tally {
         let mut tally = Tally { ledgers: vec![self.bytes.clone()], ..Tally::default() };
         if self.request.wait().is_some() {
-            let counts = self.daq.counts;
             tally.ledgers.push(Ledger { of: self.device(), ..self.daq.ledger() });
             if let Some((ledger, note)) = self.events.add(self.daq.taken(&*self.board)) {
                 tally.ledgers.push(ledger);
                 tally.warnings.push(note);
             }
             tally.warnings.extend(self.daq.warnings(&*self.board));
-            tally.counters = vec![
-                Counter::count("register-reads", counts.register_reads),
-                Counter::count("interrupts", counts.interrupts),
-                Counter::count("lost-interrupts", counts.lost_interrupts),
-            ];
+            tally.counters = self.daq.counters();
         }
         tally.warnings.extend(self.unverified());
         tally.warnings.extend(self.rounded());

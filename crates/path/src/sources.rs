@@ -377,14 +377,7 @@ impl Source for Boards {
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let counts = self.daq.as_ref().map(|daq| daq.counts);
-        counts.map_or_else(Vec::new, |counts| {
-            vec![
-                Counter::count("register-reads", counts.register_reads),
-                Counter::count("interrupts", counts.interrupts),
-                Counter::count("lost-interrupts", counts.lost_interrupts),
-            ]
-        })
+        self.daq.as_ref().map_or_else(Vec::new, Daq::counters)
     }
 }
 
