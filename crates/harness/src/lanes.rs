@@ -295,7 +295,8 @@ impl<'a> LaneRunner<'a> {
         let mut does_not_fit = false;
         if let Err(fault) = verified.and(tallied).and(ended) {
             does_not_fit = fault.does_not_fit();
-            lane.outcome = Outcome::Failed(fault.0);
+            let named = format!("{}: ", lane.device);
+            lane.outcome = Outcome::Failed(fault.0.replace(&named, ""));
         }
         if let Some(stage) = lane.stages.first_mut() {
             stage.carried_bytes = tally.carried_bytes;

@@ -34,14 +34,9 @@ pub enum Dialect {
 
 #[derive(Debug, Default)]
 pub struct ServedTraffic {
-    /// Waits that ended with a trigger.
-    pub triggers: AtomicU64,
-    /// Bytes read from the card's memory, including pages of a mapping.
-    pub read_bytes: AtomicU64,
     pub writes: AtomicU64,
     /// Reads and writes that a real board or its driver could not do.
     pub refused: AtomicU64,
-    pub registers: AtomicU64,
 }
 
 pub struct ServedBoard {
@@ -53,11 +48,10 @@ pub struct ServedBoard {
 
 impl Drop for ServedBoard {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            if session.umount_and_join().is_err() {
-                // A program has the file open: the mount ends when it closes it.
-                let _ = Command::new("umount").arg("-l").arg(&self.path).status();
-            }
+        let unmounted = self.session.take().map(BackgroundSession::umount_and_join);
+        if unmounted.is_some_and(|unmounted| unmounted.is_err()) {
+            // A program has the file open: the mount ends when it closes it.
+            let _ = Command::new("umount").arg("-l").arg(&self.path).status();
         }
         if self.created {
             let _ = std::fs::remove_file(&self.path);
@@ -131,7 +125,6 @@ impl BoardFile {
         let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
         let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
         bytes.truncate(delivered);
-        self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
         Ok(bytes)
     }
 
@@ -158,7 +151,6 @@ impl BoardFile {
         } else {
             board.write_register(offset, data).map(|()| data)
         };
-        self.traffic.registers.fetch_add(1, Ordering::Relaxed);
         match done {
             Ok(data) => reply.ioctl(0, &[offset.to_ne_bytes(), data.to_ne_bytes()].concat()),
             Err(_) => reply.error(GONE),
@@ -171,7 +163,7 @@ impl BoardFile {
             return reply.error(Errno::EINVAL);
         };
         let timeout_ms = u32::from_ne_bytes(*timeout);
-        let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
+        let board = Arc::clone(&self.board);
         // The driver clears its flag on entry and so forgets earlier interrupts; the emulation does
         // so, too.
         let forgotten = lock(&board).wait(Duration::ZERO);
@@ -182,7 +174,6 @@ impl BoardFile {
             };
             match status {
                 Ok(status) => {
-                    traffic.triggers.fetch_add(u64::from(status == 0), Ordering::Relaxed);
                     let wait = [timeout_ms, 0, status].map(u32::to_ne_bytes);
                     reply.ioctl(0, wait.as_flattened());
                 }
