@@ -145,7 +145,7 @@ fn serve_board(arguments: &ServeArguments) -> Ended {
     if !board.starts_with(EMULATED_PREFIX) {
         return Err(format!("`{board}`: only emulated boards (emu:...) can be served").into());
     }
-    if let boards @ 2.. = expand(board)?.len() {
+    if let boards @ 2.. = expand(board).map_err(|why| format!("the board {why}"))?.len() {
         return Err(
             format!("`{board}` names {boards} boards: serve each by itself, e.g. emu:l0").into()
         );

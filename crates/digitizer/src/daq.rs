@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::ledger::TRIGGERS;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock;
 
@@ -229,12 +230,12 @@ impl Daq {
                     ("missed: not armed", source.not_armed),
                     ("missed: still sampling", source.sampling),
                 ];
-                ("triggers", source.issued, source.taken, missed)
+                (TRIGGERS[0], source.issued, source.taken, missed)
             }
             (None, Ok(missed)) => {
                 let issued = acquisitions + missed;
                 let missed = vec![("missed: inferred from the intervals", missed)];
-                ("triggers (inferred)", issued, acquisitions, missed)
+                (TRIGGERS[1], issued, acquisitions, missed)
             }
             (None, Err(_)) => ("acquisitions", acquisitions, acquisitions, Vec::new()),
         };

@@ -21,7 +21,8 @@ use crate::{Context, Fault, Observer, Session, Settings, Tally};
 pub(crate) struct LaneDone {
     pub(crate) lane: Lane,
     pub(crate) tally: Tally,
-    pub(crate) pointers: Vec<u64>,
+    /// Samples of its profile, if it has one.
+    pub(crate) pointers: Option<Vec<u64>>,
     pub(crate) does_not_fit: bool,
 }
 
@@ -219,10 +220,10 @@ impl<'a> LaneRunner<'a> {
             false => ready,
         };
         let timed = ready.and_then(|stages| self.timed(stages, origin_ns, sampler.as_ref()));
-        let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
+        let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unzip();
         barrier.wait();
         barrier.wait();
-        if lost > 0 {
+        if let Some(lost @ 1..) = lost {
             warnings.push(format!(
                 "profile of lane {}: {lost} samples were lost because the buffer was full",
                 self.index
@@ -282,7 +283,7 @@ impl<'a> LaneRunner<'a> {
         mut self,
         timed: Result<(), Fault>,
         warnings: Vec<String>,
-        pointers: Vec<u64>,
+        pointers: Option<Vec<u64>>,
     ) -> LaneDone {
         let verified = timed.and_then(|()| {
             let verified = self.session.call("verification", |session| session.verify()).flatten();

@@ -13,6 +13,9 @@ pub const NOT_GIVEN: &str = "emulator deficit";
 /// Triggers of a read-out chain that BUSY stopped at the source: they are dead time, not losses.
 pub const STOPPED: [&str; 2] = ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FIFO"];
 
+/// Units of the triggers of a board whose source is known: counted there, or inferred.
+pub const TRIGGERS: [&str; 2] = ["triggers", "triggers (inferred)"];
+
 /// Kinds that are no losses: faults that a scenario requests, and arrivals with a flag.
 pub const NOT_LOST: [&str; 3] =
     ["injected faults", "flagged error or CRC", "flagged at the source"];

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use daqmeter_record::ledger::TRIGGERS;
 use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{Ledger, RunRecord, Stage};
 
@@ -106,9 +107,11 @@ fn of_stage(row: &StageRow<'_>, value: impl Fn(&Stage) -> Cell) -> Cell {
     row.stage.map_or(Cell::None, value)
 }
 
-/// Returns the account of the row's device, if it has one of its own.
-fn ledger<'a>(row: &StageRow<'a>) -> Option<&'a Ledger> {
-    row.record.ledgers.iter().find(|ledger| !ledger.of.is_empty() && ledger.of == row.device)
+/// Returns the account of the triggers of the row's device, if it has one of its own.
+fn triggers<'a>(row: &StageRow<'a>) -> Option<&'a Ledger> {
+    let is_own =
+        |ledger: &&Ledger| ledger.of == row.device && TRIGGERS.contains(&ledger.unit.as_str());
+    row.record.ledgers.iter().find(is_own)
 }
 
 /// Returns the interval of the limit.
@@ -168,8 +171,10 @@ pub(crate) const COLUMNS: [StageColumn; 44] = [
     column("cpu_fraction", "CPU [%]", Fraction, |row| {
         of_stage(row, |stage| cpu_fraction(stage).into())
     }),
-    column("issued", "", Number, |row| ledger(row).map(|own| own.issued as f64).into()),
-    column("lost", "lost", Number, |row| ledger(row).map(|own| own.lost() as f64).into()),
+    column("triggers", "", Number, |row| triggers(row).map(|own| own.issued as f64).into()),
+    column("lost_triggers", "lost", Number, |row| {
+        triggers(row).map(|own| own.lost() as f64).into()
+    }),
     column("doubt", "", About, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
     column("", "note", About, |row| note(row).into()),
 ];
@@ -253,7 +258,7 @@ pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
         "" => false,
         "study" => studies,
         "point" => points,
-        "lost" => rows.iter().any(|row| ledger(row).is_some()),
+        "lost" => rows.iter().any(|row| triggers(row).is_some()),
         _ => true,
     })
 }

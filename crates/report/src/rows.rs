@@ -205,11 +205,14 @@ mod tests {
         let device = record.lanes[1].device.clone();
         let mut ledger = Ledger { of: device, issued: 17, ..Ledger::new("triggers") };
         ledger.lose("missed: not armed", 17);
-        record.ledgers.push(ledger);
+        record.ledgers.push(ledger.clone());
         let csv = crate::export::stages(&[record.clone()]).csv(true);
         assert_eq!(csv.matches(",17,17,").count(), 2, "{csv}");
-        let text = crate::table::text(&[record]);
+        let text = crate::table::text(&[record.clone()]);
         assert!(text.contains(" lost") && text.contains("emu:l0: 17 triggers issued"), "{text}");
+        // Where the source is not known, none are not lost.
+        record.ledgers = vec![Ledger { unit: "acquisitions".into(), ..ledger }];
+        assert!(!crate::table::text(&[record]).contains(" lost"));
     }
 
     #[test]

@@ -58,10 +58,8 @@ impl<B: BoardRegisters + Board> BoardCommands for B {
 
     fn is_done(&mut self) -> Result<bool, Fault> {
         let status = self.read_register(regs::ACQUISITION)?;
-        if status == regs::OFF_THE_BUS {
-            return Err(self.cannot("be read: all its bits are 1, so the card is off the bus"));
-        }
-        Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
+        let gone = || self.cannot("be read: all bits of its status are 1: it is off the bus");
+        done(status).ok_or_else(gone)
     }
 
     fn disarm(&mut self) -> Result<(), Fault> {
@@ -71,6 +69,12 @@ impl<B: BoardRegisters + Board> BoardCommands for B {
     fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
         write(self, card_offset, from)
     }
+}
+
+/// Tests if a board is neither armed nor sampling; `None` if it no longer answers.
+fn done(status: u32) -> Option<bool> {
+    let busy = regs::STATUS_SAMPLING | regs::STATUS_ARMED;
+    (status != regs::OFF_THE_BUS).then_some(status & busy == 0)
 }
 
 /// Writes card memory by DMA writes. Protects the memory again afterwards, even after an error or a
@@ -135,6 +139,15 @@ mod tests {
             }
             Ok(from.len())
         }
+    }
+
+    /// Such a card was waited for: "no trigger within 1000 ms: is the trigger connected?".
+    #[test]
+    fn a_card_off_the_bus_is_never_done() {
+        assert_eq!(
+            [0x80, 0x81, 0x82, u32::MAX].map(done),
+            [Some(true), Some(false), Some(false), None]
+        );
     }
 
     /// Regression: a write longer than the grace period after Ctrl-C ended with unprotected memory.

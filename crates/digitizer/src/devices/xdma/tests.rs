@@ -74,6 +74,9 @@ fn a_real_stream_says_in_its_record_what_could_not_be_verified() {
         let said = record.warnings.join("\n");
         assert!(said.contains("only the device knows them"), "{said}");
     }
+    std::fs::write(&path, vec![0xff; 200_032]).unwrap();
+    let said = run(path.to_str().unwrap(), digitizer()).warnings.join(" ");
+    assert!(said.contains("0xffff: is the card off the bus"), "{said}");
     std::fs::write(&path, [1; 1000]).unwrap();
     let record = run(path.to_str().unwrap(), digitizer());
     assert!(!record.outcome.is_ok(), "a short read is a loss");
