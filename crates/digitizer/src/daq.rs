@@ -509,10 +509,9 @@ mod tests {
         assert!(refused(u64::MAX / 640 * 640).unwrap_err().0.contains("length register"));
         assert_eq!(refused(3200), Ok(()));
         // 1 MiB: channels lay 52,448 samples apart, and the last one had 52,256.
-        for (samples, says) in [(524_288, "1048320 or 1048960"), (0, "640 or 640"), (u64::MAX, "")]
-        {
+        for samples in [524_288, 0, u64::MAX] {
             let said = refused(samples).unwrap_err().0;
-            assert!(said.contains("a multiple of 640 bytes") && said.contains(says), "{said}");
+            assert!(said.contains("stride") && said.contains("a multiple of 640 bytes"), "{said}");
         }
     }
 }

@@ -25,15 +25,11 @@ impl<B: BoardRegisters + Board> BoardCommands for B {
     /// clock stays unchanged: its chip is not in the documented register list.
     fn configure(&mut self, samples: u64) -> Result<(), Fault> {
         if samples == 0 || !samples.is_multiple_of(regs::ACQUISITION_SAMPLES) {
-            let unit = 2 * regs::ACQUISITION_SAMPLES;
-            let fits = (samples / regs::ACQUISITION_SAMPLES).saturating_mul(unit);
-            return Err(Fault::new(format!(
-                "{}: an acquisition of {} bytes would cut the last of its ten channels, whose stride is whole pairs of blocks: \
-                 take a multiple of {unit} bytes, e.g. {} or {}",
-                self.identity().device,
+            return Err(self.cannot(&format!(
+                "acquire {} bytes: its ten channels have a stride of whole pairs of blocks, and the last would be cut: \
+                 take a multiple of {} bytes",
                 samples.saturating_mul(2),
-                fits.max(unit),
-                fits.saturating_add(unit)
+                2 * regs::ACQUISITION_SAMPLES
             )));
         }
         let channel_blocks = samples / u64::from(regs::CHANNELS) / regs::BLOCK_SAMPLES;
