@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::devices::board::{EMULATED_PREFIX, Emulation};
+use daqmeter_digitizer::devices::expand;
 use daqmeter_digitizer::devices::sis8300::serve_emulated;
 use daqmeter_harness::{Settings, StepPlan};
 use daqmeter_record::RunRecord;
@@ -143,6 +144,11 @@ fn serve_board(arguments: &ServeArguments) -> Ended {
     let board = &arguments.board;
     if !board.starts_with(EMULATED_PREFIX) {
         return Err(format!("`{board}`: only emulated boards (emu:...) can be served").into());
+    }
+    if let boards @ 2.. = expand(board).map_err(|why| format!("the board {why}"))?.len() {
+        return Err(
+            format!("`{board}` names {boards} boards: serve each by itself, e.g. emu:l0").into()
+        );
     }
     let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
     let (stopped, wait) = std::sync::mpsc::channel();

@@ -1,9 +1,12 @@
 //! Read-out and conversion of boards, one thread each, as an engine of the harness.
 
+use std::sync::Arc;
+
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{Fault, Job, Problem, Request, Session};
 
 use crate::devices::{self, board::Emulation};
+use crate::events::Events;
 use crate::function::Function;
 use crate::names;
 use crate::request::DigitizerRequest;
@@ -43,8 +46,9 @@ impl Request for DigitizerRequest {
 fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
     let emulation = Emulation { profile: request.profile.clone(), paced: !request.unpaced };
+    let events = Arc::new(Events::of(names.len()));
     let session = |board| -> Result<Box<dyn Session>, Fault> {
-        let session = BoardSession::new(board, request, last_level_cache_bytes())?;
+        let session = BoardSession::new(board, request, events.clone(), last_level_cache_bytes())?;
         Ok(Box::new(session))
     };
     let boards = devices::open(&names, &emulation)?;
@@ -107,6 +111,7 @@ mod tests {
             ("access", Param::Int(1), "read whole"),
             ("profile", Param::Text("/nonexistent".into()), "ess-2017"),
             ("devices", Param::Text("emu:l0 emu:l0".into()), "named twice"),
+            ("devices", Param::Text("emu:l0 emu:l0:gone-after=3".into()), "named twice"),
             ("devices", Param::Text("emu:zz".into()), "emu:l0"),
         ] {
             let mut asked = workload().with(name, value.clone());
@@ -118,6 +123,8 @@ mod tests {
         }
         let found = refusal(workload().with("function", 100_u64).with("access", 1_u64));
         assert!(found.contains("use access 0"), "{found}");
+        let found = refusal(workload().with("function", 100_u64).with("completion", "poll"));
+        assert!(found.contains("writes without a trigger"), "{found}");
     }
 
     /// Regression: the run kept no sample and printed 746 MB/s (issue 14, A10).
@@ -159,7 +166,8 @@ mod tests {
         let request = DigitizerRequest::of(&workload.with("devices", device)).unwrap();
         let emulation = Emulation { profile: request.profile.clone(), paced: false };
         let mut boards = devices::open(&[device.to_owned()], &emulation).unwrap();
-        let mut session = BoardSession::new(boards.remove(0), &request, 0).unwrap();
+        let mut session =
+            BoardSession::new(boards.remove(0), &request, Events::of(1).into(), 0).unwrap();
         session.prepare().unwrap();
         session
     }

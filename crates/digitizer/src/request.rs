@@ -21,9 +21,6 @@ use crate::function::Function;
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
 /// Multiple of function 100, which writes 64 bytes at a time, as the original does.
 const PATTERN_MULTIPLE: u64 = 32;
-/// Multiple for the samples of a triggered acquisition: ten channels of whole pairs of blocks. It
-/// is read whole, so that no channel is cut.
-const TRIGGERED_MULTIPLE: u64 = regs::CHANNELS as u64 * 2 * regs::BLOCK_SAMPLES;
 /// Capacity of the largest card memory.
 const MAX_SAMPLES: u64 = 1 << 30;
 
@@ -202,7 +199,12 @@ impl DigitizerRequest {
             return Err(problem(text.to_owned()));
         }
         let mut seen = std::collections::HashSet::new();
-        match names.iter().find(|name| !seen.insert(name.as_str())) {
+        // Faults of an emulated board are behind a colon.
+        let board = |name: &String| match name.strip_prefix(EMULATED_PREFIX) {
+            Some(own) => own.split(':').next().unwrap_or_default().to_owned(),
+            None => name.clone(),
+        };
+        match names.iter().find(|name| !seen.insert(board(name))) {
             None => Ok(()),
             Some(twice) => {
                 Err(problem(format!("has `{twice}` named twice: one thread drives a board")))
@@ -214,6 +216,10 @@ impl DigitizerRequest {
         if (1..64).contains(&self.block_bytes) {
             let text = format!("is {}; at least 64 is wanted", self.block_bytes);
             return Err(Problem::new("block_bytes", text));
+        }
+        if self.writes() && self.wait().is_some() {
+            let text = "is 100, which writes without a trigger: leave out -l (completion)";
+            return Err(Problem::new("function", text));
         }
         Problem::unless_within("access", self.access, 0..=1)?;
         if self.maps() && self.block_bytes > 0 {
@@ -253,7 +259,7 @@ impl DigitizerRequest {
 
     pub(crate) fn samples_per_read(&self) -> u64 {
         let multiple = match (self.wait(), self.writes()) {
-            (Some(_), _) => TRIGGERED_MULTIPLE,
+            (Some(_), _) => regs::ACQUISITION_SAMPLES,
             (None, true) => PATTERN_MULTIPLE,
             (None, false) => SAMPLES_MULTIPLE,
         };

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
 use daqmeter_kernels::convert::{Converter, Decimation};
-use daqmeter_record::{Counter, Ledger, Limit};
+use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::conversion::convert;
 use crate::daq::{Daq, Wait};
 use crate::devices::board::Board;
+use crate::events::Events;
 use crate::function::{self, Function};
 use crate::oracle::{differs, elements};
 use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE, to_usize};
@@ -90,6 +91,7 @@ fn check_abilities(board: &mut dyn Board, request: &DigitizerRequest) -> Result<
 pub(crate) struct BoardSession {
     board: Box<dyn Board>,
     daq: Daq,
+    events: Arc<Events>,
     request: DigitizerRequest,
     samples: usize,
     work: Vec<Work>,
@@ -116,6 +118,7 @@ impl BoardSession {
     pub(crate) fn new(
         mut board: Box<dyn Board>,
         request: &DigitizerRequest,
+        events: Arc<Events>,
         last_level_bytes: u64,
     ) -> Result<Self, Fault> {
         check_abilities(&mut *board, request)?;
@@ -126,6 +129,7 @@ impl BoardSession {
         Ok(BoardSession {
             board,
             daq: Daq::new(wait, request.trigger_rate()),
+            events,
             request: request.clone(),
             samples: to_usize(request.samples_per_read()),
             work: plan(request, last_level_bytes)?,
@@ -141,16 +145,19 @@ impl BoardSession {
     fn read_out(&mut self) -> Result<(), Fault> {
         let bytes = self.samples * 2;
         let delivered = if self.request.maps() {
-            self.board.read_mapped(0, bytes)?
+            self.board.read_mapped(0, bytes)
         } else {
             let raw = self.raw.as_mut().expect("prepared");
-            self.board.read(0, raw.slice_mut::<u8>(bytes))?
+            self.board.read(0, raw.slice_mut::<u8>(bytes))
         };
         self.book(bytes, delivered)
     }
 
-    fn book(&mut self, asked: usize, delivered: usize) -> Result<(), Fault> {
+    /// Books a transfer. One that failed counts as issued, too.
+    fn book(&mut self, asked: usize, delivered: Result<usize, Fault>) -> Result<(), Fault> {
         self.bytes.issued += asked as u64;
+        let delivered =
+            delivered.inspect_err(|_| self.bytes.lose("not transferred", asked as u64))?;
         self.bytes.delivered += delivered as u64;
         self.bytes.lose("short read", (asked - delivered.min(asked)) as u64);
         if delivered == asked {
@@ -203,7 +210,7 @@ impl BoardSession {
         let begin = first - first % unit;
         let len = block.end.next_multiple_of(unit) - begin;
         let raw = self.raw.as_mut().expect("prepared");
-        let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
+        let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2));
         self.book(len * 2, delivered)?;
         let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
         let samples = block.start - begin..block.end - begin;
@@ -219,7 +226,7 @@ impl BoardSession {
     fn write_pattern(&mut self) -> Result<(), Fault> {
         let bytes = self.samples * 2;
         let raw = self.raw.as_ref().expect("prepared").slice::<u8>(bytes);
-        let taken = self.board.commands()?.write(0, raw)?;
+        let taken = self.board.commands()?.write(0, raw);
         self.book(bytes, taken)
     }
 
@@ -258,6 +265,11 @@ impl BoardSession {
     fn unverified(&self) -> Option<String> {
         let device = &self.board.identity().device;
         let is_known = self.request.writes() || self.board.expected_sample(0).is_some();
+        let is_one = |sample: &u16| *sample == u16::MAX;
+        let is_whole = self.raw.is_some() && self.request.block_samples().is_none();
+        if is_whole && !is_known && self.raw_samples().iter().all(is_one) {
+            return Some(format!("all samples of {device} are 0xffff: is the card off the bus?"));
+        }
         (!is_known).then(|| {
             format!("the samples of {device} were not compared: only the device knows them")
         })
@@ -450,14 +462,13 @@ impl Session for BoardSession {
     fn tally(&mut self) -> Tally {
         let mut tally = Tally { ledgers: vec![self.bytes.clone()], ..Tally::default() };
         if self.request.wait().is_some() {
-            let counts = self.daq.counts;
-            tally.ledgers.push(self.daq.ledger(&mut *self.board));
-            tally.warnings.extend(self.daq.warnings(&mut *self.board));
-            tally.counters = vec![
-                Counter::count("register-reads", counts.register_reads),
-                Counter::count("interrupts", counts.interrupts),
-                Counter::count("lost-interrupts", counts.lost_interrupts),
-            ];
+            tally.ledgers.push(Ledger { of: self.device(), ..self.daq.ledger() });
+            if let Some((ledger, note)) = self.events.add(self.daq.taken(&*self.board)) {
+                tally.ledgers.push(ledger);
+                tally.warnings.push(note);
+            }
+            tally.warnings.extend(self.daq.warnings(&*self.board));
+            tally.counters = self.daq.counters();
         }
         tally.warnings.extend(self.unverified());
         tally.warnings.extend(self.rounded());
@@ -480,13 +491,17 @@ mod tests {
     use crate::devices::{self, board::Emulation};
 
     fn worked_once(function: u64, options: &[(&str, u64)]) -> BoardSession {
-        let asked = Workload::new("digitizer").with("devices", "emu:l0");
+        worked_once_on("emu:l0", function, options)
+    }
+
+    fn worked_once_on(device: &str, function: u64, options: &[(&str, u64)]) -> BoardSession {
+        let asked = Workload::new("digitizer").with("devices", device);
         let asked = asked.with("function", function).with("samples", 3200_u64);
         let asked = options.iter().fold(asked, |asked, &(name, value)| asked.with(name, value));
         let request = DigitizerRequest::of(&asked).unwrap();
         let emulation = Emulation { profile: "ess-2017".to_owned(), paced: false };
-        let board = devices::open(&["emu:l0".to_owned()], &emulation).unwrap().remove(0);
-        let mut session = BoardSession::new(board, &request, 0).unwrap();
+        let board = devices::open(&[device.to_owned()], &emulation).unwrap().remove(0);
+        let mut session = BoardSession::new(board, &request, Events::of(1).into(), 0).unwrap();
         session.prepare().unwrap();
         (0..session.work.len()).for_each(|stage| session.step(stage, 1).unwrap());
         session
@@ -501,6 +516,19 @@ mod tests {
         let whole = converted(0);
         for block_bytes in [64, 1000, 4096] {
             assert_eq!(converted(block_bytes), whole, "{block_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_read_that_fails_is_issued_and_lost() {
+        for (fault, lost, why) in
+            [("gone-after=1", 6400, "not transferred"), ("short-read-at=2", 3200, "short read")]
+        {
+            let mut session = worked_once_on(&format!("emu:l0:{fault}"), 0, &[]);
+            session.step(0, 1).unwrap_err();
+            let ledger = &session.tally().ledgers[0];
+            assert!(ledger.closes() && ledger.issued == 12_800, "{ledger}");
+            assert_eq!(ledger.losses[why], lost, "{ledger}");
         }
     }
 

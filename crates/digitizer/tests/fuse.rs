@@ -166,7 +166,7 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
             daq.acquire(&mut board).unwrap();
             daq.counts.read_out += 1;
         }
-        let ledger = daq.ledger(&mut board);
+        let ledger = daq.ledger();
         assert!(ledger.closes(), "{ledger}");
         assert_eq!(ledger.delivered, 20);
     }
@@ -193,6 +193,31 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     assert!(reason.contains("No such device"), "{reason}");
     assert_eq!(record.lanes[1].outcome, Outcome::Ok);
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);
+}
+
+#[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
+fn a_board_has_one_driver() {
+    let bench = bench("l0", Dialect::Ess, 14.0);
+    let first = open(&bench);
+    let said = open_ess(bench.path()).err().unwrap().0;
+    assert!(said.contains("another program has this board"), "{said}");
+    drop(first);
+    open(&bench);
+}
+
+/// The mount of a board that a program had open stayed, and nothing could be served there again.
+#[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
+fn serving_ends_while_a_program_has_the_file_open() {
+    let bench = bench("l0", Dialect::Ess, 14.0);
+    let user = std::fs::File::open(bench.path()).unwrap();
+    let Bench { served, _dir: dir } = bench;
+    let path = served.path.clone();
+    drop(served);
+    assert!(!path.exists() && !path.is_symlink());
+    let board = EmulatedCrate::new(Profile::default(), false).board("l0", "l0").unwrap();
+    drop((serve(board, &path, Dialect::Ess).unwrap(), user, dir));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
+use daqmeter_record::{Host, Hotspot, Ledger, Memory, Outcome, RunRecord};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
@@ -9,12 +9,16 @@ use crate::settings::cpu_list;
 use crate::{Context, Settings};
 
 pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, context: &Context) {
-    let mut pointers = Vec::new();
+    let mut pointers: Option<Vec<u64>> = None;
     let lacks_room = ran.lanes.iter().any(|done| done.does_not_fit);
     for mut done in ran.lanes {
-        pointers.append(&mut done.pointers);
+        if let Some(own) = &mut done.pointers {
+            pointers.get_or_insert_default().append(own);
+        }
         for ledger in done.tally.ledgers {
-            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
+            let is_same =
+                |known: &&mut Ledger| (&known.unit, &known.of) == (&ledger.unit, &ledger.of);
+            match record.ledgers.iter_mut().find(is_same) {
                 Some(known) => known.add(&ledger),
                 None => record.ledgers.push(ledger),
             }
@@ -34,7 +38,15 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         }
         record.lanes.push(done.lane);
     }
-    record.hotspots = hotspots(&pointers);
+    // Accounts of all lanes together come first.
+    record.ledgers.sort_by_key(|ledger| !ledger.of.is_empty());
+    record.hotspots = pointers.as_deref().map(hotspots).unwrap_or_default();
+    if let Some(few) = pointers.filter(|pointers| pointers.len() < FEWEST_POINTERS) {
+        record.warnings.push(format!(
+            "no profile: {} samples of CPU time, and shares need {FEWEST_POINTERS}: run longer",
+            few.len()
+        ));
+    }
     let samples: usize =
         record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
     record.memory = Memory {
@@ -114,7 +126,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_samples_of_the_cpu_give_no_shares() {
+    fn few_samples_of_the_cpu_give_no_shares_and_the_reason() {
+        let said = |pointers| {
+            let lanes = vec![crate::lanes::LaneDone { pointers, ..Default::default() }];
+            let mut record = RunRecord::default();
+            let settings = Settings::new(crate::StepPlan::ByStage(1), "test");
+            let ran = Ran { lanes, ..Ran::default() };
+            conclude(&mut record, ran, &settings, &Context::default());
+            record.warnings.iter().any(|warning| warning.starts_with("no profile: 3 samples"))
+        };
+        assert!(said(Some(vec![1; 3])) && !said(None));
         let here = hotspots as fn(&[u64]) -> Vec<Hotspot> as usize as u64;
         assert_eq!(hotspots(&[here; FEWEST_POINTERS - 1]), []);
         let found = hotspots(&[here; FEWEST_POINTERS]);

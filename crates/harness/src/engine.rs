@@ -214,7 +214,7 @@ impl LimitSpec {
 
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Ledgers; those of one unit are added up over the lanes.
+    /// Ledgers; those of one unit and one device are added up over the lanes.
     pub ledgers: Vec<Ledger>,
     /// Counters; those of one name are added up over the lanes.
     pub counters: Vec<Counter>,

@@ -21,7 +21,8 @@ use crate::{Context, Fault, Observer, Session, Settings, Tally};
 pub(crate) struct LaneDone {
     pub(crate) lane: Lane,
     pub(crate) tally: Tally,
-    pub(crate) pointers: Vec<u64>,
+    /// Samples of its profile, if it has one.
+    pub(crate) pointers: Option<Vec<u64>>,
     pub(crate) does_not_fit: bool,
 }
 
@@ -243,10 +244,10 @@ impl<'a> LaneRunner<'a> {
         };
         let timed = ready.and_then(|stages| self.timed(stages, origin_ns, sampler.as_ref()));
         self.round = None;
-        let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
+        let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unzip();
         barrier.wait();
         barrier.wait();
-        if lost > 0 {
+        if let Some(lost @ 1..) = lost {
             warnings.push(format!(
                 "profile of lane {}: {lost} samples were lost because the buffer was full",
                 self.index
@@ -303,7 +304,7 @@ impl<'a> LaneRunner<'a> {
         mut self,
         timed: Result<(), Fault>,
         warnings: Vec<String>,
-        pointers: Vec<u64>,
+        pointers: Option<Vec<u64>>,
     ) -> LaneDone {
         let verified = timed.and_then(|()| {
             let verified = self.session.call("verification", |session| session.verify()).flatten();
@@ -316,7 +317,8 @@ impl<'a> LaneRunner<'a> {
         let mut does_not_fit = false;
         if let Err(fault) = verified.and(tallied).and(ended) {
             does_not_fit = fault.does_not_fit();
-            lane.outcome = Outcome::Failed(fault.0);
+            let named = format!("{}: ", lane.device);
+            lane.outcome = Outcome::Failed(fault.0.replace(&named, ""));
         }
         if let Some(stage) = lane.stages.first_mut() {
             stage.carried_bytes = tally.carried_bytes;

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use daqmeter_record::Stage;
 use daqmeter_record::units::whole;
+use daqmeter_record::{CpuTime, Stage};
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::barrier::Participant;
@@ -65,6 +65,8 @@ pub(crate) struct Sampled {
     stage: Stage,
     /// Operations that the last sample lacks, if passes share samples.
     lacks: u64,
+    /// Number of times that CPU time was booked.
+    booked: u64,
 }
 
 /// Operations of one sample that were done, and their time.
@@ -105,10 +107,20 @@ impl Sampled {
         stage.sample_ns.push(taken.to_ns.saturating_sub(taken.from_ns));
     }
 
+    fn book_cpu(&mut self, before: cpu_time::Usage) {
+        let after = cpu_time::of_thread();
+        self.booked += 1;
+        self.stage.cpu.user_ns += after.user_ns.saturating_sub(before.user_ns);
+        self.stage.cpu.system_ns += after.system_ns.saturating_sub(before.system_ns);
+    }
+
     /// Returns the stage without an incomplete last sample, which is not comparable with the
     /// others. A single sample is kept and covers the operations done.
     pub(crate) fn stage(self) -> Stage {
         let mut stage = self.stage;
+        if stage.sample_ns.iter().sum::<u64>() < self.booked * cpu_time::LEAST_SPAN_NS {
+            stage.cpu = CpuTime::default();
+        }
         match (self.lacks, stage.sample_ns.len()) {
             (0, _) => {}
             (lacks, 1) => stage.ops_per_sample -= lacks,
@@ -148,7 +160,7 @@ impl Sampling<'_> {
             slices,
             ..Stage::default()
         };
-        Ok(Sampled { spec, stage, lacks: 0 })
+        Ok(Sampled { spec, stage, lacks: 0, booked: 0 })
     }
 
     /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is one
@@ -322,7 +334,7 @@ impl Sampling<'_> {
     ) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
         let ended = self.consecutive(at, sampled, series, end, origin_ns);
-        book_cpu(&mut sampled.stage, cpu_before);
+        sampled.book_cpu(cpu_before);
         ended
     }
 
@@ -415,8 +427,8 @@ impl Sampling<'_> {
         let slicer = Slicer::begin(self.settings.plan, self.context, from_ns);
         let result = self.session.step(at, 1);
         let to_ns = clock::monotonic_ns();
+        sampled.book_cpu(cpu_before);
         let Sampled { stage, lacks, .. } = sampled;
-        book_cpu(stage, cpu_before);
         if stage.sample_ns.is_empty() {
             stage.start_ns = from_ns.saturating_sub(origin_ns);
         }
@@ -473,12 +485,6 @@ fn exact(operations: u64, batch: u64) -> (u64, u64) {
     let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
     let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
     (ops_per_sample, operations.div_ceil(ops_per_sample))
-}
-
-fn book_cpu(stage: &mut Stage, before: cpu_time::Usage) {
-    let after = cpu_time::of_thread();
-    stage.cpu.user_ns += after.user_ns - before.user_ns;
-    stage.cpu.system_ns += after.system_ns - before.system_ns;
 }
 
 fn as_ns(time: Duration) -> u64 {
@@ -590,6 +596,26 @@ mod tests {
         };
         let (_, stage) = sampled(&settings, batches_of(1), spin);
         assert_eq!(stage.sample_ns.iter().sum::<u64>(), stage.end_ns - stage.start_ns);
+    }
+
+    /// By getrusage a thread that spun had 3.6 % of a CPU in its stage, or 1020 %.
+    #[test]
+    fn cpu_time_of_a_stage_is_its_own_and_that_of_a_short_one_is_unknown() {
+        let cpu_ns = |plan, spin_ns: u64| {
+            let settings = Settings::new(plan, "test");
+            let (_, stage) = sampled(&settings, batches_of(1), |_| {
+                let end_ns = clock::thread_cpu_ns() + spin_ns;
+                while clock::thread_cpu_ns() < end_ns {}
+                Ok(())
+            });
+            stage.cpu.total_ns()
+        };
+        for plan in [StepPlan::ByPass(28), StepPlan::ByStage(28)] {
+            let found_ns = cpu_ns(plan, 200_000);
+            assert!((28 * 200_000..28 * 300_000).contains(&found_ns), "{plan:?}: {found_ns}");
+        }
+        // A host that takes the CPU away meanwhile makes a stage long.
+        assert!((0..5).any(|_| cpu_ns(StepPlan::ByPass(28), 0) == 0));
     }
 
     fn batches_of(batch: u64) -> StageSpec {

@@ -317,10 +317,9 @@ impl Boards {
 
 impl Source for Boards {
     fn prepare(&mut self) -> Result<(), Fault> {
-        if let (Some(hz), Some(daq)) = (self.trigger_hz, &mut self.daq) {
+        if let Some(hz) = self.trigger_hz {
             self.board.set_trigger_rate(hz);
             self.board.commands()?.configure(self.samples as u64)?;
-            daq.begin_account(&mut *self.board);
         }
         Ok(())
     }
@@ -335,6 +334,10 @@ impl Source for Boards {
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
         let mut filled = Filled::default();
         if let Some(daq) = &mut self.daq {
+            if daq.counts.acquisitions == 0 {
+                // Other threads may prepare for longer than a period.
+                daq.begin_account(&mut *self.board);
+            }
             daq.acquire(&mut *self.board)?;
             filled.ready_ns = Some(monotonic_ns());
             filled.events = 1;
@@ -369,24 +372,34 @@ impl Source for Boards {
     }
 
     fn ledger(&mut self) -> Option<Ledger> {
-        Some(self.daq.as_ref()?.ledger(&mut *self.board))
+        let of = self.board.identity().device.clone();
+        Some(Ledger { of, ..self.daq.as_ref()?.ledger() })
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let counts = self.daq.as_ref().map(|daq| daq.counts);
-        counts.map_or_else(Vec::new, |counts| {
-            vec![
-                Counter::count("register-reads", counts.register_reads),
-                Counter::count("interrupts", counts.interrupts),
-                Counter::count("lost-interrupts", counts.lost_interrupts),
-            ]
-        })
+        self.daq.as_ref().map_or_else(Vec::new, Daq::counters)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The last channel of a triggered board was cut, and nothing said so.
+    #[test]
+    fn a_triggered_block_has_whole_channels() {
+        let prepared = |with: &[&str]| {
+            let with: Vec<String> = with.iter().map(ToString::to_string).collect();
+            let path = Path::load_with("digitizer-crate", &with).unwrap();
+            sources(&path).unwrap().remove(0).1.prepare().map_err(|fault| fault.0)
+        };
+        assert_eq!(prepared(&["source.trigger=14Hz"]), Ok(()));
+        for block in ["block=1MiB", "block=96256B"] {
+            let said = prepared(&["source.trigger=14Hz", block]).unwrap_err();
+            assert!(said.contains("stride") && said.contains("multiple of 640 bytes"), "{said}");
+        }
+        assert_eq!(prepared(&["block=1MiB"]), Ok(()));
+    }
 
     #[test]
     fn a_pattern_is_the_words_of_a_counter_mixed() {

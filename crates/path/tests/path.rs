@@ -165,7 +165,7 @@ fn boards_are_streams_of_their_own_and_their_samples_compared() {
 #[test]
 fn triggers_of_a_board_are_in_a_ledger_too() {
     let source = "kind = \"digitizer\"\ndevices = [\"emu:l0\"]\nunpaced = true\ntrigger = \"2kHz\"";
-    let record = ran(&text(source, &[], READ));
+    let record = ran(&text(source, &[], READ).replace("4KiB", "6400B"));
     let triggers = record.ledgers.iter().find(|ledger| ledger.unit == "triggers");
     assert!(triggers.is_some_and(|ledger| ledger.closes() && ledger.delivered > 0));
     let run = record.path.unwrap();

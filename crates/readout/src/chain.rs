@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Ledger;
-use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::{affinity, cpu_time};
+use daqmeter_sys::affinity;
+use daqmeter_sys::clock::{monotonic_ns, thread_cpu_ns};
 
 pub use self::counters::*;
 use crate::accounts::{FinalAccount, ledger};
@@ -44,14 +44,10 @@ pub fn pin(cpu: Option<u32>) -> Result<(), Fault> {
 
 /// Does work in this thread; returns the share of a CPU that it took, too.
 fn loaded<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let cpu_ns = || {
-        let usage = cpu_time::of_thread();
-        usage.user_ns + usage.system_ns
-    };
-    let (cpu, wall) = (cpu_ns(), monotonic_ns());
+    let (cpu_ns, wall_ns) = (thread_cpu_ns(), monotonic_ns());
     let done = work();
-    let wall_ns = (monotonic_ns() - wall).max(1);
-    (done, cpu_ns().saturating_sub(cpu) as f64 / wall_ns as f64)
+    let wall_ns = (monotonic_ns() - wall_ns).max(1);
+    (done, (thread_cpu_ns() - cpu_ns) as f64 / wall_ns as f64)
 }
 
 pub struct Chain {

@@ -13,6 +13,9 @@ pub const NOT_GIVEN: &str = "emulator deficit";
 /// Triggers of a read-out chain that BUSY stopped at the source: they are dead time, not losses.
 pub const STOPPED: [&str; 2] = ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FIFO"];
 
+/// Units of the triggers of a board whose source is known: counted there, or inferred.
+pub const TRIGGERS: [&str; 2] = ["triggers", "triggers (inferred)"];
+
 /// Kinds that are no losses: faults that a scenario requests, and arrivals with a flag.
 pub const NOT_LOST: [&str; 3] =
     ["injected faults", "flagged error or CRC", "flagged at the source"];
@@ -23,6 +26,9 @@ pub const NOT_LOST: [&str; 3] =
 pub struct Ledger {
     /// What is counted: `triggers`, `bytes`, `blocks`.
     pub unit: String,
+    /// Device that it was counted at, where each has its own account; empty for all together.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub of: String,
     /// Counted at the source.
     pub issued: u64,
     /// Counted at the consumer.
@@ -66,7 +72,7 @@ impl Ledger {
     }
 
     pub fn add(&mut self, other: &Ledger) {
-        debug_assert_eq!(self.unit, other.unit);
+        debug_assert_eq!((&self.unit, &self.of), (&other.unit, &other.of));
         self.issued = self.issued.saturating_add(other.issued);
         self.delivered = self.delivered.saturating_add(other.delivered);
         for (reason, &count) in &other.losses {
@@ -87,7 +93,8 @@ impl Ledger {
 
 impl std::fmt::Display for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} issued = {} delivered", self.issued, self.unit, self.delivered)?;
+        let of = if self.of.is_empty() { String::new() } else { format!("{}: ", self.of) };
+        write!(f, "{of}{} {} issued = {} delivered", self.issued, self.unit, self.delivered)?;
         for (reason, count) in &self.losses {
             write!(f, " + {count} {reason}")?;
         }

@@ -273,7 +273,7 @@ pub struct Stage {
     /// The samples in slices, each followed by probes of the CPU. Empty in older records.
     #[serde(default, skip_serializing_if = "Slices::is_empty")]
     pub slices: Slices,
-    /// CPU time that the thread spent in this stage.
+    /// CPU time that the thread spent in this stage; zero if the stage was too short for it.
     pub cpu: CpuTime,
 }
 

@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use daqmeter_record::ledger::TRIGGERS;
 use daqmeter_record::units::{plural, show_ns, significant};
-use daqmeter_record::{RunRecord, Stage};
+use daqmeter_record::{Ledger, RunRecord, Stage};
 
 use crate::aligned::{ALL, asked_columns};
 use crate::families::{digitizer, label};
@@ -106,6 +107,13 @@ fn of_stage(row: &StageRow<'_>, value: impl Fn(&Stage) -> Cell) -> Cell {
     row.stage.map_or(Cell::None, value)
 }
 
+/// Returns the account of the triggers of the row's device, if it has one of its own.
+fn triggers<'a>(row: &StageRow<'a>) -> Option<&'a Ledger> {
+    let is_own =
+        |ledger: &&Ledger| ledger.of == row.device && TRIGGERS.contains(&ledger.unit.as_str());
+    row.record.ledgers.iter().find(is_own)
+}
+
 /// Returns the interval of the limit.
 fn limit(row: &StageRow<'_>) -> Option<(f64, f64)> {
     row.limit?.interval
@@ -117,7 +125,7 @@ use Unit::{About, BytesPerS, Fraction, Ns, Number};
 pub(crate) const CONTEXT: usize = 10;
 
 /// Columns of all outputs.
-pub(crate) const COLUMNS: [StageColumn; 42] = [
+pub(crate) const COLUMNS: [StageColumn; 44] = [
     column("run_id", "", About, |row| row.record.run_id.as_str().into()),
     column("time_utc", "", About, |row| Cell::Time(time_ms(row.record))),
     column("study", "study", About, |row| row.record.study.as_str().into()),
@@ -162,6 +170,10 @@ pub(crate) const COLUMNS: [StageColumn; 42] = [
     column("", "of limit", Number, |row| shown_share(row.share).into()),
     column("cpu_fraction", "CPU [%]", Fraction, |row| {
         of_stage(row, |stage| cpu_fraction(stage).into())
+    }),
+    column("triggers", "", Number, |row| triggers(row).map(|own| own.issued as f64).into()),
+    column("lost_triggers", "lost", Number, |row| {
+        triggers(row).map(|own| own.lost() as f64).into()
     }),
     column("doubt", "", About, |row| if row.is_above_limit() { "above-limit" } else { "" }.into()),
     column("", "note", About, |row| note(row).into()),
@@ -246,6 +258,7 @@ pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
         "" => false,
         "study" => studies,
         "point" => points,
+        "lost" => rows.iter().any(|row| triggers(row).is_some()),
         _ => true,
     })
 }

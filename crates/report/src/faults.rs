@@ -6,8 +6,9 @@ use crate::rate::{undone, warnings};
 
 pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
     let failed = record.lanes.iter().filter_map(|lane| {
-        let reason = lane.outcome.reason()?;
-        Some(format!("FAILED {}: {reason}", lane.device))
+        let (how, why) = undone(&lane.outcome)?;
+        let how = how.to_uppercase();
+        Some(format!("{how} {}: {}", lane.device, why.strip_prefix("interrupted ").unwrap_or(why)))
     });
     let of_lanes: Vec<String> = failed.collect();
     // A record without lanes is listed as absent; a ledger that does not close has its own line.

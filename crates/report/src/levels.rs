@@ -8,7 +8,8 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
 use crate::families::is_stream;
-use crate::points::{Runs, StagePoint, in_groups, runs_by_point};
+use crate::points::{Runs, StagePoint, in_groups, runs_by_point, runs_of_lanes};
+use crate::rows::outcome_of;
 use crate::samples::{mean_ns, stages};
 
 /// Time of a point that is compared.
@@ -157,7 +158,9 @@ pub(crate) struct ShownLevels(HashMap<(String, StagePoint), ShownLevel>);
 impl ShownLevels {
     pub(crate) fn of(records: &[RunRecord]) -> ShownLevels {
         let clock = usual_chain_ns(records);
-        let levels = Levels::of(records, &[records]);
+        let mut levels = Levels::of(records, &[records]);
+        // A lane that was done has its time, whatever happened to its neighbours.
+        levels.points = runs_of_lanes(records, |record, lane| outcome_of(record, lane).is_ok());
         let of_point = |(point, runs): &(StagePoint, Runs<'_>)| {
             let invocations = levels.invocations(runs, Finding::Level).into_iter();
             let shown = |Invocation { first, level, .. }: Invocation<'_>| {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 
-use daqmeter_record::{RunRecord, Stage};
+use daqmeter_record::{Lane, RunRecord, Stage};
 
 use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
@@ -64,10 +64,20 @@ pub fn in_groups<K: Clone + Eq + Hash, V>(
 /// Returns all runs of each point that were done and verified. Failed or waived runs are not
 /// compared.
 pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(StagePoint, Runs<'_>)> {
-    let done = records.iter().filter(|record| is_done(record));
-    in_groups(done.flat_map(|record| {
-        points_of(record).into_iter().map(move |(point, stage)| (point, (record, stage)))
-    }))
+    runs_of_lanes(records, |record, _| is_done(record))
+}
+
+/// Returns the runs of each point in these lanes.
+pub(crate) fn runs_of_lanes(
+    records: &[RunRecord],
+    is_wanted: impl Fn(&RunRecord, &Lane) -> bool,
+) -> Vec<(StagePoint, Runs<'_>)> {
+    let runs = records.iter().flat_map(|record| {
+        let own = points_of(record).into_iter();
+        let own = own.filter(|(point, _)| is_wanted(record, &record.lanes[point.lane]));
+        own.map(move |(point, stage)| (point, (record, stage))).collect::<Vec<_>>()
+    });
+    in_groups(runs)
 }
 
 /// Returns the middle repetition of each point of an invocation, by the median of its first stage,

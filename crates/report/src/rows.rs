@@ -132,7 +132,7 @@ pub(crate) fn rows_of<'a>(record: &'a RunRecord, point: &str) -> Vec<StageRow<'a
 
 /// Returns the outcome of a lane for tables. A record that failed by some lanes leaves the others
 /// ok; one whose ledger does not close fails all.
-fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
+pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
     let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
         && record.ledgers.iter().all(Ledger::closes);
     match lane.outcome.is_ok() && !is_by_lanes {
@@ -192,6 +192,38 @@ mod tests {
         assert!(found[..2].iter().all(|row| row.undone().is_none()));
         assert!(found[0].share.is_some());
         assert_eq!((found[2].summary.n, found[2].undone()), (0, Some(("failed", "board gone"))));
+        // Regression: its time was missing.
+        let time = |record| rows(&[record])[0].level;
+        assert!(time(example()).is_some() && time(by_lane) == time(example()));
+        assert_eq!(time(by_ledger), None);
+    }
+
+    #[test]
+    fn a_board_has_its_own_account_in_its_rows() {
+        let mut record = example();
+        assert!(!crate::table::text(&[record.clone()]).contains(" lost"));
+        let device = record.lanes[1].device.clone();
+        let mut ledger = Ledger { of: device, issued: 17, ..Ledger::new("triggers") };
+        ledger.lose("missed: not armed", 17);
+        record.ledgers.push(ledger.clone());
+        let csv = crate::export::stages(&[record.clone()]).csv(true);
+        assert_eq!(csv.matches(",17,17,").count(), 2, "{csv}");
+        let text = crate::table::text(&[record.clone()]);
+        assert!(text.contains(" lost") && text.contains("emu:l0: 17 triggers issued"), "{text}");
+        // Where the source is not known, none are not lost.
+        record.ledgers = vec![Ledger { unit: "acquisitions".into(), ..ledger }];
+        assert!(!crate::table::text(&[record]).contains(" lost"));
+    }
+
+    #[test]
+    fn a_board_that_was_interrupted_is_not_failed() {
+        let mut record = example();
+        let why = "interrupted after 5 samples".to_owned();
+        record.lanes[0].outcome = Outcome::Failed(why.clone());
+        record.outcome = Outcome::Failed(why);
+        let text = crate::table::text(&[record]);
+        assert!(text.contains("INTERRUPTED emu:ku0: after 5 samples"), "{text}");
+        assert!(!text.contains("FAILED"), "{text}");
     }
 
     #[test]

@@ -23,9 +23,10 @@ pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
     stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect()
 }
 
-pub(crate) fn cpu_fraction(stage: &Stage) -> f64 {
-    let seconds = stage.seconds();
-    if seconds > 0.0 { stage.cpu.total_ns() as f64 * 1e-9 / seconds } else { 0.0 }
+/// Returns the share of a CPU that a stage's thread used; `None` if it is unknown.
+pub(crate) fn cpu_fraction(stage: &Stage) -> Option<f64> {
+    let cpu_ns = Some(stage.cpu.total_ns()).filter(|ns| *ns > 0)?;
+    Some(cpu_ns as f64 * 1e-9 / stage.seconds()).filter(|share| share.is_finite())
 }
 
 /// Returns the first stage of the first lane, which is the only one of most engines.

@@ -1,6 +1,7 @@
 //! Interface of all boards and of board families. Registers, ioctls and bus numbers are in the
 //! families' folders.
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct TriggerAccount {
     pub taken: u64,
     pub not_armed: u64,
     pub sampling: u64,
+    /// Number of the trigger that was taken last, by the source's count.
+    pub last_taken: u64,
 }
 
 /// A digitizer board, driven by one thread. Its [`Identity`] states its limits in advance.
@@ -152,6 +155,17 @@ pub trait BoardFamily: Sync {
     fn emulated(&self) -> Vec<(String, String)>;
 
     fn remedy(&self) -> &'static str;
+}
+
+/// Holds a board for one thread of one program: links to it have the same inode. The lock ends with
+/// the file.
+pub(super) fn lock(device: &str, file: &File) -> Result<(), Fault> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Fault::new(format!(
+            "{device}: another program has this board, or it was named before by another name"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Fills `into` by reads at an offset, which may come in parts; only the end of the data ends it

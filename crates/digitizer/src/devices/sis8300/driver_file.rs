@@ -5,7 +5,9 @@
 //! get the wrong channel. The file is mounted on a regular file, whose path is then the device.
 //! Needs root or fusermount3, and /dev/fuse.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -32,14 +34,9 @@ pub enum Dialect {
 
 #[derive(Debug, Default)]
 pub struct ServedTraffic {
-    /// Waits that ended with a trigger.
-    pub triggers: AtomicU64,
-    /// Bytes read from the card's memory, including pages of a mapping.
-    pub read_bytes: AtomicU64,
     pub writes: AtomicU64,
     /// Reads and writes that a real board or its driver could not do.
     pub refused: AtomicU64,
-    pub registers: AtomicU64,
 }
 
 pub struct ServedBoard {
@@ -51,9 +48,10 @@ pub struct ServedBoard {
 
 impl Drop for ServedBoard {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            // An unmount can fail while a program uses the mount.
-            let _ = session.umount_and_join();
+        let unmounted = self.session.take().map(BackgroundSession::umount_and_join);
+        if unmounted.is_some_and(|unmounted| unmounted.is_err()) {
+            // A program has the file open: the mount ends when it closes it.
+            let _ = Command::new("umount").arg("-l").arg(&self.path).status();
         }
         if self.created {
             let _ = std::fs::remove_file(&self.path);
@@ -78,7 +76,14 @@ pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Serv
     let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
     let created = !path.exists();
     if created {
-        std::fs::File::create_new(path).map_err(|error| refuse(error.to_string()))?;
+        std::fs::File::create_new(path).map_err(|error| match error.kind() {
+            // It is there and does not answer.
+            ErrorKind::AlreadyExists => refuse(format!(
+                "a server that was killed left its mount there: umount {}",
+                path.display()
+            )),
+            _ => refuse(error.to_string()),
+        })?;
     } else if !path.is_file() {
         return Err(refuse("it is there and no regular file; name a new path".to_owned()));
     }
@@ -120,7 +125,6 @@ impl BoardFile {
         let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
         let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
         bytes.truncate(delivered);
-        self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
         Ok(bytes)
     }
 
@@ -147,7 +151,6 @@ impl BoardFile {
         } else {
             board.write_register(offset, data).map(|()| data)
         };
-        self.traffic.registers.fetch_add(1, Ordering::Relaxed);
         match done {
             Ok(data) => reply.ioctl(0, &[offset.to_ne_bytes(), data.to_ne_bytes()].concat()),
             Err(_) => reply.error(GONE),
@@ -160,7 +163,7 @@ impl BoardFile {
             return reply.error(Errno::EINVAL);
         };
         let timeout_ms = u32::from_ne_bytes(*timeout);
-        let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
+        let board = Arc::clone(&self.board);
         // The driver clears its flag on entry and so forgets earlier interrupts; the emulation does
         // so, too.
         let forgotten = lock(&board).wait(Duration::ZERO);
@@ -171,7 +174,6 @@ impl BoardFile {
             };
             match status {
                 Ok(status) => {
-                    traffic.triggers.fetch_add(u64::from(status == 0), Ordering::Relaxed);
                     let wait = [timeout_ms, 0, status].map(u32::to_ne_bytes);
                     reply.ioctl(0, wait.as_flattened());
                 }

@@ -11,7 +11,7 @@ use daqmeter_sys::sis8300::{self, DmaBuffer};
 
 use super::registers::BoardRegisters;
 use super::regs::{self, Model, is_dma_write};
-use crate::devices::board::{Board, BoardCommands, Identity, read_in_parts};
+use crate::devices::board::{Board, BoardCommands, Identity, lock, read_in_parts};
 use crate::devices::pcie::PcieLink;
 
 #[derive(Debug)]
@@ -29,6 +29,7 @@ const DAQ_DONE: u32 = 0;
 
 impl EssBoard {
     pub(super) fn new(device: &str, file: File, model: Model) -> Result<EssBoard, Fault> {
+        lock(device, &file)?;
         let options = sis8300::read_register(&file, regs::OPTIONS)?;
         let identity = Identity {
             device: device.to_owned(),

@@ -53,8 +53,9 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
         refuse(format!("not a digitizer: it does not answer a register read ({})", error.source))
     })?;
     let model = Model::from_id(id).ok_or_else(|| {
+        let hint = if id == regs::OFF_THE_BUS { ": the card is off the bus" } else { "" };
         refuse(format!(
-            "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx"
+            "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx{hint}"
         ))
     })?;
     // A release without waiters has no effect. The command's size (12 bytes) is the ESS driver's

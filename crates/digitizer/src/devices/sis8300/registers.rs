@@ -20,18 +20,19 @@ pub trait BoardRegisters {
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault>;
 }
 
-/// Returns the samples of one channel for `samples` over all ten: even numbers of blocks only (KU),
-/// at least two.
-fn channel_samples(samples: u64) -> u64 {
-    let of_each = samples.div_ceil(u64::from(regs::CHANNELS));
-    of_each.max(1).next_multiple_of(2 * regs::BLOCK_SAMPLES)
-}
-
 impl<B: BoardRegisters + Board> BoardCommands for B {
     /// Sets up all ten channels, packed, `samples` in all, started by MLVDS line 0. The sampling
     /// clock stays unchanged: its chip is not in the documented register list.
     fn configure(&mut self, samples: u64) -> Result<(), Fault> {
-        let channel_blocks = channel_samples(samples) / regs::BLOCK_SAMPLES;
+        if samples == 0 || !samples.is_multiple_of(regs::ACQUISITION_SAMPLES) {
+            return Err(self.cannot(&format!(
+                "acquire {} bytes: its ten channels have a stride of whole pairs of blocks, and the last would be cut: \
+                 take a multiple of {} bytes",
+                samples.saturating_mul(2),
+                2 * regs::ACQUISITION_SAMPLES
+            )));
+        }
+        let channel_blocks = samples / u64::from(regs::CHANNELS) / regs::BLOCK_SAMPLES;
         let to_register = |blocks: u64| {
             u32::try_from(blocks).map_err(|_| {
                 Fault::new(format!("{samples} samples do not fit the board's length register"))
@@ -53,7 +54,8 @@ impl<B: BoardRegisters + Board> BoardCommands for B {
 
     fn is_done(&mut self) -> Result<bool, Fault> {
         let status = self.read_register(regs::ACQUISITION)?;
-        Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
+        let gone = || self.cannot("be read: all bits of its status are 1: it is off the bus");
+        done(status).ok_or_else(gone)
     }
 
     fn disarm(&mut self) -> Result<(), Fault> {
@@ -63,6 +65,12 @@ impl<B: BoardRegisters + Board> BoardCommands for B {
     fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
         write(self, card_offset, from)
     }
+}
+
+/// Tests if a board is neither armed nor sampling; `None` if it no longer answers.
+fn done(status: u32) -> Option<bool> {
+    let busy = regs::STATUS_SAMPLING | regs::STATUS_ARMED;
+    (status != regs::OFF_THE_BUS).then_some(status & busy == 0)
 }
 
 /// Writes card memory by DMA writes. Protects the memory again afterwards, even after an error or a
@@ -129,6 +137,15 @@ mod tests {
         }
     }
 
+    /// Such a card was waited for: "no trigger within 1000 ms: is the trigger connected?".
+    #[test]
+    fn a_card_off_the_bus_is_never_done() {
+        assert_eq!(
+            [0x80, 0x81, 0x82, u32::MAX].map(done),
+            [Some(true), Some(false), Some(false), None]
+        );
+    }
+
     /// Regression: a write longer than the grace period after Ctrl-C ended with unprotected memory.
     #[test]
     fn a_write_ends_soon_after_a_signal_and_the_memory_is_protected_again() {
@@ -136,12 +153,5 @@ mod tests {
         let ended = write(&mut board, 0, &[1; 64_000]);
         assert_eq!(ended, Err(Fault::interrupted()));
         assert_eq!((board.writes, &board.enable[..]), (2, &[1, 0][..]));
-    }
-
-    #[test]
-    fn a_channel_has_whole_pairs_of_blocks() {
-        for (samples, of_channel) in [(1, 32), (320, 32), (321, 64), (300_000, 30_016)] {
-            assert_eq!(channel_samples(samples), of_channel, "{samples}");
-        }
     }
 }

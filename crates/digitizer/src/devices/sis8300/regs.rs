@@ -28,11 +28,16 @@ pub(crate) const SAMPLE_LENGTH: u32 = 0x12A;
 /// Interrupt enable (J/K: bit sets, bit + 16 clears).
 pub(crate) const IRQ_ENABLE: u32 = 0x220;
 pub(crate) const IRQ_DAQ_DONE: u32 = 1 << 14;
+/// Value of every register of a card that no longer answers (PCIe: an unsupported request).
+pub(crate) const OFF_THE_BUS: u32 = u32::MAX;
 pub const MEMORY_WRITE_ENABLE: u32 = 0x230;
 
 pub(crate) const CHANNELS: u32 = 10;
 /// Samples in a memory block (256 bits).
 pub(crate) const BLOCK_SAMPLES: u64 = 16;
+/// Multiple for the samples of an acquisition: ten channels of whole pairs of blocks (KU). It is
+/// read whole; with any other number the last channel would be cut.
+pub(crate) const ACQUISITION_SAMPLES: u64 = CHANNELS as u64 * 2 * BLOCK_SAMPLES;
 
 /// Granularity of the ESS driver's reads, in offset and length (reference, section 2.1).
 pub(crate) const READ_UNIT_BYTES: u64 = 16;

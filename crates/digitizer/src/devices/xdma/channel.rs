@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 
-use crate::devices::board::{Board, Identity, read_in_parts};
+use crate::devices::board::{Board, Identity, lock, read_in_parts};
 use crate::devices::pcie::PcieLink;
 
 /// `ESPIPE`: the device has no offsets.
@@ -33,6 +33,7 @@ impl Channel {
             return Err(refuse(&"not a character device"));
         }
         let file = File::open(path).map_err(|error| refuse(&error))?;
+        lock(device, &file)?;
         Ok(Channel {
             identity: Identity {
                 device: device.to_owned(),

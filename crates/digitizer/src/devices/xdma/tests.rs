@@ -74,9 +74,29 @@ fn a_real_stream_says_in_its_record_what_could_not_be_verified() {
         let said = record.warnings.join("\n");
         assert!(said.contains("only the device knows them"), "{said}");
     }
+    std::fs::write(&path, vec![0xff; 200_032]).unwrap();
+    let said = run(path.to_str().unwrap(), digitizer()).warnings.join(" ");
+    assert!(said.contains("0xffff: is the card off the bus"), "{said}");
     std::fs::write(&path, [1; 1000]).unwrap();
     let record = run(path.to_str().unwrap(), digitizer());
     assert!(!record.outcome.is_ok(), "a short read is a loss");
+}
+
+/// Two names of one device were two boards: each took a part of the other's data.
+#[test]
+fn a_device_with_two_names_or_two_users_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [path, link] = ["xdma0_c2h_0", "xdma0_c2h_1"].map(|name| dir.path().join(name));
+    std::fs::write(&path, [1; 1000]).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let [path, link] = [path, link].map(|path| path.to_str().unwrap().to_owned());
+    let open = |name: &String| Channel::open(name, name);
+    let first = open(&path).unwrap();
+    for name in [&path, &link] {
+        assert!(open(name).unwrap_err().0.contains("another program has this board"), "{name}");
+    }
+    drop(first);
+    open(&link).unwrap();
 }
 
 /// A device without offsets, as a stream is: each read continues the previous one.

@@ -242,7 +242,7 @@ pub(crate) mod tests {
         failed.counters.retain(|counter| counter.name != "latency p99");
         assert!(swept(std::slice::from_ref(&failed)).is_empty());
         let table = chains_text(&[failed]);
-        assert!(table.contains("FAILED") && !table.contains("closes"), "{table}");
+        assert!(table.contains("INTERRUPTED") && !table.contains("closes"), "{table}");
     }
 
     #[test]

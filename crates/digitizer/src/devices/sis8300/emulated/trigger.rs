@@ -64,6 +64,7 @@ impl Trigger {
             self.sampling_until_ns = Some(self.at(self.next) + self.acquisition_ns);
             (self.armed, self.next) = (false, self.next + 1);
             self.account.taken += 1;
+            self.account.last_taken = self.next - 1;
             self.acquisitions += 1;
             self.miss_while_sampling(now_ns, end);
         }
@@ -143,7 +144,11 @@ mod tests {
     }
 
     fn account(issued: u64, taken: u64, not_armed: u64, sampling: u64) -> TriggerAccount {
-        TriggerAccount { issued, taken, not_armed, sampling }
+        TriggerAccount { issued, taken, not_armed, sampling, last_taken: 0 }
+    }
+
+    fn counted(trigger: &mut Trigger, now_ns: u64) -> TriggerAccount {
+        TriggerAccount { last_taken: 0, ..trigger.account(now_ns) }
     }
 
     #[test]
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(trigger.phase(9 * MS), Phase::Armed);
         assert_eq!(trigger.phase(10 * MS), Phase::Sampling);
         assert_eq!(trigger.phase(14 * MS), Phase::Idle);
-        assert_eq!(trigger.account(14 * MS), account(1, 1, 0, 0));
+        assert_eq!(counted(&mut trigger, 14 * MS), account(1, 1, 0, 0));
     }
 
     #[test]
@@ -162,7 +167,8 @@ mod tests {
         trigger.arm(0, MS);
         // Taken at 10 ms and armed again at 55 ms: 20, 30, 40 and 50 ms are missed.
         assert_eq!(trigger.arm(55 * MS, MS), 61 * MS);
-        assert_eq!(trigger.account(61 * MS), account(6, 2, 4, 0));
+        assert_eq!(counted(&mut trigger, 61 * MS), account(6, 2, 4, 0));
+        assert_eq!(trigger.account(61 * MS).last_taken, 5, "the sixth");
     }
 
     #[test]
@@ -175,7 +181,7 @@ mod tests {
             45 * MS,
             "sampling until 35 ms, next trigger at 40 ms"
         );
-        assert_eq!(trigger.account(45 * MS), account(4, 2, 0, 2));
+        assert_eq!(counted(&mut trigger, 45 * MS), account(4, 2, 0, 2));
     }
 
     /// Regression: the first triggers of two boards came up to 38 ms apart.
@@ -186,7 +192,7 @@ mod tests {
         other.set_rate(50.0, 47 * MS);
         assert_eq!(one.arm(50 * MS, 0), 60 * MS);
         assert_eq!(other.arm(50 * MS, 0), 60 * MS);
-        assert_eq!(other.account(50 * MS), account(0, 0, 0, 0));
+        assert_eq!(counted(&mut other, 50 * MS), account(0, 0, 0, 0));
     }
 
     #[test]
@@ -194,7 +200,7 @@ mod tests {
         let mut trigger = source();
         assert_eq!(trigger.start(MS, 2 * MS), 3 * MS);
         assert_eq!(trigger.phase(2 * MS), Phase::Sampling);
-        assert_eq!(trigger.account(3 * MS), account(0, 0, 0, 0));
+        assert_eq!(counted(&mut trigger, 3 * MS), account(0, 0, 0, 0));
         assert_eq!(trigger.acquisitions, 1);
     }
 
@@ -205,7 +211,7 @@ mod tests {
         let day = 86_400 * 1_000 * MS;
         trigger.arm(day * 11, MS);
         assert_eq!(
-            trigger.account(day * 11),
+            counted(&mut trigger, day * 11),
             account(11 * 864_000_000_000, 0, 11 * 864_000_000_000, 0)
         );
     }
