@@ -178,7 +178,7 @@ impl Sampling<'_> {
                 if sampled.spec.is_separate() {
                     self.samples(at, sampled, (1, u64::MAX), origin_ns)?;
                 } else {
-                    self.one_pass(at, sampled, pass, origin_ns)?;
+                    self.one_pass(at, sampled, origin_ns)?;
                 }
             }
             self.check_stop(pass + 1, passes)?;
@@ -216,20 +216,25 @@ impl Sampling<'_> {
                 true => self.separate_sample(at, &sampled.spec),
                 false => self.sample(at, whole, last, &mut stride),
             };
+            let is_kept = self.session.sampled(taken.from_ns, taken.to_ns);
             if taken.operations < whole {
                 // The lane was stopped, or it failed. A partial sample is kept only if it is the
                 // only one.
-                if count == 0 && taken.operations > 0 {
+                if is_kept && count == 0 && taken.operations > 0 {
                     sampled.stage.ops_per_sample = taken.operations;
                     sampled.keep(&taken, origin_ns);
                 }
                 result = ended;
                 break;
             }
+            count += 1;
+            if !is_kept {
+                last = slicer.skip();
+                continue;
+            }
             sampled.keep(&taken, origin_ns);
             last = if is_separate { clock::monotonic_ns() } else { taken.to_ns };
             last = slicer.sampled(&mut sampled.stage.slices, last);
-            count += 1;
             if checks.is_due(count) {
                 // The comparison is not part of the stage's work.
                 book_cpu(&mut sampled.stage, cpu_before);
@@ -289,18 +294,13 @@ impl Sampling<'_> {
 
     /// Does one operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive
     /// ones share a sample.
-    fn one_pass(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        pass: u64,
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
+    fn one_pass(&mut self, at: usize, sampled: &mut Sampled, origin_ns: u64) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
         let from_ns = clock::monotonic_ns();
         let slicer = Slicer::begin(self.settings.plan, self.context, from_ns);
         let result = self.session.step(at, 1);
         let to_ns = clock::monotonic_ns();
+        let is_kept = self.session.sampled(from_ns, to_ns);
         let Sampled { stage, lacks, .. } = sampled;
         book_cpu(stage, cpu_before);
         if stage.sample_ns.is_empty() {
@@ -309,7 +309,8 @@ impl Sampling<'_> {
         stage.end_ns = to_ns.saturating_sub(origin_ns);
         result?;
         match stage.sample_ns.last_mut() {
-            Some(last) if !pass.is_multiple_of(stage.ops_per_sample) => {
+            _ if !is_kept => {}
+            Some(last) if *lacks > 0 => {
                 *last += to_ns - from_ns;
                 *lacks -= 1;
             }

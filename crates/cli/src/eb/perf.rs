@@ -35,7 +35,8 @@ const EXAMPLE: &str = "\
     Example, both ends on CPU 1:\n\n  \
     $ daqmeter eb perf loop/udp -m 1,8 --pin 1\n\n\
     us/item is the mean time for one 64-bit timestamp, by the clock of this host. kHz and Mbit/s \
-    are computed from it.\n\n\
+    are computed from it. Lost cycles are in no time: lost [%] is their share, with its 95 % \
+    interval, and the exit code is then 1.\n\n\
     `realistic` and `underest.` are the times of the study of 2018, by the clock of the slave. \
     `realistic` begins at a single timestamp before the series, so it includes one round trip. \
     `underest.` begins at the first timestamp of the series. `gap` is the time between two \

@@ -50,6 +50,9 @@ fn every_method_and_payload_over_every_way() {
                 assert_eq!((record.ledgers[0].issued, record.ledgers[0].delivered), (20, 20));
                 let samples = if method == Method::Pipelined { 2 } else { 20 };
                 assert_eq!(record.lanes[0].stages[0].sample_ns.len(), samples);
+                let has_windows = record.counter("eca-window-realistic").is_some();
+                let warnings = &record.warnings;
+                assert_eq!(has_windows, payload == Payload::Timestamps, "{address} {warnings:?}");
             }
         }
     }
@@ -72,6 +75,45 @@ fn a_lossy_link_is_in_the_ledger() {
     let ledger = &record.ledgers[0];
     assert!(ledger.closes() && ledger.losses["timeout"] > 0, "{ledger}");
     assert!(record.counter("stray-answers").unwrap() > 0.0);
+}
+
+/// Regression: one lost cycle of 990 made 106 us per cycle 5153, by its deadline of 5 s.
+#[test]
+fn a_deadline_is_in_no_time_and_no_window() {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let link = "{ latency_ns = 50000, loss = 0.01 }";
+    std::fs::write(file.path(), format!("about = \"\"\nrequest = {link}\n")).unwrap();
+    let address = format!("emu/{}", file.path().display());
+    for (method, plan, cycles_per_sample) in [
+        (Method::Blocking, StepPlan::ByStage(300), 1),
+        (Method::Blocking, StepPlan::ByPass(300), 1),
+        (Method::Convenience, StepPlan::ByStage(100), 1),
+        (Method::Pipelined, StepPlan::ByStage(8_000), 100),
+    ] {
+        let (address, timeout_ms) = (address.clone(), Some(60));
+        let request = EtherboneRequest {
+            address,
+            method,
+            timeout_ms,
+            cycles: cycles_per_sample,
+            ..example()
+        };
+        let record = run(&request, plan);
+        let (ledger, stage) = (&record.ledgers[0], &record.lanes[0].stages[0]);
+        let lost = ledger.losses["timeout"];
+        let kept = stage.sample_ns.len() as u64 * cycles_per_sample;
+        assert!(ledger.closes() && lost > 0 && kept > 0 && kept <= ledger.delivered, "{ledger}");
+        assert!(cycles_per_sample > 1 || kept == ledger.delivered, "{ledger}");
+        let warning = format!("{lost} of {} cycles had no answer within 60ms", ledger.issued);
+        assert!(record.warnings.iter().any(|line| line.starts_with(&warning)), "{record:?}");
+        let host_ns = stage.sample_ns.iter().sum::<u64>() as f64;
+        let (most_ns, window_ns) = (
+            *stage.sample_ns.iter().max().unwrap(),
+            record.counter("eca-window-realistic").unwrap(),
+        );
+        assert!(most_ns < 60_000_000, "{method:?}: {most_ns}");
+        assert!(window_ns < host_ns + 60e6 && window_ns > 0.5 * host_ns, "{window_ns} {host_ns}");
+    }
 }
 
 #[test]
