@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
+use daqmeter_harness::{
+    Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, StopFlag, Tally,
+};
 use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
 use schemars::JsonSchema;
@@ -184,7 +186,7 @@ impl Ends {
         let (port, echo) =
             echo(request.transport, stop.clone()).map_err(EbError::io("cannot open a socket"))?;
         let address = Address::parse(&format!("{}/127.0.0.1/{port}", request.transport))?;
-        let way = transport::open(&address, EbDialect::Gsi, PATIENCE)?;
+        let way = transport::open(&address, EbDialect::Gsi, PATIENCE, &StopFlag::default())?;
         let cpu = request.peer_cpu;
         let body = move || {
             // If the CPU is not allowed, the echo runs unpinned; the harness refuses CPUs that

@@ -7,6 +7,7 @@ mod open;
 
 use std::time::Duration;
 
+use daqmeter_harness::StopFlag;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Encoded, Op, Space, StatusCheck, encode, tag_of};
 use daqmeter_wire::etherbone::message::MAGIC;
@@ -26,7 +27,7 @@ pub enum EbDialect {
     Litex,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     pub address: Widths,
     pub data: Widths,
@@ -38,6 +39,8 @@ pub struct ClientOptions {
     pub dialect: EbDialect,
     pub window_cycles: usize,
     pub window_bytes: Option<usize>,
+    /// Ends every wait with [`EbError::Interrupted`].
+    pub stop: StopFlag,
 }
 
 impl Default for ClientOptions {
@@ -51,6 +54,7 @@ impl Default for ClientOptions {
             dialect: EbDialect::Gsi,
             window_cycles: 8192,
             window_bytes: None,
+            stop: StopFlag::default(),
         }
     }
 }

@@ -24,7 +24,8 @@ impl Client {
     /// the C library of 2014.
     pub fn open(address: &Address, options: &ClientOptions) -> Result<Client, EbError> {
         let name = address.to_string();
-        let connect = || transport::open(address, options.dialect, options.probe_timeout);
+        let ClientOptions { dialect, probe_timeout, stop, .. } = options;
+        let connect = || transport::open(address, *dialect, *probe_timeout, stop);
         let has_one_framing =
             options.dialect == EbDialect::Litex || !matches!(address, Address::Tcp(..));
         let mut client = Client::over(connect()?, options, &name)?;

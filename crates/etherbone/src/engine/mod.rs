@@ -11,6 +11,7 @@ use daqmeter_harness::{Fault, Job, Problem, Request, Session};
 pub use self::request::{EtherboneRequest, Method, Payload};
 pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
+use request::Target;
 use session::EtherboneSession;
 
 impl Request for EtherboneRequest {
@@ -49,11 +50,11 @@ impl Request for EtherboneRequest {
     }
 }
 
-/// Opens a conversation with a slave outside this process, to see that it answers.
+/// Opens a conversation with a slave that this program did not start, to see that it answers.
 pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
     request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
     let plan = Plan::of(request)?;
-    if !plan.target.is_ours() {
+    if !matches!(plan.target, Target::Loop(_)) {
         let (client, _) = plan.open()?;
         plan.close(client);
     }

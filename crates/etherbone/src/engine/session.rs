@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::Width;
@@ -255,6 +255,10 @@ impl Session for EtherboneSession {
             Payload::Tlu => way.select(self.plan.request.channel()),
             Payload::Timestamps | Payload::Memory => Ok(()),
         }
+    }
+
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
+        self.plan.stop = stop.clone();
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {

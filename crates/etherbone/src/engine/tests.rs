@@ -152,7 +152,7 @@ fn wrong_requests_are_named() {
         ("count", "many".into(), "expected u64"),
         ("count", Param::Int(0), "`count` is 0; 1 to 100000"),
         ("cycles", Param::Int(0), "`cycles` is 0; 1 to 1048576"),
-        ("base", Param::Int(1 << 32), "`base` is 4294967296; 0 to"),
+        ("base", Param::Int(1 << 53), "`base` is 9007199254740992; 0 to"),
         ("pop_channel", Param::Int(32), "`pop_channel` is for"),
         ("timeout_ms", Param::Int(0), "`timeout_ms` is 0; 1 to"),
         ("peer_cpu", Param::Int(99_999), "no such CPU"),
@@ -161,6 +161,53 @@ fn wrong_requests_are_named() {
         let error = opened(&[(name, value)]).unwrap_err().0;
         assert!(error.contains(wanted), "{name}: {error}");
     }
+}
+
+/// Serves a bus from TOML, and returns its address.
+fn serves(bus: &str) -> (String, Running) {
+    let bus = daqmeter_harness::TomlText::new("bus", bus);
+    let bus = Description::parse(&bus).unwrap().build().unwrap();
+    let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
+    let server = server.spawn(None).unwrap();
+    (format!("udp/127.0.0.1/{}", server.port), server)
+}
+
+#[test]
+fn memory_above_4_gib_is_read_and_one_of_several_devices_is_chosen() {
+    let device = |kind: &str, first: u64| {
+        format!("[[device]]\nkind = \"{kind}\"\nfirst = {first}\nlast = {}\n", first + 0xffff)
+    };
+    let bus = [("memory", 5 << 32), ("eca", 0x10000), ("eca", 0x20000)];
+    let (address, _server) = serves(&bus.map(|(kind, first)| device(kind, first)).concat());
+    let example = EtherboneRequest { address, ..example() };
+    let at = |payload, base| EtherboneRequest { payload, base, ..example.clone() };
+    for request in [at(Payload::Memory, Some(5 << 32)), at(Payload::Timestamps, Some(0x20000))] {
+        run(&request, StepPlan::ByStage(6));
+    }
+    for (base, why) in [
+        (
+            None,
+            "has several devices ECA (0x651:0xb2afc251): choose one by --base 0x10000 or --base",
+        ),
+        (Some(0x30000), "has no ECA (0x651:0xb2afc251) at 0x30000"),
+    ] {
+        let record = measured(&at(Payload::Timestamps, base), StepPlan::ByStage(6));
+        assert!(record.outcome.reason().unwrap().contains(why), "{record:?}");
+    }
+}
+
+/// Regression: an interrupt waited for the deadlines of a slave that is slow or silent.
+#[test]
+fn every_wait_ends_when_the_run_is_stopped() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp/{}", silent.local_addr().unwrap()).replace(':', "/");
+    let (request, begin) = (EtherboneRequest { address, ..example() }, std::time::Instant::now());
+    let settings = Settings::new(StepPlan::ByStage(1), "test");
+    settings.stop.set();
+    let record = measure(&request.job().unwrap(), &settings, &Context::default(), &[], &mut []);
+    let record = record.unwrap();
+    assert!(record.outcome.reason().unwrap().contains("interrupted"), "{record:?}");
+    assert!(begin.elapsed() < std::time::Duration::from_secs(2));
 }
 
 #[test]
