@@ -5,6 +5,10 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::{Folder, Running, ends_with, fail_with};
 use daqmeter_etherbone::access::{Reach, Words};
@@ -331,6 +335,36 @@ fn a_slave_is_discovered() {
     let found = done(&format!("discover --quiet 50ms {}", snoop.at("udp")));
     let name = format!("udp4/127.0.0.1/{}", snoop.port);
     assert_eq!(found, format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n"));
+}
+
+/// Regression: 493 threads of a tunnel waited for the reader of its errors.
+#[test]
+fn a_tunnel_serves_while_its_errors_are_not_read() {
+    let mut tunnel = common::command("eb tunnel 0").stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut errors = BufReader::new(tunnel.stderr.take().unwrap());
+    errors.read_line(&mut line).unwrap();
+    let port: u16 = line.split_once("port ").unwrap().1.split(';').next().unwrap().parse().unwrap();
+    // A target without a host is refused, with a line that is longer than 100 bytes.
+    let refused = || {
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(b"/\0").unwrap();
+        let _ = client.read_to_end(&mut Vec::new());
+    };
+    (0..1500).for_each(|_| refused());
+    let status = format!("/proc/{}/status", tunnel.id());
+    let threads = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+        count.trim().parse::<u32>().unwrap()
+    };
+    let begin = Instant::now();
+    while threads() > 10 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{} threads", threads());
+        refused();
+    }
+    tunnel.kill().unwrap();
+    tunnel.wait().unwrap();
 }
 
 #[test]
