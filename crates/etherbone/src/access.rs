@@ -50,17 +50,15 @@ pub struct RegisterSpan {
 
 impl RegisterSpan {
     pub fn new(at: u64, bytes: u64) -> Result<RegisterSpan, EbError> {
-        let size = Width::of_bytes(bytes).ok_or_else(|| {
-            EbError::Other(format!(
+        match Width::of_bytes(bytes) {
+            Some(size) if at.is_multiple_of(bytes) => Ok(RegisterSpan { at, size }),
+            Some(_) => Err(EbError::Other(format!(
+                "{at:#x} is not aligned to {bytes} bytes, as a register is: for a range, name a file (--output, --from)"
+            ))),
+            None => Err(EbError::Other(format!(
                 "a register has 1, 2, 4 or 8 bytes, not {bytes}: for a range, name a file (--output, --from)"
-            ))
-        })?;
-        if at.is_multiple_of(bytes) {
-            return Ok(RegisterSpan { at, size });
+            ))),
         }
-        Err(EbError::Other(format!(
-            "{at:#x} is not aligned to {bytes} bytes: a register is; for a range, name a file (--output, --from)"
-        )))
     }
 }
 

@@ -10,9 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use daqmeter_harness::{
-    Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, StopFlag, Tally,
-};
+use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
 use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
 use schemars::JsonSchema;
@@ -186,7 +184,7 @@ impl Ends {
         let (port, echo) =
             echo(request.transport, stop.clone()).map_err(EbError::io("cannot open a socket"))?;
         let address = Address::parse(&format!("{}/127.0.0.1/{port}", request.transport))?;
-        let way = transport::open(&address, EbDialect::Gsi, PATIENCE, &StopFlag::default())?;
+        let way = transport::open(&address, EbDialect::Gsi, PATIENCE)?;
         let cpu = request.peer_cpu;
         let body = move || {
             // If the CPU is not allowed, the echo runs unpinned; the harness refuses CPUs that

@@ -45,23 +45,16 @@ struct Run {
     ended_ns: (u64, u64),
 }
 
-/// Stamps of the sample that is measured.
-#[derive(Clone, Copy, Debug)]
-struct SampleStamps {
-    first_ns: u64,
-    last_ns: u64,
-    gaps_ns: u64,
-    gaps: u64,
-}
-
 /// Windows by the slave's clock: sums over the runs.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     pub(crate) unroller: Unroller,
     run: Option<Run>,
-    sample: Option<SampleStamps>,
+    /// First and last stamp of the sample that is measured.
+    sample: Option<(u64, u64)>,
     realistic_ns: u64,
     underestimated_ns: u64,
+    /// Sum of the gaps between the stamps of each cycle, and the number of gaps.
     gaps_ns: u64,
     gaps: u64,
     /// Why the windows are not used.
@@ -77,24 +70,19 @@ impl Windows {
 
     /// Takes the words of a cycle, whose stamps must go forward.
     pub(crate) fn cycle(&mut self, words: &[u64]) {
-        let mut pairs = words.chunks_exact(2).map(|pair| (pair[0], pair[1]));
-        let Some((high, low)) = pairs.next() else {
-            return;
-        };
-        let first_ns = self.unroller.time_ns(high, low);
-        let mut last_ns = first_ns;
-        for (high, low) in pairs {
-            let next_ns = self.unroller.time_ns(high, low);
-            self.check_forward(last_ns, next_ns);
-            last_ns = next_ns;
+        let mut cycle: Option<(u64, u64)> = None;
+        for pair in words.chunks_exact(2) {
+            let ns = self.unroller.time_ns(pair[0], pair[1]);
+            if let Some((_, before_ns)) = cycle {
+                self.check_forward(before_ns, ns);
+                self.gaps_ns += ns.saturating_sub(before_ns);
+                self.gaps += 1;
+            }
+            cycle = Some((cycle.map_or(ns, |(first_ns, _)| first_ns), ns));
         }
-        let none = SampleStamps { first_ns, last_ns, gaps_ns: 0, gaps: 0 };
-        let sample = self.sample.get_or_insert(none);
         // Answers of one sample may overtake each other.
-        sample.first_ns = sample.first_ns.min(first_ns);
-        sample.last_ns = sample.last_ns.max(last_ns);
-        sample.gaps_ns += last_ns.saturating_sub(first_ns);
-        sample.gaps += (words.len() as u64 / 2).saturating_sub(1);
+        let all = self.sample.zip(cycle).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1)));
+        self.sample = all.or(cycle);
     }
 
     fn check_forward(&mut self, before_ns: u64, ns: u64) {
@@ -106,13 +94,13 @@ impl Windows {
 
     /// Adds the sample between two times of the host to the run.
     pub(crate) fn keep(&mut self, ended_ns: (u64, u64)) {
-        let (Some(mut run), Some(sample)) = (self.run, self.sample.take()) else { return };
-        self.check_forward(run.last_ns, sample.first_ns);
-        run.first_ns.get_or_insert(sample.first_ns);
-        (run.last_ns, run.ended_ns) = (sample.last_ns, ended_ns);
-        self.run = Some(run);
-        self.gaps_ns += sample.gaps_ns;
-        self.gaps += sample.gaps;
+        let (Some(run), Some((first_ns, last_ns))) = (&mut self.run, self.sample.take()) else {
+            return;
+        };
+        let before_ns = std::mem::replace(&mut run.last_ns, last_ns);
+        run.first_ns.get_or_insert(first_ns);
+        run.ended_ns = ended_ns;
+        self.check_forward(before_ns, first_ns);
     }
 
     /// Ends a run. Its time by the slave lies between two times of the host: from the return of the
@@ -120,26 +108,21 @@ impl Windows {
     /// other.
     pub(crate) fn end(&mut self) {
         self.sample = None;
-        let Some(Run { start_ns, first_ns: Some(first_ns), last_ns, started_ns, ended_ns }) =
-            self.run.take()
-        else {
-            return;
-        };
-        let realistic_ns = last_ns.saturating_sub(start_ns);
-        let least_ns = ended_ns.0.saturating_sub(started_ns.1);
-        let most_ns = ended_ns.1.saturating_sub(started_ns.0);
-        let is_between = (realistic_ns as f64) >= least_ns as f64 * (1.0 - CLOCK_RATE)
-            && realistic_ns as f64 <= most_ns as f64 * (1.0 + CLOCK_RATE);
-        if !is_between {
+        let Some(run) = self.run.take() else { return };
+        let Some(first_ns) = run.first_ns else { return };
+        let window_ns = run.last_ns.saturating_sub(run.start_ns);
+        let least_ns = run.ended_ns.0.saturating_sub(run.started_ns.1);
+        let most_ns = run.ended_ns.1.saturating_sub(run.started_ns.0);
+        let (least, most) =
+            (least_ns as f64 * (1.0 - CLOCK_RATE), most_ns as f64 * (1.0 + CLOCK_RATE));
+        if !(least..=most).contains(&(window_ns as f64)) {
             let why = || {
-                format!(
-                    "it counted {realistic_ns} ns where the host counted {least_ns} to {most_ns}"
-                )
+                format!("it counted {window_ns} ns where the host counted {least_ns} to {most_ns}")
             };
             self.fault.get_or_insert_with(why);
         }
-        self.realistic_ns += realistic_ns;
-        self.underestimated_ns += last_ns.saturating_sub(first_ns);
+        self.realistic_ns += window_ns;
+        self.underestimated_ns += run.last_ns.saturating_sub(first_ns);
     }
 
     /// Returns the windows, unless the slave's clock is at fault.
@@ -147,16 +130,15 @@ impl Windows {
         if self.realistic_ns == 0 || self.fault.is_some() {
             return Vec::new();
         }
-        let mut counters = vec![
-            Counter::measured("eca-window-realistic", self.realistic_ns as f64, "ns"),
-            Counter::measured("eca-window-underestimated", self.underestimated_ns as f64, "ns"),
+        let measured = |name, ns| Counter::measured(name, ns, "ns");
+        let gap_ns = self.gaps_ns as f64 / self.gaps as f64;
+        let gap = (self.gaps > 0).then(|| measured("eca-in-cycle-gap", gap_ns));
+        let windows = [
+            measured("eca-window-realistic", self.realistic_ns as f64),
+            measured("eca-window-underestimated", self.underestimated_ns as f64),
+            Counter::count("eca-rollovers-mended", self.unroller.rollovers),
         ];
-        if self.gaps > 0 {
-            let gap_ns = self.gaps_ns as f64 / self.gaps as f64;
-            counters.push(Counter::measured("eca-in-cycle-gap", gap_ns, "ns"));
-        }
-        counters.push(Counter::count("eca-rollovers-mended", self.unroller.rollovers));
-        counters
+        windows.into_iter().chain(gap).collect()
     }
 }
 
@@ -188,7 +170,7 @@ mod tests {
                 begin_ns += 1_000_000_000;
                 windows.begin((us - 10) * 1000, (begin_ns - 10_000, begin_ns));
             }
-            windows.cycle(&[us * 1000 >> 32, us * 1000 & 0xFFFF_FFFF]);
+            windows.cycle(&[(us * 1000) >> 32, (us * 1000) & 0xFFFF_FFFF]);
             windows.keep((begin_ns, begin_ns + 10_000));
         }
         windows.end();

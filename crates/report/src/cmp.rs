@@ -117,12 +117,8 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     });
     let (names, pairs): (Vec<_>, Vec<Point>) = pairs.unzip();
     let effects = compare(&pairs, terms).into_iter().zip(names);
-    let lossy: HashSet<StagePoint> = a
-        .iter()
-        .chain(b)
-        .filter(|record| lost(record).is_some())
-        .flat_map(|record| points_of(record).into_iter().map(|(point, _)| point))
-        .collect();
+    let lossy = a.iter().chain(b).filter(|record| lost(record).is_some());
+    let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| point).collect();
     let described = |(effect, (point, finding)): (Option<Effect>, (StagePoint, Finding))| {
         let mut compared = described(point.to_string(), finding, &effect?);
         if lossy.contains(&point) {

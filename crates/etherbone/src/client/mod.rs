@@ -15,7 +15,7 @@ use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, RecordFlags, Widths
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
-use crate::transport::{EbTransport, Framing, MESSAGE_BYTES};
+use crate::transport::{EbTransport, Framing, MESSAGE_BYTES, receive};
 use in_flight::InFlight;
 pub use in_flight::{ClientCounts, CompletedCycle};
 
@@ -298,7 +298,7 @@ impl Client {
         };
         let wait = Duration::from_nanos(deadline_ns.saturating_sub(self.now_ns).max(1));
         let mut buffer = std::mem::take(&mut self.received);
-        let arrived = self.transport.receive(&mut buffer, wait);
+        let arrived = receive(&mut *self.transport, &mut buffer, wait, &self.options.stop);
         let before = self.flights.count();
         let result = arrived.and_then(|arrived| match arrived {
             Some(arrived) => {

@@ -204,19 +204,11 @@ impl Plan {
         devices.retain(|device| self.request.base.is_none_or(|base| device.first == Some(base)));
         match &devices[..] {
             [one] => Ok((one.first.unwrap_or(0), scan.unread)),
-            [] => {
-                let place =
-                    self.request.base.map_or(String::new(), |base| format!(" at {base:#x}"));
-                Err(Fault::new(format!("{slave} has no {name}{place}{}", unread())))
-            }
-            many => {
-                let places = many.iter().filter_map(|device| device.first);
-                let places: Vec<String> = places.map(|first| format!("{first:#x}")).collect();
-                Err(Fault::new(format!(
-                    "{slave} has several devices {name}: choose one by --base {}",
-                    places.join(" or --base ")
-                )))
-            }
+            [] => Err(Fault::new(format!("{slave} has no {name}{}", unread()))),
+            many => Err(Fault::new(format!(
+                "{slave} has {} devices {name}: choose one by --base ADDRESS (daqmeter eb ls)",
+                many.len()
+            ))),
         }
     }
 }

@@ -73,47 +73,32 @@ pub trait EbTransport: Send {
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
 }
 
-/// Way whose waits end within a tenth of a second after a stop flag is set.
-struct Stoppable {
-    way: Box<dyn EbTransport>,
-    stop: StopFlag,
-}
-
-impl EbTransport for Stoppable {
-    fn framing(&self) -> Framing {
-        self.way.framing()
-    }
-
-    fn window_bytes(&self) -> usize {
-        self.way.window_bytes()
-    }
-
-    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
-        self.way.send(bytes, lengths)
-    }
-
-    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
-        let mut left = wait;
-        while !self.stop.is_set() {
-            let part = left.min(Duration::from_millis(100));
-            let arrived = self.way.receive(buffer, part)?;
-            left -= part;
-            if arrived.is_some() || left.is_zero() {
-                return Ok(arrived);
-            }
+/// Waits for bytes as [`EbTransport::receive`] does, and ends within a tenth of a second after a
+/// stop flag is set.
+pub(crate) fn receive(
+    way: &mut dyn EbTransport,
+    buffer: &mut [u8],
+    wait: Duration,
+    stop: &StopFlag,
+) -> Result<Option<Arrived>, EbError> {
+    let mut left = wait;
+    while !stop.is_set() {
+        let part = left.min(Duration::from_millis(100));
+        let arrived = way.receive(buffer, part)?;
+        left -= part;
+        if arrived.is_some() || left.is_zero() {
+            return Ok(arrived);
         }
-        Err(EbError::Interrupted)
     }
+    Err(EbError::Interrupted)
 }
 
-/// Opens a way whose waits end when the flag is set.
 pub(crate) fn open(
     address: &Address,
     dialect: EbDialect,
     timeout: Duration,
-    stop: &StopFlag,
 ) -> Result<Box<dyn EbTransport>, EbError> {
-    let way: Box<dyn EbTransport> = match address {
+    Ok(match address {
         Address::Udp(host) => Box::new(datagram::Udp::connect(host, dialect)?),
         Address::Tcp(host) => Box::new(ByteStream::connect(host, timeout)?),
         Address::Dev(name) => Box::new(ByteStream::device(name)?.without_stale(name)?),
@@ -121,8 +106,7 @@ pub(crate) fn open(
             Box::new(tunnel::Tunnel::connect(proxy, target, timeout)?)
         }
         Address::Emulated(bridge) => Box::new(Bridge::named(bridge)?.transport()?),
-    };
-    Ok(Box::new(Stoppable { way, stop: stop.clone() }))
+    })
 }
 
 /// The receive timeout of a socket. A change is a system call: the old one stays while it is near
