@@ -193,6 +193,20 @@ fn memory_above_4_gib_is_read_and_one_of_several_devices_is_chosen() {
     }
 }
 
+/// Regression: the windows of a receiver whose clock stands were 0, without a word.
+#[test]
+fn a_clock_that_stands_gives_no_windows() {
+    let words = [0x18, 0x1c].map(|offset| {
+        format!("[[device.register]]\noffset = {offset}\nvalue = 7\naccess = \"read-only\"\n")
+    });
+    let eca = "[[device]]\nkind = \"registers\"\nfirst = 0x10000\nlast = 0x1007f\nvendor = 0x651\ndevice_id = 0xb2afc251\n";
+    let (address, _server) = serves(&(eca.to_owned() + &words.concat()));
+    let record = run(&EtherboneRequest { address, ..example() }, StepPlan::ByStage(6));
+    assert_eq!(record.counter("eca-window-realistic"), None);
+    let warning = "the slave's clock gives no windows: it went from 30064771079 to 30064771079 ns";
+    assert!(record.warnings.iter().any(|line| line.starts_with(warning)), "{record:?}");
+}
+
 /// Regression: an interrupt waited for the deadlines of a slave that is slow or silent.
 #[test]
 fn every_wait_ends_when_the_run_is_stopped() {
