@@ -41,7 +41,7 @@ impl Reach {
 }
 
 /// Register: a value of 1, 2, 4 or 8 bytes at an address that is a multiple of its size, as the C
-/// tools have it. An access beside that would touch two registers.
+/// tools have it. A misaligned access would touch two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisterSpan {
     pub at: u64,

@@ -76,7 +76,7 @@ pub struct Compared {
     pub in_turn: bool,
 }
 
-/// Reason of points with losses: the others may be those of an easier time.
+/// Reason of points with losses: a slow way loses cycles, so that the rest is too fast.
 const LOST: &str = "cycles were lost";
 
 /// Compares records A with records B. The history, of other invocations on the host of both, shows
