@@ -22,8 +22,13 @@ use crate::named::{Replaced, refuse_records};
 /// Prints text to stdout, with escapes for control characters of terminals; JSON keeps its meaning.
 /// A closed pipe (`| head`) ends the verb quietly, with the exit code of a filter.
 pub(crate) fn emit(text: &str) -> Ended {
+    emit_bytes(sanitise::lines(text).as_bytes())
+}
+
+/// Writes raw bytes to stdout.
+pub(crate) fn emit_bytes(bytes: &[u8]) -> Ended {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(sanitise::lines(text).as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::unread()),
         Err(error) => Err(format!("cannot write to stdout: {error}").into()),

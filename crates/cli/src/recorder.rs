@@ -15,6 +15,7 @@ use daqmeter_harness::StopFlag;
 use daqmeter_record::file::is_descriptor;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
+use daqmeter_report::etherbone;
 use daqmeter_report::table::{ask_columns, known_columns};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
@@ -245,9 +246,11 @@ impl Lines {
     }
 }
 
-/// Exit code of records: 1 if one of them failed.
+/// Exit code of records: 1 if one of them failed, or lost cycles.
 pub(crate) fn code_of(records: &[RunRecord]) -> ExitCode {
-    let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
+    let has_failed = |record: &RunRecord| {
+        matches!(record.outcome, Outcome::Failed(_)) || etherbone::lost(record).is_some()
+    };
     if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
 }
 

@@ -40,6 +40,28 @@ impl Reach {
     }
 }
 
+/// Register: a value of 1, 2, 4 or 8 bytes at an address that is a multiple of its size, as the C
+/// tools have it. A misaligned access would touch two registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisterSpan {
+    pub at: u64,
+    pub size: Width,
+}
+
+impl RegisterSpan {
+    pub fn new(at: u64, bytes: u64) -> Result<RegisterSpan, EbError> {
+        match Width::of_bytes(bytes) {
+            Some(size) if at.is_multiple_of(bytes) => Ok(RegisterSpan { at, size }),
+            Some(_) => Err(EbError::Other(format!(
+                "{at:#x} is not aligned to {bytes} bytes, as a register is: for a range, name a file (--output, --from)"
+            ))),
+            None => Err(EbError::Other(format!(
+                "a register has 1, 2, 4 or 8 bytes, not {bytes}: for a range, name a file (--output, --from)"
+            ))),
+        }
+    }
+}
+
 /// Words that cover a range of bytes without gaps. The first and the last may reach beyond it.
 pub struct Words {
     at: Vec<(u64, Width)>,
@@ -51,13 +73,33 @@ pub struct Words {
 }
 
 impl Words {
+    /// Covers a register. Its byte order is free only if it is one word of the port.
+    pub fn register(client: &Client, reach: Reach, span: RegisterSpan) -> Result<Words, EbError> {
+        let words = Words::cover(client, reach, span.at, span.size.bytes() as u64)?;
+        let is_one = matches!(words.at[..], [(_, width)] if width == words.port);
+        words.ordered(is_one)
+    }
+
+    /// Covers a range of bytes, whose order in a file is never free.
+    pub fn range(client: &Client, reach: Reach, first: u64, bytes: u64) -> Result<Words, EbError> {
+        Words::cover(client, reach, first, bytes)?.ordered(false)
+    }
+
+    fn ordered(self, is_free: bool) -> Result<Words, EbError> {
+        if is_free || self.reach.endian.is_some() {
+            return Ok(self);
+        }
+        Err(EbError::other(
+            "the byte order must be given (-b or -l): SDB is not asked, and only a register of the port's size has none",
+        ))
+    }
+
     /// Covers a range with the widest accesses that fit. At the ends, on devices that lack narrow
     /// accesses, it takes wider words, which are read and, for a write, written back.
     ///
     /// # Errors
-    /// When port and device have no width in common, when the range is too long, and when the byte
-    /// order must be known and is not.
-    pub fn of(client: &Client, reach: Reach, first: u64, bytes: u64) -> Result<Words, EbError> {
+    /// When port and device have no width in common, and when the range is too long.
+    fn cover(client: &Client, reach: Reach, first: u64, bytes: u64) -> Result<Words, EbError> {
         let port = client.layout().data;
         let is_usable = |width: &Width| reach.widths.has(*width) && *width <= port;
         let usable: Vec<Width> = Width::ALL.into_iter().filter(is_usable).collect();
@@ -87,13 +129,8 @@ impl Words {
             words.push((begin, width));
             at = begin + width.bytes() as u64;
         }
-        let is_whole = words.iter().all(|(_, width)| *width == port);
-        let endian = reach.endian.or(is_whole.then_some(Endian::Big)).ok_or_else(|| {
-            EbError::other(
-                "the byte order must be given (-b or -l) when the size is not that of the port and SDB is not asked",
-            )
-        })?;
         let bytes = usize::try_from(bytes).expect("at most MAX_BYTES");
+        let endian = reach.endian.unwrap_or(Endian::Big);
         Ok(Words { at: words, first, bytes, reach, endian, port })
     }
 
@@ -202,9 +239,10 @@ impl Words {
         Ok((from_bytes(&data, self.endian), transfer))
     }
 
-    pub fn set_value(&self, client: &mut Client, value: u64) -> Result<Transfer, EbError> {
+    /// Returns the bytes of a register's value in the order of their addresses.
+    pub fn bytes_of(&self, value: u64) -> Vec<u8> {
         let size = Width::of_bytes(self.bytes as u64).expect("a size of a value");
-        self.write(client, &to_bytes(value, size, self.endian))
+        to_bytes(value, size, self.endian)
     }
 }
 
@@ -251,7 +289,7 @@ mod tests {
 
     fn words(client: &mut Client, address: u64, bytes: u64) -> Words {
         let reach = Reach::of(client, BASE).unwrap();
-        Words::of(client, reach, address, bytes).unwrap()
+        Words::register(client, reach, RegisterSpan::new(address, bytes).unwrap()).unwrap()
     }
 
     #[test]
@@ -263,9 +301,10 @@ mod tests {
                     let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
                     for size in Width::ALL {
                         let value = 0x8877_6655_4433_2211 & size.mask();
-                        let words = Words::of(&client, reach, BASE + 8, size.bytes() as u64);
+                        let span = RegisterSpan::new(BASE + 8, size.bytes() as u64).unwrap();
+                        let words = Words::register(&client, reach, span);
                         let Ok(words) = words else { continue };
-                        let set = words.set_value(&mut client, value).unwrap();
+                        let set = words.write(&mut client, &words.bytes_of(value)).unwrap();
                         assert_eq!(set, Transfer::default());
                         let found = words.value(&mut client).unwrap();
                         assert_eq!(found, (value, set), "{endian:?} {port:?} {widths} {size:?}");
@@ -280,10 +319,10 @@ mod tests {
         for (endian, wanted) in [(Endian::Big, 0x1122_AA44), (Endian::Little, 0x11AA_3344)] {
             let mut client = client(Widths::only(Width::W32), Width::W32, endian);
             let whole = words(&mut client, BASE, 4);
-            whole.set_value(&mut client, 0x1122_3344).unwrap();
+            whole.write(&mut client, &whole.bytes_of(0x1122_3344)).unwrap();
             let part = words(&mut client, BASE + 2, 1);
             assert_eq!(part.detour().unwrap(), "done through words of 32 bits");
-            part.set_value(&mut client, 0xAA).unwrap();
+            part.write(&mut client, &[0xAA]).unwrap();
             assert_eq!(whole.value(&mut client).unwrap().0, wanted);
             assert_eq!(whole.detour(), None);
         }
@@ -294,14 +333,12 @@ mod tests {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
         let error = Reach::of(&mut client, 0x9000_0000).unwrap_err().to_string();
         assert_eq!(error, "failed to find SDB record: invalid address");
-        let plain = Reach::unknown(None);
-        assert!(Words::of(&client, plain, BASE, 4).is_ok());
-        let error = Words::of(&client, plain, BASE, 1).err().unwrap().to_string();
-        assert!(error.contains("-b or -l"), "{error}");
-        let past = Words::of(&client, plain, 0x1fff0, 32).unwrap();
+        let past = Reach::unknown(Some(Endian::Big));
+        let past = Words::range(&client, past, 0x1fff0, 32).unwrap();
         let failed = Transfer { failed: 4, first_failed: Some(0x20000) };
         assert_eq!(past.read(&mut client).unwrap().1, failed);
-        let root = Words::of(&client, Reach::config(&client), 8, 8).unwrap();
+        let root = RegisterSpan::new(8, 8).unwrap();
+        let root = Words::register(&client, Reach::config(&client), root).unwrap();
         assert_eq!(root.value(&mut client).unwrap(), (0, Transfer::default()));
     }
 
@@ -313,7 +350,7 @@ mod tests {
             prop_assume!(Width::ALL.into_iter().any(|width| width <= port && widths.has(width)));
             let mut client = client(widths, port, endian);
             let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
-            let words = Words::of(&client, reach, BASE + offset, data.len() as u64).unwrap();
+            let words = Words::range(&client, reach, BASE + offset, data.len() as u64).unwrap();
             prop_assert_eq!(words.write(&mut client, &data).unwrap(), Transfer::default());
             prop_assert_eq!(words.read(&mut client).unwrap(), (data, Transfer::default()));
         }

@@ -13,6 +13,8 @@ pub enum EbError {
     Timeout(Duration),
     #[error("the connection was closed by the other side")]
     Closed,
+    #[error("interrupted")]
+    Interrupted,
     #[error("{0}")]
     Other(String),
 }
@@ -54,6 +56,9 @@ impl From<daqmeter_sys::SysError> for EbError {
 
 impl From<EbError> for Fault {
     fn from(error: EbError) -> Self {
-        Fault::new(error.to_string())
+        match error {
+            EbError::Interrupted => Fault::interrupted(),
+            error => Fault::new(error.to_string()),
+        }
     }
 }

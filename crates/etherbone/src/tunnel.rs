@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use daqmeter_sys::net::{Readiness, wait_ready};
+use daqmeter_sys::net::{Readiness, keepalive, wait_ready};
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
 use crate::EbError;
@@ -69,7 +69,8 @@ impl TunnelServer {
 }
 
 fn serve(client: TcpStream) -> Result<(), EbError> {
-    client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
+    let set = client.set_nodelay(true).and_then(|()| keepalive(&client));
+    set.map_err(EbError::io("cannot set the options of a connection"))?;
     let to = HostPort::parse(IpFamily::Any, &target(&client)?)?.resolve()?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).and_then(|socket| {

@@ -114,6 +114,12 @@ pub trait Session: Send {
         DeviceTime::default()
     }
 
+    /// Receives begin and end of a sample, in nanoseconds of `CLOCK_MONOTONIC`. Returns false if the
+    /// time is not that of its operations, because some of them were lost: it is not kept.
+    fn sampled(&mut self, _from_ns: u64, _to_ns: u64) -> bool {
+        true
+    }
+
     /// Compares the output of the last operation of a stage ([`StageSpec::checked`]), between two
     /// rounds, while no lane works. It then changes the source for the following operations. Only
     /// this finds an operation that is wrong now and then.

@@ -237,7 +237,7 @@ impl Sampling<'_> {
                 if sampled.spec.is_separate() {
                     self.samples(at, sampled, (1, u64::MAX), origin_ns)?;
                 } else {
-                    self.one_pass(at, sampled, pass, origin_ns)?;
+                    self.one_pass(at, sampled, origin_ns)?;
                 }
             }
             self.check_stop(pass + 1, passes)?;
@@ -353,21 +353,27 @@ impl Sampling<'_> {
                 true => self.separate_sample(at, &sampled.spec),
                 false => self.sample(at, whole, series.last_ns, &mut series.stride),
             };
+            let is_kept = self.session.sampled(taken.from_ns, taken.to_ns);
             if taken.operations < whole {
                 // The lane was stopped, or it failed. A partial sample is kept only if it is the
                 // only one.
-                if series.count == 0 && taken.operations > 0 {
+                if is_kept && series.count == 0 && taken.operations > 0 {
                     sampled.stage.ops_per_sample = taken.operations;
                     sampled.keep(&taken, origin_ns);
                 }
                 return ended;
+            }
+            series.count += 1;
+            if !is_kept {
+                let skipped = series.slicer.as_mut().map(Slicer::skip);
+                series.last_ns = skipped.unwrap_or_else(clock::monotonic_ns);
+                continue;
             }
             sampled.keep(&taken, origin_ns);
             series.last_ns = if is_separate { clock::monotonic_ns() } else { taken.to_ns };
             if let Some(slicer) = &mut series.slicer {
                 series.last_ns = slicer.sampled(&mut sampled.stage.slices, series.last_ns);
             }
-            series.count += 1;
         }
         Ok(())
     }
@@ -415,19 +421,14 @@ impl Sampling<'_> {
 
     /// Does one operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive
     /// ones share a sample.
-    fn one_pass(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        pass: u64,
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
+    fn one_pass(&mut self, at: usize, sampled: &mut Sampled, origin_ns: u64) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
         let from_ns = clock::monotonic_ns();
         let slicer = Slicer::begin(self.settings.plan, self.context, from_ns);
         let result = self.session.step(at, 1);
         let to_ns = clock::monotonic_ns();
         sampled.book_cpu(cpu_before);
+        let is_kept = self.session.sampled(from_ns, to_ns);
         let Sampled { stage, lacks, .. } = sampled;
         if stage.sample_ns.is_empty() {
             stage.start_ns = from_ns.saturating_sub(origin_ns);
@@ -435,7 +436,8 @@ impl Sampling<'_> {
         stage.end_ns = to_ns.saturating_sub(origin_ns);
         result?;
         match stage.sample_ns.last_mut() {
-            Some(last) if !pass.is_multiple_of(stage.ops_per_sample) => {
+            _ if !is_kept => {}
+            Some(last) if *lacks > 0 => {
                 *last += to_ns - from_ns;
                 *lacks -= 1;
             }

@@ -63,6 +63,12 @@ impl Slicer {
         self.close(slices, now_ns)
     }
 
+    /// Leaves out the time of a sample that is not kept. Returns the time at which the next begins.
+    pub(crate) fn skip(&mut self) -> u64 {
+        (self.from_ns, self.seen) = (clock::monotonic_ns(), Seen::now());
+        self.from_ns
+    }
+
     /// Keeps the samples after the last slice as one, if they are most of a slice or all there is.
     pub(crate) fn end(mut self, slices: &mut Slices) {
         let now_ns = clock::monotonic_ns();

@@ -19,7 +19,7 @@ pub use level::{Level, Located, SliceTime, Unit, least_sibling};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};
 
-use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
+use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
 /// Factor from MAD to the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
@@ -151,6 +151,16 @@ fn median_ci(sorted: &[f64]) -> (f64, f64) {
 fn sign_test_depth(n: usize) -> usize {
     let binomial = Binomial::new(0.5, n as u64).expect("one half is a probability");
     binomial.inverse_cdf(0.025) as usize
+}
+
+/// Returns the 95 % interval of a share by Clopper and Pearson (1934, Biometrika 26): `count` of a
+/// number of independent trials, above 0.
+pub fn share_interval(count: u64, of: u64) -> (f64, f64) {
+    let (count, rest) = (count as f64, of.saturating_sub(count) as f64);
+    let beta = |a, b, share| Beta::new(a, b).expect("above 0").inverse_cdf(share);
+    let low = if count == 0.0 { 0.0 } else { beta(count, rest + 1.0, 0.025) };
+    let high = if rest == 0.0 { 1.0 } else { beta(count + 1.0, rest, 0.975) };
+    (low, high)
 }
 
 /// Trimmed mean of independent values of any sign, of which a fifth may be far off at either end
@@ -295,6 +305,17 @@ mod simulated;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_ends_of_a_share_s_interval_leave_2_5_per_cent_outside() {
+        assert_eq!((share_interval(0, 10).0, share_interval(10, 10).1), (0.0, 1.0));
+        for (count, of) in [(1, 10), (1, 990), (7, 20), (9, 10)] {
+            let (low, high) = share_interval(count, of);
+            let few = Binomial::new(high, of).unwrap().cdf(count);
+            let many = Binomial::new(low, of).unwrap().sf(count - 1);
+            assert!((few - 0.025).abs() < 1e-6 && (many - 0.025).abs() < 1e-6, "{few} {many}");
+        }
+    }
 
     #[test]
     fn quantiles_of_a_known_row() {

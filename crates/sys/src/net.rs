@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use socket2::SockAddr;
+use socket2::{SockAddr, SockRef, TcpKeepalive};
 
 use crate::{SysError, failed};
 
@@ -59,6 +59,22 @@ pub fn route_mtu(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<usize> {
         sockopt::ip_mtu(socket)?
     };
     usize::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Silence after which a TCP connection has ended: longer than the usual retransmissions of a busy
+/// host, shorter than a user waits.
+pub const PEER_SILENT: Duration = Duration::from_secs(15);
+
+/// Ends a TCP connection with `TimedOut` when its peer has been silent for [`PEER_SILENT`], as
+/// after a pulled cable. Keepalive finds it on an idle connection only: bytes that are not
+/// acknowledged stop it, and are repeated for about 15 minutes without `TCP_USER_TIMEOUT`
+/// (tcp(7)).
+pub fn keepalive(socket: &impl AsFd) -> io::Result<()> {
+    let (time, interval) = (Duration::from_secs(5), Duration::from_secs(2));
+    let probes = TcpKeepalive::new().with_time(time).with_interval(interval);
+    let socket = SockRef::from(socket);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(PEER_SILENT))
 }
 
 fn check_size(done: libc::ssize_t) -> io::Result<usize> {
@@ -333,6 +349,17 @@ mod tests {
         let mtu = route_mtu(a.as_fd(), false).unwrap();
         assert_eq!(mtu, device.trim().parse::<usize>().unwrap().min(65_535));
         assert!(route_mtu(b.as_fd(), false).is_err(), "b is not connected");
+    }
+
+    /// Regression: bytes under way keep keepalive off, and a dead peer was waited for for 15 min.
+    #[test]
+    fn a_connection_ends_when_its_peer_is_silent_whatever_is_under_way() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        keepalive(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(PEER_SILENT));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
-use daqmeter_harness::{CpuList, StepPlan, ordered};
+use daqmeter_harness::{CpuList, StepPlan, StopFlag, ordered};
 use daqmeter_record::RunRecord;
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
@@ -35,7 +35,8 @@ const EXAMPLE: &str = "\
     Example, both ends on CPU 1:\n\n  \
     $ daqmeter eb perf loop/udp -m 1,8 --pin 1\n\n\
     us/item is the mean time for one 64-bit timestamp, by the clock of this host. kHz and Mbit/s \
-    are computed from it.\n\n\
+    are computed from it. Lost cycles are in no time: lost [%] is their share, with its 95 % \
+    interval, and the exit code is then 1.\n\n\
     `realistic` and `underest.` are the times of the study of 2018, by the clock of the slave. \
     `realistic` begins at a single timestamp before the series, so it includes one round trip. \
     `underest.` begins at the first timestamp of the series. `gap` is the time between two \
@@ -67,8 +68,8 @@ fn points(arguments: &Arguments) -> Vec<EtherboneRequest> {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments);
-    let reached = || reach(&arguments.request).map_err(|fault| fault.0);
-    reached()?;
+    let reached = |stop: &StopFlag| reach(&arguments.request, stop).map_err(|fault| fault.0);
+    reached(&StopFlag::default())?;
     let mut bench = Bench::new(&arguments.common, points.len())?;
     let steps = StepPlan::ByStage(arguments.request.cycles * arguments.repeat);
     for (order, request) in ordered(points, 1) {
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         if left == 0 || is_done || bench.runner.stop.is_set() {
             continue;
         }
-        if let Err(why) = reached() {
+        if let Err(why) = reached(&bench.runner.stop) {
             tell(&format!("daqmeter: {why}; points not measured: {left}"));
             break;
         }

@@ -1,8 +1,10 @@
 //! The tools that serve: snoop and tunnel.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 
 use clap::Args;
 use daqmeter_etherbone::bus::{Access, Description};
@@ -61,6 +63,17 @@ pub(crate) struct SnoopArguments {
     quiet: bool,
 }
 
+/// Lines that wait for the reader of stderr; further ones are dropped.
+const MAX_LINES: usize = 100;
+
+/// Returns a function that prints a line on stderr without waiting for its reader: a server goes
+/// on, and keeps no thread for each line.
+fn teller() -> io::Result<impl Fn(String) + Clone> {
+    let (lines, printed) = sync_channel::<String>(MAX_LINES);
+    std::thread::Builder::new().spawn(move || printed.iter().for_each(|line| tell(&line)))?;
+    Ok(move |line| drop(lines.try_send(line)))
+}
+
 fn range(text: &str) -> Result<(u64, u64), String> {
     let wrong = || format!("`{text}` is not first-last, e.g. 0x0-0xffff");
     let (first, last) = text.split_once('-').ok_or_else(wrong)?;
@@ -69,14 +82,14 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 }
 
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Ended {
-    let quiet = arguments.quiet;
+    let (quiet, lines) = (arguments.quiet, teller()?);
     let mut server = bind(arguments)?;
     let stopper = server.stopper();
     // The server ends when stdout is closed.
     server.set_log(move |event| match event {
         ServerEvent::Access(access) if emit(&access_text(&access)).is_err() => stopper.stop(),
         ServerEvent::Ended(peer, why) if !quiet => {
-            tell(&format!("daqmeter: {peer}: ended: {why}"));
+            lines(format!("daqmeter: {peer}: ended: {why}"));
         }
         _ => {}
     });
@@ -151,9 +164,10 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Ended {
     }
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
+    let lines = teller()?;
     server.run(move |peer: SocketAddr, result: Result<(), EbError>| {
         if let (Err(error), false) = (result, quiet) {
-            tell(&format!("daqmeter: {peer}: {error}"));
+            lines(format!("daqmeter: {peer}: {error}"));
         }
     })?;
     Ok(ExitCode::SUCCESS)

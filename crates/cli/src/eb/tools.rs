@@ -7,16 +7,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_etherbone::access::{MAX_BYTES, Reach, Transfer, Words};
+use daqmeter_etherbone::access::{MAX_BYTES, Reach, RegisterSpan, Transfer, Words};
 use daqmeter_etherbone::{Address, Client, ClientOptions, EbDialect, discover as finding, scan};
 use daqmeter_record::file::replace;
 use daqmeter_wire::etherbone::cycle::StatusCheck;
-use daqmeter_wire::etherbone::{Endian, Width, Widths};
+use daqmeter_wire::etherbone::{Endian, Widths};
 
 use super::{Order, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
-use crate::output::{Ended, Failure, emit, tell};
+use crate::output::{Ended, Failure, emit, emit_bytes, tell};
 
 /// The slave, and the options that all C tools share.
 #[derive(Debug, Clone, Args)]
@@ -105,8 +105,8 @@ pub(crate) struct ReadArguments {
     /// Address and size in bytes: 0x101018/4
     #[arg(value_name = "ADDRESS/SIZE", value_parser = span)]
     span: (u64, u64),
-    /// File for the bytes of the range
-    #[arg(short, long, value_name = "FILE")]
+    /// File for the bytes of the range, - for standard output
+    #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
 }
 
@@ -127,24 +127,32 @@ pub(crate) struct WriteArguments {
     /// File of the bytes to write
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     from: Option<PathBuf>,
+    /// Read the bytes back and compare them [default for --from with --litex, which has no answers]
+    #[arg(long)]
+    verify: bool,
 }
 
 impl Access {
-    fn open(&self, (at, bytes): (u64, u64)) -> Result<(Client, Words), Failure> {
+    fn open(&self, at: u64) -> Result<(Client, Reach), Failure> {
         let mut client = self.slave.open()?;
         let reach = if self.config { Reach::config(&client) } else { self.reach(&mut client, at)? };
         let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
-        let reach = Reach { check, ..reach };
-        let words = Words::of(&client, reach, at, bytes)?;
+        Ok((client, Reach { check, ..reach }))
+    }
+
+    fn open_range(&self, at: u64, bytes: u64) -> Result<(Client, Words), Failure> {
+        let (client, reach) = self.open(at)?;
+        let words = Words::range(&client, reach, at, bytes)?;
         Ok((client, words))
     }
 
     /// Opens the access to one register, and warns if it takes more than one access of its size.
-    fn open_register(&self, at: u64, size: Width) -> Result<(Client, Words), Failure> {
-        let (client, words) = self.open((at, size.bytes() as u64))?;
+    fn open_register(&self, span: RegisterSpan) -> Result<(Client, Words), Failure> {
+        let (client, reach) = self.open(span.at)?;
+        let words = Words::register(&client, reach, span)?;
         match words.detour().filter(|_| !self.config) {
             Some(detour) if self.exact => {
-                let bits = size.bits();
+                let bits = span.size.bits();
                 let why =
                     format!("an access of {bits} bits would have to be {detour} (-f forbids it)");
                 return Err(why.into());
@@ -187,50 +195,67 @@ fn judge(transfer: &Transfer, doing: &str) -> Result<(), Failure> {
     )))
 }
 
-fn width(bytes: u64) -> Result<Width, Failure> {
-    Width::of_bytes(bytes).ok_or_else(|| {
-        Failure::refused(format!(
-            "a register has 1, 2, 4 or 8 bytes, not {bytes}: for a range, name a file with --output"
-        ))
-    })
-}
-
 pub(crate) fn read(arguments: &ReadArguments) -> Ended {
-    let ReadArguments { access, span, output } = arguments;
+    let ReadArguments { access, span: (at, bytes), output } = arguments;
     let Some(file) = output else {
-        let size = width(span.1)?;
-        let (mut client, words) = access.open_register(span.0, size)?;
+        let span = RegisterSpan::new(*at, *bytes)?;
+        let (mut client, words) = access.open_register(span)?;
         let (value, transfer) = words.value(&mut client)?;
         judge(&transfer, "reading")?;
-        return emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()));
+        return emit(&format!("{value:0width$x}\n", width = 2 * span.size.bytes()));
     };
-    let (mut client, words) = access.open(*span)?;
+    let (mut client, words) = access.open_range(*at, *bytes)?;
     let (data, transfer) = words.read(&mut client)?;
     judge(&transfer, "reading")?;
+    if file.as_os_str() == "-" {
+        return emit_bytes(&data);
+    }
     replace(file, &data).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn write(arguments: &WriteArguments) -> Ended {
-    let WriteArguments { access, place, value, from } = arguments;
-    let transfer = if let Some(file) = from {
+    let WriteArguments { access, place, value, from, verify } = arguments;
+    let (mut client, words, at, data) = if let Some(file) = from {
         let data = File::open(file)
             .and_then(|file| bounded(file, MAX_BYTES))
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         let at = number(place)?;
-        let (mut client, words) = access.open((at, data.len() as u64))?;
-        words.write(&mut client, &data)
+        let (client, words) = access.open_range(at, data.len() as u64)?;
+        (client, words, at, data)
     } else {
         let (at, bytes) = span(place)?;
-        let (size, value) = (width(bytes)?, value.unwrap_or_default());
-        if value & !size.mask() != 0 {
+        let (span, value) = (RegisterSpan::new(at, bytes)?, value.unwrap_or_default());
+        if value & !span.size.mask() != 0 {
             return Err(format!("value {value:#x} does not fit {bytes} bytes").into());
         }
-        let (mut client, words) = access.open_register(at, size)?;
-        words.set_value(&mut client, value)
+        let (client, words) = access.open_register(span)?;
+        let data = words.bytes_of(value);
+        (client, words, at, data)
     };
-    judge(&transfer?, "writing")?;
+    judge(&words.write(&mut client, &data)?, "writing")?;
+    let is_answered = !access.silent && !access.slave.litex;
+    if *verify || access.slave.litex && from.is_some() {
+        let (found, transfer) = words.read(&mut client)?;
+        judge(&transfer, "reading back")?;
+        return compare(at, &data, &found);
+    }
+    if !is_answered {
+        access.slave.warn("nothing answers this write: --verify reads it back");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if the bytes that were read back are not those that were written.
+fn compare(at: u64, written: &[u8], found: &[u8]) -> Ended {
+    let differ = written.iter().zip(found).enumerate().filter(|(_, (one, other))| one != other);
+    let mut places = differ.map(|(place, _)| at + place as u64);
+    let Some(first) = places.next() else { return Ok(ExitCode::SUCCESS) };
+    Err(Failure::tool(format!(
+        "{} of {} bytes are not as written, the first at {first:#x}: the write was lost, or this is no memory",
+        1 + places.count(),
+        written.len()
+    )))
 }
 
 /// List the devices of the self-describing bus, or find one.

@@ -8,7 +8,7 @@ use daqmeter_wire::etherbone::{Lanes, Width, WireError, litex};
 
 use super::{Client, as_ns};
 use crate::EbError;
-use crate::transport::Framing;
+use crate::transport::{Framing, receive};
 
 /// LiteX buffers 16 words of a packet.
 const BURST: usize = 15;
@@ -61,7 +61,9 @@ impl Client {
                 return Err(EbError::Timeout(self.options.timeout));
             }
             let wait = Duration::from_nanos(left_ns);
-            let Some(arrived) = self.transport.receive(&mut self.received, wait)? else { continue };
+            let arrived =
+                receive(&mut *self.transport, &mut self.received, wait, &self.options.stop)?;
+            let Some(arrived) = arrived else { continue };
             if self.framing == Framing::Datagram {
                 self.partial.clear();
             }

@@ -7,6 +7,7 @@ mod open;
 
 use std::time::Duration;
 
+use daqmeter_harness::StopFlag;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Encoded, Op, Space, StatusCheck, encode, tag_of};
 use daqmeter_wire::etherbone::message::MAGIC;
@@ -14,7 +15,7 @@ use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, RecordFlags, Widths
 
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
-use crate::transport::{EbTransport, Framing, MESSAGE_BYTES};
+use crate::transport::{EbTransport, Framing, MESSAGE_BYTES, receive};
 use in_flight::InFlight;
 pub use in_flight::{ClientCounts, CompletedCycle};
 
@@ -26,7 +27,7 @@ pub enum EbDialect {
     Litex,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     pub address: Widths,
     pub data: Widths,
@@ -38,6 +39,8 @@ pub struct ClientOptions {
     pub dialect: EbDialect,
     pub window_cycles: usize,
     pub window_bytes: Option<usize>,
+    /// Ends every wait with [`EbError::Interrupted`].
+    pub stop: StopFlag,
 }
 
 impl Default for ClientOptions {
@@ -51,6 +54,7 @@ impl Default for ClientOptions {
             dialect: EbDialect::Gsi,
             window_cycles: 8192,
             window_bytes: None,
+            stop: StopFlag::default(),
         }
     }
 }
@@ -294,7 +298,7 @@ impl Client {
         };
         let wait = Duration::from_nanos(deadline_ns.saturating_sub(self.now_ns).max(1));
         let mut buffer = std::mem::take(&mut self.received);
-        let arrived = self.transport.receive(&mut buffer, wait);
+        let arrived = receive(&mut *self.transport, &mut buffer, wait, &self.options.stop);
         let before = self.flights.count();
         let result = arrived.and_then(|arrived| match arrived {
             Some(arrived) => {

@@ -115,7 +115,8 @@ fn probe(
             if left_ns == 0 {
                 break;
             }
-            let arrived = transport.receive(&mut buffer, Duration::from_nanos(left_ns))?;
+            let wait = Duration::from_nanos(left_ns);
+            let arrived = transport::receive(transport, &mut buffer, wait, &options.stop)?;
             let Some(arrived) = arrived else { continue };
             let answer = if is_stream {
                 heard.extend_from_slice(&buffer[..arrived.bytes]);
@@ -166,12 +167,13 @@ fn litex_hello(
 ) -> Result<Option<EbLayout>, EbError> {
     let mut buffer = vec![0; RECEIVE_BYTES];
     if transport.framing().is_stream() {
-        transport.receive(&mut buffer, BANNER_WAIT)?;
+        transport::receive(transport, &mut buffer, BANNER_WAIT, &options.stop)?;
         return Ok(Some(EbLayout::L32));
     }
     for _ in 0..options.probes {
         transport.send(&litex::probe(), &[litex::PROBE_BYTES])?;
-        if let Some(arrived) = transport.receive(&mut buffer, options.probe_timeout)?
+        let wait = options.probe_timeout;
+        if let Some(arrived) = transport::receive(transport, &mut buffer, wait, &options.stop)?
             && EbHeader::parse(&buffer[..arrived.bytes]).is_ok_and(|header| header.probe_response)
         {
             return Ok(Some(EbLayout::L32));

@@ -6,11 +6,12 @@ mod request;
 mod session;
 mod times;
 
-use daqmeter_harness::{Fault, Job, Problem, Request, Session};
+use daqmeter_harness::{Fault, Job, Problem, Request, Session, StopFlag};
 
 pub use self::request::{EtherboneRequest, Method, Payload};
 pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
+use request::Target;
 use session::EtherboneSession;
 
 impl Request for EtherboneRequest {
@@ -49,11 +50,12 @@ impl Request for EtherboneRequest {
     }
 }
 
-/// Opens a conversation with a slave outside this process, to see that it answers.
-pub fn reach(request: &EtherboneRequest) -> Result<(), Fault> {
+/// Opens a conversation with a slave that this program did not start, to see that it answers.
+pub fn reach(request: &EtherboneRequest, stop: &StopFlag) -> Result<(), Fault> {
     request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
-    let plan = Plan::of(request)?;
-    if !plan.target.is_ours() {
+    let mut plan = Plan::of(request)?;
+    plan.stop = stop.clone();
+    if !matches!(plan.target, Target::Loop(_)) {
         let (client, _) = plan.open()?;
         plan.close(client);
     }

@@ -3,13 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, LimitSpec, Problem, Request};
+use daqmeter_harness::{Fault, LimitSpec, Problem, Request, StopFlag};
 use daqmeter_record::Limit;
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::etherbone::sdb::ids;
 use daqmeter_wire::etherbone::{DATAGRAM_BYTES, EbLayout, Width, Widths};
 
-use super::request::{EtherboneRequest, Method, Payload, Target};
+use super::request::{EtherboneRequest, MAX_NARROW_BASE, Method, Payload, Target};
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
 use crate::bus::{BusTiming, Description, tlu};
 use crate::pingpong::{PingPongRequest, Protocol, limit};
@@ -21,6 +21,7 @@ pub(super) struct Plan {
     pub(super) request: EtherboneRequest,
     pub(super) target: Target,
     bridge: Option<Bridge>,
+    pub(super) stop: StopFlag,
 }
 
 /// The conversation with the character device that was measured last. Such a device serves one
@@ -42,10 +43,11 @@ impl Plan {
                 matches!(address, Address::Udp(_) | Address::Tunnel { .. })
             }
         };
-        let plan = Plan { request: request.clone(), target, bridge };
+        let plan = Plan { request: request.clone(), target, bridge, stop: StopFlag::default() };
         let is_alone = request.method == Method::Convenience;
-        let most_bytes = (DATAGRAM_BYTES - EbLayout::L32.header_bytes()) as u64;
-        if is_alone || !takes_datagrams || cycle_bytes(&plan.ops(0)) <= most_bytes {
+        let (layout, ops) = (plan.layout(), plan.ops(0));
+        let most_bytes = (DATAGRAM_BYTES - layout.header_bytes()) as u64;
+        if is_alone || !takes_datagrams || cycle_bytes(&ops, layout) <= most_bytes {
             return Ok(plan);
         }
         let count = request.count;
@@ -84,7 +86,7 @@ impl Plan {
             Method::Convenience => (ops.len() as u64, &ops[..1]),
             _ => (1, &ops[..]),
         };
-        let bytes = cycle_bytes(cycle);
+        let bytes = cycle_bytes(cycle, self.layout());
         let counted_bytes = self.request.counted_bytes();
         match (&self.target, &self.bridge) {
             (Target::Loop(protocol), _) => self.raw_limit(*protocol, bytes, messages),
@@ -95,9 +97,15 @@ impl Plan {
         }
     }
 
+    /// Widths of the conversation: words of 32 bits, at addresses of 64 if the payload needs them.
+    fn layout(&self) -> EbLayout {
+        let address = if self.request.base() <= MAX_NARROW_BASE { Width::W32 } else { Width::W64 };
+        EbLayout { address, ..EbLayout::L32 }
+    }
+
     fn raw_limit(&self, transport: Protocol, bytes: u64, messages: u64) -> Option<LimitSpec> {
         let header_bytes = match transport {
-            Protocol::Udp => EbLayout::L32.header_bytes() as u64,
+            Protocol::Udp => self.layout().header_bytes() as u64,
             Protocol::Tcp => 0,
         };
         let message_bytes = bytes + header_bytes;
@@ -143,16 +151,16 @@ impl Plan {
     fn kept(&self) -> Option<Client> {
         let (of, client) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let same = of.address == self.request.address && of.timeout_ms == self.request.timeout_ms;
-        same.then_some(client)
+        (same && client.layout() == self.layout()).then_some(client)
     }
 
     pub(super) fn open(&self) -> Result<(Client, Option<Running>), Fault> {
         let timeout = self.timeout();
-        let wide = ClientOptions::default();
-        let wide =
-            ClientOptions { timeout, probe_timeout: wide.probe_timeout.min(timeout), ..wide };
-        let w32 = Widths::only(Width::W32);
-        let narrow = ClientOptions { address: w32, data: w32, ..wide.clone() };
+        let wide = ClientOptions { timeout, stop: self.stop.clone(), ..ClientOptions::default() };
+        let wide = ClientOptions { probe_timeout: wide.probe_timeout.min(timeout), ..wide };
+        let EbLayout { address, data } = self.layout();
+        let (address, data) = (Widths::only(address), Widths::only(data));
+        let narrow = ClientOptions { address, data, ..wide.clone() };
         match &self.target {
             Target::At(address) => {
                 let is_device = matches!(address, Address::Dev(_));
@@ -161,7 +169,7 @@ impl Plan {
                 }
                 // Some slaves answer only a probe with all widths.
                 let client = Client::open(address, &wide)?;
-                if client.layout() == EbLayout::L32 {
+                if client.layout() == self.layout() {
                     return Ok((client, None));
                 }
                 // A character device serves one client at a time.
@@ -192,20 +200,22 @@ impl Plan {
             lines => format!("; {}", lines.join("; ")),
         };
         let slave = &self.request.address;
-        match &scan.devices(id)[..] {
+        let mut devices = scan.devices(id);
+        devices.retain(|device| self.request.base.is_none_or(|base| device.first == Some(base)));
+        match &devices[..] {
             [one] => Ok((one.first.unwrap_or(0), scan.unread)),
             [] => Err(Fault::new(format!("{slave} has no {name}{}", unread()))),
             many => Err(Fault::new(format!(
-                "{slave} has {} devices {name}; exactly one is wanted",
+                "{slave} has {} devices {name}: choose one by --base ADDRESS (daqmeter eb ls)",
                 many.len()
             ))),
         }
     }
 }
 
-fn cycle_bytes(ops: &[Op]) -> u64 {
+fn cycle_bytes(ops: &[Op], layout: EbLayout) -> u64 {
     let mut room = vec![0; 64 + 64 * ops.len()];
-    let encoded = encode(ops, EbLayout::L32, 0x8000, StatusCheck::Status, &mut room);
+    let encoded = encode(ops, layout, 0x8000, StatusCheck::Status, &mut room);
     encoded.map_or(0, |encoded| encoded.bytes as u64)
 }
 

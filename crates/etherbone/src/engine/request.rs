@@ -14,8 +14,10 @@ const MAX_COUNT: u64 = 100_000;
 
 const MAX_CYCLES: u64 = 1 << 20;
 
-/// Highest base of a payload: addresses have 32 bits, and 64 KiB are read.
-const MAX_BASE: u64 = (1 << 32) - (1 << 16);
+/// Highest base of a payload in addresses of 32 bits: 64 KiB are read.
+pub(super) const MAX_NARROW_BASE: u64 = (1 << 32) - (1 << 16);
+/// Highest base of a payload: records hold whole numbers below 2^53.
+const MAX_BASE: u64 = (1 << 53) - (1 << 16);
 
 /// Highest channel of a timestamp latch: its core counts them in 5 bits.
 const MAX_CHANNEL: u64 = 31;
@@ -52,7 +54,8 @@ pub struct EtherboneRequest {
     #[arg(short = 'n', long, value_name = "N", default_value_t = default_cycles())]
     #[serde(default = "default_cycles")]
     pub cycles: u64,
-    /// First address of --payload memory [default: the memory of loop/ and emu/]
+    /// First address of --payload memory [default: the memory of loop/ and emu/], or of the device
+    /// to read, if the bus has several
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::Width;
@@ -12,7 +12,7 @@ use super::request::{Method, Payload};
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
 use crate::bus::tlu;
 use crate::server::Running;
-use crate::timestamps::Unroller;
+use crate::timestamps::{Unroller, Windows};
 use crate::{Client, CompletedCycle, CycleOutcome, EbError};
 
 pub(super) struct EtherboneSession {
@@ -45,49 +45,12 @@ struct Seen {
     /// Cycles that lost their answer when the connection broke.
     abandoned: u64,
     failed_on_bus: u64,
-    unroller: Unroller,
-    /// A single timestamp before the series.
-    start_ns: Option<u64>,
-    first_ns: Option<u64>,
-    last_ns: u64,
-    /// Sum of the gaps between the timestamps of each cycle, and the number of gaps.
-    gaps_ns: u64,
-    gaps: u64,
+    /// True if a cycle of this sample was lost.
+    is_void: bool,
+    windows: Windows,
 }
 
 impl Seen {
-    fn timestamps(&mut self, words: &[u64]) {
-        let mut pairs = words.chunks_exact(2).map(|pair| (pair[0], pair[1]));
-        let Some((high, low)) = pairs.next() else {
-            return;
-        };
-        let first_ns = self.unroller.time_ns(high, low);
-        let last_ns = pairs.fold(first_ns, |_, (high, low)| self.unroller.time_ns(high, low));
-        self.first_ns.get_or_insert(first_ns);
-        self.last_ns = last_ns;
-        self.gaps_ns += last_ns.saturating_sub(first_ns);
-        self.gaps += (words.len() as u64 / 2).saturating_sub(1);
-    }
-
-    /// Returns the windows of the study of 2018, by the slave's clock.
-    fn windows(&self) -> Vec<Counter> {
-        let (Some(start_ns), Some(first_ns)) = (self.start_ns, self.first_ns) else {
-            return Vec::new();
-        };
-        let since = |ns: u64| self.last_ns.saturating_sub(ns) as f64;
-        let mut counters = vec![
-            Counter::measured("eca-window-realistic", since(start_ns), "ns"),
-            Counter::measured("eca-window-underestimated", since(first_ns), "ns"),
-        ];
-        if self.gaps > 0 {
-            let gap_ns = self.gaps_ns as f64 / self.gaps as f64;
-            counters.push(Counter::measured("eca-in-cycle-gap", gap_ns, "ns"));
-        }
-        let mended = self.unroller.rollovers;
-        counters.push(Counter::count("eca-rollovers-mended", mended));
-        counters
-    }
-
     fn done(&mut self, done: &CompletedCycle<'_>, ops: &[Op], timeout: Duration) {
         if done.result.is_err() {
             return self.timed_out(timeout);
@@ -103,7 +66,7 @@ impl Seen {
         self.waits = 0;
         self.failed_on_bus += u64::from(failed_on_bus);
         if self.are_times {
-            self.timestamps(words);
+            self.windows.cycle(words);
         }
     }
 
@@ -111,6 +74,7 @@ impl Seen {
     /// one wait.
     fn timed_out(&mut self, timeout: Duration) {
         self.timed_out += 1;
+        self.is_void = true;
         let now_ns = monotonic_ns();
         if u128::from(now_ns.saturating_sub(self.waited_ns)) >= timeout.as_nanos() / 2 {
             self.waits += 1;
@@ -208,6 +172,16 @@ impl EtherboneSession {
         }
     }
 
+    /// Reads the single timestamp that the windows of a run begin with.
+    fn begin_run(&mut self) {
+        let (Some(way), true) = (&mut self.way, self.seen.are_times) else { return };
+        let (windows, before_ns) = (&mut self.seen.windows, monotonic_ns());
+        match way.single_timestamp(&mut windows.unroller) {
+            Ok(start_ns) => windows.begin(start_ns, (before_ns, monotonic_ns())),
+            Err(error) => windows.fault = Some(format!("a single timestamp is missing: {error}")),
+        }
+    }
+
     /// Runs the operations of each cycle as round trips of their own.
     fn convenience(&mut self, operations: u64) -> Result<(), Fault> {
         let way = self.way.as_mut().expect("prepared before the first step");
@@ -283,6 +257,10 @@ impl Session for EtherboneSession {
         }
     }
 
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
+        self.plan.stop = stop.clone();
+    }
+
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         match self.plan.request.method {
             Method::Convenience => self.convenience(operations)?,
@@ -314,21 +292,40 @@ impl Session for EtherboneSession {
     fn begin(&mut self) {
         let are_times = self.plan.request.payload == Payload::Timestamps;
         self.seen = Seen { are_times, ..Seen::default() };
-        if let (true, Some(way)) = (are_times, &mut self.way) {
-            // The windows that need it are left out if it fails.
-            self.seen.start_ns = way.single_timestamp(&mut self.seen.unroller).ok();
+        self.begin_run();
+    }
+
+    fn sampled(&mut self, from_ns: u64, to_ns: u64) -> bool {
+        let is_kept = !std::mem::take(&mut self.seen.is_void);
+        if is_kept {
+            self.seen.windows.keep((from_ns, to_ns));
+        } else {
+            self.seen.windows.end();
+            if self.plan.check_silence(self.seen.waits).is_ok() {
+                self.begin_run();
+            }
         }
+        is_kept
     }
 
     fn tally(&mut self) -> Tally {
-        let seen = std::mem::take(&mut self.seen);
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.windows.end();
         let mut ledger =
             Ledger { issued: seen.issued, delivered: seen.delivered, ..Ledger::new("cycles") };
         ledger.lose("timeout", seen.timed_out);
         ledger.lose("abandoned", seen.abandoned);
-        let (mut counters, mut warnings) = (seen.windows(), Vec::new());
+        let (mut counters, mut warnings) = (seen.windows.counters(), Vec::new());
+        if seen.timed_out > 0 {
+            let (lost, issued, timeout) = (seen.timed_out, seen.issued, self.plan.timeout());
+            warnings.push(format!(
+                "{lost} of {issued} cycles had no answer within {timeout:?}: times and rates are of samples without a loss"
+            ));
+        }
+        let fault = seen.windows.fault;
+        warnings.extend(fault.map(|why| format!("the slave's clock gives no windows: {why}")));
         if let Some(way) = &mut self.way {
-            warnings = std::mem::take(&mut way.unread);
+            warnings.append(&mut way.unread);
             let counts = way.client.counts();
             counters.push(Counter::count("stray-answers", counts.stray));
             counters.push(Counter::count("malformed-answers", counts.malformed));
@@ -384,19 +381,4 @@ fn verify_memory(way: &mut Conversation) -> Result<(), Fault> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn windows_begin_before_the_series_or_at_its_first_timestamp() {
-        let mut seen = Seen { start_ns: Some(1_000), ..Seen::default() };
-        for time_ns in [25_000_u64, 26_000, 29_300] {
-            seen.timestamps(&[time_ns >> 32, time_ns & 0xFFFF_FFFF]);
-        }
-        let values: Vec<f64> = seen.windows().iter().map(|counter| counter.value).collect();
-        assert_eq!(values[..2], [28_300.0, 4_300.0]);
-    }
 }

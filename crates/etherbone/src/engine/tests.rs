@@ -50,6 +50,9 @@ fn every_method_and_payload_over_every_way() {
                 assert_eq!((record.ledgers[0].issued, record.ledgers[0].delivered), (20, 20));
                 let samples = if method == Method::Pipelined { 2 } else { 20 };
                 assert_eq!(record.lanes[0].stages[0].sample_ns.len(), samples);
+                let has_windows = record.counter("eca-window-realistic").is_some();
+                let warnings = &record.warnings;
+                assert_eq!(has_windows, payload == Payload::Timestamps, "{address} {warnings:?}");
             }
         }
     }
@@ -72,6 +75,45 @@ fn a_lossy_link_is_in_the_ledger() {
     let ledger = &record.ledgers[0];
     assert!(ledger.closes() && ledger.losses["timeout"] > 0, "{ledger}");
     assert!(record.counter("stray-answers").unwrap() > 0.0);
+}
+
+/// Regression: one lost cycle of 990 made 106 us per cycle 5153, by its deadline of 5 s.
+#[test]
+fn a_deadline_is_in_no_time_and_no_window() {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let link = "{ latency_ns = 50000, loss = 0.01 }";
+    std::fs::write(file.path(), format!("about = \"\"\nrequest = {link}\n")).unwrap();
+    let address = format!("emu/{}", file.path().display());
+    for (method, plan, cycles_per_sample) in [
+        (Method::Blocking, StepPlan::ByStage(300), 1),
+        (Method::Blocking, StepPlan::ByPass(300), 1),
+        (Method::Convenience, StepPlan::ByStage(100), 1),
+        (Method::Pipelined, StepPlan::ByStage(8_000), 100),
+    ] {
+        let (address, timeout_ms) = (address.clone(), Some(60));
+        let request = EtherboneRequest {
+            address,
+            method,
+            timeout_ms,
+            cycles: cycles_per_sample,
+            ..example()
+        };
+        let record = run(&request, plan);
+        let (ledger, stage) = (&record.ledgers[0], &record.lanes[0].stages[0]);
+        let lost = ledger.losses["timeout"];
+        let kept = stage.sample_ns.len() as u64 * cycles_per_sample;
+        assert!(ledger.closes() && lost > 0 && kept > 0 && kept <= ledger.delivered, "{ledger}");
+        assert!(cycles_per_sample > 1 || kept == ledger.delivered, "{ledger}");
+        let warning = format!("{lost} of {} cycles had no answer within 60ms", ledger.issued);
+        assert!(record.warnings.iter().any(|line| line.starts_with(&warning)), "{record:?}");
+        let host_ns = stage.sample_ns.iter().sum::<u64>() as f64;
+        let (most_ns, window_ns) = (
+            *stage.sample_ns.iter().max().unwrap(),
+            record.counter("eca-window-realistic").unwrap(),
+        );
+        assert!(most_ns < 60_000_000, "{method:?}: {most_ns}");
+        assert!(window_ns < host_ns + 60e6 && window_ns > 0.5 * host_ns, "{window_ns} {host_ns}");
+    }
 }
 
 #[test]
@@ -110,7 +152,7 @@ fn wrong_requests_are_named() {
         ("count", "many".into(), "expected u64"),
         ("count", Param::Int(0), "`count` is 0; 1 to 100000"),
         ("cycles", Param::Int(0), "`cycles` is 0; 1 to 1048576"),
-        ("base", Param::Int(1 << 32), "`base` is 4294967296; 0 to"),
+        ("base", Param::Int(1 << 53), "`base` is 9007199254740992; 0 to"),
         ("pop_channel", Param::Int(32), "`pop_channel` is for"),
         ("timeout_ms", Param::Int(0), "`timeout_ms` is 0; 1 to"),
         ("peer_cpu", Param::Int(99_999), "no such CPU"),
@@ -119,6 +161,64 @@ fn wrong_requests_are_named() {
         let error = opened(&[(name, value)]).unwrap_err().0;
         assert!(error.contains(wanted), "{name}: {error}");
     }
+}
+
+/// Serves a bus from TOML, and returns its address.
+fn serves(bus: &str) -> (String, Running) {
+    let bus = daqmeter_harness::TomlText::new("bus", bus);
+    let bus = Description::parse(&bus).unwrap().build().unwrap();
+    let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
+    let server = server.spawn(None).unwrap();
+    (format!("udp/127.0.0.1/{}", server.port), server)
+}
+
+#[test]
+fn memory_above_4_gib_is_read_and_one_of_several_devices_is_chosen() {
+    let device = |kind: &str, first: u64| {
+        format!("[[device]]\nkind = \"{kind}\"\nfirst = {first}\nlast = {}\n", first + 0xffff)
+    };
+    let bus = [("memory", 5 << 32), ("eca", 0x10000), ("eca", 0x20000)];
+    let (address, _server) = serves(&bus.map(|(kind, first)| device(kind, first)).concat());
+    let example = EtherboneRequest { address, ..example() };
+    let at = |payload, base| EtherboneRequest { payload, base, ..example.clone() };
+    for request in [at(Payload::Memory, Some(5 << 32)), at(Payload::Timestamps, Some(0x20000))] {
+        run(&request, StepPlan::ByStage(6));
+    }
+    for (base, why) in [
+        (None, "has 2 devices ECA (0x651:0xb2afc251): choose one by --base"),
+        (Some(0x30000), "has no ECA (0x651:0xb2afc251)"),
+    ] {
+        let record = measured(&at(Payload::Timestamps, base), StepPlan::ByStage(6));
+        assert!(record.outcome.reason().unwrap().contains(why), "{record:?}");
+    }
+}
+
+/// Regression: the windows of a receiver whose clock stands were 0, without a word.
+#[test]
+fn a_clock_that_stands_gives_no_windows() {
+    let words = [0x18, 0x1c].map(|offset| {
+        format!("[[device.register]]\noffset = {offset}\nvalue = 7\naccess = \"read-only\"\n")
+    });
+    let eca = "[[device]]\nkind = \"registers\"\nfirst = 0x10000\nlast = 0x1007f\nvendor = 0x651\ndevice_id = 0xb2afc251\n";
+    let (address, _server) = serves(&(eca.to_owned() + &words.concat()));
+    let record = run(&EtherboneRequest { address, ..example() }, StepPlan::ByStage(6));
+    assert_eq!(record.counter("eca-window-realistic"), None);
+    let warning = "the slave's clock gives no windows: it went from 30064771079 to 30064771079 ns";
+    assert!(record.warnings.iter().any(|line| line.starts_with(warning)), "{record:?}");
+}
+
+/// Regression: an interrupt waited for the deadlines of a slave that is slow or silent.
+#[test]
+fn every_wait_ends_when_the_run_is_stopped() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp/{}", silent.local_addr().unwrap()).replace(':', "/");
+    let (request, begin) = (EtherboneRequest { address, ..example() }, std::time::Instant::now());
+    let settings = Settings::new(StepPlan::ByStage(1), "test");
+    settings.stop.set();
+    let record = measure(&request.job().unwrap(), &settings, &Context::default(), &[], &mut []);
+    let record = record.unwrap();
+    assert!(record.outcome.reason().unwrap().contains("interrupted"), "{record:?}");
+    assert!(begin.elapsed() < std::time::Duration::from_secs(2));
 }
 
 #[test]
@@ -210,7 +310,7 @@ fn points_share_the_conversation_with_a_character_device() {
     let path = server.pty_path().unwrap().trim_start_matches("/dev/");
     let request = EtherboneRequest { address: format!("dev/{path}"), ..example() };
     let server = server.spawn(None).unwrap();
-    reach(&request).unwrap();
+    reach(&request, &StopFlag::default()).unwrap();
     for method in Method::ALL {
         let request = EtherboneRequest { method, ..request.clone() };
         run(&request, StepPlan::ByStage(6));

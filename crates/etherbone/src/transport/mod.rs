@@ -8,6 +8,7 @@ mod tunnel;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use daqmeter_harness::StopFlag;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use socket2::SockRef;
@@ -70,6 +71,26 @@ pub trait EbTransport: Send {
     /// Waits for bytes at most the given time; `None` as the result means that nothing came. A time
     /// of zero polls.
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
+}
+
+/// Waits for bytes as [`EbTransport::receive`] does, and ends within a tenth of a second after a
+/// stop flag is set.
+pub(crate) fn receive(
+    way: &mut dyn EbTransport,
+    buffer: &mut [u8],
+    wait: Duration,
+    stop: &StopFlag,
+) -> Result<Option<Arrived>, EbError> {
+    let mut left = wait;
+    while !stop.is_set() {
+        let part = left.min(Duration::from_millis(100));
+        let arrived = way.receive(buffer, part)?;
+        left -= part;
+        if arrived.is_some() || left.is_zero() {
+            return Ok(arrived);
+        }
+    }
+    Err(EbError::Interrupted)
 }
 
 pub(crate) fn open(

@@ -22,7 +22,8 @@ pub(crate) struct ByteStream {
 
 impl ByteStream {
     pub(crate) fn tcp(stream: TcpStream) -> Result<ByteStream, EbError> {
-        stream.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
+        let set = stream.set_nodelay(true).and_then(|()| net::keepalive(&stream));
+        set.map_err(EbError::io("cannot set the options of a connection"))?;
         Ok(ByteStream::over(OwnedFd::from(stream).into(), true))
     }
 
@@ -91,9 +92,7 @@ impl ByteStream {
             Ok(0) => Err(EbError::Closed),
             Ok(bytes) => Ok(Some(Arrived { bytes, segment_bytes: bytes })),
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => Ok(None),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
                 _ => Err(broken(error)),
             },
         }
@@ -105,6 +104,11 @@ fn broken(error: io::Error) -> EbError {
         io::ErrorKind::BrokenPipe
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted => EbError::Closed,
+        // Not a receive timeout, which is EAGAIN (socket(7)).
+        io::ErrorKind::TimedOut => EbError::Other(format!(
+            "the other side did not answer for {:?}: look at its host and the cable",
+            net::PEER_SILENT
+        )),
         // A pseudo-terminal with its other end closed gives EIO.
         _ if error.raw_os_error() == Some(5) => EbError::Closed,
         _ => EbError::io("the connection broke")(error),

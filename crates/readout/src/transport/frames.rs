@@ -6,10 +6,10 @@ use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use daqmeter_sys::net::{Readiness, wait_ready};
+use daqmeter_sys::net::{Readiness, keepalive, wait_ready};
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind};
 use serde::Serialize;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 
 /// Largest message in JSON: every E-link of a channel with 20 digits is below 20 KB.
 pub const MAX_CONTROL_BYTES: usize = 64 << 10;
@@ -55,9 +55,7 @@ impl FrameStream {
     pub fn new(stream: TcpStream, max_body_bytes: usize) -> io::Result<FrameStream> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let (time, interval) = (Duration::from_secs(5), Duration::from_secs(2));
-        let keepalive = TcpKeepalive::new().with_time(time).with_interval(interval);
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        keepalive(&stream)?;
         let buffer = vec![0; AHEAD_BYTES.min(max_body_bytes)];
         Ok(FrameStream { stream, max_body_bytes, buffer, begin: 0, end: 0, sent: 0 })
     }

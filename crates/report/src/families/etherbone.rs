@@ -3,7 +3,7 @@
 
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{Rate, quantile, sorted, supported_quantile};
+use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile};
 
 use crate::aligned::{TextColumn, number, table, table_without};
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
@@ -53,6 +53,22 @@ pub(super) const FAMILY: Family = Family {
 
 const ENGINE: &str = "etherbone";
 const PER_CYCLE: &str = "64-bit timestamps per cycle";
+
+/// Returns lost and issued cycles of a record that lost some.
+pub fn lost(record: &RunRecord) -> Option<(u64, u64)> {
+    let ledger = record.ledgers.first().filter(|_| record.engine.name == ENGINE)?;
+    (ledger.lost() > 0).then(|| (ledger.lost(), ledger.issued.max(ledger.lost())))
+}
+
+/// Writes the share of lost cycles in per cent, with its interval.
+fn shown_lost(record: &RunRecord) -> String {
+    lost(record).map_or("0".to_owned(), |(lost, issued)| {
+        let (low, high) = share_interval(lost, issued);
+        let [share, low, high] =
+            [lost as f64 / issued as f64, low, high].map(|share| significant(share * 100.0, 2));
+        format!("{share} ({low} - {high})")
+    })
+}
 
 fn timestamps(records: &[RunRecord]) -> Vec<Cycles<'_>> {
     let mut points = cycles(records);
@@ -231,15 +247,17 @@ impl Cycles<'_> {
     }
 }
 
-/// Windows: `realistic` is from a single timestamp before the series to the last of the series, one
+/// Cycles are those of samples without a loss, and all times and windows are theirs. Windows:
+/// `realistic` is from a single timestamp before the series to the last of the series, one
 /// whole round trip. `underest.` is from the first to the last of the series, with the stack only
 /// between cycles. The third is the gap between two timestamps of one cycle.
-fn columns<'a>() -> [TextColumn<Cycles<'a>>; 14] {
+fn columns<'a>() -> [TextColumn<Cycles<'a>>; 15] {
     [
         ("slave", |point| point.address.to_owned()),
         ("method", |point| point.method.to_owned()),
         ("per cycle", Cycles::per_cycle),
         ("cycles", |point| point.cycles().to_string()),
+        ("lost [%]", |point| shown_lost(point.record)),
         ("us/cycle", |point| significant(point.cycle_us(), 3)),
         // Cycles that overlap have no round trip of one.
         ("p99", |point| {
@@ -299,7 +317,7 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{Counter, Workload};
+    use daqmeter_record::{Counter, Ledger, Workload};
 
     use super::*;
     use crate::examples;
@@ -352,7 +370,11 @@ mod tests {
 
     #[test]
     fn the_table_for_people() {
-        let records = [example("pipelined", 8), example("blocking", 1)];
+        let mut lossy = example("blocking", 1);
+        let mut ledger = Ledger { issued: 990, delivered: 989, ..Ledger::new("cycles") };
+        ledger.lose("timeout", 1);
+        lossy.ledgers.push(ledger);
+        let records = [example("pipelined", 8), lossy];
         insta::assert_snapshot!(cycles_text(&records) + "\n" + &round_trips_text(&records));
     }
 
