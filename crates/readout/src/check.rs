@@ -25,6 +25,8 @@ pub use tables::{Checked, ElinkRow};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     pub level: u8,
+    /// Format of the blocks; found from the data if it is not known.
+    pub format: Option<BlockFormat>,
     /// E-links to check; all of them if empty.
     pub elinks: Vec<u16>,
     /// Messages that are kept; later ones are only counted.
@@ -33,7 +35,7 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions { level: 3, elinks: Vec::new(), max_messages: 1000 }
+        CheckOptions { level: 3, format: None, elinks: Vec::new(), max_messages: 1000 }
     }
 }
 
@@ -53,7 +55,7 @@ impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
-        Checker {
+        let mut checker = Checker {
             common,
             options,
             format: None,
@@ -61,7 +63,16 @@ impl Checker {
             checked_blocks: 0,
             skipped_bytes: 0,
             rest: Vec::new(),
+        };
+        if let Some(format) = checker.options.format {
+            checker.begin(format);
         }
+        checker
+    }
+
+    fn begin(&mut self, format: BlockFormat) {
+        self.common.room = vec![Subchunk::default(); most_subchunks(format)];
+        self.format = Some(format);
     }
 
     /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.
@@ -127,8 +138,7 @@ impl Checker {
                     u32::from_le_bytes(head)
                 )
             })?;
-            self.common.room = vec![Subchunk::default(); most_subchunks(format)];
-            self.format = Some(format);
+            self.begin(format);
         }
         Ok(self.format)
     }

@@ -27,7 +27,7 @@ pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
 }
 
 /// Time after which a wait is reported.
-const SILENT: Duration = Duration::from_secs(1);
+pub(super) const SILENT: Duration = Duration::from_secs(1);
 
 /// A wait with an end.
 pub(super) struct Waiting {
@@ -39,6 +39,12 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn new(limit: Duration) -> Waiting {
         Waiting { begun: Instant::now(), limit, is_said: false }
+    }
+
+    /// Begins again when something came, which was this long ago.
+    pub(super) fn heard(&mut self, ago: Duration) {
+        self.is_said &= ago >= SILENT;
+        self.begun = Instant::now().checked_sub(ago).unwrap_or(self.begun);
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -30,6 +30,13 @@ pub enum CardState {
     Finished,
 }
 
+/// Message of a reader to its card; a new ring has neither.
+#[derive(Clone, Copy)]
+pub(crate) enum Wish {
+    Go = 1,
+    End = 2,
+}
+
 #[derive(Clone, Debug)]
 pub struct CardView {
     pub state: CardState,
@@ -117,12 +124,13 @@ pub(crate) fn start_ns(ring: &Consumer) -> u64 {
     get(ring, START_NS)
 }
 
-pub(crate) fn say_go(ring: &Consumer) {
-    ring.word(GO).store(1, Ordering::Release);
+/// Lets the triggers come, or ends them, for this reader.
+pub(crate) fn say(ring: &Consumer, wish: Wish) {
+    ring.word(GO).store(wish as u64, Ordering::Release);
 }
 
-pub(crate) fn may_go(ring: &Producer) -> bool {
-    ring.word(GO).load(Ordering::Acquire) == 1
+pub(crate) fn wishes(ring: &Producer, wish: Wish) -> bool {
+    ring.word(GO).load(Ordering::Acquire) == wish as u64
 }
 
 pub(crate) fn arm(ring: &Consumer, on: bool) {

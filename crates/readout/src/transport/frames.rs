@@ -14,6 +14,9 @@ use socket2::{SockRef, TcpKeepalive};
 /// Largest message in JSON: every E-link of a channel with 20 digits is below 20 KB.
 pub const MAX_CONTROL_BYTES: usize = 64 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Time without an acknowledgement after which a peer is gone. While bytes are under way to it,
+/// keepalive asks nothing, and the kernel would send them again for 15 minutes (tcp(7)).
+const GONE_AFTER: Duration = Duration::from_secs(15);
 /// Interval at which a wait looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes that are read ahead, and memory taken at a time beyond the bytes that came.
@@ -58,6 +61,7 @@ impl FrameStream {
         let (time, interval) = (Duration::from_secs(5), Duration::from_secs(2));
         let keepalive = TcpKeepalive::new().with_time(time).with_interval(interval);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        SockRef::from(&stream).set_tcp_user_timeout(Some(GONE_AFTER))?;
         let buffer = vec![0; AHEAD_BYTES.min(max_body_bytes)];
         Ok(FrameStream { stream, max_body_bytes, buffer, begin: 0, end: 0, sent: 0 })
     }
