@@ -127,6 +127,14 @@ impl Port {
         words::view(&self.consumer)
     }
 
+    /// Time since the start at which the triggers of a card in this process end.
+    pub(crate) fn end_ns(&self) -> u64 {
+        match &self.card {
+            Side::Here(card) => card.lock().unwrap_or_else(PoisonError::into_inner).source.end_ns,
+            Side::Elsewhere { .. } => u64::MAX,
+        }
+    }
+
     /// State of the card. A card without its process sends no more.
     pub fn state(&self) -> CardState {
         match self.card {

@@ -106,7 +106,7 @@ impl Arguments {
     /// Receives to the end of the publishers, until it is to stop, or until no data came for too
     /// long.
     fn receive(&self, stop: &StopFlag) -> Result<Report, Failure> {
-        const SOME_SECONDS: Duration = Duration::from_secs(5);
+        const SOME_SECONDS: Duration = Duration::from_secs(3);
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());

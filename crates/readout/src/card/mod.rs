@@ -223,8 +223,10 @@ impl Card {
         let mut on = [false; 2];
         for channel in &mut self.channels {
             let filled = channel.dma.producer.filled();
+            let fifo = channel.dma.fifo_bytes();
             channel.peak_bytes = channel.peak_bytes.max(filled);
-            for (cause, level) in CAUSES.into_iter().zip([filled, channel.dma.fifo_bytes()]) {
+            words::set_fifo_bytes(&channel.dma.producer, fifo);
+            for (cause, level) in CAUSES.into_iter().zip([filled, fifo]) {
                 let state = self.marks[cause as usize].state(channel.busy[cause as usize], level);
                 channel.busy[cause as usize] = state;
                 on[cause as usize] |= state;

@@ -15,6 +15,7 @@ const GO: usize = 1;
 const ARMED: usize = 2;
 const ELINKS: usize = 3;
 const START_NS: usize = 4;
+const FIFO_BYTES: usize = 5;
 /// Counts of the card, in the order of [`CardView::counts`].
 const COUNTS: usize = 8;
 /// Each E-link's tag, and its counts in the order of [`CardElink::counts`].
@@ -122,6 +123,14 @@ pub(crate) fn state(ring: &Consumer) -> CardState {
 
 pub(crate) fn start_ns(ring: &Consumer) -> u64 {
     get(ring, START_NS)
+}
+
+pub(crate) fn set_fifo_bytes(ring: &Producer, bytes: usize) {
+    set(ring, FIFO_BYTES, bytes as u64);
+}
+
+pub(crate) fn fifo_bytes(ring: &Consumer) -> u64 {
+    count(ring, FIFO_BYTES)
 }
 
 /// Lets the triggers come, or ends them, for this reader.

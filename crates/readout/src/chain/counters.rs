@@ -66,7 +66,7 @@ pub fn counters(
         return Vec::new();
     };
     let [dma, fifo, any] = first.dead;
-    let card_ns = first.card_ns.max(1) as f64;
+    let [card_ns, triggers_ns] = [first.card_ns, first.triggers_ns].map(|ns| ns.max(1) as f64);
     let latency = latency(received);
     let bytes: u64 = received.iter().map(|report| report.bytes).sum();
     let found: u64 = readers.iter().map(|one| one.stats.found_bytes).sum();
@@ -74,7 +74,7 @@ pub fn counters(
     let issued = first.account.card.issued;
     let mut counters = vec![
         Counter::measured("triggers", issued as f64, ""),
-        Counter::measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
+        Counter::measured("trigger-rate", issued as f64 / triggers_ns * 1e9, "Hz"),
         Counter::measured("stopped-triggers", any.vetoed as f64, ""),
         Counter::measured("dead-time", any.ns as f64 / card_ns, "of the time"),
         Counter::measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
