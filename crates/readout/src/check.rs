@@ -55,7 +55,7 @@ impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
-        let mut checker = Checker {
+        Checker {
             common,
             options,
             format: None,
@@ -63,16 +63,7 @@ impl Checker {
             checked_blocks: 0,
             skipped_bytes: 0,
             rest: Vec::new(),
-        };
-        if let Some(format) = checker.options.format {
-            checker.begin(format);
         }
-        checker
-    }
-
-    fn begin(&mut self, format: BlockFormat) {
-        self.common.room = vec![Subchunk::default(); most_subchunks(format)];
-        self.format = Some(format);
     }
 
     /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.
@@ -128,7 +119,7 @@ impl Checker {
     fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, String> {
         if self.format.is_none()
             && bytes.len() >= HEADER_BYTES
-            && let Some(found) = recognise(bytes, last)
+            && let Some(found) = self.options.format.map(Some).or_else(|| recognise(bytes, last))
         {
             let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
             let format = found.ok_or_else(|| {
@@ -138,7 +129,8 @@ impl Checker {
                     u32::from_le_bytes(head)
                 )
             })?;
-            self.begin(format);
+            self.common.room = vec![Subchunk::default(); most_subchunks(format)];
+            self.format = Some(format);
         }
         Ok(self.format)
     }

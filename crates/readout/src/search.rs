@@ -16,6 +16,8 @@ use daqmeter_stats::{quantile, sorted};
 pub struct Observation {
     /// Triggers x E-links lost for any reason but the emulators' own deficit.
     pub lost: u64,
+    /// Share of what was due that was lost or stopped.
+    pub lost_share: f64,
     pub dead_share: f64,
     /// Bytes that no subscriber has acknowledged over time, in seconds: in FIFO, ring, pages and
     /// network.
@@ -74,13 +76,14 @@ impl Observation {
 
     /// Share of the input that was carried: neither stopped nor left in a buffer.
     pub fn carried(&self) -> f64 {
+        let stopped = self.lost_share.max(self.dead_share);
         let growth = match self.quarters() {
             // A buffer that is full grew before that.
-            Some([_, (to_s, to)]) if self.dead_share > 0.0 => to / to_s.max(1e-9),
+            Some([_, (to_s, to)]) if stopped > 0.0 => to / to_s.max(1e-9),
             Some([(from_s, from), (to_s, to)]) => (to - from) / (to_s - from_s).max(1e-9),
             None => 0.0,
         };
-        1.0 - self.dead_share - growth / self.input_bytes_per_s.max(1e-9)
+        1.0 - stopped - growth / self.input_bytes_per_s.max(1e-9)
     }
 }
 
@@ -396,6 +399,7 @@ mod tests {
             };
             Observation {
                 lost: 0,
+                lost_share: 0.0,
                 dead_share: done.dead_share,
                 backlog: done.samples[0].iter().enumerate().map(at).collect(),
                 busy_at_bytes: 800e6,

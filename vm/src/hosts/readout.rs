@@ -10,7 +10,7 @@ use daqmeter_record::{Ledger, RunRecord};
 use serde_json::Value;
 
 use super::{Background, Hosts, booked, daqmeter_on, drop_packets, last_line, on, until};
-use crate::shell::{Line, daqmeter, line, scratch, tried};
+use crate::shell::{line, scratch, tried};
 
 const SERVER: &str = "dqm-server";
 const RECEIVERS: [&str; 2] = ["dqm-recv1", "dqm-recv2"];
@@ -134,8 +134,7 @@ pub(crate) fn all() -> Result<()> {
     for (signal, code) in [("TERM", 0), ("STOP", 3)] {
         tried(|| signalled(signal, code).with_context(|| format!("a publisher's {signal}")))?;
     }
-    tried(limited_search)?;
-    tried(hidden_limit)
+    tried(limited_search)
 }
 
 fn receiver(at: usize, address: &str, wait: &str) -> Result<Background> {
@@ -267,7 +266,9 @@ fn limited_search() -> Result<()> {
     on(SERVER, &format!("tc qdisc add dev lo root tbf {limit}")).run()?;
     let search = "readout sweep gbt --from 10kHz --to 100kHz --probe 100ms --resolution 0.02 \
                   --no-curves --json";
-    let record = searched(daqmeter_on(SERVER, search))?;
+    let lines = daqmeter_on(SERVER, search).output()?;
+    let record: RunRecord = serde_json::from_str(lines.lines().last().context("no record")?)?;
+    ensure!(record.study == "readout/maximum", "the last record is {}", record.study);
     let value = |name: &str| record.counter(name).with_context(|| format!("no counter `{name}`"));
     let maximum_hz = value("maximum rate")?;
     let event_bytes = value("network")? / value("trigger-rate")?;
@@ -275,33 +276,5 @@ fn limited_search() -> Result<()> {
     // A token bucket is full at first: 1.4 times the limit was confirmed before.
     ensure!((0.9..=1.01).contains(&share), "{maximum_hz} Hz are {share:.3} of the network's limit");
     println!("closed: a limit in the network: {maximum_hz:.0} Hz, {share:.3} of it");
-    Ok(())
-}
-
-/// Runs a search, and returns the record of its result.
-fn searched(search: Line) -> Result<RunRecord> {
-    let lines = search.output()?;
-    let record: RunRecord = serde_json::from_str(lines.lines().last().context("no record")?)?;
-    ensure!(record.study == "readout/maximum", "the last record is {}", record.study);
-    Ok(record)
-}
-
-/// Checks that a search finds a limit that the card's FIFO hides from short runs: "none" before.
-fn hidden_limit() -> Result<()> {
-    const BYTES_PER_S: f64 = 40e6;
-    /// Chunks of 24 bytes with their trailers in the 1020 bytes of a block, of 24 E-links.
-    const EVENT_BYTES: f64 = 24.0 * 28.0 * 1024.0 / 1020.0;
-    let file = scratch("knee.toml");
-    fs::write(
-        &file,
-        "[trigger]\nrate = \"50kHz\"\n[card]\nmode = \"gbt\"\nlinks = 3\npayload = \"24B\"\n\
-         ring = \"64MiB\"\ndma_rate = \"40MB\"\n[reader]\npoll = \"100us\"\n",
-    )?;
-    let search = daqmeter("readout sweep").arg(file);
-    let search = search.words("--from 20kHz --to 120kHz --probe 100ms --no-curves --json");
-    let maximum_hz = searched(search)?.counter("maximum rate").context("no maximum rate")?;
-    let share = maximum_hz * EVENT_BYTES / BYTES_PER_S;
-    ensure!((0.985..=1.005).contains(&share), "{maximum_hz} Hz are {share:.3} of the DMA's limit");
-    println!("closed: a limit behind a FIFO: {maximum_hz:.0} Hz, {share:.3} of it");
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
 }
 
 /// Time after which a wait is reported.
-pub(super) const SILENT: Duration = Duration::from_secs(1);
+const SILENT: Duration = Duration::from_secs(1);
 
 /// A wait with an end.
 pub(super) struct Waiting {
