@@ -300,14 +300,14 @@ mod tests {
         };
         let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
         let reader = ReaderElink {
-            chunks: 85,
-            offered: 85,
-            left: 0,
+            chunks: 80,
+            offered: 80,
+            left: 5,
             outcomes: Outcomes {
                 unsubscribed: 10,
                 dropped: 6,
                 network_lost: 7,
-                delivered: 59,
+                delivered: 54,
                 delivered_truncated: 1,
                 delivered_flagged: 2,
             },
@@ -316,8 +316,9 @@ mod tests {
         assert!(closed.closes(), "{closed}");
         assert_eq!((closed.losses["FIFO truncation"], closed.losses["network"]), (3, 7));
         assert_eq!((closed.losses["injected faults"], closed.losses[FLAGGED]), (3, 2));
+        assert_eq!((closed.losses[LEFT], closed.lost_on_the_way()), (5, 26));
         let mut one_missing = reader;
-        one_missing.outcomes.delivered = 58;
+        one_missing.outcomes.delivered = 53;
         assert_eq!(ledger(&card, &at, &one_missing).gap(), 1);
     }
 

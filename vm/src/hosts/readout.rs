@@ -167,7 +167,7 @@ fn lacks_account(at: usize) -> Result<bool> {
 fn signalled(signal: &str, code: i32) -> Result<()> {
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
     let [_card, reader] = published("--rate 20kHz --time 1h")?;
-    let mut receivers = vec![receiver(0, DIRECT, "5s")?, receiver(1, DIRECT, "5s")?];
+    let mut receivers = [receiver(0, DIRECT, "5s")?, receiver(1, DIRECT, "5s")?];
     flows_to(0)?;
     flows_to(1)?;
     line("kill -s").arg(signal).arg(reader.0.id().to_string()).run()?;

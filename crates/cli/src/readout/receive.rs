@@ -49,11 +49,12 @@ impl Arguments {
     fn verdict(&self, report: &Report) -> Verdict {
         let (faults, chunks) = (report.faults(), report.chunks());
         let mut findings = Findings::of(chunks, "event");
-        let without =
-            report.without_account.iter().map(|address| format!("the account of {address}"));
+        let without = report.without_account.iter();
+        findings
+            .missing
+            .extend(without.map(|address| format!("missing: the account of {address}")));
         let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost);
-        let missing = without.chain(lost_cards.map(|_| CARD_IS_LOST.to_owned()));
-        findings.missing.extend(missing.map(|what| format!("missing: {what}")));
+        findings.missing.extend(lost_cards.map(|_| CARD_IS_LOST.to_owned()));
         for (count, what) in [
             (not_closed(&report.ledgers), "streams that are not fully accounted for"),
             (faults.payload, "events with wrong bytes"),

@@ -159,12 +159,12 @@ impl Arguments {
     fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
         let ledgers = account.ledgers();
         let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
-        let mut findings = match account.card_is_lost {
-            true => Findings::without(CARD_IS_LOST),
-            false => Findings::of(issued, "trigger"),
-        };
-        if !account.card_is_lost {
-            findings.fault(not_closed(&ledgers), "E-links that are not fully accounted for");
+        let mut findings = Findings::of(issued, "trigger");
+        match account.card_is_lost {
+            true => findings.missing = vec![CARD_IS_LOST.to_owned()],
+            false => {
+                findings.fault(not_closed(&ledgers), "E-links that are not fully accounted for")
+            }
         }
         findings
             .fault(account.open_subscriptions(), "subscriptions that are not fully accounted for");
@@ -185,7 +185,7 @@ impl Arguments {
 }
 
 pub(super) const CARD_IS_LOST: &str =
-    "the last counts of the card, which ended before its triggers or did not end them";
+    "missing: the last counts of the card, which ended before its triggers or did not end them";
 
 /// Address for other hosts: one that listens everywhere gets the name of this host.
 fn reachable(address: String) -> String {

@@ -109,11 +109,6 @@ impl Findings {
         Findings { missing: missing.into_iter().collect(), ..Findings::default() }
     }
 
-    /// Begins with an account that did not come.
-    pub(super) fn without(what: &str) -> Findings {
-        Findings { missing: vec![format!("missing: {what}")], ..Findings::default() }
-    }
-
     pub(super) fn fault(&mut self, count: u64, what: impl fmt::Display) {
         if count > 0 {
             self.faults.push(format!("{what}: {count}"));
