@@ -61,6 +61,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("sweep gbt --payload 2MiB", "card.payload"),
         ("run gbt --receivers 0", "`receivers` is 0; 1 to 1 is wanted"),
         ("sweep gbt --receivers 100", "`receivers` is 100; 1 to 1 is wanted"),
+        ("sweep gbt --from 50kHz --to 10kHz", "--from is above --to"),
+        ("run gbt --rate 2GHz", "trigger.rate: 2000000000.0 Hz; 0.001 Hz to 1000 MHz"),
         ("sweep gbt --resolution 3", "a share from 0.0001 to 0.5 is wanted"),
         ("sweep gbt --resolution NaN", "a share from 0.0001 to 0.5 is wanted"),
         ("sweep gbt --probe 0s", "'--probe <TIME>': the time is 0"),
@@ -231,9 +233,9 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3() {
     assert!(text.ends_with("no block was checked of E-link 0x7ff\n"), "{text}");
 }
 
-/// A publisher that offers one E-link, sends one event of it and the account, if there is one, and
-/// leaves.
-fn fake_publisher(account: Option<Value>) -> (String, std::thread::JoinHandle<()>) {
+/// A publisher that offers one E-link, sends one event of it and the account, if there is one. It
+/// then leaves, or is silent.
+fn fake_publisher(account: Option<Value>, leaves: bool) -> (String, std::thread::JoinHandle<()>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -259,7 +261,9 @@ fn fake_publisher(account: Option<Value>) -> (String, std::thread::JoinHandle<()
             account["card"]["elinks"][0]["tag"] = tag.into();
             send(FrameKind::Account, 0, account.to_string().as_bytes());
         }
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        if leaves {
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+        }
         // Reads everything until the receiver closes.
         let _ = stream.read_to_end(&mut Vec::new());
     });
@@ -290,10 +294,12 @@ fn account_of(events: u64) -> Value {
 }
 
 #[test]
-fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost() {
+fn a_receiver_passes_only_with_an_account_that_closes() {
     let passed =
         "passed: loss 0, limit 0; order 0, limit 0; flags 0, limit 0; connections 0, limit 0";
     let open = "failed: streams that are not fully accounted for: 1";
+    // The limits of a publisher that does not leave.
+    const SILENT: &str = "--fail-on loss=0,connections=0";
     for (account, limits, code, verdict) in [
         (Some(account_of(1)), "", 0, passed),
         (Some(account_of(3)), "", 1, open),
@@ -301,13 +307,29 @@ fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost
         (Some(account_of(u64::MAX)), "", 1, "failed: pages that cannot be read: 1"),
         (Some(account_of(3)), "--fail-on flags", 1, open),
         (None, "", 1, "failed: connections 1 is more than 0"),
-        (None, "--fail-on loss=0", 0, "passed: loss 0, limit 0"),
+        // Regression: this had passed.
+        (None, "--fail-on loss=0", 3, "cannot tell: missing: the account of ADDRESS"),
+        (None, SILENT, 3, "cannot tell: missing: the account of ADDRESS"),
     ] {
-        let (address, publisher) = fake_publisher(account);
+        let (address, publisher) = fake_publisher(account, limits != SILENT);
         let (text, _) = ends_with(code, &format!("readout receive {address} --wait 1s {limits}"));
-        assert_eq!(last_line(&text), format!("verdict: {verdict}"));
+        assert_eq!(last_line(&text), format!("verdict: {}", verdict.replace("ADDRESS", &address)));
         publisher.join().unwrap();
     }
+}
+
+/// Issue 48: a silent publisher was waited for without a word, and an interrupt then "passed".
+#[test]
+fn a_publisher_that_falls_silent_is_named_and_its_receiver_cannot_tell() {
+    let (address, publisher) = fake_publisher(None, false);
+    let mut receive = Running::start(&format!("readout receive {address}"));
+    receive.said(&format!("waiting for {address}, which has fallen silent"));
+    receive.signal("INT");
+    let (code, text) = receive.end();
+    assert_eq!(code, Some(130), "{text}");
+    let cannot = format!("verdict: cannot tell: missing: the account of {address}");
+    assert_eq!(last_line(&text), cannot);
+    publisher.join().unwrap();
 }
 
 #[test]

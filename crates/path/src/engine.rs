@@ -6,7 +6,7 @@ use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
     CpuList, Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, is_default,
 };
-use daqmeter_readout::chain::{lost_or_stopped, observed};
+use daqmeter_readout::chain::observed;
 use daqmeter_readout::receive::elink_name;
 use daqmeter_readout::search::Observation;
 use daqmeter_record::path::TriedLayout;
@@ -429,8 +429,7 @@ fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
 /// were lost, and a source that could not begin them when they were due.
 pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
     if let Some(scenario) = path.live() {
-        let lost = record.ledgers.iter().map(lost_or_stopped).sum();
-        return observed(record, scenario.event_bytes(), lost);
+        return observed(record, scenario.event_bytes());
     }
     let ledgers = record.ledgers.iter();
     let share = |run: &PathRun| run.behind_ns(time.as_nanos() as f64) / run.wall_ns.max(1) as f64;

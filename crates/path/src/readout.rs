@@ -7,7 +7,7 @@ use daqmeter_harness::{
     Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally, TomlText,
 };
 use daqmeter_readout::card::channel_ids;
-use daqmeter_readout::chain::{filling_of, lost_or_stopped, observed};
+use daqmeter_readout::chain::{filling_of, observed};
 use daqmeter_readout::search::Observation;
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units::whole;
@@ -87,9 +87,7 @@ impl Request for ReadoutRequest {
 pub fn observation(record: &RunRecord) -> Observation {
     let request = ReadoutRequest::of(&record.workload).ok();
     let scenario = request.and_then(|request| request.chosen.load().ok());
-    let event_bytes = scenario.map_or(0.0, |scenario| scenario.event_bytes());
-    let ledger = record.ledgers.first();
-    observed(record, event_bytes, ledger.map_or(0, lost_or_stopped))
+    observed(record, scenario.map_or(0.0, |scenario| scenario.event_bytes()))
 }
 
 fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {

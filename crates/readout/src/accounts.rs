@@ -83,6 +83,9 @@ pub struct ReaderElink {
     /// Chunks offered to subscribers, once to each of them, and chunks without a subscriber.
     #[serde(default)]
     pub offered: u64,
+    /// Chunks of the card that were not read, because the reader was stopped before.
+    #[serde(default)]
+    pub left: u64,
     #[serde(flatten)]
     pub outcomes: Outcomes,
 }
@@ -95,7 +98,7 @@ impl ReaderElink {
         subscriptions: impl Iterator<Item = &'a SubscriptionAccount>,
     ) -> ReaderElink {
         let outcomes = Outcomes { unsubscribed, ..Outcomes::default() };
-        let mut all = ReaderElink { chunks, offered: unsubscribed, outcomes };
+        let mut all = ReaderElink { chunks, offered: unsubscribed, left: 0, outcomes };
         for one in subscriptions {
             all.offered += one.offered;
             all.outcomes.add(one.outcomes);
@@ -134,7 +137,7 @@ impl SubscriptionAccount {
         let elsewhere = reader.chunks.saturating_sub(self.offered);
         let unsubscribed = elsewhere + self.outcomes.unsubscribed;
         let outcomes = Outcomes { unsubscribed, ..self.outcomes };
-        ReaderElink { chunks: reader.chunks, offered: reader.chunks, outcomes }
+        ReaderElink { offered: reader.chunks, outcomes, ..*reader }
     }
 }
 
@@ -145,7 +148,8 @@ pub struct FinalAccount {
     pub readers: Vec<ReaderElink>,
     #[serde(default)]
     pub subscriptions: Vec<SubscriptionAccount>,
-    /// True if the card's process ended before its triggers did: its last counts are missing.
+    /// True if the card's process ended before its triggers did, or did not end them when the
+    /// reader was stopped: its last counts are missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub card_is_lost: bool,
 }
@@ -193,6 +197,7 @@ const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
 const FIFO: &str = "FIFO truncation";
 const INJECTED: &str = NOT_LOST[0];
 const FIFO_OR_INJECTED: &str = "FIFO truncation or injected faults";
+const LEFT: &str = NOT_LOST[3];
 pub const NOT_SUBSCRIBED: &str = "not subscribed";
 
 /// Losses of an E-link's own: not of all E-links together, as by BUSY.
@@ -216,7 +221,7 @@ pub(crate) fn not_received(ledger: &Ledger) -> u64 {
 /// injected faults both cut chunks off, the bytes do not show which one it was.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
     let issued = card.issued + reader.offered.saturating_sub(reader.chunks);
-    let reader = reader.outcomes;
+    let (left, reader) = (reader.left, reader.outcomes);
     let mut ledger = Ledger { issued, delivered: reader.delivered, ..Ledger::new("triggers") };
     let (cut, flagged) = match (at.truncated, at.fault_flagged) {
         (_, 0) => (FIFO, FLAGGED),
@@ -236,7 +241,9 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
     ] {
         ledger.lose(name, count);
     }
-    for (name, count) in [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged)] {
+    for (name, count) in
+        [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged), (LEFT, left)]
+    {
         if count > 0 {
             ledger.lose(name, count);
         }
@@ -293,13 +300,14 @@ mod tests {
         };
         let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
         let reader = ReaderElink {
-            chunks: 85,
-            offered: 85,
+            chunks: 80,
+            offered: 80,
+            left: 5,
             outcomes: Outcomes {
                 unsubscribed: 10,
                 dropped: 6,
                 network_lost: 7,
-                delivered: 59,
+                delivered: 54,
                 delivered_truncated: 1,
                 delivered_flagged: 2,
             },
@@ -308,8 +316,9 @@ mod tests {
         assert!(closed.closes(), "{closed}");
         assert_eq!((closed.losses["FIFO truncation"], closed.losses["network"]), (3, 7));
         assert_eq!((closed.losses["injected faults"], closed.losses[FLAGGED]), (3, 2));
+        assert_eq!((closed.losses[LEFT], closed.lost_on_the_way()), (5, 26));
         let mut one_missing = reader;
-        one_missing.outcomes.delivered = 58;
+        one_missing.outcomes.delivered = 53;
         assert_eq!(ledger(&card, &at, &one_missing).gap(), 1);
     }
 
@@ -320,7 +329,7 @@ mod tests {
     fn a_cut_is_booked_to_its_cause_where_the_source_has_only_one() {
         let mut outcomes = Outcomes { delivered: 128, ..Outcomes::default() };
         (outcomes.delivered_truncated, outcomes.delivered_flagged) = (20, 2);
-        let reader = ReaderElink { chunks: 100, offered: 150, outcomes };
+        let reader = ReaderElink { chunks: 100, offered: 150, left: 0, outcomes };
         for (truncated, fault_flagged, [cut, flagged]) in [
             (10, 0, ["FIFO truncation", "flagged error or CRC"]),
             (0, 15, ["injected faults", "flagged at the source"]),

@@ -128,9 +128,11 @@ pub struct ReaderDone {
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
     pub dead: [Dead; 3],
     pub card_ns: u64,
+    /// Time for which triggers came: without that in which a FIFO was emptied.
+    pub triggers_ns: u64,
     /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
     pub filling: Vec<(u64, u64)>,
-    /// Bytes of the ring that no subscriber has acknowledged, at the same times.
+    /// Bytes, from the card's FIFO on, that no subscriber has acknowledged, at the same times.
     pub backlog: Vec<(u64, u64)>,
 }
 
@@ -157,8 +159,9 @@ impl ToHost {
         let (account, mut cpu) = loaded(|| {
             self.run(&stop, true, |reader| {
                 let (state, start_ns) = (reader.port.state(), reader.port.start_ns());
-                if state == CardState::Running && filling.len() < filling.capacity() {
-                    let now_ns = monotonic_ns().saturating_sub(start_ns);
+                let now_ns = monotonic_ns().saturating_sub(start_ns);
+                let comes = state == CardState::Running && now_ns <= reader.port.end_ns();
+                if comes && filling.len() < filling.capacity() {
                     filling.push((now_ns, reader.filled_bytes() as u64));
                     backlog.push((now_ns, reader.backlog_bytes()));
                 }
@@ -184,6 +187,7 @@ impl ToHost {
             ring_bytes: self.port.consumer().ring_bytes(),
             dead: view.dead,
             card_ns: view.now_ns,
+            triggers_ns: view.now_ns.min(self.port.end_ns()),
             filling,
             backlog,
         }

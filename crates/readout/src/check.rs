@@ -25,6 +25,8 @@ pub use tables::{Checked, ElinkRow};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     pub level: u8,
+    /// Format of the blocks; found from the data if it is not known.
+    pub format: Option<BlockFormat>,
     /// E-links to check; all of them if empty.
     pub elinks: Vec<u16>,
     /// Messages that are kept; later ones are only counted.
@@ -33,7 +35,7 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        CheckOptions { level: 3, elinks: Vec::new(), max_messages: 1000 }
+        CheckOptions { level: 3, format: None, elinks: Vec::new(), max_messages: 1000 }
     }
 }
 
@@ -117,7 +119,7 @@ impl Checker {
     fn recognised(&mut self, bytes: &[u8], last: bool) -> Result<Option<BlockFormat>, String> {
         if self.format.is_none()
             && bytes.len() >= HEADER_BYTES
-            && let Some(found) = recognise(bytes, last)
+            && let Some(found) = self.options.format.map(Some).or_else(|| recognise(bytes, last))
         {
             let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
             let format = found.ok_or_else(|| {

@@ -12,7 +12,7 @@ use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
 
 use crate::card::Card;
-use crate::card::words::{self, CardState, CardView};
+use crate::card::words::{self, CardState, CardView, Wish};
 use crate::watch::PartWatch;
 
 pub struct Port {
@@ -118,21 +118,21 @@ impl Port {
         }
     }
 
-    /// True if the card ends with its readers; one in another process goes on.
-    pub(crate) fn is_here(&self) -> bool {
-        matches!(self.card, Side::Here(_))
-    }
-
-    pub(crate) fn stop(&mut self) {
-        if let Side::Here(card) = &self.card {
-            let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
-            let now_ns = monotonic_ns().saturating_sub(card.start_ns());
-            card.source.end_ns = now_ns;
-        }
+    /// Asks the card to end its triggers.
+    pub(crate) fn stop(&self) {
+        words::say(&self.consumer, Wish::End);
     }
 
     pub fn view(&self) -> CardView {
         words::view(&self.consumer)
+    }
+
+    /// Time since the start at which the triggers of a card in this process end.
+    pub(crate) fn end_ns(&self) -> u64 {
+        match &self.card {
+            Side::Here(card) => card.lock().unwrap_or_else(PoisonError::into_inner).source.end_ns,
+            Side::Elsewhere { .. } => u64::MAX,
+        }
     }
 
     /// State of the card. A card without its process sends no more.
@@ -156,6 +156,6 @@ impl Port {
     }
 
     pub fn go(&self) {
-        words::say_go(&self.consumer);
+        words::say(&self.consumer, Wish::Go);
     }
 }

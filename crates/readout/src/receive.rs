@@ -79,6 +79,8 @@ pub struct Report {
     pub bad_pages: u64,
     pub refused: Vec<String>,
     pub accounts: Vec<FinalAccount>,
+    /// Addresses of publishers whose account did not come.
+    pub without_account: Vec<String>,
     /// Ledger of each E-link of those publishers for this receiver alone. It has the receiver's own
     /// counts in place of the publisher's delivered ones, and does not close if they disagree.
     pub ledgers: Vec<(u64, Ledger)>,
@@ -109,6 +111,9 @@ struct Publisher {
     tags: Vec<u64>,
     /// `None` once the publisher has ended.
     inlet: Option<Box<dyn PageInlet>>,
+    has_account: bool,
+    /// Time at which it was last heard.
+    heard_ns: u64,
 }
 
 pub struct Receiver {
@@ -158,13 +163,24 @@ impl Receiver {
             let tags = if tags.is_empty() { hello.tags } else { tags.clone() };
             receiver.streams.offer(&tags);
             let address = settings.address.clone();
-            receiver.publishers.push(Publisher { address, tags, inlet: Some(inlet) });
+            let (inlet, heard_ns) = (Some(inlet), monotonic_ns());
+            let publisher = Publisher { address, tags, inlet, has_account: false, heard_ns };
+            receiver.publishers.push(publisher);
         }
         Ok(receiver)
     }
 
     pub fn has_data(&self) -> bool {
         self.report.pages > 0
+    }
+
+    /// Returns the address of the publisher that has not ended and is silent for the longest, and
+    /// that time.
+    pub fn silent(&self) -> Option<(&str, Duration)> {
+        let open = self.publishers.iter().filter(|one| one.inlet.is_some());
+        let longest = open.min_by_key(|one| one.heard_ns)?;
+        let silent_ns = monotonic_ns().saturating_sub(longest.heard_ns);
+        Some((&longest.address, Duration::from_nanos(silent_ns)))
     }
 
     pub fn report(&self) -> Report {
@@ -183,7 +199,9 @@ impl Receiver {
         streams.extend(silent);
         streams.sort_by_key(|stream| stream.tag);
         let span_ns = self.last_ns.saturating_sub(self.first_ns);
-        Report { streams, span_ns, ..self.report.clone() }
+        let without = self.publishers.iter().filter(|one| !one.has_account);
+        let without_account = without.map(|one| one.address.clone()).collect();
+        Report { streams, span_ns, without_account, ..self.report.clone() }
     }
 
     /// Receives until every publisher has ended, or the flag is set. `each` is called every 100 ms
@@ -261,6 +279,7 @@ impl Receiver {
             }
             let good = frame.kind == FrameKind::Messages && self.streams.page(body);
             self.count_page(&frame, good);
+            self.publishers[at].heard_ns = self.last_ns;
             (took, last_page) = (took + 1, frame.sequence);
         }
         if took > 0 {
@@ -288,6 +307,7 @@ impl Receiver {
             Ok((account, ledgers)) => {
                 self.report.ledgers.extend(ledgers);
                 self.report.accounts.push(account);
+                self.publishers[at].has_account = true;
             }
             Err(why) => {
                 self.report.bad_pages += 1;

@@ -17,6 +17,8 @@ pub struct TriggerSource {
     /// Random numbers of a Poisson source, which is stepped.
     random: Option<Xoshiro256PlusPlus>,
     pub issued: u64,
+    /// Time of the last one that was issued.
+    pub(crate) issued_ns: u64,
     pub end_ns: u64,
     pub max_triggers: u64,
     /// Times of a Poisson source that were computed already.
@@ -31,6 +33,7 @@ impl TriggerSource {
             period_ns: 1e9 / trigger.rate.0,
             random: is_random.then(|| Xoshiro256PlusPlus::seed_from_u64(trigger.seed)),
             issued: 0,
+            issued_ns: 0,
             end_ns: NEVER,
             max_triggers: u64::MAX,
             ahead: VecDeque::with_capacity(1024),
@@ -64,8 +67,11 @@ impl TriggerSource {
 
     pub(crate) fn issue(&mut self, n: u64) {
         self.issued += n;
+        if self.random.is_none() {
+            self.issued_ns = whole(self.issued as f64 * self.period_ns);
+        }
         for _ in 0..n.min(self.ahead.len() as u64) {
-            self.ahead.pop_front();
+            self.issued_ns = self.ahead.pop_front().unwrap_or(self.issued_ns);
         }
     }
 

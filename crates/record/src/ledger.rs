@@ -16,9 +16,14 @@ pub const STOPPED: [&str; 2] = ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FI
 /// Units of the triggers of a board whose source is known: counted there, or inferred.
 pub const TRIGGERS: [&str; 2] = ["triggers", "triggers (inferred)"];
 
-/// Kinds that are no losses: faults that a scenario requests, and arrivals with a flag.
-pub const NOT_LOST: [&str; 3] =
-    ["injected faults", "flagged error or CRC", "flagged at the source"];
+/// Kinds that are no losses: faults that a scenario requests, arrivals with a flag, and data that
+/// a user's signal left where they were.
+pub const NOT_LOST: [&str; 4] = [
+    "injected faults",
+    "flagged error or CRC",
+    "flagged at the source",
+    "in the card when it was stopped",
+];
 
 /// Account of one kind of thing that moves along a path. It closes when `issued = delivered +
 /// sum(losses)`.

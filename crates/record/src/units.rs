@@ -137,15 +137,14 @@ pub fn parse_us(input: &str) -> Result<f64, UnitError> {
     parse_duration(input).map(|time| time.as_nanos() as f64 / 1e3)
 }
 
-/// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
+/// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `1GHz`, `14`.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let trimmed = input.trim();
     let bare = trimmed.strip_suffix("Hz").unwrap_or(trimmed).trim_end();
-    let (number, factor) = match bare.strip_suffix(['k', 'M']) {
-        Some(number) if bare.ends_with('k') => (number, 1e3),
-        Some(number) => (number, 1e6),
-        None => (bare, 1.0),
-    };
+    let factors = [('k', 1e3), ('M', 1e6), ('G', 1e9)];
+    let scaled =
+        factors.iter().find_map(|(unit, factor)| Some((bare.strip_suffix(*unit)?, *factor)));
+    let (number, factor) = scaled.unwrap_or((bare, 1.0));
     let rate = number.trim_end().parse::<f64>().map(|number| number * factor);
     rate.ok()
         .filter(|rate| rate.is_finite() && *rate > 0.0)
@@ -303,6 +302,7 @@ mod tests {
         }
         assert_eq!(parse_rate_hz("1.2kHz"), Ok(1200.0));
         assert_eq!(parse_rate_hz("14 Hz"), Ok(14.0));
+        assert_eq!(parse_rate_hz("1GHz"), Ok(1e9));
     }
 
     #[test]

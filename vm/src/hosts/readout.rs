@@ -1,7 +1,8 @@
 //! The read-out chain between hosts: card and reader on one, receivers on two others.
-//! Faults are a rate limit, loss, delay, a killed receiver and a cut link. The accounts must close
-//! without a hang.
+//! Faults are a rate limit, loss, delay, a killed receiver, a cut link, and a publisher that is
+//! ended or stopped. The accounts must close without a hang, and nothing passes without them.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -23,6 +24,9 @@ const HALVES: [&str; 2] = [
     "0x008,0x00c,0x010,0x014,0x018,0x01c,0x020,0x024,0x048,0x04c,0x050,0x054",
     "0x058,0x05c,0x060,0x064,0x088,0x08c,0x090,0x094,0x098,0x09c,0x0a0,0x0a4",
 ];
+
+/// Longest wait of a receiver.
+const WAIT: &str = "20s";
 
 struct Case {
     name: &'static str,
@@ -84,7 +88,7 @@ const CASES: &[Case] = &[
             receivers[0].kill()?;
             given_up(0)?;
             flows_to(1)?;
-            receivers[0] = receiver(0, DIRECT)?;
+            receivers[0] = receiver(0, DIRECT, WAIT)?;
             Ok(())
         },
         losses: ABSENT,
@@ -111,11 +115,13 @@ const CASES: &[Case] = &[
         name: "a link cut for longer than a receiver is waited for",
         paced: "--rate 20kHz --time 14s",
         address: DIRECT,
-        meanwhile: |_| {
+        meanwhile: |receivers| {
             flows_to(0)?;
             link("down")?;
             given_up(0)?;
             flows_to(1)?;
+            receivers[0].end("the receiver that is cut off")?;
+            ensure!(lacks_account(0)?, "it passed or failed without its publisher's account");
             link("up")
         },
         losses: ABSENT,
@@ -125,31 +131,64 @@ const CASES: &[Case] = &[
 
 pub(crate) fn all() -> Result<()> {
     CASES.iter().try_for_each(|case| tried(|| one(case).with_context(|| case.name)))?;
+    for (signal, code) in [("TERM", 0), ("STOP", 3)] {
+        tried(|| signalled(signal, code).with_context(|| format!("a publisher's {signal}")))?;
+    }
     tried(limited_search)
 }
 
-fn receiver(at: usize, address: &str) -> Result<Background> {
-    let receive = format!("readout receive {address} --elinks {} --json --wait 20s", HALVES[at]);
+fn receiver(at: usize, address: &str, wait: &str) -> Result<Background> {
+    let receive = format!("readout receive {address} --elinks {} --json --wait {wait}", HALVES[at]);
     let file = scratch(&format!("receive{at}.json"));
     Background::into_file(daqmeter_on(RECEIVERS[at], &receive), &file)
+}
+
+/// Starts a card and its reader.
+fn published(paced: &str) -> Result<[Background; 2]> {
+    let socket = scratch("card.sock");
+    // The socket of an earlier run would be found at once, without a listener.
+    let _ = fs::remove_file(&socket);
+    let card = daqmeter_on(SERVER, "readout emulate gbt --at").arg(&socket).words(paced);
+    let card = Background::start(card)?;
+    until("the emulated card", Duration::from_secs(10), || Ok(socket.exists()))?;
+    let reader = daqmeter_on(SERVER, "readout tohost gbt --card").arg(&socket);
+    let reader = reader.words(&format!("--address {DIRECT} --json"));
+    Ok([card, Background::into_file(reader, &scratch("tohost.json"))?])
+}
+
+/// Tests if a receiver's verdict misses its publisher's account.
+fn lacks_account(at: usize) -> Result<bool> {
+    let report: Value = serde_json::from_str(&last_line(&format!("receive{at}.json"))?)?;
+    Ok(report["verdict"]["undecided"].to_string().contains("the account of"))
+}
+
+/// Sends a signal to a publisher. One that ends is whole, and so are its receivers. One that is
+/// stopped is silent, and leaves them without its account.
+fn signalled(signal: &str, code: i32) -> Result<()> {
+    let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
+    let [_card, reader] = published("--rate 20kHz --time 1h")?;
+    let mut receivers = [receiver(0, DIRECT, "5s")?, receiver(1, DIRECT, "5s")?];
+    flows_to(0)?;
+    flows_to(1)?;
+    line("kill -s").arg(signal).arg(reader.0.id().to_string()).run()?;
+    for (at, receiver) in receivers.iter_mut().enumerate() {
+        receiver.end("a receiver")?;
+        let (ended, lacks) = (receiver.0.wait()?.code(), lacks_account(at)?);
+        ensure!(ended == Some(code), "receiver {at} ended with {ended:?}");
+        ensure!(lacks == (code == 3), "receiver {at} had an account: {}", !lacks);
+    }
+    println!("closed: a publisher with SIG{signal}: its receivers ended with {code}");
+    Ok(())
 }
 
 fn one(case: &Case) -> Result<()> {
     // Each case has its own network, because a cut link leaves traces.
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
-    let socket = scratch("card.sock");
-    // The socket of an earlier run would be found at once, without a listener.
-    let _ = std::fs::remove_file(&socket);
-    let card = daqmeter_on(SERVER, "readout emulate gbt --at").arg(&socket).words(case.paced);
-    let _card = Background::start(card)?;
-    until("the emulated card", Duration::from_secs(10), || Ok(socket.exists()))?;
-    let reader = daqmeter_on(SERVER, "readout tohost gbt --card").arg(&socket);
-    let reader = reader.words(&format!("--address {DIRECT} --json"));
-    let mut reader = Background::into_file(reader, &scratch("tohost.json"))?;
+    let [_card, mut reader] = published(case.paced)?;
     let relayed = RECEIVERS.iter().filter(|_| case.address == RELAYED);
     let relays = relayed.map(|host| Background::start(on(host, RELAY)));
     let _relays: Vec<Background> = relays.collect::<Result<_>>()?;
-    let mut receivers = vec![receiver(0, case.address)?, receiver(1, case.address)?];
+    let mut receivers = vec![receiver(0, case.address, WAIT)?, receiver(1, case.address, WAIT)?];
     (case.meanwhile)(&mut receivers)?;
     reader.end("the reader")?;
     receivers.iter_mut().try_for_each(|receiver| receiver.end("a receiver"))?;

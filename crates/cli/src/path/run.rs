@@ -85,6 +85,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             request = tried.into_iter().next().map_or(request, |(fastest, _)| fastest);
         }
         let found = found.insert(search(&mut bench, &path, &request, arguments.budget)?);
+        if found.result.rate_hz.is_none()
+            && let Some(mut record) = bench.recorder.records.last().cloned()
+        {
+            record.study = MAXIMUM.into();
+            record.warnings.push(format!("no largest rate: {}", found.result.confidence));
+            bench.recorder.take(record)?;
+        }
         (request.rate_hz, request.lossy) = (found.result.rate_hz, !waits(&path) && !path.is_live());
     }
     if found.is_none() || request.rate_hz.is_some() {
@@ -96,13 +103,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
-    let cannot_tell =
-        found.is_some_and(|found| found.result.is_cut && found.result.rate_hz.is_none());
+    let cannot_tell = found.is_some_and(|found| found.result.rate_hz.is_none());
     Ok(if cannot_tell && code == ExitCode::SUCCESS { ExitCode::from(CANNOT_TELL) } else { code })
 }
 
 /// Study of the points of a search.
 pub(super) const PROBE: &str = "path/probe";
+
+/// Study of the record that says that a search found no rate.
+const MAXIMUM: &str = "path/maximum";
 
 /// Makes a run without a record in the file, for searches that keep only their result.
 pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {

@@ -85,6 +85,7 @@ impl Arguments {
     fn options(&self) -> CheckOptions {
         CheckOptions {
             level: self.level,
+            format: None,
             elinks: self.elinks.clone(),
             max_messages: usize::try_from(self.messages).unwrap_or(usize::MAX),
         }
@@ -96,7 +97,8 @@ impl Arguments {
         let ids = channels(&scenario, &self.channels)?;
         let never = AtomicBool::new(false);
         let part = |id: ChannelId| {
-            let mut checker = Checker::new(self.options());
+            let options = CheckOptions { format: scenario.format(), ..self.options() };
+            let mut checker = Checker::new(options);
             let take = |part: &[u8]| checker.take(part).map_err(io::Error::other);
             recording::record(&scenario, id, self.triggers, &never, take)?;
             let checked = checker.finish()?;
@@ -130,7 +132,7 @@ impl Arguments {
     }
 
     fn verdict(&self, checked: &Checked, may_be_empty: bool, absent: &[u16]) -> Verdict {
-        let mut findings = Findings::default();
+        let mut findings = Findings::of(checked.blocks, "block");
         if checked.checked_blocks == 0 && !may_be_empty {
             let blocks = checked.blocks;
             let of = if self.elinks.is_empty() { "is good" } else { "is of these E-links" };

@@ -41,6 +41,12 @@ impl Waiting {
         Waiting { begun: Instant::now(), limit, is_said: false }
     }
 
+    /// Begins again when something came, which was this long ago.
+    pub(super) fn heard(&mut self, ago: Duration) {
+        self.is_said &= ago >= SILENT;
+        self.begun = Instant::now().checked_sub(ago).unwrap_or(self.begun);
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.begun.elapsed() >= self.limit
     }

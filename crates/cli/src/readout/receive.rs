@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::ledgers::{not_closed, show};
 use super::options::{Network, Waiting, elink};
+use super::tohost::CARD_IS_LOST;
 use super::verdict::{Findings, Limits, Measure, Verdict};
 use crate::arguments::duration;
 use crate::interrupt;
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
     /// E-links of device 0 [default: all E-links of all devices]
     #[arg(long, value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
     elinks: Vec<u16>,
-    /// Longest wait for publishers, and for the first data
+    /// Longest wait for publishers, and for data
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
     /// tcp, or zenoh if it was built in
@@ -46,15 +47,16 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     fn verdict(&self, report: &Report) -> Verdict {
-        let mut findings = Findings::default();
         let (faults, chunks) = (report.faults(), report.chunks());
-        if chunks == 0 {
-            findings.faults.push("no event arrived".to_owned());
-        }
-        let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost).count();
+        let mut findings = Findings::of(chunks, "event");
+        let without = report.without_account.iter();
+        findings
+            .missing
+            .extend(without.map(|address| format!("missing: the account of {address}")));
+        let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost);
+        findings.missing.extend(lost_cards.map(|_| CARD_IS_LOST.to_owned()));
         for (count, what) in [
             (not_closed(&report.ledgers), "streams that are not fully accounted for"),
-            (lost_cards as u64, "publishers whose card ended before its last trigger"),
             (faults.payload, "events with wrong bytes"),
             (faults.wrong_elink, "events of another E-link"),
             (report.bad_pages, "pages that cannot be read"),
@@ -105,15 +107,20 @@ impl Arguments {
     /// Receives to the end of the publishers, until it is to stop, or until no data came for too
     /// long.
     fn receive(&self, stop: &StopFlag) -> Result<Report, Failure> {
+        const SOME_SECONDS: Duration = Duration::from_secs(3);
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
         let report = receiver.run(&ended.0, |receiver| {
-            let is_waiting = !receiver.has_data();
-            if is_waiting {
-                waiting.say(|| format!("data: {BEGINS}"));
+            if let Some((address, silent)) = receiver.silent() {
+                waiting.heard(silent);
+                match receiver.has_data() {
+                    false => waiting.say(|| format!("data: {BEGINS}")),
+                    true if silent < SOME_SECONDS => {}
+                    true => waiting.say(|| format!("{address}, which has fallen silent")),
+                }
             }
-            if stop.is_set() || is_waiting && waiting.is_over() {
+            if stop.is_set() || waiting.is_over() {
                 ended.set();
             }
             for note in receiver.notes.drain(..) {

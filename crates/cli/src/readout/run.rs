@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_harness::StepPlan;
+use daqmeter_harness::{Fault, StepPlan};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_readout::accounts;
 use daqmeter_record::{Ledger, Outcome, RunRecord};
@@ -12,9 +12,9 @@ use daqmeter_report::paths;
 use daqmeter_report::table::paragraphs;
 
 use super::options::completed;
-use super::verdict::{Findings, Judgement, Limits, Measure};
+use super::verdict::{Findings, Limits, Measure};
 use crate::measure::{Bench, Common};
-use crate::output::{Ended, FAILED, tell};
+use crate::output::{Ended, tell};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]
@@ -44,19 +44,20 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let threads = paths::threads_text(records);
         format!("{chains}{details}{threads}{}", paragraphs(&format!(" {verdict}")))
     })?;
-    Ok(if verdict.judgement() == Judgement::Failed { ExitCode::from(FAILED) } else { code })
+    Ok(if code == ExitCode::SUCCESS { verdict.judgement().code() } else { code })
 }
 
 fn findings(records: &[RunRecord]) -> Findings {
-    let failed = records.iter().filter_map(|record| match &record.outcome {
-        Outcome::Failed(why) => Some(why.clone()),
-        _ => None,
-    });
-    let mut findings = Findings { faults: failed.collect(), ..Findings::default() };
     let ledgers = || records.iter().flat_map(|record| &record.ledgers);
+    let issued = ledgers().map(|ledger| ledger.issued).sum();
+    let mut findings = Findings::of(issued, "trigger");
+    let interrupted = Fault::interrupted().0;
+    findings.faults.extend(records.iter().filter_map(|record| match &record.outcome {
+        Outcome::Failed(why) => Some(why.clone()).filter(|why| !why.contains(&interrupted)),
+        _ => None,
+    }));
     let open = ledgers().filter(|ledger| !ledger.closes()).count();
     findings.fault(open as u64, "E-links that are not fully accounted for");
-    let issued = ledgers().map(|ledger| ledger.issued).sum();
     if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
         findings.faults.push("no event was delivered".to_owned());
     }

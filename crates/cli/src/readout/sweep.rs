@@ -1,5 +1,6 @@
 //! `daqmeter readout sweep`: the maximum rate, and the cost of reading below and beyond it.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -16,14 +17,15 @@ use daqmeter_report::table::paragraphs;
 use super::options::completed;
 use crate::arguments::{budget, rate};
 use crate::measure::{Bench, Common};
-use crate::output::{Ended, Failure};
+use crate::output::{CANNOT_TELL, Ended, Failure};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-        The search doubles the rate until data are lost, time is dead, or the backlog grows. It \
-        then halves the interval down to --resolution, and confirms the result with one longer \
-        run.\n\n\
+        The search doubles the rate until data are lost, time is dead, or the backlog in FIFO, \
+        ring, pages and network grows. It goes on from the rate that was carried then, halves the \
+        interval down to --resolution, and confirms the result with one longer run. Without a \
+        result the exit code is 3.\n\n\
         Example:\n\n  \
         $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 -o sweep.html")]
 pub(crate) struct Arguments {
@@ -38,7 +40,7 @@ pub(crate) struct Arguments {
     /// Resolution of the result, as a share: 0.0001 to 0.5
     #[arg(long, value_name = "SHARE", value_parser = resolution, default_value = "0.01")]
     resolution: f64,
-    /// Time of a probe; the confirming run takes 24 times as long
+    /// Shortest time of a probe; the confirming run takes 24 times as long
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "400ms")]
     probe: Duration,
     /// Only search; measure no points around the maximum
@@ -75,24 +77,30 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         ..ReadoutRequest::default()
     };
     // An impossible combination is refused before the first run.
+    if arguments.from > arguments.to {
+        return Err(Failure::refused("--from is above --to: the search goes up"));
+    }
     probe(&base, arguments.from, arguments.probe).check()?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let searched = search(arguments, &mut bench, &base);
-    let text = searched.as_deref().unwrap_or_default();
+    let (text, is_found) = searched.as_ref().map_or(("", true), |(text, is)| (text, *is));
     let code = bench.recorder.finish(|records| {
         let points = records.iter().filter(|record| record.role.is_point());
         let points: Vec<RunRecord> = points.cloned().collect();
         format!("{}\n{}", paragraphs(text), chains_text(&points))
     })?;
-    searched.map(|_| code)
+    searched.map(|_| {
+        if is_found || code != ExitCode::SUCCESS { code } else { ExitCode::from(CANNOT_TELL) }
+    })
 }
 
-/// Searches and measures around what was found; returns the result in words.
+/// Searches and measures around what was found; returns the result in words, and true if there is a
+/// maximum.
 fn search(
     arguments: &Arguments,
     bench: &mut Bench,
     base: &ReadoutRequest,
-) -> Result<String, Failure> {
+) -> Result<(String, bool), Failure> {
     let plan = SearchPlan {
         from_hz: arguments.from,
         to_hz: arguments.to,
@@ -116,15 +124,17 @@ fn search(
         bench.measure(&request, &settings, Some(order))?;
     }
     let payload = base.chosen.payload_bytes.map(|bytes| format!(", {bytes} B"));
-    Ok(result_text(&format!("{}{}", base.chosen.scenario, payload.unwrap_or_default()), &found))
+    let name = format!("{}{}", base.chosen.scenario, payload.unwrap_or_default());
+    Ok((result_text(&name, &found), found.rate_hz.is_some()))
 }
 
 /// Makes the record of the maximum from that of the run that confirmed it, or from the last one.
 fn maximum(records: &[RunRecord], found: &SearchResult) -> Option<RunRecord> {
     let mut record = found.confirmed.map_or(records.last(), |probe| records.get(probe))?.clone();
     record.study = "readout/maximum".into();
-    if found.rate_hz.is_some() {
-        record.role = Role::Point;
+    match found.rate_hz {
+        Some(_) => record.role = Role::Point,
+        None => record.warnings.push(format!("no maximum rate: {}", found.confidence)),
     }
     for (name, hz) in [(MAXIMUM_RATE, found.rate_hz), (UNSTABLE_RATE, found.unstable_hz)] {
         let counter = |value| Counter { value, unit: "Hz".into(), ..Counter::count(name, 0) };
@@ -191,6 +201,7 @@ mod tests {
         let none = of(None);
         assert_eq!((none.wall_ns, none.role), (3500, Role::Probe));
         assert_eq!(none.counter(MAXIMUM_RATE), None);
+        assert!(none.warnings[0].starts_with("no maximum rate"));
     }
 
     #[test]

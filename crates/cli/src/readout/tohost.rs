@@ -157,10 +157,11 @@ impl Arguments {
     }
 
     fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
-        let mut findings = Findings::default();
         let ledgers = account.ledgers();
+        let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
+        let mut findings = Findings::of(issued, "trigger");
         match account.card_is_lost {
-            true => findings.faults.push(CARD_IS_LOST.to_owned()),
+            true => findings.missing = vec![CARD_IS_LOST.to_owned()],
             false => {
                 findings.fault(not_closed(&ledgers), "E-links that are not fully accounted for")
             }
@@ -170,9 +171,8 @@ impl Arguments {
         let all = || ledgers.iter().map(|(_, ledger)| ledger);
         let lost = |name: &str| all().filter_map(|ledger| ledger.losses.get(name)).sum::<u64>();
         let unheard = if self.no_wait { lost(NOT_SUBSCRIBED) } else { 0 };
-        let issued = all().map(|ledger| ledger.issued).sum();
         let on_the_way: u64 = all().map(Ledger::lost_on_the_way).sum();
-        if issued > unheard && all().all(|ledger| ledger.delivered == 0) {
+        if !account.card_is_lost && issued > unheard && all().all(|ledger| ledger.delivered == 0) {
             findings.faults.push("no event was delivered".to_owned());
         }
         findings.values = vec![
@@ -184,8 +184,8 @@ impl Arguments {
     }
 }
 
-const CARD_IS_LOST: &str =
-    "the process of the card ended before all triggers: its last counts are unknown";
+pub(super) const CARD_IS_LOST: &str =
+    "missing: the last counts of the card, which ended before its triggers or did not end them";
 
 /// Address for other hosts: one that listens everywhere gets the name of this host.
 fn reachable(address: String) -> String {

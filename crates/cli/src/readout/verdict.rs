@@ -88,11 +88,14 @@ pub(super) struct Limits {
     pub(super) fail_on: Vec<(Measure, Limit)>,
 }
 
-/// Findings of a verb, from which its exit code follows.
+/// Findings of a verb, from which its exit code follows. The only judge of the read-out is
+/// [`Findings::verdict`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     /// Faults, which always fail.
     pub(super) faults: Vec<String>,
+    /// Data and accounts that did not come. Without them nothing passes.
+    pub(super) missing: Vec<String>,
     /// Counts of what has a limit, and of all things that were looked at.
     pub(super) values: Vec<(Measure, u64, u64)>,
     /// Falls of event counters to 0, and the events that are missing if these are losses.
@@ -100,6 +103,12 @@ pub(super) struct Findings {
 }
 
 impl Findings {
+    /// Begins with the number of things that were looked at, such as events.
+    pub(super) fn of(count: u64, what: &str) -> Findings {
+        let missing = (count == 0).then(|| format!("no {what} came"));
+        Findings { missing: missing.into_iter().collect(), ..Findings::default() }
+    }
+
     pub(super) fn fault(&mut self, count: u64, what: impl fmt::Display) {
         if count > 0 {
             self.faults.push(format!("{what}: {count}"));
@@ -107,7 +116,8 @@ impl Findings {
     }
 
     pub(super) fn verdict(&self, limits: &Limits) -> Verdict {
-        let mut verdict = Verdict { exceeded: self.faults.clone(), ..Verdict::default() };
+        let Findings { faults, missing, .. } = self.clone();
+        let mut verdict = Verdict { exceeded: faults, undecided: missing, kept: Vec::new() };
         let (falls, missing) = self.falls;
         for (measure, limit) in &limits.fail_on {
             let value = self.values.iter().find(|(of, ..)| of == measure);
@@ -235,5 +245,8 @@ mod tests {
         found.fault(0, "wrong payloads");
         found.fault(3, "wrong payloads");
         check(&found, &[], Judgement::Failed, "failed: wrong payloads: 3");
+        // What is missing is no pass, whatever the limits, and no failure.
+        let none = Findings::of(0, "event");
+        check(&none, &[absent], Judgement::CannotTell, "cannot tell: no event came");
     }
 }

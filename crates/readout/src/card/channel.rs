@@ -28,6 +28,22 @@ struct Waiting {
     bytes: usize,
 }
 
+/// Last accepted trigger: its number from 1, its time, and the mean distance of those before it.
+#[derive(Clone, Copy)]
+pub(super) struct Accepted {
+    pub(super) number: u64,
+    pub(super) at_ns: u64,
+    pub(super) period_ns: f64,
+}
+
+impl Accepted {
+    /// Time of the trigger with this number.
+    fn birth_ns(self, number: u64) -> u64 {
+        let before = self.number.saturating_sub(number) as f64;
+        self.at_ns.saturating_sub(whole(before * self.period_ns))
+    }
+}
+
 /// The DMA writes multiples of this, the usual payload of a PCIe packet.
 const TLP_BYTES: usize = 512;
 
@@ -183,15 +199,15 @@ impl Channel {
     }
 
     /// Shows the blocks that the accepted triggers completed, as far as the FIFO takes them.
-    pub(super) fn play(&mut self, now_ns: u64, period_ns: f64, accepted: u64) {
+    pub(super) fn play(&mut self, now_ns: u64, last: Accepted) {
         let Channel { dma, filler: Filler::Tape(tape), .. } = self else {
             return;
         };
         while dma.fifo_room() > 0
-            && let Some(shown) = tape.take(accepted)
+            && let Some(shown) = tape.take(last.number)
         {
-            let birth_ns = now_ns.saturating_sub(whole(shown.spans as f64 * period_ns));
-            dma.push(now_ns, birth_ns, shown.head.as_ref().map_or(&[], |head| &head[..]));
+            let head = shown.head.as_ref().map_or(&[][..], |head| &head[..]);
+            dma.push(now_ns, last.birth_ns(shown.first), head);
         }
     }
 
@@ -221,15 +237,17 @@ impl Channel {
 
     /// Gives all that is left when no further trigger comes, as far as the FIFO takes it; true if
     /// nothing is.
-    pub(super) fn finish(&mut self, scenario: &Scenario, now_ns: u64, accepted: u64) -> bool {
+    pub(super) fn finish(&mut self, scenario: &Scenario, now_ns: u64, last: Accepted) -> bool {
         self.close(now_ns, u64::MAX);
-        self.play(now_ns, 0.0, accepted);
+        self.play(now_ns, last);
         let Channel { id, dma, filler, .. } = self;
         let mut is_done = true;
         if let Filler::Tape(tape) = filler {
-            is_done = tape.next_completion() > accepted;
+            is_done = tape.next_completion() > last.number;
             if is_done && dma.fifo_room() >= tape.open_blocks() {
-                tape.close(scenario, *id, accepted, |block| dma.push(now_ns, now_ns, block));
+                tape.close(scenario, *id, last.number, |block, first| {
+                    dma.push(now_ns, last.birth_ns(first), block);
+                });
             }
         }
         dma.drain(now_ns);

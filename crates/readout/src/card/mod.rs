@@ -18,13 +18,14 @@ pub(crate) mod words;
 use daqmeter_harness::CardFamily;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
+use words::Wish;
 pub use words::{CardState, CardView};
 
 use crate::accounts::CardAccount;
 use crate::busy::{BusyLine, CAUSES, Hysteresis};
 use crate::scenario::Scenario;
 use crate::source::{NEVER, TriggerSource};
-use channel::Channel;
+use channel::{Accepted, Channel};
 
 pub const FAMILY: CardFamily = CardFamily {
     kind: "readout",
@@ -148,11 +149,14 @@ impl Card {
     }
 
     /// Carries the card to the present time of the monotonic clock. The triggers start once every
-    /// reader is ready.
+    /// reader is ready, and end once one of them wants that: all counts are then of one instant.
     pub(crate) fn carry(&mut self, clock_ns: u64) {
-        let is_ready = |channel: &Channel| words::may_go(&channel.dma.producer);
-        if self.state == CardState::Idle && self.channels.iter().all(is_ready) {
+        let wishes = |wish| move |channel: &Channel| words::wishes(&channel.dma.producer, wish);
+        if self.state == CardState::Idle && self.channels.iter().all(wishes(Wish::Go)) {
             self.start(clock_ns);
+        }
+        if self.channels.iter().any(wishes(Wish::End)) {
+            self.source.end_ns = self.source.end_ns.min(self.now_ns);
         }
         self.advance(clock_ns.saturating_sub(self.start_ns));
     }
@@ -219,8 +223,10 @@ impl Card {
         let mut on = [false; 2];
         for channel in &mut self.channels {
             let filled = channel.dma.producer.filled();
+            let fifo = channel.dma.fifo_bytes();
             channel.peak_bytes = channel.peak_bytes.max(filled);
-            for (cause, level) in CAUSES.into_iter().zip([filled, channel.dma.fifo_bytes()]) {
+            words::set_fifo_bytes(&channel.dma.producer, fifo);
+            for (cause, level) in CAUSES.into_iter().zip([filled, fifo]) {
                 let state = self.marks[cause as usize].state(channel.busy[cause as usize], level);
                 channel.busy[cause as usize] = state;
                 on[cause as usize] |= state;
@@ -255,7 +261,6 @@ impl Card {
 
     /// Advances blocks that are there already, at the trigger rate.
     fn advance_tape(&mut self, now_ns: u64) {
-        let period_ns = self.source.period_ns;
         while let Some(next) = self.next_completion() {
             match self.stopped_by_busy(now_ns) {
                 Some(true) => continue,
@@ -282,12 +287,18 @@ impl Card {
                 continue;
             }
             self.accepted += wanted;
+            let last = self.last();
             for channel in &mut self.channels {
-                channel.play(at_ns, period_ns, self.accepted);
+                channel.play(at_ns, last);
                 channel.dma.drain(at_ns);
             }
             self.update_busy(at_ns);
         }
+    }
+
+    fn last(&self) -> Accepted {
+        let TriggerSource { issued_ns: at_ns, period_ns, .. } = self.source;
+        Accepted { number: self.accepted, at_ns, period_ns }
     }
 
     fn next_completion(&self) -> Option<u64> {
@@ -328,10 +339,10 @@ impl Card {
     /// Closes open blocks once the source has ended. The state changes when the ring has all of
     /// them.
     fn finish(&mut self) {
-        let (now_ns, scenario) = (self.now_ns, &self.scenario);
+        let (now_ns, last, scenario) = (self.now_ns, self.last(), &self.scenario);
         let mut is_done = true;
         for channel in &mut self.channels {
-            is_done &= channel.finish(scenario, now_ns, self.accepted);
+            is_done &= channel.finish(scenario, now_ns, last);
         }
         if is_done {
             self.update_busy(now_ns);

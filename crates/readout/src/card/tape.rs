@@ -41,11 +41,11 @@ pub(super) struct Tape {
     is_closed: bool,
 }
 
-/// A block that is shown: its header if it differs from the one in the ring, and the number of
-/// triggers from its first fragment to its last.
+/// A block that is shown: its header if it differs from the one in the ring, and the trigger of its
+/// first fragment, from 1.
 pub(super) struct Shown {
     pub(super) head: Option<[u8; HEADER_BYTES]>,
-    pub(super) spans: u64,
+    pub(super) first: u64,
 }
 
 impl Tape {
@@ -93,12 +93,13 @@ impl Tape {
             return None;
         }
         let block = self.blocks[self.next];
+        let first = self.turns * self.triggers + block.first;
         let head = (self.turns > 0).then(|| self.header_now(block.elink.into(), block.header));
         self.next += 1;
         if self.next == self.blocks.len() {
             (self.next, self.turns) = (0, self.turns + 1);
         }
-        Some(Shown { head, spans: block.due - block.first })
+        Some(Shown { head, first })
     }
 
     /// Header of an E-link's block as it looks in this turn.
@@ -108,23 +109,25 @@ impl Tape {
         FelixHeader { sequence, ..header }.emit()
     }
 
-    /// Gives the blocks that are open where the run ended, once.
+    /// Gives the blocks that are open where the run ended, once, each with the trigger of its first
+    /// fragment.
     pub(super) fn close(
         &mut self,
         scenario: &Scenario,
         id: ChannelId,
         accepted: u64,
-        mut out: impl FnMut(&[u8]),
+        mut out: impl FnMut(&[u8], u64),
     ) {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
         }
-        made_blocks(scenario, id, accepted % self.triggers, |due, elink, block, _| {
+        let of_turn = accepted % self.triggers;
+        made_blocks(scenario, id, of_turn, |due, elink, block, first| {
             if due.is_none() {
                 let mut block = block.to_vec();
                 let head = self.header_now(elink, FelixHeader::of_block(&block));
                 block[..HEADER_BYTES].copy_from_slice(&head);
-                out(&block);
+                out(&block, accepted - of_turn + first);
             }
         });
     }

@@ -15,6 +15,7 @@ const GO: usize = 1;
 const ARMED: usize = 2;
 const ELINKS: usize = 3;
 const START_NS: usize = 4;
+const FIFO_BYTES: usize = 5;
 /// Counts of the card, in the order of [`CardView::counts`].
 const COUNTS: usize = 8;
 /// Each E-link's tag, and its counts in the order of [`CardElink::counts`].
@@ -28,6 +29,13 @@ pub enum CardState {
     Idle,
     Running,
     Finished,
+}
+
+/// Message of a reader to its card; a new ring has neither.
+#[derive(Clone, Copy)]
+pub(crate) enum Wish {
+    Go = 1,
+    End = 2,
 }
 
 #[derive(Clone, Debug)]
@@ -117,12 +125,21 @@ pub(crate) fn start_ns(ring: &Consumer) -> u64 {
     get(ring, START_NS)
 }
 
-pub(crate) fn say_go(ring: &Consumer) {
-    ring.word(GO).store(1, Ordering::Release);
+pub(crate) fn set_fifo_bytes(ring: &Producer, bytes: usize) {
+    set(ring, FIFO_BYTES, bytes as u64);
 }
 
-pub(crate) fn may_go(ring: &Producer) -> bool {
-    ring.word(GO).load(Ordering::Acquire) == 1
+pub(crate) fn fifo_bytes(ring: &Consumer) -> u64 {
+    count(ring, FIFO_BYTES)
+}
+
+/// Lets the triggers come, or ends them, for this reader.
+pub(crate) fn say(ring: &Consumer, wish: Wish) {
+    ring.word(GO).store(wish as u64, Ordering::Release);
+}
+
+pub(crate) fn wishes(ring: &Producer, wish: Wish) -> bool {
+    ring.word(GO).load(Ordering::Acquire) == wish as u64
 }
 
 pub(crate) fn arm(ring: &Consumer, on: bool) {

@@ -66,7 +66,7 @@ pub fn counters(
         return Vec::new();
     };
     let [dma, fifo, any] = first.dead;
-    let card_ns = first.card_ns.max(1) as f64;
+    let [card_ns, triggers_ns] = [first.card_ns, first.triggers_ns].map(|ns| ns.max(1) as f64);
     let latency = latency(received);
     let bytes: u64 = received.iter().map(|report| report.bytes).sum();
     let found: u64 = readers.iter().map(|one| one.stats.found_bytes).sum();
@@ -74,7 +74,7 @@ pub fn counters(
     let issued = first.account.card.issued;
     let mut counters = vec![
         Counter::measured("triggers", issued as f64, ""),
-        Counter::measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
+        Counter::measured("trigger-rate", issued as f64 / triggers_ns * 1e9, "Hz"),
         Counter::measured("stopped-triggers", any.vetoed as f64, ""),
         Counter::measured("dead-time", any.ns as f64 / card_ns, "of the time"),
         Counter::measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
@@ -130,16 +130,19 @@ pub fn filling_of(scenario: &Scenario, channel: usize, reader: &ReaderDone) -> T
 
 /// Triggers x E-links that were lost on the way or that BUSY stopped, but for those that the source
 /// did not give.
-pub fn lost_or_stopped(ledger: &Ledger) -> u64 {
+fn lost_or_stopped(ledger: &Ledger) -> u64 {
     ledger.lost() - ledger.not_given()
 }
 
-/// Observation for a search from a record with a chain's counters, given bytes per trigger and
-/// ring, and lost triggers.
-pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation {
+/// Observation for a search from a record with a chain's counters and ledgers, given bytes per
+/// trigger and ring.
+pub fn observed(record: &RunRecord, event_bytes: f64) -> Observation {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    let lost = record.ledgers.iter().map(lost_or_stopped).sum();
+    let due: u64 = record.ledgers.iter().map(|ledger| ledger.issued - ledger.not_given()).sum();
     Observation {
         lost,
+        lost_share: lost as f64 / due.max(1) as f64,
         dead_share: value("dead-time"),
         backlog: record.series(BACKLOG).map_or_else(Vec::new, |series| series.points_s().collect()),
         busy_at_bytes: value("BUSY mark"),
@@ -194,7 +197,7 @@ mod tests {
                 let counter = Counter::count(name, 0);
                 record.counters.push(Counter { value, ..counter });
             }
-            observed(&record, 960.0, 0).verdict()
+            observed(&record, 960.0).verdict()
         };
         assert_eq!([verdict(false), verdict(true)], [Stability::Stable, Stability::Growing]);
     }

@@ -13,12 +13,16 @@ const MIN_FOLLOWERS: usize = 2;
 /// Followers at the very beginning, where a block is expected.
 const MIN_FOLLOWERS_OF_FIRST: usize = 1;
 
-/// Size of blocks of 0xABCE, which do not state it.
-const ABCE_KIB: u8 = 1;
+/// Largest block, in KiB.
+const MAX_KIB: u8 = 16;
 
-fn format_at(bytes: &[u8], at: usize) -> Option<BlockFormat> {
-    let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
-    BlockFormat::of_magic(FelixHeader::parse(*head).magic, ABCE_KIB)
+/// Formats that a block here may have, the smallest first: blocks of 0xABCE do not state their
+/// size.
+fn formats_at(bytes: &[u8], at: usize) -> impl Iterator<Item = BlockFormat> + Clone {
+    let head = bytes.get(at..).and_then(|rest| rest.first_chunk::<HEADER_BYTES>());
+    let magic = head.map(|head| FelixHeader::parse(*head).magic);
+    let sizes = 1..=if magic == Some(0xABCE) { MAX_KIB } else { 1 };
+    sizes.filter_map(move |kib| BlockFormat::of_magic(magic?, kib))
 }
 
 fn starts(bytes: &[u8], at: usize, format: BlockFormat) -> bool {
@@ -29,23 +33,29 @@ fn starts(bytes: &[u8], at: usize, format: BlockFormat) -> bool {
 /// more bytes are needed, `Some(None)` if these are no blocks.
 pub(super) fn recognise(bytes: &[u8], last: bool) -> Option<Option<BlockFormat>> {
     for at in 0..bytes.len().min(MAX_BEFORE_FIRST) {
-        let Some(format) = format_at(bytes, at) else {
-            continue;
-        };
-        let size = format.block_bytes;
-        if !last && at + FOLLOWERS * size + HEADER_BYTES > bytes.len() {
+        let formats = formats_at(bytes, at);
+        let most = formats.clone().map(|format| format.block_bytes).max();
+        if !last && most.is_some_and(|most| at + FOLLOWERS * most + HEADER_BYTES > bytes.len()) {
             return None;
         }
-        let followers = (1..=FOLLOWERS).filter(|nth| starts(bytes, at + nth * size, format));
-        let found = followers.count();
-        let wanted = if at == 0 { MIN_FOLLOWERS_OF_FIRST } else { MIN_FOLLOWERS };
-        if found >= wanted || at + (found + 1) * size == bytes.len() {
-            return Some(Some(format));
+        let followers = |format: BlockFormat| {
+            let places = (1..=FOLLOWERS).map(|nth| at + nth * format.block_bytes);
+            places.filter(|place| starts(bytes, *place, format)).count()
+        };
+        // A part of the size, or a fraction of it, meets one start in three at most.
+        let is_sure = |format: &BlockFormat| {
+            let found = followers(*format);
+            found >= MIN_FOLLOWERS || at + (found + 1) * format.block_bytes == bytes.len()
+        };
+        let may_be = |format: &BlockFormat| at == 0 && followers(*format) >= MIN_FOLLOWERS_OF_FIRST;
+        let found = formats.clone().find(is_sure).or_else(|| formats.clone().find(may_be));
+        if found.is_some() {
+            return Some(found);
         }
     }
     // No start is followed by others: the first is believed if it is one.
     let is_enough = last || bytes.len() >= MAX_BEFORE_FIRST;
-    is_enough.then(|| format_at(bytes, 0))
+    is_enough.then(|| formats_at(bytes, 0).next())
 }
 
 /// Bytes up to a place at which a block begins or the bytes end.

@@ -89,6 +89,7 @@ fn pages(events: u32, counter: impl Fn(u16, u32) -> Option<u32>) -> Vec<Vec<u8>>
 fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     let issued = delivered[0] + dropped[0];
     let readers = delivered.iter().zip(dropped).map(|(delivered, dropped)| ReaderElink {
+        left: 0,
         chunks: issued,
         offered: issued,
         outcomes: Outcomes { delivered: *delivered, dropped, ..Outcomes::default() },

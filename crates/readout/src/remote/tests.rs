@@ -1,5 +1,8 @@
 use super::*;
+use crate::chain;
 use crate::port::Port;
+use crate::receive::Receiver;
+use crate::scenario::Publish;
 
 #[test]
 fn a_channel_has_one_reader_which_has_every_block() {
@@ -157,6 +160,38 @@ fn a_card_that_is_told_to_stop_finishes_and_its_reader_has_everything() {
     assert!(!port.is_lost());
     drop(port);
     assert_eq!(served.stop(), issued);
+}
+
+/// Issue 48: the card went on while its reader was stopped, and 16 of 16 accounts did not close.
+#[test]
+fn the_account_of_a_reader_that_is_stopped_closes_with_and_without_a_receiver() {
+    for (receivers, nth) in [0, 1].into_iter().flat_map(|count| (0..4).map(move |nth| (count, nth)))
+    {
+        let served = Served::new(|_| {});
+        let mut reader = chain::reader_of(&served.scenario, served.connect(), 0).unwrap();
+        let publish = Publish { address: reader.address(), ..Publish::default() };
+        let receive = |_| {
+            let publish = publish.clone();
+            std::thread::spawn(move || {
+                let mut receiver = Receiver::connect(&[(publish, Vec::new())], &|| false).unwrap();
+                receiver.run(&AtomicBool::new(false), |_| {})
+            })
+        };
+        let threads: Vec<_> = (0..receivers).map(receive).collect();
+        let stop = AtomicBool::new(false);
+        let account = reader.run(&stop, receivers > 0, |reader| {
+            stop.store(reader.stats.chunks > 1000 * (nth + 1), Ordering::Relaxed);
+        });
+        let of = format!("{receivers} receivers, {nth}");
+        assert!(account.closes() && !account.card_is_lost, "{of}: {:?}", account.ledgers());
+        for report in threads.into_iter().map(|thread| thread.join().unwrap()) {
+            assert!(report.closes() && report.ledgers.len() == 8, "{of}: {:?}", report.ledgers);
+            let accepted = account.card.issued - account.card.vetoed_dma;
+            assert_eq!((report.chunks(), report.lost), (accepted * 8, 0), "{of}");
+        }
+        drop(reader);
+        assert_eq!(served.stop(), account.card.issued, "{of}");
+    }
 }
 
 #[test]

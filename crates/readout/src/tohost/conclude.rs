@@ -8,7 +8,7 @@ use daqmeter_wire::felix::page::FrameKind;
 
 use super::dest::Dest;
 use super::reader::ToHost;
-use crate::accounts::{FinalAccount, ReaderElink};
+use crate::accounts::{CardElink, FinalAccount, ReaderElink};
 use crate::card::words::CardState;
 use crate::transport::Sent;
 use crate::transport::frames::message_frame;
@@ -39,14 +39,11 @@ impl ToHost {
         loop {
             let now_ns = monotonic_ns();
             self.port.look();
-            // A card that goes on without this reader is not read to its end: there is none.
-            let ends = self.port.is_here() || self.port.state() == CardState::Finished;
-            while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {}
+            while self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {}
             self.flush(now_ns, true);
             self.serve(now_ns);
             let is_owed = self.dests.iter().flatten().any(Dest::owes);
-            let comes = ends && self.has_more();
-            if !comes && !is_owed {
+            if !self.has_more() && !is_owed {
                 break;
             }
             let heard = self.dests.iter().flatten().map(|dest| dest.heard_ns);
@@ -73,13 +70,17 @@ impl ToHost {
     fn final_account(&mut self) -> FinalAccount {
         let subscriptions = self.close_subscriptions();
         let card = self.port.view().account;
-        let account = |tag| {
+        let is_left = self.filled_bytes() >= self.format.block_bytes;
+        let account = |&CardElink { tag, chunks: made, .. }: &CardElink| {
             let own = self.elinks.iter().find(|elink| elink.spec.tag == tag);
             let (chunks, unsubscribed) = own.map_or((0, 0), |own| (own.chunks, own.unsubscribed));
-            ReaderElink::of(chunks, unsubscribed, subscriptions.iter().filter(|one| one.tag == tag))
+            let own = subscriptions.iter().filter(|one| one.tag == tag);
+            let left = if is_left { made.saturating_sub(chunks) } else { 0 };
+            ReaderElink { left, ..ReaderElink::of(chunks, unsubscribed, own) }
         };
-        let readers = card.elinks.iter().map(|elink| account(elink.tag)).collect();
-        FinalAccount { readers, card, subscriptions, card_is_lost: self.port.is_lost() }
+        let readers = card.elinks.iter().map(account).collect();
+        let card_is_lost = self.port.is_lost() || self.port.state() == CardState::Running;
+        FinalAccount { readers, card, subscriptions, card_is_lost }
     }
 
     fn send_account(&mut self, account: &FinalAccount, stop: &AtomicBool) {

@@ -206,6 +206,7 @@ impl Dest {
             self.page.birth_ns = context.birth_ns;
             self.page.position = context.position;
         }
+        self.page.birth_ns = self.page.birth_ns.min(context.birth_ns);
     }
 
     /// Sends the pages that the destination takes.

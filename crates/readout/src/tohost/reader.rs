@@ -8,6 +8,7 @@ use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 use super::dest::{Dest, Sizes, subscriber_bytes};
 use super::elink::ElinkState;
 use crate::accounts::SubscriptionAccount;
+use crate::card::words;
 use crate::port::Port;
 use crate::receive::Receiver;
 use crate::scenario::{ElinkSpec, Publish, ReaderSettings as Settings};
@@ -111,12 +112,13 @@ impl ToHost {
         self.port.consumer().filled()
     }
 
-    /// Bytes of the ring since the first that a subscriber has not acknowledged. They wait in the
-    /// ring, in pages and in the network.
+    /// Bytes since the first that a subscriber has not acknowledged. They wait in the card's FIFO,
+    /// in the ring, in pages and in the network.
     pub(crate) fn backlog_bytes(&self) -> u64 {
         let dests = self.dests.iter().flatten();
         let oldest = dests.filter_map(Dest::acknowledged).min();
-        let came = self.stats.bytes + self.filled_bytes() as u64;
+        let fifo = words::fifo_bytes(self.port.consumer());
+        let came = self.stats.bytes + self.filled_bytes() as u64 + fifo;
         came.saturating_sub(oldest.unwrap_or(self.stats.bytes))
     }
 

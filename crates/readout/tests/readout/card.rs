@@ -86,6 +86,11 @@ fn every_format_and_mode_can_be_read_back() {
         ("block = \"16KiB\"\n", 16384),
         ("format = \"phase1\"\n", 1024),
         ("format = \"phase1-wide\"\n", 1024),
+        ("format = \"phase1-wide\"\nblock = \"2KiB\"\n", 2048),
+        ("format = \"phase1-wide\"\nblock = \"3KiB\"\n", 3072),
+        ("format = \"phase1-wide\"\nblock = \"4KiB\"\n", 4096),
+        ("format = \"phase1-wide\"\nblock = \"8KiB\"\n", 8192),
+        ("format = \"phase1-wide\"\nblock = \"16KiB\"\n", 16384),
         ("mode = \"full\"\npayload = \"5000B\"\n", 1024),
     ] {
         let text = format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}");
@@ -93,7 +98,6 @@ fn every_format_and_mode_can_be_read_back() {
         assert_eq!((checked.block_bytes, checked.rows[0].chunks), (block, 2000), "{text}");
         assert!(checked.is_good(), "{text}: {:?}", checked.faults);
     }
-    // Such blocks do not state their size: the checker takes 1 KiB.
     let wide = scenario("[card]\nformat = \"phase1-wide\"\nblock = \"2KiB\"\n");
     let (format, mut bytes) = (wide.format().unwrap(), vec![0; 1 << 20]);
     blocks_of_card(&wide, &mut bytes).unwrap();
@@ -221,6 +225,39 @@ fn the_times_of_blocks_are_those_of_their_first_triggers() {
             first.abs_diff(1000) < 20 && ninth.abs_diff(37_000) < 1100,
             "{blocks}: {first} {ninth}"
         );
+    }
+}
+
+/// Blocks that the end of a run closed had the time of that end.
+#[test]
+fn a_block_that_the_end_closes_is_as_old_as_its_first_trigger() {
+    for blocks in ["live", "auto"] {
+        let text = format!(
+            "[trigger]\nrate = \"1Hz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
+        );
+        let (mut card, rings) = card(&text);
+        card.source.end_ns = 4900 * MS;
+        card.advance(5000 * MS);
+        assert_eq!(card.state(), CardState::Finished, "{blocks}");
+        assert_eq!(rings[0].timestamp(0), 1000 * MS, "{blocks}");
+    }
+}
+
+/// Blocks of 0xABCE above 1 KiB were "bad block starts": the size is the distance of the starts.
+#[test]
+fn the_size_of_blocks_that_do_not_state_it_is_found_from_few_blocks_and_spoilt_ones() {
+    for kib in [1, 2, 3, 4, 8, 16] {
+        let text = format!("[card]\nlinks = 1\nformat = \"phase1-wide\"\nblock = \"{kib}KiB\"\n");
+        let size = kib << 10;
+        let mut bytes = vec![0; 5 * size];
+        blocks_of_card(&scenario(&text), &mut bytes).unwrap();
+        for blocks in 1..=5 {
+            let checked = checked(&bytes[..blocks * size]);
+            let found = (checked.block_bytes, checked.blocks);
+            assert_eq!(found, (size, blocks as u64), "{blocks} blocks of {kib} KiB");
+        }
+        bytes[size + 2] ^= 0xFF;
+        assert_eq!(checked(&bytes).block_bytes, size, "the second of {kib} KiB is spoilt");
     }
 }
 

@@ -9,6 +9,7 @@ use daqmeter_readout::Scenario;
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
+use daqmeter_readout::search::{Observation, Stability};
 
 use crate::by_hand::{self, Done, Placement};
 
@@ -98,6 +99,30 @@ fn a_faster_card_than_reader_makes_dead_time_and_no_other_loss() {
     let done = run(text, 100_000);
     assert!(done.dead_share() > 0.1, "{}", done.dead_share());
     assert_eq!(done.lost(), losses(&done, "stopped by BUSY-by-DMA"));
+}
+
+/// Issue 48: a search took 74 kHz for good where 59 kHz pass the DMA: the FIFO had the rest.
+#[test]
+fn what_a_fifo_holds_is_backlog_and_what_it_does_not_is_the_knee() {
+    let text = "[trigger]\nrate = \"60kHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\nfifo = \"64MiB\"\n\
+                dma_rate = \"10MB\"\n";
+    let (scenario, never) = (Scenario::parse(text, "test").unwrap(), AtomicBool::new(false));
+    let time = Duration::from_millis(400);
+    let done = by_hand::run(&scenario, &Placement::default(), time, None, &never).unwrap();
+    assert!(done.closes());
+    let reader = &done.readers[0];
+    let at = |(ns, bytes): &(u64, u64)| (*ns as f64 * 1e-9, *bytes as f64);
+    let observation = Observation {
+        backlog: reader.backlog.iter().map(at).collect(),
+        busy_at_bytes: 1e12,
+        input_bytes_per_s: 60e3 * scenario.event_bytes(),
+        ..Observation::default()
+    };
+    assert_eq!(observation.verdict(), Stability::Growing);
+    let knee_hz = observation.carried() * 60e3;
+    let expected_hz = 10e6 / scenario.event_bytes();
+    assert!((knee_hz / expected_hz - 1.0).abs() < 0.03, "{knee_hz}, not {expected_hz}");
+    assert_eq!(reader.triggers_ns, 400_000_000);
 }
 
 /// Publisher with a card that goes on until it is told, for receivers that come and go.
