@@ -97,8 +97,6 @@ pub struct Metric {
     pub source: String,
     #[serde(default)]
     pub caveat: String,
-    #[serde(skip)]
-    positions: (Vec<usize>, Vec<usize>),
 }
 
 pub const SHIPPED_GROUPS: Shipped = Shipped {
@@ -156,7 +154,7 @@ impl MetricGroup {
         &self,
         pmus: &[Pmu],
         meshes: &[Mesh],
-    ) -> Result<(Vec<String>, Vec<Metric>), Fault> {
+    ) -> Result<(Vec<String>, Vec<ObservedMetric>), Fault> {
         if !self.is_there(pmus) {
             let MetricGroup { name, pmu, .. } = self;
             return Err(Fault::new(format!(
@@ -189,32 +187,47 @@ impl MetricGroup {
         Ok((texts, self.metrics(&ids)))
     }
 
-    fn metrics(&self, ids: &[&str]) -> Vec<Metric> {
+    /// Returns the metrics of events, given by their ids.
+    fn metrics(&self, ids: &[&str]) -> Vec<ObservedMetric> {
         let at = |names: &[String]| -> Vec<usize> {
             let is_named = |at: &usize| names.iter().any(|name| name == ids[*at]);
             (0..ids.len()).filter(is_named).collect()
         };
-        let place = |metric: &Metric| Metric {
-            positions: (at(&metric.sum), at(&metric.over)),
-            ..metric.clone()
+        let placed = |metric: &Metric| ObservedMetric {
+            name: metric.name.clone(),
+            unit: metric.unit.clone(),
+            caveat: metric.caveat.clone(),
+            values: Vec::new(),
+            sum: at(&metric.sum),
+            times: metric.times,
+            over: at(&metric.over),
         };
-        self.metric.iter().map(place).collect()
+        self.metric.iter().map(placed).collect()
     }
 
-    /// Returns metrics that can be computed from the counts of another program, such as perf. An
+    /// Adds the metrics that can be computed from the counts of another program, such as perf. An
     /// event of a node is left out if the sum over all nodes is there.
-    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, Fault> {
+    ///
+    /// # Errors
+    /// Refuses counts of which no metric can be computed.
+    pub fn measure(&self, observed: &mut Observations) -> Result<(), Fault> {
+        let events = &observed.events;
         let is_of_node = |event: &ObservedEvent| event.name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
-            let event = self.events.iter().find(|event| event.is(&other.name, &self.pmu))?;
-            let is_sum = |sum: &ObservedEvent| !is_of_node(sum) && event.is(&sum.name, &self.pmu);
-            let counts = !is_of_node(other) || !observed.iter().any(is_sum);
+            let is = |event: &GroupEvent, one: &ObservedEvent| event.is(one.bare_name(), &self.pmu);
+            let event = self.events.iter().find(|event| is(event, other))?;
+            let is_sum = |sum: &ObservedEvent| {
+                !is_of_node(sum) && sum.place == other.place && is(event, sum)
+            };
+            let counts = !is_of_node(other) || !events.iter().any(is_sum);
             counts.then_some(event.id.as_str())
         };
-        let ids: Vec<&str> = observed.iter().map(|event| id(event).unwrap_or("")).collect();
-        let mut metrics = self.metrics(&ids);
+        let ids: Vec<&str> = events.iter().map(|event| id(event).unwrap_or("")).collect();
         let has_all = |names: &[String]| names.iter().all(|name| ids.contains(&name.as_str()));
-        metrics.retain(|metric| has_all(&metric.sum) && has_all(&metric.over));
+        let whole = self.metric.iter().zip(self.metrics(&ids));
+        let whole = whole.filter(|(metric, _)| has_all(&metric.sum) && has_all(&metric.over));
+        let metrics: Vec<_> =
+            whole.flat_map(|(_, metric)| by_place(metric, &observed.events)).collect();
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
@@ -224,7 +237,9 @@ impl MetricGroup {
                 missing.join(" or ")
             )));
         }
-        Ok(metrics)
+        observed.metrics.extend(metrics);
+        observed.fill_metrics();
+        Ok(())
     }
 
     /// Returns the reason why the host cannot count it, from its first missing event.
@@ -241,47 +256,29 @@ impl MetricGroup {
     }
 }
 
-impl Metric {
-    #[must_use]
-    pub fn shifted(mut self, first: usize) -> Metric {
-        self.positions.0.iter_mut().chain(&mut self.positions.1).for_each(|at| *at += first);
-        self
-    }
-
-    pub fn observe(&self, observed: &Observations) -> ObservedMetric {
-        let intervals = 0..observed.end_ns.len();
-        ObservedMetric {
-            values: intervals.map(|at| self.value(observed, at)).collect(),
-            ..self.blank()
+/// Returns a metric of all places, unless cgroups are counted, which may hold each other, and that
+/// of each place where its events were counted.
+pub(crate) fn by_place(metric: ObservedMetric, events: &[ObservedEvent]) -> Vec<ObservedMetric> {
+    let at = |number: &usize| (events[*number].place.as_str(), events[*number].cgroup.as_str());
+    let mut places: Vec<(&str, &str)> = Vec::new();
+    for place in metric.sum.iter().map(at) {
+        if !places.contains(&place) {
+            places.push(place);
         }
     }
-
-    pub fn blank(&self) -> ObservedMetric {
-        ObservedMetric {
-            name: self.name.clone(),
-            unit: self.unit.clone(),
-            caveat: self.caveat.clone(),
-            values: Vec::new(),
-        }
-    }
-
-    /// Returns the value in an interval, per second of [`Observations::seconds_of`]. It is `None`
-    /// when an event did not count, or when the denominator of the ratio is zero.
-    pub fn value(&self, observed: &Observations, interval: usize) -> Option<f64> {
-        let per_second = self.over.is_empty();
-        let add = |positions: &[usize], rate: bool| -> Option<f64> {
-            let one = |at: &usize| {
-                let event = observed.events.get(*at)?;
-                if rate { observed.rate_at(event, interval) } else { event.scaled(interval) }
-            };
-            positions.iter().map(one).sum()
+    let of = |place: &(&str, &str)| {
+        let here = |numbers: &[usize]| -> Vec<usize> {
+            numbers.iter().copied().filter(|number| at(number) == *place).collect()
         };
-        let above = add(&self.positions.0, per_second)? * self.times;
-        if per_second {
-            return Some(above);
-        }
-        add(&self.positions.1, false).filter(|below| *below > 0.0).map(|below| above / below)
-    }
+        let label = format!("{} {}", place.0, place.1);
+        let name = format!("{} {}", label.trim(), metric.name).trim_start().to_owned();
+        let (sum, over) = (here(&metric.sum), here(&metric.over));
+        let is_whole = over.is_empty() == metric.over.is_empty();
+        is_whole.then(|| ObservedMetric { name, sum, over, ..metric.clone() })
+    };
+    let each = places.iter().filter_map(of);
+    let all = places.len() > 1 && places.iter().all(|(_, cgroup)| cgroup.is_empty());
+    all.then(|| metric.clone()).into_iter().chain(each).collect()
 }
 
 #[cfg(test)]

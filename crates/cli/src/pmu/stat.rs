@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
     metrics: Metrics,
     /// Print intervals as perf stat -x, with this separator
     #[arg(short = 'x', long, value_name = "CHAR", help_heading = "Output", hide_short_help = true)]
-    separator: Option<char>,
+    pub(super) separator: Option<char>,
     /// Unit of bytes
     #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output", hide_short_help = true)]
     pub(super) bytes: RateUnit,
@@ -159,7 +159,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let observed = count.finish();
     // Intervals from before a failure are kept.
     let ended = if observed.end_ns.is_empty() { Ok(ended?) } else { ended };
-    let done = arguments.finish(parts.next(&observed), &observed, &mut recorder)?;
+    parts.warnings.extend(told_turns(&observed));
+    // Without new intervals the record before is whole, unless there is something to add.
+    if parts.written < observed.end_ns.len() || !parts.warnings.is_empty() || parts.written == 0 {
+        recorder.take(parts.next(&observed))?;
+    }
+    let done = arguments.finish(&mut recorder)?;
     ended?;
     let failed = status?.filter(|status| !status.success() && !stop.is_set());
     Ok(failed.map_or(done, exit_code))
@@ -310,17 +315,7 @@ impl Arguments {
         emit(&text).map(drop)
     }
 
-    pub(super) fn finish(
-        &self,
-        mut record: RunRecord,
-        observed: &Observations,
-        recorder: &mut Recorder,
-    ) -> Ended {
-        if let Some(warning) = turns_warning(observed) {
-            tell(&format!("daqmeter: warning: {warning}"));
-            record.warnings.push(warning);
-        }
-        recorder.take(record)?;
+    pub(super) fn finish(&self, recorder: &mut Recorder) -> Ended {
         // Ctrl-C is the usual end of a count.
         recorder.finish(|records| {
             if self.separator.is_some() {
@@ -330,6 +325,13 @@ impl Arguments {
             observed.map(|observed| format!("\n{}", self.summary(observed))).collect()
         })
     }
+}
+
+/// Tells the warning of events that took turns, and returns it for the record.
+pub(super) fn told_turns(observed: &Observations) -> Option<String> {
+    let warning = turns_warning(observed)?;
+    tell(&format!("daqmeter: warning: {warning}"));
+    Some(warning)
 }
 
 #[cfg(test)]
