@@ -51,8 +51,7 @@ impl GroupEvent {
             let Some((pmu, name)) = short_name(&event) else {
                 return true;
             };
-            let same = |other: &&Pmu| other.name == pmu || other.family() == pmu;
-            pmus.iter().filter(same).any(|pmu| pmu.event(name).is_some())
+            pmus.iter().filter(|other| other.is(pmu)).any(|pmu| pmu.event(name).is_some())
         };
         self.ways().find(is_known).unwrap_or((&self.event, &self.each))
     }
@@ -146,8 +145,7 @@ impl MetricGroup {
     }
 
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
-        self.pmu.is_empty()
-            || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
+        self.pmu.is_empty() || pmus.iter().any(|pmu| pmu.is(&self.pmu))
     }
 
     pub fn expand(

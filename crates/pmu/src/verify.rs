@@ -224,6 +224,10 @@ impl Verification<'_> {
                 Err(why) => return Ok(vec![CounterCheck::waived(load, "none", why.0)]),
             },
         };
+        if load == VerifyLoad::Fio && read.has_holes {
+            let what = "has holes, which fio reads without the disk; give a file that was written";
+            return Err(Fault::new(format!("the file {what}")));
+        }
         let mut meters = Vec::new();
         if let Some(disk) = &read.disk {
             meters.push(meter(format!("disk.{disk}.read_bytes"), 1.0, (1.0, AROUND.1)));
