@@ -8,7 +8,7 @@ use daqmeter_record::{Mesh, Observations};
 use serde::Deserialize;
 
 use crate::event::EventResolver;
-use crate::sysfs::Pmu;
+use crate::sysfs::{Pmu, is_of};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,10 +61,11 @@ impl GroupEvent {
             let event = event.replace("{pmu}", family);
             match (short_name(&event), short_name(other)) {
                 (Some((pmu, name)), Some((other_pmu, other_name))) => {
-                    let instance = other_pmu.strip_prefix(pmu);
-                    let is_same =
-                        instance.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
-                    is_same && name == other_name
+                    let mut fields = terms(&event).filter(|term| term.contains('='));
+                    let is_given = |field: &str| terms(other).any(|term| term == field);
+                    is_of(other_pmu, pmu)
+                        && name == other_name
+                        && fields.all(|field| field.contains("nodeid=") || is_given(field))
                 }
                 // Later versions of perf leave the PMU out.
                 (Some((_, name)), None) => name == other,
@@ -76,9 +77,13 @@ impl GroupEvent {
 
 /// Returns PMU and named event of `PMU/NAME,FIELD=VALUE/`.
 fn short_name(event: &str) -> Option<(&str, &str)> {
-    let (pmu, terms) = event.split_once('/')?;
-    let mut names = terms.trim_end_matches('/').split(',');
-    Some((pmu, names.find(|term| !term.contains('='))?))
+    let (pmu, _) = event.split_once('/')?;
+    Some((pmu, terms(event).find(|term| !term.contains('='))?))
+}
+
+fn terms(event: &str) -> impl Iterator<Item = &str> {
+    let (_, terms) = event.split_once('/').unwrap_or(("", ""));
+    terms.trim_end_matches('/').split(',')
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -107,6 +112,11 @@ pub const SHIPPED_GROUPS: Shipped = Shipped {
         ("memory-nodes", include_str!("../groups/cmn/nodes.toml")),
         ("rni", include_str!("../groups/cmn/rni.toml")),
         ("imc", include_str!("../groups/intel/imc.toml")),
+        ("umc", include_str!("../groups/amd/umc.toml")),
+        ("df", include_str!("../groups/amd/df.toml")),
+        ("ddrc", include_str!("../groups/hisilicon/ddrc.toml")),
+        ("dmc620", include_str!("../groups/arm/dmc620.toml")),
+        ("scf", include_str!("../groups/nvidia/scf.toml")),
         ("energy", include_str!("../groups/any/energy.toml")),
         ("block", include_str!("../groups/any/block.toml")),
         ("net", include_str!("../groups/any/net.toml")),

@@ -95,29 +95,13 @@ impl Pmu {
         })
     }
 
-    /// Returns the name without the number of the instance, which has more than two digits if it is
-    /// hexadecimal: `arm_cmn` for `arm_cmn_0`, `arm_dmc620` for `arm_dmc620_10008c000`. Source: Linux
-    /// tools/perf/util/pmu.c, `pmu_name_len_no_suffix`.
     pub fn family(&self) -> &str {
-        let is_number = |end: &str| {
-            let is_hex = end.len() > 2 && end.bytes().all(|byte| byte.is_ascii_hexdigit());
-            !end.is_empty() && (is_hex || end.bytes().all(|byte| byte.is_ascii_digit()))
-        };
-        match self.name.rsplit_once('_') {
-            Some((family, end)) if !family.is_empty() && is_number(end) => family,
-            _ => &self.name,
-        }
+        family_of(&self.name)
     }
 
     /// Returns true for its name, its family, and a pattern as in perf: `hisi_sccl*_ddrc*`.
     pub fn is(&self, wanted: &str) -> bool {
-        let (first, parts) = wanted.split_once('*').unwrap_or((wanted, ""));
-        let mut rest = self.name.strip_prefix(first);
-        for part in parts.split('*') {
-            rest = rest.and_then(|rest| Some(&rest[rest.find(part)? + part.len()..]));
-        }
-        let is_pattern = wanted.contains('*') && (wanted.ends_with('*') || rest == Some(""));
-        self.name == wanted || self.family() == wanted || is_pattern && rest.is_some()
+        is_of(&self.name, wanted)
     }
 
     pub fn format(&self, name: &str) -> Option<&FormatField> {
@@ -127,6 +111,31 @@ impl Pmu {
     pub fn event(&self, name: &str) -> Option<&Alias> {
         self.events.iter().find(|alias| alias.name == name)
     }
+}
+
+/// Returns a PMU's name without the number of the instance, which has more than two digits if it is
+/// hexadecimal: `arm_cmn` for `arm_cmn_0`, `arm_dmc620` for `arm_dmc620_10008c000`. Source: Linux
+/// tools/perf/util/pmu.c, `pmu_name_len_no_suffix`.
+fn family_of(name: &str) -> &str {
+    let is_number = |end: &str| {
+        let is_hex = end.len() > 2 && end.bytes().all(|byte| byte.is_ascii_hexdigit());
+        !end.is_empty() && (is_hex || end.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    match name.rsplit_once('_') {
+        Some((family, end)) if !family.is_empty() && is_number(end) => family,
+        _ => name,
+    }
+}
+
+/// Returns true if a PMU's name is the one that is wanted, is of this family, or has this pattern.
+pub(crate) fn is_of(name: &str, wanted: &str) -> bool {
+    let (first, parts) = wanted.split_once('*').unwrap_or((wanted, ""));
+    let mut rest = name.strip_prefix(first);
+    for part in parts.split('*') {
+        rest = rest.and_then(|rest| Some(&rest[rest.find(part)? + part.len()..]));
+    }
+    let is_pattern = wanted.contains('*') && (wanted.ends_with('*') || rest == Some(""));
+    name == wanted || family_of(name) == wanted || is_pattern && rest.is_some()
 }
 
 /// Reads the address before the first dot in the link's target, as in

@@ -87,11 +87,7 @@ fn names_of_perf_are_taken_and_a_long_list_of_pmus_is_not_printed() {
     let pmus: Vec<Pmu> = (0..49).map(pmu).collect();
     let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
     let error = |text: &str| host.resolve(&[text.to_owned()]).unwrap_err().to_string();
-    assert!(
-        error("arm_cmn/x/").contains("uncore_13x and 43 more (daqmeter"),
-        "{}",
-        error("arm_cmn/x/")
-    );
+    assert!(error("arm_cmn/x/").contains("uncore_14x and 43 more (daqmeter"));
     assert!(
         error("hnf_mc_reqs").contains("write uncore_0x/hnf_mc_reqs/ or uncore_1x/hnf_mc_reqs/")
     );

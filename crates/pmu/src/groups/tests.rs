@@ -109,3 +109,36 @@ fn places_have_rates_of_their_own_and_one_together() {
     let cgroups = cgroups.replacen("_read/;a;", "_read/;a/b;", 1);
     assert_eq!(of(&cgroups), expected(&[("a/b read", 100.0), ("a read", 50.0)]));
 }
+
+/// Bytes of each maker's memory counters, as perf prints their events, and on PMUs of their names.
+#[test]
+fn memory_of_every_maker_is_counted_in_bytes() {
+    let channels: Vec<String> =
+        (0..8).map(|n| format!("dram_channel_data_controller_{n}")).collect();
+    let channels: Vec<&str> = channels.iter().map(String::as_str).collect();
+    let cases: [(&str, &[&str], &[f64]); 8] = [
+        ("memory", &["arm_cmn_1/hnf_mc_reqs/"], &[64.0]),
+        ("imc", &["uncore_imc_0/cas_count_read/"], &[1_048_576.0]),
+        ("umc", &["umc_cas_cmd.rd", "umc_cas_cmd.wr"], &[64.0, 64.0]),
+        ("umc", &["amd_umc/event=0x0a,rdwrmask=0x2/"], &[64.0]),
+        ("df", &channels, &[512.0]),
+        ("ddrc", &["hisi_sccl1_ddrc0/flux_rd/", "hisi_sccl3_ddrc2/flux_wr/"], &[32.0, 32.0]),
+        ("dmc620", &["arm_dmc620_10008c000/clkdiv2_rdwr,mask=0x1,match=0x1/"], &[64.0]),
+        (
+            "scf",
+            &["nvidia_scf_pmu_0/cmem_rd_data/", "nvidia_scf_pmu_0/cmem_wr_total_bytes/"],
+            &[32.0, 1.0],
+        ),
+    ];
+    for (group, events, bytes) in cases {
+        let row = |event: &&str| format!("1.000000000;1;;{event};1000000000;100.00;;\n");
+        let text: String = events.iter().map(row).collect();
+        let mut observed = crate::perf_format::parse(&text, None).unwrap().runs.remove(0);
+        MetricGroup::find(group).unwrap().measure(&mut observed).unwrap();
+        let rates: Vec<f64> = observed.metrics.iter().filter_map(|found| found.values[0]).collect();
+        assert_eq!(rates, bytes, "{group}: {:?}", observed.metrics);
+    }
+    let other = "1.000000000 1 uncore_imc_free_running_0/cas_count_read/\n";
+    let mut other = crate::perf_format::parse(other, None).unwrap().runs.remove(0);
+    assert!(MetricGroup::find("imc").unwrap().measure(&mut other).is_err());
+}
