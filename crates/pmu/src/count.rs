@@ -195,6 +195,7 @@ fn blank(event: &PmuEvent) -> ObservedEvent {
         places: event.places(),
         ..ObservedEvent::default()
     }
+    .at(&event.place, "")
 }
 
 /// Estimates the error of a scaled count: a count over the share s of the time is a sample of it.

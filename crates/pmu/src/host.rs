@@ -94,7 +94,22 @@ impl CountedHost {
                 "nothing to count: give --event, --group or --heat (daqmeter pmu list --groups)",
             ));
         }
-        let mut set = self.resolver().resolve(&texts)?;
+        let resolved = self.resolver().resolve(&texts);
+        let no_part = |mesh: &&Mesh| mesh.part.is_empty();
+        let mut set = match self.meshes.iter().find(no_part) {
+            // A map of the driver does not tell the part, and so not its events.
+            Some(mesh) => resolved.map_err(|unknown| {
+                let name = &mesh.name;
+                Fault::new(format!(
+                    "{unknown}; the map of {name} does not tell its part: --part CMN-700"
+                ))
+            })?,
+            None => resolved?,
+        };
+        if self.driver == Driver::N1sdp {
+            // This driver takes a node without bynodeid.
+            set.warnings.clear();
+        }
         let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
         let used = self.meshes.iter().filter(used);
         let warnings: Vec<String> = used.filter_map(|mesh| self.driver.warning(mesh)).collect();

@@ -74,7 +74,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     metrics: Metrics,
     /// Print intervals as perf stat -x, with this separator
-    #[arg(short = 'x', long, value_name = "CHAR", help_heading = "Output", hide_short_help = true)]
+    #[arg(short = 'x', long, value_name = "CHAR", value_parser = separator, help_heading = "Output", hide_short_help = true)]
     pub(super) separator: Option<char>,
     /// Unit of bytes
     #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output", hide_short_help = true)]
@@ -87,6 +87,11 @@ pub(crate) struct Arguments {
     /// Count while this command runs
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
     command: Vec<String>,
+}
+
+/// Reads a separator; a tab may be written as for perf.
+fn separator(text: &str) -> Result<char, String> {
+    text.replace("\\t", "\t").parse().map_err(|_| "one character, such as ; or \\t".to_owned())
 }
 
 /// Reads the length of an interval: with its unit, or in milliseconds as in perf.
@@ -296,7 +301,7 @@ impl Arguments {
         let grids = heats.iter().map(|heat| {
             format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(heat.mesh, Some(heat)))
         });
-        grids.collect()
+        grids.collect::<String>() + &tables::metrics(observed, Some(at), self.bytes)
     }
 
     pub(super) fn summary(&self, observed: &Observations) -> String {
