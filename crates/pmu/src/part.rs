@@ -1,5 +1,7 @@
 //! Counting by parts of the machine: sockets, NUMA nodes, instances of a PMU such as meshes.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use clap::ValueEnum;
 use daqmeter_record::observed::ObservedMetric;
 
@@ -27,15 +29,18 @@ impl CountedHost {
         let mut moved: Vec<Vec<usize>> = Vec::new();
         let mut next = 0;
         for group in selection.set.groups {
-            let mut places: Vec<String> =
-                group.iter().flat_map(|one| self.places(part, one)).collect();
-            places.sort();
-            places.dedup();
+            let parts: Vec<_> = group.iter().map(|event| self.parts(part, event)).collect();
+            let places: BTreeSet<&String> = parts.iter().flat_map(BTreeMap::keys).collect();
             let (members, first) = (group.len(), next);
             next += places.len() * members;
             moved.extend((first..first + members).map(|at| (at..next).step_by(members).collect()));
-            let at = |place: &String| group.iter().map(|one| self.at(part, one, place)).collect();
-            split.set.groups.extend(places.iter().map(at));
+            for place in places {
+                let at = |(event, parts): (&PmuEvent, &BTreeMap<String, Vec<EventCounter>>)| {
+                    let sources = parts.get(place).cloned().unwrap_or_default();
+                    PmuEvent { sources, place: place.clone(), ..event.clone() }
+                };
+                split.set.groups.push(group.iter().zip(&parts).map(at).collect());
+            }
         }
         for ObservedMetric { sum, over, .. } in &mut split.metrics {
             for numbers in [sum, over] {
@@ -45,28 +50,21 @@ impl CountedHost {
         split
     }
 
-    fn places(&self, part: MachinePart, event: &PmuEvent) -> Vec<String> {
-        let of_source = |source: &EventCounter| match source {
-            EventCounter::Perf { attributes, cpus } => {
-                cpus.iter().map(|cpu| self.place(part, attributes.kind, *cpu)).collect()
+    /// Returns the counters of an event by place, one for each CPU.
+    fn parts(&self, part: MachinePart, event: &PmuEvent) -> BTreeMap<String, Vec<EventCounter>> {
+        let mut parts: BTreeMap<String, Vec<EventCounter>> = BTreeMap::new();
+        for source in &event.sources {
+            let EventCounter::Perf { attributes, cpus } = source else {
+                parts.entry(String::new()).or_default().push(source.clone());
+                continue;
+            };
+            for cpu in cpus {
+                let place = self.place(part, attributes.kind, *cpu);
+                let one = EventCounter::Perf { attributes: *attributes, cpus: vec![*cpu] };
+                parts.entry(place).or_default().push(one);
             }
-            EventCounter::System(_) => vec![String::new()],
-        };
-        event.sources.iter().flat_map(of_source).collect()
-    }
-
-    /// Returns the event with the counters of a place.
-    fn at(&self, part: MachinePart, event: &PmuEvent, place: &str) -> PmuEvent {
-        let here = |source: &EventCounter| match source {
-            EventCounter::Perf { attributes, cpus } => {
-                let is_here = |cpu: &u32| self.place(part, attributes.kind, *cpu) == place;
-                let cpus: Vec<u32> = cpus.iter().copied().filter(is_here).collect();
-                (!cpus.is_empty()).then_some(EventCounter::Perf { attributes: *attributes, cpus })
-            }
-            counter @ EventCounter::System(_) => Some(counter.clone()),
-        };
-        let sources = event.sources.iter().filter_map(here).collect();
-        PmuEvent { sources, place: place.to_owned(), ..event.clone() }
+        }
+        parts
     }
 
     fn place(&self, part: MachinePart, kind: u32, cpu: u32) -> String {

@@ -47,25 +47,18 @@ impl Output {
     }
 
     /// Splits whole runs of -x and -j, which have no mark at their ends: the events repeat in order.
-    fn apart(mut self) -> Vec<Output> {
+    fn apart(self) -> Vec<Output> {
+        let rows = &self.rows;
+        let is_marked = self.elapsed_s.is_some() || rows.iter().any(|row| row.time.is_some());
         let is_repeated = |length: &usize| {
-            self.rows.len().is_multiple_of(*length)
-                && self
-                    .rows
-                    .iter()
-                    .zip(&self.rows[*length..])
-                    .all(|(one, next)| one.key() == next.key())
+            let mut pairs = rows.iter().zip(&rows[*length..]);
+            rows.len().is_multiple_of(*length) && pairs.all(|(one, next)| one.key() == next.key())
         };
-        let is_marked = self.elapsed_s.is_some() || self.rows.iter().any(|row| row.time.is_some());
-        let found = (1..self.rows.len()).find(is_repeated).filter(|_| !is_marked);
-        let length = found.unwrap_or(self.rows.len()).max(1);
-        let mut parts = Vec::new();
-        while self.rows.len() > length {
-            let rows = self.rows.drain(..length).collect();
-            parts.push(Output { rows, ..Output::default() });
+        let part = |rows: &[Row]| Output { rows: rows.to_vec(), ..Output::default() };
+        match (1..rows.len()).find(is_repeated).filter(|_| !is_marked) {
+            Some(length) => rows.chunks(length).map(part).collect(),
+            None => vec![self],
         }
-        parts.push(self);
-        parts
     }
 }
 
@@ -76,66 +69,49 @@ impl Row {
     }
 }
 
-/// Lines that are no rows of perf: their number, and the first with its place in the file.
-#[derive(Debug, Default)]
-struct Skipped {
-    lines: usize,
-    first: String,
-}
-
-impl Skipped {
-    fn add(&mut self, place: &str) {
-        if self.lines == 0 {
-            self.first = place.to_owned();
-        }
-        self.lines += 1;
-    }
-}
-
-fn outputs_of(text: &str, skipped: &mut Skipped) -> Result<Vec<Output>, Fault> {
-    let mut outputs = vec![Output::default()];
-    let mut reader = LineReader::default();
-    let mut lines = text.lines().enumerate().peekable();
-    while let Some((number, raw)) = lines.next() {
-        let shown: String = raw.trim().chars().take(60).collect();
-        let place = format!("`{shown}`");
+/// Returns the outputs in a text, and the numbers of the lines that are not perf's.
+fn outputs_of(text: &str) -> Result<(Vec<Output>, Vec<usize>), Fault> {
+    let (mut outputs, mut foreign) = (vec![Output::default()], Vec::new());
+    let (mut reader, lines) = (LineReader::default(), text.lines().count());
+    for (number, raw) in (1..).zip(text.lines()) {
         let output = outputs.last_mut().expect("begins with one");
         output.has_title |= raw.trim_start().starts_with('#') && raw.trim_end().ends_with("events");
         // The last line of an output may be cut.
-        let is_cut = lines.peek().is_none() && !text.ends_with('\n');
+        let is_cut = number == lines && !text.ends_with('\n') && !output.rows.is_empty();
         let line = match reader.read(raw) {
-            Err(_) if is_cut && !output.rows.is_empty() => Line::Foreign,
-            read => read.map_err(|problem| {
-                Fault::new(format!("line {}: {problem}: {place}", number + 1))
-            })?,
+            Err(_) if is_cut => Line::Foreign,
+            read => read.map_err(|problem| Fault::new(shown(text, number, &problem)))?,
         };
+        let before = output.rows.last().map(|before| before.time);
         match line {
             Line::Plain => {}
-            Line::Foreign => skipped.add(&format!("line {}: {place}", number + 1)),
-            Line::Start | Line::End(_) if output.rows.is_empty() => {}
+            Line::Foreign => foreign.push(number),
+            Line::Start | Line::End(_) if before.is_none() => {}
             Line::Start => outputs.push(Output::default()),
             Line::End(seconds) => {
                 output.elapsed_s = seconds;
                 outputs.push(Output::default());
             }
-            Line::Row(row) => {
-                let before = output.rows.last().and_then(|before| before.time);
-                match row.time {
-                    // After intervals, --summary prints the whole run again, without a stamp.
-                    None if before.is_some() => {}
-                    time if time < before => {
-                        outputs.push(Output { rows: vec![row], ..Output::default() });
-                    }
-                    _ => output.rows.push(row),
-                }
+            // After intervals, --summary prints the whole run again, without a stamp.
+            Line::Row(row) if row.time.is_none() && before.flatten().is_some() => {}
+            Line::Row(row)
+                if before.is_some_and(|time| {
+                    time.is_none() != row.time.is_none() || row.time < time
+                }) =>
+            {
+                outputs.push(Output { rows: vec![row], ..Output::default() });
             }
+            Line::Row(row) => output.rows.push(row),
         }
     }
-    Ok(outputs
-        .into_iter()
-        .filter(|output| !output.rows.is_empty())
-        .flat_map(Output::apart)
-        .collect())
+    let outputs = outputs.into_iter().filter(|output| !output.rows.is_empty());
+    Ok((outputs.flat_map(Output::apart).collect(), foreign))
+}
+
+/// Writes a problem with the beginning of its line.
+fn shown(text: &str, number: usize, problem: &str) -> String {
+    let line = text.lines().nth(number - 1).unwrap_or("").trim();
+    format!("line {number}: {problem}: `{}`", line.chars().take(60).collect::<String>())
 }
 
 /// Reads a file with one output or several. `length` is that of an interval, 1 s by default, if the
@@ -145,31 +121,25 @@ fn outputs_of(text: &str, skipped: &mut Skipped) -> Result<Vec<Output>, Fault> {
 /// # Errors
 /// Refuses a file without counts, and a line that begins like a row and is none.
 pub fn parse(text: &str, length: Option<Duration>) -> Result<PerfOutput, Fault> {
-    let mut skipped = Skipped::default();
-    let outputs = outputs_of(text, &mut skipped)?;
-    let mut found = PerfOutput::default();
-    let mut repeated = BTreeSet::new();
-    for output in &outputs {
-        found.runs.push(observed(output, length, &mut repeated)?);
-    }
-    let Skipped { lines, first } = skipped;
-    if found.runs.is_empty() {
-        let line = if lines > 0 { format!("; {first}") } else { String::new() };
+    let (outputs, foreign) = outputs_of(text)?;
+    let first = foreign.first().map(|number| shown(text, *number, "no count of perf"));
+    if outputs.is_empty() {
         let problem = "it holds no counts of perf stat (text, -x or -j; --metric-only prints none)";
-        return Err(Fault::new(format!("{problem}{line}")));
+        return Err(Fault::new(
+            first.map_or(problem.into(), |first| format!("{problem}; {first}")),
+        ));
     }
-    if lines > 0 {
-        let lines = plural(lines as u64, "line");
-        found
-            .warnings
-            .push(format!("{lines} without a count of perf skipped; the first is {first}"));
-    }
+    let mut repeated = BTreeSet::new();
+    let runs = outputs.iter().map(|output| observed(output, length, &mut repeated));
+    let runs = runs.collect::<Result<_, _>>()?;
+    let skipped = |first| format!("{} skipped; {first}", plural(foreign.len() as u64, "line"));
+    let mut warnings: Vec<String> = first.map(skipped).into_iter().collect();
     if let Some(name) = repeated.first() {
-        let what = "with several readings in an interval, as in two groups: their mean is taken";
         let events = plural(repeated.len() as u64, "event");
-        found.warnings.push(format!("{events} such as `{name}` {what}"));
+        let what = "with several readings in an interval, as in two groups: their mean is taken";
+        warnings.push(format!("{events} such as `{name}` {what}"));
     }
-    Ok(found)
+    Ok(PerfOutput { runs, warnings })
 }
 
 fn observed(

@@ -354,15 +354,12 @@ impl Observations {
     /// Returns a rate of an older record, which does not name its events, by the lengths of the
     /// intervals. Of its ratios only those of one interval are known.
     fn mean_over(&self, metric: &ObservedMetric, intervals: Range<usize>) -> MetricTotal {
-        let value = |at| Some((self.seconds(at), (*metric.values.get(at)?)?));
-        let known: Vec<(f64, f64)> = intervals.filter_map(value).collect();
+        let known = intervals.filter_map(|at| Some((self.seconds(at), (*metric.values.get(at)?)?)));
+        let known: Vec<(f64, f64)> = known.collect();
         let seconds: f64 = known.iter().map(|(seconds, _)| seconds).sum();
-        let value = match known.as_slice() {
-            [(_, value)] => Some(*value),
-            _ if metric.unit.is_empty() || seconds <= 0.0 => None,
-            _ => Some(known.iter().map(|(s, value)| s * value).sum::<f64>() / seconds),
-        };
-        MetricTotal { value, intervals: known.len() }
+        let sum: f64 = known.iter().map(|(seconds, value)| seconds * value).sum();
+        let is_known = seconds > 0.0 && (known.len() == 1 || !metric.unit.is_empty());
+        MetricTotal { value: is_known.then(|| sum / seconds), intervals: known.len() }
     }
 
     pub fn seconds(&self, interval: usize) -> f64 {

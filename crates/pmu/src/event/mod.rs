@@ -3,6 +3,8 @@
 
 mod terms;
 
+use std::collections::BTreeSet;
+
 use daqmeter_harness::Fault;
 use daqmeter_sys::counters::Attributes;
 use daqmeter_sys::host::{Files, parse_cpu_list};
@@ -160,8 +162,14 @@ fn split_groups(text: &str) -> Result<Vec<Vec<String>>, Fault> {
     }
 }
 
-/// Most PMUs that a message names.
+/// Most names in a message.
 const MAX_NAMED: usize = 6;
+
+/// Returns the names of a PMU's events that have the beginning of a text in them.
+fn named_like<'a>(pmu: &'a Pmu, text: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    let start: String = text.chars().take(5).collect();
+    pmu.events.iter().map(|alias| &*alias.name).filter(move |name| name.contains(&start))
+}
 
 #[derive(Debug)]
 pub struct EventResolver<'a> {
@@ -236,26 +244,13 @@ impl EventResolver<'_> {
     }
 
     fn unknown(&self, text: &str) -> Fault {
-        let start: String = text.chars().take(5).collect();
-        let named = |pmu: &Pmu| {
-            let names = pmu.events.iter().filter(|alias| alias.name.contains(&start));
-            let names = names.map(|alias| format!("{}/{}/", pmu.family(), alias.name));
-            names.collect::<Vec<String>>()
-        };
-        let mut near: Vec<String> = self.pmus.iter().flat_map(named).collect();
-        near.sort();
-        near.dedup();
-        near.truncate(6);
-        let near = match near.as_slice() {
-            [] => String::new(),
-            near => format!("; near are {}", near.join(", ")),
-        };
-        wrong(
-            text,
-            &format!(
-                " is not an event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list){near}"
-            ),
-        )
+        let named = |pmu| named_like(pmu, text).map(|name| format!("{}/{name}/", Pmu::family(pmu)));
+        let near: BTreeSet<String> = self.pmus.iter().flat_map(named).collect();
+        let near: Vec<String> = near.into_iter().take(MAX_NAMED).collect();
+        let near =
+            if near.is_empty() { near.concat() } else { format!("; near are {}", near.join(", ")) };
+        let what = "write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list)";
+        wrong(text, &format!(" is not an event: {what}{near}"))
     }
 
     fn online(&self) -> Vec<u32> {
@@ -315,21 +310,17 @@ impl EventResolver<'_> {
         if !found.is_empty() {
             return Ok(found);
         }
-        let mut there: Vec<&str> = self.pmus.iter().map(Pmu::family).collect();
-        there.sort_unstable();
-        there.dedup();
-        let is_near = |name: &&str| name.get(..3) == wanted.get(..3);
-        let count = there.len();
-        // A server has fifty.
-        if there.len() > MAX_NAMED && there.iter().any(|name| is_near(&name)) {
-            there.retain(|name| is_near(&name));
+        let there: BTreeSet<&str> = self.pmus.iter().map(Pmu::family).collect();
+        // A server has fifty: the nearest first.
+        let is_far = |name: &&str| name.get(..3) != wanted.get(..3);
+        let mut names: Vec<&str> = there.into_iter().collect();
+        names.sort_by_key(is_far);
+        let more = names.len().saturating_sub(MAX_NAMED);
+        names.truncate(MAX_NAMED);
+        let mut there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        if more > 0 {
+            there += &format!(" and {more} more");
         }
-        there.truncate(MAX_NAMED);
-        let more = match count - there.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") + &more };
         let problem =
             format!(": this host has no PMU `{wanted}`; it has {there} (daqmeter pmu list)");
         Err(wrong(text, &problem))

@@ -128,7 +128,7 @@ fn what_is_ambiguous_or_not_perfs_is_refused_with_its_line() {
         ("1.000000000 5 x/y/ (abc%)\n", "line 1"),
         (
             "hello world\n",
-            "no counts of perf stat (text, -x or -j; --metric-only prints none); line 1",
+            "no counts of perf stat (text, -x or -j; --metric-only prints none); line 1: no count of perf",
         ),
         ("1.000000000 0.5 2.3 4\n", "--metric-only"),
         ("# x\n\n", "no counts"),
@@ -273,6 +273,7 @@ fn one_event_in_an_interval_is_counted_once_and_each_run_by_its_own_time() {
         run(1000, "1.000000000") + &run(444, "0.201400000"),
         whole(1000, 1_000_000_000) + &whole(444, 201_400_000),
         stamped(1000, "1.000000000") + &stamped(444, "0.201400000"),
+        whole(1000, 1_000_000_000) + "0.201400000,444,,page-faults,9,100.00,,\n",
     ] {
         let found = parse(&text, None).unwrap();
         let rate = |run: &Observations| run.rate_of(&run.events[0]).map(f64::round);
