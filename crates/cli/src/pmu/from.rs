@@ -4,13 +4,13 @@ use std::path::Path;
 
 use daqmeter_harness::Fault;
 use daqmeter_pmu::MetricGroup;
-use daqmeter_pmu::count::totals;
+use daqmeter_pmu::count::{totals, turns_warning};
 use daqmeter_pmu::perf_format::{self, PerfOutput};
 use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
 
 use super::chosen::text_of;
-use super::stat::{Arguments, told_turns};
+use super::stat::Arguments;
 use crate::context::context;
 use crate::interrupt;
 use crate::output::{Ended, Failure, emit, read_records, tell};
@@ -86,7 +86,10 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
         let mut record = context().blank_record(info, workload);
         record.study = "pmu/perf".into();
         (record.counters, record.warnings) = (totals(&observed), warnings.clone());
-        record.warnings.extend(told_turns(&observed));
+        if let Some(warning) = turns_warning(&observed) {
+            tell(&format!("daqmeter: warning: {warning}"));
+            record.warnings.push(warning);
+        }
         record.observed = Some(Box::new(observed));
         recorder.take(record)?;
     }

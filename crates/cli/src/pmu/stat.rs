@@ -164,9 +164,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let observed = count.finish();
     // Intervals from before a failure are kept.
     let ended = if observed.end_ns.is_empty() { Ok(ended?) } else { ended };
-    parts.warnings.extend(told_turns(&observed));
-    // Without new intervals the record before is whole, unless there is something to add.
-    if parts.written < observed.end_ns.len() || !parts.warnings.is_empty() || parts.written == 0 {
+    if let Some(warning) = turns_warning(&observed) {
+        tell(&format!("daqmeter: warning: {warning}"));
+    }
+    // Without new intervals the record before is whole.
+    if parts.written < observed.end_ns.len() || parts.written == 0 {
         recorder.take(parts.next(&observed))?;
     }
     let done = arguments.finish(&mut recorder)?;
@@ -262,7 +264,7 @@ impl Parts {
             part.meshes.clear();
         }
         (self.written, self.last) = (observed.end_ns.len(), Instant::now());
-        let warnings = self.warnings.clone();
+        let warnings = self.warnings.iter().cloned().chain(turns_warning(observed)).collect();
         let found = Tally { counters: totals(observed), warnings, ..Tally::default() };
         self.watched.so_far(found, Some(part), Vec::new())
     }
@@ -330,13 +332,6 @@ impl Arguments {
             observed.map(|observed| format!("\n{}", self.summary(observed))).collect()
         })
     }
-}
-
-/// Tells the warning of events that took turns, and returns it for the record.
-pub(super) fn told_turns(observed: &Observations) -> Option<String> {
-    let warning = turns_warning(observed)?;
-    tell(&format!("daqmeter: warning: {warning}"));
-    Some(warning)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -76,13 +77,12 @@ impl BlockFile {
         let is_device = about.file_type().is_block_device();
         let number = if is_device { about.rdev() } else { about.dev() };
         let disk = disk_of(&Files::default(), number);
-        let (ranges, bytes) = if is_device {
-            let bytes = device_bytes(&Files::default(), number);
-            (vec![0..bytes], bytes)
-        } else {
+        let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
+        let mut ranges: Vec<Range<u64>> = iter::once(0..bytes).collect();
+        if !is_device {
             let file = File::open(path).map_err(wrong(&shown))?;
-            (data_ranges(&file).map_err(wrong(&shown))?, about.len())
-        };
+            ranges = data_ranges(&file).map_err(wrong(&shown))?;
+        }
         let has_holes = ranges.iter().map(|range| range.end - range.start).sum::<u64>() < bytes;
         let whole =
             |range: Range<u64>| range.start.div_ceil(BLOCK as u64)..range.end / BLOCK as u64;
@@ -109,7 +109,7 @@ impl BlockFile {
         let blocks = 0..bytes / BLOCK as u64;
         let mut made = BlockFile {
             disk: None,
-            blocks: vec![blocks.clone()],
+            blocks: iter::once(blocks.clone()).collect(),
             is_ours: true,
             has_holes: false,
             path,
@@ -328,7 +328,10 @@ mod tests {
         let place = (5 << 19) as u64;
         file.write_all_at(&vec![1; 3 << 20], place).unwrap();
         let part = BlockFile::existing(&path).unwrap();
-        assert_eq!((part.blocks.as_slice(), part.has_holes), (&[3..5][..], true));
+        assert_eq!(
+            (part.blocks.as_slice(), part.has_holes),
+            ([Range { start: 3, end: 5 }].as_slice(), true)
+        );
     }
 
     #[test]
