@@ -1,6 +1,8 @@
 //! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
+use std::collections::BTreeSet;
+
 use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
@@ -51,7 +53,7 @@ impl GroupEvent {
             let Some((pmu, name)) = short_name(&event) else {
                 return true;
             };
-            pmus.iter().filter(|other| other.is(pmu)).any(|pmu| pmu.event(name).is_some())
+            pmus.iter().filter(|other| is_of(&other.name, pmu)).any(|pmu| pmu.event(name).is_some())
         };
         self.ways().find(is_known).unwrap_or((&self.event, &self.each))
     }
@@ -155,7 +157,7 @@ impl MetricGroup {
     }
 
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
-        self.pmu.is_empty() || pmus.iter().any(|pmu| pmu.is(&self.pmu))
+        self.pmu.is_empty() || pmus.iter().any(|pmu| is_of(&pmu.name, &self.pmu))
     }
 
     pub fn expand(
@@ -267,26 +269,19 @@ impl MetricGroup {
 /// Returns a metric of all places, unless cgroups are counted, which may hold each other, and that
 /// of each place where its events were counted.
 pub(crate) fn by_place(metric: ObservedMetric, events: &[ObservedEvent]) -> Vec<ObservedMetric> {
-    let at = |number: &usize| (events[*number].place.as_str(), events[*number].cgroup.as_str());
-    let mut places: Vec<(&str, &str)> = Vec::new();
-    for place in metric.sum.iter().map(at) {
-        if !places.contains(&place) {
-            places.push(place);
-        }
-    }
-    let of = |place: &(&str, &str)| {
-        let here = |numbers: &[usize]| -> Vec<usize> {
-            numbers.iter().copied().filter(|number| at(number) == *place).collect()
-        };
-        let label = format!("{} {}", place.0, place.1);
-        let name = format!("{} {}", label.trim(), metric.name).trim_start().to_owned();
-        let (sum, over) = (here(&metric.sum), here(&metric.over));
+    let label = |number: &usize| events[*number].label();
+    let labels: BTreeSet<&str> = metric.sum.iter().map(label).collect();
+    let of = |place: &&str| {
+        let is_here = |number: &usize| label(number) == *place;
+        let [sum, over]: [Vec<usize>; 2] = [&metric.sum, &metric.over]
+            .map(|numbers| numbers.iter().copied().filter(is_here).collect());
+        let name = format!("{place} {}", metric.name).trim_start().to_owned();
         let is_whole = over.is_empty() == metric.over.is_empty();
         is_whole.then(|| ObservedMetric { name, sum, over, ..metric.clone() })
     };
-    let each = places.iter().filter_map(of);
-    let all = places.len() > 1 && places.iter().all(|(_, cgroup)| cgroup.is_empty());
-    all.then(|| metric.clone()).into_iter().chain(each).collect()
+    let has_sum = labels.len() > 1 && metric.sum.iter().all(|at| events[*at].cgroup.is_empty());
+    let all = has_sum.then(|| metric.clone());
+    all.into_iter().chain(labels.iter().filter_map(of)).collect()
 }
 
 #[cfg(test)]

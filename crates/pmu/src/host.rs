@@ -94,18 +94,14 @@ impl CountedHost {
                 "nothing to count: give --event, --group or --heat (daqmeter pmu list --groups)",
             ));
         }
-        let resolved = self.resolver().resolve(&texts);
-        let no_part = |mesh: &&Mesh| mesh.part.is_empty();
-        let mut set = match self.meshes.iter().find(no_part) {
-            // A map of the driver does not tell the part, and so not its events.
-            Some(mesh) => resolved.map_err(|unknown| {
-                let name = &mesh.name;
-                Fault::new(format!(
-                    "{unknown}; the map of {name} does not tell its part: --part CMN-700"
-                ))
-            })?,
-            None => resolved?,
-        };
+        // A map of the driver does not tell the part, and so not its events.
+        let no_part = self.meshes.iter().find(|mesh| mesh.part.is_empty()).map(|mesh| &mesh.name);
+        let mut set = self.resolver().resolve(&texts).map_err(|unknown| match no_part {
+            Some(mesh) => Fault::new(format!(
+                "{unknown}; the map of {mesh} does not tell its part: --part CMN-700"
+            )),
+            None => unknown,
+        })?;
         if self.driver == Driver::N1sdp {
             // This driver takes a node without bynodeid.
             set.warnings.clear();

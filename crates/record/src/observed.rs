@@ -186,6 +186,11 @@ impl ObservedEvent {
         name.strip_prefix(self.cgroup.as_str()).unwrap_or(name).trim_start()
     }
 
+    /// Returns place and cgroup as they stand before the name.
+    pub fn label(&self) -> &str {
+        self.name[..self.name.len() - self.bare_name().len()].trim_end()
+    }
+
     /// Returns the enabled time as the mean of the CPUs that count the event.
     fn enabled_seconds(&self, enabled_ns: u64) -> f64 {
         enabled_ns as f64 * 1e-9 / f64::from(self.places.max(1))

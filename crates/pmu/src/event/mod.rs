@@ -11,7 +11,7 @@ use daqmeter_sys::host::{Files, parse_cpu_list};
 
 use terms::{Terms, on_mesh};
 
-use crate::sysfs::{Pmu, tracefs, tracepoint};
+use crate::sysfs::{Pmu, is_of, tracefs, tracepoint};
 use crate::system::SystemCounter;
 
 /// Software events of the kernel: `include/uapi/linux/perf_event.h`, `enum perf_sw_ids`.
@@ -219,6 +219,7 @@ impl EventResolver<'_> {
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => perf("tracepoint", TYPE_TRACEPOINT, config, ""),
+                None if self.event(subsystem, warnings).is_ok() => Err(self.unknown(text)),
                 None if tracefs(self.files).is_some() => Err(self.unknown(text)),
                 None => Err(wrong(
                     text,
@@ -306,7 +307,7 @@ impl EventResolver<'_> {
         if let Some(pmu) = self.pmus.iter().find(|pmu| pmu.name == wanted) {
             return Ok(vec![pmu]);
         }
-        let found: Vec<&Pmu> = self.pmus.iter().filter(|pmu| pmu.is(wanted)).collect();
+        let found: Vec<&Pmu> = self.pmus.iter().filter(|pmu| is_of(&pmu.name, wanted)).collect();
         if !found.is_empty() {
             return Ok(found);
         }

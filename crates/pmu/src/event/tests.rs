@@ -65,6 +65,7 @@ fn wrong_events_are_refused_with_what_to_do() {
         ("{{page-faults}}", "nest"),
         ("", "no event"),
         ("pagefaults", "is not an event"),
+        ("page-faults:u", "without a modifier"),
         ("hnf_mc_req", "near are arm_cmn/hnf_mc_reqs/"),
         ("block:nothing", "mount -t tracefs none /sys/kernel/tracing"),
     ] {

@@ -107,7 +107,7 @@ fn places_have_rates_of_their_own_and_one_together() {
     // One cgroup may hold another: they have no sum.
     let cgroups = csv.replace("S0;1;", "").replace("S1;1;", "").replace("_read/;", "_read/;a;");
     let cgroups = cgroups.replacen("_read/;a;", "_read/;a/b;", 1);
-    assert_eq!(of(&cgroups), expected(&[("a/b read", 100.0), ("a read", 50.0)]));
+    assert_eq!(of(&cgroups), expected(&[("a read", 50.0), ("a/b read", 100.0)]));
 }
 
 /// Bytes of each maker's memory counters, as perf prints their events, and on PMUs of their names.

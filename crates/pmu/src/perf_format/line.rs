@@ -203,15 +203,13 @@ fn text(raw: &str) -> Result<Line, String> {
     // The number of CPUs at the place.
     at += usize::from(!place.is_empty() && words.get(at + 1).is_some_and(is_value));
     let shown = words[at];
-    let (unit, names) = match &words[at + 1..] {
-        [unit, names @ ..] if !names.is_empty() && UNITS.contains(unit) => (*unit, names),
-        names => ("", names),
-    };
-    let (event, cgroup) = match names {
-        [event] => ((*event).to_owned(), ""),
-        [event, pmu] if pmu.starts_with('[') => (format!("{event} {pmu}"), ""),
-        [event, cgroup] => ((*event).to_owned(), *cgroup),
-        [event, pmu, cgroup] if pmu.starts_with('[') => (format!("{event} {pmu}"), *cgroup),
+    let (pmu, names): (Vec<&str>, Vec<&str>) =
+        words[at + 1..].iter().partition(|word| word.starts_with('['));
+    let (unit, event, cgroup) = match names.as_slice() {
+        [unit, event] if UNITS.contains(unit) => (*unit, *event, ""),
+        [unit, event, cgroup] if UNITS.contains(unit) => (*unit, *event, *cgroup),
+        [event] => ("", *event, ""),
+        [event, cgroup] => ("", *event, *cgroup),
         [] if raw.contains('#') => return Ok(Line::Plain),
         [] => return foreign("no event; perf stat --metric-only prints no counts"),
         _ => return foreign("more words than a unit, an event and a cgroup"),
@@ -224,7 +222,7 @@ fn text(raw: &str) -> Result<Line, String> {
     if !place.is_empty() && !is_place(&place) {
         return foreign("no count at the beginning");
     }
-    if !has_columns || !event.starts_with(begins) || printed(&event).is_some() {
+    if !has_columns || !event.starts_with(begins) || printed(event).is_some() {
         return foreign("no event; perf stat --metric-only prints no counts");
     }
     Ok(Line::Row(Row {
@@ -232,7 +230,7 @@ fn text(raw: &str) -> Result<Line, String> {
         value: printed(shown),
         is_supported: is_supported(shown),
         unit: unit.to_owned(),
-        event: named(&event),
+        event: named(format!("{event} {}", pmu.concat()).trim_end()),
         place,
         cgroup: cgroup.to_owned(),
         running_ns: None,
