@@ -132,6 +132,8 @@ fn named(text: &str) -> String {
 pub(super) struct LineReader {
     /// Separator of -x, once a row had it.
     separator: Option<char>,
+    /// True between the title of a whole run and its time, where no other program writes.
+    is_whole: bool,
 }
 
 impl LineReader {
@@ -147,11 +149,13 @@ impl LineReader {
         }
         // `0.000984 +- 0.000186 seconds time elapsed  ( +- 18.94% )` with -r.
         if line.contains("seconds time elapsed") {
+            self.is_whole = false;
             return Ok(Line::End(line.split_ascii_whitespace().next().and_then(number)));
         }
         let is_end = ["seconds user", "seconds sys"].iter().any(|end| line.ends_with(end));
-        let begins = ["#", "Performance counter stats for"];
-        if line.is_empty() || is_end || begins.iter().any(|begin| line.starts_with(begin)) {
+        let is_title = line.starts_with("Performance counter stats for");
+        self.is_whole |= is_title;
+        if line.is_empty() || is_end || is_title || line.starts_with('#') {
             return Ok(Line::Plain);
         }
         let keys = ["\"counter-value\"", "\"metric-", "\"event\"", "\"interval\""];
@@ -170,14 +174,15 @@ impl LineReader {
                 }
                 read
             }
-            None => text(raw),
+            None => text(raw, self.is_whole),
         }
     }
 }
 
 /// Reads ` 1.000089438    0   unit arm_cmn/x,nodeid=8/   #  metric   ( +- 1.00% )  (50.00%)`. A row
-/// without a stamp has columns: blanks before the count, unless it has a place, and after it.
-fn text(raw: &str) -> Result<Line, String> {
+/// that may be of another program has columns: blanks before the count, unless it has a place, and
+/// after it.
+fn text(raw: &str, is_whole: bool) -> Result<Line, String> {
     let (rest, share) = match raw.trim_end().rsplit_once('(') {
         Some((rest, share)) if share.ends_with("%)") && !share.contains("+-") => {
             (rest, Some(number(share.trim_end_matches("%)").trim())))
@@ -215,7 +220,8 @@ fn text(raw: &str) -> Result<Line, String> {
         _ => return foreign("more words than a unit, an event and a cgroup"),
     };
     let begins = |letter: char| letter.is_ascii_alphanumeric() || "_{%".contains(letter);
-    let has_columns = time.is_some()
+    let has_columns = is_whole
+        || time.is_some()
         || event.ends_with('/')
         || (!place.is_empty() || raw.starts_with([' ', '\t']))
             && (!unit.is_empty() || shown.starts_with('<') || rest.contains(&format!("{shown}  ")));

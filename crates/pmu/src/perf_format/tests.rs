@@ -280,6 +280,10 @@ fn one_event_in_an_interval_is_counted_once_and_each_run_by_its_own_time() {
         let rates: Vec<_> = found.runs.iter().map(rate).collect();
         assert_eq!(rates, [Some(1000.0), Some(2205.0)], "{text}");
     }
+    // Columns were lost in a mail.
+    let mail = "Performance counter stats for 'system wide':\n1,000,000 instructions user.slice\n";
+    let event = &read(mail).events[0];
+    assert_eq!((&*event.name, &*event.cgroup), ("user.slice instructions", "user.slice"));
     // The last row of a run that was stopped, and a row that was spoilt.
     let cut = row.to_owned() + &row.replace("1.0", "2.0")[..20];
     assert_eq!((read(&cut).end_ns.len(), parse(&cut, None).unwrap().warnings.len()), (1, 1));
