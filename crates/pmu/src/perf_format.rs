@@ -46,7 +46,7 @@ impl Output {
         self.elapsed_s.or(event.map(|value| value.with(value.decimals) as f64 * 1e-9))
     }
 
-    /// Splits whole runs of -x and -j, which have no mark at their ends: the events repeat in order.
+    /// Splits whole runs of -x and -j, which have no mark at their ends: events repeat in order.
     fn apart(self) -> Vec<Output> {
         let rows = &self.rows;
         let is_marked = self.elapsed_s.is_some() || rows.iter().any(|row| row.time.is_some());

@@ -1,6 +1,6 @@
 //! Synthetic counts of a mesh, for planning and tests; only this program sees them.
-//! Events get the shares of the planner. Their rates vary, and keep the laws of a mesh: a part is at
-//! most its whole, memory at most the peak of its channels, and home nodes share it evenly.
+//! Events get the shares of the planner. Their rates vary, and keep the laws of a mesh: a part is
+//! at most its whole, memory at most the peak of its channels, and home nodes share it evenly.
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
@@ -136,7 +136,8 @@ const MEMORY_LOAD: f64 = 0.6;
 const MEMORY_SHARE: f64 = 0.3;
 
 /// Events as shares of their node's traffic, by type and number (Linux drivers/perf/arm-cmn.c): of
-/// a home node its cache accesses, of a requester its flits of data each way. Others have up to 0.2.
+/// a home node its cache accesses, of a requester its flits of data each way. Others have at most
+/// 0.2.
 const SHARES: &[(u16, u64, f64)] = &[
     (HOMES[0], 0x1, MEMORY_SHARE), // cache_miss
     (HOMES[0], 0x2, 1.0),          // slc_sf_cache_access

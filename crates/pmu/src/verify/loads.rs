@@ -131,7 +131,8 @@ impl BlockFile {
         Ok(made)
     }
 
-    /// Reads what is on the disk past the page cache again and again, until the time is over or it must stop.
+    /// Reads what is on the disk past the page cache again and again, until the time is over or it
+    /// must stop.
     pub(super) fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, Fault> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
