@@ -114,9 +114,12 @@ fn the_documents_four_events_get_half_the_time_with_its_driver() {
         "rxdat_flits,nodeid=12",
     ];
     let events = events.map(|event| format!("-e arm_cmn/rnid_{event}/")).join(" ");
-    let (text, warned) =
-        ends_with(0, &format!("pmu stat --plan --emulated n1sdp --driver n1sdp {events}"));
+    let plan =
+        |driver| ends_with(0, &format!("pmu stat --plan --emulated n1sdp {driver} {events}"));
+    let (text, warned) = plan("--driver n1sdp");
     assert_eq!(text.matches("50.0 %").count(), 5, "{text}");
+    assert_eq!(warned, "", "this driver takes a node alone");
+    let (_, warned) = plan("");
     assert!(warned.contains("bynodeid=1 was added; the same for 3 more"), "{warned}");
 }
 
@@ -166,6 +169,38 @@ fn groups_compute_their_rates_from_perfs_output() {
     assert!(warnings.contains(ignored), "{warnings}");
     let (_, refused) = ends_with(2, &format!("{from} --group memory"));
     assert!(refused.contains("there is no arm_cmn/hnf_mc_reqs/"), "{refused}");
+}
+
+/// An idle second, and one without a part, are in no mean of ratios: not in the table, nor in a
+/// replay, nor in a report.
+#[test]
+fn a_ratio_of_a_run_is_the_same_wherever_it_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let row = |at, count: &str, event| {
+        format!("{at}.000000000;{count};;arm_cmn/hnf_{event}/;1000000000;100.00;;\n")
+    };
+    let seconds = [("10", "10"), ("1000000000", "1000000"), ("0", "0"), ("7", "<not counted>")];
+    let rows = seconds.iter().zip(1..).map(|((access, miss), at)| {
+        row(at, access, "slc_sf_cache_access") + &row(at, miss, "cache_miss")
+    });
+    std::fs::write(file("perf"), rows.collect::<String>()).unwrap();
+    let [perf, records] = ["perf", "r"].map(file);
+    let shown = said(&format!("stat --from {perf} -g slc --records {records}"));
+    let whole = "miss rate: 0.001, of 3 of 4 intervals";
+    assert!(shown.contains(whole) && shown.contains("miss rate: 0 of 0"), "{shown}");
+    assert!(said(&format!("stat --from {records}")).contains(whole));
+    let (report, _) = ends_with(0, &format!("report {records} --format text"));
+    assert!(report.contains("miss rate 0.001, of 3 of 4 intervals"), "{report}");
+    // Two outputs in a file are two runs, each by its own time.
+    let run = |count, seconds| {
+        format!(
+            " Performance counter stats for 'x':\n\n      {count}      page-faults\n\n {seconds} seconds time elapsed\n"
+        )
+    };
+    std::fs::write(&perf, run(1000, "1.000000000") + &run(444, "0.201400000")).unwrap();
+    let shown = said(&format!("stat --from {perf}"));
+    assert!(shown.contains("1 interval, 0.201 s") && shown.contains("2205"), "{shown}");
 }
 
 #[test]

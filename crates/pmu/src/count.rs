@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use daqmeter_record::observed::{EventStatus, ObservedEvent};
+use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
 use daqmeter_record::{Counter, Mesh, Observations};
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::Reading;
 
 use crate::event::{EventSet, PmuEvent};
-use crate::groups::Metric;
+use crate::groups::by_place;
 use crate::mesh::nodes;
 use crate::source::{Counters, Opener, Refused};
 
@@ -23,7 +23,7 @@ const MAX_UNREAD: Duration = Duration::from_secs(60);
 pub struct Selection {
     pub what: String,
     pub set: EventSet,
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<ObservedMetric>,
     pub meshes: Vec<Mesh>,
 }
 
@@ -35,7 +35,6 @@ pub struct Count {
     before: Vec<Reading>,
     now: Vec<Reading>,
     observed: Observations,
-    metrics: Vec<Metric>,
     origin_ns: u64,
     read_ns: u64,
     pub refused: Vec<Refused>,
@@ -78,18 +77,18 @@ impl Count {
             return Err(why.clone());
         }
         let readings = vec![Reading::default(); events.len()];
+        let metrics = metrics.iter().flat_map(|metric| by_place(metric.clone(), &events));
         Ok(Count {
             groups,
             before: readings.clone(),
             now: readings,
             observed: Observations {
                 what: what.clone(),
-                metrics: metrics.iter().map(Metric::blank).collect(),
+                metrics: metrics.collect(),
                 meshes: meshes.clone(),
                 events,
                 ..Observations::default()
             },
-            metrics: metrics.clone(),
             origin_ns: 0,
             read_ns: 0,
             refused,
@@ -166,11 +165,7 @@ impl Count {
             event.running_ns.push(now.running_ns.saturating_sub(before.running_ns));
             *before = *now;
         }
-        let at = self.observed.end_ns.len() - 1;
-        for (number, metric) in self.metrics.iter().enumerate() {
-            let value = metric.value(&self.observed, at);
-            self.observed.metrics[number].values.push(value);
-        }
+        self.observed.fill_metrics();
     }
 
     pub fn finish(self) -> Observations {
@@ -200,6 +195,7 @@ fn blank(event: &PmuEvent) -> ObservedEvent {
         places: event.places(),
         ..ObservedEvent::default()
     }
+    .at(&event.place, "")
 }
 
 /// Estimates the error of a scaled count: a count over the share s of the time is a sample of it.

@@ -1,6 +1,8 @@
 //! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
+use std::collections::BTreeSet;
+
 use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
@@ -8,7 +10,7 @@ use daqmeter_record::{Mesh, Observations};
 use serde::Deserialize;
 
 use crate::event::EventResolver;
-use crate::sysfs::Pmu;
+use crate::sysfs::{Pmu, is_of};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,8 +53,7 @@ impl GroupEvent {
             let Some((pmu, name)) = short_name(&event) else {
                 return true;
             };
-            let same = |other: &&Pmu| other.name == pmu || other.family() == pmu;
-            pmus.iter().filter(same).any(|pmu| pmu.event(name).is_some())
+            pmus.iter().filter(|other| is_of(&other.name, pmu)).any(|pmu| pmu.event(name).is_some())
         };
         self.ways().find(is_known).unwrap_or((&self.event, &self.each))
     }
@@ -62,10 +63,11 @@ impl GroupEvent {
             let event = event.replace("{pmu}", family);
             match (short_name(&event), short_name(other)) {
                 (Some((pmu, name)), Some((other_pmu, other_name))) => {
-                    let instance = other_pmu.strip_prefix(pmu);
-                    let is_same =
-                        instance.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
-                    is_same && name == other_name
+                    let mut fields = terms(&event).filter(|term| term.contains('='));
+                    let is_given = |field: &str| terms(other).any(|term| term == field);
+                    is_of(other_pmu, pmu)
+                        && name == other_name
+                        && fields.all(|field| field.contains("nodeid=") || is_given(field))
                 }
                 // Later versions of perf leave the PMU out.
                 (Some((_, name)), None) => name == other,
@@ -77,9 +79,13 @@ impl GroupEvent {
 
 /// Returns PMU and named event of `PMU/NAME,FIELD=VALUE/`.
 fn short_name(event: &str) -> Option<(&str, &str)> {
-    let (pmu, terms) = event.split_once('/')?;
-    let mut names = terms.trim_end_matches('/').split(',');
-    Some((pmu, names.find(|term| !term.contains('='))?))
+    let (pmu, _) = event.split_once('/')?;
+    Some((pmu, terms(event).find(|term| !term.contains('='))?))
+}
+
+fn terms(event: &str) -> impl Iterator<Item = &str> {
+    let (_, terms) = event.split_once('/').unwrap_or(("", ""));
+    terms.trim_end_matches('/').split(',')
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -97,8 +103,6 @@ pub struct Metric {
     pub source: String,
     #[serde(default)]
     pub caveat: String,
-    #[serde(skip)]
-    positions: (Vec<usize>, Vec<usize>),
 }
 
 pub const SHIPPED_GROUPS: Shipped = Shipped {
@@ -110,6 +114,11 @@ pub const SHIPPED_GROUPS: Shipped = Shipped {
         ("memory-nodes", include_str!("../groups/cmn/nodes.toml")),
         ("rni", include_str!("../groups/cmn/rni.toml")),
         ("imc", include_str!("../groups/intel/imc.toml")),
+        ("umc", include_str!("../groups/amd/umc.toml")),
+        ("df", include_str!("../groups/amd/df.toml")),
+        ("ddrc", include_str!("../groups/hisilicon/ddrc.toml")),
+        ("dmc620", include_str!("../groups/arm/dmc620.toml")),
+        ("scf", include_str!("../groups/nvidia/scf.toml")),
         ("energy", include_str!("../groups/any/energy.toml")),
         ("block", include_str!("../groups/any/block.toml")),
         ("net", include_str!("../groups/any/net.toml")),
@@ -148,15 +157,14 @@ impl MetricGroup {
     }
 
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
-        self.pmu.is_empty()
-            || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
+        self.pmu.is_empty() || pmus.iter().any(|pmu| is_of(&pmu.name, &self.pmu))
     }
 
     pub fn expand(
         &self,
         pmus: &[Pmu],
         meshes: &[Mesh],
-    ) -> Result<(Vec<String>, Vec<Metric>), Fault> {
+    ) -> Result<(Vec<String>, Vec<ObservedMetric>), Fault> {
         if !self.is_there(pmus) {
             let MetricGroup { name, pmu, .. } = self;
             return Err(Fault::new(format!(
@@ -189,32 +197,47 @@ impl MetricGroup {
         Ok((texts, self.metrics(&ids)))
     }
 
-    fn metrics(&self, ids: &[&str]) -> Vec<Metric> {
+    /// Returns the metrics of events, given by their ids.
+    fn metrics(&self, ids: &[&str]) -> Vec<ObservedMetric> {
         let at = |names: &[String]| -> Vec<usize> {
             let is_named = |at: &usize| names.iter().any(|name| name == ids[*at]);
             (0..ids.len()).filter(is_named).collect()
         };
-        let place = |metric: &Metric| Metric {
-            positions: (at(&metric.sum), at(&metric.over)),
-            ..metric.clone()
+        let placed = |metric: &Metric| ObservedMetric {
+            name: metric.name.clone(),
+            unit: metric.unit.clone(),
+            caveat: metric.caveat.clone(),
+            values: Vec::new(),
+            sum: at(&metric.sum),
+            times: metric.times,
+            over: at(&metric.over),
         };
-        self.metric.iter().map(place).collect()
+        self.metric.iter().map(placed).collect()
     }
 
-    /// Returns metrics that can be computed from the counts of another program, such as perf. An
+    /// Adds the metrics that can be computed from the counts of another program, such as perf. An
     /// event of a node is left out if the sum over all nodes is there.
-    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, Fault> {
+    ///
+    /// # Errors
+    /// Refuses counts of which no metric can be computed.
+    pub fn measure(&self, observed: &mut Observations) -> Result<(), Fault> {
+        let events = &observed.events;
         let is_of_node = |event: &ObservedEvent| event.name.contains("nodeid=");
         let id = |other: &ObservedEvent| {
-            let event = self.events.iter().find(|event| event.is(&other.name, &self.pmu))?;
-            let is_sum = |sum: &ObservedEvent| !is_of_node(sum) && event.is(&sum.name, &self.pmu);
-            let counts = !is_of_node(other) || !observed.iter().any(is_sum);
+            let is = |event: &GroupEvent, one: &ObservedEvent| event.is(one.bare_name(), &self.pmu);
+            let event = self.events.iter().find(|event| is(event, other))?;
+            let is_sum = |sum: &ObservedEvent| {
+                !is_of_node(sum) && sum.place == other.place && is(event, sum)
+            };
+            let counts = !is_of_node(other) || !events.iter().any(is_sum);
             counts.then_some(event.id.as_str())
         };
-        let ids: Vec<&str> = observed.iter().map(|event| id(event).unwrap_or("")).collect();
-        let mut metrics = self.metrics(&ids);
+        let ids: Vec<&str> = events.iter().map(|event| id(event).unwrap_or("")).collect();
         let has_all = |names: &[String]| names.iter().all(|name| ids.contains(&name.as_str()));
-        metrics.retain(|metric| has_all(&metric.sum) && has_all(&metric.over));
+        let whole = self.metric.iter().zip(self.metrics(&ids));
+        let whole = whole.filter(|(metric, _)| has_all(&metric.sum) && has_all(&metric.over));
+        let metrics: Vec<_> =
+            whole.flat_map(|(_, metric)| by_place(metric, &observed.events)).collect();
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
             let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
@@ -224,7 +247,9 @@ impl MetricGroup {
                 missing.join(" or ")
             )));
         }
-        Ok(metrics)
+        observed.metrics.extend(metrics);
+        observed.fill_metrics();
+        Ok(())
     }
 
     /// Returns the reason why the host cannot count it, from its first missing event.
@@ -241,47 +266,22 @@ impl MetricGroup {
     }
 }
 
-impl Metric {
-    #[must_use]
-    pub fn shifted(mut self, first: usize) -> Metric {
-        self.positions.0.iter_mut().chain(&mut self.positions.1).for_each(|at| *at += first);
-        self
-    }
-
-    pub fn observe(&self, observed: &Observations) -> ObservedMetric {
-        let intervals = 0..observed.end_ns.len();
-        ObservedMetric {
-            values: intervals.map(|at| self.value(observed, at)).collect(),
-            ..self.blank()
-        }
-    }
-
-    pub fn blank(&self) -> ObservedMetric {
-        ObservedMetric {
-            name: self.name.clone(),
-            unit: self.unit.clone(),
-            caveat: self.caveat.clone(),
-            values: Vec::new(),
-        }
-    }
-
-    /// Returns the value in an interval, per second of [`Observations::seconds_of`]. It is `None`
-    /// when an event did not count, or when the denominator of the ratio is zero.
-    pub fn value(&self, observed: &Observations, interval: usize) -> Option<f64> {
-        let per_second = self.over.is_empty();
-        let add = |positions: &[usize], rate: bool| -> Option<f64> {
-            let one = |at: &usize| {
-                let event = observed.events.get(*at)?;
-                if rate { observed.rate_at(event, interval) } else { event.scaled(interval) }
-            };
-            positions.iter().map(one).sum()
-        };
-        let above = add(&self.positions.0, per_second)? * self.times;
-        if per_second {
-            return Some(above);
-        }
-        add(&self.positions.1, false).filter(|below| *below > 0.0).map(|below| above / below)
-    }
+/// Returns a metric of all places, unless cgroups are counted, which may hold each other, and that
+/// of each place where its events were counted.
+pub(crate) fn by_place(metric: ObservedMetric, events: &[ObservedEvent]) -> Vec<ObservedMetric> {
+    let label = |number: &usize| events[*number].label();
+    let labels: BTreeSet<&str> = metric.sum.iter().map(label).collect();
+    let of = |place: &&str| {
+        let is_here = |number: &usize| label(number) == *place;
+        let [sum, over]: [Vec<usize>; 2] = [&metric.sum, &metric.over]
+            .map(|numbers| numbers.iter().copied().filter(is_here).collect());
+        let name = format!("{place} {}", metric.name).trim_start().to_owned();
+        let is_whole = over.is_empty() == metric.over.is_empty();
+        is_whole.then(|| ObservedMetric { name, sum, over, ..metric.clone() })
+    };
+    let has_sum = labels.len() > 1 && metric.sum.iter().all(|at| events[*at].cgroup.is_empty());
+    let all = has_sum.then(|| metric.clone());
+    all.into_iter().chain(labels.iter().filter_map(of)).collect()
 }
 
 #[cfg(test)]

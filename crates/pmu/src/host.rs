@@ -94,7 +94,18 @@ impl CountedHost {
                 "nothing to count: give --event, --group or --heat (daqmeter pmu list --groups)",
             ));
         }
-        let mut set = self.resolver().resolve(&texts)?;
+        // A map of the driver does not tell the part, and so not its events.
+        let no_part = self.meshes.iter().find(|mesh| mesh.part.is_empty()).map(|mesh| &mesh.name);
+        let mut set = self.resolver().resolve(&texts).map_err(|unknown| match no_part {
+            Some(mesh) => Fault::new(format!(
+                "{unknown}; the map of {mesh} does not tell its part: --part CMN-700"
+            )),
+            None => unknown,
+        })?;
+        if self.driver == Driver::N1sdp {
+            // This driver takes a node without bynodeid.
+            set.warnings.clear();
+        }
         let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
         let used = self.meshes.iter().filter(used);
         let warnings: Vec<String> = used.filter_map(|mesh| self.driver.warning(mesh)).collect();

@@ -81,8 +81,11 @@ impl Pmu {
         let names = |kind: &str| files.names(&format!("{folder}/{kind}")).into_iter();
         Some(Pmu {
             kind: text("type")?.parse().ok()?,
-            // A PMU of the CPUs themselves has `cpus` instead.
-            cpus: text("cpumask").map_or(Vec::new(), |cpus| parse_cpu_list(&cpus)),
+            // PMUs of some of the CPUs have `cpus` (cpu_core, armv8_cortex_a76).
+            cpus: ["cpumask", "cpus"]
+                .into_iter()
+                .find_map(text)
+                .map_or(Vec::new(), |cpus| parse_cpu_list(&cpus)),
             identifier: text("identifier"),
             mux_interval_ms: text("perf_event_mux_interval_ms").and_then(|ms| ms.parse().ok()),
             base: base_of(&files.root().join(&folder)),
@@ -92,13 +95,8 @@ impl Pmu {
         })
     }
 
-    /// Returns the name without the number of the instance: `arm_cmn` for `arm_cmn_0`.
     pub fn family(&self) -> &str {
-        let bare = self.name.trim_end_matches(|c: char| c.is_ascii_digit());
-        match bare.strip_suffix('_') {
-            Some(family) if bare.len() < self.name.len() && !family.is_empty() => family,
-            _ => &self.name,
-        }
+        family_of(&self.name)
     }
 
     pub fn format(&self, name: &str) -> Option<&FormatField> {
@@ -108,6 +106,32 @@ impl Pmu {
     pub fn event(&self, name: &str) -> Option<&Alias> {
         self.events.iter().find(|alias| alias.name == name)
     }
+}
+
+/// Returns a PMU's name without the number of the instance, which has more than two digits if it is
+/// hexadecimal: `arm_cmn` for `arm_cmn_0`, `arm_dmc620` for `arm_dmc620_10008c000`. Source: Linux
+/// tools/perf/util/pmu.c, `pmu_name_len_no_suffix`.
+fn family_of(name: &str) -> &str {
+    let is_number = |end: &str| {
+        let is_hex = end.len() > 2 && end.bytes().all(|byte| byte.is_ascii_hexdigit());
+        !end.is_empty() && (is_hex || end.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    match name.rsplit_once('_') {
+        Some((family, end)) if !family.is_empty() && is_number(end) => family,
+        _ => name,
+    }
+}
+
+/// Returns true if a PMU's name is the one that is wanted, is of this family, or has this
+/// pattern as in perf: `hisi_sccl*_ddrc*`.
+pub(crate) fn is_of(name: &str, wanted: &str) -> bool {
+    let (first, parts) = wanted.split_once('*').unwrap_or((wanted, ""));
+    let mut rest = name.strip_prefix(first);
+    for part in parts.split('*') {
+        rest = rest.and_then(|rest| Some(&rest[rest.find(part)? + part.len()..]));
+    }
+    let is_pattern = wanted.contains('*') && (wanted.ends_with('*') || rest == Some(""));
+    name == wanted || family_of(name) == wanted || is_pattern && rest.is_some()
 }
 
 /// Reads the address before the first dot in the link's target, as in
@@ -214,8 +238,20 @@ pub(crate) mod tests {
             ("cpu", "cpu"),
             ("armv8_pmuv3_0", "armv8_pmuv3"),
             ("l3c", "l3c"),
+            ("arm_dmc620_10008c000", "arm_dmc620"),
+            ("cpum_cf", "cpum_cf"),
         ] {
             assert_eq!(Pmu { name: name.to_owned(), ..Pmu::default() }.family(), family);
+        }
+        for (wanted, is) in [
+            ("hisi_sccl*_ddrc*", true),
+            ("*ddrc0", true),
+            ("hisi_sccl3_ddrc0", true),
+            ("hisi_sccl*_ddrc", false),
+            ("hisi_sccl*_l3c*", false),
+            ("hisi", false),
+        ] {
+            assert_eq!(is_of("hisi_sccl3_ddrc0", wanted), is, "{wanted}");
         }
     }
 }

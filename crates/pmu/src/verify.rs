@@ -189,11 +189,15 @@ impl Verification<'_> {
 
     fn memory(&self) -> Result<Vec<CounterCheck>, Fault> {
         let mut meters = Vec::new();
-        if self.has_group("memory") {
-            meters.push(meter("arm_cmn/hnf_mc_reqs/", 64.0, AROUND));
-        }
-        if self.has_group("imc") {
-            meters.push(meter("uncore_imc/cas_count_read/", 1_048_576.0, AROUND));
+        for (group, event, bytes) in [
+            ("memory", "arm_cmn/hnf_mc_reqs/", 64.0),
+            ("imc", "uncore_imc/cas_count_read/", 1_048_576.0),
+            ("umc", "amd_umc/event=0x0a,rdwrmask=0x1/", 64.0),
+            ("ddrc", "hisi_sccl*_ddrc*/flux_rd/", 32.0),
+            ("dmc620", "arm_dmc620/clkdiv2_rdwr,mask=0x1,match=0x0/", 64.0),
+            ("scf", "nvidia_scf_pmu/cmem_rd_data/", 32.0),
+        ] {
+            meters.extend(self.has_group(group).then(|| meter(event, bytes, AROUND)));
         }
         let total = "resctrl.mon_L3_00.mbm_total_bytes";
         if SystemCounter::find(self.host.files, total).is_some() {
@@ -224,6 +228,10 @@ impl Verification<'_> {
                 Err(why) => return Ok(vec![CounterCheck::waived(load, "none", why.0)]),
             },
         };
+        if load == VerifyLoad::Fio && read.has_holes {
+            let what = "has holes, which fio reads without the disk; give a file that was written";
+            return Err(Fault::new(format!("the file {what}")));
+        }
         let mut meters = Vec::new();
         if let Some(disk) = &read.disk {
             meters.push(meter(format!("disk.{disk}.read_bytes"), 1.0, (1.0, AROUND.1)));

@@ -64,8 +64,14 @@ pub enum EventStatus {
 /// One event of one PMU. All vectors have one entry per interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ObservedEvent {
-    /// The event as it was asked for.
+    /// The event as it was asked for, behind its place and cgroup.
     pub name: String,
+    /// Part of the machine that was counted, if it is not all: `S0`, `CPU3`, `arm_cmn_1`, a thread.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub place: String,
+    /// Control group that was counted, if it is one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cgroup: String,
     /// PMU that counts it; several instances are added up.
     pub pmu: String,
     /// NodeID, for an event of one node of a mesh.
@@ -108,6 +114,33 @@ pub struct ObservedMetric {
     pub caveat: String,
     /// Value in each interval; none where an event that it needs did not count.
     pub values: Vec<Option<f64>>,
+    /// Places in `events` of the counts that are added up; older records have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sum: Vec<usize>,
+    /// Factor of the sum, e.g. bytes of a request.
+    #[serde(default = "crate::one::<f64>")]
+    pub times: f64,
+    /// Places in `events` of the denominator; none for a rate per second.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub over: Vec<usize>,
+}
+
+impl ObservedMetric {
+    /// Returns the metric of events that begin at a place.
+    #[must_use]
+    pub fn shifted(mut self, first: usize) -> ObservedMetric {
+        self.sum.iter_mut().chain(&mut self.over).for_each(|at| *at += first);
+        self
+    }
+}
+
+/// A rate or a ratio over several intervals: sums over sums.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MetricTotal {
+    /// Value; none without a count, without a time, or with a denominator of zero.
+    pub value: Option<f64>,
+    /// Number of intervals in which all its events counted.
+    pub intervals: usize,
 }
 
 /// Adds a record to others, or joins it with the last one if both are parts of one count. A part
@@ -139,6 +172,25 @@ fn is_continued(before: &RunRecord, record: &RunRecord) -> bool {
 }
 
 impl ObservedEvent {
+    /// Returns the event as counted at a place and for a cgroup; either may be empty.
+    #[must_use]
+    pub fn at(self, place: &str, cgroup: &str) -> ObservedEvent {
+        let words = [place, cgroup, &self.name].into_iter().filter(|word| !word.is_empty());
+        let name = words.collect::<Vec<&str>>().join(" ");
+        ObservedEvent { name, place: place.to_owned(), cgroup: cgroup.to_owned(), ..self }
+    }
+
+    /// Returns the name without place and cgroup.
+    pub fn bare_name(&self) -> &str {
+        let name = self.name.strip_prefix(self.place.as_str()).unwrap_or(&self.name).trim_start();
+        name.strip_prefix(self.cgroup.as_str()).unwrap_or(name).trim_start()
+    }
+
+    /// Returns place and cgroup as they stand before the name.
+    pub fn label(&self) -> &str {
+        self.name[..self.name.len() - self.bare_name().len()].trim_end()
+    }
+
     /// Returns the enabled time as the mean of the CPUs that count the event.
     fn enabled_seconds(&self, enabled_ns: u64) -> f64 {
         enabled_ns as f64 * 1e-9 / f64::from(self.places.max(1))
@@ -153,22 +205,34 @@ impl ObservedEvent {
     /// Returns the count of an interval in its unit, scaled to the whole interval; `None` if it did
     /// not run.
     pub fn scaled(&self, interval: usize) -> Option<f64> {
-        let share = self.share(interval).filter(|share| *share > 0.0)?;
-        let by = if self.is_scaled { 1.0 } else { share };
-        Some(*self.count.get(interval)? as f64 / by * self.scale)
+        Some(self.scaled_over(interval..interval + 1)?.0)
+    }
+
+    /// Returns the sums over intervals: raw count, enabled and running time.
+    fn sums(&self, intervals: impl Iterator<Item = usize> + Clone) -> (u64, u64, u64) {
+        let sum = |values: &[u64]| {
+            let values = intervals.clone().filter_map(|at| values.get(at));
+            values.fold(0_u64, |sum, value| sum.saturating_add(*value))
+        };
+        (sum(&self.count), sum(&self.enabled_ns), sum(&self.running_ns))
     }
 
     /// Returns the whole run as one interval: raw count, enabled and running time.
     pub fn total(&self) -> (u64, u64, u64) {
-        (self.count.iter().sum(), self.enabled_ns.iter().sum(), self.running_ns.iter().sum())
+        self.sums(0..self.enabled_ns.len())
     }
 
     /// Returns the scaled count of the whole run, and its share.
     pub fn total_scaled(&self) -> Option<(f64, f64)> {
-        let (count, enabled, running) = self.total();
+        self.scaled_over(0..self.enabled_ns.len())
+    }
+
+    /// Returns the count of intervals together, scaled to their whole time, and its share.
+    fn scaled_over(&self, intervals: impl Iterator<Item = usize> + Clone) -> Option<(f64, f64)> {
+        let (count, enabled, running) = self.sums(intervals);
         let share = running as f64 / enabled as f64;
         let by = if self.is_scaled { 1.0 } else { share };
-        (running > 0).then(|| (count as f64 / by * self.scale, share))
+        (running > 0 && enabled > 0).then(|| (count as f64 / by * self.scale, share))
     }
 }
 
@@ -225,30 +289,82 @@ impl Observations {
     /// program, whose running times are sums over CPUs and instances, it is the time step of its
     /// output. `None` if neither is known.
     pub fn seconds_of(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
-        let seconds = if event.is_scaled {
-            self.seconds(interval)
-        } else {
-            event.enabled_seconds(*event.enabled_ns.get(interval)?)
-        };
+        let seconds = self.seconds_over(event, interval..interval + 1);
         (seconds > 0.0).then_some(seconds)
+    }
+
+    fn seconds_over(&self, event: &ObservedEvent, intervals: impl Iterator<Item = usize>) -> f64 {
+        let one = |at| match event.is_scaled {
+            true => self.seconds(at),
+            false => event.enabled_seconds(event.enabled_ns.get(at).copied().unwrap_or(0)),
+        };
+        intervals.map(one).sum()
     }
 
     /// Returns the rate of an event in an interval, in its unit per second.
     pub fn rate_at(&self, event: &ObservedEvent, interval: usize) -> Option<f64> {
-        Some(event.scaled(interval)? / self.seconds_of(event, interval)?)
+        self.rate_over(event, interval..interval + 1)
     }
 
-    /// Returns the mean rate of an event over the run, in its unit per second; `None` without a
-    /// count or a time.
+    /// Returns the mean rate of an event over the intervals in which it counted, in its unit per
+    /// second; `None` without a count or a time.
     pub fn rate_of(&self, event: &ObservedEvent) -> Option<f64> {
-        let (count, _) = event.total_scaled()?;
-        let seconds = if event.is_scaled {
-            let counted = (0..self.end_ns.len()).filter(|at| event.scaled(*at).is_some());
-            counted.map(|at| self.seconds(at)).sum()
-        } else {
-            event.enabled_seconds(event.total().1)
+        self.rate_over(event, (0..self.end_ns.len()).filter(|at| event.scaled(*at).is_some()))
+    }
+
+    fn rate_over(
+        &self,
+        event: &ObservedEvent,
+        intervals: impl Iterator<Item = usize> + Clone,
+    ) -> Option<f64> {
+        let seconds = self.seconds_over(event, intervals.clone());
+        let (count, _) = event.scaled_over(intervals).filter(|_| seconds > 0.0)?;
+        Some(count / seconds)
+    }
+
+    /// Computes each metric in the intervals that it has no value of.
+    pub fn fill_metrics(&mut self) {
+        for number in 0..self.metrics.len() {
+            for at in self.metrics[number].values.len()..self.end_ns.len() {
+                let value = self.metric_over(&self.metrics[number], at..at + 1).value;
+                self.metrics[number].values.push(value);
+            }
+        }
+    }
+
+    /// Returns a rate or a ratio over those of the intervals in which all its events counted: sums
+    /// over sums, since a mean of ratios weighs an idle interval like a busy one.
+    pub fn metric_over(&self, metric: &ObservedMetric, intervals: Range<usize>) -> MetricTotal {
+        if metric.sum.is_empty() {
+            return self.mean_over(metric, intervals);
+        }
+        let counts = |event: &usize, at: usize| self.events.get(*event)?.scaled(at);
+        let all = |at: &usize| {
+            metric.sum.iter().chain(&metric.over).all(|event| counts(event, *at).is_some())
         };
-        (seconds > 0.0).then(|| count / seconds)
+        let used: Vec<usize> = intervals.filter(all).collect();
+        let count =
+            |event: &usize| Some(self.events.get(*event)?.scaled_over(used.iter().copied())?.0);
+        let rate = |event: &usize| self.rate_over(self.events.get(*event)?, used.iter().copied());
+        let value = if metric.over.is_empty() {
+            metric.sum.iter().map(rate).sum::<Option<f64>>()
+        } else {
+            let below: Option<f64> = metric.over.iter().map(count).sum();
+            let above: Option<f64> = metric.sum.iter().map(count).sum();
+            above.zip(below).filter(|(_, below)| *below > 0.0).map(|(above, below)| above / below)
+        };
+        MetricTotal { value: value.map(|value| value * metric.times), intervals: used.len() }
+    }
+
+    /// Returns a rate of an older record, which does not name its events, by the lengths of the
+    /// intervals. Of its ratios only those of one interval are known.
+    fn mean_over(&self, metric: &ObservedMetric, intervals: Range<usize>) -> MetricTotal {
+        let known = intervals.filter_map(|at| Some((self.seconds(at), (*metric.values.get(at)?)?)));
+        let known: Vec<(f64, f64)> = known.collect();
+        let seconds: f64 = known.iter().map(|(seconds, _)| seconds).sum();
+        let sum: f64 = known.iter().map(|(seconds, value)| seconds * value).sum();
+        let is_known = seconds > 0.0 && (known.len() == 1 || !metric.unit.is_empty());
+        MetricTotal { value: is_known.then(|| sum / seconds), intervals: known.len() }
     }
 
     pub fn seconds(&self, interval: usize) -> f64 {
@@ -341,6 +457,54 @@ mod tests {
         let event = &observed.events[0];
         assert_eq!(observed.seconds_of(event, 0), Some(1.002));
         assert_eq!(observed.rate_of(event), Some(4879.0 / 1.002), "the time in which it counted");
+    }
+
+    /// One idle interval, and one in which a part did not count, change no ratio and no rate.
+    #[test]
+    fn a_metric_of_a_run_is_sums_over_sums_of_what_counted() {
+        let event = |count: [u64; 3], ran: [u64; 3]| ObservedEvent {
+            scale: 1.0,
+            count: count.to_vec(),
+            enabled_ns: vec![1_000_000_000; 3],
+            running_ns: ran.map(|ran| ran * 1_000_000_000).to_vec(),
+            ..ObservedEvent::default()
+        };
+        let metric = |over: &[usize]| ObservedMetric {
+            sum: vec![1],
+            over: over.to_vec(),
+            times: 2.0,
+            ..ObservedMetric::default()
+        };
+        for (below, above, ran, ratio, rate) in [
+            // The mean of the ratios is 0.5005.
+            (
+                [10, 1_000_000_000, 0],
+                [10, 1_000_000, 0],
+                [1, 1, 0],
+                Some(0.002_000_02),
+                1_000_010.0,
+            ),
+            ([0, 1000, 1000], [0, 5, 5], [1, 1, 1], Some(0.01), 10.0 * 2.0 / 3.0),
+            ([0, 0, 1000], [0, 0, 5], [1, 1, 0], None, 0.0),
+        ] {
+            let observed = Observations {
+                end_ns: vec![1_000_000_000, 2_000_000_000, 3_000_000_000],
+                events: vec![event(below, [1; 3]), event(above, ran)],
+                ..Observations::default()
+            };
+            let intervals = ran.iter().filter(|ran| **ran > 0).count();
+            let found = observed.metric_over(&metric(&[0]), 0..3);
+            assert_eq!(found.intervals, intervals);
+            assert_eq!(found.value.is_some(), ratio.is_some());
+            let off = found.value.unwrap_or(0.0) - ratio.unwrap_or(0.0);
+            assert!(off.abs() < 1e-8, "{found:?}");
+            let found = observed.metric_over(&metric(&[]), 0..3);
+            assert!((found.value.unwrap() - rate).abs() < 1e-6, "{found:?}");
+            assert_eq!(found.value, observed.rate_of(&observed.events[1]).map(|rate| rate * 2.0));
+        }
+        let missing = ObservedMetric { sum: vec![7], ..ObservedMetric::default() };
+        let found = Observations::default().metric_over(&missing, 0..1);
+        assert_eq!(found, MetricTotal { value: None, intervals: 0 });
     }
 
     #[test]

@@ -3,8 +3,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::SeekFrom;
 
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -106,6 +109,20 @@ pub fn bracketed(text: &str) -> Option<&str> {
 
 /// Opens a file past the page cache; reads and writes then need whole, aligned blocks (open(2)).
 pub const DIRECT: i32 = libc::O_DIRECT;
+
+/// Returns the ranges of a file that hold data. The rest are holes, or reserved and never written:
+/// nothing is read from the disk for them (lseek(2), `SEEK_DATA`).
+pub fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    loop {
+        let begin = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => return Ok(ranges),
+            begin => begin?,
+        };
+        at = rustix::fs::seek(file, SeekFrom::Hole(begin))?;
+        ranges.push(begin..at);
+    }
+}
 
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf takes any name and cannot fault.

@@ -130,10 +130,11 @@ impl Formula {
                 figure.of(run.get_or_init(|| rings.run(*khz)), rings)
             }
             Formula::Perf { output, group, metric, interval, each_second } => {
-                let observed = perf_format::parse(inputs.perf.get(output)?, None).ok()?;
-                let metrics = MetricGroup::find(group).ok()?.metrics_of(&observed.events).ok()?;
-                let metric = metrics.iter().find(|found| found.name == *metric)?;
-                let rate = (*metric.observe(&observed).values.get(*interval)?)?;
+                let parsed = perf_format::parse(inputs.perf.get(output)?, None).ok()?;
+                let mut observed = parsed.runs.into_iter().next()?;
+                MetricGroup::find(group).ok()?.measure(&mut observed).ok()?;
+                let metric = observed.metrics.iter().find(|found| found.name == *metric)?;
+                let rate = (*metric.values.get(*interval)?)?;
                 let seconds = observed.seconds_of(observed.events.first()?, *interval)?;
                 Some(if *each_second { rate } else { rate * seconds })
             }

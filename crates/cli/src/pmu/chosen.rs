@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::{Observer, text_input_up_to};
 use daqmeter_pmu::mesh::{self, topology};
 use daqmeter_pmu::source::KernelOpener;
-use daqmeter_pmu::{Count, CountedHost, MetricGroup, PmuObserver, Selection};
+use daqmeter_pmu::{Count, CountedHost, MachinePart, MetricGroup, PmuObserver, Selection};
 use daqmeter_report::pmu::tables::RateUnit;
 use daqmeter_sys::host::Files;
 
@@ -27,6 +27,9 @@ pub(crate) struct Wanted {
     /// Event for a heat map, counted at each node: hnf_mc_reqs
     #[arg(long, value_name = "EVENT")]
     pub(crate) heat: Option<String>,
+    /// Count each socket, node or PMU (mesh, channel) by itself, and all together
+    #[arg(long, value_name = "PART", value_enum, hide_short_help = true)]
+    pub(crate) by: Option<MachinePart>,
     #[command(flatten)]
     pub(crate) place: Place,
 }
@@ -37,6 +40,15 @@ pub(crate) struct Place {
     /// Map of the mesh: from pmu list --mesh --json, the driver, or a TOML file
     #[arg(long, value_name = "FILE", help_heading = "Mesh")]
     pub(crate) map: Vec<PathBuf>,
+    /// Part of the mesh, which the driver's map does not tell: CMN-700
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Mesh",
+        hide_short_help = true,
+        requires = "map"
+    )]
+    pub(crate) part: Option<String>,
     /// Emulated mesh: n1sdp, cmn650, cmn700, s3
     #[arg(long, value_name = "MESH", help_heading = "Mesh", conflicts_with = "map")]
     pub(crate) emulated: Option<String>,
@@ -63,7 +75,12 @@ impl Place {
         }
         let map = |path: &PathBuf| {
             let (text, name) = (text_of(path)?, path.display().to_string());
-            Ok::<_, Failure>(mesh::from_text(&text, &name)?)
+            let mut mesh = mesh::from_text(&text, &name)?;
+            if let Some(part) = &self.part {
+                topology::check_part(part)?;
+                mesh.part = part.to_uppercase();
+            }
+            Ok::<_, Failure>(mesh)
         };
         let maps = self.map.iter().map(map).collect::<Result<_, _>>()?;
         Ok(CountedHost::new(Files::default(), maps))
@@ -73,8 +90,10 @@ impl Place {
 impl Wanted {
     /// Resolves events and groups, and refuses impossible ones before anything is opened.
     pub(crate) fn choose(&self, host: &CountedHost) -> Result<Selection, Failure> {
-        let chosen = host.choose(&self.groups, self.heat.as_deref(), &self.events);
-        let selection = chosen?;
+        let mut selection = host.choose(&self.groups, self.heat.as_deref(), &self.events)?;
+        if let Some(part) = self.by {
+            selection = host.by(part, selection);
+        }
         for warning in &selection.set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
         }

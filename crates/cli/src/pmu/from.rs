@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use daqmeter_pmu::count::totals;
-use daqmeter_pmu::{MetricGroup, perf_format};
+use daqmeter_harness::Fault;
+use daqmeter_pmu::MetricGroup;
+use daqmeter_pmu::count::{totals, turns_warning};
+use daqmeter_pmu::perf_format::{self, PerfOutput};
+use daqmeter_record::observed::ObservedEvent;
 use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
 
 use super::chosen::text_of;
@@ -43,42 +46,52 @@ fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
     emit(&texts.concat())
 }
 
-/// Shows and records the output of perf stat.
+/// Shows and records the output of perf stat, a record for each run in it.
 fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
     let mut recorder = Recorder::new(&arguments.recording)?;
     let shown = path.display();
-    let refused = |error: String| Failure::refused(format!("{shown}: {error}"));
-    let observed = perf_format::parse(text, arguments.interval);
-    let mut observed = observed.map_err(|error| refused(error.to_string()))?;
-    for name in &arguments.wanted.groups {
-        let metrics = MetricGroup::find(name)?.metrics_of(&observed.events);
-        for metric in metrics.map_err(|error| refused(error.to_string()))? {
-            observed.metrics.push(metric.observe(&observed));
-        }
-    }
-    if observed.begin_ns > 0 {
-        let length_s = observed.seconds(0);
-        tell(&format!(
-            "daqmeter: {shown} does not begin at 0: daqmeter assumes that its first interval is {length_s:.3} s long"
-        ));
-    }
-    let is_ignored = |name: &&String| {
+    let refused = |error: Fault| Failure::refused(format!("{shown}: {error}"));
+    let PerfOutput { runs, mut warnings } =
+        perf_format::parse(text, arguments.interval).map_err(refused)?;
+    let is_ignored = |name: &&str| {
         name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
     };
-    let mut names = observed.events.iter().map(|event| &event.name).filter(is_ignored);
-    if let Some(name) = names.next() {
-        let count = 1 + names.count();
-        tell(&format!(
-            "daqmeter: warning: {count} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type"
+    let mut names = runs.iter().flat_map(|run| &run.events).map(ObservedEvent::bare_name);
+    if let Some(name) = names.by_ref().find(|name| is_ignored(name)) {
+        let count = 1 + names.filter(is_ignored).count();
+        warnings.push(format!(
+            "{count} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type"
         ));
     }
-    for at in 0..observed.end_ns.len() {
-        arguments.print(&observed, at)?;
+    for warning in &warnings {
+        tell(&format!("daqmeter: warning: {shown}: {warning}"));
     }
-    let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
-    let workload = Workload::new("pmu").with("what", "perf stat");
-    let mut record = context().blank_record(info, workload);
-    (record.study, record.counters) = ("pmu/perf".into(), totals(&observed));
-    record.observed = Some(Box::new(observed.clone()));
-    arguments.finish(record, &observed, &mut recorder)
+    for mut observed in runs {
+        for name in &arguments.wanted.groups {
+            MetricGroup::find(name)?.measure(&mut observed).map_err(refused)?;
+        }
+        if observed.begin_ns > 0 {
+            let length_s = observed.seconds(0);
+            tell(&format!(
+                "daqmeter: {shown} does not begin at 0: daqmeter assumes that its first interval is {length_s:.3} s long"
+            ));
+        }
+        // One interval is its own summary.
+        let is_shown = observed.end_ns.len() > 1 || arguments.separator.is_some();
+        for at in (0..observed.end_ns.len()).filter(|_| is_shown) {
+            arguments.print(&observed, at)?;
+        }
+        let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
+        let workload = Workload::new("pmu").with("what", "perf stat");
+        let mut record = context().blank_record(info, workload);
+        record.study = "pmu/perf".into();
+        (record.counters, record.warnings) = (totals(&observed), warnings.clone());
+        if let Some(warning) = turns_warning(&observed) {
+            tell(&format!("daqmeter: warning: {warning}"));
+            record.warnings.push(warning);
+        }
+        record.observed = Some(Box::new(observed));
+        recorder.take(record)?;
+    }
+    arguments.finish(&mut recorder)
 }

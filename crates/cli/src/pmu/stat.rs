@@ -74,8 +74,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     metrics: Metrics,
     /// Print intervals as perf stat -x, with this separator
-    #[arg(short = 'x', long, value_name = "CHAR", help_heading = "Output", hide_short_help = true)]
-    separator: Option<char>,
+    #[arg(short = 'x', long, value_name = "CHAR", value_parser = separator, help_heading = "Output", hide_short_help = true)]
+    pub(super) separator: Option<char>,
     /// Unit of bytes
     #[arg(long, value_parser = byte_unit(), default_value = "mb", help_heading = "Output", hide_short_help = true)]
     pub(super) bytes: RateUnit,
@@ -87,6 +87,11 @@ pub(crate) struct Arguments {
     /// Count while this command runs
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
     command: Vec<String>,
+}
+
+/// Reads a separator; a tab may be written as for perf.
+fn separator(text: &str) -> Result<char, String> {
+    text.replace("\\t", "\t").parse().map_err(|_| "one character, such as ; or \\t".to_owned())
 }
 
 /// Reads the length of an interval: with its unit, or in milliseconds as in perf.
@@ -159,7 +164,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let observed = count.finish();
     // Intervals from before a failure are kept.
     let ended = if observed.end_ns.is_empty() { Ok(ended?) } else { ended };
-    let done = arguments.finish(parts.next(&observed), &observed, &mut recorder)?;
+    if let Some(warning) = turns_warning(&observed) {
+        tell(&format!("daqmeter: warning: {warning}"));
+    }
+    // Without new intervals the record before is whole.
+    if parts.written < observed.end_ns.len() || parts.written == 0 {
+        recorder.take(parts.next(&observed))?;
+    }
+    let done = arguments.finish(&mut recorder)?;
     ended?;
     let failed = status?.filter(|status| !status.success() && !stop.is_set());
     Ok(failed.map_or(done, exit_code))
@@ -252,7 +264,7 @@ impl Parts {
             part.meshes.clear();
         }
         (self.written, self.last) = (observed.end_ns.len(), Instant::now());
-        let warnings = self.warnings.clone();
+        let warnings = self.warnings.iter().cloned().chain(turns_warning(observed)).collect();
         let found = Tally { counters: totals(observed), warnings, ..Tally::default() };
         self.watched.so_far(found, Some(part), Vec::new())
     }
@@ -291,7 +303,7 @@ impl Arguments {
         let grids = heats.iter().map(|heat| {
             format!("{}, {end_s:.3} s\n{}\n", heat.event, map::grid(heat.mesh, Some(heat)))
         });
-        grids.collect()
+        grids.collect::<String>() + &tables::metrics(observed, Some(at), self.bytes)
     }
 
     pub(super) fn summary(&self, observed: &Observations) -> String {
@@ -310,17 +322,7 @@ impl Arguments {
         emit(&text).map(drop)
     }
 
-    pub(super) fn finish(
-        &self,
-        mut record: RunRecord,
-        observed: &Observations,
-        recorder: &mut Recorder,
-    ) -> Ended {
-        if let Some(warning) = turns_warning(observed) {
-            tell(&format!("daqmeter: warning: {warning}"));
-            record.warnings.push(warning);
-        }
-        recorder.take(record)?;
+    pub(super) fn finish(&self, recorder: &mut Recorder) -> Ended {
         // Ctrl-C is the usual end of a count.
         recorder.finish(|records| {
             if self.separator.is_some() {

@@ -1,5 +1,6 @@
 //! Synthetic counts of a mesh, for planning and tests; only this program sees them.
-//! Events get the shares of the planner, and their rates vary.
+//! Events get the shares of the planner. Their rates vary, and keep the laws of a mesh: a part is
+//! at most its whole, memory at most the peak of its channels, and home nodes share it evenly.
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
@@ -9,7 +10,7 @@ use daqmeter_sys::perf::Reading;
 
 use crate::event::{OnMesh, PmuEvent};
 use crate::format::FormatField;
-use crate::mesh::nodes::{self, DTC, XP};
+use crate::mesh::nodes::{self, DTC, RNI, XP};
 use crate::mesh::topology;
 use crate::plan::{Driver, plan};
 use crate::source::{Counters, Opener, Refused};
@@ -85,8 +86,8 @@ pub struct Synthetic {
 struct Group {
     share: f64,
     since_ns: u64,
-    /// Seed and mean rate of each node of each event.
-    rates: Vec<Vec<(f64, f64)>>,
+    /// Phase, which events of one type share, and mean rate over all nodes, of each event.
+    rates: Vec<(f64, f64)>,
 }
 
 impl Synthetic {
@@ -95,49 +96,93 @@ impl Synthetic {
         Ok(Synthetic { mesh: mesh.clone(), shares, opened: 0, since_ns: clock::monotonic_ns() })
     }
 
-    fn rates(&self, on: &OnMesh) -> Vec<(f64, f64)> {
+    /// Returns phase and mean rate of an event over its nodes.
+    fn rate(&self, on: &OnMesh) -> (f64, f64) {
         if on.type_code == DTC {
-            return vec![(0.0, 2e9)];
+            return (0.0, 2e9);
         }
-        let nodes = self.mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
-        let xps = self.mesh.crosspoints.iter().map(|xp| (XP, xp.node_id));
-        let is_meant = |(code, id): &(u16, u16)| {
-            nodes::counts_as(*code, on.type_code) && on.node_id.is_none_or(|wanted| wanted == *id)
+        let Mesh { nodes, crosspoints, .. } = &self.mesh;
+        let xps = crosspoints.iter().map(|xp| (XP, xp.node_id));
+        let all = nodes.iter().map(|node| (node.type_code, node.node_id)).chain(xps);
+        let all: Vec<u16> = all
+            .filter(|(code, _)| nodes::counts_as(*code, on.type_code))
+            .map(|(_, id)| id)
+            .collect();
+        let noise = |number: f64| (number * 12.9898).sin().abs();
+        let is_home = HOMES.contains(&on.type_code);
+        let ports = crosspoints.iter().flat_map(|xp| &xp.ports);
+        let channels = ports.filter(|port| port.starts_with("SN-F")).count().max(1);
+        let lines = MEMORY_LOAD * CHANNEL_BYTES_PER_S * channels as f64 / 64.0;
+        let traffic = |id: &u16| match is_home {
+            true => lines / MEMORY_SHARE / all.len() as f64 * (1.0 + 1e-5 * noise(f64::from(*id))),
+            false => 10e6 + 40e6 * noise(f64::from(*id) * 7.3),
         };
-        let rate = |(_, id)| {
-            let seed = f64::from(id) * 7.3 + on.event_id as f64;
-            (seed, 2e6 + 120e6 * (seed * 12.9898).sin().abs())
-        };
-        nodes.chain(xps).filter(is_meant).map(rate).collect()
+        let kind = if is_home { HOMES[0] } else { on.type_code };
+        let known = SHARES.iter().find(|(code, event, _)| (*code, *event) == (kind, on.event_id));
+        let share = known.map_or(0.2 * noise(on.event_id as f64), |(.., share)| *share);
+        let part = if on.occup_id == 0 { share } else { share / 2.0 };
+        let meant = all.iter().filter(|id| on.node_id.is_none_or(|wanted| wanted == **id));
+        (f64::from(on.type_code), part * meant.map(traffic).sum::<f64>())
     }
 }
 
-impl Opener for Synthetic {
-    fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
+/// Types of home nodes with a slice of the cache: HN-F, HN-S.
+const HOMES: [u16; 2] = [0x5, 0x200];
+
+/// Peak of a channel of DDR4-3200 with 64 bits, and the part of it that the emulated load takes: 31
+/// GB/s on the two channels of the N1SDP, as in its document.
+const CHANNEL_BYTES_PER_S: f64 = 25.6e9;
+const MEMORY_LOAD: f64 = 0.6;
+const MEMORY_SHARE: f64 = 0.3;
+
+/// Events as shares of their node's traffic, by type and number (Linux drivers/perf/arm-cmn.c): of
+/// a home node its cache accesses, of a requester its flits of data each way. Others have at most
+/// 0.2.
+const SHARES: &[(u16, u64, f64)] = &[
+    (HOMES[0], 0x1, MEMORY_SHARE), // cache_miss
+    (HOMES[0], 0x2, 1.0),          // slc_sf_cache_access
+    (HOMES[0], 0x4, 0.02),         // pocq_retry
+    (HOMES[0], 0x5, 1.0),          // pocq_reqs_recvd
+    (HOMES[0], 0xc, 0.003),        // mc_retries
+    (HOMES[0], 0xd, MEMORY_SHARE), // mc_reqs
+    (RNI, 0x1, 0.5),               // s0_rdata_beats
+    (RNI, 0x4, 1.0),               // rxdat_flits
+    (RNI, 0x5, 1.0),               // txdat_flits
+    (RNI, 0x6, 1.0),               // txreq_flits_total
+    (RNI, 0x7, 0.01),              // txreq_flits_retried
+    (RNI, 0xc, 0.5),               // s0_wdata_beats
+];
+
+impl Synthetic {
+    fn group(&mut self, group: &[PmuEvent]) -> Result<Group, Refused> {
         let mut rates = Vec::new();
         for (member, event) in group.iter().enumerate() {
             let Some(on) = &event.on_mesh else {
                 let reason = "it is not an event of the emulated mesh".to_owned();
                 return Err(Refused { member, event: event.name.clone(), reason });
             };
-            rates.push(self.rates(on));
+            rates.push(self.rate(on));
         }
         let share = self.shares.get(self.opened).copied().unwrap_or(1.0);
         self.opened += 1;
-        Ok(Box::new(Group { share, since_ns: self.since_ns, rates }))
+        Ok(Group { share, since_ns: self.since_ns, rates })
+    }
+}
+
+impl Opener for Synthetic {
+    fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
+        Ok(Box::new(self.group(group)?))
     }
 }
 
 impl Group {
     fn read_at(&self, enabled_ns: u64, into: &mut [Reading]) {
         let seconds = enabled_ns as f64 * 1e-9;
-        for (reading, rates) in into.iter_mut().zip(&self.rates) {
+        for (reading, (phase, rate)) in into.iter_mut().zip(&self.rates) {
             // Integral of a rate that varies by a fifth within some seconds.
-            let count = |(seed, rate): &(f64, f64)| {
-                let wave = |seconds: f64| (seconds / 3.0 + seed).cos();
-                rate * (seconds + 0.6 * (wave(0.0) - wave(seconds)))
-            };
-            let value = whole(self.share * rates.iter().map(count).sum::<f64>());
+            let wave = |seconds: f64| (seconds / 3.0 + phase).cos();
+            let count = rate * (seconds + 0.6 * (wave(0.0) - wave(seconds)));
+            let value = whole(self.share * count);
             let running_ns = whole(self.share * enabled_ns as f64).min(enabled_ns);
             *reading = Reading { value, enabled_ns, running_ns };
         }
@@ -155,6 +200,8 @@ mod tests {
     use super::*;
     use crate::event::EventResolver;
     use crate::mesh::topology::shipped;
+    use daqmeter_record::Observations;
+    use daqmeter_record::observed::ObservedEvent;
     use daqmeter_sys::host::Files;
 
     #[test]
@@ -199,9 +246,9 @@ mod tests {
         let set = host.resolve(&names.map(text)).unwrap();
         let source = Synthetic::new(&mesh, &set.groups).unwrap();
         assert_eq!(source.shares, [0.8; 5]);
-        let rates = vec![source.rates(set.groups[0][0].on_mesh.as_ref().unwrap())];
-        let rate = rates[0][0].1;
-        let group = Group { share: 0.8, since_ns: 0, rates };
+        let rate = source.rate(set.groups[0][0].on_mesh.as_ref().unwrap());
+        let group = Group { share: 0.8, since_ns: 0, rates: vec![rate] };
+        let (_, rate) = rate;
         let mut before = [Reading::default()];
         for seconds in 1..30 {
             let mut now = [Reading::default()];
@@ -210,6 +257,62 @@ mod tests {
             assert!((scaled / rate - 1.0).abs() < 0.21, "{seconds} s: {scaled} for {rate}");
             assert_eq!(now[0].running_ns, seconds * 800_000_000);
             before = now;
+        }
+    }
+
+    /// Laws that hold for counts of a machine, in every group and mesh.
+    #[test]
+    fn emulated_counts_keep_the_laws_of_a_mesh() {
+        for name in topology::SHIPPED_MESHES.names() {
+            let host = crate::CountedHost::emulated(name).unwrap();
+            let groups = ["memory", "slc", "pcie", "rni", "memory-nodes"].map(str::to_owned);
+            let selection = host.choose(&groups, None, &[]).unwrap();
+            let mut source = Synthetic::new(&host.meshes[0], &selection.set.groups).unwrap();
+            let open = |group: &Vec<PmuEvent>| source.group(group).unwrap();
+            let groups: Vec<Group> = selection.set.groups.iter().map(open).collect();
+            let read = |seconds: u64| {
+                let one = |group: &Group| {
+                    let mut reading = [Reading::default()];
+                    group.read_at(seconds * 1_000_000_000, &mut reading);
+                    reading[0]
+                };
+                groups.iter().map(one).collect::<Vec<Reading>>()
+            };
+            for seconds in 1..20 {
+                let event = |(before, now): (&Reading, &Reading)| ObservedEvent {
+                    scale: 1.0,
+                    count: vec![now.value - before.value],
+                    enabled_ns: vec![now.enabled_ns - before.enabled_ns],
+                    running_ns: vec![now.running_ns - before.running_ns],
+                    ..ObservedEvent::default()
+                };
+                let (before, now) = (read(seconds - 1), read(seconds));
+                let observed = Observations {
+                    end_ns: vec![1_000_000_000],
+                    events: before.iter().zip(&now).map(event).collect(),
+                    ..Observations::default()
+                };
+                let value = |metric| observed.metric_over(metric, 0..1).value.unwrap();
+                let ratios = selection.metrics.iter().filter(|metric| !metric.over.is_empty());
+                for metric in ratios {
+                    let ratio = value(metric);
+                    assert!((0.0..=1.0).contains(&ratio), "{name}: {} is {ratio}", metric.name);
+                }
+                let rate = |name: &str| {
+                    value(selection.metrics.iter().find(|metric| metric.name == name).unwrap())
+                };
+                let ports = host.meshes[0].crosspoints.iter().flat_map(|xp| &xp.ports);
+                let channels = ports.filter(|port| port.starts_with("SN-F")).count();
+                let memory = rate("memory");
+                assert!(memory <= 25.6e9 * channels as f64, "{name}: {memory}");
+                assert!(memory <= rate("accesses"), "{name}: {memory}");
+                let nodes = &selection.metrics.last().unwrap().sum;
+                let nodes = nodes.iter().map(|at| observed.events[*at].scaled(0).unwrap());
+                let (low, high) = nodes.fold((f64::MAX, 0.0_f64), |(low, high), count| {
+                    (low.min(count), high.max(count))
+                });
+                assert!(high / low < 1.001, "{name}: {low} to {high} at the home nodes");
+            }
         }
     }
 }

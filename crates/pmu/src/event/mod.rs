@@ -3,13 +3,15 @@
 
 mod terms;
 
+use std::collections::BTreeSet;
+
 use daqmeter_harness::Fault;
 use daqmeter_sys::counters::Attributes;
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
 use terms::{Terms, on_mesh};
 
-use crate::sysfs::{Pmu, tracefs, tracepoint};
+use crate::sysfs::{Pmu, is_of, tracefs, tracepoint};
 use crate::system::SystemCounter;
 
 /// Software events of the kernel: `include/uapi/linux/perf_event.h`, `enum perf_sw_ids`.
@@ -47,6 +49,7 @@ pub const HARDWARE: &[(&str, u64)] = &[
 const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
+const TYPE_RAW: u32 = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct PmuEvent {
@@ -59,6 +62,8 @@ pub struct PmuEvent {
     /// Factor from count to unit.
     pub scale: f64,
     pub on_mesh: Option<OnMesh>,
+    /// Part of the machine that it is counted in; empty for all of it.
+    pub place: String,
 }
 
 #[derive(Clone, Debug)]
@@ -120,13 +125,6 @@ fn wrong(text: &str, problem: &str) -> Fault {
     Fault::new(format!("`{text}`{problem}"))
 }
 
-fn unknown(text: &str) -> Fault {
-    wrong(
-        text,
-        " is not an event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list)",
-    )
-}
-
 /// Splits `{a/x,y/,b},c` into groups of texts: commas within slashes belong to the event.
 fn split_groups(text: &str) -> Result<Vec<Vec<String>>, Fault> {
     let wrong = |problem: &str| wrong(text, &format!(": {problem}"));
@@ -162,6 +160,15 @@ fn split_groups(text: &str) -> Result<Vec<Vec<String>>, Fault> {
         () if groups.is_empty() => Err(wrong("no event is named")),
         () => Ok(groups),
     }
+}
+
+/// Most names in a message.
+const MAX_NAMED: usize = 6;
+
+/// Returns the names of a PMU's events that have the beginning of a text in them.
+fn named_like<'a>(pmu: &'a Pmu, text: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    let start: String = text.chars().take(5).collect();
+    pmu.events.iter().map(|alias| &*alias.name).filter(move |name| name.contains(&start))
 }
 
 #[derive(Debug)]
@@ -204,26 +211,64 @@ impl EventResolver<'_> {
         if let Some((_, config)) = HARDWARE.iter().find(|(name, _)| *name == text) {
             return perf("cpu", TYPE_HARDWARE, *config, "");
         }
+        // Codes of the CPU's own events, as for perf: r1a8.
+        let code = text.strip_prefix('r').map(|code| u64::from_str_radix(code, 16));
+        if let Some(Ok(config)) = code {
+            return perf("cpu", TYPE_RAW, config, "");
+        }
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => perf("tracepoint", TYPE_TRACEPOINT, config, ""),
-                None if tracefs(self.files).is_some() => Err(unknown(text)),
+                None if self.event(subsystem, warnings).is_ok() => Err(self.unknown(text)),
+                None if tracefs(self.files).is_some() => Err(self.unknown(text)),
                 None => Err(wrong(
                     text,
                     ": no tracepoint can be seen: tracefs is not mounted, or needs root; as root: mount -t tracefs none /sys/kernel/tracing",
                 )),
             };
         }
-        let counter = SystemCounter::find(self.files, text).ok_or_else(|| unknown(text))?;
+        let Some(counter) = SystemCounter::find(self.files, text) else {
+            // A bare name, as perf list shows it.
+            let mut owners = self.pmus.iter().filter(|pmu| pmu.event(text).is_some());
+            let family = owners.next().ok_or_else(|| self.unknown(text))?.family();
+            return match owners.find(|pmu| pmu.family() != family) {
+                Some(other) => {
+                    let other = other.family();
+                    Err(wrong(text, &format!(": write {family}/{text}/ or {other}/{text}/")))
+                }
+                None => self.pmu_event(text, family, &format!("{text}/"), warnings),
+            };
+        };
         let unit = counter.unit.to_owned();
         let sources = vec![EventCounter::System(counter)];
         Ok(PmuEvent { sources, unit, ..PmuEvent::new(text, "system") })
+    }
+
+    fn unknown(&self, text: &str) -> Fault {
+        let named = |pmu| named_like(pmu, text).map(|name| format!("{}/{name}/", Pmu::family(pmu)));
+        let near: BTreeSet<String> = self.pmus.iter().flat_map(named).collect();
+        let near: Vec<String> = near.into_iter().take(MAX_NAMED).collect();
+        let near =
+            if near.is_empty() { near.concat() } else { format!("; near are {}", near.join(", ")) };
+        let what = "write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list)";
+        wrong(text, &format!(" is not an event: {what}{near}"))
     }
 
     fn online(&self) -> Vec<u32> {
         let online =
             self.files.text("sys/devices/system/cpu/online").map(|text| parse_cpu_list(&text));
         online.filter(|cpus| !cpus.is_empty()).unwrap_or_else(|| vec![0])
+    }
+
+    /// Returns the CPUs of a PMU. Those of a hybrid CPU list the ones that are offline, too.
+    fn online_of(&self, pmu: &Pmu) -> Vec<u32> {
+        let online = self.online();
+        let own: Vec<u32> = online.iter().copied().filter(|cpu| pmu.cpus.contains(cpu)).collect();
+        match pmu.cpus.as_slice() {
+            [] => online,
+            cpus if own.is_empty() => cpus.to_vec(),
+            _ => own,
+        }
     }
 
     fn pmu_event(
@@ -236,9 +281,13 @@ impl EventResolver<'_> {
         let Some((terms, "")) = rest.split_once('/') else {
             return Err(wrong(text, ": an event ends with its second slash, PMU/EVENT/"));
         };
-        let mut event = PmuEvent::new(text, wanted);
+        let (named, terms): (Vec<&str>, Vec<&str>) =
+            terms.split(',').partition(|term| term.trim().starts_with("name="));
+        let name = named.last().map_or(text, |term| &term.trim()["name=".len()..]);
+        let terms = terms.join(",");
+        let mut event = PmuEvent::new(name, wanted);
         for pmu in self.instances(text, wanted)? {
-            let Terms { mut words, alias, .. } = Terms::of(text, pmu, terms)?;
+            let Terms { mut words, alias, .. } = Terms::of(text, pmu, &terms)?;
             if let Some(alias) = alias {
                 event.unit.clone_from(&alias.unit);
                 event.scale = alias.scale;
@@ -248,7 +297,7 @@ impl EventResolver<'_> {
             let kind = pmu.kind;
             event.sources.push(EventCounter::Perf {
                 attributes: Attributes { kind, config, config1, config2 },
-                cpus: if pmu.cpus.is_empty() { self.online() } else { pmu.cpus.clone() },
+                cpus: self.online_of(pmu),
             });
         }
         Ok(event)
@@ -258,12 +307,21 @@ impl EventResolver<'_> {
         if let Some(pmu) = self.pmus.iter().find(|pmu| pmu.name == wanted) {
             return Ok(vec![pmu]);
         }
-        let found: Vec<&Pmu> = self.pmus.iter().filter(|pmu| pmu.family() == wanted).collect();
+        let found: Vec<&Pmu> = self.pmus.iter().filter(|pmu| is_of(&pmu.name, wanted)).collect();
         if !found.is_empty() {
             return Ok(found);
         }
-        let there: Vec<&str> = self.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
-        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        let there: BTreeSet<&str> = self.pmus.iter().map(Pmu::family).collect();
+        // A server has fifty: the nearest first.
+        let is_far = |name: &&str| name.get(..3) != wanted.get(..3);
+        let mut names: Vec<&str> = there.into_iter().collect();
+        names.sort_by_key(is_far);
+        let more = names.len().saturating_sub(MAX_NAMED);
+        names.truncate(MAX_NAMED);
+        let mut there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        if more > 0 {
+            there += &format!(" and {more} more");
+        }
         let problem =
             format!(": this host has no PMU `{wanted}`; it has {there} (daqmeter pmu list)");
         Err(wrong(text, &problem))

@@ -2,7 +2,7 @@
 
 use daqmeter_harness::Fault;
 
-use super::{OnMesh, wrong};
+use super::{MAX_NAMED, OnMesh, named_like, wrong};
 use crate::sysfs::{Alias, Pmu, parse_number};
 
 pub(super) struct Terms<'a> {
@@ -68,9 +68,7 @@ impl<'a> Terms<'a> {
     }
 
     fn no_term(&self, term: &str) -> Fault {
-        let start: String = term.chars().take(5).collect();
-        let names = self.pmu.events.iter().map(|alias| alias.name.as_str());
-        let near: Vec<&str> = names.filter(|name| name.contains(&start)).take(6).collect();
+        let near: Vec<&str> = named_like(self.pmu, term).take(MAX_NAMED).collect();
         let hint = if near.is_empty() {
             let fields = self.pmu.formats.iter().map(|format| format.name.as_str());
             format!("its fields are {}", fields.collect::<Vec<_>>().join(", "))

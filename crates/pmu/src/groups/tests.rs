@@ -4,44 +4,6 @@ use super::*;
 use crate::emulated::catalogue;
 use crate::mesh::topology::shipped;
 
-fn counted(count: u64, seconds: f64) -> ObservedEvent {
-    let ns = u64::try_from(std::time::Duration::from_secs_f64(seconds).as_nanos()).unwrap();
-    ObservedEvent {
-        count: vec![count],
-        enabled_ns: vec![ns],
-        running_ns: vec![ns],
-        scale: 1.0,
-        places: 1,
-        ..Default::default()
-    }
-}
-
-fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
-    let ids: Vec<String> = (0..events.len())
-        .map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n"))
-        .collect();
-    let text =
-        format!("name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}", ids.concat());
-    let (_, metrics) =
-        MetricGroup::parse(&TomlText::new("test", &text)).unwrap().expand(&[], &[]).unwrap();
-    let observed = Observations { events: events.to_vec(), ..Observations::default() };
-    metrics[0].value(&observed, 0)
-}
-
-#[test]
-fn ratios_need_something_below_the_line_and_nothing_is_invented() {
-    let ratio = "unit=''\nsum=['e0']\nover=['e1']";
-    assert_eq!(metric(ratio, &[counted(1, 1.0), counted(4, 1.0)]), Some(0.25));
-    assert_eq!(metric(ratio, &[counted(1, 1.0), counted(0, 1.0)]), None);
-    let never = ObservedEvent {
-        count: vec![0],
-        enabled_ns: vec![5],
-        running_ns: vec![0],
-        ..Default::default()
-    };
-    assert_eq!(metric(ratio, &[counted(1, 1.0), never]), None);
-}
-
 fn host(name: &str) -> (Vec<Pmu>, Vec<Mesh>) {
     let mut mesh = shipped(name).unwrap();
     mesh.name = "arm_cmn_0".to_owned();
@@ -81,9 +43,9 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
         }
     }
     let of = |group: &str, text: &str| -> Vec<ObservedMetric> {
-        let observed = crate::perf_format::parse(text, None).unwrap();
-        let metrics = MetricGroup::find(group).unwrap().metrics_of(&observed.events).unwrap();
-        metrics.iter().map(|metric| metric.observe(&observed)).collect()
+        let mut observed = crate::perf_format::parse(text, None).unwrap().runs.remove(0);
+        MetricGroup::find(group).unwrap().measure(&mut observed).unwrap();
+        observed.metrics
     };
     let rates = of("memory", &memory);
     // The retries are not in the output: their ratio is left out.
@@ -99,8 +61,8 @@ fn the_documents_formulas_are_computed_from_perfs_output() {
     let both = row("1.000000000", 100, "hnf_mc_reqs")
         + &row("1.000000000", 25, "hnf_mc_reqs,nodeid=0x24,bynodeid=1");
     assert_eq!(of("memory", &both)[0].values, [Some(6400.0)]);
-    let observed = crate::perf_format::parse("1.000000000 5 page-faults\n", None).unwrap();
-    let error = MetricGroup::find("memory").unwrap().metrics_of(&observed.events).unwrap_err();
+    let mut other = crate::perf_format::parse("1.000000000 5 page-faults\n", None).unwrap();
+    let error = MetricGroup::find("memory").unwrap().measure(&mut other.runs[0]).unwrap_err();
     assert!(error.to_string().contains("there is no arm_cmn/hnf_mc_reqs/"), "{error}");
 }
 
@@ -122,4 +84,61 @@ fn shipped_groups_have_sources_and_a_wrong_file_is_refused_with_its_line() {
         let error = MetricGroup::parse(&TomlText::new("mine.toml", &text)).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+#[test]
+fn places_have_rates_of_their_own_and_one_together() {
+    let csv = "1.000000000;S0;1;100;MiB;uncore_imc/cas_count_read/;1000000000;100.00;;
+1.000000000;S1;1;50;MiB;uncore_imc/cas_count_read/;1000000000;100.00;;\n";
+    let of = |text: &str| -> Vec<(String, Option<f64>)> {
+        let mut observed = crate::perf_format::parse(text, None).unwrap().runs.remove(0);
+        MetricGroup::find("imc").unwrap().measure(&mut observed).unwrap();
+        let rate = |metric: &ObservedMetric| {
+            let value = observed.metric_over(metric, 0..1).value;
+            (metric.name.clone(), value.map(|rate| rate / 1_048_576.0))
+        };
+        observed.metrics.iter().map(rate).collect()
+    };
+    let expected = |rates: &[(&str, f64)]| -> Vec<(String, Option<f64>)> {
+        rates.iter().map(|(name, rate)| ((*name).to_owned(), Some(*rate))).collect()
+    };
+    let rates = [("read", 150.0), ("S0 read", 100.0), ("S1 read", 50.0)];
+    assert_eq!(of(csv), expected(&rates));
+    // One cgroup may hold another: they have no sum.
+    let cgroups = csv.replace("S0;1;", "").replace("S1;1;", "").replace("_read/;", "_read/;a;");
+    let cgroups = cgroups.replacen("_read/;a;", "_read/;a/b;", 1);
+    assert_eq!(of(&cgroups), expected(&[("a read", 50.0), ("a/b read", 100.0)]));
+}
+
+/// Bytes of each maker's memory counters, as perf prints their events, and on PMUs of their names.
+#[test]
+fn memory_of_every_maker_is_counted_in_bytes() {
+    let channels: Vec<String> =
+        (0..8).map(|n| format!("dram_channel_data_controller_{n}")).collect();
+    let channels: Vec<&str> = channels.iter().map(String::as_str).collect();
+    let cases: [(&str, &[&str], &[f64]); 8] = [
+        ("memory", &["arm_cmn_1/hnf_mc_reqs/"], &[64.0]),
+        ("imc", &["uncore_imc_0/cas_count_read/"], &[1_048_576.0]),
+        ("umc", &["umc_cas_cmd.rd", "umc_cas_cmd.wr"], &[64.0, 64.0]),
+        ("umc", &["amd_umc/event=0x0a,rdwrmask=0x2/"], &[64.0]),
+        ("df", &channels, &[512.0]),
+        ("ddrc", &["hisi_sccl1_ddrc0/flux_rd/", "hisi_sccl3_ddrc2/flux_wr/"], &[32.0, 32.0]),
+        ("dmc620", &["arm_dmc620_10008c000/clkdiv2_rdwr,mask=0x1,match=0x1/"], &[64.0]),
+        (
+            "scf",
+            &["nvidia_scf_pmu_0/cmem_rd_data/", "nvidia_scf_pmu_0/cmem_wr_total_bytes/"],
+            &[32.0, 1.0],
+        ),
+    ];
+    for (group, events, bytes) in cases {
+        let row = |event: &&str| format!("1.000000000;1;;{event};1000000000;100.00;;\n");
+        let text: String = events.iter().map(row).collect();
+        let mut observed = crate::perf_format::parse(&text, None).unwrap().runs.remove(0);
+        MetricGroup::find(group).unwrap().measure(&mut observed).unwrap();
+        let rates: Vec<f64> = observed.metrics.iter().filter_map(|found| found.values[0]).collect();
+        assert_eq!(rates, bytes, "{group}: {:?}", observed.metrics);
+    }
+    let other = "1.000000000 1 uncore_imc_free_running_0/cas_count_read/\n";
+    let mut other = crate::perf_format::parse(other, None).unwrap().runs.remove(0);
+    assert!(MetricGroup::find("imc").unwrap().measure(&mut other).is_err());
 }

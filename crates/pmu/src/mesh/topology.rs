@@ -145,7 +145,7 @@ pub(super) fn from_json(text: &str, file: &str) -> Result<Mesh, Fault> {
 fn build(description: Description) -> Result<Mesh, String> {
     let Description { width, height, .. } = description;
     check_size(width, height)?;
-    check_part(&description.part)?;
+    check_part(&description.part).map_err(|unknown| unknown.0)?;
     let outside = |xp: &&DescribedXp| xp.x >= width || xp.y >= height;
     let mut mesh = Mesh {
         name: description.name,
@@ -189,11 +189,14 @@ pub(super) fn label_known(mesh: &mut Mesh) {
     }
 }
 
-fn check_part(part: &str) -> Result<(), String> {
+/// Refuses a part that is not known.
+pub fn check_part(part: &str) -> Result<(), Fault> {
     let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
     match nodes::part_of_name(part) {
         Some(_) => Ok(()),
-        None => Err(format!("there is no part `{part}`; there are {}", parts.join(", "))),
+        None => {
+            Err(Fault::new(format!("there is no part `{part}`; there are {}", parts.join(", "))))
+        }
     }
 }
 

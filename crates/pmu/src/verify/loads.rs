@@ -2,7 +2,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::iter;
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +15,7 @@ use daqmeter_harness::Fault;
 use daqmeter_kernels::stream::{StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::units::whole;
-use daqmeter_sys::host::{DIRECT, Files};
+use daqmeter_sys::host::{DIRECT, Files, data_ranges};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,8 +59,11 @@ pub(super) fn memory(
 #[derive(Debug)]
 pub(super) struct BlockFile {
     path: PathBuf,
-    bytes: u64,
+    /// Numbers of the blocks whose bytes are on the disk.
+    blocks: Vec<Range<u64>>,
     is_ours: bool,
+    /// Part of the file without bytes on the disk.
+    pub(super) has_holes: bool,
     /// Name of the whole disk below /sys/block, if there is one.
     pub(super) disk: Option<String>,
 }
@@ -73,12 +78,22 @@ impl BlockFile {
         let number = if is_device { about.rdev() } else { about.dev() };
         let disk = disk_of(&Files::default(), number);
         let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
-        if bytes < BLOCK as u64 {
+        let mut ranges: Vec<Range<u64>> = iter::once(0..bytes).collect();
+        if !is_device {
+            let file = File::open(path).map_err(wrong(&shown))?;
+            ranges = data_ranges(&file).map_err(wrong(&shown))?;
+        }
+        let has_holes = ranges.iter().map(|range| range.end - range.start).sum::<u64>() < bytes;
+        let whole =
+            |range: Range<u64>| range.start.div_ceil(BLOCK as u64)..range.end / BLOCK as u64;
+        let blocks = ranges.into_iter().map(whole).filter(|blocks| !blocks.is_empty());
+        let blocks: Vec<Range<u64>> = blocks.collect();
+        if blocks.is_empty() {
             return Err(Fault::new(format!(
-                "{shown}: {bytes} bytes are too few; 1 MiB at least is read"
+                "{shown}: less than 1 MiB of its {bytes} bytes is on the disk; give a file that was written, and is not sparse"
             )));
         }
-        Ok(BlockFile { path: path.to_owned(), bytes, is_ours: false, disk })
+        Ok(BlockFile { path: path.to_owned(), blocks, is_ours: false, has_holes, disk })
     }
 
     /// Makes a new file of the given size below a directory, written through; it is removed at the
@@ -91,10 +106,17 @@ impl BlockFile {
         let path = directory.join(format!("daqmeter-verify-{}.tmp", std::process::id()));
         let shown = path.display().to_string();
         let mut file = File::create_new(&path).map_err(wrong(&shown))?;
-        let mut made = BlockFile { disk: None, bytes, is_ours: true, path };
-        let mut fill = || -> std::io::Result<u64> {
+        let blocks = 0..bytes / BLOCK as u64;
+        let mut made = BlockFile {
+            disk: None,
+            blocks: iter::once(blocks.clone()).collect(),
+            is_ours: true,
+            has_holes: false,
+            path,
+        };
+        let fill = || -> std::io::Result<u64> {
             let mut block = vec![0x5A_u8; BLOCK];
-            for number in 0..bytes / BLOCK as u64 {
+            for number in blocks {
                 // No two blocks are equal: no layer below can deduplicate them.
                 block[..8].copy_from_slice(&number.to_le_bytes());
                 if stop.load(Ordering::Relaxed) {
@@ -109,7 +131,8 @@ impl BlockFile {
         Ok(made)
     }
 
-    /// Reads the file past the page cache again and again, until the time is over or it must stop.
+    /// Reads what is on the disk past the page cache again and again, until the time is over or it
+    /// must stop.
     pub(super) fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, Fault> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
@@ -118,11 +141,10 @@ impl BlockFile {
         )))?;
         let mut buffer = Buffer::new(BLOCK, Pages::Base)?;
         let block = buffer.slice_mut::<u8>(BLOCK);
-        let blocks = self.bytes / BLOCK as u64;
-        let mut number = 0;
+        let mut numbers = self.blocks.iter().cloned().flatten().cycle();
         let bytes = repeated(time, stop, || {
-            file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
-            number += 1;
+            let at = numbers.next().unwrap_or(0) * BLOCK as u64;
+            file.read_exact_at(block, at).map_err(wrong(&shown))?;
             Ok(BLOCK as u64)
         })?;
         Ok(Moved { bytes, how: format!("own O_DIRECT reads of 1 MiB from {shown}") })
@@ -294,6 +316,23 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         let error = BlockFile::existing(Path::new("/nonexistent/file")).unwrap_err();
         assert!(error.0.contains("/nonexistent/file"));
+    }
+
+    #[test]
+    fn holes_of_a_file_are_not_read_and_a_file_of_holes_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sparse");
+        let file = File::create(&path).unwrap();
+        file.set_len(64 << 20).unwrap();
+        let refused = BlockFile::existing(&path).unwrap_err().to_string();
+        assert!(refused.contains("is on the disk"), "{refused}");
+        let place = (5 << 19) as u64;
+        file.write_all_at(&vec![1; 3 << 20], place).unwrap();
+        let part = BlockFile::existing(&path).unwrap();
+        assert_eq!(
+            (part.blocks.as_slice(), part.has_holes),
+            ([Range { start: 3, end: 5 }].as_slice(), true)
+        );
     }
 
     #[test]

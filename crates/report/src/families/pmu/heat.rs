@@ -135,6 +135,9 @@ pub(crate) mod tests {
                 unit: "B/s".into(),
                 caveat: "assumes that memory traffic is what misses the cache".into(),
                 values: vec![Some(7.79e9), None],
+                sum: vec![0, 1],
+                times: 64.0,
+                over: Vec::new(),
             }],
             meshes: vec![mesh],
         }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use daqmeter_record::Observations;
-use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
-use daqmeter_record::units::significant;
+use daqmeter_record::observed::{EventStatus, MetricTotal, ObservedEvent, ObservedMetric};
+use daqmeter_record::units::{plural, significant};
 
 use super::end_s;
 use crate::aligned::{numbers_from, paragraphs};
@@ -31,10 +31,29 @@ pub fn grouped(value: f64) -> String {
     out
 }
 
-fn metric_text(value: Option<f64>, unit: &str, bytes: RateUnit) -> String {
-    let Some(value) = value else {
-        return "not counted".to_owned();
-    };
+/// Writes a rate or a ratio, or the reason why there is none.
+fn metric_text(
+    observed: &Observations,
+    metric: &ObservedMetric,
+    at: Option<usize>,
+    bytes: RateUnit,
+) -> String {
+    let all = 0..observed.end_ns.len();
+    let intervals = at.map_or(all, |at| at..at + 1);
+    let of = intervals.len();
+    let MetricTotal { value, intervals } = observed.metric_over(metric, intervals);
+    match value {
+        Some(value) if intervals == of => value_text(value, &metric.unit, bytes),
+        Some(value) => {
+            format!("{}, of {intervals} of {of} intervals", value_text(value, &metric.unit, bytes))
+        }
+        None if intervals == 0 => "not counted".to_owned(),
+        None if !metric.over.is_empty() => "0 of 0".to_owned(),
+        None => "no time in this output: count duration_time, too, or give -I TIME".to_owned(),
+    }
+}
+
+fn value_text(value: f64, unit: &str, bytes: RateUnit) -> String {
     let mb = |rate: f64| format!("{} MB/s", significant(rate / 1e6, 6));
     let mib = |rate: f64| format!("{} MiB/s", significant(rate / f64::from(1 << 20), 6));
     match (unit, bytes) {
@@ -91,21 +110,14 @@ pub fn text(
     let (intervals, seconds) = (observed.end_ns.len(), observed.total_seconds());
     let mut out = match at {
         Some(at) => format!("{:.3} s\n", end_s(observed, at)),
-        None => format!("{intervals} intervals, {seconds:.3} s\n"),
+        None if seconds > 0.0 => {
+            format!("{}, {seconds:.3} s\n", plural(intervals as u64, "interval"))
+        }
+        None => "a whole run, no time\n".to_owned(),
     };
     let rows = observed.events.iter().map(|event| cells(observed, event, at, error(event)));
     out.push_str(&numbers_from(1, &HEADINGS, rows));
-    let mut below = String::new();
-    for metric in &observed.metrics {
-        let value = match at {
-            Some(at) => metric.values.get(at).copied().flatten(),
-            None => mean(metric, observed),
-        };
-        let _ = writeln!(below, " {}: {}", metric.name, metric_text(value, &metric.unit, bytes));
-        if at.is_none() && !metric.caveat.is_empty() {
-            let _ = writeln!(below, "   {}", metric.caveat);
-        }
-    }
+    let mut below = metrics(observed, at, bytes);
     for event in observed.events.iter().filter(|_| at.is_none()) {
         if let EventStatus::NotSupported(reason) = &event.status {
             let _ = writeln!(below, " {}: {reason}", event.name);
@@ -114,19 +126,23 @@ pub fn text(
     out + &paragraphs(&below)
 }
 
-fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
-    let (mut seconds, mut sum) = (0.0, 0.0);
-    for (at, value) in metric.values.iter().enumerate() {
-        seconds += observed.seconds(at);
-        sum += observed.seconds(at) * (*value)?;
+/// Writes the metrics of an interval, or of the whole run with what must be known of each.
+pub fn metrics(observed: &Observations, at: Option<usize>, bytes: RateUnit) -> String {
+    let mut out = String::new();
+    for (number, metric) in observed.metrics.iter().enumerate() {
+        let _ = writeln!(out, " {}: {}", metric.name, metric_text(observed, metric, at, bytes));
+        let next = observed.metrics.get(number + 1);
+        let is_last = next.is_none_or(|next| next.caveat != metric.caveat);
+        if at.is_none() && !metric.caveat.is_empty() && is_last {
+            let _ = writeln!(out, "   {}", metric.caveat);
+        }
     }
-    (seconds > 0.0).then(|| sum / seconds)
+    out
 }
 
 pub(crate) fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
-        let mean = metric_text(mean(metric, observed), &metric.unit, RateUnit::Mb);
-        format!("{} {mean}", metric.name)
+        format!("{} {}", metric.name, metric_text(observed, metric, None, RateUnit::Mb))
     };
     let event = |event: &ObservedEvent| {
         let count = event.total_scaled().map(|(count, _)| grouped(count));
@@ -160,9 +176,8 @@ mod tests {
 
     #[test]
     fn the_documents_memory_bandwidth_has_the_unit_that_it_is_in() {
-        let both = metric_text(Some(31_158_854_336.0), "B/s", RateUnit::Both);
+        let both = value_text(31_158_854_336.0, "B/s", RateUnit::Both);
         assert_eq!(both, "31158.9 MB/s = 29715.4 MiB/s");
-        assert_eq!(metric_text(Some(1.030_144e9), "bit/s", RateUnit::Mb), "1030.14 Mbit/s");
-        assert_eq!(metric_text(None, "B/s", RateUnit::Mb), "not counted");
+        assert_eq!(value_text(1.030_144e9, "bit/s", RateUnit::Mb), "1030.14 Mbit/s");
     }
 }
