@@ -59,7 +59,7 @@ pub fn text(records: &[RunRecord]) -> String {
 fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> PredictedPath {
     let (here, disturbed) = runs(record, all, &[]);
     let (free, _) = runs(record, all, &["rate_hz", "unpaced", "lossy"]);
-    let hz = |run: &PathRun| run.blocks as f64 / run.wall_ns.max(1) as f64 * 1e9;
+    let hz = |run: &PathRun| run.per_s(run.blocks);
     let mb = found.block_bytes as f64 * 1e-6;
     let us = |share: f64| move |run: &&PathRun| Some(run.latency_ns(share)? as f64 * 1e-3);
     let free = free.into_iter().filter(|run| !run.is_paced);
@@ -76,7 +76,7 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Predicte
         let cpu = |run: &&PathRun| {
             let own = run.threads.iter().filter(|thread| thread.part == part.name);
             let own: Vec<f64> = own.map(|thread| thread.cpu_ns as f64).collect();
-            let all_ns = run.wall_ns.max(1) as f64 * own.len() as f64;
+            let all_ns = run.time_ns() as f64 * own.len() as f64;
             (!own.is_empty()).then(|| own.iter().sum::<f64>() / all_ns * 100.0)
         };
         let name = format!("CPU of {} [%]", part.name);
