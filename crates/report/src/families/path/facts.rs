@@ -378,12 +378,16 @@ fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let links =
         links.map(|one| format!("; {} {}", one.what.text(), shown(block_ns(run) / one.least_ns())));
     let links: String = links.collect();
-    // The best of what was tried, or else available CPU time over the used one, is the possible
-    // multiple of the run's load.
+    // The run itself in the best layout, the short run in that layout, or else available CPU time
+    // over the used one, is the possible multiple of the run's load.
     let rate = run.per_s(run.payload_bytes);
     let (by_cpus, how) = match run.tried.first() {
+        Some(best) if !run.is_paced && best.layout == run.layout => {
+            (shown(1.0), format!("in the layout {}", best.layout))
+        }
         Some(best) => {
-            (shown((best.bytes_per_s / rate).max(1.0)), format!("in the layout {}", best.layout))
+            let times = (best.bytes_per_s / rate).max(1.0);
+            (shown(times), format!("in a short run in the layout {}", best.layout))
         }
         None => (shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64), "by CPU time".to_owned()),
     };
@@ -545,6 +549,11 @@ mod tests {
         assert!(host(&run).starts_with("3 CPUs carry"), "no event was counted");
         run.events = 250_000;
         assert!(host(&run).starts_with("boards: 3 CPUs carry 5 by"));
+        (run.served, run.layout) = (None, "fused".to_owned());
+        run.tried = vec![TriedLayout { layout: "fused".to_owned(), bytes_per_s: 8e9 }];
+        assert!(host(&run).starts_with("3 CPUs carry 1000 MB/s in the layout fused;"));
+        run.is_paced = true;
+        assert!(host(&run).starts_with("3 CPUs carry 8000 MB/s in a short run in the layout"));
         run.cpus = 0.0;
         assert_eq!(host(&run), "", "older records do not say");
     }
