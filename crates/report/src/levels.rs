@@ -157,12 +157,12 @@ pub(crate) struct ShownLevels(HashMap<(String, StagePoint), ShownLevel>);
 
 impl ShownLevels {
     pub(crate) fn of(records: &[RunRecord]) -> ShownLevels {
-        let clock = usual_chain_ns(records);
+        let clocks = usual_chains_ns(records);
         let levels = Levels::of(records, &[records]);
         let of_point = |(point, runs): &(StagePoint, Runs<'_>)| {
             let invocations = levels.invocations(runs, Finding::Level).into_iter();
             let shown = |Invocation { first, level, .. }: Invocation<'_>| {
-                let (ns, interval) = level.shown(clock);
+                let (ns, interval) = level.shown(clocks.get(&first.host.label()).copied());
                 ((first.run_id.clone(), point.clone()), ShownLevel { ns, interval })
             };
             invocations.map(shown).collect::<Vec<_>>()
@@ -176,10 +176,15 @@ impl ShownLevels {
     }
 }
 
-/// Returns the usual time of the chain; `None` without any.
-fn usual_chain_ns(records: &[RunRecord]) -> Option<f64> {
-    let chains: Vec<f64> = all_slices(records).filter_map(|(_, slice)| slice.chain_ns).collect();
-    (!chains.is_empty()).then(|| median(&chains))
+/// Returns the usual time of the chain on each host that has any.
+fn usual_chains_ns(records: &[RunRecord]) -> HashMap<String, f64> {
+    let mut chains: HashMap<String, Vec<f64>> = HashMap::new();
+    for record in records {
+        let own = all_slices(std::slice::from_ref(record)).filter_map(|(_, slice)| slice.chain_ns);
+        chains.entry(record.host.label()).or_default().extend(own);
+    }
+    chains.retain(|_, own| !own.is_empty());
+    chains.into_iter().map(|(host, own)| (host, median(&own))).collect()
 }
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {

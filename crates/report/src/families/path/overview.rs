@@ -10,7 +10,7 @@ use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
 use super::facts::{Kept, Said, block_ns, kept, lines, said};
-use super::{longest, name, paths};
+use super::{PathPoint, longest, paths, point};
 use crate::aligned::{TextColumn, table, wrapped};
 use crate::family::{WORTH_A_CHANGE, all_cpus, prefixed};
 use crate::rate;
@@ -23,16 +23,19 @@ pub(crate) struct Chain {
 
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     let usable = rate::usable(all);
+    let is_of_several = !rate::other_hosts(&usable).is_empty();
     let proved = usable.iter().filter_map(|record| {
         let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
-        Some((name(record)?, run))
+        Some((point(record, is_of_several)?, run))
     });
-    let proved: BTreeMap<String, &PathRun> = proved.collect();
-    let chain = |(name, runs): (String, Vec<_>)| {
+    let proved: BTreeMap<PathPoint, &PathRun> = proved.collect();
+    let chain = |(point, runs): (PathPoint, Vec<_>)| {
         let (record, run) = longest(&runs)?;
-        let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
+        let limit = proved.get(&point).map_or(&run.limit, |proved| &proved.limit).clone();
         let run = PathRun { limit, ..run.clone() };
-        let row = PathRow::of(&name, &run, record, &resources(record));
+        let (name, host) = point;
+        let title = if host.is_empty() { name.clone() } else { format!("{name} on {host}") };
+        let row = PathRow::of(&title, &run, record, &resources(record));
         Some(Chain { said: said(&name, &run, record, runs.len()), row })
     };
     paths(&usable).into_iter().filter_map(chain).collect()
