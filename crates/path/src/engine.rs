@@ -366,7 +366,12 @@ impl Session for PathSession {
             return Tally::default();
         };
         let mut tally = Tally {
-            warnings: warnings(&self.path, ended.notes, &ended.run),
+            warnings: warnings(
+                &self.path,
+                ended.notes,
+                &ended.run,
+                !ended.shared.expected.all.is_empty(),
+            ),
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
             counters: ended.counters,
@@ -396,7 +401,7 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
         run.served.clone_from(&path.served);
         let hz = live.scenario.trigger.rate.0;
         run.asked_bytes_per_s = run.is_paced.then(|| path.due_bytes_per_s(hz));
-        tally.warnings.extend(warnings(path, Vec::new(), run));
+        tally.warnings.extend(warnings(path, Vec::new(), run, true));
     }
     tally
 }
@@ -411,15 +416,17 @@ fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
     ledger
 }
 
-fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
+fn warnings(path: &Path, notes: Vec<String>, run: &PathRun, are_known: bool) -> Vec<String> {
     let mut warnings = notes;
     let leaves = Leaves::of(path, &Files::default());
     warnings.extend(leaves.and_then(|leaves| leaves.unknown()));
     let (blocks, verified) = (run.blocks, run.verified_blocks);
     if blocks > 0 && verified == 0 {
-        warnings.push(
-            "no block's bytes were compared: nobody knows beforehand what they are".to_owned(),
-        );
+        let why = match are_known {
+            true => "the sink did not confirm any",
+            false => "they are not known beforehand",
+        };
+        warnings.push(format!("no block's bytes were compared: {why}"));
     }
     let cpus = daqmeter_sys::available::cpus();
     let threads = run.threads.len();
