@@ -84,6 +84,11 @@ fn serve_in(
         let threads = threads.count();
         let accept = || -> std::io::Result<()> {
             while !stop.is_set() {
+                if places.count() >= 2 * MAX_SENDERS {
+                    // Those that gave their places up have not ended yet.
+                    std::thread::sleep(REFUSE_WITHIN);
+                    continue;
+                }
                 let Some((stream, peer)) = accepted(listener)? else { continue };
                 match places.take(peer, threads.max(1)) {
                     Ok(place) if threads == 0 => serve((stream, place)),
@@ -122,7 +127,7 @@ impl Places {
         let held = || all.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
         if held().count() >= most {
             let idle = held().find(|place| !place.has_sent.load(Ordering::Relaxed));
-            let Some(idle) = idle.filter(|_| all.len() < 2 * most) else {
+            let Some(idle) = idle else {
                 let peers = BTreeSet::from_iter(all.iter().map(|place| place.peer.ip()));
                 let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
                 return Err(format!("busy with {most} senders of {}", peers.join(", ")));
@@ -133,6 +138,10 @@ impl Places {
         let place = Arc::new(Place { peer, has_sent, is_given_up });
         all.push(place.clone());
         Ok(place)
+    }
+
+    fn count(&self) -> usize {
+        locked(&self.0).len()
     }
 
     fn leave(&self, place: &Arc<Place>) {
