@@ -67,7 +67,7 @@ pub fn calibrate(
         let drawn = drawn_path(&mut random, &cpus);
         let (shape, record) = paths.run(&drawn.text, FIT_S, None)?;
         clocks.extend(clock_ghz(&record));
-        fitted.push((shape, hz(run_of(&record)?)));
+        fitted.push((shape, blocks_hz(run_of(&record)?)));
     }
     profile.clock_ghz = daqmeter_stats::median(&clocks).unwrap_or(profile.clock_ghz);
     fit(&mut profile, &fitted)?;
@@ -92,8 +92,8 @@ fn run_of(record: &RunRecord) -> Result<&PathRun, String> {
     run.ok_or_else(|| format!("{}: no block came to the end", record.engine.target))
 }
 
-fn hz(run: &PathRun) -> f64 {
-    run.blocks as f64 / (run.wall_ns.max(1) as f64 * 1e-9)
+fn blocks_hz(run: &PathRun) -> f64 {
+    run.per_s(run.blocks)
 }
 
 fn path_text(block_bytes: usize, layout: &str, source: &str, stage: &str, sink: &str) -> String {
@@ -237,7 +237,7 @@ fn held_back(
         pair(predicted, &|run| {
             let own = shape.threads_of(run)[at];
             let cpu_ns: u64 = own.iter().map(|thread| thread.cpu_ns).sum();
-            cpu_ns as f64 / run.wall_ns.max(1) as f64 / own.len().max(1) as f64
+            cpu_ns as f64 / run.time_ns() as f64 / own.len().max(1) as f64
         })
     });
     Ok(HeldBackPath {
@@ -246,7 +246,7 @@ fn held_back(
         is_pinned: shape.is_pinned(),
         is_fused: shape.rows.len() == 1,
         rate_hz: shape.rate_hz,
-        rate: pair(form.largest_hz(), &hz),
+        rate: pair(form.largest_hz(), &blocks_hz),
         p50_ns: latency(0.5),
         p99_ns: latency(0.99),
         cpu: cpu.collect(),

@@ -9,7 +9,7 @@ use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_report::table::plain;
-use daqmeter_sys::available;
+use daqmeter_sys::available::{self, cpu_quota};
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
 use daqmeter_sys::perf::{EVENTS, Event, Sampler, open_counter};
@@ -73,7 +73,7 @@ fn host(files: &Files) -> Vec<Finding> {
     let governs = host.governor.as_deref().is_none_or(|governor| governor == "performance");
     let governor = host.governor.unwrap_or_else(|| "not reported".to_owned());
     let has_clock = host.clocksource == "tsc" || host.architecture != "x86_64";
-    let quota = host.cgroup_cpu_quota.map(|quota| format!("{quota} CPUs"));
+    let quota = cpu_quota(files).map(|quota| format!("{:.2} CPUs by {}", quota.cpus, quota.file));
     let free: u64 = host.huge_pages.iter().map(|pool| pool.free).sum();
     let mode = host.transparent_huge_pages;
     let is_advised = matches!(mode.as_str(), "madvise" | "always");
@@ -87,7 +87,7 @@ fn host(files: &Files) -> Vec<Finding> {
         ("vector kernels", state(isa.len() > 1, isa.join(", ")), "slower, same results"),
         ("frequency governor", state(governs, governor), "cpupower frequency-set -g performance"),
         ("clock source", state(has_clock, host.clocksource), reliable),
-        ("CPU quota", absent(quota), "the cgroup limits the CPU: raise cpu.max"),
+        ("CPU quota", absent(quota), "the cgroup limits the CPU: raise this file's number"),
         ("hypervisor", absent(host.hypervisor), disturbed),
         ("transparent huge pages", state(is_advised, mode), advise),
         ("reserved huge pages", state(free > 0, format!("{free} free")), reserve),

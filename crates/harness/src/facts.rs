@@ -138,7 +138,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         congestion_control: text("proc/sys/net/ipv4/tcp_congestion_control", ""),
         clocksource: text(CLOCKSOURCE, "unknown"),
         allowed_cpus: affinity::allowed_cpus().unwrap_or_default(),
-        cgroup_cpu_quota: cpu_quota(files).map(|cpus| format!("{cpus:.2}")),
+        cgroup_cpu_quota: cpu_quota(files).map(|quota| format!("{:.2}", quota.cpus)),
         devices: devices::devices(files),
     }
 }

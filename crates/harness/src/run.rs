@@ -3,7 +3,8 @@
 //! ```text
 //! probe -> open -> limits -> [each lane: pin, prepare, verify, warm up] -> observers start ->
 //! release
-//!       -> [each lane: timed steps] -> observers stop -> [each lane: verify, tally] -> record
+//!       -> [each lane: timed steps] -> observers stop -> [each lane: verify, tally] -> limits
+//!       -> record
 //! ```
 //!
 //! `lanes.rs` has the lanes, `sample.rs` the timed steps, and `conclude.rs` the conclusion.
@@ -14,7 +15,7 @@ use daqmeter_sys::available;
 use crate::conclude::conclude;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
-use crate::limits::limits;
+use crate::limits::Sought;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::Settings;
 use crate::{Availability, Context, Engine, Fault, Job, Observer, Problem};
@@ -66,17 +67,21 @@ pub fn measure(
         }
         opened => opened?,
     };
-    let (limits, missing) = guarded("finding the limits", || {
-        let mut alone =
-            |job: &Job, settings: &Settings| measure(job, settings, context, &[], &mut []);
-        limits(limit_engines, &sessions, settings, &mut alone)
-    })??;
-    record.limits = limits;
-    record.warnings.extend(missing);
+    let alone = |job: &Job, settings: &Settings| measure(job, settings, context, &[], &mut []);
+    let mut sought = guarded("finding the limits", || {
+        let mut sought = Sought::of(limit_engines, &sessions, settings);
+        sought.before(&alone).map(|()| sought)
+    })
+    .flatten()?;
     let running =
         Running { settings, context, processes: job.names_processes, thread: lane_thread };
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
+    if record.outcome.is_ok() {
+        let after = guarded("finding the limits", || sought.after(&record, &alone)).flatten();
+        record.warnings.extend(after.err().map(|fault| format!("limits after the run: {fault}")));
+    }
+    sought.book(&mut record);
     Ok(record)
 }
 

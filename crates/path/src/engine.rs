@@ -1,10 +1,9 @@
 //! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
 
-use std::time::Duration;
-
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
-    CpuList, Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, is_default,
+    CpuList, DeviceTime, Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally,
+    is_default,
 };
 use daqmeter_readout::chain::observed;
 use daqmeter_readout::receive::elink_name;
@@ -296,9 +295,7 @@ impl PathSession {
 
 fn stage(path: &Path) -> StageSpec {
     let bytes = path.block_bytes as u64;
-    let mut stage = StageSpec::new("path", bytes, bytes);
-    stage.once = true;
-    stage
+    StageSpec { once: true, ..StageSpec::new("path", bytes, bytes) }
 }
 
 impl Session for PathSession {
@@ -307,7 +304,17 @@ impl Session for PathSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        vec![stage(&self.path)]
+        vec![StageSpec { device_timed: true, ..stage(&self.path) }]
+    }
+
+    fn device_time(&self) -> DeviceTime {
+        self.ended.as_ref().map_or_else(DeviceTime::default, |ended| {
+            let begin_ns = ended.shared.begin_ns.get().copied().flatten().unwrap_or(0);
+            DeviceTime {
+                before_ns: begin_ns,
+                after_ns: begin_ns.saturating_add(ended.run.time_ns()),
+            }
+        })
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -359,7 +366,12 @@ impl Session for PathSession {
             return Tally::default();
         };
         let mut tally = Tally {
-            warnings: warnings(&self.path, ended.notes, &ended.run),
+            warnings: warnings(
+                &self.path,
+                ended.notes,
+                &ended.run,
+                !ended.shared.expected.all.is_empty(),
+            ),
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
             counters: ended.counters,
@@ -389,7 +401,7 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
         run.served.clone_from(&path.served);
         let hz = live.scenario.trigger.rate.0;
         run.asked_bytes_per_s = run.is_paced.then(|| path.due_bytes_per_s(hz));
-        tally.warnings.extend(warnings(path, Vec::new(), run));
+        tally.warnings.extend(warnings(path, Vec::new(), run, true));
     }
     tally
 }
@@ -404,15 +416,17 @@ fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
     ledger
 }
 
-fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
+fn warnings(path: &Path, notes: Vec<String>, run: &PathRun, are_known: bool) -> Vec<String> {
     let mut warnings = notes;
     let leaves = Leaves::of(path, &Files::default());
     warnings.extend(leaves.and_then(|leaves| leaves.unknown()));
     let (blocks, verified) = (run.blocks, run.verified_blocks);
     if blocks > 0 && verified == 0 {
-        warnings.push(
-            "no block's bytes were compared: nobody knows beforehand what they are".to_owned(),
-        );
+        let why = match are_known {
+            true => "the sink did not confirm any",
+            false => "they are not known beforehand",
+        };
+        warnings.push(format!("no block's bytes were compared: {why}"));
     }
     let cpus = daqmeter_sys::available::cpus();
     let threads = run.threads.len();
@@ -427,15 +441,15 @@ fn warnings(path: &Path, notes: Vec<String>, run: &PathRun) -> Vec<String> {
 
 /// Observation for a search for the largest rate without loss, from a record at a rate: blocks that
 /// were lost, and a source that could not begin them when they were due.
-pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
+pub fn observation(path: &Path, record: &RunRecord) -> Observation {
     if let Some(scenario) = path.live() {
         return observed(record, scenario.event_bytes());
     }
     let ledgers = record.ledgers.iter();
-    let share = |run: &PathRun| run.behind_ns(time.as_nanos() as f64) / run.wall_ns.max(1) as f64;
+    let share = |run: &PathRun| Some(run.behind_ns()? / run.time_ns() as f64);
     Observation {
         lost: ledgers.map(daqmeter_record::Ledger::lost).sum(),
-        dead_share: record.path.as_deref().map_or(0.0, share),
+        dead_share: record.path.as_deref().and_then(share).unwrap_or(0.0),
         ..Observation::default()
     }
 }
@@ -475,14 +489,35 @@ mod tests {
         assert_eq!(session.tally().path.unwrap().verified_blocks, 5);
     }
 
+    /// Regression: n blocks of a rate were counted over n - 1 periods.
+    #[test]
+    fn the_blocks_of_a_rate_fill_as_many_periods() {
+        for (layout, blocks) in [("pipeline", 1), ("pipeline", 2), ("fused x 2", 5)] {
+            let request = PathRequest {
+                rate_hz: Some(500.0),
+                blocks: Some(blocks),
+                layout: layout.to_owned(),
+                ..PathRequest::new(&Path::load("pattern").unwrap(), 60.0)
+            };
+            let mut session = opened(&request).unwrap().remove(0);
+            session.prepare().unwrap();
+            session.step(0, 1).unwrap();
+            let DeviceTime { before_ns, after_ns } = session.device_time();
+            let run = session.tally().path.unwrap();
+            assert_eq!(run.next_due_ns, Some(blocks * 2_000_000), "{layout}");
+            assert!(run.time_ns() >= blocks * 2_000_000 && run.per_s(blocks) <= 500.0);
+            assert_eq!((run.blocks, after_ns - before_ns), (blocks, run.time_ns()));
+        }
+    }
+
     #[test]
     fn a_source_that_is_behind_is_no_stable_rate() {
         let observed = |wall_ns| {
+            let next_due_ns = Some(1_000_000_000);
+            let run = PathRun { wall_ns, next_due_ns, ..PathRun::default() };
             let mut record = RunRecord::default();
-            record.path =
-                Some(Box::new(daqmeter_record::PathRun { wall_ns, ..Default::default() }));
-            let path = Path::load("pattern").unwrap();
-            observation(&path, &record, Duration::from_secs(1)).dead_share
+            record.path = Some(Box::new(run));
+            observation(&Path::load("pattern").unwrap(), &record).dead_share
         };
         assert_eq!(observed(1_005_000_000), 0.0);
         assert!((observed(1_250_000_000) - 0.2).abs() < 1e-9);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::path::{Bucket, PathRun, PathThread};
+use daqmeter_record::units::whole;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
@@ -73,6 +74,8 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
             let left = u64::try_from(ledger.gap()).unwrap_or(0);
             ledger.lose("in the path when it failed", left);
         }
+        let due_ns = shared.how.rate_hz.map(|hz| whole(ledger.issued as f64 / hz * 1e9));
+        run.next_due_ns = run.next_due_ns.max(due_ns);
         ledgers.push(ledger);
         for from in sources.iter_mut().filter(|from| from.share.source == number) {
             ledgers.extend(from.source.ledger());

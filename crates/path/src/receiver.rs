@@ -11,20 +11,23 @@
 //! ```
 //!
 //! All are frames over TCP; over UDP only blocks go, in datagrams (`udp.rs`) between the two
-//! ports. A receiver waits for as long as its sender lives, whose source may wait for triggers.
+//! ports. A receiver waits for as long as its sender lives, whose source may wait for triggers; one
+//! without a block yet gives its place to another if all are held. Else that one is refused.
 
 pub mod protocol;
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::panic::resume_unwind;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
-use daqmeter_readout::transport::frames::FrameStream;
+use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::border::from_peer;
 use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
@@ -40,8 +43,9 @@ const LOOK: Duration = Duration::from_millis(100);
 
 const READ: Readiness = Readiness { read: true, write: false };
 
-/// Receives until it is stopped, each sender in a thread, and reports the results of each. Fails if
-/// the listener does. Threads that cannot be started only mean fewer senders at once.
+/// Receives until it is stopped, each sender in a thread, and reports the results of each by `each`,
+/// which must not wait. Fails if the listener does. Threads that cannot be started only mean fewer
+/// senders at once.
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
@@ -57,28 +61,112 @@ fn serve_in(
     each: impl FnMut(SocketAddr, Result<ReceiverReport, String>) + Send,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let (each, turn) = (Mutex::new(each), Mutex::new(()));
-    let next = || {
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted(listener)
+    let (each, places) = (Mutex::new(each), Places::default());
+    // A place is free, or its holder ends, for all that are handed over.
+    let (hand_over, handed_over) = sync_channel::<(TcpStream, Arc<Place>)>(2 * MAX_SENDERS);
+    let handed_over = Mutex::new(handed_over);
+    let most_bytes = most_block_bytes();
+    let serve = |(stream, place): (TcpStream, Arc<Place>)| {
+        let came = received(stream, &place, most_bytes, stop);
+        places.leave(&place);
+        locked(&each)(place.peer, came);
     };
-    let serve = || -> std::io::Result<()> {
-        while !stop.is_set() {
-            // The others end, too, if the listener fails.
-            let Some((stream, peer)) = next().inspect_err(|_| stop.set())? else { continue };
-            let came = received(stream, peer, stop);
-            each.lock().unwrap_or_else(PoisonError::into_inner)(peer, came);
+    let serve_all = || {
+        let next = || locked(&handed_over).recv();
+        while let Ok(next) = next() {
+            serve(next);
         }
-        Ok(())
     };
     std::thread::scope(|scope| {
-        let others = (1..MAX_SENDERS).map_while(|_| thread().spawn_scoped(scope, serve).ok());
-        let others = Vec::from_iter(others);
-        let served = serve();
-        let ended =
-            others.into_iter().map(|other| other.join().unwrap_or_else(|why| resume_unwind(why)));
-        ended.fold(served, Result::and)
+        // The threads end once this is gone.
+        let hand_over = hand_over;
+        let threads = (0..MAX_SENDERS).map_while(|_| thread().spawn_scoped(scope, serve_all).ok());
+        let threads = threads.count();
+        let accept = || -> std::io::Result<()> {
+            while !stop.is_set() {
+                if places.count() >= 2 * MAX_SENDERS {
+                    // Those that gave their places up have not ended yet.
+                    std::thread::sleep(REFUSE_WITHIN);
+                    continue;
+                }
+                let Some((stream, peer)) = accepted(listener)? else { continue };
+                match places.take(peer, threads.max(1)) {
+                    Ok(place) if threads == 0 => serve((stream, place)),
+                    // All threads live as long as their end of the channel.
+                    Ok(place) => drop(hand_over.try_send((stream, place))),
+                    Err(why) => refuse(stream, &why),
+                }
+            }
+            Ok(())
+        };
+        // The others end, too, if the listener fails.
+        accept().inspect_err(|_| stop.set())
     })
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Senders that are served, in the order in which they came.
+#[derive(Default)]
+struct Places(Mutex<Vec<Arc<Place>>>);
+
+struct Place {
+    peer: SocketAddr,
+    /// True once a block came: until then another sender may have the place.
+    has_sent: AtomicBool,
+    is_given_up: AtomicBool,
+}
+
+impl Places {
+    /// Gives a sender a place, that of the oldest without a block if none is free. Fails with those
+    /// who hold the places.
+    fn take(&self, peer: SocketAddr, most: usize) -> Result<Arc<Place>, String> {
+        let mut all = locked(&self.0);
+        let held = || all.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
+        if held().count() >= most {
+            let idle = held().find(|place| !place.has_sent.load(Ordering::Relaxed));
+            let Some(idle) = idle else {
+                let peers = BTreeSet::from_iter(all.iter().map(|place| place.peer.ip()));
+                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+                return Err(format!("busy with {most} senders of {}", peers.join(", ")));
+            };
+            idle.is_given_up.store(true, Ordering::Relaxed);
+        }
+        let (has_sent, is_given_up) = (AtomicBool::new(false), AtomicBool::new(false));
+        let place = Arc::new(Place { peer, has_sent, is_given_up });
+        all.push(place.clone());
+        Ok(place)
+    }
+
+    fn count(&self) -> usize {
+        locked(&self.0).len()
+    }
+
+    fn leave(&self, place: &Arc<Place>) {
+        locked(&self.0).retain(|other| !Arc::ptr_eq(other, place));
+    }
+}
+
+/// Time for the frame of a refusal, which fits into an empty socket.
+const REFUSE_WITHIN: Duration = Duration::from_millis(10);
+
+/// Says to a peer why it is not served. It may be gone.
+fn refuse(stream: TcpStream, why: &str) {
+    if let Ok(mut frames) = FrameStream::new(stream, MAX_CONTROL_BYTES) {
+        let _ = frames.say(FrameKind::Refused, &why, REFUSE_WITHIN);
+        // A connection with unread bytes is reset.
+        let _ = frames.receive(Duration::ZERO, &|| true);
+    }
+}
+
+/// Returns the longest block of a sender: all senders together hold at most half of the memory that
+/// is free at the start.
+fn most_block_bytes() -> usize {
+    let free = daqmeter_sys::available::memory_bytes().unwrap_or(u64::MAX);
+    let each = free / 2 / MAX_SENDERS as u64;
+    usize::try_from(each).unwrap_or(usize::MAX).min(MAX_BLOCK_BYTES)
 }
 
 fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
@@ -95,37 +183,61 @@ fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, Socket
 
 fn received(
     stream: TcpStream,
-    peer: SocketAddr,
+    place: &Place,
+    most_bytes: usize,
     stop: &StopFlag,
 ) -> Result<ReceiverReport, String> {
-    let frames = FrameStream::new(stream, MAX_BLOCK_BYTES + BlockHead::BYTES);
-    let mut sender = Sender { frames: frames.map_err(|error| error.to_string())?, stop };
-    let hello: PathHello = from_peer(sender.next(FrameKind::Hello)?, &[])
-        .map_err(|why| format!("it is no path of this version of daqmeter: {why}"))?;
-    let came = match hello.udp {
-        None => sender.over_tcp()?,
-        Some(end) => sender.over_udp(SocketAddr::new(peer.ip(), end.port), end)?,
-    };
-    sender.say(FrameKind::Account, &came)?;
-    Ok(came)
+    let frames = FrameStream::new(stream, most_bytes + BlockHead::BYTES);
+    let frames = frames.map_err(|error| error.to_string())?;
+    let mut sender = Sender { frames, place, most_bytes, stop };
+    let came = sender.serve();
+    if came.is_err() && place.is_given_up.load(Ordering::Relaxed) {
+        let _ = sender.frames.say(FrameKind::Refused, &GIVEN_UP, REFUSE_WITHIN);
+        return Err(GIVEN_UP.to_owned());
+    }
+    came
 }
 
 /// Sender, which is awaited until the receiver is stopped: its source may wait for triggers.
 struct Sender<'a> {
     frames: FrameStream,
+    place: &'a Place,
+    most_bytes: usize,
     stop: &'a StopFlag,
 }
 
+const GIVEN_UP: &str = "its place was given to another sender, because no block of it had come";
+
 impl Sender<'_> {
+    fn serve(&mut self) -> Result<ReceiverReport, String> {
+        let hello: PathHello = from_peer(self.next(FrameKind::Hello)?, &[])
+            .map_err(|why| format!("it is no path of this version of daqmeter: {why}"))?;
+        let came = match hello.udp {
+            None => self.over_tcp()?,
+            Some(end) => self.over_udp(SocketAddr::new(self.place.peer.ip(), end.port), end)?,
+        };
+        self.say(FrameKind::Account, &came)?;
+        Ok(came)
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.is_set() || self.place.is_given_up.load(Ordering::Relaxed)
+    }
+
     fn say(&mut self, kind: FrameKind, message: &impl Serialize) -> Result<(), String> {
         self.frames.say(kind, message, PATIENCE).map_err(|error| error.to_string())
     }
 
     fn receive(&mut self, wait: Duration) -> Result<(FelixFrame, &[u8]), String> {
-        let stop = self.stop;
-        match self.frames.receive(wait, &|| stop.is_set()) {
+        let (stop, given_up) = (self.stop, &self.place.is_given_up);
+        let is_over = || stop.is_set() || given_up.load(Ordering::Relaxed);
+        // Data that come without a pause leave no wait to end.
+        if is_over() {
+            return Err("interrupted".to_owned());
+        }
+        match self.frames.receive(wait, &is_over) {
             Ok(Some(received)) => Ok(received),
-            Ok(None) if stop.is_set() => Err("interrupted".to_owned()),
+            Ok(None) if is_over() => Err("interrupted".to_owned()),
             Ok(None) => Err("it said nothing".to_owned()),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 Err("it ended in the middle".to_owned())
@@ -146,7 +258,10 @@ impl Sender<'_> {
         loop {
             let (frame, body) = self.receive(Duration::MAX)?;
             match frame.kind {
-                FrameKind::Blocks => came.receive(body)?,
+                FrameKind::Blocks => {
+                    came.receive(body)?;
+                    self.place.has_sent.store(true, Ordering::Relaxed);
+                }
                 FrameKind::Account => return Ok(came),
                 _ => return Err(foreign(frame)),
             }
@@ -167,12 +282,14 @@ impl Sender<'_> {
         let mut waits = Epoll::new().map_err(wrong)?;
         waits.add(&socket, 0, READ).map_err(wrong)?;
         waits.add(self.frames.stream(), 1, READ).map_err(wrong)?;
-        let (mut arrivals, mut ready) = (Arrivals::new(socket), Vec::new());
+        let (mut arrivals, mut ready) = (Arrivals::new(socket, self.most_bytes), Vec::new());
         while !matches!(ready[..], [(1, _)]) {
-            if self.stop.is_set() {
+            if self.is_over() {
                 return Err("interrupted".to_owned());
             }
             arrivals.drain()?;
+            let has_sent = arrivals.blocks.came().blocks() > 0;
+            self.place.has_sent.store(has_sent, Ordering::Relaxed);
             waits.wait(Some(LOOK), &mut ready).map_err(wrong)?;
         }
         let (frame, _) = self.receive(PATIENCE)?;
@@ -228,6 +345,62 @@ mod tests {
         assert_eq!(*first, other.local_addr().unwrap());
         assert!(why.contains("does not begin a frame of this version"), "{why}");
         assert_eq!((*second, ended.as_str()), (silent.local_addr().unwrap(), "interrupted"));
+    }
+
+    fn greeting() -> Vec<u8> {
+        let hello = br#"{"udp":null}"#;
+        let head = FelixFrame::control(FrameKind::Hello, u32::try_from(hello.len()).unwrap());
+        [&head.emit()[..], hello].concat()
+    }
+
+    fn next_kind(frames: &mut FrameStream) -> (FrameKind, String) {
+        let (frame, body) = frames.receive(PATIENCE, &|| false).unwrap().unwrap();
+        (frame.kind, String::from_utf8_lossy(body).into_owned())
+    }
+
+    /// Regression: 16 senders that said hello and no more held all places for as long as they lived.
+    #[test]
+    fn a_sender_without_a_block_gives_its_place_up_and_one_that_is_refused_learns_why() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let (to, stop) = (listener.local_addr().unwrap(), StopFlag::default());
+        let joined = |sends: bool| {
+            let mut stream = TcpStream::connect(to).unwrap();
+            stream.write_all(&greeting()).unwrap();
+            let mut frames = FrameStream::new(stream, MAX_CONTROL_BYTES).unwrap();
+            let (kind, why) = next_kind(&mut frames);
+            if sends && kind == FrameKind::Hello {
+                let head = BlockHead::default().emit();
+                let frame = FelixFrame::control(FrameKind::Blocks, 32);
+                frames.send(&frame, [&head, &[]], PATIENCE).unwrap();
+            }
+            (frames, kind, why)
+        };
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| serve(&listener, &stop, |_, _| ()));
+            let mut idle: Vec<_> = (0..MAX_SENDERS).map(|_| joined(false).0).collect();
+            // The oldest without a block leaves, until all have sent one.
+            let at_work: Vec<_> = idle
+                .iter_mut()
+                .map(|idle| {
+                    let (frames, kind, _) = joined(true);
+                    assert_eq!(kind, FrameKind::Hello);
+                    assert_eq!(next_kind(idle), (FrameKind::Refused, format!("\"{GIVEN_UP}\"")));
+                    frames
+                })
+                .collect();
+            // The last blocks may be on their way.
+            let mut others = at_work;
+            let why = loop {
+                match joined(true) {
+                    (frames, FrameKind::Hello, _) => others.push(frames),
+                    (_, kind, why) => break (kind, why),
+                }
+            };
+            let busy = "\"busy with 16 senders of 127.0.0.1\"".to_owned();
+            assert_eq!(why, (FrameKind::Refused, busy));
+            stop.set();
+            served.join().unwrap().unwrap();
+        });
     }
 
     /// A thread that could not be started ended the receiver.

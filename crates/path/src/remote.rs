@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
@@ -15,7 +16,7 @@ use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
 use crate::kinds::SinkKind;
 use crate::receiver::protocol::{
-    BlockHead, MAX_SENDERS, MAX_STREAMS, PATIENCE, PathHello, ReceiverReport, UdpEnd,
+    BlockHead, MAX_STREAMS, PATIENCE, PathHello, ReceiverReport, UdpEnd,
 };
 use crate::udp::{self, Datagrams};
 
@@ -73,18 +74,21 @@ impl Remote {
 
     /// Greets the receiver; returns its greeting.
     fn greet(&self, frames: &mut FrameStream, udp: Option<UdpEnd>) -> Result<PathHello, Fault> {
-        let said = frames.say(FrameKind::Hello, &PathHello { udp }, PATIENCE);
-        match said.and_then(|()| frames.receive(PATIENCE, &|| false)) {
-            Ok(Some((FelixFrame { kind: FrameKind::Hello, .. }, body))) => {
-                from_peer(body, &[]).map_err(|problem| self.says(format!("its greeting: {problem}")))
+        // A receiver that is busy says so and closes the connection.
+        let _ = frames.say(FrameKind::Hello, &PathHello { udp }, PATIENCE);
+        match frames.receive(PATIENCE, &|| false) {
+            Ok(Some((FelixFrame { kind: FrameKind::Refused, .. }, body))) => {
+                Err(self.says(refusal(body)))
             }
+            Ok(Some((FelixFrame { kind: FrameKind::Hello, .. }, body))) => from_peer(body, &[])
+                .map_err(|problem| self.says(format!("its greeting: {problem}"))),
             Ok(None) => Err(self.says(format!(
-                "it said nothing for {} s: it is no `daqmeter path serve`, or it is busy with {MAX_SENDERS} other senders",
+                "it said nothing for {} s: it is no `daqmeter path serve`",
                 PATIENCE.as_secs()
             ))),
-            Ok(Some(_)) | Err(_) => Err(self.says(
-                "what answers there is no `daqmeter path serve` of this version",
-            )),
+            Ok(Some(_)) | Err(_) => {
+                Err(self.says("what answers there is no `daqmeter path serve` of this version"))
+            }
         }
     }
 
@@ -143,9 +147,14 @@ impl Remote {
             Some((_, body)) => Ok(ReceiverReport::parse(body)),
             None => Err(ErrorKind::TimedOut.into()),
         });
-        let report = report.map_err(|error| self.failed("ask what came", &error))?;
+        let report = report.map_err(|error| self.failed("cannot tell what came", &error))?;
         report.map_err(|problem| self.says(problem))
     }
+}
+
+/// Reads the reason of a refusal, a line.
+fn refusal(body: &[u8]) -> String {
+    from_peer(body, &[]).unwrap_or_else(|_| "it does not serve this sender".to_owned())
 }
 
 impl Connection {
@@ -172,8 +181,16 @@ impl Sink for Remote {
             events: block.label.events,
             sum: expected,
         };
-        let sent = self.connection()?.send(&head, block.bytes());
-        sent.map_err(|error| self.failed("send", &error))?;
+        let connection = self.connection()?;
+        if let Err(error) = connection.send(&head, block.bytes()) {
+            return Err(match connection.frames.receive(Duration::ZERO, &|| true) {
+                Ok(Some((FelixFrame { kind: FrameKind::Refused, .. }, body))) => {
+                    let why = refusal(body);
+                    self.says(why)
+                }
+                _ => self.failed("send", &error),
+            });
+        }
         self.sent.book(&head, block.label.bytes, expected);
         Ok(None)
     }

@@ -126,17 +126,35 @@ fn append(to: &mut Vec<u8>, [first, second]: [&[u8]; 2], from: usize, end: usize
 }
 
 /// Blocks that are put together of datagrams, if all of them come in order.
-#[derive(Default)]
 pub struct ReceivedDatagrams {
     came: ReceiverReport,
-    /// Number of the block that is put together, and its bytes so far.
+    /// Number of the block that is put together, and the bytes that its first head promised.
     now: Option<(u64, usize)>,
     /// Number of the block after the last whole one.
     behind_whole: u64,
+    /// Bytes of the block that came: memory follows them, whatever a head promises.
     block: Vec<u8>,
+    /// Longest block.
+    most_bytes: usize,
+}
+
+impl Default for ReceivedDatagrams {
+    fn default() -> Self {
+        ReceivedDatagrams::of_at_most(MAX_BLOCK_BYTES)
+    }
 }
 
 impl ReceivedDatagrams {
+    pub(crate) fn of_at_most(most_bytes: usize) -> ReceivedDatagrams {
+        ReceivedDatagrams {
+            came: ReceiverReport::default(),
+            now: None,
+            behind_whole: 0,
+            block: Vec::new(),
+            most_bytes,
+        }
+    }
+
     pub fn came(&self) -> &ReceiverReport {
         &self.came
     }
@@ -148,22 +166,21 @@ impl ReceivedDatagrams {
             return Ok(());
         };
         let (at, of) = (at as usize, of as usize);
-        if of > MAX_BLOCK_BYTES + BlockHead::BYTES {
-            return Err(format!("a block of {of} bytes; {MAX_BLOCK_BYTES} is the most"));
+        if of > self.most_bytes + BlockHead::BYTES {
+            return Err(format!("a block of {of} bytes; {} is the most", self.most_bytes));
         }
         // This is the first datagram of a block: missing ones before it are of lost blocks.
         if at == 0 && self.now.is_none_or(|(now, _)| number > now) {
-            self.now = Some((number, 0));
-            self.block.resize(of, 0);
+            self.now = Some((number, of));
+            self.block.clear();
         }
         let end = at.saturating_add(bytes.len());
-        let is_next = self.now == Some((number, at)) && of == self.block.len() && end <= of;
+        let is_next = self.now == Some((number, of)) && at == self.block.len() && end <= of;
         if !is_next || bytes.is_empty() {
             self.came.strays += 1;
             return Ok(());
         }
-        self.block[at..end].copy_from_slice(bytes);
-        self.now = Some((number, end));
+        self.block.extend_from_slice(bytes);
         if end < of {
             return Ok(());
         }
@@ -180,10 +197,11 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    pub(crate) fn new(socket: UdpSocket) -> Arrivals {
+    pub(crate) fn new(socket: UdpSocket, most_bytes: usize) -> Arrivals {
         // Datagrams come one by one if the kernel has no batches.
         let _ = enable_gro(socket.as_fd());
-        Arrivals { socket, buffer: vec![0; 1 << 16], blocks: ReceivedDatagrams::default() }
+        let blocks = ReceivedDatagrams::of_at_most(most_bytes);
+        Arrivals { socket, buffer: vec![0; 1 << 16], blocks }
     }
 
     /// Takes all datagrams that came.
@@ -286,7 +304,7 @@ mod tests {
         for takes_batches in [true, false] {
             let (out, inward) = pair();
             let mut datagrams = Datagrams { takes_batches, ..Datagrams::new(1000) };
-            let mut arrivals = Arrivals::new(inward);
+            let mut arrivals = Arrivals::new(inward, MAX_BLOCK_BYTES);
             let block: Vec<u8> = (0..=250).cycle().take(10_001).collect();
             let head = |sum| BlockHead { stream: 1, events: 2, sum: Some(sum) }.emit();
             for sum in [sum(&block), 0] {
@@ -298,6 +316,17 @@ mod tests {
             assert_eq!((came.bytes, came.stream(1).events, came.strays), (20_002, 4, 0));
             assert_eq!(datagrams.number, 2);
         }
+    }
+
+    /// Regression: 17 bytes took 256 MiB, by the length in their head.
+    #[test]
+    fn memory_follows_the_bytes_that_came_and_not_a_head() {
+        let datagram = |of| [&Head { number: 0, at: 0, of }.emit()[..], &[1]].concat();
+        let mut received = ReceivedDatagrams::of_at_most(1 << 20);
+        received.receive(&datagram(1 << 20)).unwrap();
+        assert!((1..64).contains(&received.block.capacity()));
+        let refused = received.receive(&datagram(2 << 20)).unwrap_err();
+        assert_eq!(refused, "a block of 2097152 bytes; 1048576 is the most");
     }
 
     #[test]

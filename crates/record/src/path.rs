@@ -13,6 +13,10 @@ pub struct PathRun {
     pub line: String,
     /// From the release of the threads to the end of the last one, in nanoseconds.
     pub wall_ns: u64,
+    /// From the release of the threads to the time at which the next block was due, in nanoseconds;
+    /// none without a rate, of a card that is read out live, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_due_ns: Option<u64>,
     /// Bytes that the source delivered and the sink saw the blocks of.
     pub payload_bytes: u64,
     /// Blocks that came to the sink.
@@ -411,14 +415,24 @@ const BEHIND: f64 = 0.01;
 const DRAIN_NS: f64 = 3e6;
 
 impl PathRun {
-    /// Returns the delay of the run against its due time, in nanoseconds. Zero up to the time in
-    /// which its buffers drain.
-    pub fn behind_ns(&self, due_ns: f64) -> f64 {
+    /// Returns the time of its blocks in nanoseconds, of which rates and shares are: n blocks of a
+    /// rate fill n periods, though the last one begins after n - 1.
+    pub fn time_ns(&self) -> u64 {
+        self.wall_ns.max(self.next_due_ns.unwrap_or(0)).max(1)
+    }
+
+    /// Returns a count over [`PathRun::time_ns`]: of bytes, the sustained rate.
+    pub fn per_s(&self, count: u64) -> f64 {
+        count as f64 / self.time_ns() as f64 * 1e9
+    }
+
+    /// Returns the delay of the run against the time at which its next block was due, in
+    /// nanoseconds. Zero up to the time in which its buffers drain; `None` without a rate.
+    pub fn behind_ns(&self) -> Option<f64> {
+        let due_ns = self.next_due_ns? as f64;
         let behind_ns = self.wall_ns as f64 - due_ns;
-        match behind_ns > DRAIN_NS.max(BEHIND * due_ns) {
-            true => behind_ns,
-            false => 0.0,
-        }
+        let is_behind = behind_ns > DRAIN_NS.max(BEHIND * due_ns);
+        Some(if is_behind { behind_ns } else { 0.0 })
     }
 
     /// Returns the latency below which that share of the blocks stays, to the width of a bucket;
@@ -437,6 +451,25 @@ impl PathRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_at_a_rate_lasts_to_the_time_of_its_next_block() {
+        let run = |wall_ms: u64, due_ms: Option<u64>| PathRun {
+            wall_ns: wall_ms * 1_000_000,
+            next_due_ns: due_ms.map(|ms| ms * 1_000_000),
+            ..PathRun::default()
+        };
+        // Two blocks of 0.5 Hz; ones that came late; as fast as it goes; nothing.
+        for (run, hz, behind_ns) in [
+            (run(2000, Some(4000)), 0.5, Some(0.0)),
+            (run(4039, Some(4000)), 2.0 / 4.039, Some(0.0)),
+            (run(5000, Some(4000)), 0.4, Some(1e9)),
+            (run(1000, None), 2.0, None),
+            (run(0, None), 2e9, None),
+        ] {
+            assert_eq!((run.per_s(2), run.behind_ns()), (hz, behind_ns));
+        }
+    }
 
     #[test]
     fn quantiles_and_means_are_of_what_was_counted() {

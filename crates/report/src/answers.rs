@@ -27,8 +27,13 @@ pub fn answers_text(records: &[RunRecord]) -> String {
         format!("{}\n{}\n", wrapped(question, 0), wrapped(&format!("  {answer}"), 2))
     };
     let paths = chains(records).into_iter().map(|chain| chain.text());
-    let all: Vec<String> = paths.chain(answers(records).into_iter().map(shown)).collect();
-    all.join("\n")
+    let others = rate::other_hosts(records).into_iter().collect::<Vec<_>>().join("; ");
+    let note = records.first().filter(|_| !others.is_empty()).map(|first| {
+        let first = first.host.label();
+        wrapped(&format!("answers are of the host {first}, rows also of {others}"), 0) + "\n"
+    });
+    let answers = answers(records).into_iter().map(shown);
+    note.into_iter().chain(paths).chain(answers).collect::<Vec<_>>().join("\n")
 }
 
 fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {

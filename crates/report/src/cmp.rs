@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::aligned::{numbers_from, wrapped};
 use crate::families::etherbone::lost;
 use crate::levels::{Finding, Invocation, Levels};
-use crate::points::{StagePoint, points_of};
-use crate::rate::is_done;
+use crate::points::{StagePoint, in_groups, points_of};
+use crate::rate::{is_done, other_hosts};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedPoint {
@@ -90,18 +90,24 @@ pub fn in_turn(a: &[RunRecord], b: &[RunRecord], ignore: f64, looks: f64) -> Com
     compared([a, b, &[]], Terms { ignore, looks, in_turn: true })
 }
 
+type Found<'a> = ((StagePoint, Finding), Vec<Invocation<'a>>);
+
 fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let [a, b, _] = all;
     // In turn neighbours slow both sides alike, so that no slice is left out.
     let telling = if terms.in_turn { &[][..] } else { &all };
     let [of_a, of_b, before] = all.map(|records| Levels::of(records, telling).findings());
-    let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] =
-        [of_b, before].map(|found| found.into_iter().collect());
     let sides: HashSet<&str> = a.iter().chain(b).map(|record| &*record.run_id).collect();
     let hosts: HashSet<String> = a.iter().chain(b).map(|record| record.host.label()).collect();
+    let is_by_host = [a, b].iter().any(|side| !other_hosts(side).is_empty());
+    let [of_a, of_b, before] = [of_a, of_b, before].map(|found| by_host(found, is_by_host));
+    let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] =
+        [of_b, before].map(|found| found.into_iter().collect());
     let is_history = |invocation: &&Invocation| {
         let RunRecord { run_id, host, .. } = invocation.first;
-        hosts.len() == 1 && hosts.contains(&host.label()) && !sides.contains(&**run_id)
+        (is_by_host || hosts.len() == 1)
+            && hosts.contains(&host.label())
+            && !sides.contains(&**run_id)
     };
     let level = |invocation: &Invocation| invocation.level.clone();
     let pairs = of_a.iter().filter_map(|(key, invocations)| {
@@ -130,8 +136,8 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let mut compared = Compared {
         conclusion: Conclusion::CannotTell,
         points: effects.filter_map(described).collect(),
-        only_a: only(a, b),
-        only_b: only(b, a),
+        only_a: only(a, b, is_by_host),
+        only_b: only(b, a, is_by_host),
         broken: broken(a, b),
         left_out: (left_out(a), left_out(b)),
         ignore: terms.ignore,
@@ -141,12 +147,32 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     compared
 }
 
+/// Gives each host its own points, where a side has records of several.
+fn by_host(found: Vec<Found<'_>>, is_by_host: bool) -> Vec<Found<'_>> {
+    let all = found.into_iter().flat_map(|((point, finding), invocations)| {
+        invocations.into_iter().map(move |own| {
+            let host = host_of(own.first, is_by_host);
+            ((StagePoint { host, ..point.clone() }, finding), own)
+        })
+    });
+    in_groups(all)
+}
+
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
-fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
-    let known: HashSet<StagePoint> =
-        others.iter().flat_map(points_of).map(|(point, _)| point).collect();
-    let own = crate::points::runs_by_point(records).into_iter().map(|(point, _)| point);
-    own.filter(|point| !known.contains(point)).map(|point| point.to_string()).collect()
+fn only(records: &[RunRecord], others: &[RunRecord], is_by_host: bool) -> Vec<String> {
+    let points = |record| {
+        let own = points_of(record).into_iter();
+        own.map(move |(point, _)| StagePoint { host: host_of(record, is_by_host), ..point })
+    };
+    let known: HashSet<StagePoint> = others.iter().flat_map(points).collect();
+    let mut seen = HashSet::new();
+    let own = records.iter().filter(|record| is_done(record)).flat_map(points);
+    let own = own.filter(|point| !known.contains(point) && seen.insert(point.clone()));
+    own.map(|point| point.to_string()).collect()
+}
+
+fn host_of(record: &RunRecord, is_by_host: bool) -> String {
+    if is_by_host { record.host.label() } else { String::new() }
 }
 
 fn described(point: String, finding: Finding, effect: &Effect) -> ComparedPoint {
@@ -409,16 +435,39 @@ mod tests {
         assert_eq!(plain(&old(1.0, "a"), &old(5.0, "b")).conclusion, Conclusion::Different);
     }
 
+    fn on(host: &str, mut records: Vec<RunRecord>) -> Vec<RunRecord> {
+        for record in &mut records {
+            let name = host.to_owned();
+            record.host = daqmeter_record::Host { name, ..(*record.host).clone() }.into();
+        }
+        records
+    }
+
+    #[test]
+    fn two_hosts_in_one_set_are_compared_each_with_itself() {
+        let both = |name: &str, factor: f64| {
+            let slow = on("slow", runs(2.0 * factor, &format!("{name} slow"), 1));
+            [on("quick", runs(1.0, name, 1)), slow].concat()
+        };
+        let found = plain(&both("a", 1.0), &both("b", 1.1));
+        assert_eq!((found.count("slower"), found.count("same")), (4, 4), "{found:?}");
+        let is_right = |at: &&ComparedPoint| {
+            at.point.ends_with(if at.verdict == "slower" { " on slow" } else { " on quick" })
+        };
+        let levels = found.points.iter().filter(|at| at.time == "level");
+        assert_eq!(levels.filter(is_right).count(), 8, "{found:?}");
+        let only_a = plain(&both("a", 1.0), &on("quick", runs(1.0, "b", 1))).only_a;
+        assert!(
+            only_a.len() == 4 && only_a.iter().all(|at| at.ends_with(" on slow")),
+            "{only_a:?}"
+        );
+    }
+
     #[test]
     fn a_history_is_of_the_host_of_both_sides_and_of_other_invocations() {
         let (a, b, history) = (runs(1.0, "a", 1), runs(1.0, "b", 1), runs(1.0, "before", 18));
         assert_eq!(cmp(&a, &b, &history, 0.02).points[0].history, 18);
-        let mut elsewhere = history;
-        for record in &mut elsewhere {
-            let mut host = (*record.host).clone();
-            host.cpu_model = "another".into();
-            record.host = host.into();
-        }
+        let elsewhere = on("another", history);
         assert_eq!(cmp(&a, &b, &elsewhere, 0.02).points[0].history, 0);
         assert_eq!(cmp(&a, &b, &a, 0.02).points[0].history, 0);
     }

@@ -125,7 +125,7 @@ use Unit::{About, BytesPerS, Fraction, Ns, Number};
 pub(crate) const CONTEXT: usize = 10;
 
 /// Columns of all outputs.
-pub(crate) const COLUMNS: [StageColumn; 44] = [
+pub(crate) const COLUMNS: [StageColumn; 45] = [
     column("run_id", "", About, |row| row.record.run_id.as_str().into()),
     column("time_utc", "", About, |row| Cell::Time(time_ms(row.record))),
     column("study", "study", About, |row| row.record.study.as_str().into()),
@@ -141,6 +141,7 @@ pub(crate) const COLUMNS: [StageColumn; 44] = [
     column("kernel", "", About, |row| row.record.host.kernel.as_str().into()),
     column("tool_version", "", About, |row| row.record.tool.version.as_str().into()),
     column("git_revision", "", About, |row| row.record.tool.git_revision.as_str().into()),
+    column("", "host", About, |row| row.record.host.label().into()),
     column("device", "device", About, |row| row.device.into()),
     column("stage", "", About, |row| of_stage(row, |stage| stage.name.as_str().into())),
     column("label", "stage", About, |row| of_stage(row, |stage| label(row.record, stage).into())),
@@ -253,10 +254,13 @@ pub(crate) struct ShownTable {
 /// Returns the usual table of rows.
 pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
     let studies = rows.windows(2).any(|pair| pair[0].record.study != pair[1].record.study);
+    let hosts =
+        rows.windows(2).any(|pair| pair[0].record.host.label() != pair[1].record.host.label());
     let points = rows.iter().any(|row| !row.point.is_empty());
     shown_of(rows, |column| match column.heading {
         "" => false,
         "study" => studies,
+        "host" => hosts,
         "point" => points,
         "lost" => rows.iter().any(|row| triggers(row).is_some()),
         _ => true,

@@ -2,7 +2,7 @@
 
 use daqmeter_record::{Ledger, RunRecord};
 
-use crate::rate::{undone, warnings};
+use crate::rate::undone;
 
 pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
     let failed = record.lanes.iter().filter_map(|lane| {
@@ -24,7 +24,7 @@ pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
 pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
     let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
-    let warnings = warnings(record).into_iter().map(|warning| format!("warning: {warning}"));
+    let warnings = record.warnings.iter().map(|warning| format!("warning: {warning}"));
     faults(record).into_iter().chain(ledgers).chain(warnings).collect()
 }
 

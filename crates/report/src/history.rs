@@ -35,7 +35,7 @@ pub struct SuddenChange {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trend {
-    /// CPU model and number of CPUs.
+    /// Name, or CPU model and number of CPUs.
     pub host: String,
     /// Study, engine, parameters, stage.
     pub point: String,
@@ -60,8 +60,7 @@ impl Trend {
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
     for record in records {
-        let host = format!("{}, {} CPUs", record.host.cpu_model, record.host.logical_cpus);
-        hosts.entry(host).or_default().push(record.clone());
+        hosts.entry(record.host.label()).or_default().push(record.clone());
     }
     let mut found = Vec::new();
     for (host, records) in &hosts {

@@ -1,8 +1,5 @@
 //! Self-contained HTML page without external requests.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, Mesh, RunRecord};
 use minijinja::{Value, context};
@@ -16,7 +13,7 @@ use crate::figures::{Figure, commands};
 use crate::levels::host_line;
 use crate::points::middle_runs;
 use crate::predicted::{self, predictions};
-use crate::rate::warnings;
+use crate::rate::{above_limits, other_hosts};
 use crate::rows::{StageRow, rows_among};
 use crate::studies::ReproducedStudy;
 use crate::template::{rendered, serde};
@@ -82,13 +79,6 @@ fn title(records: &[RunRecord]) -> Option<String> {
         count => format!(", and points of {}", plural(count as u64, "other host")),
     };
     Some(format!("{name}{}{others}", host.cpu_model))
-}
-
-fn other_hosts(records: &[RunRecord]) -> BTreeSet<String> {
-    // Records of one run share their host.
-    let runs = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
-    let labels: Vec<String> = runs.map(|run| run[0].host.label()).collect();
-    labels.iter().filter(|label| **label != labels[0]).cloned().collect()
 }
 
 fn ledgers(records: &[RunRecord]) -> Vec<String> {
@@ -217,9 +207,10 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
     let mut notes: Vec<String> = absent(records).collect();
     for record in records {
         let reason = record.outcome.reason().map(str::to_owned);
-        let all = warnings(record).into_iter().chain(reason);
+        let all = record.warnings.iter().cloned().chain(reason);
         notes.extend(all.map(|note| format!("{}: {note}", record.study)));
     }
+    notes.extend(above_limits(records));
     let others = other_hosts(records).into_iter().collect::<Vec<_>>().join("; ");
     if !others.is_empty() {
         notes.push(format!(
@@ -233,6 +224,9 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
     use super::*;
     use crate::examples::example;
 

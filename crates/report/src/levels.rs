@@ -157,14 +157,14 @@ pub(crate) struct ShownLevels(HashMap<(String, StagePoint), ShownLevel>);
 
 impl ShownLevels {
     pub(crate) fn of(records: &[RunRecord]) -> ShownLevels {
-        let clock = usual_chain_ns(records);
         let mut levels = Levels::of(records, &[records]);
         // A lane that was done has its time, whatever happened to its neighbours.
         levels.points = runs_of_lanes(records, |record, lane| outcome_of(record, lane).is_ok());
+        let clocks = usual_chains_ns(records);
         let of_point = |(point, runs): &(StagePoint, Runs<'_>)| {
             let invocations = levels.invocations(runs, Finding::Level).into_iter();
             let shown = |Invocation { first, level, .. }: Invocation<'_>| {
-                let (ns, interval) = level.shown(clock);
+                let (ns, interval) = level.shown(clocks.get(&first.host.label()).copied());
                 ((first.run_id.clone(), point.clone()), ShownLevel { ns, interval })
             };
             invocations.map(shown).collect::<Vec<_>>()
@@ -178,9 +178,14 @@ impl ShownLevels {
     }
 }
 
-/// Returns the usual time of the chain; `None` without any.
-fn usual_chain_ns(records: &[RunRecord]) -> Option<f64> {
-    median(&all_slices(records).filter_map(|(_, slice)| slice.chain_ns).collect::<Vec<_>>())
+/// Returns the usual time of the chain on each host that has any.
+fn usual_chains_ns(records: &[RunRecord]) -> HashMap<String, f64> {
+    let mut chains: HashMap<String, Vec<f64>> = HashMap::new();
+    for record in records {
+        let own = all_slices(std::slice::from_ref(record)).filter_map(|(_, slice)| slice.chain_ns);
+        chains.entry(record.host.label()).or_default().extend(own);
+    }
+    chains.into_iter().filter_map(|(host, own)| Some((host, median(&own)?))).collect()
 }
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {

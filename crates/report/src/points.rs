@@ -18,17 +18,22 @@ pub(crate) struct StagePoint {
     /// Number of the lane, from 0: devices may have other names on another host.
     pub(crate) lane: usize,
     pub(crate) stage: String,
+    /// Host, for a comparison in which a side has several; else empty.
+    pub(crate) host: String,
 }
 
 impl fmt::Display for StagePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StagePoint { study, engine, workload, lane, stage } = self;
+        let StagePoint { study, engine, workload, lane, stage, host } = self;
         let parameters = workload.strip_prefix(engine.as_str()).unwrap_or(workload).trim_start();
         write!(f, "{study} {engine} {parameters}")?;
         if *lane > 0 {
             write!(f, " lane {lane}")?;
         }
-        if stage != engine { write!(f, " {stage}") } else { Ok(()) }
+        if stage != engine {
+            write!(f, " {stage}")?;
+        }
+        if host.is_empty() { Ok(()) } else { write!(f, " on {host}") }
     }
 }
 
@@ -39,7 +44,7 @@ pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
     let point = |lane, stage: &Stage| {
         let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
         let (workload, stage) = (workload.clone(), stage.name.to_string());
-        StagePoint { study, engine, workload, lane, stage }
+        StagePoint { study, engine, workload, lane, stage, host: String::new() }
     };
     stages.map(|(lane, stage)| (point(lane, stage), stage)).collect()
 }

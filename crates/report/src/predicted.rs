@@ -30,11 +30,11 @@ pub(crate) const ABOUT: &str = "Each interval holds the measured value with 90 %
 
 pub(crate) fn predictions(records: &[RunRecord]) -> Vec<PredictedPath> {
     let usable = rate::usable(records);
-    let newest: BTreeMap<String, (&RunRecord, &Prediction)> = usable
+    let newest: BTreeMap<(String, String), (&RunRecord, &Prediction)> = usable
         .iter()
         .filter_map(|record| {
             let found = record.prediction.as_deref()?;
-            Some((record.workload.key(), (record, found)))
+            Some(((record.workload.key(), record.host.label()), (record, found)))
         })
         .collect();
     newest.into_values().map(|(record, found)| beside(record, found, &usable)).collect()
@@ -59,7 +59,7 @@ pub fn text(records: &[RunRecord]) -> String {
 fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> PredictedPath {
     let (here, disturbed) = runs(record, all, &[]);
     let (free, _) = runs(record, all, &["rate_hz", "unpaced", "lossy"]);
-    let hz = |run: &PathRun| run.blocks as f64 / run.wall_ns.max(1) as f64 * 1e9;
+    let hz = |run: &PathRun| run.per_s(run.blocks);
     let mb = found.block_bytes as f64 * 1e-6;
     let us = |share: f64| move |run: &&PathRun| Some(run.latency_ns(share)? as f64 * 1e-3);
     let free = free.into_iter().filter(|run| !run.is_paced);
@@ -76,7 +76,7 @@ fn beside(record: &RunRecord, found: &Prediction, all: &[RunRecord]) -> Predicte
         let cpu = |run: &&PathRun| {
             let own = run.threads.iter().filter(|thread| thread.part == part.name);
             let own: Vec<f64> = own.map(|thread| thread.cpu_ns as f64).collect();
-            let all_ns = run.wall_ns.max(1) as f64 * own.len() as f64;
+            let all_ns = run.time_ns() as f64 * own.len() as f64;
             (!own.is_empty()).then(|| own.iter().sum::<f64>() / all_ns * 100.0)
         };
         let name = format!("CPU of {} [%]", part.name);
@@ -111,7 +111,11 @@ fn runs<'a>(
     let key = record.workload.key_without(but);
     let (mut sound, mut notes) = (Vec::new(), Vec::new());
     let is_alike = |run: &&RunRecord| run.role.is_point() && run.workload.key_without(but) == key;
-    for other in all.iter().filter(is_alike) {
+    // Those of the prediction's host, or else of the first one.
+    let is_own = |run: &&RunRecord| run.host.label() == record.host.label();
+    let own = all.iter().filter(is_alike).find(is_own).or(all.iter().find(is_alike));
+    let host = own.map(|run| run.host.label());
+    for other in all.iter().filter(is_alike).filter(|run| Some(run.host.label()) == host) {
         let Some(run) = other.path.as_deref() else { continue };
         let layout = record.prediction.as_ref().map_or("", |found| &found.layout);
         // The layout, without the CPUs of its threads.

@@ -11,6 +11,8 @@ use daqmeter_record::units::significant;
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
+use crate::families::label;
+use crate::points::in_groups;
 use crate::samples::stages;
 
 pub fn of(stage: &Stage) -> Option<Rate> {
@@ -82,20 +84,26 @@ pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
     undone_word(record).map_or_else(shown, str::to_uppercase)
 }
 
-fn exceeded(record: &RunRecord) -> BTreeSet<String> {
-    let above = stages(record).filter(|stage| is_above(record, stage));
-    let line = |stage: &Stage| {
-        let (stage_name, limit) = (&stage.name, &limit_of(record, stage)?.name);
-        Some(format!(
-            "{stage_name} is above its limit `{limit}`: one of them was disturbed. The answers do not use it. Repeat on an idle host"
-        ))
-    };
-    above.filter_map(line).collect()
-}
-
-/// Returns notes on a record's credibility: its warnings and exceeded limits.
-pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
-    record.warnings.iter().cloned().chain(exceeded(record)).collect()
+/// Returns one note on all stages that exceed their limits; `None` without any.
+pub(crate) fn above_limits(records: &[RunRecord]) -> Option<String> {
+    let above = records.iter().filter(|record| is_done(record)).flat_map(|record| {
+        let above = stages(record).filter(|stage| is_above(record, stage));
+        above.filter_map(|stage| {
+            let limit = &limit_of(record, stage)?.name;
+            Some((format!("{} (`{limit}`)", label(record, stage)), ()))
+        })
+    });
+    let named = in_groups(above).into_iter().map(|(name, all)| match all.len() {
+        1 => name,
+        times => format!("{name} {times} times"),
+    });
+    let names: Vec<String> = named.collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "above their limits, the best of measurements before and after the run: {}. The answers do not use these runs",
+            names.join(", ")
+        )
+    })
 }
 
 /// Returns the records for answers: done and verified, with no rate above its
@@ -106,6 +114,15 @@ pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
 
 pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     only(records, is_done)
+}
+
+/// Returns the labels of all hosts but that of the first record.
+pub(crate) fn other_hosts(records: &[RunRecord]) -> BTreeSet<String> {
+    // Records of one run share their host.
+    let runs = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
+    let mut labels = runs.map(|run| run[0].host.label());
+    let first = labels.next();
+    labels.filter(|label| Some(label) != first.as_ref()).collect()
 }
 
 /// Returns the records of the first one's host: figures and answers belong to one host.
@@ -192,11 +209,14 @@ mod tests {
         assert!(matches!(usable(&records[..1]), Cow::Borrowed(_)));
     }
 
+    /// Regression: notes named `func_no_decsca` where the table says `cast`, one for each record.
     #[test]
-    fn a_rate_above_its_limit_is_warned_of_once() {
-        let found = warnings(&above_its_limit());
-        let [warning] = &found[..] else { panic!("{found:?}") };
-        assert!(warning.starts_with("func_readout is above its limit `link`"), "{warning}");
-        assert!(warnings(&example()).is_empty());
+    fn all_rates_above_their_limits_are_in_one_note_by_the_names_of_the_table() {
+        let mut cast = example();
+        cast.limits[1].rate_bytes_per_s = 1e9;
+        let note = above_limits(&[above_its_limit(), cast, above_its_limit()]).unwrap();
+        let wanted = "the run: read-out (`link`) 4 times, cast (`memory 1:2`) 2 times. The answers";
+        assert!(note.contains(wanted), "{note}");
+        assert_eq!(above_limits(&[example()]), None);
     }
 }

@@ -146,6 +146,7 @@ mod tests {
             ("not-kept", |record| {
                 let run = record.path.as_mut().unwrap();
                 (run.is_paced, run.asked_bytes_per_s) = (true, Some(131e6));
+                run.next_due_ns = Some(500_000_000);
             }),
             ("paced", |record| {
                 record.engine.emulated = true;

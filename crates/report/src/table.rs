@@ -15,7 +15,7 @@ pub use crate::faults::faults_and_ledgers;
 use crate::faults::{absent, faults};
 use crate::levels::host_line;
 use crate::points::{in_groups, middle_runs};
-use crate::rate::warnings;
+use crate::rate::above_limits;
 use crate::rows::{points, rows_among};
 
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
@@ -46,6 +46,7 @@ pub fn text(records: &[RunRecord]) -> String {
             }));
         }
     }
+    lines.extend(above_limits(records).map(|note| format!("note: {note}")));
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
@@ -93,7 +94,7 @@ fn footnotes(record: &RunRecord) -> Vec<String> {
         let percent = spot.share * 100.0;
         format!("{percent:5.1} %  [{}] {}", spot.space, spot.symbol)
     }));
-    let warnings = warnings(record).into_iter();
+    let warnings = record.warnings.iter();
     lines.extend(warnings.map(|warning| format!("note: {warning}")));
     lines
 }
@@ -133,6 +134,7 @@ pub fn markdown(records: &[RunRecord]) -> String {
     below.retain(|stamp| !stamp.is_empty());
     below.extend(absent_lines(records));
     below.extend(by_point(records, faults_and_ledgers));
+    below.extend(above_limits(records));
     for (at, line) in below.iter().enumerate() {
         let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }
@@ -184,7 +186,7 @@ mod tests {
             );
             assert!(table.contains("digitizer digitizer: waived: no "), "{table}");
             assert!(table.contains("3.00!") && table.contains("ABOVE ITS LIMIT"), "{table}");
-            assert!(table.contains("func_readout is above its limit "), "{table}");
+            assert!(table.contains("above their limits, "), "{table}");
         }
         assert!(
             text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")

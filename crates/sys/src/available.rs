@@ -4,6 +4,8 @@
 //! Estimates are compared with it before any allocation: an excess is killed at first touch without
 //! a message.
 
+use std::time::Duration;
+
 use crate::host::{Files, parse_kib};
 
 /// Threshold of "no limit" in `memory.limit_in_bytes` (cgroup v1) and address-space limits.
@@ -92,27 +94,42 @@ pub(crate) fn threads_below(files: &Files) -> Option<u64> {
 /// (Documentation/scheduler/sched-bwc.rst).
 pub fn cpus() -> f64 {
     let given = crate::affinity::process_cpus().len().max(1) as f64;
-    cpu_quota(&Files::default()).map_or(given, |quota| quota.min(given))
+    cpu_quota(&Files::default()).map_or(given, |quota| quota.cpus.min(given))
 }
 
-/// Returns the CPUs' worth of time that the control groups of this process give it, if limited.
-pub fn cpu_quota(files: &Files) -> Option<f64> {
+/// CPU time that a control group gives in each period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuQuota {
+    pub cpus: f64,
+    pub period: Duration,
+    /// File of the group that sets it.
+    pub file: &'static str,
+}
+
+/// Returns the tightest quota of the control groups of this process, if any.
+pub fn cpu_quota(files: &Files) -> Option<CpuQuota> {
+    const V2: &str = "cpu.max";
+    const V1: &str = "cpu.cfs_quota_us";
     let [v2, v1] = groups(files, "cpu");
     let text = |group: &String, name: &str| files.text(&format!("{group}/{name}"));
-    let of_v2 = |group| share_of_period(&text(group, "cpu.max")?);
+    let of_v2 = |group| CpuQuota::parse(&text(group, V2)?, V2);
     let of_v1 = |group| {
-        let (quota, period) = (text(group, "cpu.cfs_quota_us")?, text(group, "cpu.cfs_period_us")?);
-        share_of_period(&format!("{quota} {period}"))
+        let (quota, period) = (text(group, V1)?, text(group, "cpu.cfs_period_us")?);
+        CpuQuota::parse(&format!("{quota} {period}"), V1)
     };
     let quotas = v2.iter().filter_map(of_v2).chain(v1.iter().filter_map(of_v1));
-    quotas.min_by(f64::total_cmp)
+    quotas.min_by(|a, b| a.cpus.total_cmp(&b.cpus))
 }
 
-/// `150000 100000` is one and a half CPU; `max` and -1 are not limits.
-fn share_of_period(text: &str) -> Option<f64> {
-    let mut numbers = text.split_whitespace().map(str::parse::<f64>);
-    let (quota, period) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    (quota > 0.0 && period > 0.0).then_some(quota / period)
+impl CpuQuota {
+    /// Reads microseconds: `150000 100000` is one and a half CPU; `max` and -1 are not limits.
+    fn parse(text: &str, file: &'static str) -> Option<CpuQuota> {
+        let (quota, period) = text.split_once(' ')?;
+        let (quota_us, period_us): (u32, u32) = (quota.parse().ok()?, period.trim().parse().ok()?);
+        let cpus = f64::from(quota_us) / f64::from(period_us);
+        let period = Duration::from_micros(period_us.into());
+        (quota_us > 0 && period_us > 0).then_some(CpuQuota { cpus, period, file })
+    }
 }
 
 /// `/a/b` gives `/a/b`, `/a` and the root, as the empty text.
@@ -176,18 +193,18 @@ mod tests {
     fn the_tightest_quota_of_cpu_time_counts() {
         let quota = |files: &[(&str, &str)]| {
             let (_root, files) = root_with(files);
-            cpu_quota(&files)
+            cpu_quota(&files).map(|quota| (quota.cpus, quota.period.as_millis(), quota.file))
         };
         assert_eq!(quota(&[]), None);
         let own = ("proc/self/cgroup", "0::/a/b\n");
         let b = ("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
         let a = ("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
         assert_eq!(quota(&[own, b]), None);
-        assert_eq!(quota(&[own, b, a]), Some(1.5));
+        assert_eq!(quota(&[own, b, a]), Some((1.5, 100, "cpu.max")));
         let own = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n");
         let limit = ("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n");
         let period = ("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
-        assert_eq!(quota(&[own, limit, period]), Some(0.5));
+        assert_eq!(quota(&[own, limit, period]), Some((0.5, 100, "cpu.cfs_quota_us")));
         assert_eq!(quota(&[own, (limit.0, "-1\n"), period]), None);
     }
 

@@ -133,7 +133,7 @@ fn bounds_hz(bench: &mut Bench, path: &Path, request: &PathRequest) -> Result<(f
     let free = PathRequest { unpaced: true, lossy: path.may_lose(), ..request.clone() };
     let record = bench.probe(&free, PROBE, &[])?;
     let run = run_of(&record)?;
-    let free_hz = run.blocks as f64 / (run.wall_ns as f64 * 1e-9) / path.streams() as f64;
+    let free_hz = run.per_s(run.blocks) / path.streams() as f64;
     Ok((free_hz / 2.0, free_hz * 2.0))
 }
 
@@ -179,7 +179,7 @@ fn search(
         let record = bench.probe(&request, PROBE, &[])?;
         let latency_ns = record.path.as_ref().map_or(0, |run| run.latency_max_ns);
         longest_ns.push(latency_ns);
-        Ok::<_, Failure>(Some(engine::observation(path, &record, duration)))
+        Ok::<_, Failure>(Some(engine::observation(path, &record)))
     })?;
     let longest_ns = result.confirmed.and_then(|probe| longest_ns.get(probe));
     let behind = result.rate_hz.zip(longest_ns).map(|(hz, ns)| hz * *ns as f64 / 1e9);

@@ -2,8 +2,11 @@
 
 use std::net::TcpListener;
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use clap::Args;
+use daqmeter_harness::StopFlag;
 use daqmeter_path::receiver;
 use daqmeter_record::sanitise;
 
@@ -13,9 +16,9 @@ use crate::output::{Ended, Failure, emit};
 /// Receive the blocks of paths that end here, compare those that are known, and say what came.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-        It serves up to 16 senders at the same time, until Ctrl-C. Over UDP each sender gets its \
-        own port. Anybody who reaches the address may send: choose an address of a network that \
-        you trust.\n\n\
+        It serves up to 16 senders at the same time, until Ctrl-C. A sender without a block yet \
+        gives its place to a new one if all are held. Over UDP each sender gets its own port. \
+        Anybody who reaches the address may send: choose an address of a network that you trust.\n\n\
         Example:\n\n  \
         receiver$ daqmeter path serve 10.0.0.7:5010\n  \
         sender$ daqmeter path run mine.toml\n\n\
@@ -36,17 +39,70 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             arguments.address
         ))?;
     let address = listener.local_addr().map_err(wrong)?;
-    emit(&format!("listening on {address}\n"))?;
     let stop = interrupt::flag();
-    let (mut senders, mut printed) = (0, Ok(ExitCode::SUCCESS));
+    let mut printer = Printer::start(&stop).map_err(wrong)?;
+    printer.print(format!("listening on {address}\n"));
+    let mut senders = 0;
     let served = receiver::serve(&listener, &stop, |peer, came| {
         let came = came.map_or_else(|why| sanitise::text(&why).into_owned(), |came| came.text());
-        printed = emit(&format!("{peer}: {came}\n"));
+        printer.print(format!("{peer}: {came}\n"));
         senders += 1;
-        if printed.is_err() || arguments.senders.is_some_and(|wanted| senders >= wanted) {
+        if arguments.senders.is_some_and(|wanted| senders >= wanted) {
             stop.set();
         }
     });
     served.map_err(wrong)?;
-    printed
+    printer.end()
+}
+
+/// Most lines that wait for a reader of standard output; further ones are counted.
+const MAX_LINES: usize = 1024;
+
+/// Thread that prints lines: who serves never waits for a reader of standard output.
+struct Printer {
+    lines: SyncSender<String>,
+    ended: Receiver<Ended>,
+    left_out: u64,
+}
+
+impl Printer {
+    /// Sets `stop` when nothing more can be printed.
+    fn start(stop: &StopFlag) -> std::io::Result<Printer> {
+        let (lines, queue) = sync_channel::<String>(MAX_LINES);
+        let (end, ended) = channel();
+        let stop = stop.clone();
+        let print = move || {
+            let printed = queue.iter().try_for_each(|line| emit(&line).map(drop));
+            if printed.is_err() {
+                stop.set();
+            }
+            // Nothing waits for it after a signal.
+            let _ = end.send(printed.map(|()| ExitCode::SUCCESS));
+        };
+        std::thread::Builder::new().name("printer".to_owned()).spawn(print)?;
+        Ok(Printer { lines, ended, left_out: 0 })
+    }
+
+    fn print(&mut self, mut line: String) {
+        if self.left_out > 0 {
+            line = format!("{} lines were left out: nothing read them\n{line}", self.left_out);
+        }
+        self.left_out = match self.lines.try_send(line) {
+            Ok(()) => 0,
+            Err(_) => self.left_out + 1,
+        };
+    }
+
+    /// Waits until all is printed, or for a moment after a signal.
+    fn end(self) -> Ended {
+        const LOOK: Duration = Duration::from_millis(100);
+        drop(self.lines);
+        loop {
+            match self.ended.recv_timeout(LOOK) {
+                Ok(printed) => return printed,
+                Err(_) if interrupt::is_asked() => return Ok(ExitCode::SUCCESS),
+                Err(_) => {}
+            }
+        }
+    }
 }

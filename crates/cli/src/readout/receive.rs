@@ -155,17 +155,42 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(verdict.judgement().code())
 }
 
+/// Returns the rate of pages whose first and last are this time apart, which holds one page less.
+/// `None` for a single page.
+fn bytes_per_s(pages: u64, bytes: u64, span_ns: u64) -> Option<f64> {
+    let after_first = bytes as f64 * pages.saturating_sub(1) as f64 / pages as f64;
+    (pages > 1 && span_ns > 0).then(|| after_first / span_ns as f64 * 1e9)
+}
+
 fn json_line(report: &Report, verdict: &Verdict) -> Value {
     let name = format!("receiver {}", std::process::id());
     let (latency, seconds) = (&report.latency_ns, report.span_ns as f64 * 1e-9);
     let quantile = |share| latency.supported_quantile(share);
     json!({
         "name": name, "chunks": report.chunks(), "pages": report.pages, "bytes": report.bytes,
-        "seconds": seconds, "bytes_per_s": report.bytes as f64 / seconds.max(1e-9),
+        "seconds": seconds, "bytes_per_s": bytes_per_s(report.pages, report.bytes, report.span_ns),
         "latency_ns": { "p50": quantile(0.5), "p99": quantile(0.99), "max": latency.max() },
         "faults": report.faults(), "cut": report.sum(|stream| stream.truncated),
         "flagged": report.sum(|stream| stream.flagged), "bad_pages": report.bad_pages,
         "lost_connections": report.lost, "publishers_ended": report.accounts.len(),
         "streams": report.streams, "closes": report.closes(), "verdict": verdict,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: n pages were counted over the n - 1 times between them; one page was 1e9 as much.
+    #[test]
+    fn pages_are_counted_over_the_times_between_them() {
+        for (pages, bytes, span_ns, expected) in [
+            (2, 200, 1_000_000_000, Some(100.0)),
+            (101, 101_000, 1_000_000_000, Some(100_000.0)),
+            (1, 100, 0, None),
+            (0, 0, 0, None),
+        ] {
+            assert_eq!(bytes_per_s(pages, bytes, span_ns), expected, "{pages}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::sum::sum;
 
 pub(crate) const MAX_BLOCK_BYTES: usize = 256 << 20;
-/// Maximum number of senders served at once; the next one waits. Each may hold a block of 256 MiB.
+/// Maximum number of senders served at once.
 pub(crate) const MAX_SENDERS: usize = 16;
 /// Time in which a peer answers.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);

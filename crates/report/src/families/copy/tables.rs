@@ -111,12 +111,15 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
     });
     let limit = (!rows.is_empty()).then(|| "the limit is the rate of memcpy".to_owned());
     let of_records = records.iter().flat_map(|record| {
-        let warnings = rate::warnings(record).into_iter();
+        let warnings = record.warnings.iter().cloned();
         let warnings = warnings.filter(|warning| !warning.contains("third of the run"));
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
     let mut seen = BTreeSet::new();
-    let all = [null, thread, compared, limit].into_iter().flatten().chain(of_records);
+    let all = [null, thread, compared, limit, rate::above_limits(records)]
+        .into_iter()
+        .flatten()
+        .chain(of_records);
     all.filter(|line| seen.insert(line.clone())).map(|line| paragraphs(&line)).collect()
 }
 

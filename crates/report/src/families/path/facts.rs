@@ -51,7 +51,7 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
     let emulated = if record.engine.emulated { " from an emulated source" } else { "" };
     let events = match run.events {
         0 => String::new(),
-        events => format!(", {} events/s", significant(per_s(run, events), 3)),
+        events => format!(", {} events/s", significant(run.per_s(events), 3)),
     };
     let of_runs = if runs > 1 { format!(", longest of {runs} runs") } else { String::new() };
     let asked = asked(record, run).map_or(String::new(), |asked| format!("; {asked}"));
@@ -61,8 +61,8 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
     };
     format!(
         "{} MB/s sustained over {}{of_runs}{emulated}{layout}: {} in {} blocks{events}{asked}",
-        show_mb_per_s(per_s(run, run.payload_bytes)),
-        show_ns(run.wall_ns as f64),
+        show_mb_per_s(run.per_s(run.payload_bytes)),
+        show_ns(run.time_ns() as f64),
         show_bytes(run.payload_bytes),
         run.blocks,
     )
@@ -82,13 +82,8 @@ fn layouts(run: &PathRun) -> Option<String> {
     (!all.is_empty()).then(|| format!("in short runs: {}", all.join("; ")))
 }
 
-/// Returns a count over all the time from release to end: of bytes, the sustained rate.
-pub(super) fn per_s(run: &PathRun, count: u64) -> f64 {
-    count as f64 / run.wall_ns.max(1) as f64 * 1e9
-}
-
 pub(super) fn block_ns(run: &PathRun) -> f64 {
-    run.wall_ns as f64 / run.blocks.max(1) as f64
+    run.time_ns() as f64 / run.blocks.max(1) as f64
 }
 
 /// Fate of a rate that was asked for.
@@ -100,22 +95,27 @@ pub(super) enum Kept {
     Late(f64),
     /// Triggers or blocks that the source did not give.
     NotGiven(u64),
+    TooShort,
 }
+
+/// Fewest blocks in which a fault of every tenth block shows with 95 %: those that support the 90th
+/// percentile, see [`daqmeter_stats::supports`].
+const FEWEST_BLOCKS: u64 = 29;
 
 /// Returns the fate of the requested rate. `None` for a run at full speed, for one that failed, and
 /// for older records.
 pub(super) fn kept(record: &RunRecord, run: &PathRun) -> Option<Kept> {
     let is_asked = |asked: &f64| *asked > 0.0 && record.outcome.is_ok();
-    let asked = run.asked_bytes_per_s.filter(is_asked)?;
+    run.asked_bytes_per_s.filter(is_asked)?;
     let not_given: u64 = record.ledgers.iter().map(Ledger::not_given).sum();
     let lost = record.ledgers.iter().map(Ledger::lost).sum::<u64>() - not_given;
-    let due_ns = run.payload_bytes as f64 / asked * 1e9;
-    // A card's triggers have other bytes than its blocks.
-    let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns(due_ns) };
+    // The rate of a card is that of its triggers, whose losses are in the ledgers.
+    let behind_ns = if is_live(record) { 0.0 } else { run.behind_ns()? };
     Some(match (lost, behind_ns > 0.0, not_given) {
         (1.., ..) => Kept::Lost(lost),
         (0, true, _) => Kept::Late(behind_ns),
         (0, false, 1..) => Kept::NotGiven(not_given),
+        (0, false, 0) if run.blocks < FEWEST_BLOCKS => Kept::TooShort,
         (0, false, 0) => Kept::Yes,
     })
 }
@@ -129,6 +129,9 @@ fn asked(record: &RunRecord, run: &PathRun) -> Option<String> {
         Kept::Late(ns) => format!("not kept, it took {} longer", show_ns(ns)),
         Kept::NotGiven(count) => {
             format!("not tested, the source did not send {}", plural(count, what))
+        }
+        Kept::TooShort => {
+            format!("not tested, the run is too short: {FEWEST_BLOCKS} blocks or more are wanted")
         }
     };
     Some(format!("asked {} MB/s{of}: {kept}", show_mb_per_s(run.asked_bytes_per_s?)))
@@ -335,7 +338,7 @@ fn pause(run: &PathRun) -> Option<String> {
     let ring = run.queues.first().filter(|_| gap_ns > 0)?;
     let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
     let has = block_bytes * (ring.seen.len() - 1) as f64;
-    let needs = per_s(run, run.payload_bytes) * gap_ns as f64 / 1e9;
+    let needs = run.per_s(run.payload_bytes) * gap_ns as f64 / 1e9;
     let [needs_text, has_text] = [needs, has].map(|bytes| show_bytes(bytes as u64));
     let buffers = match needs > has {
         true => {
@@ -368,19 +371,23 @@ fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     }
     let served = run.served.as_ref().and_then(|it| Some((it.name.as_str(), how_many(run, it)?)));
     let shown = |times: f64| match served {
-        None => format!("{} MB/s", show_mb_per_s(per_s(run, run.payload_bytes) * times)),
+        None => format!("{} MB/s", show_mb_per_s(run.per_s(run.payload_bytes) * times)),
         Some((_, now)) => format!("{:.0}", (now * times).floor()),
     };
     let links = resources.iter().filter(|one| matches!(one.what, What::Link { .. }));
     let links =
         links.map(|one| format!("; {} {}", one.what.text(), shown(block_ns(run) / one.least_ns())));
     let links: String = links.collect();
-    // The best of what was tried, or else available CPU time over the used one, is the possible
-    // multiple of the run's load.
-    let rate = per_s(run, run.payload_bytes);
+    // The run itself in the best layout, the short run in that layout, or else available CPU time
+    // over the used one, is the possible multiple of the run's load.
+    let rate = run.per_s(run.payload_bytes);
     let (by_cpus, how) = match run.tried.first() {
+        Some(best) if !run.is_paced && best.layout == run.layout => {
+            (shown(1.0), format!("in the layout {}", best.layout))
+        }
         Some(best) => {
-            (shown((best.bytes_per_s / rate).max(1.0)), format!("in the layout {}", best.layout))
+            let times = (best.bytes_per_s / rate).max(1.0);
+            (shown(times), format!("in a short run in the layout {}", best.layout))
         }
         None => (shown(run.cpus * run.wall_ns as f64 / cpu_ns as f64), "by CPU time".to_owned()),
     };
@@ -396,7 +403,7 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
         Brings::BytesPerS(rate) => (run.payload_bytes, rate),
         Brings::EventsPerS(rate) => (run.events, rate),
     };
-    (amount > 0 && each > 0.0).then(|| per_s(run, amount) / each)
+    (amount > 0 && each > 0.0).then(|| run.per_s(amount) / each)
 }
 
 #[cfg(test)]
@@ -542,6 +549,11 @@ mod tests {
         assert!(host(&run).starts_with("3 CPUs carry"), "no event was counted");
         run.events = 250_000;
         assert!(host(&run).starts_with("boards: 3 CPUs carry 5 by"));
+        (run.served, run.layout) = (None, "fused".to_owned());
+        run.tried = vec![TriedLayout { layout: "fused".to_owned(), bytes_per_s: 8e9 }];
+        assert!(host(&run).starts_with("3 CPUs carry 1000 MB/s in the layout fused;"));
+        run.is_paced = true;
+        assert!(host(&run).starts_with("3 CPUs carry 8000 MB/s in a short run in the layout"));
         run.cpus = 0.0;
         assert_eq!(host(&run), "", "older records do not say");
     }
@@ -552,7 +564,7 @@ mod tests {
             let mut record = record();
             let mut run = *record.path.take().unwrap();
             // 65.536 MB in 1 s.
-            run.asked_bytes_per_s = Some(65.536e6);
+            (run.asked_bytes_per_s, run.next_due_ns) = (Some(65.536e6), Some(1_000_000_000));
             change(&mut record, &mut run);
             asked(&record, &run)
         };
@@ -566,7 +578,16 @@ mod tests {
             record.ledgers.push(ledger);
         });
         assert_eq!(lossy.as_deref(), Some("asked 65.54 MB/s: not kept, 3 blocks lost"));
+        // Two blocks of 0.5 Hz were said to be 1 Hz, and kept.
+        let short = said(|_, run| (run.blocks, run.wall_ns) = (28, 900_000_000));
+        assert!(
+            short
+                .unwrap()
+                .ends_with("not tested, the run is too short: 29 blocks or more are wanted")
+        );
+        assert!(daqmeter_stats::supports(29, 0.9) && !daqmeter_stats::supports(28, 0.9));
         assert_eq!(said(|_, run| run.asked_bytes_per_s = None), None);
+        assert_eq!(said(|_, run| run.next_due_ns = None), None, "older records do not say");
         assert_eq!(
             said(|record, _| record.outcome = daqmeter_record::Outcome::Failed("bytes".into())),
             None

@@ -15,6 +15,7 @@ pub(crate) use overview::chains;
 
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
+use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
@@ -48,12 +49,20 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
 
 type Run<'a> = (&'a RunRecord, &'a PathRun);
 
-/// Returns the runs of every path, from valid records.
-fn paths(records: &[RunRecord]) -> BTreeMap<String, Vec<Run<'_>>> {
-    let mut paths: BTreeMap<String, Vec<Run<'_>>> = BTreeMap::new();
+/// Name and host of a path; the host is empty if all records are of one.
+type PathPoint = (String, String);
+
+fn point(record: &RunRecord, is_of_several: bool) -> Option<PathPoint> {
+    Some((name(record)?, if is_of_several { record.host.label() } else { String::new() }))
+}
+
+/// Returns the runs of every path on every host, from valid records.
+fn paths(records: &[RunRecord]) -> BTreeMap<PathPoint, Vec<Run<'_>>> {
+    let is_of_several = !rate::other_hosts(records).is_empty();
+    let mut paths: BTreeMap<PathPoint, Vec<Run<'_>>> = BTreeMap::new();
     for record in of_engine(records, ENGINE).filter(|record| record.role.is_point()) {
-        if let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) {
-            paths.entry(name).or_default().push((record, run));
+        if let (Some(run), Some(point)) = (record.path.as_deref(), point(record, is_of_several)) {
+            paths.entry(point).or_default().push((record, run));
         }
     }
     paths
@@ -91,7 +100,9 @@ pub fn threads_text(records: &[RunRecord]) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use daqmeter_record::path::{Bucket, PathQueue, PathThread};
+    use daqmeter_record::Host;
+    use daqmeter_record::path::{Bucket, LimitFound, PathLimit, PathQueue, PathThread};
+    use daqmeter_record::resources::What;
 
     use super::*;
 
@@ -159,6 +170,46 @@ pub(crate) mod tests {
         assert_eq!(&cells[2..9], ["1000", "90", "5", "0", "0", "1", "4"], "{text}");
     }
 
+    /// Regression: one row had the rate of one host and the limit of the other.
+    #[test]
+    fn a_path_on_two_hosts_is_two_rows_with_their_names() {
+        let on = |host: &str, payload_bytes, found| {
+            let mut record = record();
+            let own = Host { name: host.to_owned(), ..Host::clone(&record.host) };
+            record.host = own.into();
+            let run = record.path.as_mut().unwrap();
+            (run.payload_bytes, run.events) = (payload_bytes, 0);
+            run.limit = Some(PathLimit {
+                found,
+                runs: 33,
+                used: None,
+                gain: None,
+                other: None,
+                longest_gap_ns: 0,
+                carries_bytes_per_s: 0.0,
+                rate_bytes_per_s: None,
+            });
+            record
+        };
+        let what = What::Threads { element: 1, name: "copy".to_owned() };
+        let a = on("daq-a", 2_000_000_000, LimitFound::Limit(what));
+        let b = on("daq-b", 1_000_000_000, LimitFound::NoSingleOne);
+        let text = crate::answers_text(&[a.clone(), b]);
+        let [of_a, of_b] = ["pattern on daq-a\n", "pattern on daq-b\n"]
+            .map(|name| text.split(name).nth(1).unwrap());
+        assert!(
+            of_a.contains("carries    2000 MB/s") && of_a.contains("limit      copy: it"),
+            "{text}"
+        );
+        assert!(
+            of_b.contains("carries    1000 MB/s") && of_b.contains("limit      no single"),
+            "{text}"
+        );
+        assert!(text.starts_with("answers are of the host daq-a, rows also of daq-b\n"), "{text}");
+        let one = crate::answers_text(&[a]);
+        assert!(one.starts_with("pattern\n"), "{one}");
+    }
+
     /// Regression: the faster of two runs represented a path, one of 33 ms instead of 299.
     #[test]
     fn the_longest_run_stands_for_a_path_and_one_at_a_rate_only_where_there_is_no_other() {
@@ -169,7 +220,7 @@ pub(crate) mod tests {
             record
         };
         let found = |records: &[RunRecord]| {
-            let runs = &paths(records)["pattern"];
+            let runs = &paths(records)[&("pattern".to_owned(), String::new())];
             (longest(runs).unwrap().1.wall_ns, runs.len())
         };
         let (short, long) = (run(33, 4393, false), run(299, 3683, false));

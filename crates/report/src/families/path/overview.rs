@@ -9,8 +9,8 @@ use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
-use super::facts::{Kept, Said, block_ns, kept, lines, per_s, said};
-use super::{longest, name, paths};
+use super::facts::{Kept, Said, block_ns, kept, lines, said};
+use super::{PathPoint, longest, paths, point};
 use crate::aligned::{TextColumn, table, wrapped};
 use crate::family::{WORTH_A_CHANGE, all_cpus, prefixed};
 use crate::rate;
@@ -23,16 +23,19 @@ pub(crate) struct Chain {
 
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     let usable = rate::usable(all);
+    let is_of_several = !rate::other_hosts(&usable).is_empty();
     let proved = usable.iter().filter_map(|record| {
         let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
-        Some((name(record)?, run))
+        Some((point(record, is_of_several)?, run))
     });
-    let proved: BTreeMap<String, &PathRun> = proved.collect();
-    let chain = |(name, runs): (String, Vec<_>)| {
+    let proved: BTreeMap<PathPoint, &PathRun> = proved.collect();
+    let chain = |(point, runs): (PathPoint, Vec<_>)| {
         let (record, run) = longest(&runs)?;
-        let limit = proved.get(&name).map_or(&run.limit, |proved| &proved.limit).clone();
+        let limit = proved.get(&point).map_or(&run.limit, |proved| &proved.limit).clone();
         let run = PathRun { limit, ..run.clone() };
-        let row = PathRow::of(&name, &run, record, &resources(record));
+        let (name, host) = point;
+        let title = if host.is_empty() { name.clone() } else { format!("{name} on {host}") };
+        let row = PathRow::of(&title, &run, record, &resources(record));
         Some(Chain { said: said(&name, &run, record, runs.len()), row })
     };
     paths(&usable).into_iter().filter_map(chain).collect()
@@ -112,8 +115,8 @@ fn short(layout: &str) -> String {
 /// Writes events per second where the path counts events, else bytes per second.
 fn carries(run: &PathRun) -> String {
     match run.events {
-        0 => prefixed(per_s(run, run.payload_bytes), "B/s"),
-        events => prefixed(per_s(run, events), "events/s"),
+        0 => prefixed(run.per_s(run.payload_bytes), "B/s"),
+        events => prefixed(run.per_s(events), "events/s"),
     }
 }
 
@@ -135,7 +138,7 @@ fn parts(run: &PathRun, resources: &[Resource]) -> Vec<(String, f64)> {
 /// Returns the share of the CPUs' time that the path's threads used.
 fn cpus_used(run: &PathRun) -> f64 {
     let used_ns: u64 = run.threads.iter().map(|thread| thread.cpu_ns).fold(0, u64::saturating_add);
-    used_ns as f64 / (run.wall_ns.max(1) as f64 * run.cpus.max(1.0))
+    used_ns as f64 / (run.time_ns() as f64 * run.cpus.max(1.0))
 }
 
 fn largest(parts: &[(String, f64)]) -> Option<&(String, f64)> {
@@ -197,8 +200,10 @@ fn keeps_its_rate(run: &PathRun) -> bool {
 }
 
 fn next(run: &PathRun, record: &RunRecord, parts: &[(String, f64)]) -> String {
-    if kept(record, run).is_some_and(|kept| kept != Kept::Yes) {
-        return "rate not kept".to_owned();
+    match kept(record, run) {
+        None | Some(Kept::Yes) => {}
+        Some(Kept::TooShort) => return "longer run".to_owned(),
+        Some(_) => return "rate not kept".to_owned(),
     }
     let percent = |share: f64| significant(share * 100.0, 2);
     let factor = |gain: f64| significant(gain, 2);
