@@ -67,8 +67,8 @@ impl Bench {
         }
         self.recorder.begin(&settings.study, R::KIND);
         let job = R::of(&request.workload())?.job()?;
-        let is_of_several = order.as_ref().is_some_and(|order| order.of > 1);
-        let mut record = match is_of_several {
+        // A first point that cannot be opened is a wrong request: nothing was measured yet.
+        let mut record = match order.as_ref().is_some_and(|order| order.position > 0) {
             true => self.runner.one_of_several(&job, settings),
             false => self.runner.measured(&job, settings)?,
         };

@@ -9,7 +9,7 @@ use daqmeter_campaign::{Budget, Done, Plan, PlannedPoint, SHIPPED_PLANS, Site, e
 use daqmeter_harness::{Availability, StepPlan};
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
-use daqmeter_report::points::in_groups;
+use daqmeter_report::groups::in_groups;
 use daqmeter_report::table;
 
 use crate::arguments::budget;

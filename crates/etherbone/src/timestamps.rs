@@ -157,9 +157,9 @@ mod tests {
         assert_eq!(unroller.rollovers, 1);
     }
 
-    /// Measures three cycles by a slave's clock. The host's times are in us: a single timestamp from
-    /// 0 to 10, and the cycles from 10 to 20, 20 to 30, and 30 to 40. A lost one may come before the
-    /// last, with a deadline of a second.
+    /// Measures three cycles by a slave's clock. The host's times are in us: a single timestamp
+    /// from 0 to 10, and the cycles from 10 to 20, 20 to 30, and 30 to 40. A lost one may come
+    /// before the last, with a deadline of a second.
     fn windows(stamps_us: [u64; 4], loses: bool) -> Result<Vec<f64>, String> {
         let ([start, cycles @ ..], mut windows) = (stamps_us, Windows::default());
         windows.begin(start * 1000, (0, 10_000));

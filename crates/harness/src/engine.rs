@@ -114,8 +114,8 @@ pub trait Session: Send {
         DeviceTime::default()
     }
 
-    /// Receives begin and end of a sample, in nanoseconds of `CLOCK_MONOTONIC`. Returns false if the
-    /// time is not that of its operations, because some of them were lost: it is not kept.
+    /// Receives begin and end of a sample, in nanoseconds of `CLOCK_MONOTONIC`. Returns false if
+    /// the time is not that of its operations, because some of them were lost: it is not kept.
     fn sampled(&mut self, _from_ns: u64, _to_ns: u64) -> bool {
         true
     }

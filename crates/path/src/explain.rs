@@ -76,8 +76,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Results of a run; `None` if it carried no block, or for the record of something else. A CPU that one thread has to
-    /// itself is no resource beside that thread: no other uses its rest.
+    /// Results of a run; `None` if it carried no block, or for the record of something else. A CPU
+    /// that one thread has to itself is no resource apart from that thread: no other uses its rest.
     pub fn of(record: &RunRecord) -> Option<Seen> {
         let run = record.path.as_deref()?;
         let is_shared = |resource: &Resource| match resource.what {

@@ -43,9 +43,9 @@ const LOOK: Duration = Duration::from_millis(100);
 
 const READ: Readiness = Readiness { read: true, write: false };
 
-/// Receives until it is stopped, each sender in a thread, and reports the results of each by `each`,
-/// which must not wait. Fails if the listener does. Threads that cannot be started only mean fewer
-/// senders at once.
+/// Receives until it is stopped, each sender in a thread, and reports the results of each by
+/// `each`, which must not wait. Fails if the listener does. Threads that cannot be started only
+/// mean fewer senders at once.
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
@@ -358,7 +358,7 @@ mod tests {
         (frame.kind, String::from_utf8_lossy(body).into_owned())
     }
 
-    /// Regression: 16 senders that said hello and no more held all places for as long as they lived.
+    /// Regression: 16 senders that said hello and no more held all places while they lived.
     #[test]
     fn a_sender_without_a_block_gives_its_place_up_and_one_that_is_refused_learns_why() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Observations;
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::observed::{EventStatus, ObservedEvent};
 use daqmeter_record::units::{plural, whole};
 
 use line::{Line, LineReader, Row};
 
 fn ns(seconds: f64) -> u64 {
-    whole((seconds.max(0.0) * 1e9).round())
+    whole((seconds.max(0.0) * 1e9).round()).min(MAX_WHOLE)
 }
 
 /// Most counts that are kept: events times intervals.
@@ -67,21 +68,37 @@ impl Row {
     fn key(&self) -> (&str, &str, &str) {
         (&self.event, &self.place, &self.cgroup)
     }
+
+    /// Leaves out a count or a running time that no run reaches; returns true if there was one.
+    fn leave_out_large(&mut self) -> bool {
+        let count = self.value.map_or(0, |value| value.digits);
+        let is_large = count.max(self.running_ns.unwrap_or(0)) > MAX_WHOLE;
+        if is_large {
+            (self.value, self.running_ns) = (None, None);
+        }
+        is_large
+    }
 }
 
-/// Returns the outputs in a text, and the numbers of the lines that are not perf's.
-fn outputs_of(text: &str) -> Result<(Vec<Output>, Vec<usize>), Fault> {
-    let (mut outputs, mut foreign) = (vec![Output::default()], Vec::new());
+/// Returns the outputs in a text, and the numbers of the lines that are not perf's and of those
+/// with a count that is too large.
+fn outputs_of(text: &str) -> Result<(Vec<Output>, [Vec<usize>; 2]), Fault> {
+    let (mut outputs, mut foreign, mut large) = (vec![Output::default()], Vec::new(), Vec::new());
     let (mut reader, lines) = (LineReader::default(), text.lines().count());
     for (number, raw) in (1..).zip(text.lines()) {
         let output = outputs.last_mut().expect("begins with one");
         output.has_title |= raw.trim_start().starts_with('#') && raw.trim_end().ends_with("events");
         // The last line of an output may be cut.
         let is_cut = number == lines && !text.ends_with('\n') && !output.rows.is_empty();
-        let line = match reader.read(raw) {
+        let mut line = match reader.read(raw) {
             Err(_) if is_cut => Line::Foreign,
             read => read.map_err(|problem| Fault::new(shown(text, number, &problem)))?,
         };
+        if let Line::Row(row) = &mut line
+            && row.leave_out_large()
+        {
+            large.push(number);
+        }
         let before = output.rows.last().map(|before| before.time);
         match line {
             Line::Plain => {}
@@ -105,7 +122,7 @@ fn outputs_of(text: &str) -> Result<(Vec<Output>, Vec<usize>), Fault> {
         }
     }
     let outputs = outputs.into_iter().filter(|output| !output.rows.is_empty());
-    Ok((outputs.flat_map(Output::apart).collect(), foreign))
+    Ok((outputs.flat_map(Output::apart).collect(), [foreign, large]))
 }
 
 /// Writes a problem with the beginning of its line.
@@ -121,7 +138,7 @@ fn shown(text: &str, number: usize, problem: &str) -> String {
 /// # Errors
 /// Refuses a file without counts, and a line that begins like a row and is none.
 pub fn parse(text: &str, length: Option<Duration>) -> Result<PerfOutput, Fault> {
-    let (outputs, foreign) = outputs_of(text)?;
+    let (outputs, [foreign, large]) = outputs_of(text)?;
     let first = foreign.first().map(|number| shown(text, *number, "no count of perf"));
     if outputs.is_empty() {
         let problem = "it holds no counts of perf stat (text, -x or -j; --metric-only prints none)";
@@ -139,6 +156,8 @@ pub fn parse(text: &str, length: Option<Duration>) -> Result<PerfOutput, Fault> 
         let what = "with several readings in an interval, as in two groups: their mean is taken";
         warnings.push(format!("{events} such as `{name}` {what}"));
     }
+    let problem = "above 2^53 - 1, left out (a counter that went backwards?)";
+    warnings.extend(large.iter().map(|number| shown(text, *number, problem)));
     Ok(PerfOutput { runs, warnings })
 }
 

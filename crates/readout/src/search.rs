@@ -137,8 +137,8 @@ struct Search<'a, F> {
     found: SearchResult,
     /// Rates at which a probe passed.
     passed: Vec<f64>,
-    /// Rate that was carried in the last run that was not stable, and the error of this estimate as a
-    /// share.
+    /// Rate that was carried in the last run that was not stable, and the error of this estimate as
+    /// a share.
     knee: (f64, f64),
 }
 

@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use crate::aligned::{numbers_from, wrapped};
 use crate::families::etherbone::lost;
+use crate::groups::in_groups;
 use crate::levels::{Finding, Invocation, Levels};
-use crate::points::{StagePoint, in_groups, points_of};
+use crate::points::{StagePoint, points_of};
 use crate::rate::{is_done, other_hosts};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -11,7 +11,7 @@ use daqmeter_record::{Ledger, RunRecord, Stage};
 
 use crate::aligned::{ALL, asked_columns};
 use crate::families::{digitizer, label};
-use crate::points::in_groups;
+use crate::groups::in_groups;
 use crate::rate::{self, shown_share};
 use crate::rows::StageRow;
 use crate::samples::cpu_fraction;

@@ -8,7 +8,7 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 use serde::Serialize;
 
-use crate::points::in_groups;
+use crate::groups::in_groups;
 use crate::rate::limit_of;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -7,7 +7,7 @@ use minijinja::{Value, context};
 use crate::answers::answers;
 use crate::columns::shown;
 use crate::families::path::chains;
-use crate::families::{figures, pmu};
+use crate::families::{self, figures, pmu};
 use crate::faults::absent;
 use crate::figures::{Figure, commands};
 use crate::levels::host_line;
@@ -210,7 +210,7 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         let all = record.warnings.iter().cloned().chain(reason);
         notes.extend(all.map(|note| format!("{}: {note}", record.study)));
     }
-    notes.extend(above_limits(records));
+    notes.extend(above_limits(records, families::label));
     let others = other_hosts(records).into_iter().collect::<Vec<_>>().join("; ");
     if !others.is_empty() {
         notes.push(format!(

@@ -8,9 +8,9 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
 use crate::families::is_stream;
-use crate::points::{Runs, StagePoint, in_groups, runs_by_point, runs_of_lanes};
-use crate::rows::outcome_of;
-use crate::samples::{mean_ns, stages};
+use crate::groups::in_groups;
+use crate::points::{Runs, StagePoint, runs_by_point, runs_of_lanes};
+use crate::samples::{mean_ns, outcome_of, stages};
 
 /// Time of a point that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

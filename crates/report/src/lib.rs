@@ -18,6 +18,7 @@ mod families;
 mod family;
 mod faults;
 pub mod figures;
+pub mod groups;
 pub mod history;
 mod html;
 mod levels;

@@ -1,11 +1,10 @@
 //! Identity of a point across records, hosts and times.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hash;
 
 use daqmeter_record::{Lane, RunRecord, Stage};
 
+use crate::groups::in_groups;
 use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
 
@@ -50,21 +49,6 @@ pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
 }
 
 pub(crate) type Runs<'a> = Vec<(&'a RunRecord, &'a Stage)>;
-
-/// Groups values by their keys, in the order of first appearance.
-pub fn in_groups<K: Clone + Eq + Hash, V>(
-    values: impl Iterator<Item = (K, V)>,
-) -> Vec<(K, Vec<V>)> {
-    let (mut places, mut groups) = (HashMap::new(), Vec::<(K, Vec<V>)>::new());
-    for (key, value) in values {
-        let at = *places.entry(key.clone()).or_insert(groups.len());
-        match groups.get_mut(at) {
-            Some((_, values)) => values.push(value),
-            None => groups.push((key, vec![value])),
-        }
-    }
-    groups
-}
 
 /// Returns all runs of each point that were done and verified. Failed or waived runs are not
 /// compared.

@@ -11,8 +11,7 @@ use daqmeter_record::units::significant;
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
-use crate::families::label;
-use crate::points::in_groups;
+use crate::groups::in_groups;
 use crate::samples::stages;
 
 pub fn of(stage: &Stage) -> Option<Rate> {
@@ -84,8 +83,11 @@ pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
     undone_word(record).map_or_else(shown, str::to_uppercase)
 }
 
-/// Returns one note on all stages that exceed their limits; `None` without any.
-pub(crate) fn above_limits(records: &[RunRecord]) -> Option<String> {
+/// Returns one note on all stages that exceed their limits, by their labels; `None` without any.
+pub(crate) fn above_limits(
+    records: &[RunRecord],
+    label: impl Fn(&RunRecord, &Stage) -> String,
+) -> Option<String> {
     let above = records.iter().filter(|record| is_done(record)).flat_map(|record| {
         let above = stages(record).filter(|stage| is_above(record, stage));
         above.filter_map(|stage| {
@@ -197,6 +199,7 @@ pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
 mod tests {
     use super::*;
     use crate::examples::{above_its_limit, example};
+    use crate::families::label;
 
     #[test]
     fn what_is_above_its_limit_or_failed_is_used_for_nothing() {
@@ -214,9 +217,9 @@ mod tests {
     fn all_rates_above_their_limits_are_in_one_note_by_the_names_of_the_table() {
         let mut cast = example();
         cast.limits[1].rate_bytes_per_s = 1e9;
-        let note = above_limits(&[above_its_limit(), cast, above_its_limit()]).unwrap();
+        let note = above_limits(&[above_its_limit(), cast, above_its_limit()], label).unwrap();
         let wanted = "the run: read-out (`link`) 4 times, cast (`memory 1:2`) 2 times. The answers";
         assert!(note.contains(wanted), "{note}");
-        assert_eq!(above_limits(&[example()]), None);
+        assert_eq!(above_limits(&[example()], label), None);
     }
 }

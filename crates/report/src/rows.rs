@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use daqmeter_record::{Lane, Ledger, Limit, Outcome, RunRecord, Stage};
+use daqmeter_record::{Lane, Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, Summary};
 
 use crate::families;
@@ -43,7 +43,7 @@ impl<'a> StageRow<'a> {
         stage: Option<&'a Stage>,
         point: &str,
     ) -> StageRow<'a> {
-        let outcome = lane.map_or(&record.outcome, |lane| outcome_of(record, lane));
+        let outcome = lane.map_or(&record.outcome, |lane| samples::outcome_of(record, lane));
         let limit = stage.and_then(|stage| rate::limit_of(record, stage));
         let share = stage.and_then(|stage| rate::held(record, stage));
         StageRow {
@@ -122,7 +122,7 @@ pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
 pub(crate) fn rows_of<'a>(record: &'a RunRecord, point: &str) -> Vec<StageRow<'a>> {
     let of_lane = |lane: &'a Lane| -> Vec<StageRow<'a>> {
         let row = |stage| StageRow::new(record, Some(lane), stage, point);
-        match lane.stages.is_empty() && !outcome_of(record, lane).is_ok() {
+        match lane.stages.is_empty() && !samples::outcome_of(record, lane).is_ok() {
             true => vec![row(None)],
             false => lane.stages.iter().map(|stage| row(Some(stage))).collect(),
         }
@@ -130,19 +130,10 @@ pub(crate) fn rows_of<'a>(record: &'a RunRecord, point: &str) -> Vec<StageRow<'a
     record.lanes.iter().flat_map(of_lane).collect()
 }
 
-/// Returns the outcome of a lane for tables. A record that failed by some lanes leaves the others
-/// ok; one whose ledger does not close fails all.
-pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
-    let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
-        && record.ledgers.iter().all(Ledger::closes);
-    match lane.outcome.is_ok() && !is_by_lanes {
-        true => &record.outcome,
-        false => &lane.outcome,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Ledger;
+
     use super::*;
     use crate::examples::{chain, example};
     use crate::samples::mean_ns;

@@ -1,6 +1,6 @@
 //! Numbers of one stage, from its samples.
 
-use daqmeter_record::{RunRecord, Stage};
+use daqmeter_record::{Lane, Ledger, Outcome, RunRecord, Stage};
 use daqmeter_stats::Summary;
 
 /// Returns the summary of a stage in nanoseconds per operation; `None` without samples.
@@ -41,4 +41,14 @@ pub(crate) fn samples(record: &RunRecord) -> usize {
 
 pub(crate) fn stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
     record.lanes.iter().flat_map(|lane| &lane.stages)
+}
+/// Returns the outcome of a lane for tables. A record that failed by some lanes leaves the others
+/// ok; one whose ledger does not close fails all.
+pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
+    let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
+        && record.ledgers.iter().all(Ledger::closes);
+    match lane.outcome.is_ok() && !is_by_lanes {
+        true => &record.outcome,
+        false => &lane.outcome,
+    }
 }

@@ -10,7 +10,7 @@ use daqmeter_record::units::plural;
 use serde::Serialize;
 
 use crate::aligned::{fitted, paragraphs};
-use crate::points::in_groups;
+use crate::groups::in_groups;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReproducedStudy {

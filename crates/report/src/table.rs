@@ -13,8 +13,9 @@ use crate::columns::{ShownTable, chosen, shown, with_totals};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{absent, faults};
+use crate::groups::in_groups;
 use crate::levels::host_line;
-use crate::points::{in_groups, middle_runs};
+use crate::points::middle_runs;
 use crate::rate::above_limits;
 use crate::rows::{points, rows_among};
 
@@ -46,7 +47,7 @@ pub fn text(records: &[RunRecord]) -> String {
             }));
         }
     }
-    lines.extend(above_limits(records).map(|note| format!("note: {note}")));
+    lines.extend(above_limits(records, families::label).map(|note| format!("note: {note}")));
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
@@ -134,7 +135,7 @@ pub fn markdown(records: &[RunRecord]) -> String {
     below.retain(|stamp| !stamp.is_empty());
     below.extend(absent_lines(records));
     below.extend(by_point(records, faults_and_ledgers));
-    below.extend(above_limits(records));
+    below.extend(above_limits(records, families::label));
     for (at, line) in below.iter().enumerate() {
         let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }

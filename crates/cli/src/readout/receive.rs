@@ -181,7 +181,7 @@ fn json_line(report: &Report, verdict: &Verdict) -> Value {
 mod tests {
     use super::*;
 
-    /// Regression: n pages were counted over the n - 1 times between them; one page was 1e9 as much.
+    /// Regression: n pages were counted over the n - 1 times between them, and one page over 1 ns.
     #[test]
     fn pages_are_counted_over_the_times_between_them() {
         for (pages, bytes, span_ns, expected) in [

@@ -358,3 +358,29 @@ proptest! {
         }
     }
 }
+
+/// Regression: two such intervals added up to a panic, and one was shown with other digits.
+#[test]
+fn a_count_that_went_backwards_is_left_out_and_its_line_is_named() {
+    let row = |time: &str, count: &str, running: &str, share: &str| {
+        format!("{time};CPU0;{count};;cs;{running};{share};1;/sec\n")
+    };
+    let max = "9007199254740991";
+    for (count, running, share, is_kept) in [
+        ("7", "100", "100.00", true),
+        (max, max, "100.00", true),
+        ("7", "100", "1e-320", true),
+        ("9007199254740992", "100", "100.00", false),
+        ("18446744073709551600", "100", "100.00", false),
+        ("7", "18446744073709551615", "100.00", false),
+    ] {
+        let text =
+            row("0.100209536", "5", "100", "100.00") + &row("0.200209536", count, running, share);
+        let PerfOutput { runs, warnings } = parse(&text, None).unwrap();
+        let event = &runs[0].events[0];
+        assert_eq!(event.count[1] > 0, is_kept, "{count} {running} {share}");
+        assert_eq!(warnings.iter().any(|line| line.starts_with("line 2: above 2^53")), !is_kept);
+        let (total, enabled_ns, running_ns) = event.total();
+        assert!(total.max(enabled_ns).max(running_ns) <= 2 << 53);
+    }
+}

@@ -116,10 +116,11 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
     let mut seen = BTreeSet::new();
-    let all = [null, thread, compared, limit, rate::above_limits(records)]
-        .into_iter()
-        .flatten()
-        .chain(of_records);
+    let all =
+        [null, thread, compared, limit, rate::above_limits(records, |_, stage| stage.name.clone())]
+            .into_iter()
+            .flatten()
+            .chain(of_records);
     all.filter(|line| seen.insert(line.clone())).map(|line| paragraphs(&line)).collect()
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::heat::{Heat, short};
 use crate::aligned::plain;
-use crate::points::in_groups;
+use crate::groups::in_groups;
 use crate::template::{rendered, serde};
 
 #[derive(Serialize)]
