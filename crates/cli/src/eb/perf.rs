@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
-use daqmeter_harness::{CpuList, StepPlan, StopFlag, ordered};
+use daqmeter_harness::{CpuList, Request as _, StepPlan, StopFlag, ordered};
 use daqmeter_record::RunRecord;
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
@@ -70,6 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments);
     let reached = |stop: &StopFlag| reach(&arguments.request, stop).map_err(|fault| fault.0);
     reached(&StopFlag::default())?;
+    points.iter().try_for_each(|point| point.job().map(drop)).map_err(|fault| fault.0)?;
     let mut bench = Bench::new(&arguments.common, points.len())?;
     let steps = StepPlan::ByStage(arguments.request.cycles * arguments.repeat);
     for (order, request) in ordered(points, 1) {

@@ -34,6 +34,8 @@ impl Request for EtherboneRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
+        // A cycle that does not fit its transport is refused before anything is measured.
+        Plan::of(self)?;
         let open = |request: &EtherboneRequest| {
             let session = EtherboneSession::new(Plan::of(request)?);
             Ok(vec![Box::new(session) as Box<dyn Session>])
