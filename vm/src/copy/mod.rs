@@ -159,8 +159,8 @@ pub(crate) fn prepare() -> Result<()> {
 /// Builds the tool and the guest's test program together: libraries of equal features are compiled
 /// once.
 fn programs() -> Result<()> {
-    const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --bins --example kmod_guest";
-    line("cargo build --release --quiet").words(GUEST).run()?;
+    const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --example kmod_guest";
+    line("cargo build --release --quiet").words(GUEST).arg("--bins").run()?;
     rust_target(ARM_TARGET)?;
     line("cargo build --release --quiet")
         .words(GUEST)
