@@ -1,5 +1,8 @@
 //! Whatever the schema of a record allows is written and read without a change of one bit.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+#![allow(clippy::cast_possible_truncation, reason = "drawn numbers are within the type")]
+
 use daqmeter_record::border::{MAX_STAMP_NS, MAX_WHOLE};
 use daqmeter_record::{RunRecord, json_schema, jsonl};
 use daqmeter_stats::Random;

@@ -434,7 +434,7 @@ mod tests {
                 history: level.into_iter().chain(other).collect(), bound: 0.0,
             };
             for in_turn in [false, true] {
-                compare(&[point.clone()], Terms { ignore: 0.02, looks: 1.0, in_turn });
+                compare(std::slice::from_ref(&point), Terms { ignore: 0.02, looks: 1.0, in_turn });
             }
         }
     }

@@ -51,7 +51,7 @@ for case in refusals both failing flipping losing late busy owned killed priorit
 
 # Latency and bandwidth run to their end on the module; no time of theirs is looked at.
 if /daqmeter copy latency --sizes 1,4KiB,1MiB --repeat 5 --engine module --classic /tmp/classic > /tmp/latency 2>&1 &&
-   grep -q "softdma\|module" /tmp/latency && [ "$(ls /tmp/classic/cpu | wc -l)" = 8 ]; then ok "latency: $(ls /tmp/classic | tr '\n' ' ')"; else failed "latency: $(tail -3 /tmp/latency)"; fi
+   grep -q "softdma\|module" /tmp/latency && [ "$(ls /tmp/classic/cpu/*.dat | wc -l)" = 8 ]; then ok "latency: $(ls /tmp/classic | tr '\n' ' ')"; else failed "latency: $(tail -3 /tmp/latency)"; fi
 if /daqmeter copy bandwidth --sizes 64KiB --repeat 5 --engine module --interrupt > /tmp/bandwidth 2>&1; then ok "bandwidth"; else failed "bandwidth: $(tail -3 /tmp/bandwidth)"; fi
 
 # Unloading while a program holds the device is refused; the program goes on.
