@@ -232,7 +232,7 @@ impl Lines {
     }
 
     /// Refuses a file that was removed, or moved away, since it was opened: its lines are lost, or
-    /// nobody finds them.
+    /// are not where the user looks for them.
     fn is_there(&self) -> Result<(), Failure> {
         let known = self.file.metadata()?;
         let is_lost = known.is_file() && (known.nlink() == 0 || !self.path.exists());
