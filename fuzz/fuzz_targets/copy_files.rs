@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(records) = read("micro-benchmark_to_nc_1.dat", "copy", &text) {
         let _ = copy::latency_text(&records);
         for (name, text) in copy_classic::latency(&records) {
-            if !name.contains("_synth") {
+            if name.ends_with(".dat") && !name.contains("_synth") {
                 let again = read(&name, "copy", &text).expect("what was written");
                 assert_eq!(again.len(), records.len());
             }
@@ -43,8 +43,10 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(records) = read("measures_from_to.dat", "copy", &text) {
         let _ = copy::bandwidth_text(&records);
         for (name, text) in copy_classic::bandwidth(&records) {
-            let again = read(&name, "copy", &text).expect("what was written");
-            assert_eq!(again.len(), records.len());
+            if name.ends_with(".dat") {
+                let again = read(&name, "copy", &text).expect("what was written");
+                assert_eq!(again.len(), records.len());
+            }
         }
     }
     if let Some(records) = read("measure_x.dat", "pollution", &text) {
