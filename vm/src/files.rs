@@ -1,11 +1,13 @@
 //! Initial file systems of the machines.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
 
 use crate::shell::{Line, line, renew, target};
 
@@ -95,6 +97,12 @@ pub fn libraries(ldd: Line) -> Result<Vec<PathBuf>> {
     let path =
         |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
     Ok(ldd.output()?.lines().filter_map(path).collect())
+}
+
+/// Reads a table of a file of ours: `[[kind]]` for each of its rows.
+pub fn rows<T: DeserializeOwned>(text: &str, kind: &str) -> Result<Vec<T>> {
+    let mut kinds: BTreeMap<String, Vec<T>> = toml::from_str(text)?;
+    kinds.remove(kind).with_context(|| format!("no {kind}"))
 }
 
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -13,7 +13,7 @@ pub mod shell;
 use anyhow::{Result, bail};
 use shell::line;
 
-pub use files::libraries;
+pub use files::{libraries, rows};
 
 /// Fetches all kernels and programs of the machines.
 pub fn fetch() -> Result<()> {

@@ -20,8 +20,8 @@ impl Conditions {
     pub(crate) fn before(with_processes: bool) -> Conditions {
         Conditions {
             processes: with_processes.then(Processes::before),
-            host: cpu_time::of_host("/".as_ref()),
-            by_cpu: cpu_time::by_cpu("/".as_ref()),
+            host: cpu_time::of_host(),
+            by_cpu: cpu_time::by_cpu(),
             process: cpu_time::of_process(),
             threads: cpu_time::of_own_threads(),
         }
@@ -33,7 +33,7 @@ impl Conditions {
             user_ns: process.user_ns.saturating_sub(self.process.user_ns),
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
-        if let Some((before, now)) = self.host.zip(cpu_time::of_host("/".as_ref())) {
+        if let Some((before, now)) = self.host.zip(cpu_time::of_host()) {
             // Idle and iowait step back by a tick now and then.
             let spent = std::array::from_fn(|at| now[at].saturating_sub(before[at]));
             let [user_ns, system_ns, idle_ns, iowait_ns, irq_ns, softirq_ns, steal_ns] = spent;
@@ -48,7 +48,7 @@ impl Conditions {
                 ..HostCpu::default()
             };
         }
-        let now = cpu_time::by_cpu("/".as_ref());
+        let now = cpu_time::by_cpu();
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
             let times = |cpus: &BTreeMap<u32, cpu_time::OneCpu>| {
                 cpus.iter().map(|(number, cpu)| (*number, of(cpu))).collect()

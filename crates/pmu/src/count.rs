@@ -199,10 +199,12 @@ fn blank(event: &PmuEvent) -> ObservedEvent {
 }
 
 /// Estimates the error of a scaled count: a count over the share s of the time is a sample of it.
+/// perf rounds the values that it scales to a unit.
 pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     let share = event.share(interval).filter(|share| *share > 0.0)?;
+    let rounding = if event.is_scaled && event.scale < 1.0 { event.scale / 2.0 } else { 0.0 };
     if share >= 0.9999 {
-        return Some(0.0);
+        return Some(rounding);
     }
     // Only the intervals around it count: a run of hours holds many loads.
     const AROUND: usize = 32;
@@ -219,7 +221,8 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     let scatter = differences / (2.0 * (values.len() - 1) as f64);
     // Student's factor for few intervals, 1.96 for many.
     let freedom = (values.len() - 1) as f64;
-    Some((1.96 + 2.4 / freedom + 5.9 / (freedom * freedom)) * grain.max(scatter).sqrt())
+    let factor = 1.96 + 2.4 / freedom + 5.9 / (freedom * freedom);
+    Some(factor * grain.max(scatter).sqrt() + rounding)
 }
 
 pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {

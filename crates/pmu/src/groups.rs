@@ -1,7 +1,7 @@
 //! Groups: the events that answer a question, and their rates. One TOML file each, below
 //! `groups/<uarch>/`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::mesh::Node;
@@ -10,6 +10,7 @@ use daqmeter_record::{Mesh, Observations};
 use serde::Deserialize;
 
 use crate::event::EventResolver;
+use crate::format::FormatField;
 use crate::sysfs::{Pmu, is_of};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -20,6 +21,9 @@ pub struct MetricGroup {
     /// PMU family that it needs; empty for counters of every host.
     #[serde(default)]
     pub pmu: String,
+    /// Formats of fields of that PMU, where processors with other events have others.
+    #[serde(default)]
+    format: BTreeMap<String, String>,
     pub events: Vec<GroupEvent>,
     #[serde(default)]
     pub metric: Vec<Metric>,
@@ -100,6 +104,9 @@ pub struct Metric {
     /// Events of the denominator; empty takes the sum per second.
     #[serde(default)]
     pub over: Vec<String>,
+    /// Load of `pmu verify` whose bytes it counts: `memory` or `device`.
+    #[serde(default)]
+    load: String,
     pub source: String,
     #[serde(default)]
     pub caveat: String,
@@ -156,6 +163,16 @@ impl MetricGroup {
         MetricGroup::parse(&SHIPPED_GROUPS.get(name).map_err(Fault::new)?)
     }
 
+    /// Returns the shipped groups.
+    pub fn shipped() -> impl Iterator<Item = MetricGroup> {
+        SHIPPED_GROUPS.names().into_iter().filter_map(|name| MetricGroup::find(name).ok())
+    }
+
+    /// Tests for rates of bytes by PMUs of the interconnect or of the memory's controllers.
+    pub fn is_of_interconnect(&self) -> bool {
+        !self.pmu.is_empty() && self.metric.iter().any(|metric| metric.unit == "B/s")
+    }
+
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
         self.pmu.is_empty() || pmus.iter().any(|pmu| is_of(&pmu.name, &self.pmu))
     }
@@ -169,6 +186,16 @@ impl MetricGroup {
             let MetricGroup { name, pmu, .. } = self;
             return Err(Fault::new(format!(
                 "group `{name}` needs the PMU {pmu}, which this host does not have; {INSTEAD}"
+            )));
+        }
+        let differs = |(field, format): &(&String, &String)| {
+            let mut own = pmus.iter().filter(|pmu| is_of(&pmu.name, &self.pmu));
+            own.any(|pmu| pmu.format(field) != FormatField::parse(field, format).as_ref())
+        };
+        if let Some((field, format)) = self.format.iter().find(differs) {
+            return Err(Fault::new(format!(
+                "group `{}` is for processors whose {} has {field} in {format}: this one numbers its events otherwise",
+                self.name, self.pmu
             )));
         }
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
@@ -195,6 +222,16 @@ impl MetricGroup {
             texts.extend(all);
         }
         Ok((texts, self.metrics(&ids)))
+    }
+
+    /// Returns the events that a load checks, with the bytes of a count.
+    pub(crate) fn checked_by(&self, load: &str, pmus: &[Pmu]) -> Vec<(String, f64)> {
+        let metrics = self.metric.iter().filter(|metric| metric.load == load);
+        let checked = metrics.flat_map(|metric| {
+            let events = self.events.iter().filter(|event| metric.sum.contains(&event.id));
+            events.map(|event| (event.way(pmus, &self.pmu).0.to_owned(), metric.times))
+        });
+        checked.collect()
     }
 
     /// Returns the metrics of events, given by their ids.

@@ -69,6 +69,17 @@ impl Row {
         (&self.event, &self.place, &self.cgroup)
     }
 
+    /// Returns the times for which it was enabled and counted in an interval of this length. perf
+    /// adds up the times of CPUs and instances; -x and -j cut the share to whole percents.
+    fn times_ns(&self, passed_ns: u64) -> (u64, u64) {
+        let share = self.share.map_or(1.0, |percent| percent / 100.0);
+        match self.running_ns {
+            Some(running) if share > 0.0 => (ns(running as f64 / share * 1e-9), running),
+            Some(running) => (running.max(passed_ns), running),
+            None => (passed_ns, ns(passed_ns as f64 * share * 1e-9)),
+        }
+    }
+
     /// Leaves out a count or a running time that no run reaches; returns true if there was one.
     fn leave_out_large(&mut self) -> bool {
         let count = self.value.map_or(0, |value| value.digits);
@@ -161,6 +172,9 @@ pub fn parse(text: &str, length: Option<Duration>) -> Result<PerfOutput, Fault> 
     Ok(PerfOutput { runs, warnings })
 }
 
+/// A row, and the numbers of its event and its interval.
+type PlacedRow<'a> = (usize, usize, &'a Row);
+
 fn observed(
     output: &Output,
     length: Option<Duration>,
@@ -168,19 +182,19 @@ fn observed(
 ) -> Result<Observations, Fault> {
     let length_s = length.map(|length| length.as_secs_f64());
     let mut numbers: HashMap<(&str, &str, &str), usize> = HashMap::new();
-    let mut decimals: Vec<u32> = Vec::new();
     let mut ends: Vec<f64> = Vec::new();
+    let mut placed: Vec<PlacedRow<'_>> = Vec::new();
     for row in &output.rows {
-        let number = *numbers.entry(row.key()).or_insert(decimals.len());
-        decimals.resize(decimals.len().max(number + 1), 0);
-        decimals[number] = decimals[number].max(row.value.unwrap_or_default().decimals);
         ends.extend(row.time.filter(|time| ends.last() != Some(time)));
+        let next = numbers.len();
+        let number = *numbers.entry(row.key()).or_insert(next);
+        placed.push((number, ends.len().saturating_sub(1), row));
     }
     let begin_s = begin_of(&ends, output.has_title, length_s.unwrap_or(1.0));
     if ends.is_empty() {
         ends.push(output.whole_s().or(length_s).unwrap_or(0.0));
     }
-    if decimals.len().saturating_mul(ends.len()) > MAX_COUNTS {
+    if numbers.len().saturating_mul(ends.len()) > MAX_COUNTS {
         let what = "count fewer events, or in longer intervals";
         return Err(Fault::new(format!("more than {MAX_COUNTS} counts: {what}")));
     }
@@ -190,75 +204,58 @@ fn observed(
         end_ns: ends.iter().map(|end| ns(*end)).collect(),
         ..Observations::default()
     };
-    let (mut at, mut readings) = (0, vec![(usize::MAX, 0, 0); decimals.len()]);
-    for row in &output.rows {
-        at += usize::from(row.time.is_some_and(|time| ends[at] != time));
-        let number = numbers[&row.key()];
-        if number == observed.events.len() {
-            observed.events.push(blank(row, ends.len(), decimals[number]));
+    placed.sort_by_key(|(number, at, _)| (*number, *at));
+    for rows in placed.chunk_by(|one, next| one.0 == next.0) {
+        let event = event_of(rows, &observed);
+        if rows.windows(2).any(|pair| pair[0].1 == pair[1].1) {
+            repeated.insert(event.name.clone());
         }
-        let (interval, rows, counted) = &mut readings[number];
-        if *interval != at {
-            (*interval, *rows, *counted) = (at, 0, 0);
-        }
-        *rows += 1;
-        *counted += u64::from(row.value.is_some());
-        if *rows == 2 {
-            repeated.insert(observed.events[number].name.clone());
-        }
-        let passed_ns = ns(observed.seconds(at));
-        add(&mut observed.events[number], at, row, (passed_ns, *counted), decimals[number]);
+        observed.events.push(event);
     }
     Ok(observed)
 }
 
-fn blank(row: &Row, intervals: usize, decimals: u32) -> ObservedEvent {
-    let pmu = row.event.split_once('/').map_or("", |(pmu, _)| pmu);
-    let event = ObservedEvent {
-        name: row.event.clone(),
-        pmu: pmu.to_owned(),
-        unit: row.unit.clone(),
+/// Returns an event from its rows, in the order of time. Several readings in an interval, as in two
+/// groups, are one: their mean.
+fn event_of(rows: &[PlacedRow<'_>], observed: &Observations) -> ObservedEvent {
+    let (.., first) = rows[0];
+    let decimals = rows.iter().filter_map(|(.., row)| Some(row.value?.decimals)).max().unwrap_or(0);
+    let none = vec![0; observed.end_ns.len()];
+    let mut event = ObservedEvent {
+        name: first.event.clone(),
+        pmu: first.event.split_once('/').map_or("", |(pmu, _)| pmu).to_owned(),
+        unit: first.unit.clone(),
         scale: 10_f64.powi(-i32::try_from(decimals).unwrap_or(0)),
         places: 1,
         is_scaled: true,
-        count: vec![0; intervals],
-        enabled_ns: vec![0; intervals],
-        running_ns: vec![0; intervals],
+        deviation_percent: first.deviation,
+        count: none.clone(),
+        enabled_ns: none.clone(),
+        running_ns: none,
         ..ObservedEvent::default()
-    };
-    event.at(&row.place, &row.cgroup)
-}
-
-/// Adds the n-th reading of an event in an interval to the mean of those before it.
-fn add(
-    event: &mut ObservedEvent,
-    at: usize,
-    row: &Row,
-    (passed_ns, readings): (u64, u64),
-    decimals: u32,
-) {
-    if !row.is_supported {
+    }
+    .at(&first.place, &first.cgroup);
+    if rows.iter().any(|(.., row)| !row.is_supported) {
         event.status = EventStatus::NotSupported("perf could not open it".to_owned());
     }
-    let share = row.share.map_or(1.0, |percent| percent / 100.0);
-    // perf adds up the times of CPUs and instances; -x and -j cut the share to whole percents.
-    let (enabled, running) = match row.running_ns {
-        Some(running) if share > 0.0 => (ns(running as f64 / share * 1e-9), running),
-        Some(running) => (running.max(passed_ns), running),
-        None => (passed_ns, ns(passed_ns as f64 * share * 1e-9)),
-    };
-    let Some(value) = row.value else {
-        event.enabled_ns[at] = event.enabled_ns[at].max(enabled);
-        return;
-    };
-    let readings = u128::from(readings.max(1));
-    let mean = |before: &mut u64, value: u64| {
-        let sum = u128::from(*before) * (readings - 1) + u128::from(value);
-        *before = u64::try_from(sum / readings).unwrap_or(u64::MAX);
-    };
-    mean(&mut event.count[at], value.with(decimals));
-    mean(&mut event.enabled_ns[at], enabled.max(1));
-    mean(&mut event.running_ns[at], running.max(1));
+    for readings in rows.chunk_by(|one, next| one.1 == next.1) {
+        let at = readings[0].1;
+        let passed_ns = ns(observed.seconds(at));
+        let counted = |(.., row): &PlacedRow<'_>| {
+            let (enabled, running) = row.times_ns(passed_ns);
+            Some([row.value?.with(decimals), enabled.max(1), running.max(1)])
+        };
+        let counted: Vec<[u64; 3]> = readings.iter().filter_map(counted).collect();
+        let mean = |part: usize| {
+            let sum: u128 = counted.iter().map(|one| u128::from(one[part])).sum();
+            u64::try_from(sum / counted.len().max(1) as u128).unwrap_or(u64::MAX)
+        };
+        (event.count[at], event.enabled_ns[at], event.running_ns[at]) = (mean(0), mean(1), mean(2));
+        if counted.is_empty() {
+            event.enabled_ns[at] = readings[0].2.times_ns(passed_ns).0;
+        }
+    }
+    event
 }
 
 /// Returns the start of the first interval, from the length of the others.

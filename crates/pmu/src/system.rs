@@ -4,6 +4,8 @@
 //! Documentation/ABI/testing/sysfs-class-net-statistics, proc_interrupts(5),
 //! Documentation/arch/x86/resctrl.rst, Documentation/accounting/psi.rst.
 
+use std::iter;
+
 use daqmeter_sys::host::Files;
 
 /// One counter: `disk.vda.read_bytes`, `disk.read_bytes` (all whole disks), `net.eth0.rx_bytes`,
@@ -29,19 +31,28 @@ enum CounterPlace {
 /// are 512).
 const DISK: &[(&str, usize, u64)] =
     &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
-const NET: &[&str] = &[
-    "rx_bytes",
-    "tx_bytes",
-    "rx_packets",
-    "tx_packets",
-    "rx_dropped",
-    "tx_dropped",
-    "rx_errors",
-    "tx_errors",
+const NET: &str =
+    "rx_bytes tx_bytes rx_packets tx_packets rx_dropped tx_dropped rx_errors tx_errors";
+
+/// Source of counters: begin of their names, description, folder of its instances, file of an
+/// instance or folder of files, and unit.
+type CounterSource = (&'static str, &'static str, &'static str, &'static str, &'static str);
+const SOURCES: [CounterSource; 7] = [
+    ("disk", "block devices (/proc/diskstats)", "sys/block", "proc/diskstats", ""),
+    ("net", "networks (/sys/class/net)", "sys/class/net", "sys/class/net/{}/statistics", ""),
+    ("irq", "interrupts (/proc/interrupts)", "", "proc/interrupts", ""),
+    ("vmstat", "virtual memory (/proc/vmstat)", "", "proc/vmstat", ""),
+    ("numa", "NUMA (numastat)", NODES, "sys/devices/system/node/{}/numastat", ""),
+    ("pressure", "pressure (/proc/pressure)", "proc/pressure", "proc/pressure/{}", "us"),
+    (
+        "resctrl",
+        "memory bandwidth monitoring (resctrl)",
+        RESCTRL,
+        "sys/fs/resctrl/mon_data/{}",
+        "B",
+    ),
 ];
-const NETS: &str = "sys/class/net";
 const NODES: &str = "sys/devices/system/node";
-const PRESSURE: &str = "proc/pressure";
 const RESCTRL: &str = "sys/fs/resctrl/mon_data";
 
 impl SystemCounter {
@@ -53,39 +64,27 @@ impl SystemCounter {
 
     /// Returns the sources, with the names of their counters here.
     pub fn all(files: &Files) -> Vec<(&'static str, Vec<String>)> {
-        let prefixed = |prefix: &str, names: Vec<String>| -> Vec<String> {
-            names.iter().map(|name| format!("{prefix}.{name}")).collect()
-        };
-        let below = |prefix: &str, folder: &str, fields: &dyn Fn(&str) -> Vec<String>| {
-            let names = files.names(folder).into_iter();
-            let of = |name: String| prefixed(&format!("{prefix}.{name}"), fields(&name));
-            names.flat_map(of).collect::<Vec<String>>()
-        };
         let firsts = |path: &str| -> Vec<String> {
             let text = files.text(path).unwrap_or_default();
             let words = text.lines().filter_map(|line| line.split_whitespace().next());
             words.map(|word| word.trim_end_matches(':').to_owned()).collect()
         };
-        let disk = || DISK.iter().map(|(name, ..)| (*name).to_owned()).collect::<Vec<_>>();
-        let net = || NET.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let pressure = |_: &str| ["some", "full"].map(str::to_owned).to_vec();
-        let numa = |node: &str| firsts(&format!("{NODES}/{node}/numastat"));
-        let resctrl = |domain: &str| files.names(&format!("{RESCTRL}/{domain}"));
-        let disks = [prefixed("disk", disk()), below("disk", "sys/block", &|_| disk())];
-        let nets = [prefixed("net", net()), below("net", NETS, &|_| net())];
-        let mut all = vec![
-            ("block devices (/proc/diskstats)", disks.concat()),
-            ("networks (/sys/class/net)", nets.concat()),
-            ("interrupts (/proc/interrupts)", prefixed("irq", firsts("proc/interrupts"))),
-            ("virtual memory (/proc/vmstat)", prefixed("vmstat", firsts("proc/vmstat"))),
-            ("NUMA (numastat)", below("numa", NODES, &numa)),
-            ("pressure (/proc/pressure)", below("pressure", PRESSURE, &pressure)),
-            ("memory bandwidth monitoring (resctrl)", below("resctrl", RESCTRL, &resctrl)),
-        ];
-        for (_, names) in &mut all {
-            names.retain(|name| SystemCounter::find(files, name).is_some());
-        }
-        all
+        let counters = |(source, about, folder, file, _): CounterSource| {
+            let fields = |of: &str| match source {
+                "disk" => DISK.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+                "net" => NET.split(' ').map(str::to_owned).collect(),
+                "resctrl" => files.names(&file.replace("{}", of)),
+                _ => firsts(&file.replace("{}", of)),
+            };
+            let instances = if folder.is_empty() { Vec::new() } else { files.names(folder) };
+            let instances = instances.into_iter().map(|of| format!(".{of}"));
+            let names = iter::once(String::new()).chain(instances).flat_map(|of| {
+                let fields = fields(of.trim_start_matches('.'));
+                fields.into_iter().map(move |field| format!("{source}{of}.{field}"))
+            });
+            (about, names.filter(|name| SystemCounter::find(files, name).is_some()).collect())
+        };
+        SOURCES.map(counters).into()
     }
 
     pub fn value(&self) -> Option<u64> {
@@ -133,13 +132,15 @@ fn is_counter(field: &str) -> bool {
 
 fn place(files: &Files, name: &str) -> Option<(&'static str, CounterPlace)> {
     let (source, rest) = name.split_once('.')?;
-    let lines = |unit, path: String, name: &str| {
-        let name = name.to_owned();
-        Some((unit, CounterPlace::Lines { paths: vec![path], name }))
-    };
+    let (.., folder, file, unit) = *SOURCES.iter().find(|(known, ..)| *known == source)?;
     let (of, field) = rest.rsplit_once('.').map_or((None, rest), |(of, field)| (Some(of), field));
+    let lines = |unit, paths, name: &str| {
+        let name = name.to_owned();
+        Some((unit, CounterPlace::Lines { paths, name }))
+    };
     // Names come from the command line and become parts of paths.
     let is_plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
+    let path = |of: &str| file.replace("{}", of);
     match (source, of) {
         ("disk", _) => {
             let (_, field, factor) = *DISK.iter().find(|(known, ..)| *known == field)?;
@@ -147,20 +148,16 @@ fn place(files: &Files, name: &str) -> Option<(&'static str, CounterPlace)> {
             let unit = if factor == 1 { "" } else { "B" };
             Some((unit, CounterPlace::Disks { devices, field, factor }))
         }
-        ("irq", _) => lines("", "proc/interrupts".to_owned(), rest),
-        ("vmstat", None) if is_counter(field) => lines("", "proc/vmstat".to_owned(), field),
+        ("irq" | "vmstat", _) if is_counter(rest) => lines(unit, vec![file.to_owned()], rest),
         _ if !of.is_none_or(is_plain) => None,
-        ("net", _) if NET.contains(&field) => {
-            let names = of.map_or_else(|| files.names(NETS), |name| vec![name.to_owned()]);
-            let path = |name: &String| format!("{NETS}/{name}/statistics/{field}");
-            let paths = names.iter().map(path).collect();
-            let unit = if field.ends_with("bytes") { "B" } else { "" };
-            Some((unit, CounterPlace::Lines { paths, name: String::new() }))
+        ("net", _) if NET.split(' ').any(|known| known == field) => {
+            let names = of.map_or_else(|| files.names(folder), |name| vec![name.to_owned()]);
+            let paths = names.iter().map(|name| format!("{}/{field}", path(name))).collect();
+            lines(if field.ends_with("bytes") { "B" } else { unit }, paths, "")
         }
-        ("numa", Some(node)) => lines("", format!("{NODES}/{node}/numastat"), field),
-        ("pressure", Some(of)) => lines("us", format!("{PRESSURE}/{of}"), field),
+        ("numa" | "pressure", Some(of)) => lines(unit, vec![path(of)], field),
         ("resctrl", Some(domain)) if is_plain(field) && is_counter(field) => {
-            lines("B", format!("{RESCTRL}/{domain}/{field}"), "")
+            lines(unit, vec![format!("{}/{field}", path(domain))], "")
         }
         _ => None,
     }

@@ -15,8 +15,7 @@ use crate::count::{Count, Selection};
 use crate::event::EventResolver;
 use crate::groups::{INSTEAD, MetricGroup};
 use crate::source::KernelOpener;
-use crate::system::SystemCounter;
-use loads::{BlockFile, Moved, fio, loopback, memory, netperf};
+use loads::{BlockFile, FIO, Moved, NETPERF, loopback, memory};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VerifyLoad {
@@ -91,6 +90,7 @@ const TOLERANCE: f64 = 0.05;
 type Band = (f64, f64);
 
 const AROUND: Band = (1.0 - TOLERANCE, 1.0 + TOLERANCE);
+const WITH_DESCRIPTORS: Band = (1.0 - TOLERANCE, 1.1 + TOLERANCE);
 
 fn judge((low, high): Band, counted: f64, payload: u64) -> CounterVerdict {
     // A counter of single bytes must be exact.
@@ -183,37 +183,20 @@ impl Verification<'_> {
         Ok(checks)
     }
 
-    fn has_group(&self, name: &str) -> bool {
-        MetricGroup::find(name).is_ok_and(|group| group.is_there(self.host.pmus))
+    /// Returns the counters of the groups that this host can count and that name the load.
+    fn meters(&self, load: &str, band: Band) -> Vec<Meter> {
+        let is_there = |group: &MetricGroup| group.missing(self.host, &[]).is_none();
+        let there = MetricGroup::shipped().filter(is_there);
+        let checked = there.flat_map(|group| group.checked_by(load, self.host.pmus));
+        checked.map(|(event, bytes)| meter(event, bytes, band)).collect()
     }
 
     fn memory(&self) -> Result<Vec<CounterCheck>, Fault> {
-        let mut meters = Vec::new();
-        for (group, event, bytes) in [
-            ("memory", "arm_cmn/hnf_mc_reqs/", 64.0),
-            ("imc", "uncore_imc/cas_count_read/", 1_048_576.0),
-            ("umc", "amd_umc/event=0x0a,rdwrmask=0x1/", 64.0),
-            ("ddrc", "hisi_sccl*_ddrc*/flux_rd/", 32.0),
-            ("dmc620", "arm_dmc620/clkdiv2_rdwr,mask=0x1,match=0x0/", 64.0),
-            ("scf", "nvidia_scf_pmu/cmem_rd_data/", 32.0),
-        ] {
-            meters.extend(self.has_group(group).then(|| meter(event, bytes, AROUND)));
-        }
-        let total = "resctrl.mon_L3_00.mbm_total_bytes";
-        if SystemCounter::find(self.host.files, total).is_some() {
-            meters.push(meter(total, 1.0, AROUND));
-        }
         let load = || {
             let facts = daqmeter_harness::facts::host_facts(self.host.files, Vec::new());
             memory(self.request.time, facts.last_level_cache_bytes(), self.stop)
         };
-        self.held_against(VerifyLoad::Memory, meters, INSTEAD, load)
-    }
-
-    /// Counts beats of 32 bytes that devices write through the mesh; descriptors come on top.
-    fn pcie_meter(&self) -> Option<Meter> {
-        let band = (AROUND.0, 1.1 + TOLERANCE);
-        self.has_group("pcie").then(|| meter("arm_cmn/rnid_s0_wdata_beats/", 32.0, band))
+        self.held_against(VerifyLoad::Memory, self.meters("memory", AROUND), INSTEAD, load)
     }
 
     fn block(&self, load: VerifyLoad) -> Result<Vec<CounterCheck>, Fault> {
@@ -236,9 +219,9 @@ impl Verification<'_> {
         if let Some(disk) = &read.disk {
             meters.push(meter(format!("disk.{disk}.read_bytes"), 1.0, (1.0, AROUND.1)));
         }
-        meters.extend(self.pcie_meter());
+        meters.extend(self.meters("device", WITH_DESCRIPTORS));
         self.held_against(load, meters, NO_DISK, || match (load, file) {
-            (VerifyLoad::Fio, Some(path)) => fio(path, *time),
+            (VerifyLoad::Fio, Some(path)) => FIO.run(&path.to_string_lossy(), *time),
             _ => read.read(*time, self.stop),
         })
     }
@@ -251,9 +234,11 @@ impl Verification<'_> {
         let (counter, most) =
             if is_local { ("net.lo.rx_bytes", AROUND.1) } else { ("net.rx_bytes", 1.1) };
         let mut meters = vec![meter(counter, 1.0, (1.0, most))];
-        meters.extend(self.pcie_meter().filter(|_| !is_local));
+        if !is_local {
+            meters.extend(self.meters("device", WITH_DESCRIPTORS));
+        }
         self.held_against(load, meters, "", || match load {
-            VerifyLoad::Netperf => netperf(host, *time),
+            VerifyLoad::Netperf => NETPERF.run(host, *time),
             _ => loopback(*time, self.stop),
         })
     }

@@ -95,6 +95,9 @@ pub struct ObservedEvent {
     /// True when the counts come from a program that had scaled them already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_scaled: bool,
+    /// Standard deviation of the mean in percent, if the counts are means of repeated runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deviation_percent: Option<f64>,
     /// Raw counts.
     pub count: Vec<u64>,
     /// Time for which the event was enabled, summed over the CPUs that count it.

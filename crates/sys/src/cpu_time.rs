@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use crate::clock::thread_cpu_ns;
 use crate::host::{Files, parse_kib};
@@ -87,9 +86,8 @@ fn usage(who: libc::c_int) -> Usage {
 /// with nice, system, idle, iowait, irq, softirq and steal time.
 pub type HostTimes = [u64; 7];
 
-pub fn of_host(root: &Path) -> Option<HostTimes> {
-    let text = fs::read_to_string(root.join("proc/stat")).ok()?;
-    parse_host(&text, ticks_per_second())
+pub fn of_host() -> Option<HostTimes> {
+    parse_host(&fs::read_to_string("/proc/stat").ok()?, ns_per_tick())
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,33 +97,35 @@ pub struct OneCpu {
     pub steal_ns: u64,
 }
 
-/// Times of each CPU below `root` (`/` outside tests); empty if they cannot be read.
-pub fn by_cpu(root: &Path) -> BTreeMap<u32, OneCpu> {
-    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
-    parse_by_cpu(&text, ticks_per_second())
+/// Times of each CPU; empty if they cannot be read.
+pub fn by_cpu() -> BTreeMap<u32, OneCpu> {
+    parse_by_cpu(&fs::read_to_string("/proc/stat").unwrap_or_default(), ns_per_tick())
 }
 
-fn parse_by_cpu(text: &str, ticks_per_second: u64) -> BTreeMap<u32, OneCpu> {
-    let of_cpu = |line: &str| -> Option<(u32, OneCpu)> {
-        let mut fields = line.strip_prefix("cpu")?.split_whitespace();
-        let cpu = fields.next()?.parse().ok()?;
-        // Columns: user nice system idle iowait irq softirq steal
-        let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
-        let ns = |ticks: u64| ticks.saturating_mul(1_000_000_000 / ticks_per_second.max(1));
-        let busy: u64 = ticks.get(..3)?.iter().fold(0, |sum, &ticks| sum.saturating_add(ticks));
-        Some((cpu, OneCpu { busy_ns: ns(busy), steal_ns: ns(*ticks.get(7)?) }))
+/// Returns the columns of a line: user, nice, system, idle, iowait, irq, softirq, steal.
+fn columns_ns(line: &str, ns_per_tick: u64) -> Vec<u64> {
+    let ticks = line.split_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
+    ticks.map(|ticks| ticks.saturating_mul(ns_per_tick)).collect()
+}
+
+fn parse_by_cpu(text: &str, ns_per_tick: u64) -> BTreeMap<u32, OneCpu> {
+    let of_cpu = |line: &str| {
+        // `cpu` without a number is the sum.
+        let cpu = line.split_whitespace().next()?.strip_prefix("cpu")?.parse().ok()?;
+        let [user, nice, system, _, _, _, _, steal_ns, ..] = columns_ns(line, ns_per_tick)[..]
+        else {
+            return None;
+        };
+        let busy_ns = user.saturating_add(nice).saturating_add(system);
+        Some((cpu, OneCpu { busy_ns, steal_ns }))
     };
-    // `cpu ` without a number is the sum.
-    text.lines().filter(|line| !line.starts_with("cpu ")).filter_map(of_cpu).collect()
+    text.lines().filter_map(of_cpu).collect()
 }
 
-fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
-    let line = text.lines().find(|line| line.starts_with("cpu "))?;
-    let ticks: Vec<u64> =
-        line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
-    let ns =
-        |at: usize| ticks.get(at).copied().unwrap_or(0) * (1_000_000_000 / ticks_per_second.max(1));
-    Some([ns(0) + ns(1), ns(2), ns(3), ns(4), ns(5), ns(6), ns(7)])
+fn parse_host(text: &str, ns_per_tick: u64) -> Option<HostTimes> {
+    let columns = columns_ns(text.lines().find(|line| line.starts_with("cpu "))?, ns_per_tick);
+    let ns = |at: usize| columns.get(at).copied().unwrap_or(0);
+    Some([ns(0).saturating_add(ns(1)), ns(2), ns(3), ns(4), ns(5), ns(6), ns(7)])
 }
 
 pub(crate) fn ns_per_tick() -> u64 {
@@ -140,22 +140,13 @@ fn ticks_per_second() -> u64 {
 /// CPU time of each living thread of this process, by `name/tid`, from
 /// `/proc/self/task/*/schedstat` (nanoseconds).
 pub fn of_own_threads() -> BTreeMap<String, u64> {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
-        return BTreeMap::new();
+    let files = Files::below("/proc/self/task");
+    let of_thread = |tid: String| {
+        let name = files.text(&format!("{tid}/comm"))?;
+        let times = files.text(&format!("{tid}/schedstat"))?;
+        Some((format!("{name}/{tid}"), times.split_whitespace().next()?.parse().ok()?))
     };
-    tasks
-        .filter_map(|task| {
-            let path = task.ok()?.path();
-            let name = fs::read_to_string(path.join("comm")).ok()?;
-            let run_ns = fs::read_to_string(path.join("schedstat"))
-                .ok()?
-                .split_whitespace()
-                .next()?
-                .parse()
-                .ok()?;
-            Some((format!("{}/{}", name.trim_end(), path.file_name()?.to_str()?), run_ns))
-        })
-        .collect()
+    files.names("").into_iter().filter_map(of_thread).collect()
 }
 
 /// Highest resident set of this process in bytes (VmHWM).
@@ -169,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_host_line_is_read_field_by_field() {
-        let times = parse_host("cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3\n", 100).unwrap();
+        let times =
+            parse_host("cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3\n", 10_000_000).unwrap();
         assert_eq!(times, [3, 3, 4, 5, 6, 7, 8].map(|tenths| tenths * 100_000_000));
     }
 
@@ -178,10 +170,13 @@ mod tests {
         let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
         let cpu = |steal_ns| OneCpu { busy_ns: 60_000_000, steal_ns };
         assert_eq!(
-            parse_by_cpu(text, 100),
+            parse_by_cpu(text, 10_000_000),
             BTreeMap::from([(0, cpu(100_000_000)), (12, cpu(200_000_000))])
         );
-        assert_eq!(parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100), BTreeMap::new());
+        assert_eq!(
+            parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 10_000_000),
+            BTreeMap::new()
+        );
     }
 
     #[test]
@@ -203,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_foreign_stat_file_gives_nothing() {
-        assert_eq!(parse_host("intr 1 2 3", 100), None);
-        assert_eq!(parse_host("cpu  x y", 100), Some(HostTimes::default()));
+        assert_eq!(parse_host("intr 1 2 3", 1), None);
+        assert_eq!(parse_host("cpu  x y", 1), Some(HostTimes::default()));
     }
 
     /// getrusage alone shows 0 or a whole tick of the kernel, 1 to 10 ms.

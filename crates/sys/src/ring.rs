@@ -135,6 +135,14 @@ fn is_whole(ring_bytes: usize, unit_bytes: usize) -> bool {
         && ring_bytes.is_multiple_of(unit_bytes)
 }
 
+/// Returns a word of a ring's memory, which begins with words of a fixed number.
+fn header(mapping: &Mapping, at: usize) -> &AtomicU64 {
+    assert!(at < HEADER_WORDS + WORDS, "word {at} of a ring");
+    // SAFETY: within the words, which are only ever used as atomics, aligned to 8 because the
+    // mapping is to 4096.
+    unsafe { AtomicU64::from_ptr(mapping.start.as_ptr().cast::<u64>().add(at)) }
+}
+
 fn invalid(what: &str) -> SysError {
     failed("open a ring")(io::Error::new(io::ErrorKind::InvalidData, what))
 }
@@ -172,21 +180,18 @@ impl Memory {
                 (map(&fd, bytes)?, fd, Pages::Base)
             }
         };
-        let memory = Memory {
-            fd,
-            mapping,
-            ring_start,
-            ring_bytes: shape.ring_bytes,
-            unit_bytes: shape.unit_bytes,
-            gap_bytes: shape.gap_bytes,
-            pages,
-        };
+        let Shape { ring_bytes, unit_bytes, gap_bytes, .. } = *shape;
+        let memory = Memory { fd, mapping, ring_start, ring_bytes, unit_bytes, gap_bytes, pages };
         memory.place(shape);
-        memory.header(AT_RING_BYTES).store(shape.ring_bytes as u64, Ordering::Relaxed);
-        memory.header(AT_UNIT_BYTES).store(shape.unit_bytes as u64, Ordering::Relaxed);
-        memory.header(AT_GAP_BYTES).store(shape.gap_bytes as u64, Ordering::Relaxed);
-        memory.header(AT_CARD).store(Pointer::CARD_START.to_raw(), Ordering::Relaxed);
-        memory.header(AT_HOST).store(Pointer::HOST_START.to_raw(), Ordering::Relaxed);
+        for (at, value) in [
+            (AT_RING_BYTES, ring_bytes as u64),
+            (AT_UNIT_BYTES, unit_bytes as u64),
+            (AT_GAP_BYTES, gap_bytes as u64),
+            (AT_CARD, Pointer::CARD_START.to_raw()),
+            (AT_HOST, Pointer::HOST_START.to_raw()),
+        ] {
+            memory.header(at).store(value, Ordering::Relaxed);
+        }
         memory.header(AT_MAGIC).store(MAGIC, Ordering::Release);
         Ok(memory)
     }
@@ -228,41 +233,24 @@ impl Memory {
             return Err(invalid("too short"));
         }
         let mapping = map(&fd, bytes)?;
-        let mut memory = Memory {
-            fd,
-            mapping,
-            ring_start: 0,
-            ring_bytes: 0,
-            unit_bytes: 1,
-            gap_bytes: 0,
-            pages: Pages::Base,
-        };
-        let word = |at: usize| {
-            usize::try_from(memory.header(at).load(Ordering::Acquire)).unwrap_or(usize::MAX)
-        };
-        if memory.header(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+        if header(&mapping, AT_MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(invalid("no ring of this version of daqmeter"));
         }
-        let (ring_bytes, unit_bytes, gap_bytes) =
-            (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
-        let sane = ring_bytes <= bytes && is_whole(ring_bytes, unit_bytes);
-        let layout = if sane { Shape::layout(ring_bytes, unit_bytes) } else { None };
-        let Some((ring_start, wanted)) = layout else {
+        let [ring_bytes, unit_bytes, gap_bytes] = [AT_RING_BYTES, AT_UNIT_BYTES, AT_GAP_BYTES]
+            .map(|at| header(&mapping, at).load(Ordering::Acquire))
+            .map(|value| usize::try_from(value).unwrap_or(usize::MAX));
+        let is_sane =
+            ring_bytes <= bytes && is_whole(ring_bytes, unit_bytes) && gap_bytes < ring_bytes / 2;
+        let layout = is_sane.then(|| Shape::layout(ring_bytes, unit_bytes)).flatten();
+        let Some((ring_start, _)) = layout.filter(|(_, wanted)| *wanted == bytes) else {
             return Err(invalid("its sizes make no sense"));
         };
-        if wanted != bytes || gap_bytes >= ring_bytes / 2 {
-            return Err(invalid("its sizes make no sense"));
-        }
-        (memory.ring_start, memory.ring_bytes) = (ring_start, ring_bytes);
-        (memory.unit_bytes, memory.gap_bytes) = (unit_bytes, gap_bytes);
-        Ok(memory)
+        let pages = Pages::Base;
+        Ok(Memory { fd, mapping, ring_start, ring_bytes, unit_bytes, gap_bytes, pages })
     }
 
     fn header(&self, at: usize) -> &AtomicU64 {
-        assert!(at < HEADER_WORDS + WORDS, "word {at} of a ring");
-        // SAFETY: within the words, which are only ever used as atomics, aligned to 8 because the
-        // mapping is to 4096.
-        unsafe { AtomicU64::from_ptr(self.mapping.start.as_ptr().cast::<u64>().add(at)) }
+        header(&self.mapping, at)
     }
 
     fn timestamp(&self, unit: usize) -> &AtomicU64 {

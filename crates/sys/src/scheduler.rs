@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::SysError;
 use crate::host::Files;
+use crate::{SysError, failed};
 
 const PLACES: [&str; 2] =
     ["proc/sys/kernel/sched_migration_cost_ns", "sys/kernel/debug/sched/migration_cost_ns"];
@@ -22,10 +22,9 @@ impl MigrationCost {
     /// # Errors
     /// This kernel does not have the setting, or the process may not write it.
     pub fn set(files: &Files, ns: u64) -> Result<MigrationCost, SysError> {
-        let place = place(files)?;
-        let failed = |source| failed(&place, source);
-        let before = fs::read_to_string(&place).map_err(failed)?;
-        fs::write(&place, ns.to_string()).map_err(failed)?;
+        let (place, call) = place(files)?;
+        let before = fs::read_to_string(&place).map_err(failed(&*call))?;
+        fs::write(&place, ns.to_string()).map_err(failed(call))?;
         let before = before.trim().to_owned();
         Ok(MigrationCost { place, before })
     }
@@ -33,9 +32,8 @@ impl MigrationCost {
     /// # Errors
     /// The reason why it cannot be set.
     pub fn check(files: &Files) -> Result<(), SysError> {
-        let place = place(files)?;
-        let opened = fs::OpenOptions::new().write(true).open(&place);
-        opened.map(drop).map_err(|source| failed(&place, source))
+        let (place, call) = place(files)?;
+        fs::OpenOptions::new().write(true).open(place).map(drop).map_err(failed(call))
     }
 
     pub fn before_ns(&self) -> Option<u64> {
@@ -50,16 +48,15 @@ impl Drop for MigrationCost {
     }
 }
 
-fn place(files: &Files) -> Result<PathBuf, SysError> {
+/// Returns the file, and its name in errors.
+fn place(files: &Files) -> Result<(PathBuf, String), SysError> {
     let mut places = PLACES.iter().map(|place| files.root().join(place));
-    places.find(|place| place.exists()).ok_or_else(|| SysError {
-        call: "sched_migration_cost_ns (root, debugfs mounted at /sys/kernel/debug)".to_owned(),
-        source: io::ErrorKind::NotFound.into(),
-    })
-}
-
-fn failed(place: &std::path::Path, source: io::Error) -> SysError {
-    SysError { call: format!("{} (root's)", place.display()), source }
+    let place = places.find(|place| place.exists()).ok_or_else(|| {
+        let call = "sched_migration_cost_ns (root, debugfs mounted at /sys/kernel/debug)";
+        failed(call)(io::Error::from(io::ErrorKind::NotFound))
+    })?;
+    let call = format!("{} (root's)", place.display());
+    Ok((place, call))
 }
 
 #[cfg(test)]

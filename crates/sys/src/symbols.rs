@@ -13,6 +13,7 @@ pub struct Symbol {
     pub name: String,
 }
 
+/// Start, end and name, by start.
 type Table = Vec<(u64, u64, String)>;
 
 #[derive(Debug, Default)]
@@ -30,21 +31,12 @@ impl Symbols {
     /// that cannot be read give no names.
     pub fn of_this_process() -> Symbols {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let mut symbols = Symbols { kernel: KernelSymbols::of_kernel(), ..Symbols::default() };
-        for mapping in maps.lines().filter_map(parse_map_line) {
-            if mapping.executable {
-                let name = mapping.path.rsplit('/').next().unwrap_or(&mapping.path).to_owned();
-                symbols.objects.push((
-                    mapping.start,
-                    mapping.end,
-                    format!("[{}]", name.trim_matches(['[', ']'])),
-                ));
-                symbols.user.extend(object_symbols(&mapping).unwrap_or_default());
-            }
-        }
-        symbols.user.sort();
-        symbols.objects.sort();
-        symbols
+        let code: Vec<CodeMapping> = maps.lines().filter_map(CodeMapping::parse).collect();
+        let mut user: Table = code.iter().filter_map(CodeMapping::symbols).flatten().collect();
+        user.sort();
+        // The kernel lists mappings by address.
+        let objects = code.iter().map(|code| (code.start, code.end, code.object())).collect();
+        Symbols { kernel: KernelSymbols::of_kernel(), user, objects }
     }
 
     pub fn name(&self, address: u64) -> Symbol {
@@ -84,7 +76,18 @@ impl KernelSymbols {
     }
 
     pub fn parse(kallsyms: &str) -> KernelSymbols {
-        KernelSymbols(parse_kallsyms(kallsyms))
+        let start = |line| {
+            let mut fields = str::split_whitespace(line);
+            let address = u64::from_str_radix(fields.next()?, 16).ok()?;
+            // kptr_restrict hides addresses as zeros, which would give wrong names.
+            let is_code = matches!(fields.next()?, "t" | "T" | "w" | "W");
+            (is_code && address != 0).then_some((address, fields.next()?))
+        };
+        let mut starts: Vec<(u64, &str)> = kallsyms.lines().filter_map(start).collect();
+        starts.sort_unstable();
+        let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([u64::MAX]);
+        let entry = |(&(start, name), end): (&(u64, &str), _)| (start, end, name.to_owned());
+        KernelSymbols(starts.iter().zip(ends).map(entry).collect())
     }
 
     /// `function+0x1f`, or the address alone.
@@ -96,71 +99,54 @@ impl KernelSymbols {
     }
 }
 
-struct MapLine {
+/// Executable mapping of a file.
+struct CodeMapping<'a> {
     start: u64,
     end: u64,
     file_offset: u64,
-    executable: bool,
-    path: String,
+    path: &'a str,
 }
 
-fn parse_map_line(line: &str) -> Option<MapLine> {
-    let mut fields = line.split_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let permissions = fields.next()?;
-    let file_offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let path = fields.nth(2)?.to_owned();
-    Some(MapLine {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        file_offset,
-        executable: permissions.contains('x'),
-        path,
-    })
-}
+impl CodeMapping<'_> {
+    /// Parses a line of /proc/self/maps; `None` for other mappings.
+    fn parse(line: &str) -> Option<CodeMapping<'_>> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [range, permissions, offset, _, _, path, ..] = fields[..] else { return None };
+        let (start, end) = range.split_once('-')?;
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let (start, end, file_offset) = (hex(start)?, hex(end)?, hex(offset)?);
+        permissions.contains('x').then_some(CodeMapping { start, end, file_offset, path })
+    }
 
-fn object_symbols(mapping: &MapLine) -> Option<Table> {
-    let bytes = fs::read(&mapping.path).ok()?;
-    let file = object::File::parse(&*bytes).ok()?;
-    // Load bias: address of the mapping less the linked address of its segment. A mapping starts at
-    // the page of its segment's first byte. Neighbouring segments may share that page; the mapped
-    // one starts there.
-    let page = crate::host::page_bytes();
-    let starts_there = |offset: u64| offset / page * page == mapping.file_offset;
-    let segment = file.segments().filter(|segment| starts_there(segment.file_range().0)).last()?;
-    let linked_at =
-        segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.file_offset);
-    let bias = mapping.start.wrapping_sub(linked_at);
-    let named = file
-        .symbols()
-        .chain(file.dynamic_symbols())
-        .filter(|symbol| symbol.is_definition() && symbol.size() > 0);
-    Some(
-        named
-            .filter_map(|symbol| {
-                let start = symbol.address().wrapping_add(bias);
-                let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
-                (mapping.start <= start && start < mapping.end)
-                    .then(|| (start, start + symbol.size(), name))
-            })
-            .collect(),
-    )
-}
+    fn object(&self) -> String {
+        let name = self.path.rsplit('/').next().unwrap_or(self.path);
+        format!("[{}]", name.trim_matches(['[', ']']))
+    }
 
-fn parse_kallsyms(text: &str) -> Table {
-    let mut starts: Vec<(u64, &str)> = text
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split_whitespace();
-            let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-            // kptr_restrict hides addresses as zeros, which would give wrong names.
-            let is_code = matches!(fields.next()?, "t" | "T" | "w" | "W");
-            (is_code && address != 0).then_some((address, fields.next()?))
-        })
-        .collect();
-    starts.sort_unstable();
-    let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([u64::MAX]);
-    starts.iter().zip(ends).map(|(&(start, name), end)| (start, end, name.to_owned())).collect()
+    fn symbols(&self) -> Option<Table> {
+        let bytes = fs::read(self.path).ok()?;
+        let file = object::File::parse(&*bytes).ok()?;
+        // Load bias: address of the mapping less the linked address of its segment. A mapping
+        // starts at the page of its segment's first byte. Neighbouring segments may share that
+        // page; the mapped one starts there.
+        let page = crate::host::page_bytes();
+        let starts_there = |offset: u64| offset / page * page == self.file_offset;
+        let (offset, address) = file
+            .segments()
+            .map(|segment| (segment.file_range().0, segment.address()))
+            .filter(|(offset, _)| starts_there(*offset))
+            .last()?;
+        let bias = self.start.wrapping_sub(address).wrapping_add(offset - self.file_offset);
+        let entry = |symbol: object::Symbol<'_, '_>| {
+            let start = symbol.address().wrapping_add(bias);
+            let is_code = symbol.is_definition() && symbol.size() > 0;
+            let is_here = is_code && (self.start..self.end).contains(&start);
+            let name = symbol.name().ok().filter(|_| is_here)?;
+            let name = format!("{:#}", rustc_demangle::demangle(name));
+            Some((start, start + symbol.size(), name))
+        };
+        Some(file.symbols().chain(file.dynamic_symbols()).filter_map(entry).collect())
+    }
 }
 
 #[cfg(test)]
@@ -170,16 +156,16 @@ mod tests {
     #[test]
     fn our_own_function_is_found_by_name() {
         let symbols = Symbols::of_this_process();
-        let name = symbols.name(parse_kallsyms as *const () as usize as u64).name;
-        assert!(name.contains("parse_kallsyms"), "{name}");
+        let name = symbols.name(find as *const () as usize as u64).name;
+        assert!(name.contains("symbols::find"), "{name}");
     }
 
     #[test]
     fn kernel_addresses_are_named_by_the_function_before_them() {
-        let table = parse_kallsyms(
+        let kernel = KernelSymbols::parse(
             "ffffffff81000000 T first\nffffffff81000100 t second\nffffffff81000080 D data\n0000000000000000 T hidden\n",
         );
-        let symbols = Symbols { kernel: KernelSymbols(table), ..Symbols::default() };
+        let symbols = Symbols { kernel, ..Symbols::default() };
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_00FF).name, "first");
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_0150).name, "second");
         assert_eq!(symbols.name(0xFFFF_FFFF_0000_0000).name, "[kernel]");
@@ -188,11 +174,15 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_mappings_are_passed_over() {
-        assert!(parse_map_line("nonsense").is_none());
-        assert!(
-            parse_map_line("00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/x")
-                .unwrap()
-                .executable
-        );
+        let data = "00400000-00452000 r--p 00000000 08:02 173521 /usr/bin/x";
+        for (line, object) in [
+            ("nonsense", None),
+            (data, None),
+            (&data.replace("r--p", "r-xp"), Some("[x]")),
+            ("7ffe-8000 r-xp 00000000 00:00 0 [vdso]", Some("[vdso]")),
+        ] {
+            let found = CodeMapping::parse(line).map(|code| code.object());
+            assert_eq!(found.as_deref(), object, "{line}");
+        }
     }
 }

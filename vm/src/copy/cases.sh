@@ -54,6 +54,18 @@ if /daqmeter copy latency --sizes 1,4KiB,1MiB --repeat 5 --engine module --class
    grep -q "softdma\|module" /tmp/latency && [ "$(ls /tmp/classic/cpu/*.dat | wc -l)" = 8 ]; then ok "latency: $(ls /tmp/classic | tr '\n' ' ')"; else failed "latency: $(tail -3 /tmp/latency)"; fi
 if /daqmeter copy bandwidth --sizes 64KiB --repeat 5 --engine module --interrupt > /tmp/bandwidth 2>&1; then ok "bandwidth"; else failed "bandwidth: $(tail -3 /tmp/bandwidth)"; fi
 
+# A campaign keeps its channels from its first point on, whatever other programs ask for meanwhile.
+/daqmeter copy latency --contexts exclusive,shared --operations to,from --sizes 1,1KiB,64KiB --repeat 50 --engine module \
+    --records /tmp/campaign > /tmp/said 2>&1 & campaign=$!
+until_it_is test -s /tmp/campaign
+asked=0
+while kill -0 $campaign 2> /dev/null; do
+    /daqmeter copy latency --contexts shared --sizes 1 --repeat 3 --engine module > /dev/null 2>&1
+    asked=$((asked + 1))
+done
+wait $campaign; code=$?
+if [ "$code $(wc -l < /tmp/campaign)" = "0 12" ]; then ok "12 points of a campaign, while other programs asked $asked times"; else failed "a campaign beside others: $code: $(tail -2 /tmp/said)"; fi
+
 # Unloading while a program holds the device is refused; the program goes on.
 /kmod_guest hold & holder=$!
 until_it_is held

@@ -5,15 +5,17 @@ mod modules;
 mod patched;
 mod pollution;
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use serde::Deserialize;
 
 use crate::boot::{Boot, device_tree, judge};
 use crate::debian::{Kernel, arm_busybox};
-use crate::files::{Initrd, folder, tail, timed};
+use crate::files::{Initrd, folder, rows, tail, timed};
 use crate::mesh;
-use crate::shell::{left_out, line, program, rust_target, target};
+use crate::shell::{left_out, line, program, root, rust_target, target};
 
 pub(crate) use modules::source;
 pub(crate) use patched::static_policies;
@@ -26,115 +28,29 @@ const PC: &str = "qemu-system-x86_64 -machine q35 -cpu qemu64 -m 1536";
 /// Architecture of the Arm machines; their programs are files without libraries.
 const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Machine {
-    name: &'static str,
-    series: &'static str,
-    arch: &'static str,
+    name: String,
+    series: String,
+    arch: String,
     /// QEMU and its options, after those of [`PC`] on amd64.
-    qemu: &'static str,
-    options: &'static str,
-    script: &'static str,
+    qemu: String,
+    #[serde(default)]
+    options: String,
+    /// Name of the script in this folder.
+    script: String,
+    /// Number of cases that must pass.
     cases: usize,
     /// Text that the machine must print.
-    says: &'static str,
+    #[serde(default)]
+    says: String,
 }
 
-impl Machine {
-    /// A PC with four CPUs that one host thread runs, one after the other.
-    const PC: Machine = Machine {
-        name: "",
-        series: "6.12",
-        arch: "amd64",
-        qemu: "-smp 4 -accel tcg,thread=single",
-        options: "",
-        script: "",
-        cases: 7,
-        says: "",
-    };
+/// Machines of a kind, `copies` or `topologies`.
+fn machines(kind: &str) -> Result<Vec<Machine>> {
+    rows(include_str!("machines.toml"), kind)
 }
-
-const MACHINES: &[Machine] = &[
-    Machine {
-        name: "cases-6.1",
-        series: "6.1",
-        options: "slub_debug=FZPU",
-        script: include_str!("cases.sh"),
-        cases: 27,
-        ..Machine::PC
-    },
-    Machine {
-        name: "cases-6.12",
-        options: "slub_debug=FZPU",
-        script: include_str!("cases.sh"),
-        cases: 27,
-        ..Machine::PC
-    },
-    // All mappings for engines are bounce buffers, and the memory of programs can be moved.
-    Machine {
-        name: "bounce",
-        options: "swiotlb=force movablecore=512M",
-        script: include_str!("bounce.sh"),
-        ..Machine::PC
-    },
-    // One host thread for each CPU: they race. A CPU can meet the int3 of a kernel that patches its
-    // own code (static keys). If the others have forgotten it, the kernel dies. So the other CPUs
-    // start after the boot.
-    Machine {
-        name: "races",
-        qemu: "-smp 4 -accel tcg,thread=multi",
-        options: "maxcpus=1",
-        script: include_str!("races.sh"),
-        ..Machine::PC
-    },
-    // One CPU with a clock that counts instructions: it can keep the window.
-    Machine {
-        name: "window",
-        series: "6.1",
-        qemu: "-smp 1 -accel tcg,thread=single -icount shift=3,sleep=off",
-        options: "daqmeter.icount=1 preempt=full",
-        script: include_str!("window.sh"),
-        cases: 2,
-        ..Machine::PC
-    },
-    // AMD Versal; QEMU emulates its eight ADMA controllers, for which mainline has a driver.
-    Machine {
-        name: "versal",
-        series: "6.1",
-        arch: "arm64",
-        qemu: "qemu-system-aarch64 -machine xlnx-versal-virt -m 2G -smp 4",
-        script: include_str!("versal.sh"),
-        cases: 3,
-        ..Machine::PC
-    },
-];
-
-/// Machines of two NUMA nodes, each a socket of two cores of two threads.
-const TOPOLOGIES: &[Machine] = &[
-    Machine {
-        name: "fast-and-slow-cores",
-        series: "6.1",
-        arch: "arm64",
-        qemu: "qemu-system-aarch64 -machine virt -cpu cortex-a72 -accel tcg,thread=multi -m 1536 \
-            -smp 8,sockets=2,cores=2,threads=2 \
-            -object memory-backend-ram,id=near,size=768M -numa node,nodeid=0,cpus=0-3,memdev=near \
-            -object memory-backend-ram,id=far,size=768M -numa node,nodeid=1,cpus=4-7,memdev=far",
-        // Debian's kernel complains of threads in two nodes of a device tree, and goes on.
-        options: "loglevel=3 daqmeter.slower=0,1,6,7",
-        script: include_str!("topology.sh"),
-        cases: 3,
-        says: r#""logical_cpus":8,"cores":4,"siblings":[[0,1],[2,3],[4,5],[6,7]],"slower_cpus":[0,1,6,7],"sockets":2,"numa":[{"node":0,"cpus":[0,1,2,3]},{"node":1,"cpus":[4,5,6,7]}]"#,
-    },
-    Machine {
-        name: "two-sockets",
-        qemu: "-accel tcg,thread=single -smp 8,sockets=2,cores=2,threads=2 \
-            -object memory-backend-ram,id=near,size=768M -numa node,nodeid=0,cpus=0-3,memdev=near \
-            -object memory-backend-ram,id=far,size=768M -numa node,nodeid=1,cpus=4-7,memdev=far",
-        script: include_str!("topology.sh"),
-        cases: 3,
-        says: r#""logical_cpus":8,"cores":4,"siblings":[[0,1],[2,3],[4,5],[6,7]],"sockets":2,"numa":[{"node":0,"cpus":[0,1,2,3]},{"node":1,"cpus":[4,5,6,7]}],"caches":[{"level":1"#,
-        ..Machine::PC
-    },
-];
 
 const LIMIT_S: u32 = 480;
 
@@ -174,7 +90,7 @@ fn programs() -> Result<()> {
 /// Boots every machine after [`prepare`], or those with `only` in their name.
 pub(crate) fn boot(only: &str) -> Result<()> {
     for_pcs()?;
-    let mut ran = all(MACHINES, only)?;
+    let mut ran = all("copies", only)?;
     if "cache".contains(only) {
         pollution(false)?;
         ran += 1;
@@ -186,21 +102,23 @@ pub(crate) fn boot(only: &str) -> Result<()> {
 /// Boots the machines of other topologies after [`prepare`].
 pub(crate) fn topologies() -> Result<()> {
     for_pcs()?;
-    all(TOPOLOGIES, "").map(drop)
+    all("topologies", "").map(drop)
 }
 
-fn all(machines: &[Machine], only: &str) -> Result<usize> {
-    let chosen: Vec<_> = machines.iter().filter(|machine| machine.name.contains(only)).collect();
-    chosen.iter().try_for_each(|machine| timed(machine.name, || machine.run()))?;
+fn all(kind: &str, only: &str) -> Result<usize> {
+    let mut chosen = machines(kind)?;
+    chosen.retain(|machine| machine.name.contains(only));
+    chosen.iter().try_for_each(|machine| timed(&machine.name, || machine.run()))?;
     Ok(chosen.len())
 }
 
 impl Machine {
     fn run(&self) -> Result<()> {
-        let Machine { name, options, .. } = self;
-        let kernel = Kernel::fetch(self.series, self.arch)?;
-        let initrd = initrd(name, &kernel, self.script)?;
-        let mut qemu = self.qemu.to_owned();
+        let Machine { name, options, script, .. } = self;
+        let kernel = Kernel::fetch(&self.series, &self.arch)?;
+        let script = fs::read_to_string(root().join("vm/src/copy").join(script))?;
+        let initrd = initrd(name, &kernel, &script)?;
+        let mut qemu = self.qemu.clone();
         if self.arch == "amd64" {
             qemu.insert_str(0, &format!("{PC} "));
         }
@@ -209,7 +127,7 @@ impl Machine {
         }
         let boot = Boot { name, qemu: &qemu, kernel: &kernel.image, options, limit_s: LIMIT_S };
         let printed = boot.run(initrd)?;
-        ensure!(printed.contains(self.says), "no {}; last lines:\n{}", self.says, tail(&printed));
+        ensure!(printed.contains(&self.says), "no {}; last lines:\n{}", self.says, tail(&printed));
         judge(&printed, self.cases)
     }
 }
@@ -242,4 +160,21 @@ fn initrd(name: &str, kernel: &Kernel, script: &str) -> Result<Initrd> {
     }
     modules::install(kernel, &initrd)?;
     Ok(initrd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_has_its_script() {
+        for (kind, count) in [("copies", 6), ("topologies", 2)] {
+            let machines = machines(kind).unwrap();
+            assert_eq!(machines.len(), count);
+            for Machine { name, script, cases, .. } in machines {
+                let path = root().join("vm/src/copy").join(script);
+                assert!(path.exists() && cases > 0, "{name}: {}", path.display());
+            }
+        }
+    }
 }

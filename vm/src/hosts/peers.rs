@@ -5,84 +5,47 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde::Deserialize;
 
 use super::{Background, Hosts, on, until};
-use crate::shell::{program, scratch, tried};
+use crate::shell::{Line, program, scratch, tried};
 
-const CLIENT: &str = "dqm-client";
-const SLAVES: [&str; 2] = ["dqm-slave1", "dqm-slave2"];
-/// Host of litex_server, which uses the ports of the clients.
-const PROXY: &str = "dqm-proxy";
+/// Hosts of the network: the client, two slaves, and litex_server, which uses the client's ports.
+const HOSTS: [&str; 4] = ["dqm-client", "dqm-slave1", "dqm-slave2", "dqm-proxy"];
 
-const SERVERS: [(&str, &str); 6] = [
-    (SLAVES[0], "DAQMETER eb snoop --bus timing-receiver -q 60368"),
-    (SLAVES[0], "DAQMETER eb snoop --bus timing-receiver -q 1234"),
-    (SLAVES[0], "DAQMETER eb tunnel -q 8183"),
-    (SLAVES[1], "DAQMETER eb snoop --bus timing-receiver -q 60368"),
-    (SLAVES[1], "DAQMETER eb snoop --bus timing-receiver -q 1234"),
-    (PROXY, "LITEX/litex_server --udp --udp-ip 10.77.0.3 --bind-ip 10.77.0.4 --bind-port 4321"),
-];
-
-/// Commands on the client's host, the seconds that each may take, and texts that it must print.
-/// Some are tried again for a while. Servers take a moment to listen. A write through a proxy is
-/// unanswered and may come after the next connection's read. wishbone-tool's threads lose a wake-up
-/// at about every second start, and then wait forever.
-const TALKS: &[(&str, u32, &[&str])] = &[
-    ("DAQMETER eb ls -r 1 udp4/10.77.0.2", 5, &["ECA_UNIT:CONTROL"]),
-    (
-        "for slave in udp4/10.77.0.2 tcp4/10.77.0.3 udp6/fd77::2 tcp6/fd77::3; do DAQMETER eb write $slave 0x10000/4 0x11223344 && DAQMETER eb read $slave 0x10001/1; done | xargs",
-        20,
-        &["22 22 22 22"],
-    ),
-    ("DAQMETER eb read tunnel/10.77.0.2/8183/10.77.0.3/60368 0x10000/4", 20, &["11223344"]),
-    ("DAQMETER eb discover udp/10.77.0.255", 20, &["udp4/10.77.0.2/60368", "udp4/10.77.0.3/60368"]),
-    ("LITEX/python vm/peers/litex_clients.py udp 10.77.0.2 1234", 60, &["bursts of 255"]),
-    ("LITEX/python vm/peers/litex_clients.py tcp 10.77.0.2 1234", 60, &["bursts of 255"]),
-    ("DAQMETER eb write tcp/10.77.0.4/4321 0x10004/4 0xcafe0001 --litex -p --timeout 2s", 20, &[]),
-    ("DAQMETER eb read tcp/10.77.0.4/4321 0x10004/4 --litex -p --timeout 2s", 20, &["cafe0001"]),
-    (
-        "seq 1000 1199 > target/ci/sent.bin && DAQMETER eb write tcp/10.77.0.4/4321 0x12000 --from target/ci/sent.bin --litex -p -b",
-        30,
-        &[],
-    ),
-    (
-        "DAQMETER eb read tcp/10.77.0.4/4321 0x12000/200 -o target/ci/back.bin --litex -p -b && cmp -n 200 target/ci/sent.bin target/ci/back.bin",
-        30,
-        &[],
-    ),
-    ("LITEX/python vm/peers/litex_clients.py litex_server 10.77.0.4 4321", 60, &["bursts of 16"]),
-    ("WISHBONE --ethernet-host 10.77.0.2 0x10010 0xdecade01", 1, &[]),
-    ("WISHBONE --ethernet-host 10.77.0.2 0x10010", 1, &["decade01"]),
-    ("WISHBONE --ethernet-host 10.77.0.2 --ethernet-tcp 0x10014 0xdecade02", 1, &[]),
-    ("WISHBONE --ethernet-host 10.77.0.2 --ethernet-tcp 0x10014", 1, &["decade02"]),
-    (
-        "timeout 9 WISHBONE -s wishbone -n 5678 --ethernet-host 10.77.0.3 & timeout 9 sh -c 'until DAQMETER eb write tcp/127.0.0.1/5678 0x10004/4 0xcafe0002 --litex -p; do sleep 0.1; done; DAQMETER eb read tcp/127.0.0.1/5678 0x10004/4 --litex -p'; kill $!",
-        10,
-        &["cafe0002"],
-    ),
-];
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Peers {
+    /// Host and command.
+    servers: Vec<(String, String)>,
+    /// Command on the client, the seconds that it may take, and texts that it must print.
+    talks: Vec<(String, u32, Vec<String>)>,
+}
 
 /// Holds all talks, with several tries: the programs lose time on a busy host.
 pub(crate) fn all() -> Result<()> {
     tried(once)
 }
 
+fn shell(host: &str, before: &str, command: &str) -> Line {
+    on(host, before)
+        .words("sh -c")
+        .arg(command)
+        .env("DAQMETER", program())
+        .env("LITEX", scratch("litex/bin"))
+        .env("WISHBONE", scratch("tools/bin/wishbone-tool"))
+}
+
 fn once() -> Result<()> {
-    let _hosts = Hosts::up("10.77.0", &[CLIENT, SLAVES[0], SLAVES[1], PROXY])?;
-    let path = |path: std::path::PathBuf| path.display().to_string();
-    let programs = [
-        ("DAQMETER", path(program())),
-        ("LITEX", path(scratch("litex/bin"))),
-        ("WISHBONE", path(scratch("tools/bin/wishbone-tool"))),
-    ];
-    let full = |command: &str| {
-        programs.iter().fold(command.to_owned(), |text, (name, path)| text.replace(name, path))
+    let Peers { servers, talks } = toml::from_str(include_str!("peers.toml"))?;
+    let _hosts = Hosts::up("10.77.0", &HOSTS)?;
+    let start = |(host, command): &(String, String)| {
+        Background::start(shell(host, "", &format!("exec {command}")))
     };
-    let start = |(host, command): &(&str, &str)| Background::start(on(host, &full(command)));
-    let _servers: Vec<Background> = SERVERS.iter().map(start).collect::<Result<_>>()?;
-    for (command, seconds, wanted) in TALKS {
-        until(command, Duration::from_secs(60), || {
-            let run = on(CLIENT, &format!("timeout {seconds} sh -c")).arg(full(command));
+    let _servers: Vec<Background> = servers.iter().map(start).collect::<Result<_>>()?;
+    for (command, seconds, wanted) in talks {
+        until(&command, Duration::from_secs(60), || {
+            let run = shell(HOSTS[0], &format!("timeout {seconds}"), &command);
             let printed = run.output()?.to_lowercase();
             let lacks = wanted.iter().find(|text| !printed.contains(&text.to_lowercase()));
             ensure!(lacks.is_none(), "no `{lacks:?}` in {printed}");
@@ -91,4 +54,16 @@ fn once() -> Result<()> {
         println!("agreed: {command}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_on_hosts_of_the_network() {
+        let Peers { servers, talks } = toml::from_str(include_str!("peers.toml")).unwrap();
+        assert!(servers.iter().all(|(host, _)| HOSTS[1..].contains(&host.as_str())));
+        assert_eq!((servers.len(), talks.len()), (6, 16));
+    }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use daqmeter_record::{Ledger, RunRecord};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Background, Hosts, booked, daqmeter_on, drop_packets, last_line, on, until};
+use crate::files::rows;
 use crate::shell::{line, scratch, tried};
 
 const SERVER: &str = "dqm-server";
@@ -28,109 +30,78 @@ const HALVES: [&str; 2] = [
 /// Longest wait of a receiver.
 const WAIT: &str = "20s";
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Case {
-    name: &'static str,
-    paced: &'static str,
-    address: &'static str,
-    meanwhile: fn(&mut [Background]) -> Result<()>,
+    name: String,
+    paced: String,
+    /// True if a relay on the receiver's host passes its connection on.
+    #[serde(default)]
+    is_relayed: bool,
+    meanwhile: Option<Meanwhile>,
     /// Reasons for which triggers may be lost.
-    losses: &'static [&'static str],
+    #[serde(default)]
+    losses: Vec<String>,
     /// True if the first reason must have cost some.
+    #[serde(default)]
     must_lose: bool,
 }
 
-const BUSY: &str = "stopped by BUSY-by-DMA";
-/// Losses beside an absent receiver.
-const ABSENT: &[&str] = &["not subscribed", "network", BUSY];
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Meanwhile {
+    DropPackets,
+    LimitRate,
+    RestartReceiver,
+    CutShortly,
+    CutLong,
+}
 
-const CASES: &[Case] = &[
-    Case {
-        name: "three hosts",
-        paced: "--rate 100kHz --time 3s",
-        address: DIRECT,
-        meanwhile: |_| Ok(()),
-        losses: &[],
-        must_lose: false,
-    },
-    Case {
-        name: "1 % of the packets lost",
-        paced: "--rate 20kHz --time 3s",
-        address: DIRECT,
-        meanwhile: |_| drop_packets(RECEIVERS[0], "tcp sport 12350 numgen random mod 100 < 1"),
-        losses: &[BUSY],
-        must_lose: false,
-    },
-    Case {
-        name: "20 ms of delay",
-        paced: "--rate 50kHz --time 3s",
-        address: RELAYED,
-        meanwhile: |_| Ok(()),
-        losses: &[BUSY],
-        must_lose: false,
-    },
-    Case {
-        name: "100 Mbit/s to one receiver, a third of the data",
-        paced: "--rate 100kHz --time 3s",
-        address: DIRECT,
-        meanwhile: |_| {
-            let shape = "tc qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms";
-            on(SERVER, shape).run()
-        },
-        losses: &[BUSY],
-        must_lose: true,
-    },
-    Case {
-        name: "a receiver killed and restarted",
-        paced: "--rate 50kHz --time 6s",
-        address: DIRECT,
-        meanwhile: |receivers| {
-            flows_to(0)?;
-            receivers[0].kill()?;
-            given_up(0)?;
-            flows_to(1)?;
-            receivers[0] = receiver(0, DIRECT, WAIT)?;
-            Ok(())
-        },
-        losses: ABSENT,
-        must_lose: true,
-    },
-    // Retransmissions double their distance, and the first comes after 0.2 s to 0.8 s. The third
-    // comes seven times as late, before the receiver is given up.
-    Case {
-        name: "a link cut until data were sent again twice",
-        paced: "--rate 20kHz --time 6s",
-        address: DIRECT,
-        meanwhile: |_| {
-            flows_to(0)?;
-            let before = sent_again()?;
-            link("down")?;
-            let is_again = || Ok(sent_again()? >= before + 2);
-            until("data that are sent again", Duration::from_secs(60), is_again)?;
-            link("up")
-        },
-        losses: &[BUSY],
-        must_lose: false,
-    },
-    Case {
-        name: "a link cut for longer than a receiver is waited for",
-        paced: "--rate 20kHz --time 14s",
-        address: DIRECT,
-        meanwhile: |receivers| {
-            flows_to(0)?;
-            link("down")?;
-            given_up(0)?;
-            flows_to(1)?;
-            receivers[0].end("the receiver that is cut off")?;
-            ensure!(lacks_account(0)?, "it passed or failed without its publisher's account");
-            link("up")
-        },
-        losses: ABSENT,
-        must_lose: true,
-    },
-];
+impl Meanwhile {
+    fn happen(self, receivers: &mut [Background]) -> Result<()> {
+        match self {
+            Meanwhile::DropPackets => {
+                drop_packets(RECEIVERS[0], "tcp sport 12350 numgen random mod 100 < 1")
+            }
+            Meanwhile::LimitRate => {
+                let shape = "tc qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms";
+                on(SERVER, shape).run()
+            }
+            Meanwhile::RestartReceiver => {
+                flows_to(0)?;
+                receivers[0].kill()?;
+                given_up(0)?;
+                flows_to(1)?;
+                receivers[0] = receiver(0, DIRECT, WAIT)?;
+                Ok(())
+            }
+            Meanwhile::CutShortly => {
+                flows_to(0)?;
+                let before = sent_again()?;
+                link("down")?;
+                let is_again = || Ok(sent_again()? >= before + 2);
+                until("data that are sent again", Duration::from_secs(60), is_again)?;
+                link("up")
+            }
+            Meanwhile::CutLong => {
+                flows_to(0)?;
+                link("down")?;
+                given_up(0)?;
+                flows_to(1)?;
+                receivers[0].end("the receiver that is cut off")?;
+                ensure!(lacks_account(0)?, "it passed or failed without its publisher's account");
+                link("up")
+            }
+        }
+    }
+}
+
+fn cases() -> Result<Vec<Case>> {
+    rows(include_str!("readout.toml"), "case")
+}
 
 pub(crate) fn all() -> Result<()> {
-    CASES.iter().try_for_each(|case| tried(|| one(case).with_context(|| case.name)))?;
+    cases()?.iter().try_for_each(|case| tried(|| one(case).with_context(|| case.name.clone())))?;
     for (signal, code) in [("TERM", 0), ("STOP", 3)] {
         tried(|| signalled(signal, code).with_context(|| format!("a publisher's {signal}")))?;
     }
@@ -184,12 +155,13 @@ fn signalled(signal: &str, code: i32) -> Result<()> {
 fn one(case: &Case) -> Result<()> {
     // Each case has its own network, because a cut link leaves traces.
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
-    let [_card, mut reader] = published(case.paced)?;
-    let relayed = RECEIVERS.iter().filter(|_| case.address == RELAYED);
+    let [_card, mut reader] = published(&case.paced)?;
+    let relayed = RECEIVERS.iter().filter(|_| case.is_relayed);
     let relays = relayed.map(|host| Background::start(on(host, RELAY)));
     let _relays: Vec<Background> = relays.collect::<Result<_>>()?;
-    let mut receivers = vec![receiver(0, case.address, WAIT)?, receiver(1, case.address, WAIT)?];
-    (case.meanwhile)(&mut receivers)?;
+    let address = if case.is_relayed { RELAYED } else { DIRECT };
+    let mut receivers = [receiver(0, address, WAIT)?, receiver(1, address, WAIT)?];
+    case.meanwhile.map_or(Ok(()), |what| what.happen(&mut receivers))?;
     reader.end("the reader")?;
     receivers.iter_mut().try_for_each(|receiver| receiver.end("a receiver"))?;
     judge(case)
@@ -277,4 +249,14 @@ fn limited_search() -> Result<()> {
     ensure!((0.9..=1.01).contains(&share), "{maximum_hz} Hz are {share:.3} of the network's limit");
     println!("closed: a limit in the network: {maximum_hz:.0} Hz, {share:.3} of it");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn cases_that_must_lose_name_the_reason() {
+        let cases = super::cases().unwrap();
+        assert_eq!(cases.len(), 7);
+        assert!(cases.iter().all(|case| !case.must_lose || !case.losses.is_empty()));
+    }
 }

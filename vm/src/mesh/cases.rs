@@ -5,75 +5,39 @@ use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::topology::shipped;
 use daqmeter_pmu::sysfs::Alias;
 use daqmeter_record::Mesh;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::count::{Counted, HNF, OFTEN, RNI, happening, json, node};
 use super::machine::{MESH_BASE, Machine};
 use super::n1sdp::n1sdp;
 use crate::debian::Kernel;
+use crate::files::rows;
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Case {
-    pub(super) name: &'static str,
-    pub(super) series: &'static [&'static str],
-    meshes: &'static [&'static str],
+    pub(super) name: String,
+    pub(super) series: Vec<String>,
+    meshes: Vec<String>,
     cpus: u32,
-    /// Files with the driver's events and map, and the kernel that they were recorded on.
-    recorded: Option<(&'static str, &'static str)>,
-    run: fn(&mut Machine) -> Result<()>,
+    /// File with the driver's events and map, and the kernel that they were recorded on.
+    recorded: Option<(String, String)>,
+    check: Check,
 }
 
-pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "N1SDP: the document, exactness, planner, closed loop",
-        series: &["6.1", "6.12"],
-        meshes: &["n1sdp"],
-        cpus: 2,
-        recorded: Some(("cmn600.txt", "6.1")),
-        run: n1sdp,
-    },
-    Case {
-        name: "CMN-650",
-        series: &["6.1"],
-        meshes: &["cmn650"],
-        cpus: 1,
-        recorded: Some(("cmn650.txt", "6.1")),
-        run: one_of_each,
-    },
-    Case {
-        name: "CMN-700: events",
-        series: &["6.1"],
-        meshes: &["cmn700"],
-        cpus: 1,
-        recorded: Some(("cmn700.txt", "6.1")),
-        run: one_of_each,
-    },
-    // Linux 6.1 miscounts the domain of a second controller.
-    Case {
-        name: "CMN-700: two controllers, several monitors",
-        series: &["6.12"],
-        meshes: &["cmn700"],
-        cpus: 1,
-        recorded: None,
-        run: two_controllers,
-    },
-    Case {
-        name: "S3",
-        series: &["6.12"],
-        meshes: &["s3"],
-        cpus: 1,
-        recorded: Some(("s3.txt", "6.12")),
-        run: one_of_each,
-    },
-    // From Linux 6.12 on sysfs has the address of a mesh.
-    Case {
-        name: "two meshes",
-        series: &["6.12"],
-        meshes: &["n1sdp", "n1sdp"],
-        cpus: 1,
-        recorded: None,
-        run: two_meshes,
-    },
-];
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Check {
+    N1sdp,
+    OneOfEach,
+    TwoControllers,
+    TwoMeshes,
+}
+
+pub(super) fn all() -> Result<Vec<Case>> {
+    rows(include_str!("cases.toml"), "case")
+}
 
 /// Prints the events in the order of the recorded files.
 const EVENTS: &str = "cd /sys/bus/event_source/devices/arm_cmn_0/events && \
@@ -82,18 +46,24 @@ const EVENTS: &str = "cd /sys/bus/event_source/devices/arm_cmn_0/events && \
 impl Case {
     /// Boots the machine and checks everything on it.
     pub(super) fn run(&self, kernel: &Kernel) -> Result<()> {
-        let mesh = |name: &&str| shipped(name).with_context(|| format!("no mesh {name}"));
+        let mesh = |name: &String| shipped(name).with_context(|| format!("no mesh {name}"));
         let meshes: Vec<Mesh> = self.meshes.iter().map(mesh).collect::<Result<_>>()?;
         // Machines of both kernels run at the same time.
         let name = format!("mesh-{}-{}-{}", kernel.series, self.meshes[0], meshes.len());
         let machine = &mut Machine::boot(&name, kernel, meshes, self.cpus)?;
         machine.guest("ls -d /sys/bus/event_source/devices/arm_cmn_0 || dmesg | tail -15")?;
-        if let Some((file, _)) = self.recorded.filter(|(_, series)| *series == kernel.series) {
+        let recorded = self.recorded.as_ref().filter(|(_, series)| *series == kernel.series);
+        if let Some((file, _)) = recorded {
             machine.shows(EVENTS, &format!("crates/pmu/src/emulated/events/{file}"))?;
             let map = "cat /sys/kernel/debug/arm-cmn/map";
             machine.shows(map, &format!("crates/pmu/testdata/maps/{file}"))?;
         }
-        (self.run)(machine)?;
+        match self.check {
+            Check::N1sdp => n1sdp(machine),
+            Check::OneOfEach => one_of_each(machine),
+            Check::TwoControllers => two_controllers(machine),
+            Check::TwoMeshes => two_meshes(machine),
+        }?;
         let complaints = machine.guest("dmesg | grep -E 'WARNING|BUG'; true")?;
         ensure!(complaints.is_empty(), "the kernel complained:\n{complaints}");
         Ok(())

@@ -11,6 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use daqmeter_vm::rows;
 use daqmeter_vm::shell::{line, program, scratch, target};
 use serde::Deserialize;
 
@@ -24,20 +25,11 @@ struct Step {
     #[serde(flatten)]
     order: Order,
     run: String,
-    #[serde(default = "once")]
-    tries: u32,
-}
-
-fn once() -> u32 {
-    1
+    tries: Option<u32>,
 }
 
 fn steps() -> Result<Vec<Step>> {
-    #[derive(Deserialize)]
-    struct File {
-        step: Vec<Step>,
-    }
-    Ok(toml::from_str::<File>(include_str!("steps.toml"))?.step)
+    rows(include_str!("steps.toml"), "step")
 }
 
 /// Runs all steps, or those with `only` in their name and their prerequisites.
@@ -105,12 +97,12 @@ impl Running {
         println!("... {}", step.order.name);
         let tries = "for try in $(seq $TRIES); do sh -e -c \"$STEP\" && exit 0; code=$?; \
                      echo \"!!! try $try of $TRIES ended with $code\" >&2; done; exit $code";
-        let tries = if step.tries == 1 { "exec sh -e -c \"$STEP\"" } else { tries };
+        let tries = if step.tries.is_none() { "exec sh -e -c \"$STEP\"" } else { tries };
         let child = line("nice -n")
             .arg(niceness)
             .words("sh -c")
             .arg(tries)
-            .env("TRIES", step.tries.to_string())
+            .env("TRIES", step.tries.unwrap_or(1).to_string())
             .env("STEP", &step.run)
             .env("XTASK", std::env::current_exe()?)
             .env("DAQMETER", program())

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
-use daqmeter_pmu::groups::{Metric, SHIPPED_GROUPS};
+use daqmeter_pmu::groups::Metric;
 use daqmeter_pmu::sysfs::{Alias, tracepoints};
 use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{CountedHost, MetricGroup, Pmu, discover};
@@ -138,9 +138,7 @@ fn groups(host: &CountedHost) -> String {
         let metrics: String = group.metric.iter().map(metric_lines).collect();
         format!("{} ({state})\n  {}\n{metrics}", group.name, group.about)
     };
-    let names = SHIPPED_GROUPS.names().into_iter();
-    let groups = names.filter_map(|name| MetricGroup::find(name).ok());
-    groups.map(|group| paragraphs(&text(group))).collect()
+    MetricGroup::shipped().map(|group| paragraphs(&text(group))).collect()
 }
 
 /// Returns `memory [B/s] = (mc_reqs) x 64`, and the caveat.
@@ -157,7 +155,9 @@ fn metric_lines(metric: &Metric) -> String {
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
     let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
-    let interconnects = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
-    let has_any = names.iter().any(|name| interconnects.iter().any(|of| name.starts_with(of)));
-    (has_any, if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") })
+    let is_here = |group: &MetricGroup| group.is_of_interconnect() && group.is_there(&pmus);
+    (
+        MetricGroup::shipped().any(|group| is_here(&group)),
+        if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") },
+    )
 }

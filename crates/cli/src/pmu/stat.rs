@@ -42,7 +42,8 @@ use crate::recorder::{Recorder, Recording};
         $ daqmeter pmu stat --from lab7.jsonl\n  \
         $ daqmeter pmu stat --plan --map lab7.json --driver 6.1 -g memory\n\n\
         `95 %` is half the width of the 95 % interval of the true count. It applies to events \
-        that did not count all the time.")]
+        that did not count all the time, and to values that perf rounded. SD is the standard \
+        deviation of the mean that perf gives with -r.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) wanted: Wanted,
@@ -182,8 +183,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 fn opened(selection: &Selection, host: &CountedHost) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if host.is_emulated {
-        let mesh = &host.meshes[0];
-        Box::new(Synthetic::new(mesh, &selection.set.groups)?)
+        Box::new(Synthetic::new(&host.meshes[0], &selection.set.groups)?)
     } else {
         Box::new(KernelOpener { files: host.files.clone() })
     };

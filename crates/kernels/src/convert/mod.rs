@@ -224,34 +224,23 @@ impl Converter {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn samples<'a>(&'a self, raw: &'a [u16]) -> x86_64::Samples<'a> {
+        let &Converter { conversion, store, decimation, ref prepared, .. } = self;
+        let (factor, scaling) = (decimation.factor, prepared.scaling);
+        let picks = prepared.picks.as_ref();
+        x86_64::Samples { raw, factor, picks, conversion, scaling, store }
+    }
+
     fn convert_f32(&self, raw: &[u16], out: &mut [f32]) {
         let factor = self.decimation.factor;
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Converter::new` saw that this CPU has the instruction set.
-            Isa::Avx512 => unsafe {
-                let source = x86_64::avx512::Source { factor, picks: self.prepared.picks.as_ref() };
-                x86_64::avx512::to_f32(
-                    self.conversion,
-                    self.prepared.scaling,
-                    self.store,
-                    source,
-                    raw,
-                    out,
-                );
-            },
+            Isa::Avx512 => unsafe { x86_64::avx512::to_f32(self.samples(raw), out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx2 => unsafe {
-                x86_64::avx2::to_f32(
-                    self.conversion,
-                    self.prepared.scaling,
-                    self.store,
-                    factor,
-                    raw,
-                    out,
-                );
-            },
+            Isa::Avx2 => unsafe { x86_64::avx2::to_f32(self.samples(raw), out) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { neon::to_f32(self.conversion, factor, raw, out) },
@@ -265,13 +254,10 @@ impl Converter {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Converter::new` saw that this CPU has the instruction set.
-            Isa::Avx512 => unsafe {
-                let source = x86_64::avx512::Source { factor, picks: self.prepared.picks.as_ref() };
-                x86_64::avx512::to_f64(qmn, self.store, source, raw, out);
-            },
+            Isa::Avx512 => unsafe { x86_64::avx512::to_f64(qmn, self.samples(raw), out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx2 => unsafe { x86_64::avx2::to_f64(qmn, self.store, factor, raw, out) },
+            Isa::Avx2 => unsafe { x86_64::avx2::to_f64(qmn, self.samples(raw), out) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { neon::to_f64(qmn, factor, raw, out) },

@@ -29,7 +29,7 @@ pub trait RegisterMemory {
 /// Returns the register of the device at a port, if the part has so many.
 fn connect_info(part: &MeshPart, port: usize) -> Option<u64> {
     let at = 0x8 + 8 * port as u64;
-    match (part.name, port) {
+    match (&*part.name, port) {
         ("CMN-600" | "CMN-650", 2..) => None,
         // CI-700 has the registers of the mesh ports in between.
         ("CI-700", 2..) => Some(at + 0x10),
@@ -56,7 +56,7 @@ pub struct Image {
 
 /// Returns the part of a mesh; CMN-600 is the default.
 fn part_of(mesh: &Mesh) -> &'static MeshPart {
-    nodes::part_of_name(&mesh.part).unwrap_or(&nodes::PARTS[0])
+    nodes::part_of_name(&mesh.part).unwrap_or(&nodes::parts()[0])
 }
 
 pub(super) fn pmu_at(mesh: &Mesh, type_code: u16) -> u64 {

@@ -30,6 +30,37 @@ fn a_group_is_there_when_its_events_are() {
     assert!(missing("memory", &[], &[]).is_some_and(|why| why.contains("needs the PMU arm_cmn")));
 }
 
+/// Regression: the events of Zen 3 were counted under their numbers on Zen 4, which has others.
+#[test]
+fn a_group_is_refused_on_a_pmu_with_other_fields() {
+    let pmu = |umask: &str| {
+        let fields = [("event", "config:0-7,32-35,59-60"), ("umask", umask)];
+        let formats = fields.iter().filter_map(|(name, text)| FormatField::parse(name, text));
+        [Pmu { name: "amd_df".to_owned(), formats: formats.collect(), ..Pmu::default() }]
+    };
+    let group = MetricGroup::find("df").unwrap();
+    assert_eq!(group.expand(&pmu("config:8-15"), &[]).unwrap().0.len(), 8);
+    let refused = group.expand(&pmu("config:8-15,24-27"), &[]).unwrap_err().to_string();
+    assert!(refused.contains("numbers its events otherwise"), "{refused}");
+}
+
+/// Regression: `pmu verify` asked S3 for an event of its predecessors, and was refused.
+#[test]
+fn a_load_is_checked_by_the_events_that_the_part_has() {
+    for (mesh, event) in
+        [("n1sdp", "arm_cmn/hnf_mc_reqs/"), ("s3", "arm_cmn/hns_mc_reqs_local_all/")]
+    {
+        let checked = MetricGroup::find("memory").unwrap().checked_by("memory", &host(mesh).0);
+        assert_eq!(checked, [(event.to_owned(), 64.0)], "{mesh}");
+    }
+    let named = |load| {
+        let groups =
+            SHIPPED_GROUPS.names().into_iter().map(|name| MetricGroup::find(name).unwrap());
+        groups.filter(|group| !group.checked_by(load, &[]).is_empty()).count()
+    };
+    assert_eq!((named("memory"), named("device"), named("disk")), (7, 1, 0));
+}
+
 #[test]
 fn the_documents_formulas_are_computed_from_perfs_output() {
     let row = |at: &str, count: u64, event: &str| format!("{at} {count} arm_cmn/{event}/\n");

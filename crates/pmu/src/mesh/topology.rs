@@ -81,12 +81,10 @@ pub(super) fn port_and_device_bits(crosspoints: usize, ports_used: usize) -> (u3
 
 /// Refuses a mesh that is larger than any of the family.
 pub(super) fn check_size(width: u32, height: u32) -> Result<(), String> {
-    let is_possible = |length: u32| (1..=MAX_DIMENSION).contains(&length);
-    if is_possible(width) && is_possible(height) {
-        Ok(())
-    } else {
-        Err(format!("a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible"))
-    }
+    let is_possible = [width, height].iter().all(|length| (1..=MAX_DIMENSION).contains(length));
+    let refused =
+        || format!("a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible");
+    is_possible.then_some(()).ok_or_else(refused)
 }
 
 pub(super) fn node_id(mesh: &Mesh, x: u32, y: u32) -> Result<u16, String> {
@@ -143,21 +141,11 @@ pub(super) fn from_json(text: &str, file: &str) -> Result<Mesh, Fault> {
 }
 
 fn build(description: Description) -> Result<Mesh, String> {
-    let Description { width, height, .. } = description;
+    let Description { name, part, revision, base, width, height, multi_dtm, .. } = description;
     check_size(width, height)?;
-    check_part(&description.part).map_err(|unknown| unknown.0)?;
+    check_part(&part).map_err(|unknown| unknown.0)?;
     let outside = |xp: &&DescribedXp| xp.x >= width || xp.y >= height;
-    let mut mesh = Mesh {
-        name: description.name,
-        part: description.part,
-        revision: description.revision,
-        base: description.base,
-        width,
-        height,
-        multi_dtm: description.multi_dtm,
-        crosspoints: Vec::new(),
-        nodes: Vec::new(),
-    };
+    let mut mesh = Mesh { name, part, revision, base, width, height, multi_dtm, ..Mesh::default() };
     for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
         let mut found = description.xp.iter().filter(|xp| (xp.x, xp.y) == (x, y));
         let (Some(xp), None) = (found.next(), found.next()) else {
@@ -191,24 +179,16 @@ pub(super) fn label_known(mesh: &mut Mesh) {
 
 /// Refuses a part that is not known.
 pub fn check_part(part: &str) -> Result<(), Fault> {
-    let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
-    match nodes::part_of_name(part) {
-        Some(_) => Ok(()),
-        None => {
-            Err(Fault::new(format!("there is no part `{part}`; there are {}", parts.join(", "))))
-        }
-    }
+    let parts: Vec<&str> = nodes::parts().iter().map(|part| &*part.name).collect();
+    let unknown = || format!("there is no part `{part}`; there are {}", parts.join(", "));
+    nodes::part_of_name(part).map(drop).ok_or_else(|| Fault::new(unknown()))
 }
 
 fn set_label(mesh: &mut Mesh, label: Label) -> Result<(), String> {
     let is_meant = |node: &&mut Node| node.kind == label.kind && node.node_id == label.node;
-    match mesh.nodes.iter_mut().find(is_meant) {
-        Some(node) => {
-            node.label = label.text;
-            Ok(())
-        }
-        None => Err(format!("label for {} {:#x}, which is not there", label.kind, label.node)),
-    }
+    let missing = || format!("label for {} {:#x}, which is not there", label.kind, label.node);
+    mesh.nodes.iter_mut().find(is_meant).ok_or_else(missing)?.label = label.text;
+    Ok(())
 }
 
 fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp) -> Result<(), String> {
@@ -240,8 +220,8 @@ fn add_devices(
         return Ok(String::new());
     }
     let (_, kinds) = nodes::device_of_name(name).ok_or_else(|| {
-        let known: Vec<&str> = nodes::DEVICES.iter().map(|(_, name, _)| *name).collect();
-        format!("there is no device `{name}`; there are {}", known.join(", "))
+        let known = nodes::device_names().join(", ");
+        format!("there is no device `{name}`; there are {known}")
     })?;
     let crosspoints = (mesh.width * mesh.height) as usize;
     let (port_bits, device_bits) = port_and_device_bits(crosspoints, xp.ports.len());

@@ -20,6 +20,8 @@ pub(super) struct Row {
     pub(super) running_ns: Option<u64>,
     /// Share in percent.
     pub(super) share: Option<f64>,
+    /// Standard deviation of the mean of the runs of -r, in percent.
+    pub(super) deviation: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -189,6 +191,8 @@ fn text(raw: &str, is_whole: bool) -> Result<Line, String> {
         }
         _ => (raw, None),
     };
+    let deviation =
+        raw.split("( +-").nth(1).and_then(|rest| number(rest.split('%').next()?.trim()));
     let rest = rest.split("( +-").next().unwrap_or("").split('#').next().unwrap_or("");
     let mut words: Vec<&str> = rest.split_ascii_whitespace().collect();
     let is_value = |word: &&str| is_value(word);
@@ -201,7 +205,8 @@ fn text(raw: &str, is_whole: bool) -> Result<Line, String> {
     if words.is_empty() {
         return Ok(Line::Plain);
     }
-    let Some(mut at) = words.iter().position(is_value) else {
+    let found = words.iter().position(is_value);
+    let Some(mut at) = found.filter(|at| *at == 0 || is_place(&words[..*at].join(" "))) else {
         return foreign("no count at the beginning");
     };
     let place = words[..at].join(" ");
@@ -225,9 +230,6 @@ fn text(raw: &str, is_whole: bool) -> Result<Line, String> {
         || event.ends_with('/')
         || (!place.is_empty() || raw.starts_with([' ', '\t']))
             && (!unit.is_empty() || shown.starts_with('<') || rest.contains(&format!("{shown}  ")));
-    if !place.is_empty() && !is_place(&place) {
-        return foreign("no count at the beginning");
-    }
     if !has_columns || !event.starts_with(begins) || printed(event).is_some() {
         return foreign("no event; perf stat --metric-only prints no counts");
     }
@@ -244,6 +246,7 @@ fn text(raw: &str, is_whole: bool) -> Result<Line, String> {
             Some(None) => return foreign("a share that is not a number"),
             share => share.flatten(),
         },
+        deviation,
     }))
 }
 
@@ -324,6 +327,7 @@ fn csv(line: &str, separator: char) -> Result<Line, String> {
         cgroup: cgroup.unwrap_or("").to_owned(),
         running_ns: field(time_at).parse().ok(),
         share: number(field(time_at + 1)),
+        deviation: (value_at + 3..time_at).find_map(|at| number(field(at).strip_suffix('%')?)),
     }))
 }
 
@@ -361,5 +365,6 @@ fn json(line: &str) -> Result<Line, String> {
         cgroup: text("cgroup").unwrap_or_default(),
         running_ns: running_ns.map(|ns| whole(ns.max(0.0))),
         share: text("pcnt-running").and_then(|text| number(&text)),
+        deviation: text("variance").and_then(|text| number(&text)),
     }))
 }

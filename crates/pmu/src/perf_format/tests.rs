@@ -107,6 +107,22 @@ fn numbers_are_read_whatever_the_locale() {
     );
 }
 
+/// Regression: the deviation of repeated runs was read over, and energies had no error.
+#[test]
+fn repeated_runs_have_perfs_deviation_and_rounded_values_an_error() {
+    let json = "{\"counter-value\" : \"0.02\", \"unit\" : \"Joules\", \"event\" : \"power/energy-pkg/\", \"variance\" : 1.20}\n";
+    for (text, deviation, error) in [
+        ("  0.02 Joules  power/energy-pkg/  ( +-  1.20% )\n", Some(1.2), 0.005),
+        ("0.02;Joules;power/energy-pkg/;1.20%;9;100.00;;\n", Some(1.2), 0.005),
+        (json, Some(1.2), 0.005),
+        ("2;;power/energy-pkg/;9;100.00;;\n", None, 0.0),
+    ] {
+        let event = &only(text, Some(Duration::from_secs(1))).events[0];
+        assert_eq!(event.deviation_percent, deviation, "{text}");
+        assert_eq!(crate::count::error_of(event, 0), Some(error), "{text}");
+    }
+}
+
 #[test]
 fn a_share_that_perf_cut_changes_no_rate() {
     // Two sockets of six controllers, each read for 1.9 % of a second: perf writes 1.00 %.

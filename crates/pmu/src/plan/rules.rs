@@ -182,23 +182,19 @@ impl<'a> Rules<'a> {
     }
 
     fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, Fault> {
-        let all = self.of_type(on.type_code);
+        let (all, mesh) = (self.of_type(on.type_code), &self.mesh.name);
+        let kind = self.kind(on.type_code);
         if all.is_empty() {
-            let (mesh, kind) = (&self.mesh.name, self.kind(on.type_code));
             return Err(wrong(event, &format!(": {mesh} has no node of type {kind}")));
         }
         let Some(wanted) = on.node_id else {
             return Ok(all.into_iter().map(|(_, place)| place).collect());
         };
-        match all.iter().find(|(id, _)| *id == wanted) {
-            Some((_, place)) => Ok(vec![*place]),
-            None => {
-                let (mesh, kind) = (&self.mesh.name, self.kind(on.type_code));
-                let there = self.instead_of(wanted, &all);
-                let problem = format!(": {mesh} has no {kind} with NodeID {wanted:#x}; {there}");
-                Err(wrong(event, &problem))
-            }
-        }
+        let found = all.iter().find(|(id, _)| *id == wanted).map(|(_, place)| vec![*place]);
+        found.ok_or_else(|| {
+            let there = self.instead_of(wanted, &all);
+            wrong(event, &format!(": {mesh} has no {kind} with NodeID {wanted:#x}; {there}"))
+        })
     }
 
     fn kind(&self, type_code: u16) -> String {
@@ -236,11 +232,8 @@ impl<'a> Rules<'a> {
     fn take(&self, taken: &mut Taken, demand: &Demand) -> Result<(), CounterLimit> {
         if demand.cycles {
             taken.cycles += 1;
-            return if taken.cycles > self.mesh.dtcs() {
-                Err(CounterLimit::Cycles)
-            } else {
-                Ok(())
-            };
+            let fits = taken.cycles <= self.mesh.dtcs();
+            return if fits { Ok(()) } else { Err(CounterLimit::Cycles) };
         }
         for at in &demand.controllers {
             taken.controllers[*at] += 1;

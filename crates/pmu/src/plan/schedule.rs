@@ -58,39 +58,30 @@ impl Schedule {
         let ran = self.ran();
         (ran.iter().min().copied().unwrap_or(0), ran.iter().sum())
     }
-
-    /// Returns true if all groups count all the time.
-    fn fits(&self) -> bool {
-        self.ticks.len() == 1
-    }
 }
 
 /// Returns an order of the groups that raises the smallest share, and among equals the sum of all.
 /// It is the given order when none is better.
 pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usize> {
-    let given: Vec<usize> = (0..groups.len()).collect();
+    let count = groups.len();
+    let given: Vec<usize> = (0..count).collect();
     let schedule = Schedule::in_order(rules, groups, &given);
-    if schedule.fits() {
+    if schedule.ticks.len() == 1 {
+        // All groups count all the time.
         return given;
     }
-    let mut best = (schedule.score(), given);
-    let try_order = |best: &mut ((u32, u32), Vec<usize>), order: Vec<usize>| {
-        let score = Schedule::in_order(rules, groups, &order).score();
-        let is_better = score > best.0;
-        if is_better {
-            *best = (score, order);
-        }
-        is_better
+    let scored = |order: Vec<usize>| (Schedule::in_order(rules, groups, &order).score(), order);
+    let better = |best: ((u32, u32), Vec<usize>), order| {
+        let next = scored(order);
+        if next.0 > best.0 { next } else { best }
     };
-    for order in std::iter::once(spread(groups)).chain(packed(rules, groups)) {
-        try_order(&mut best, order);
-    }
+    let starts = [Some(spread(groups)), packed(rules, groups)].into_iter().flatten();
+    let mut best = starts.fold((schedule.score(), given), better);
     // Moves of one group to another place, as far as time allows: walking all rotations is
     // quadratic.
-    let count = groups.len();
     let mut left = (400_000 / (count * count).max(1)).min(2000);
     loop {
-        let mut improved = false;
+        let before = best.0;
         let moves = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
         for (from, to) in moves.filter(|(from, to)| from != to) {
             if left == 0 {
@@ -100,9 +91,9 @@ pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usi
             let mut order = best.1.clone();
             let group = order.remove(from);
             order.insert(to, group);
-            improved |= try_order(&mut best, order);
+            best = better(best, order);
         }
-        if !improved {
+        if best.0 == before {
             return best.1;
         }
     }

@@ -206,36 +206,54 @@ pub(super) fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, Fault
     Ok(Moved { bytes, how: "own TCP stream over loopback".to_owned() })
 }
 
-pub(super) fn fio(file: &Path, time: Duration) -> Result<Moved, Fault> {
-    let seconds = time.as_secs().max(1);
-    let options = "--ioengine=libaio --randrepeat=1 --direct=1 --gtod_reduce=1 --time_based \
-        --readwrite=read --bs=64k --iodepth=64k --name=r0";
-    let mut arguments: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
-    arguments.extend([
-        format!("--filename={}", file.display()),
-        "--numjobs=1".to_owned(),
-        format!("--runtime={seconds}"),
-        "--output-format=json".to_owned(),
-    ]);
-    let text = output("fio", &arguments)?;
-    let bytes = fio_bytes(&text)
-        .ok_or_else(|| Fault::new("fio: its output has no jobs[0].read.io_bytes"))?;
-    Ok(Moved { bytes, how: format!("fio {}", arguments.join(" ")) })
+/// Load of another program.
+pub(super) struct ProgramLoad {
+    name: &'static str,
+    /// Its arguments, with the file or the host for `{on}` and whole seconds for `{seconds}`.
+    arguments: &'static str,
+    /// Reads the moved bytes from its output.
+    bytes: fn(&str) -> Option<u64>,
+}
+
+pub(super) const FIO: ProgramLoad = ProgramLoad {
+    name: "fio",
+    arguments: "--ioengine=libaio --randrepeat=1 --direct=1 --gtod_reduce=1 --time_based \
+        --readwrite=read --bs=64k --iodepth=64k --name=r0 --filename={on} --numjobs=1 \
+        --runtime={seconds} --output-format=json",
+    bytes: fio_bytes,
+};
+
+/// The document's netperf, for the given time instead of without end.
+pub(super) const NETPERF: ProgramLoad = ProgramLoad {
+    name: "netperf",
+    arguments: "-H {on} -t TCP_MAERTS -P 0 -l {seconds}",
+    bytes: netperf_bytes,
+};
+
+impl ProgramLoad {
+    pub(super) fn run(&self, on: &str, time: Duration) -> Result<Moved, Fault> {
+        let name = self.name;
+        let seconds = time.as_secs().max(1).to_string();
+        let filled = |word: &str| word.replace("{on}", on).replace("{seconds}", &seconds);
+        let arguments: Vec<String> = self.arguments.split_whitespace().map(filled).collect();
+        let done = Command::new(name).args(&arguments).output();
+        let remedy = "install it, or choose another load";
+        let done = done.map_err(|error| Fault::new(format!("{name}: {error}; {remedy}")))?;
+        let [out, said] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+        if !done.status.success() {
+            let last = said.lines().last().unwrap_or("it failed");
+            return Err(Fault::new(format!("{name}: {last}")));
+        }
+        let bytes = (self.bytes)(&out);
+        let bytes =
+            bytes.ok_or_else(|| Fault::new(format!("{name}: it printed no bytes moved")))?;
+        Ok(Moved { bytes, how: format!("{name} {}", arguments.join(" ")) })
+    }
 }
 
 fn fio_bytes(text: &str) -> Option<u64> {
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     json["jobs"][0]["read"]["io_bytes"].as_u64()
-}
-
-/// Runs the document's netperf from a host, for the given time instead of without end.
-pub(super) fn netperf(host: &str, time: Duration) -> Result<Moved, Fault> {
-    let seconds = time.as_secs().max(1);
-    let arguments = format!("-H {host} -t TCP_MAERTS -P 0 -l {seconds}");
-    let words: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-    let bytes = netperf_bytes(&output("netperf", &words)?);
-    let bytes = bytes.ok_or_else(|| Fault::new("netperf: it printed no throughput"))?;
-    Ok(Moved { bytes, how: format!("netperf {arguments}") })
 }
 
 /// Reads elapsed seconds and 10^6 bits per second, the last of `131072 16384 16384 10.00 941.52`.
@@ -246,21 +264,6 @@ fn netperf_bytes(text: &str) -> Option<u64> {
     let seconds: f64 = words.next()?.parse().ok()?;
     let bytes = megabits * 1e6 / 8.0 * seconds;
     (bytes.is_finite() && bytes >= 0.0).then_some(whole(bytes))
-}
-
-fn output(program: &str, arguments: &[String]) -> Result<String, Fault> {
-    let done = Command::new(program).args(arguments).output();
-    let done = done.map_err(|error| {
-        Fault::new(format!("{program}: {error}; install it, or choose another load"))
-    })?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        return Err(Fault::new(format!(
-            "{program}: {}",
-            said.lines().last().unwrap_or("it failed")
-        )));
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[cfg(test)]

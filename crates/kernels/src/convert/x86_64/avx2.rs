@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use super::super::portable::{one_f32, one_f64};
 use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
-use super::{TWO_TO_52, until_aligned};
+use super::{Samples, TWO_TO_52, until_aligned};
 use crate::Store;
 
 const STEP: usize = 8;
@@ -17,22 +17,10 @@ const STEP: usize = 8;
 /// # Safety
 /// The CPU has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) unsafe fn to_f32(
-    conversion: Conversion,
-    scaling: Scaling,
-    store: Store,
-    factor: usize,
-    raw: &[u16],
-    out: &mut [f32],
-) {
-    let one = |x| one_f32(x, conversion);
-    match conversion {
-        Conversion::CastF32 => {
-            drive_f32(store, factor, raw, out, one, |x| _mm256_cvtepi32_ps(widened(x)))
-        }
-        Conversion::ScaleF32 { factor: scale, offset } => {
-            scale_f32(scaling, [scale, offset], store, factor, raw, out)
-        }
+pub(in super::super) unsafe fn to_f32(samples: Samples<'_>, out: &mut [f32]) {
+    match samples.conversion {
+        Conversion::CastF32 => drive_f32(samples, out, |x| _mm256_cvtepi32_ps(widened(x))),
+        Conversion::ScaleF32 { factor: scale, offset } => scale_f32([scale, offset], samples, out),
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(
                 clippy::cast_possible_truncation,
@@ -42,7 +30,7 @@ pub(in super::super) unsafe fn to_f32(
             // AVX2 compares with "greater than", so the limit is one less.
             let below = _mm256_set1_epi32(format.fold_from() - 1);
             let by = _mm256_set1_epi32(format.fold_by());
-            drive_f32(store, factor, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 let x = widened(x);
                 let fold = _mm256_and_si256(_mm256_cmpgt_epi32(x, below), by);
                 _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(x, fold)), weight)
@@ -53,29 +41,20 @@ pub(in super::super) unsafe fn to_f32(
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn scale_f32(
-    scaling: Scaling,
-    [scale, offset]: [f64; 2],
-    store: Store,
-    factor: usize,
-    raw: &[u16],
-    out: &mut [f32],
-) {
-    let conversion = Conversion::ScaleF32 { factor: scale, offset };
-    let one = |x| one_f32(x, conversion);
+fn scale_f32([scale, offset]: [f64; 2], samples: Samples<'_>, out: &mut [f32]) {
     let (scale, offset) = (_mm256_set1_pd(scale), _mm256_set1_pd(offset));
-    match scaling {
+    match samples.scaling {
         Scaling::Single(centred) => {
             let (centre, small) = (_mm256_set1_ps(centred.centre), _mm256_set1_ps(centred.offset));
             let (high, low) = (_mm256_set1_ps(centred.high), _mm256_set1_ps(centred.low));
-            drive_f32(store, factor, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 let x = _mm256_sub_ps(_mm256_cvtepi32_ps(widened(x)), centre);
                 _mm256_fmadd_ps(x, high, _mm256_fmadd_ps(x, low, small))
             });
         }
         Scaling::Fused => {
             let less = _mm256_mul_pd(_mm256_set1_pd(-TWO_TO_52), scale);
-            drive_f32(store, factor, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 let [low, high] = above_two_to_52(x).map(|x| {
                     _mm256_cvtpd_ps(_mm256_add_pd(_mm256_fmadd_pd(x, scale, less), offset))
                 });
@@ -87,7 +66,7 @@ fn scale_f32(
                 let product = _mm256_mul_pd(_mm256_cvtepi32_pd(x), scale);
                 _mm256_cvtpd_ps(_mm256_add_pd(product, offset))
             };
-            drive_f32(store, factor, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 let x = widened(x);
                 let low = half(_mm256_castsi256_si128(x));
                 _mm256_set_m128(half(_mm256_extracti128_si256::<1>(x)), low)
@@ -102,33 +81,22 @@ fn scale_f32(
 /// # Safety
 /// As [`to_f32`].
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) unsafe fn to_f64(
-    format: Qmn,
-    store: Store,
-    factor: usize,
-    raw: &[u16],
-    out: &mut [f64],
-) {
+pub(in super::super) unsafe fn to_f64(format: Qmn, samples: Samples<'_>, out: &mut [f64]) {
     let weight = _mm256_set1_pd(format.weight());
     let half_fold = format.fold_by() / 2;
     let less = _mm256_set1_pd(TWO_TO_52 + f64::from(half_fold));
     let [half, whole] = [half_fold, format.fold_by()].map(|fold| _mm_set1_epi16(low_half(fold)));
     let doubles = |x| above_two_to_52(x).map(|x| _mm256_mul_pd(_mm256_sub_pd(x, less), weight));
-    let one = |x| one_f64(x, format);
     // With a fold of 2^16, or none, the subtraction changes no bit of 16.
-    if whole_is_zero(format) {
-        drive_f64(store, factor, raw, out, one, |x| doubles(_mm_add_epi16(x, half)));
+    if low_half(format.fold_by()) == 0 {
+        drive_f64(format, samples, out, |x| doubles(_mm_add_epi16(x, half)));
     } else {
-        drive_f64(store, factor, raw, out, one, |x| {
+        drive_f64(format, samples, out, |x| {
             let is_negative = _mm_cmpeq_epi16(_mm_max_epu16(x, half), x);
             let fold = _mm_and_si128(is_negative, whole);
             doubles(_mm_sub_epi16(_mm_add_epi16(x, half), fold))
         });
     }
-}
-
-fn whole_is_zero(format: Qmn) -> bool {
-    low_half(format.fold_by()) == 0
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "arithmetic of 16-bit codes is modulo 2^16")]
@@ -174,15 +142,10 @@ fn above_two_to_52(x: __m128i) -> [__m256d; 2] {
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn drive_f32(
-    store: Store,
-    factor: usize,
-    raw: &[u16],
-    out: &mut [f32],
-    one: impl Fn(u16) -> f32,
-    lanes: impl Fn(__m128i) -> __m256,
-) {
-    drive(store, factor, raw, out, one, |x, place| {
+fn drive_f32(samples: Samples<'_>, out: &mut [f32], lanes: impl Fn(__m128i) -> __m256) {
+    let Samples { conversion, store, .. } = samples;
+    let one = |x| one_f32(x, conversion);
+    drive(samples, out, one, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
             match store {
@@ -196,18 +159,17 @@ fn drive_f32(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn drive_f64(
-    store: Store,
-    factor: usize,
-    raw: &[u16],
+    format: Qmn,
+    samples: Samples<'_>,
     out: &mut [f64],
-    one: impl Fn(u16) -> f64,
     lanes: impl Fn(__m128i) -> [__m256d; 2],
 ) {
-    drive(store, factor, raw, out, one, |x, place| {
+    let one = |x| one_f64(x, format);
+    drive(samples, out, one, |x, place| {
         let [low, high] = lanes(x);
         // SAFETY: as in `drive_f32`; the second half lies 4 doubles further.
         unsafe {
-            match store {
+            match samples.store {
                 Store::Cached => {
                     _mm256_store_pd(place, low);
                     _mm256_store_pd(place.add(4), high);
@@ -227,9 +189,7 @@ fn drive_f64(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn drive<T>(
-    store: Store,
-    factor: usize,
-    raw: &[u16],
+    Samples { raw, factor, store, .. }: Samples<'_>,
     out: &mut [T],
     one: impl Fn(u16) -> T,
     put: impl Fn(__m128i, *mut T),

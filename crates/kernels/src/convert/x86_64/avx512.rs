@@ -15,7 +15,7 @@ use std::hint::black_box;
 use super::super::portable::{one_f32, one_f64};
 use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
-use super::{TWO_TO_52, until_aligned};
+use super::{Samples, TWO_TO_52, until_aligned};
 use crate::Store;
 
 const STEP: usize = 16;
@@ -70,31 +70,15 @@ impl Picks {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Source<'a> {
-    pub(in super::super) factor: usize,
-    pub(in super::super) picks: Option<&'a Picks>,
-}
-
 /// Converts every `factor`-th sample.
 ///
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(in super::super) unsafe fn to_f32(
-    conversion: Conversion,
-    scaling: Scaling,
-    store: Store,
-    source: Source<'_>,
-    raw: &[u16],
-    out: &mut [f32],
-) {
-    let one = |x| one_f32(x, conversion);
-    match conversion {
-        Conversion::CastF32 => drive_f32(store, source, raw, out, one, |x| _mm512_cvtepi32_ps(x)),
-        Conversion::ScaleF32 { factor: scale, offset } => {
-            scale_f32(scaling, [scale, offset], store, source, raw, out)
-        }
+pub(in super::super) unsafe fn to_f32(samples: Samples<'_>, out: &mut [f32]) {
+    match samples.conversion {
+        Conversion::CastF32 => drive_f32(samples, out, |x| _mm512_cvtepi32_ps(x)),
+        Conversion::ScaleF32 { factor: scale, offset } => scale_f32([scale, offset], samples, out),
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(
                 clippy::cast_possible_truncation,
@@ -103,7 +87,7 @@ pub(in super::super) unsafe fn to_f32(
             let weight = _mm512_set1_ps(format.weight() as f32);
             let (from, by) =
                 (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
-            drive_f32(store, source, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 _mm512_mul_ps(_mm512_cvtepi32_ps(fold(x, from, by)), weight)
             });
         }
@@ -112,29 +96,20 @@ pub(in super::super) unsafe fn to_f32(
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn scale_f32(
-    scaling: Scaling,
-    [scale, offset]: [f64; 2],
-    store: Store,
-    source: Source<'_>,
-    raw: &[u16],
-    out: &mut [f32],
-) {
-    let conversion = Conversion::ScaleF32 { factor: scale, offset };
-    let one = |x| one_f32(x, conversion);
+fn scale_f32([scale, offset]: [f64; 2], samples: Samples<'_>, out: &mut [f32]) {
     let (scale, offset) = (_mm512_set1_pd(scale), _mm512_set1_pd(offset));
-    match scaling {
+    match samples.scaling {
         Scaling::Single(centred) => {
             let (centre, small) = (_mm512_set1_ps(centred.centre), _mm512_set1_ps(centred.offset));
             let (high, low) = (_mm512_set1_ps(centred.high), _mm512_set1_ps(centred.low));
-            drive_f32(store, source, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 let x = _mm512_sub_ps(_mm512_cvtepi32_ps(x), centre);
                 _mm512_fmadd_ps(x, high, _mm512_fmadd_ps(x, low, small))
             });
         }
         Scaling::Fused => {
             let less = _mm512_mul_pd(_mm512_set1_pd(-TWO_TO_52), scale);
-            drive_f32(store, source, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 joined(above_two_to_52(x).map(|x| {
                     _mm512_cvtpd_ps(_mm512_add_pd(_mm512_fmadd_pd(x, scale, less), offset))
                 }))
@@ -150,7 +125,7 @@ fn scale_f32(
                 let product = _mm512_mul_pd(_mm512_cvtepi32_pd(x), scale);
                 _mm512_cvtpd_ps(_mm512_fmadd_pd(product, unit, offset))
             };
-            drive_f32(store, source, raw, out, one, |x| {
+            drive_f32(samples, out, |x| {
                 let low = half(_mm512_castsi512_si256(x));
                 let high = half(_mm512_extracti64x4_epi64::<1>(x));
                 _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high)
@@ -185,32 +160,25 @@ fn joined([first, second]: [__m256; 2]) -> __m512 {
 /// # Safety
 /// As [`to_f32`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(in super::super) unsafe fn to_f64(
-    format: Qmn,
-    store: Store,
-    source: Source<'_>,
-    raw: &[u16],
-    out: &mut [f64],
-) {
+pub(in super::super) unsafe fn to_f64(format: Qmn, samples: Samples<'_>, out: &mut [f64]) {
     let weight = _mm512_set1_pd(format.weight());
     let (from, by) = (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
     let put = |place: *mut f64, value: __m512d| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
-            match store {
+            match samples.store {
                 Store::Cached => _mm512_store_pd(place, value),
                 Store::NonTemporal => _mm512_stream_pd(place, value),
             }
         }
     };
     let one = |x| one_f64(x, format);
-    drive(source, raw, out, one, |x, place| {
+    drive(samples, out, one, |x, place| {
         let x = fold(x, from, by);
         let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
         put(place, half(_mm512_castsi512_si256(x)));
         put(place.wrapping_add(8), half(_mm512_extracti64x4_epi64::<1>(x)));
     });
-    fence(store);
 }
 
 #[inline]
@@ -219,26 +187,12 @@ fn fold(x: __m512i, from: __m512i, by: __m512i) -> __m512i {
     _mm512_mask_sub_epi32(x, _mm512_cmpge_epi32_mask(x, from), x, by)
 }
 
-/// Orders streamed lines before the signal to a consumer.
-#[inline]
-fn fence(store: Store) {
-    if store == Store::NonTemporal {
-        // SAFETY: every x86-64 has SSE.
-        unsafe { _mm_sfence() };
-    }
-}
-
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn drive_f32(
-    store: Store,
-    source: Source<'_>,
-    raw: &[u16],
-    out: &mut [f32],
-    one: impl Fn(u16) -> f32,
-    lanes: impl Fn(__m512i) -> __m512,
-) {
-    drive(source, raw, out, one, |x, place| {
+fn drive_f32(samples: Samples<'_>, out: &mut [f32], lanes: impl Fn(__m512i) -> __m512) {
+    let Samples { conversion, store, .. } = samples;
+    let one = |x| one_f32(x, conversion);
+    drive(samples, out, one, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
             match store {
@@ -247,7 +201,6 @@ fn drive_f32(
             }
         }
     });
-    fence(store);
 }
 
 /// Walks both slices: scalar head up to a cache line of `out`, whole steps, scalar tail. `put` gets
@@ -255,25 +208,27 @@ fn drive_f32(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn drive<T>(
-    source: Source<'_>,
-    raw: &[u16],
+    Samples { raw, factor, picks, store, .. }: Samples<'_>,
     out: &mut [T],
     one: impl Fn(u16) -> T,
     put: impl Fn(__m512i, *mut T),
 ) {
-    let factor = source.factor;
     let head = until_aligned(out.as_ptr(), 64, out.len());
     for (at, place) in out[..head].iter_mut().enumerate() {
         *place = one(raw[at * factor]);
     }
     let (raw, out) = (raw.get(head * factor..).unwrap_or(&[]), &mut out[head..]);
-    let done = match source.picks {
+    let done = match picks {
         _ if factor == 1 => contiguous(raw, out, put),
         Some(picks) => picked(picks, factor, raw, out, put),
         None => gathered(factor, raw, out, put),
     };
     for (at, place) in out.iter_mut().enumerate().skip(done) {
         *place = one(raw[at * factor]);
+    }
+    if store == Store::NonTemporal {
+        // Orders the streamed lines before the signal to a consumer.
+        _mm_sfence();
     }
 }
 

@@ -4,6 +4,22 @@
 pub(super) mod avx2;
 pub(super) mod avx512;
 
+use super::Conversion;
+use super::scaling::Scaling;
+use crate::Store;
+
+/// Samples of a conversion, and how their results are computed and stored.
+#[derive(Clone, Copy)]
+pub(super) struct Samples<'a> {
+    pub(super) raw: &'a [u16],
+    /// Distance of the samples that are converted.
+    pub(super) factor: usize,
+    pub(super) picks: Option<&'a avx512::Picks>,
+    pub(super) conversion: Conversion,
+    pub(super) scaling: Scaling,
+    pub(super) store: Store,
+}
+
 /// Doubles from here on are whole numbers with a bit step of one.
 const TWO_TO_52: f64 = 4_503_599_627_370_496.0;
 

@@ -84,7 +84,10 @@ fn cells(
         (EventStatus::Counted, Some((count, _))) if event.scale == 1.0 => grouped(count),
         (EventStatus::Counted, Some((count, _))) => significant(count, 6),
     };
-    let half = half.filter(|half| *half > 0.0).map(|half| format!("+- {}", grouped(half)));
+    let has_decimals = |half| event.scale != 1.0 && half < 10.0;
+    let shown = |half| if has_decimals(half) { significant(half, 2) } else { grouped(half) };
+    let half = half.filter(|half| *half > 0.0).map(|half| format!("+- {}", shown(half)));
+    let half = event.deviation_percent.map(|percent| format!("+- {percent:.2} % (SD)")).or(half);
     // A share of 100 % is not shown.
     let share = counted.map(|(_, share)| share).filter(|share| *share < 0.9999);
     vec![
