@@ -7,8 +7,8 @@ use daqmeter_record::{ProcessPart, ProcessUse};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::processes::{Process, all, shared_and_user};
 
-/// Most rows: the rest used almost no time.
-const MOST: usize = 64;
+/// Maximum number of rows: the rest used almost no time.
+const MAX_ROWS: usize = 64;
 
 pub(crate) struct Processes {
     files: Files,
@@ -46,7 +46,7 @@ impl Processes {
             rows.extend(threads.iter().filter_map(|thread| self.thread(thread, own)));
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.cpu_ns));
-        rows.truncate(MOST);
+        rows.truncate(MAX_ROWS);
         rows
     }
 
