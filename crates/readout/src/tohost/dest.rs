@@ -71,7 +71,7 @@ pub(crate) fn subscriber_bytes(
     (pages + MAX_PENDING * (size_of::<Pending>() + booked)) as u64
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) bytes: Vec<u8>,
     pub(super) writer: PageWriter,
@@ -85,15 +85,8 @@ pub(super) struct Page {
 
 impl Page {
     fn new(bytes: usize, elinks: usize) -> Page {
-        Page {
-            bytes: vec![0; bytes],
-            writer: PageWriter::default(),
-            birth_ns: 0,
-            opened_ns: 0,
-            position: 0,
-            sequence: 0,
-            booked: vec![ByStatus::default(); elinks],
-        }
+        let booked = vec![ByStatus::default(); elinks];
+        Page { bytes: vec![0; bytes], booked, ..Page::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -138,7 +131,7 @@ pub(super) struct Dest {
     sequence: u64,
     pub(super) heard_ns: u64,
     pub(super) accounts: Vec<SubscriptionAccount>,
-    /// True if there is room for all chunks of the block that is being copied.
+    /// True if it gets the chunks of the block at hand: it has room for all of them.
     pub(super) takes: bool,
 }
 

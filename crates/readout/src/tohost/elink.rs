@@ -46,8 +46,8 @@ impl ElinkState {
             .any(|number| dests[*number].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
     }
 
-    /// Books the chunks that the decoder found since then as offered to every subscriber. Their
-    /// delivery or loss is counted elsewhere.
+    /// Books the chunks that the decoder found since then as offered to every subscriber, and as
+    /// dropped for one without room for the block. Their delivery or loss is counted elsewhere.
     pub(super) fn offer(
         &mut self,
         dests: &mut [Option<Dest>],
@@ -62,6 +62,7 @@ impl ElinkState {
         for number in &self.subscribers {
             if let Some(dest) = &mut dests[*number] {
                 dest.accounts[at].offered += chunks;
+                dest.accounts[at].outcomes.dropped += if dest.takes { 0 } else { chunks };
             }
         }
         chunks
