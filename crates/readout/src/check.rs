@@ -68,18 +68,16 @@ impl Checker {
 
     /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let is_whole =
-            self.format.is_some_and(|format| bytes.len().is_multiple_of(format.block_bytes));
-        if !self.rest.is_empty() || !is_whole {
-            let mut joined = std::mem::take(&mut self.rest);
+        let mut joined = std::mem::take(&mut self.rest);
+        if joined.is_empty() {
+            let done = self.blocks_of(bytes, false)?;
+            joined.extend_from_slice(&bytes[done..]);
+        } else {
             joined.extend_from_slice(bytes);
             let done = self.blocks_of(&joined, false)?;
             joined.drain(..done);
-            self.rest = joined;
-            return Ok(());
         }
-        let done = self.blocks_of(bytes, false)?;
-        self.rest.extend_from_slice(&bytes[done..]);
+        self.rest = joined;
         Ok(())
     }
 

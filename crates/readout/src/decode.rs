@@ -154,8 +154,7 @@ impl Session for DecodeSession {
         let reserved = self.blocks.try_reserve_exact(wanted);
         reserved.map_err(|error| Fault::too_large(format!("{wanted} bytes of blocks: {error}")))?;
         self.blocks.resize(wanted, 0);
-        blocks_of_card(&self.scenario, &mut self.blocks)?;
-        Ok(())
+        blocks_of_card(&self.scenario, &mut self.blocks)
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
@@ -171,10 +170,8 @@ impl Session for DecodeSession {
         let subchunks: u64 = checked.rows.iter().flat_map(|row| row.subchunks).sum();
         self.subchunks = decode(self.format, &self.blocks, &mut self.room)?;
         if !checked.is_good() || subchunks != self.subchunks {
-            return Err(Fault::new(format!(
-                "the checker and the decoder disagree: {:?}",
-                checked.faults
-            )));
+            let faults = checked.faults;
+            return Err(Fault::new(format!("the checker and the decoder disagree: {faults:?}")));
         }
         Ok(())
     }

@@ -81,11 +81,8 @@ impl FragmentCheck {
     }
 
     pub(crate) fn of_blocks(elink: Elink) -> FragmentCheck {
-        FragmentCheck {
-            way: SequenceHint::Whole,
-            usual_way: SequenceHint::Whole,
-            ..FragmentCheck::new(Some(elink))
-        }
+        let (way, usual_way) = (SequenceHint::Whole, SequenceHint::Whole);
+        FragmentCheck { way, usual_way, ..FragmentCheck::new(Some(elink)) }
     }
 
     /// Notes that fragments were lost: the next counter is ahead by any number.

@@ -9,7 +9,6 @@ use daqmeter_wire::felix::encoder::blocks_of;
 
 use super::ChannelId;
 use super::generator::emulators;
-use crate::accounts::CardElink;
 use crate::scenario::{ElinkSpec, Scenario};
 
 /// Triggers of a turn are a multiple of this.
@@ -135,11 +134,6 @@ impl Tape {
     pub(super) fn open_blocks(&self) -> usize {
         if self.is_closed { 0 } else { self.elink_blocks.len() }
     }
-}
-
-/// Account of an E-link whose chunks are shown.
-pub(super) fn account(spec: &ElinkSpec, accepted: u64, fifo_lost: u64) -> CardElink {
-    CardElink { tag: spec.tag, fifo_lost, chunks: accepted, ..CardElink::default() }
 }
 
 fn made_bytes(scenario: &Scenario, id: ChannelId, triggers: u64) -> usize {

@@ -1,4 +1,4 @@
-//! Words beside the ring, by which card and reader tell each other their states and counts.
+//! Words next to the ring, in which card and reader publish their states and counts.
 
 use std::sync::atomic::{Ordering, fence};
 
