@@ -41,7 +41,7 @@ impl Waiting {
         Waiting { begun: Instant::now(), limit, is_said: false }
     }
 
-    /// Begins again when something came, which was this long ago.
+    /// Begins again: something came this long ago.
     pub(super) fn heard(&mut self, ago: Duration) {
         self.is_said &= ago >= SILENT;
         self.begun = Instant::now().checked_sub(ago).unwrap_or(self.begun);
@@ -64,7 +64,7 @@ impl Waiting {
     }
 }
 
-/// Where pages go and come from.
+/// Options of publishers and receivers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Network {
     /// Directory in which publishers leave their addresses
