@@ -1,4 +1,4 @@
-//! `daqmeter ab`: two sides in turn, until it is decided whether they differ.
+//! `daqmeter ab`: two sides alternately, until it is decided whether they differ.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -85,13 +85,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         }
     }
     progress.finish_and_clear();
-    match (&refused[..], points.len()) {
-        ([], _) => {}
-        _ if stop.is_set() => {}
-        ([first, ..], of) => {
-            let refused = refused.len();
-            return Err(format!("{refused} of {of} points not measured: {first}").into());
-        }
+    if let ([first, ..], false) = (&refused[..], stop.is_set()) {
+        let (refused, of) = (refused.len(), points.len());
+        return Err(format!("{refused} of {of} points not measured: {first}").into());
     }
     Ok(code_of(conclusions.into_iter().max().unwrap_or(Conclusion::CannotTell)))
 }
