@@ -137,8 +137,6 @@ struct Search<'a, F> {
     plan: &'a SearchPlan,
     confirmations: u32,
     found: SearchResult,
-    /// Rates at which a probe passed.
-    passed: Vec<f64>,
     /// Rate that was carried in the last run that was not stable, and the error of this estimate as
     /// a share.
     knee: (f64, f64),
@@ -165,7 +163,6 @@ pub fn highest_rate<E>(
         plan,
         confirmations: 0,
         found: SearchResult::default(),
-        passed: Vec::new(),
         knee: (f64::INFINITY, 0.0),
     };
     let is_cut = match search.run() {
@@ -173,13 +170,12 @@ pub fn highest_rate<E>(
         Err(Stop::Over) => true,
         Err(Stop::Failed(error)) => return Err(error),
     };
-    let confirm_s = plan.confirm.as_secs_f64();
+    let [confirm_s, long_s] = [1, CONFIRM_TIMES].map(|times| (plan.confirm * times).as_secs_f64());
     let confidence = match search.found.rate_hz {
         None if is_cut => "the search ended before a rate was confirmed".to_owned(),
         None => "no rate was free of faults".to_owned(),
         Some(_) => format!(
-            "confirmed in {:.1} s without a fault: with 95 % confidence there is less than one fault in {confirm_s:.1} s",
-            confirm_s * f64::from(CONFIRM_TIMES)
+            "confirmed in {long_s:.1} s without a fault: with 95 % confidence there is less than one fault in {confirm_s:.1} s"
         ),
     };
     Ok(SearchResult { is_cut, confidence, ..search.found })
@@ -232,8 +228,8 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
         self.confirm_below(if is_near { good.min(below_hz) } else { good }, lowest_hz)
     }
 
-    /// Confirms a rate or a lower one. A rate that fails is the upper end of an interval, which is
-    /// halved down to the last rate that passed.
+    /// Confirms a rate or a lower one. A rate that fails is the upper end of an interval, in which
+    /// the search goes on.
     fn confirm_below(&mut self, mut rate_hz: f64, lowest_hz: f64) -> Result<(), Stop<E>> {
         let mut failed_hz = 0.0;
         while rate_hz > lowest_hz && self.confirmations < MAX_CONFIRMATIONS {
@@ -247,9 +243,7 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
                 }
                 _ => {
                     self.found.unstable_hz = Some(rate_hz);
-                    self.passed.retain(|passed| *passed < rate_hz);
-                    let passed = self.passed.iter().copied().fold(lowest_hz, f64::max);
-                    self.found.rate_hz.map_or(passed, |confirmed| confirmed.max(passed))
+                    self.found.rate_hz.unwrap_or(lowest_hz)
                 }
             };
             // No rate above the estimate is stable.
@@ -330,13 +324,9 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
 
     /// Decides by the majority of up to three runs; one that passes at once is enough.
     fn is_stable(&mut self, rate_hz: f64, time: Duration) -> Result<bool, Stop<E>> {
-        let is_stable = self.once(rate_hz, time)? == Stability::Stable
+        Ok(self.once(rate_hz, time)? == Stability::Stable
             || self.once(rate_hz, time)? == Stability::Stable
-                && self.once(rate_hz, time)? == Stability::Stable;
-        if is_stable {
-            self.passed.push(rate_hz);
-        }
-        Ok(is_stable)
+                && self.once(rate_hz, time)? == Stability::Stable)
     }
 }
 
