@@ -39,7 +39,7 @@ impl Default for CheckOptions {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Checker {
     options: CheckOptions,
     format: Option<BlockFormat>,
@@ -55,15 +55,8 @@ impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
-        Checker {
-            common,
-            options,
-            format: None,
-            elinks: std::iter::repeat_with(|| None).take(usize::from(Elink::MOST) + 1).collect(),
-            checked_blocks: 0,
-            skipped_bytes: 0,
-            rest: Vec::new(),
-        }
+        let elinks = (0..=Elink::MOST).map(|_| None).collect();
+        Checker { common, options, elinks, ..Checker::default() }
     }
 
     /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.

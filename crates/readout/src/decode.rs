@@ -73,14 +73,9 @@ fn open(request: &DecodeRequest, scenario: &Scenario) -> Result<Vec<Box<dyn Sess
         let why = format!("is {}, less than a block of {block_bytes}", request.bytes);
         return Err(request.workload().error("bytes", why).into());
     }
-    Ok(vec![Box::new(DecodeSession {
-        scenario: scenario.clone(),
-        format,
-        bytes,
-        blocks: Vec::new(),
-        room: Vec::new(),
-        subchunks: 0,
-    })])
+    let (scenario, blocks, room) = (scenario.clone(), Vec::new(), Vec::new());
+    let session = DecodeSession { scenario, format, bytes, blocks, room, subchunks: 0 };
+    Ok(vec![Box::new(session)])
 }
 
 struct DecodeSession {

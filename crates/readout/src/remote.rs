@@ -150,15 +150,8 @@ impl CardServer {
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
         let lines = lines.map_err(|error| RemoteError::Other(error.to_string()))?;
         let readers = (0..channels).map(|_| Reader::Awaited).collect();
-        Ok(CardServer {
-            card,
-            listener,
-            lines,
-            readers,
-            asking: Vec::new(),
-            path: path.to_owned(),
-            listened_ns: 0,
-        })
+        let (asking, path) = (Vec::new(), path.to_owned());
+        Ok(CardServer { card, listener, lines, readers, asking, path, listened_ns: 0 })
     }
 
     /// Serves until the card has finished and its readers are gone. Told to stop, it ends the

@@ -66,9 +66,8 @@ impl Rings {
                 ring.filled += ring.input * live_s;
                 if sampled {
                     // At a random moment between two polls: the reader has taken a part of it.
-                    samples.push(
-                        ring.filled - (ring.drain * step_s * uniform()).min(ring.filled) * 0.5,
-                    );
+                    let taken = (ring.drain * step_s * uniform()).min(ring.filled) * 0.5;
+                    samples.push(ring.filled - taken);
                 }
                 ring.filled = (ring.filled - ring.drain * (step_s - stopped_s)).max(0.0);
             }

@@ -67,13 +67,8 @@ impl Tape {
         made_blocks(scenario, id, triggers, |due, elink, block, first| {
             let place = u16::try_from(elink).expect("a channel has few E-links");
             // The end of the turn closes the blocks that are open.
-            let due = due.unwrap_or(triggers);
-            blocks.push(TapeBlock {
-                header: FelixHeader::of_block(block),
-                elink: place,
-                first,
-                due,
-            });
+            let (header, due) = (FelixHeader::of_block(block), due.unwrap_or(triggers));
+            blocks.push(TapeBlock { header, elink: place, first, due });
             elink_blocks[elink] += 1;
             bytes.extend_from_slice(block);
         });

@@ -85,16 +85,18 @@ impl Scenario {
             ("publish.dead_after", publish.dead_after.0, 100_000_000..=HOUR_NS, time),
             ("publish.max_subscribers", publish.max_subscribers as u64, 1..=256, count),
         ];
-        let sizes = [
-            ("card.dma_rate", card.dma_rate, DMA_BYTES_PER_S, rate),
-            ("busy.assert_below", busy.assert_below, in_ring.clone(), bytes),
-            ("busy.release_above", busy.release_above, in_ring, bytes),
+        let of = |size: Option<super::ByteSize>| size.map(|size| size.0 as u64);
+        let optional = [
+            ("card.dma_rate", of(card.dma_rate), DMA_BYTES_PER_S, rate),
+            ("busy.assert_below", of(busy.assert_below), in_ring.clone(), bytes),
+            ("busy.release_above", of(busy.release_above), in_ring, bytes),
+            ("card.timeout", card.timeout.map(|timeout| timeout.0), 1_000..=HOUR_NS, time),
         ];
-        for (field, size, allowed, show) in sizes {
-            numbers.extend(size.map(|size| (field, size.0 as u64, allowed, show)));
-        }
-        let timeout = |timeout: super::Nanos| ("card.timeout", timeout.0, 1_000..=HOUR_NS, time);
-        numbers.extend(card.timeout.map(timeout));
+        numbers.extend(
+            optional
+                .into_iter()
+                .filter_map(|(field, value, allowed, show)| Some((field, value?, allowed, show))),
+        );
         numbers
     }
 

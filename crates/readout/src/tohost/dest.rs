@@ -95,15 +95,10 @@ impl Page {
 
     fn send(&self, number: usize, outlet: &mut dyn PageOutlet, port: &Port) -> Sent {
         let used = self.writer.used();
-        let frame = FelixFrame {
-            count: self.writer.count(),
-            sequence: self.sequence,
-            birth_ns: self.birth_ns,
-            ..FelixFrame::control(
-                FrameKind::Messages,
-                u32::try_from(used).expect("a page is at most 2 MiB and one chunk"),
-            )
-        };
+        let body_bytes = u32::try_from(used).expect("a page is at most 2 MiB and one chunk");
+        let (count, sequence, birth_ns) = (self.writer.count(), self.sequence, self.birth_ns);
+        let control = FelixFrame::control(FrameKind::Messages, body_bytes);
+        let frame = FelixFrame { count, sequence, birth_ns, ..control };
         let mut send = || outlet.send(number, &frame, &self.bytes[..used]);
         match &port.watch {
             None => send(),

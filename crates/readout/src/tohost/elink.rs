@@ -41,9 +41,8 @@ impl ElinkState {
     }
 
     pub(super) fn is_full(&self, dests: &[Option<Dest>], wanted: usize) -> bool {
-        self.subscribers
-            .iter()
-            .any(|number| dests[*number].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
+        let is_full = |dest: &Dest| dest.pool.len() < wanted;
+        self.subscribers.iter().any(|number| dests[*number].as_ref().is_some_and(is_full))
     }
 
     /// Books the chunks that the decoder found since then as offered to every subscriber, and as

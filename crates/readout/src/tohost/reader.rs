@@ -127,10 +127,7 @@ impl ToHost {
     }
 
     pub fn without_subscriber(&self) -> Vec<Elink> {
-        self.elinks
-            .iter()
-            .filter(|elink| elink.subscribers.is_empty())
-            .map(|elink| elink.spec.elink)
-            .collect()
+        let without = self.elinks.iter().filter(|elink| elink.subscribers.is_empty());
+        without.map(|elink| elink.spec.elink).collect()
     }
 }

@@ -85,10 +85,9 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Stri
             continue;
         };
         if is_alive(&known) {
+            let (address, path) = (&known.address, path.display());
             return Err(format!(
-                "E-link {tag:#x} is published already, by {} ({}); end that publisher or take other devices",
-                known.address,
-                path.display()
+                "E-link {tag:#x} is published already, by {address} ({path}); end that publisher or take other devices"
             ));
         }
         // Its publisher is dead: its tags are taken over.
