@@ -41,10 +41,10 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     // Accounts of all lanes together come first.
     record.ledgers.sort_by_key(|ledger| !ledger.of.is_empty());
     record.hotspots = pointers.as_deref().map(hotspots).unwrap_or_default();
-    if let Some(few) = pointers.filter(|pointers| pointers.len() < MIN_POINTERS) {
+    let samples = pointers.map(|pointers| pointers.len());
+    if let Some(few) = samples.filter(|samples| *samples < MIN_POINTERS) {
         record.warnings.push(format!(
-            "no profile: {} samples of CPU time, and shares need {MIN_POINTERS}: run longer",
-            few.len()
+            "no profile: {few} samples of CPU time, and shares need {MIN_POINTERS}: run longer"
         ));
     }
     let samples: usize =

@@ -245,10 +245,9 @@ impl<'a> LaneRunner<'a> {
         barrier.wait();
         barrier.wait();
         if let Some(lost @ 1..) = lost {
-            warnings.push(format!(
-                "profile of lane {}: {lost} samples were lost because the buffer was full",
-                self.index
-            ));
+            let lane = self.index;
+            let full = "samples were lost because the buffer was full";
+            warnings.push(format!("profile of lane {lane}: {lost} {full}"));
         }
         self.account(timed, warnings, pointers)
     }
