@@ -9,6 +9,7 @@ use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::StopFlag;
 use daqmeter_harness::request::Problem;
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::whole;
 use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
@@ -166,12 +167,8 @@ fn compared(
     loop {
         let first = usize::from(random.uniform() < 0.5);
         for side in [first, 1 - first] {
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "below 4096"
-            )]
-            let shift_bytes = (random.uniform() * MAX_SHIFT) as usize;
+            let shift_bytes =
+                usize::try_from(whole(random.uniform() * MAX_SHIFT)).expect("below 4096");
             records[side].append(&mut sides[side].measure(shift_bytes)?);
         }
         pairs += 1;

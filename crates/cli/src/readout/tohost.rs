@@ -147,9 +147,9 @@ impl Arguments {
         tell_notes(name, reader);
         *announcement = None;
         if let Some(elinks) = missing {
+            let within = waiting.limit_text();
             return Err(Failure::refused(format!(
-                "{name}: no subscriber of {elinks} within {}; subscribe to all, use a longer --wait, or start without subscribers with --no-wait",
-                waiting.limit_text()
+                "{name}: no subscriber of {elinks} within {within}; subscribe to all, use a longer --wait, or start without subscribers with --no-wait"
             )));
         }
         Ok(account)
@@ -165,8 +165,8 @@ impl Arguments {
             findings.faults.clear();
             findings.missing = vec![CARD_IS_LOST.to_owned()];
         }
-        findings
-            .fault(account.open_subscriptions(), "subscriptions that are not fully accounted for");
+        let open = account.open_subscriptions();
+        findings.fault(open, "subscriptions that are not fully accounted for");
         findings.values.push((Measure::Dead, view.dead[2].ns, view.now_ns));
         findings.verdict(&self.limits)
     }
