@@ -1,4 +1,4 @@
-//! `daqmeter ab`: two sides in turn, until it is decided whether they differ.
+//! `daqmeter ab`: two sides alternately, until it is decided whether they differ.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::StopFlag;
 use daqmeter_harness::request::Problem;
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::whole;
 use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
@@ -85,13 +86,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         }
     }
     progress.finish_and_clear();
-    match (&refused[..], points.len()) {
-        ([], _) => {}
-        _ if stop.is_set() => {}
-        ([first, ..], of) => {
-            let refused = refused.len();
-            return Err(format!("{refused} of {of} points not measured: {first}").into());
-        }
+    if let ([first, ..], false) = (&refused[..], stop.is_set()) {
+        let (refused, of) = (refused.len(), points.len());
+        return Err(format!("{refused} of {of} points not measured: {first}").into());
     }
     Ok(code_of(conclusions.into_iter().max().unwrap_or(Conclusion::CannotTell)))
 }
@@ -170,12 +167,8 @@ fn compared(
     loop {
         let first = usize::from(random.uniform() < 0.5);
         for side in [first, 1 - first] {
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "below 4096"
-            )]
-            let shift_bytes = (random.uniform() * MAX_SHIFT) as usize;
+            let shift_bytes =
+                usize::try_from(whole(random.uniform() * MAX_SHIFT)).expect("below 4096");
             records[side].append(&mut sides[side].measure(shift_bytes)?);
         }
         pairs += 1;

@@ -151,16 +151,11 @@ fn serve_board(arguments: &ServeArguments) -> Ended {
         );
     }
     let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
-    let (stopped, wait) = std::sync::mpsc::channel();
-    interrupt::on_signal(move || {
-        // The receiver is gone if this cannot be sent.
-        let _ = stopped.send(());
-    });
+    let stop = interrupt::flag();
     let served = serve_emulated(board, &arguments.path, &emulation, arguments.rate)?;
     let path = served.path.display();
     tell(&format!("daqmeter: {board} is served at {path}; Ctrl-C ends it"));
-    // An error means that the handler is gone, so that no signal can arrive any more.
-    let _ = wait.recv();
+    interrupt::wait_for(&stop);
     let refused = served.traffic.refused.load(Ordering::Relaxed);
     if refused > 0 {
         tell(&format!(

@@ -64,45 +64,41 @@ pub(crate) fn files_below(
     let mut found = Vec::new();
     for path in paths {
         match path.is_dir() {
-            true => collect(path, 0, &mut 0, &mut |path| {
-                found.extend(is_wanted(&path).then_some(path));
-            })?,
+            true => found.extend(regular_files(path)?.into_iter().filter(|path| is_wanted(path))),
             false => found.push(path.clone()),
         }
     }
     Ok(found)
 }
 
-fn collect(
-    folder: &Path,
-    depth: usize,
-    entries: &mut usize,
-    take: &mut dyn FnMut(PathBuf),
-) -> Result<(), Failure> {
+/// Returns the files of a folder and of the folders in it, in the order of their names.
+fn regular_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     /// Largest depth of folders; a deeper one is a link that leads back.
     const MAX_DEPTH: usize = 8;
     /// Largest number of entries: a folder of records has some thousands, / has millions.
     const MAX_ENTRIES: usize = 100_000;
-    let listed = std::fs::read_dir(folder)
-        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    let mut listed: Vec<PathBuf> =
-        listed.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
-    *entries += listed.len();
-    if *entries > MAX_ENTRIES {
-        let shown = folder.display();
-        return Err(Failure::refused(format!(
-            "{shown}: more than {MAX_ENTRIES} files: name a folder of records"
-        )));
-    }
-    listed.sort();
-    for entry in listed {
-        if entry.is_dir() && depth < MAX_DEPTH {
-            collect(&entry, depth + 1, entries, take)?;
-        } else if entry.is_file() {
-            take(entry);
+    let (mut files, mut entries, mut left) = (Vec::new(), 0, vec![(folder.to_owned(), 0)]);
+    while let Some((path, depth)) = left.pop() {
+        if path.is_dir() && depth <= MAX_DEPTH {
+            let shown = path.display();
+            let listed = std::fs::read_dir(&path)
+                .map_err(|error| format!("cannot read {shown}: {error}"))?;
+            let listed = listed.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path()));
+            let mut listed: Vec<PathBuf> = listed.collect();
+            entries += listed.len();
+            if entries > MAX_ENTRIES {
+                return Err(Failure::refused(format!(
+                    "{shown}: more than {MAX_ENTRIES} files: name a folder of records"
+                )));
+            }
+            // The last one is looked at first.
+            listed.sort_by(|a, b| b.cmp(a));
+            left.extend(listed.into_iter().map(|path| (path, depth + 1)));
+        } else if path.is_file() {
+            files.push(path);
         }
     }
-    Ok(())
+    Ok(files)
 }
 
 #[cfg(test)]

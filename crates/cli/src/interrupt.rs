@@ -55,6 +55,14 @@ pub(crate) fn flag() -> StopFlag {
     flag
 }
 
+/// Waits until the first signal has set the flag.
+pub(crate) fn wait_for(flag: &StopFlag) {
+    const LOOK: Duration = Duration::from_millis(100);
+    while !flag.is_set() {
+        std::thread::park_timeout(LOOK);
+    }
+}
+
 pub(crate) fn is_asked() -> bool {
     state().is_asked
 }

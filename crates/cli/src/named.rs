@@ -74,6 +74,13 @@ struct Mentioned {
     use_: Use,
 }
 
+impl Mentioned {
+    fn new(option: &str, path: &Path, use_: Use) -> Mentioned {
+        let (option, place) = (option.to_owned(), place_of(path));
+        Mentioned { option, path: path.to_owned(), place, use_ }
+    }
+}
+
 /// Refuses a command line that would write over a file that it names twice, or over records. Also
 /// refuses one that would append records to a file without records.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
@@ -117,10 +124,8 @@ fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
         // An example is `--set source.file=data.bin`.
         let assigned = value.to_str().and_then(|text| text.split_once('='));
         let assigned = assigned.filter(|_| use_ == Use::Read).map(|(_, file)| Path::new(file));
-        for path in [Some(Path::new(value)), assigned].into_iter().flatten() {
-            let (option, path, place) = (name.clone(), path.to_owned(), place_of(path));
-            mentioned.push(Mentioned { option, path, place, use_ });
-        }
+        let paths = [Some(Path::new(value)), assigned].into_iter().flatten();
+        mentioned.extend(paths.map(|path| Mentioned::new(&name, path, use_)));
     }
 }
 
@@ -158,13 +163,7 @@ fn refuse_same(mentioned: &[Mentioned]) -> Result<(), Failure> {
 
 /// Refuses two equal files of one verb, where one has a name by default.
 pub(crate) fn refuse_same_files(files: [(&str, &Path); 2]) -> Result<(), Failure> {
-    let mentioned = files.map(|(option, path)| Mentioned {
-        option: option.to_owned(),
-        path: path.to_owned(),
-        place: place_of(path),
-        use_: Use::Replaced,
-    });
-    refuse_same(&mentioned)
+    refuse_same(&files.map(|(option, path)| Mentioned::new(option, path, Use::Replaced)))
 }
 
 /// Refuses to replace a file of records, even if its first record is damaged.

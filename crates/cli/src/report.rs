@@ -142,20 +142,17 @@ fn data(
         return Err(format!("{files}: {records} record(s) without any row of {rows:?}").into());
     };
     let frames = std::iter::once(first).chain(frames);
-    let text = |(at, frame): (usize, DataFrame)| frame.csv(at == 0);
-    let Some(path) = output else {
-        return match format {
-            Format::Parquet => Err("parquet goes to a file: name it with --output".into()),
-            _ => frames.enumerate().map(text).try_fold(ExitCode::SUCCESS, |_, part| emit(&part)),
-        };
-    };
-    match format {
-        Format::Parquet => parquet(path, frames)?,
-        _ => write_with(path, |sink| {
-            frames.enumerate().map(text).try_for_each(|part| sink.write_all(part.as_bytes()))
-        })?,
+    let csv = |(at, frame): (usize, DataFrame)| frame.csv(at == 0);
+    match (output, format) {
+        (None, Format::Parquet) => Err("parquet goes to a file: name it with --output".into()),
+        (None, _) => frames.enumerate().map(csv).try_fold(ExitCode::SUCCESS, |_, part| emit(&part)),
+        (Some(path), Format::Parquet) => parquet(path, frames).and_then(|()| wrote(path)),
+        (Some(path), _) => {
+            let mut parts = frames.enumerate().map(csv);
+            write_with(path, |sink| parts.try_for_each(|part| sink.write_all(part.as_bytes())))?;
+            wrote(path)
+        }
     }
-    wrote(path)
 }
 
 #[cfg(feature = "parquet")]

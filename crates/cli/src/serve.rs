@@ -7,7 +7,6 @@ use std::io::{BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use daqmeter_record::jsonl;
@@ -40,7 +39,6 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    const LOOK: Duration = Duration::from_millis(100);
     if let Some(missing) = arguments.paths.iter().find(|path| !path.is_dir() && !path.is_file()) {
         let missing = missing.display();
         return Err(Failure::refused(format!(
@@ -53,9 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let loopback = SocketAddr::from(([127, 0, 0, 1], arguments.port));
     let address = http::start(loopback, move |path, host| answer(&paths, path, host))?;
     emit(&format!("serving {} at http://{address}/\n", plural(files.len() as u64, "file")))?;
-    while !stop.is_set() {
-        std::thread::park_timeout(LOOK);
-    }
+    interrupt::wait_for(&stop);
     Ok(ExitCode::SUCCESS)
 }
 

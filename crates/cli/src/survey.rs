@@ -11,7 +11,8 @@ use daqmeter_campaign::{Budget, Plan, Site};
 use daqmeter_harness::guarded;
 use daqmeter_path::Path;
 use daqmeter_record::units::{plural, show_bytes};
-use daqmeter_record::{Host, Outcome, RunRecord};
+use daqmeter_record::{Host, RunRecord};
+use daqmeter_report::rate::undone;
 use daqmeter_report::table::{set_window, wrapped};
 use daqmeter_report::{host_text, screen};
 
@@ -123,20 +124,18 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     counters(&mut bench, budget)?;
     let printed = bench.recorder.end(|records| summary(records, arguments.tables));
     let records = &bench.recorder.records;
-    let page =
-        files.page.map(|page| write_file(&page, &daqmeter_report::page(records)).map(|()| page));
-    let (page, lost) = match page {
-        Some(Ok(page)) => (Some(page), None),
-        Some(Err(failure)) => (None, Some(failure.line().to_owned())),
-        None => (None, None),
-    };
+    let Files { page, records: named, mut lost } = files;
+    let page = page.filter(|page| {
+        let failure = write_file(page, &daqmeter_report::page(records)).err();
+        lost.extend(failure.as_ref().map(|failure| failure.line().to_owned()));
+        failure.is_none()
+    });
     if is_shown && printed.is_ok() {
         let is_cut = !done.is_complete() && !bench.runner.stop.is_set();
         let left_out = if is_cut { done.points - done.begun } else { 0 };
-        let names = [page.as_deref(), files.records.as_deref()];
+        let names = [page.as_deref(), named.as_deref()];
         emit(&ending(records, began.elapsed(), left_out, &names))?;
     }
-    let lost: Vec<String> = files.lost.into_iter().chain(lost).collect();
     lost.iter().for_each(|line| tell(&format!("daqmeter: {line}")));
     refuse_refused(&done)?;
     let code = printed?;
@@ -242,10 +241,13 @@ fn ending(
     left_out: usize,
     files: &[Option<&FilePath>],
 ) -> String {
-    let count = |word| records.iter().filter(|record| undone_word(&record.outcome) == word).count();
+    let count = |word| {
+        let undone = records.iter().filter_map(|record| undone(&record.outcome));
+        undone.filter(|(how, _)| *how == word).count()
+    };
     let counted = [
-        (count(Some("failed")), "failed"),
-        (count(Some("waived")), "not possible here"),
+        (count("failed"), "failed"),
+        (count("waived"), "not possible here"),
         (left_out, "left out for lack of time (--time)"),
     ];
     let counted = counted.into_iter().filter(|(points, _)| *points > 0);
@@ -255,14 +257,9 @@ fn ending(
         files.iter().flatten().map(|path| path.display().to_string()).collect();
     more.push("daqmeter path explain NAME".to_owned());
     let took_s = took.as_secs_f64();
-    wrapped(&format!("{points} in {took_s:.0} s{counted}"), 2)
-        + "\n"
-        + &wrapped(&format!("More: {}", more.join(", ")), 2)
-        + "\n"
-}
-
-fn undone_word(outcome: &Outcome) -> Option<&'static str> {
-    daqmeter_report::rate::undone(outcome).map(|(how, _)| how)
+    let more = format!("More: {}", more.join(", "));
+    let lines = [format!("{points} in {took_s:.0} s{counted}"), more];
+    lines.map(|line| wrapped(&line, 2) + "\n").concat()
 }
 
 /// Returns the page and the file of records of a survey as they were named, else with the first

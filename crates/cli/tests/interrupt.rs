@@ -5,11 +5,11 @@
 
 mod common;
 
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use common::{Running, until};
+use common::{Running, command, signal, until};
 use daqmeter_record::jsonl;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ fn wait_until(running: &Running, begun: Begun) {
     let (pid, folder) = (running.child.id(), running.folder.path());
     match begun {
         Begun::TookOver => until("no signal is taken over", || has_taken_over(pid)),
-        Begun::Lane => until("no lane", || has_lane(pid)),
+        Begun::Lane => until("no lane", || has_thread(pid, "lane-")),
         Begun::Record => until("no record", || records(folder).0 > 0),
         Begun::Says(text) => drop(running.said(text)),
         Begun::Prints => drop(running.printed()),
@@ -40,12 +40,12 @@ fn has_taken_over(pid: u32) -> bool {
     caught & 0x4003 == 0x4003
 }
 
-fn has_lane(pid: u32) -> bool {
+fn has_thread(pid: u32, prefix: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let name = |task: std::fs::DirEntry| {
         std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()
     };
-    tasks.into_iter().any(|task| name(task).starts_with("lane-"))
+    tasks.into_iter().any(|task| name(task).starts_with(prefix))
 }
 
 fn records(folder: &Path) -> (usize, usize) {
@@ -124,4 +124,43 @@ fn a_second_signal_is_no_crash() {
     let second = Command::new("kill").args(["-TERM", &running.child.id().to_string()]).output();
     assert!(second.is_ok());
     assert_eq!(running.end().0, Some(130));
+}
+
+/// Regression: the run ended with 0, and said how to continue it from the file.
+#[test]
+fn records_that_are_removed_in_a_run_end_it() {
+    let mut running = Running::start("run conversion --records records.jsonl");
+    wait_until(&running, Begun::Record);
+    std::fs::remove_file(running.folder.path().join("records.jsonl")).unwrap();
+    let said = running.said("daqmeter: ");
+    assert!(said.ends_with("was removed during the run, with the records in it"), "{said}");
+    assert_eq!(running.end().0, Some(1));
+}
+
+/// Regression: it said that what was measured is kept.
+#[test]
+fn an_interrupted_calibration_keeps_no_profile_and_says_so() {
+    let mut running = Running::start("path predict --calibrate");
+    running.said(" ...");
+    running.signal("INT");
+    let said = running.said("daqmeter: ");
+    assert!(said.ends_with("a profile is written only as a whole: none was"), "{said}");
+    assert_eq!(running.end().0, Some(130));
+    assert_eq!(std::fs::read_dir(running.folder.path()).unwrap().count(), 0);
+}
+
+/// Regression: a signal ended it only after 8 s, by force.
+#[test]
+fn a_server_whose_output_nothing_reads_ends_at_a_signal() {
+    let (reader, output) = std::io::pipe().unwrap();
+    let mut full = output.try_clone().unwrap();
+    std::thread::spawn(move || while full.write_all(b"something else\n").is_ok() {});
+    let mut serve = command("path serve 127.0.0.1:0");
+    let child = serve.stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+    until("no printer", || has_thread(child.id(), "printer"));
+    signal(child.id(), "INT");
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!((ended.status.code(), &*said), (Some(130), ""));
+    drop(reader);
 }

@@ -41,10 +41,10 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     // Accounts of all lanes together come first.
     record.ledgers.sort_by_key(|ledger| !ledger.of.is_empty());
     record.hotspots = pointers.as_deref().map(hotspots).unwrap_or_default();
-    if let Some(few) = pointers.filter(|pointers| pointers.len() < FEWEST_POINTERS) {
+    let samples = pointers.map(|pointers| pointers.len());
+    if let Some(few) = samples.filter(|samples| *samples < MIN_POINTERS) {
         record.warnings.push(format!(
-            "no profile: {} samples of CPU time, and shares need {FEWEST_POINTERS}: run longer",
-            few.len()
+            "no profile: {few} samples of CPU time, and shares need {MIN_POINTERS}: run longer"
         ));
     }
     let samples: usize =
@@ -67,22 +67,21 @@ pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
     record.outcome = judge(record, faults);
 }
 
-/// Fewest samples of which shares are recorded: their standard error is at most 9 points. Of
+/// Minimum number of samples of which shares are recorded: their standard error is at most 9 points. Of
 /// three samples the share of copies was below a half in some runs and above it in others.
-const FEWEST_POINTERS: usize = 30;
+const MIN_POINTERS: usize = 30;
 
 fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
-    if pointers.len() < FEWEST_POINTERS {
+    if pointers.len() < MIN_POINTERS {
         return Vec::new();
     }
-    let share = |count: u64| count as f64 / pointers.len() as f64;
     Symbols::of_this_process()
         .histogram(pointers)
         .into_iter()
         .map(|(symbol, count)| Hotspot {
             space: if symbol.in_kernel { "kernel" } else { "user" }.to_owned(),
             symbol: symbol.name,
-            share: share(count),
+            share: count as f64 / pointers.len() as f64,
         })
         .filter(|hotspot| hotspot.share >= 0.01)
         .collect()
@@ -137,8 +136,8 @@ mod tests {
         };
         assert!(said(Some(vec![1; 3])) && !said(None));
         let here = hotspots as fn(&[u64]) -> Vec<Hotspot> as usize as u64;
-        assert_eq!(hotspots(&[here; FEWEST_POINTERS - 1]), []);
-        let found = hotspots(&[here; FEWEST_POINTERS]);
+        assert_eq!(hotspots(&[here; MIN_POINTERS - 1]), []);
+        let found = hotspots(&[here; MIN_POINTERS]);
         assert_eq!(found.iter().map(|spot| spot.share).collect::<Vec<_>>(), [1.0]);
     }
 }

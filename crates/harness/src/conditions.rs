@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use daqmeter_record::{CpuTime, HostCpu, RunRecord};
+use daqmeter_record::{CpuTime, RunRecord};
 use daqmeter_sys::cpu_time;
 
 use crate::processes::Processes;
@@ -35,18 +35,10 @@ impl Conditions {
         };
         if let Some((before, now)) = self.host.zip(cpu_time::of_host()) {
             // Idle and iowait step back by a tick now and then.
-            let spent = std::array::from_fn(|at| now[at].saturating_sub(before[at]));
-            let [user_ns, system_ns, idle_ns, iowait_ns, irq_ns, softirq_ns, steal_ns] = spent;
-            record.host_cpu = HostCpu {
-                user_ns,
-                system_ns,
-                irq_ns,
-                softirq_ns,
-                steal_ns,
-                iowait_ns,
-                idle_ns,
-                ..HostCpu::default()
-            };
+            let spent = |at: usize| now[at].saturating_sub(before[at]);
+            let host = &mut record.host_cpu;
+            [host.user_ns, host.system_ns, host.idle_ns, host.iowait_ns] = [0, 1, 2, 3].map(spent);
+            [host.irq_ns, host.softirq_ns, host.steal_ns] = [4, 5, 6].map(spent);
         }
         let now = cpu_time::by_cpu();
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {

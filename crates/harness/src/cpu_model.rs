@@ -4,8 +4,6 @@
 //! implementer, part, variant and revision. Without names, all Arm hosts would look alike in
 //! comparisons.
 
-use std::fmt::Write;
-
 use daqmeter_sys::host::Files;
 
 /// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux
@@ -67,14 +65,11 @@ fn arm_model(text: &str) -> Option<String> {
             None => kinds.push((cpu, 1)),
         }
     }
-    match kinds.as_slice() {
-        [] => None,
-        [(only, _)] => Some(only.to_string()),
-        several => {
-            let each = several.iter().map(|(kind, count)| format!("{count} x {kind}"));
-            Some(each.collect::<Vec<_>>().join(" + "))
-        }
+    if let [(only, _)] = &kinds[..] {
+        return Some(only.to_string());
     }
+    let each: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} x {kind}")).collect();
+    (!each.is_empty()).then(|| each.join(" + "))
 }
 
 fn midr(paragraph: &str) -> Option<Midr> {
@@ -98,15 +93,14 @@ impl std::fmt::Display for Midr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Midr { implementer, part, .. } = *self;
         match IMPLEMENTERS.iter().find(|(code, _)| *code == implementer) {
-            Some((_, name)) => f.write_str(name)?,
-            None => write!(f, "implementer {implementer:#04x}")?,
+            Some((_, name)) => write!(f, "{name} ")?,
+            None => write!(f, "implementer {implementer:#04x} ")?,
         }
-        f.write_char(' ')?;
         match PARTS.iter().find(|(by, code, _)| (*by, *code) == (implementer, part)) {
-            Some((.., name)) => f.write_str(name)?,
-            None => write!(f, "part {part:#05x}")?,
+            Some((.., name)) => write!(f, "{name} ")?,
+            None => write!(f, "part {part:#05x} ")?,
         }
-        write!(f, " r{}p{}", self.variant, self.revision)
+        write!(f, "r{}p{}", self.variant, self.revision)
     }
 }
 

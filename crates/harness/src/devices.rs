@@ -22,21 +22,14 @@ impl CardFamily {
     }
 
     pub(crate) fn found(&self, files: &Files) -> Vec<HostDevice> {
-        let of_maker = |address: String| {
-            let folder = format!("sys/bus/pci/devices/{address}");
-            if files.text(&format!("{folder}/vendor"))? != self.vendor {
-                return None;
-            }
-            let driver = Some(driver(files, &folder)).filter(|driver| !driver.is_empty());
-            let driver = driver.unwrap_or_else(|| "no driver".to_owned());
-            Some(device(self.kind, &address, vec![self.maker.to_owned(), driver]))
-        };
-        let addresses = files.names("sys/bus/pci/devices").into_iter();
-        let nodes = self.nodes(files).into_iter();
-        addresses
-            .filter_map(of_maker)
-            .chain(nodes.map(|node| device(self.kind, &node, Vec::new())))
-            .collect()
+        const FOLDER: &str = "sys/bus/pci/devices";
+        let mut found = class(files, self.kind, FOLDER, |address, text| {
+            let driver = driver(files, &format!("{FOLDER}/{address}"));
+            let driver = if driver.is_empty() { "no driver".to_owned() } else { driver };
+            (text("vendor") == self.vendor).then(|| vec![self.maker.to_owned(), driver])
+        });
+        found.extend(self.nodes(files).iter().map(|node| device(self.kind, node, Vec::new())));
+        found
     }
 }
 

@@ -284,10 +284,9 @@ impl From<ParamError> for Fault {
 
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
+        let less = ": the host, its control group or ulimit -v leaves less";
         match error.is_out_of_memory() {
-            true => Fault::too_large(format!(
-                "{error}: the host, its control group or ulimit -v leaves less"
-            )),
+            true => Fault::too_large(error.to_string() + less),
             false => Fault::new(error.to_string()),
         }
     }

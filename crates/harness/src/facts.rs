@@ -165,10 +165,8 @@ fn siblings(cores: &[String]) -> Vec<Vec<u32>> {
 /// Returns the CPUs of slower cores: AArch64 states a capacity for each CPU, x86 a PMU for each
 /// kind of core.
 fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
-    let of_kind = |kind: &str| {
-        let list = files.text(&format!("sys/devices/{kind}/cpus"));
-        list.map_or_else(Vec::new, |list| parse_cpu_list(&list))
-    };
+    let list = |kind: &str| files.text(&format!("sys/devices/{kind}/cpus")).unwrap_or_default();
+    let of_kind = |kind: &str| parse_cpu_list(&list(kind));
     if !of_kind("cpu_core").is_empty() {
         let slower = [of_kind("cpu_atom"), of_kind("cpu_lowpower")].concat();
         return slower.into_iter().filter(|cpu| cpus.contains(cpu)).collect();
@@ -196,24 +194,22 @@ fn is_here(files: &Files) -> bool {
 
 /// Returns the caches of all CPUs: a shared cache is one, and equal ones are counted.
 fn caches(files: &Files, cpus: &[u32]) -> Vec<Cache> {
-    let mut seen: Vec<(u32, String, Vec<u32>)> = Vec::new();
-    let mut all: Vec<Cache> = Vec::new();
+    let mut seen: Vec<(Cache, Vec<u32>)> = Vec::new();
     for cpu in cpus {
         let directory = format!("sys/devices/system/cpu/cpu{cpu}/cache");
-        for index in files.names(&directory) {
-            let Some((cache, shared)) = cache(files, &format!("{directory}/{index}")) else {
-                continue;
-            };
-            let own = (cache.level, cache.kind.clone(), shared);
-            if seen.contains(&own) {
-                continue;
+        let indices = files.names(&directory).into_iter();
+        for found in indices.filter_map(|index| cache(files, &format!("{directory}/{index}"))) {
+            if !seen.contains(&found) {
+                seen.push(found);
             }
-            seen.push(own);
-            let alike = |known: &&mut Cache| Cache { count: 1, ..(**known).clone() } == cache;
-            match all.iter_mut().find(alike) {
-                Some(known) => known.count += 1,
-                None => all.push(cache),
-            }
+        }
+    }
+    let mut all: Vec<Cache> = Vec::new();
+    for (cache, _) in seen {
+        let alike = |known: &&mut Cache| Cache { count: 1, ..(**known).clone() } == cache;
+        match all.iter_mut().find(alike) {
+            Some(known) => known.count += 1,
+            None => all.push(cache),
         }
     }
     all

@@ -13,8 +13,8 @@ use daqmeter_sys::{affinity, clock};
 use crate::barrier::{Barrier, Participant};
 use crate::conditions::Conditions;
 use crate::guarded::guarded;
+use crate::placement::pin;
 use crate::sample::{Sampled, Sampling};
-use crate::settings::cpu_list;
 use crate::{Context, Fault, Observer, Session, Settings, Tally};
 
 #[derive(Default)]
@@ -64,26 +64,27 @@ pub(crate) fn run_lanes(
 ) -> Ran {
     let (barrier, rounds) = (Barrier::default(), Barrier::default());
     let origin_ns = AtomicU64::new(0);
-    let mut faults = Vec::new();
-    each(observers, &mut faults, |observer| observer.arm());
+    let mut observing = Observing { observers, faults: Vec::new() };
+    observing.each(|observer| observer.arm());
     thread::scope(|scope| {
         // This thread joins first and waits last. On unwinding, it leaves the barrier before the
         // scope waits for the lanes.
         let own = barrier.join();
-        let (mut threads, in_one) = (Vec::new(), running.settings.in_one || sessions.len() > 1);
+        let (mut threads, is_alone) = (Vec::new(), sessions.len() == 1);
         for (index, session) in sessions.into_iter().enumerate() {
-            let runner = LaneRunner { in_one, ..LaneRunner::new(index, session, running, &rounds) };
+            let mut runner = LaneRunner::new(index, session, running, &rounds);
+            runner.in_one |= !is_alone;
             let (lane, participant, origin_ns) = (runner.lane.clone(), barrier.join(), &origin_ns);
             // If the thread cannot be started, the closure is dropped, and with it the participant.
             let work = move || runner.run(&participant, origin_ns);
-            let started = if own.is_called_off() {
-                Err(Fault::too_large(
-                    "its thread was not started because another lane's thread could not start",
-                ))
-            } else {
-                let started = (running.thread)(index).spawn_scoped(scope, work);
-                started
-                    .map_err(|error| Fault::too_large(format!("cannot start its thread: {error}")))
+            let started = match own.is_called_off() {
+                true => {
+                    Err("its thread was not started because another lane's thread could not start"
+                        .to_owned())
+                }
+                false => (running.thread)(index)
+                    .spawn_scoped(scope, work)
+                    .map_err(|error| format!("cannot start its thread: {error}")),
             };
             if started.is_err() {
                 own.call_off();
@@ -92,8 +93,7 @@ pub(crate) fn run_lanes(
         }
         // Ends once all lanes are ready.
         own.wait();
-        let conditions = Conditions::before(running.processes);
-        observe(&own, &origin_ns, &conditions, observers, record, &mut faults);
+        observing.observe(&own, &origin_ns, running.processes, record);
         let lanes =
             threads.into_iter().map(|(lane, started)| match started.map(|thread| thread.join()) {
                 Ok(Ok(done)) => done,
@@ -101,51 +101,49 @@ pub(crate) fn run_lanes(
                     lane,
                     Fault::new("its thread panicked: a bug in daqmeter, please report it"),
                 ),
-                Err(fault) => LaneDone::without(lane, fault),
+                Err(why) => LaneDone::without(lane, Fault::too_large(why)),
             });
-        Ran { lanes: lanes.collect(), faults: std::mem::take(&mut faults) }
+        Ran { lanes: lanes.collect(), faults: observing.faults }
     })
 }
 
-/// Runs from the release of the lanes to the last end, with the observers and the accounts of the
-/// host.
-fn observe(
-    own: &Participant<'_>,
-    origin: &AtomicU64,
-    conditions: &Conditions,
-    observers: &mut [Box<dyn Observer>],
-    record: &mut RunRecord,
-    faults: &mut Vec<String>,
-) {
-    each(observers, faults, |observer| observer.start());
-    let origin_ns = clock::monotonic_ns();
-    origin.store(origin_ns, Ordering::Release);
-    own.wait();
-    own.wait();
-    record.wall_ns = clock::monotonic_ns() - origin_ns;
-    record.origin_ns = origin_ns;
-    record.counters =
-        each(observers, faults, |observer| observer.stop()).into_iter().flatten().collect();
-    record.observed = each(observers, faults, |observer| observer.observations(origin_ns))
-        .into_iter()
-        .flatten()
-        .next()
-        .map(Box::new);
-    record
-        .warnings
-        .extend(each(observers, faults, |observer| observer.trouble()).into_iter().flatten());
-    conditions.after(record);
-    // The lanes now verify and tally; their CPU time no longer counts.
-    own.wait();
+/// Observers of a run. Their panics are its faults.
+struct Observing<'a> {
+    observers: &'a mut [Box<dyn Observer>],
+    faults: Vec<String>,
 }
 
-fn each<T>(
-    observers: &mut [Box<dyn Observer>],
-    faults: &mut Vec<String>,
-    call: impl Fn(&mut Box<dyn Observer>) -> T,
-) -> Vec<T> {
-    let called = observers.iter_mut().map(|observer| guarded("an observer", || call(observer)));
-    called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
+impl Observing<'_> {
+    fn each<T>(&mut self, call: impl Fn(&mut dyn Observer) -> T) -> Vec<T> {
+        let called = self.observers.iter_mut();
+        let called = called.map(|observer| guarded("an observer", || call(observer.as_mut())));
+        called.filter_map(|done| done.map_err(|fault| self.faults.push(fault.0)).ok()).collect()
+    }
+
+    /// Runs from the release of the lanes to the last end, with the accounts of the host.
+    fn observe(
+        &mut self,
+        own: &Participant<'_>,
+        origin: &AtomicU64,
+        processes: bool,
+        record: &mut RunRecord,
+    ) {
+        let conditions = Conditions::before(processes);
+        self.each(|observer| observer.start());
+        let origin_ns = clock::monotonic_ns();
+        origin.store(origin_ns, Ordering::Release);
+        own.wait();
+        own.wait();
+        record.wall_ns = clock::monotonic_ns() - origin_ns;
+        record.origin_ns = origin_ns;
+        record.counters = self.each(|observer| observer.stop()).concat();
+        let observed = self.each(|observer| observer.observations(origin_ns));
+        record.observed = observed.into_iter().flatten().next().map(Box::new);
+        record.warnings.extend(self.each(|observer| observer.trouble()).into_iter().flatten());
+        conditions.after(record);
+        // The lanes now verify and tally; their CPU time no longer counts.
+        own.wait();
+    }
 }
 
 /// Session whose panics are faults. After a panic its state is unknown, and it is dropped.
@@ -236,39 +234,27 @@ impl<'a> LaneRunner<'a> {
         let mut sampler = self.sampler(&mut warnings);
         barrier.wait();
         barrier.wait();
-        let ready = match barrier.is_called_off() {
-            true => ready.and(Err(Fault::too_large(
-                "not run, because another lane's thread could not be started",
-            ))),
-            false => ready,
-        };
-        let timed = ready.and_then(|stages| self.timed(stages, origin_ns, sampler.as_ref()));
+        let timed = ready.and_then(|stages| match barrier.is_called_off() {
+            true => {
+                Err(Fault::too_large("not run, because another lane's thread could not be started"))
+            }
+            false => self.timed(stages, origin_ns, sampler.as_ref()),
+        });
         self.round = None;
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unzip();
         barrier.wait();
         barrier.wait();
         if let Some(lost @ 1..) = lost {
-            warnings.push(format!(
-                "profile of lane {}: {lost} samples were lost because the buffer was full",
-                self.index
-            ));
+            let lane = self.index;
+            let full = "samples were lost because the buffer was full";
+            warnings.push(format!("profile of lane {lane}: {lost} {full}"));
         }
         self.account(timed, warnings, pointers)
     }
 
     fn make_ready(&mut self) -> Result<Stages, Fault> {
-        self.lane.allowed_cpus = match self.lane.requested_cpu {
-            Some(cpu) => affinity::pin_to(cpu)?,
-            None => affinity::allowed_cpus()?,
-        };
-        if let Some(cpu) = self.lane.requested_cpu
-            && self.lane.allowed_cpus != [cpu]
-        {
-            let allowed = cpu_list(&self.lane.allowed_cpus);
-            return Err(Fault::new(format!(
-                "pinned to CPU {cpu}, but the kernel allows {allowed}"
-            )));
-        }
+        self.lane.requested_cpu.map_or(Ok(()), pin)?;
+        self.lane.allowed_cpus = affinity::allowed_cpus()?;
         let settings = self.running.settings;
         self.session.call("set_stop_flag", |session| session.set_stop_flag(&settings.stop))?;
         self.session.call("preparation", |session| session.prepare()).flatten()?;
@@ -325,7 +311,6 @@ impl<'a> LaneRunner<'a> {
         }
         lane.numa_node = tally.numa_node;
         lane.seen_cpus.sort_unstable();
-        lane.seen_cpus.dedup();
         tally.warnings.splice(0..0, warnings);
         LaneDone { lane, tally, pointers, does_not_fit }
     }

@@ -1,11 +1,14 @@
-//! Limits of the stages of a run: given, or measured before and after it, and between the points
-//! that share them. The best of the measurements counts: a host is slower at times, and never
-//! faster than its limit.
+//! Limits of the stages of a run: given, or measured before the run and after it. The best of the
+//! measurements counts: a host is slower at times, and never faster than its limit.
 //!
 //! A limit is a rate by the definition of a stage's rate, sustained, see
 //! [`daqmeter_stats::sustained`]. Before the run it is measured with all lanes, and after it with
-//! as many as did the stage at a time: lanes that wait for their boards seldom meet. A limit engine
-//! that failed its verification gives no limit.
+//! as many as did the stage at one time: lanes that wait for their boards seldom work together. A
+//! limit engine that failed its verification gives no limit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
 use daqmeter_stats::{Rate, share, sustained};
@@ -13,49 +16,87 @@ use daqmeter_stats::{Rate, share, sustained};
 use crate::settings::{Settings, StepPlan, cpu_list};
 use crate::{Engine, Fault, Job, LimitSpec, Session};
 
-/// Measures one point of a limit's engine, without limits and observers.
-pub(crate) type Alone<'a> = dyn Fn(&Job, &Settings) -> Result<RunRecord, Fault> + 'a;
+/// Rate of a limit by one measurement, or the reason for which there is none.
+type Measured = Result<Rate, String>;
 
-/// Most measurements of a limit, each for half of the limits' time: before and after its first run,
-/// after two more, or again at once where a stage is above it. Of ten boards 6 of 6 runs were above
-/// a limit that was measured once.
-const MOST: u32 = 4;
+/// Maximum number of measurements of a limit, each for half of the limits' time: before and after
+/// its first run, after two more, or again at once if a stage is above it. Of ten boards 6 of 6
+/// runs were above a limit that was measured once.
+const MAX_MEASUREMENTS: usize = 4;
 
-/// Limits that the stages of a run name, with their rates so far.
+/// Limits of an invocation, which points of equal placement share. Clones have the same.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub time: Duration,
+    known: Arc<Mutex<BTreeMap<String, Vec<Measured>>>>,
+}
+
+impl Limits {
+    /// Time of a limit's measurements outside of plans.
+    pub const USUAL_TIME: Duration = Duration::from_millis(150);
+
+    /// Measures each limit before its first run and after it, for half of `time` each.
+    pub fn new(time: Duration) -> Self {
+        Limits { time, known: Arc::default() }
+    }
+
+    /// Returns the best rate of a limit, with one more measurement if fewer than `most` were made.
+    /// A failure is kept, too, and not tried again.
+    fn rate(
+        &self,
+        key: String,
+        most: usize,
+        measure: impl FnOnce() -> Result<Measured, Fault>,
+    ) -> Result<Measured, Fault> {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = known().get(&key).cloned().unwrap_or_default();
+        if rates.len() < most && rates.iter().all(Result::is_ok) {
+            rates.push(measure()?);
+            known().insert(key, rates.clone());
+        }
+        Ok(best(&rates).expect("at least one measurement"))
+    }
+}
+
+/// Returns the highest rate, or the first failure; `None` if nothing was measured.
+fn best(rates: &[Measured]) -> Option<Measured> {
+    let rates: Result<Vec<Rate>, String> = rates.iter().cloned().collect();
+    rates.map(|rates| rates.into_iter().max_by(|a, b| a.per_s.total_cmp(&b.per_s))).transpose()
+}
+
+/// Limits that the stages of a run name, with their measurements.
 pub(crate) struct Sought<'a> {
     engines: &'a [Engine],
     settings: &'a Settings,
-    lanes: usize,
-    all: Vec<(LimitSpec, Option<Result<Rate, String>>)>,
+    /// Measures one point of a limit's engine, without limits and observers.
+    alone: &'a dyn Fn(&Job, &Settings) -> Result<RunRecord, Fault>,
+    all: Vec<(LimitSpec, Vec<Measured>)>,
 }
 
 impl<'a> Sought<'a> {
-    pub(crate) fn of(
+    /// Measures each limit with as many lanes as sessions, unless an earlier point did.
+    pub(crate) fn before(
         engines: &'a [Engine],
         sessions: &[Box<dyn Session>],
         settings: &'a Settings,
-    ) -> Sought<'a> {
-        let mut all: Vec<(LimitSpec, _)> = Vec::new();
+        alone: &'a dyn Fn(&Job, &Settings) -> Result<RunRecord, Fault>,
+    ) -> Result<Sought<'a>, Fault> {
+        let mut sought = Sought { engines, settings, alone, all: Vec::new() };
         for spec in sessions.iter().flat_map(|all| all.stages()).filter_map(|stage| stage.limit) {
-            if all.iter().all(|(known, _)| known.name() != spec.name()) {
-                all.push((spec, None));
+            if sought.all.iter().all(|(known, _)| known.name() != spec.name()) {
+                sought.all.push((spec, Vec::new()));
+                sought.measure(sought.all.len() - 1, sessions.len(), 1)?;
             }
         }
-        Sought { engines, settings, lanes: sessions.len(), all }
-    }
-
-    /// Measures each limit with as many lanes as sessions, unless a point before did.
-    pub(crate) fn before(&mut self, alone: &Alone<'_>) -> Result<(), Fault> {
-        (0..self.all.len()).try_for_each(|at| self.measure(at, self.lanes, 1, alone))
+        Ok(sought)
     }
 
     /// Measures each limit once more, and again while a stage is above it.
-    pub(crate) fn after(&mut self, record: &RunRecord, alone: &Alone<'_>) -> Result<(), Fault> {
+    pub(crate) fn after(&mut self, record: &RunRecord) -> Result<(), Fault> {
         for at in 0..self.all.len() {
-            let name = self.all[at].0.name().to_owned();
-            let lanes = at_once(&stages(record, &name));
-            for _ in 1..MOST {
-                self.measure(at, lanes, MOST, alone)?;
+            let lanes = at_once(&stages(record, self.all[at].0.name()));
+            for _ in 1..MAX_MEASUREMENTS {
+                self.measure(at, lanes, MAX_MEASUREMENTS)?;
                 let limit = self.limit(at).and_then(Result::ok);
                 if limit.is_none_or(|limit| !is_exceeded(record, &limit)) {
                     break;
@@ -65,51 +106,39 @@ impl<'a> Sought<'a> {
         Ok(())
     }
 
-    fn measure(
-        &mut self,
-        at: usize,
-        lanes: usize,
-        most: u32,
-        alone: &Alone<'_>,
-    ) -> Result<(), Fault> {
-        let Sought { engines, settings, all, .. } = self;
-        let (LimitSpec::Measured { workload, .. }, best) = &mut all[at] else { return Ok(()) };
+    fn measure(&mut self, at: usize, lanes: usize, most: usize) -> Result<(), Fault> {
+        let Sought { engines, settings, alone, all } = self;
+        let (LimitSpec::Measured { workload, .. }, rates) = &mut all[at] else { return Ok(()) };
         let engine = engines.iter().find(|engine| engine.name == workload.kind);
         let Some(engine) = engine.filter(|_| !settings.stop.is_set()) else { return Ok(()) };
-        let has_lanes = engine.parameters().iter().any(|parameter| parameter.name == "lanes");
-        let lanes = lanes as u64;
-        let workload = workload.clone();
-        let job =
-            engine.parse(&if has_lanes { workload.with("lanes", lanes) } else { workload })?;
+        let mut workload = workload.clone();
+        if engine.parameters().iter().any(|parameter| parameter.name == "lanes") {
+            workload = workload.with("lanes", lanes as u64);
+        }
+        let job = engine.parse(&workload)?;
         let key = format!("{} on {}", job.workload, cpu_list(&settings.pin));
-        let rate = settings.limits.rate(key, most, || {
+        rates.push(settings.limits.rate(key, most, || {
             let plan = StepPlan::Timed(settings.limits.time / 2);
             let settings = Settings { plan, profile_hz: None, ..Settings::clone(settings) };
             Ok(best_rate(&alone(&job, &settings)?))
-        })?;
-        *best = Some(match (best.take(), rate) {
-            (Some(Ok(best)), Ok(rate)) if best.per_s > rate.per_s => Ok(best),
-            (Some(Err(why)), _) => Err(why),
-            (_, rate) => rate,
-        });
+        })?);
         Ok(())
     }
 
     /// Returns a limit, or the reason for which there is none; `None` if nothing measured it.
     fn limit(&self, at: usize) -> Option<Result<Limit, String>> {
-        match &self.all[at] {
-            (LimitSpec::Given(limit), _) => Some(Ok(limit.clone())),
-            (LimitSpec::Measured { name, how, scale, .. }, rate) => {
-                let measured = |rate: Rate| {
-                    let rate = rate.times(*scale);
-                    let mut limit = Limit::given(name, rate.per_s, how);
-                    limit.basis = LimitBasis::Sustained;
-                    (limit.low_bytes_per_s, limit.high_bytes_per_s) = rate.interval.unzip();
-                    limit
-                };
-                Some(rate.clone()?.map(measured))
-            }
-        }
+        let (spec, rates) = &self.all[at];
+        let (name, how, scale) = match spec {
+            LimitSpec::Given(limit) => return Some(Ok(limit.clone())),
+            LimitSpec::Measured { name, how, scale, .. } => (name, how, scale),
+        };
+        Some(best(rates)?.map(|rate| {
+            let rate = rate.times(*scale);
+            let (low_bytes_per_s, high_bytes_per_s) = rate.interval.unzip();
+            let basis = LimitBasis::Sustained;
+            let limit = Limit::given(name, rate.per_s, how);
+            Limit { basis, low_bytes_per_s, high_bytes_per_s, ..limit }
+        }))
     }
 
     /// Writes the limits into the record, and warnings of those that are missing.
@@ -141,8 +170,8 @@ fn is_exceeded(record: &RunRecord, limit: &Limit) -> bool {
     rates.filter_map(|rate| share(rate, limit.rate())).any(|share| share.is_above)
 }
 
-/// Returns the number of lanes that did these stages at a time, 1 at least: the time of all over
-/// that from the first begin to the last end.
+/// Returns the number of lanes that did these stages at one time, 1 at least: the sum of their times
+/// over the time from the first begin to the last end.
 fn at_once(stages: &[&Stage]) -> usize {
     let first_ns = stages.iter().map(|stage| stage.start_ns).min().unwrap_or(0);
     let last_ns = stages.iter().map(|stage| stage.end_ns).max().unwrap_or(0);
@@ -163,25 +192,22 @@ fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     }
     let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
     let rate = |at: usize| {
-        let rates: Option<Vec<Rate>> =
-            record.lanes.iter().map(|lane| rate_of(&lane.stages[at])).collect();
-        Rate::mean_of(&rates?)
+        let rates = record.lanes.iter().map(|lane| rate_of(&lane.stages[at]));
+        Rate::mean_of(&rates.collect::<Option<Vec<Rate>>>()?).map(Ok)
     };
-    let best = (0..stages).filter_map(rate).max_by(|a, b| a.per_s.total_cmp(&b.per_s));
-    best.ok_or_else(|| "it moved nothing".to_owned())
+    let rates: Vec<Measured> = (0..stages).filter_map(rate).collect();
+    best(&rates).unwrap_or_else(|| Err("it moved nothing".to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use daqmeter_record::{EngineInfo, Lane, Outcome, Workload};
     use schemars::JsonSchema;
     use serde::{Deserialize, Serialize};
 
     use super::*;
     use crate::fixtures::Fake;
-    use crate::{Context, Limits, Request, StageSpec, measure};
+    use crate::{Context, Request, StageSpec, measure};
 
     /// Copies eight bytes; leaves wrong ones where a test asks for them.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -236,6 +262,25 @@ mod tests {
         let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
         let engines = [Engine::of::<Plain>()];
         measure(&job, &settings, &Context::default(), &engines, &mut []).unwrap()
+    }
+
+    #[test]
+    fn a_shared_limit_is_the_best_of_its_measurements_which_are_few() {
+        let shared = Limits::new(Duration::from_millis(1));
+        let wrong = || Err("bytes differ".to_owned());
+        for (key, most, next, best) in [
+            ("a on 0", 1, Ok(2.0), Ok(2.0)),
+            ("a on 0", 1, Ok(9.0), Ok(2.0)),
+            ("a on 0", 3, Ok(4.0), Ok(4.0)),
+            ("a on 0", 3, Ok(3.0), Ok(4.0)),
+            ("a on 0", 3, Ok(9.0), Ok(4.0)),
+            ("a on 1", 1, Ok(1.0), Ok(1.0)),
+            ("a on 1", 2, wrong(), wrong()),
+            ("a on 1", 9, Ok(5.0), wrong()),
+        ] {
+            let found = shared.clone().rate(key.into(), most, || Ok(next.map(Rate::exactly)));
+            assert_eq!(found, Ok(best.map(Rate::exactly)), "{key} {most}");
+        }
     }
 
     #[test]
@@ -318,10 +363,9 @@ mod tests {
                 Ok(record(&[&[(rates[asked.len() - 1], &[1])]]))
             };
             let sessions = [(); 2].map(|()| session(Some(spec(false)), false));
-            let mut sought = Sought::of(&engines, &sessions, &settings);
-            sought.before(&alone).unwrap();
+            let mut sought = Sought::before(&engines, &sessions, &settings, &alone).unwrap();
             let mut run = limited(begin_ns);
-            sought.after(&run, &alone).unwrap();
+            sought.after(&run).unwrap();
             sought.book(&mut run);
             assert_eq!(run.limits[0].rate_bytes_per_s, best * 2e9, "{rates:?}");
             assert_eq!(asked.take(), lanes, "{rates:?}");

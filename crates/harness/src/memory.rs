@@ -21,12 +21,10 @@ impl LimitSpec {
         } else {
             format!("{reads} lines read : {writes} written")
         };
+        let sparse = if scale > 1.0 { ", sparse" } else { "" };
         let read_bytes = whole(counted_bytes as f64 / scale);
         LimitSpec::Measured {
-            name: format!(
-                "memory {reads}:{writes} at {counted_bytes} B{}",
-                if scale > 1.0 { ", sparse" } else { "" }
-            ),
+            name: format!("memory {reads}:{writes} at {counted_bytes} B{sparse}"),
             how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
             workload: Workload::new("memory")
                 .with("read_bytes", read_bytes)

@@ -4,6 +4,22 @@
 use std::cmp::Reverse;
 
 use daqmeter_record::Host;
+use daqmeter_sys::affinity;
+
+use crate::Fault;
+use crate::settings::cpu_list;
+
+/// Pins this thread to a CPU.
+pub fn pin(cpu: u32) -> Result<(), Fault> {
+    let why = match affinity::pin_to(cpu) {
+        Ok(allowed) if allowed == [cpu] => return Ok(()),
+        Ok(allowed) => {
+            format!("pinned to CPU {cpu}, but the kernel allows {}", cpu_list(&allowed))
+        }
+        Err(error) => format!("CPU {cpu} does not exist or is taken from us: {error}"),
+    };
+    Err(Fault::new(why))
+}
 
 /// Returns the allowed CPUs in the order of busy threads. Each thread gets a core while one is
 /// free: fast cores before slow ones, one NUMA node before the next. Otherwise the last CPU comes

@@ -7,8 +7,8 @@ use daqmeter_record::{ProcessPart, ProcessUse};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::processes::{Process, all, shared_and_user};
 
-/// Most rows: the rest used almost no time.
-const MOST: usize = 64;
+/// Maximum number of rows: the rest used almost no time.
+const MAX_ROWS: usize = 64;
 
 pub(crate) struct Processes {
     files: Files,
@@ -32,8 +32,11 @@ impl Processes {
         let now = if self.before.is_empty() { BTreeMap::new() } else { all(&self.files) };
         let name = now.get(&self.own).map(|own| own.name.clone());
         let row = |(pid, process): (&u32, &Process)| {
+            // Another process may have had its number.
+            let is_same = |before: &&Process| before.start_ticks == process.start_ticks;
+            let before_ns = self.before.get(pid).filter(is_same).map_or(0, |before| before.cpu_ns);
             let row = ProcessUse {
-                cpu_ns: process.cpu_ns.saturating_sub(self.cpu_before(*pid, process)),
+                cpu_ns: process.cpu_ns.saturating_sub(before_ns),
                 total_cpu_ns: process.cpu_ns,
                 part: self.part(*pid, process, name.as_deref()),
                 ..self.row(*pid, process)
@@ -46,15 +49,8 @@ impl Processes {
             rows.extend(threads.iter().filter_map(|thread| self.thread(thread, own)));
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.cpu_ns));
-        rows.truncate(MOST);
+        rows.truncate(MAX_ROWS);
         rows
-    }
-
-    /// Returns the earlier CPU time of a process; `None` if another process had its number.
-    fn cpu_before(&self, pid: u32, process: &Process) -> u64 {
-        let before = self.before.get(&pid);
-        let same = before.filter(|before| before.start_ticks == process.start_ticks);
-        same.map_or(0, |before| before.cpu_ns)
     }
 
     fn part(&self, pid: u32, process: &Process, own_name: Option<&str>) -> ProcessPart {

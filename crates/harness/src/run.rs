@@ -69,8 +69,7 @@ pub fn measure(
     };
     let alone = |job: &Job, settings: &Settings| measure(job, settings, context, &[], &mut []);
     let mut sought = guarded("finding the limits", || {
-        let mut sought = Sought::of(limit_engines, &sessions, settings);
-        sought.before(&alone).map(|()| sought)
+        Sought::before(limit_engines, &sessions, settings, &alone)
     })
     .flatten()?;
     let running =
@@ -78,7 +77,7 @@ pub fn measure(
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
     if record.outcome.is_ok() {
-        let after = guarded("finding the limits", || sought.after(&record, &alone)).flatten();
+        let after = guarded("finding the limits", || sought.after(&record)).flatten();
         record.warnings.extend(after.err().map(|fault| format!("limits after the run: {fault}")));
     }
     sought.book(&mut record);

@@ -42,8 +42,10 @@ pub(crate) struct Sampling<'a> {
     pub(crate) in_one: bool,
 }
 
-/// Samples of a stage so far.
-struct Series {
+/// Samples of a stage that are taken one after another.
+struct Series<'a> {
+    at: usize,
+    sampled: &'a mut Sampled,
     stride: Stride,
     slicer: Option<Slicer>,
     begin_ns: u64,
@@ -53,7 +55,7 @@ struct Series {
     budget_ns: u64,
 }
 
-impl Series {
+impl Series<'_> {
     fn is_over(&self) -> bool {
         self.count >= self.most
             || (self.last_ns - self.begin_ns >= self.budget_ns && self.count >= 3)
@@ -63,6 +65,8 @@ impl Series {
 pub(crate) struct Sampled {
     spec: StageSpec,
     stage: Stage,
+    /// Time of the release of the lanes.
+    origin_ns: u64,
     /// Operations that the last sample lacks, if passes share samples.
     lacks: u64,
     /// Number of times that CPU time was booked.
@@ -94,13 +98,13 @@ impl Sampled {
         }
     }
 
-    fn keep(&mut self, taken: &Taken, origin_ns: u64) {
-        let start_ns = taken.from_ns.saturating_sub(origin_ns);
+    fn keep(&mut self, taken: &Taken) {
+        let start_ns = taken.from_ns.saturating_sub(self.origin_ns);
         let stage = &mut self.stage;
         if stage.sample_ns.is_empty() {
             stage.start_ns = start_ns;
         }
-        stage.end_ns = taken.to_ns.saturating_sub(origin_ns);
+        stage.end_ns = taken.to_ns.saturating_sub(self.origin_ns);
         if self.spec.has_gaps() {
             stage.sample_start_ns.push(start_ns);
         }
@@ -160,7 +164,7 @@ impl Sampling<'_> {
             slices,
             ..Stage::default()
         };
-        Ok(Sampled { spec, stage, lacks: 0, booked: 0 })
+        Ok(Sampled { spec, stage, origin_ns: 0, lacks: 0, booked: 0 })
     }
 
     /// Warms up for a tenth of the budget, then chooses operations per sample. A sample is one
@@ -202,20 +206,19 @@ impl Sampling<'_> {
         origin_ns: u64,
         seen: &mut Vec<u32>,
     ) -> Result<(), Fault> {
-        let (operations, budget_ns) = match self.settings.plan {
-            StepPlan::ByPass(passes) => return self.passes(stages, passes, origin_ns, seen),
-            StepPlan::ByStage(operations) => (Some(operations), u64::MAX),
-            StepPlan::Timed(budget) => (None, as_ns(budget)),
-        };
+        stages.iter_mut().for_each(|sampled| sampled.origin_ns = origin_ns);
+        if let StepPlan::ByPass(passes) = self.settings.plan {
+            return self.passes(stages, passes, seen);
+        }
         for (at, sampled) in stages.iter_mut().enumerate() {
-            let most = match operations {
-                None => MAX_SAMPLES,
-                Some(_) if sampled.spec.once => 1,
-                Some(operations) => operations.div_ceil(sampled.stage.ops_per_sample),
+            let most = match self.settings.plan {
+                StepPlan::ByStage(_) if sampled.spec.once => 1,
+                StepPlan::ByStage(operations) => operations.div_ceil(sampled.stage.ops_per_sample),
+                _ => MAX_SAMPLES,
             };
-            seen.extend(affinity::current_cpu());
-            self.samples(at, sampled, (most, budget_ns), origin_ns)?;
-            seen.extend(affinity::current_cpu());
+            note_cpu(seen);
+            self.samples(at, sampled, most)?;
+            note_cpu(seen);
             self.check_stop(sampled.stage.sample_ns.len() as u64, most)?;
         }
         Ok(())
@@ -225,7 +228,6 @@ impl Sampling<'_> {
         &mut self,
         stages: &mut [Sampled],
         passes: u64,
-        origin_ns: u64,
         seen: &mut Vec<u32>,
     ) -> Result<(), Fault> {
         for pass in 0..passes {
@@ -233,11 +235,10 @@ impl Sampling<'_> {
                 if sampled.spec.once && pass > 0 {
                     continue;
                 }
-                seen.extend(affinity::current_cpu());
-                if sampled.spec.is_separate() {
-                    self.samples(at, sampled, (1, u64::MAX), origin_ns)?;
-                } else {
-                    self.one_pass(at, sampled, origin_ns)?;
+                note_cpu(seen);
+                match sampled.spec.is_separate() {
+                    true => self.samples(at, sampled, 1)?,
+                    false => self.one_pass(at, sampled)?,
                 }
             }
             self.check_stop(pass + 1, passes)?;
@@ -245,42 +246,36 @@ impl Sampling<'_> {
         Ok(())
     }
 
-    /// Takes up to `most` samples, for at most `budget_ns` (but three), and books the CPU time. A
-    /// stage whose output is compared is taken in rounds.
-    fn samples(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        (most, budget_ns): (u64, u64),
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
-        let Settings { plan, .. } = *self.settings;
+    /// Takes up to `most` samples, for at most the plan's time (but three), and books the CPU time.
+    /// A stage whose output is compared is taken in rounds.
+    fn samples(&mut self, at: usize, sampled: &mut Sampled, most: u64) -> Result<(), Fault> {
+        let Settings { plan, in_one, .. } = *self.settings;
+        let budget_ns = if let StepPlan::Timed(budget) = plan { as_ns(budget) } else { u64::MAX };
         // Calibrated samples are short; those of an exact plan may have any number of operations.
-        let stride = match plan {
-            StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => {
-                sampled.stage.ops_per_sample
-            }
-            _ => sampled.spec.batch.min(sampled.stage.ops_per_sample),
-        };
+        let (is_short, whole) =
+            (budget_ns / MAX_SAMPLES < LOOK_EVERY_NS, sampled.stage.ops_per_sample);
+        let stride = if is_short { whole } else { sampled.spec.batch.min(whole) };
         sampled.touch();
         let begin_ns = clock::monotonic_ns();
         let slicer = Slicer::begin(plan, self.context, begin_ns);
         let mut series = Series {
+            at,
+            sampled,
             stride: Stride::of(stride),
             // Its probes would lie between the first and the last sample.
-            slicer: (!self.settings.in_one).then_some(slicer),
+            slicer: (!in_one).then_some(slicer),
             begin_ns,
             last_ns: begin_ns,
             count: 0,
             most,
             budget_ns,
         };
-        let ended = match sampled.spec.checked {
-            true => self.rounds(at, sampled, &mut series, origin_ns),
-            false => self.round(at, sampled, &mut series, most, origin_ns),
+        let ended = match series.sampled.spec.checked {
+            true => self.rounds(&mut series),
+            false => self.round(&mut series, most),
         };
         if let Some(slicer) = series.slicer {
-            slicer.end(&mut sampled.stage.slices);
+            slicer.end(&mut series.sampled.stage.slices);
         }
         ended
     }
@@ -290,31 +285,24 @@ impl Sampling<'_> {
     /// and so on, each later by 3/8: for all periods up to 7 these meet each remainder within 300
     /// samples, so that a periodic fault is found. In one piece, the first round has all samples,
     /// and the others only untimed operations.
-    fn rounds(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        series: &mut Series,
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
+    fn rounds(&mut self, series: &mut Series<'_>) -> Result<(), Fault> {
         let mut until = 0;
         loop {
             until += until * 3 / 8 + 1;
             self.round.wait();
-            sampled.touch();
+            series.sampled.touch();
             for _ in 0..UNTIMED {
                 if !self.settings.stop.is_set() {
-                    self.session.step(at, 1)?;
+                    self.session.step(series.at, 1)?;
                 }
             }
             self.round.meet();
-            let end = if self.in_one { series.most } else { until };
-            self.round(at, sampled, series, end, origin_ns)?;
+            self.round(series, if self.in_one { series.most } else { until })?;
             self.round.wait();
             if self.settings.stop.is_set() {
                 return Ok(());
             }
-            self.session.check_sample(at)?;
+            self.session.check_sample(series.at)?;
             let compared = if self.in_one { series.most.min(COMPARED) } else { series.count };
             if series.is_over() && until >= compared {
                 return Ok(());
@@ -324,42 +312,29 @@ impl Sampling<'_> {
     }
 
     /// Takes samples one after another until there are `end`.
-    fn round(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        series: &mut Series,
-        end: u64,
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
+    fn round(&mut self, series: &mut Series<'_>, end: u64) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
-        let ended = self.consecutive(at, sampled, series, end, origin_ns);
-        sampled.book_cpu(cpu_before);
+        let ended = self.consecutive(series, end);
+        series.sampled.book_cpu(cpu_before);
         ended
     }
 
-    fn consecutive(
-        &mut self,
-        at: usize,
-        sampled: &mut Sampled,
-        series: &mut Series,
-        end: u64,
-        origin_ns: u64,
-    ) -> Result<(), Fault> {
-        let (is_separate, whole) = (sampled.spec.is_separate(), sampled.stage.ops_per_sample);
+    fn consecutive(&mut self, series: &mut Series<'_>, end: u64) -> Result<(), Fault> {
+        let is_separate = series.sampled.spec.is_separate();
+        let whole = series.sampled.stage.ops_per_sample;
         series.last_ns = clock::monotonic_ns();
         while series.count < end && !series.is_over() && !self.settings.stop.is_set() {
             let (taken, ended) = match is_separate {
-                true => self.separate_sample(at, &sampled.spec),
-                false => self.sample(at, whole, series.last_ns, &mut series.stride),
+                true => self.separate_sample(series),
+                false => self.sample(series, whole),
             };
             let is_kept = self.session.sampled(taken.from_ns, taken.to_ns);
             if taken.operations < whole {
                 // The lane was stopped, or it failed. A partial sample is kept only if it is the
                 // only one.
                 if is_kept && series.count == 0 && taken.operations > 0 {
-                    sampled.stage.ops_per_sample = taken.operations;
-                    sampled.keep(&taken, origin_ns);
+                    series.sampled.stage.ops_per_sample = taken.operations;
+                    series.sampled.keep(&taken);
                 }
                 return ended;
             }
@@ -369,33 +344,28 @@ impl Sampling<'_> {
                 series.last_ns = skipped.unwrap_or_else(clock::monotonic_ns);
                 continue;
             }
-            sampled.keep(&taken, origin_ns);
+            series.sampled.keep(&taken);
             series.last_ns = if is_separate { clock::monotonic_ns() } else { taken.to_ns };
             if let Some(slicer) = &mut series.slicer {
-                series.last_ns = slicer.sampled(&mut sampled.stage.slices, series.last_ns);
+                series.last_ns = slicer.sampled(&mut series.sampled.stage.slices, series.last_ns);
             }
         }
         Ok(())
     }
 
-    /// Does the operations of one sample, which begins at `from_ns`, in calls short enough for the
-    /// stop flag: fewer than all after a stop or a fault.
-    fn sample(
-        &mut self,
-        at: usize,
-        operations: u64,
-        from_ns: u64,
-        stride: &mut Stride,
-    ) -> (Taken, Result<(), Fault>) {
+    /// Does the operations of one sample in calls short enough for the stop flag: fewer than all
+    /// after a stop or a fault.
+    fn sample(&mut self, series: &mut Series<'_>, whole: u64) -> (Taken, Result<(), Fault>) {
+        let Series { at, ref mut stride, last_ns: from_ns, .. } = *series;
         let taken = |operations, to_ns| Taken { operations, from_ns, to_ns };
-        if operations <= stride.operations {
-            let ended = self.session.step(at, operations);
-            let done = if ended.is_ok() { operations } else { 0 };
+        if whole <= stride.operations {
+            let ended = self.session.step(at, whole);
+            let done = if ended.is_ok() { whole } else { 0 };
             return (taken(done, clock::monotonic_ns()), ended);
         }
         let (mut done, mut before) = (0, clock::monotonic_ns());
-        while done < operations && (done == 0 || !self.settings.stop.is_set()) {
-            let now = stride.operations.min(operations - done);
+        while done < whole && (done == 0 || !self.settings.stop.is_set()) {
+            let now = stride.operations.min(whole - done);
             if let Err(fault) = self.session.step(at, now) {
                 return (taken(done, before), Err(fault));
             }
@@ -408,7 +378,8 @@ impl Sampling<'_> {
     }
 
     /// Takes a sample of one operation: prepared before, or timed by the device.
-    fn separate_sample(&mut self, at: usize, spec: &StageSpec) -> (Taken, Result<(), Fault>) {
+    fn separate_sample(&mut self, series: &Series<'_>) -> (Taken, Result<(), Fault>) {
+        let (at, spec) = (series.at, &series.sampled.spec);
         let mut ended = if spec.before_sample { self.session.before_sample(at) } else { Ok(()) };
         let from_ns = clock::monotonic_ns();
         ended = ended.and_then(|()| self.session.step(at, 1));
@@ -421,7 +392,7 @@ impl Sampling<'_> {
 
     /// Does one operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive
     /// ones share a sample.
-    fn one_pass(&mut self, at: usize, sampled: &mut Sampled, origin_ns: u64) -> Result<(), Fault> {
+    fn one_pass(&mut self, at: usize, sampled: &mut Sampled) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
         let from_ns = clock::monotonic_ns();
         let slicer = Slicer::begin(self.settings.plan, self.context, from_ns);
@@ -429,11 +400,11 @@ impl Sampling<'_> {
         let to_ns = clock::monotonic_ns();
         sampled.book_cpu(cpu_before);
         let is_kept = self.session.sampled(from_ns, to_ns);
-        let Sampled { stage, lacks, .. } = sampled;
+        let Sampled { stage, lacks, origin_ns, .. } = sampled;
         if stage.sample_ns.is_empty() {
-            stage.start_ns = from_ns.saturating_sub(origin_ns);
+            stage.start_ns = from_ns.saturating_sub(*origin_ns);
         }
-        stage.end_ns = to_ns.saturating_sub(origin_ns);
+        stage.end_ns = to_ns.saturating_sub(*origin_ns);
         result?;
         match stage.sample_ns.last_mut() {
             _ if !is_kept => {}
@@ -456,6 +427,11 @@ impl Sampling<'_> {
         }
         Ok(())
     }
+}
+
+/// Notes the CPU of this thread, once.
+fn note_cpu(seen: &mut Vec<u32>) {
+    seen.extend(affinity::current_cpu().filter(|cpu| !seen.contains(cpu)));
 }
 
 /// Operations of one call of [`Session::step`]: whole batches that last about half of

@@ -1,22 +1,19 @@
-//! Settings of a point's run: steps, placement, limits, and the stop flag.
+//! Settings of a point's run: steps, placement, and the stop flag.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use daqmeter_record::{Order, Role};
-use daqmeter_stats::{Random, Rate};
+use daqmeter_stats::Random;
 
-use crate::Fault;
-
-type Measured = Result<Rate, String>;
+use crate::Limits;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StepPlan {
     /// This number of operations of the first stage, then of the second, and so on: option `-N`.
     ByStage(u64),
-    /// This number of passes, each one operation of every stage in turn: option `-l`.
+    /// This number of passes, each one operation of every stage: option `-l`.
     ByPass(u64),
     /// Samples of each stage that fit into the time, at least three.
     Timed(Duration),
@@ -25,7 +22,7 @@ pub enum StepPlan {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub plan: StepPlan,
-    /// CPUs for the lanes, in turn; empty for free threads.
+    /// CPUs for the lanes, in this order; empty for free threads.
     pub pin: Vec<u32>,
     pub profile_hz: Option<u64>,
     pub study: String,
@@ -38,46 +35,6 @@ pub struct Settings {
     /// True if a workload that this host lacks the means for is waived, else it is refused, as for
     /// an explicit request.
     pub waive: bool,
-}
-
-#[derive(Clone, Debug)]
-pub struct Limits {
-    pub time: Duration,
-    /// Limits of this invocation, which points of equal placement share: the best of the
-    /// measurements, and their number.
-    known: Arc<Mutex<BTreeMap<String, (Measured, u32)>>>,
-}
-
-impl Limits {
-    /// Time of a limit's measurement outside of plans.
-    pub const USUAL_TIME: Duration = Duration::from_millis(150);
-
-    /// Measures each limit for `time` before and after its first run. Clones share the results.
-    pub fn new(time: Duration) -> Self {
-        Limits { time, known: Arc::default() }
-    }
-
-    /// Returns the best rate of a limit, with one more measurement if fewer than `most` were made.
-    /// A failure is kept, too, and not tried again.
-    pub(crate) fn rate(
-        &self,
-        key: String,
-        most: u32,
-        measure: impl FnOnce() -> Result<Measured, Fault>,
-    ) -> Result<Measured, Fault> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = known().get(&key).cloned();
-        let (rate, times) = match found {
-            Some((rate, times)) if times >= most || rate.is_err() => return Ok(rate),
-            Some((Ok(best), times)) => {
-                let better = |rate: Rate| if rate.per_s > best.per_s { rate } else { best };
-                (measure()?.map(better), times + 1)
-            }
-            _ => (measure()?, 1),
-        };
-        known().insert(key, (rate.clone(), times));
-        Ok(rate)
-    }
 }
 
 impl Settings {
@@ -122,29 +79,5 @@ impl StopFlag {
     /// Reads the flag. It is a hint without memory ordering: lanes read it between samples.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shared_limit_is_the_best_of_its_measurements_which_are_few() {
-        let shared = Limits::new(Duration::from_millis(1));
-        let wrong = || Err("bytes differ".to_owned());
-        for (key, most, next, best) in [
-            ("a on 0", 1, Ok(2.0), Ok(2.0)),
-            ("a on 0", 1, Ok(9.0), Ok(2.0)),
-            ("a on 0", 3, Ok(4.0), Ok(4.0)),
-            ("a on 0", 3, Ok(3.0), Ok(4.0)),
-            ("a on 0", 3, Ok(9.0), Ok(4.0)),
-            ("a on 1", 1, Ok(1.0), Ok(1.0)),
-            ("a on 1", 2, wrong(), wrong()),
-            ("a on 1", 9, Ok(5.0), wrong()),
-        ] {
-            let found = shared.clone().rate(key.into(), most, || Ok(next.map(Rate::exactly)));
-            assert_eq!(found, Ok(best.map(Rate::exactly)), "{key} {most}");
-        }
     }
 }

@@ -43,13 +43,8 @@ impl Slicer {
     }
 
     pub(crate) fn begin(plan: StepPlan, context: &Context, now_ns: u64) -> Slicer {
-        Slicer {
-            length_ns: Slicer::length_ns(plan),
-            has_probe: context.clock.chain_cycles > 0,
-            from_ns: now_ns,
-            samples: 0,
-            seen: Seen::now(),
-        }
+        let (length_ns, has_probe) = (Slicer::length_ns(plan), context.clock.chain_cycles > 0);
+        Slicer { length_ns, has_probe, from_ns: now_ns, samples: 0, seen: Seen::now() }
     }
 
     /// Counts a sample that ended now, and ends a slice that is long enough. Returns the time at

@@ -163,21 +163,21 @@ impl FinalAccount {
         self.card.elinks.iter().zip(&self.readers)
     }
 
-    pub(crate) fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
-        let own = |subscription: &SubscriptionAccount| {
-            let (at, reader) = self.elinks().find(|(at, _)| at.tag == subscription.tag)?;
-            Some((*subscription, ledger(&self.card, at, &subscription.seen(reader))))
-        };
-        self.subscriptions.iter().filter_map(own).collect()
+    /// Ledger of each subscription, with the tag of its E-link.
+    pub(crate) fn subscription_ledgers(&self) -> impl Iterator<Item = (u64, Ledger)> {
+        self.subscriptions.iter().filter_map(|own| {
+            let (at, reader) = self.elinks().find(|(at, _)| at.tag == own.tag)?;
+            Some((own.tag, ledger(&self.card, at, &own.seen(reader))))
+        })
     }
 
     /// Ledger of an E-link for one receiver, or that of the E-link if the reader does not know its
     /// receivers.
     pub(crate) fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
-        let own =
-            |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
-        let seen = self.subscriptions.iter().find(own).map_or(*reader, |own| own.seen(reader));
+        let mut own = self.subscriptions.iter();
+        let own = own.find(|own| (own.receiver, own.tag) == (receiver, tag));
+        let seen = own.map_or(*reader, |own| own.seen(reader));
         Some(ledger(&self.card, at, &seen))
     }
 
@@ -241,12 +241,9 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
     ] {
         ledger.lose(name, count);
     }
-    for (name, count) in
-        [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged), (LEFT, left)]
-    {
-        if count > 0 {
-            ledger.lose(name, count);
-        }
+    let marked = [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged)];
+    for (name, count) in marked.into_iter().chain([(LEFT, left)]).filter(|(_, count)| *count > 0) {
+        ledger.lose(name, count);
     }
     ledger
 }
@@ -280,9 +277,9 @@ mod tests {
         assert_eq!((all.issued, all.delivered, all.lost_on_the_way()), (160, 150, 10));
         account.subscriptions[1].outcomes.delivered -= 1;
         assert!(!account.closes());
-        let open = account.subscription_ledgers().into_iter().map(|(_, ledger)| ledger.gap());
+        let open = account.subscription_ledgers().map(|(_, ledger)| ledger.gap());
         assert_eq!(open.collect::<Vec<_>>(), [0, 1]);
-        // An account of before there were subscriptions in it.
+        // An account from before it had subscriptions.
         let old = serde_json::json!({ "card": account.card, "readers": account.readers });
         let old: FinalAccount = serde_json::from_value(old).unwrap();
         assert!(old.closes() && old.ledger_for(2, 7).unwrap().closes());

@@ -9,13 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, placement};
 use daqmeter_record::Ledger;
-use daqmeter_sys::affinity;
 use daqmeter_sys::clock::{monotonic_ns, thread_cpu_ns};
 
 pub use self::counters::*;
-use crate::accounts::{FinalAccount, ledger};
+use crate::accounts::FinalAccount;
 use crate::busy::Dead;
 use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
@@ -32,14 +31,9 @@ impl From<TransportError> for Fault {
     }
 }
 
+/// Pins this thread to a CPU, if one is given.
 pub fn pin(cpu: Option<u32>) -> Result<(), Fault> {
-    let Some(cpu) = cpu else { return Ok(()) };
-    let why = match affinity::pin_to(cpu) {
-        Ok(allowed) if allowed == [cpu] => return Ok(()),
-        Ok(allowed) => format!("pinned to CPU {cpu}, but the kernel allows {allowed:?}"),
-        Err(error) => format!("CPU {cpu} does not exist or is taken from us: {error}"),
-    };
-    Err(Fault::new(why))
+    cpu.map_or(Ok(()), placement::pin)
 }
 
 /// Does work in this thread; returns the share of a CPU that it took, too.
@@ -70,10 +64,7 @@ impl Chain {
         let fits = scenario.check_memory(channel_ids(scenario).len(), true);
         fits.map_err(Fault::too_large)?;
         let (mut card, consumers) = Card::new(scenario)?;
-        card.source.end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1);
-        if let Some(triggers) = triggers {
-            card.source.max_triggers = triggers;
-        }
+        card.source.limit(Some(duration), triggers);
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
         let watch = experiment.map(|experiment| PartWatch::new(experiment, scenario.card.block.0));
@@ -130,10 +121,9 @@ pub struct ReaderDone {
     pub card_ns: u64,
     /// Time for which triggers came: without that in which a FIFO was emptied.
     pub triggers_ns: u64,
-    /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
-    pub filling: Vec<(u64, u64)>,
-    /// Bytes, from the card's FIFO on, that no subscriber has acknowledged, at the same times.
-    pub backlog: Vec<(u64, u64)>,
+    /// Every 10 ms or so while triggers came: the card's time, the bytes in the ring, and the bytes
+    /// from the card's FIFO on that no subscriber has acknowledged.
+    pub filling: Vec<(u64, [u64; 2])>,
 }
 
 impl ToHost {
@@ -154,7 +144,6 @@ impl ToHost {
     pub fn read(&mut self, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
         let stop = AtomicBool::new(false);
         let mut filling = Vec::with_capacity(1 << 14);
-        let mut backlog = Vec::with_capacity(1 << 14);
         let begin_ns = monotonic_ns();
         let (account, mut cpu) = loaded(|| {
             self.run(&stop, true, |reader| {
@@ -162,8 +151,8 @@ impl ToHost {
                 let now_ns = monotonic_ns().saturating_sub(start_ns);
                 let comes = state == CardState::Running && now_ns <= reader.port.end_ns();
                 if comes && filling.len() < filling.capacity() {
-                    filling.push((now_ns, reader.filled_bytes() as u64));
-                    backlog.push((now_ns, reader.backlog_bytes()));
+                    let bytes = [reader.filled_bytes() as u64, reader.backlog_bytes()];
+                    filling.push((now_ns, bytes));
                 }
                 if quit() {
                     stop.store(true, Ordering::Relaxed);
@@ -189,7 +178,6 @@ impl ToHost {
             card_ns: view.now_ns,
             triggers_ns: view.now_ns.min(self.port.end_ns()),
             filling,
-            backlog,
         }
     }
 }
@@ -236,16 +224,13 @@ impl Receiving {
     }
 }
 
+/// Ledgers of the E-links of readers, with what their receivers had.
 pub fn joined(readers: &[ReaderDone], receivers: &[Report]) -> Vec<(u64, Ledger)> {
-    let mut ledgers = Vec::new();
-    for reader in readers {
-        for (at, counts) in reader.account.card.elinks.iter().zip(&reader.account.readers) {
-            let mut ledger = ledger(&reader.account.card, at, counts);
-            let streams = receivers.iter().flat_map(|report| &report.streams);
-            let had = streams.filter(|stream| stream.tag == at.tag);
-            ledger.delivered = had.map(StreamReport::clean).sum();
-            ledgers.push((at.tag, ledger));
-        }
+    let mut ledgers: Vec<_> = readers.iter().flat_map(|reader| reader.account.ledgers()).collect();
+    for (tag, ledger) in &mut ledgers {
+        let streams = receivers.iter().flat_map(|report| &report.streams);
+        let own = streams.filter(|stream| stream.tag == *tag);
+        ledger.delivered = own.map(StreamReport::clean).sum();
     }
     ledgers
 }

@@ -39,7 +39,7 @@ impl Default for CheckOptions {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Checker {
     options: CheckOptions,
     format: Option<BlockFormat>,
@@ -55,31 +55,22 @@ impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
-        Checker {
-            common,
-            options,
-            format: None,
-            elinks: std::iter::repeat_with(|| None).take(usize::from(Elink::MOST) + 1).collect(),
-            checked_blocks: 0,
-            skipped_bytes: 0,
-            rest: Vec::new(),
-        }
+        let elinks = (0..=Elink::MOST).map(|_| None).collect();
+        Checker { common, options, elinks, ..Checker::default() }
     }
 
     /// Takes the next bytes, cut at any place. Fails if no block begins in the first MiB.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let is_whole =
-            self.format.is_some_and(|format| bytes.len().is_multiple_of(format.block_bytes));
-        if !self.rest.is_empty() || !is_whole {
-            let mut joined = std::mem::take(&mut self.rest);
+        let mut joined = std::mem::take(&mut self.rest);
+        if joined.is_empty() {
+            let done = self.blocks_of(bytes, false)?;
+            joined.extend_from_slice(&bytes[done..]);
+        } else {
             joined.extend_from_slice(bytes);
             let done = self.blocks_of(&joined, false)?;
             joined.drain(..done);
-            self.rest = joined;
-            return Ok(());
         }
-        let done = self.blocks_of(bytes, false)?;
-        self.rest.extend_from_slice(&bytes[done..]);
+        self.rest = joined;
         Ok(())
     }
 

@@ -73,14 +73,9 @@ fn open(request: &DecodeRequest, scenario: &Scenario) -> Result<Vec<Box<dyn Sess
         let why = format!("is {}, less than a block of {block_bytes}", request.bytes);
         return Err(request.workload().error("bytes", why).into());
     }
-    Ok(vec![Box::new(DecodeSession {
-        scenario: scenario.clone(),
-        format,
-        bytes,
-        blocks: Vec::new(),
-        room: Vec::new(),
-        subchunks: 0,
-    })])
+    let (scenario, blocks, room) = (scenario.clone(), Vec::new(), Vec::new());
+    let session = DecodeSession { scenario, format, bytes, blocks, room, subchunks: 0 };
+    Ok(vec![Box::new(session)])
 }
 
 struct DecodeSession {
@@ -154,8 +149,7 @@ impl Session for DecodeSession {
         let reserved = self.blocks.try_reserve_exact(wanted);
         reserved.map_err(|error| Fault::too_large(format!("{wanted} bytes of blocks: {error}")))?;
         self.blocks.resize(wanted, 0);
-        blocks_of_card(&self.scenario, &mut self.blocks)?;
-        Ok(())
+        blocks_of_card(&self.scenario, &mut self.blocks)
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
@@ -171,10 +165,8 @@ impl Session for DecodeSession {
         let subchunks: u64 = checked.rows.iter().flat_map(|row| row.subchunks).sum();
         self.subchunks = decode(self.format, &self.blocks, &mut self.room)?;
         if !checked.is_good() || subchunks != self.subchunks {
-            return Err(Fault::new(format!(
-                "the checker and the decoder disagree: {:?}",
-                checked.faults
-            )));
+            let faults = checked.faults;
+            return Err(Fault::new(format!("the checker and the decoder disagree: {faults:?}")));
         }
         Ok(())
     }

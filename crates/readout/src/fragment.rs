@@ -47,7 +47,7 @@ pub enum FragmentFinding {
     WrongElink(u8),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FragmentCheck {
     is_ttc: bool,
     /// Index that the emulator writes into its fragments; `None` if the E-link is unknown.
@@ -67,25 +67,13 @@ pub struct FragmentCheck {
 impl FragmentCheck {
     /// Makes the check of an E-link. The trigger system's E-link has other fragments.
     pub fn new(elink: Option<Elink>) -> FragmentCheck {
-        FragmentCheck {
-            is_ttc: elink == Some(Elink::TTC),
-            index: elink.map(Elink::index),
-            width: None,
-            order: SequenceTracker::default(),
-            way: SequenceHint::Unknown,
-            usual_way: SequenceHint::Unknown,
-            resets: None,
-            pattern: Vec::new(),
-            faults: FragmentFaults::default(),
-        }
+        let (is_ttc, index) = (elink == Some(Elink::TTC), elink.map(Elink::index));
+        FragmentCheck { is_ttc, index, ..FragmentCheck::default() }
     }
 
     pub(crate) fn of_blocks(elink: Elink) -> FragmentCheck {
-        FragmentCheck {
-            way: SequenceHint::Whole,
-            usual_way: SequenceHint::Whole,
-            ..FragmentCheck::new(Some(elink))
-        }
+        let (way, usual_way) = (SequenceHint::Whole, SequenceHint::Whole);
+        FragmentCheck { way, usual_way, ..FragmentCheck::new(Some(elink)) }
     }
 
     /// Notes that fragments were lost: the next counter is ahead by any number.

@@ -116,6 +116,7 @@ struct Publisher {
     heard_ns: u64,
 }
 
+#[derive(Default)]
 pub struct Receiver {
     id: u64,
     publishers: Vec<Publisher>,
@@ -145,20 +146,12 @@ impl Receiver {
         publishers: &[(Publish, Vec<u64>)],
         subscribe: impl Fn(&Publish, &Subscription) -> Result<Subscribed, TransportError>,
     ) -> Result<Receiver, TransportError> {
-        let mut receiver = Receiver {
-            // Time and place make the number of each receiver.
-            id: monotonic_ns().rotate_left(20) ^ u64::from(std::process::id()) << 44,
-            publishers: Vec::new(),
-            streams: Streams::default(),
-            report: Report::default(),
-            first_ns: 0,
-            last_ns: 0,
-            notes: Vec::new(),
-            slowed: None,
-        };
+        // Time and place make the number of each receiver.
+        let id = monotonic_ns().rotate_left(20) ^ u64::from(std::process::id()) << 44;
+        let mut receiver = Receiver { id, ..Receiver::default() };
         for (settings, tags) in publishers {
             let subscription =
-                Subscription { receiver: receiver.id, tags: tags.clone(), ..Default::default() };
+                Subscription { receiver: id, tags: tags.clone(), ..Default::default() };
             let (inlet, hello) = subscribe(settings, &subscription)?;
             let tags = if tags.is_empty() { hello.tags } else { tags.clone() };
             receiver.streams.offer(&tags);

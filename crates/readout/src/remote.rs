@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::fds;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::{IrqLine, sleep_until, without_timer_slack};
-use daqmeter_sys::{fds, ring};
 use serde::{Deserialize, Serialize};
 use socket2::{SockAddr, Socket};
 
@@ -33,11 +33,20 @@ pub enum RemoteError {
     Other(String),
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Request {
     channel: usize,
     tags: Vec<u64>,
     block_bytes: usize,
+}
+
+impl Request {
+    /// Request for a channel of a scenario; `None` if there is no such channel.
+    fn of(scenario: &Scenario, channel: usize) -> Option<Request> {
+        let id = *channel_ids(scenario).get(channel)?;
+        let tags = scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
+        Some(Request { channel, tags, block_bytes: scenario.card.block.0 })
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -141,15 +150,8 @@ impl CardServer {
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
         let lines = lines.map_err(|error| RemoteError::Other(error.to_string()))?;
         let readers = (0..channels).map(|_| Reader::Awaited).collect();
-        Ok(CardServer {
-            card,
-            listener,
-            lines,
-            readers,
-            asking: Vec::new(),
-            path: path.to_owned(),
-            listened_ns: 0,
-        })
+        let (asking, path) = (Vec::new(), path.to_owned());
+        Ok(CardServer { card, listener, lines, readers, asking, path, listened_ns: 0 })
     }
 
     /// Serves until the card has finished and its readers are gone. Told to stop, it ends the
@@ -166,11 +168,9 @@ impl CardServer {
                 self.listen(now_ns);
             }
             if end_ns.is_none() && stop.load(Ordering::Relaxed) {
-                end_ns = Some(
-                    now_ns + if self.card.state() == CardState::Idle { 0 } else { STOP_WITHIN_NS },
-                );
-                let last_ns = self.card.now_ns();
-                self.card.source.end_ns = last_ns;
+                let is_idle = self.card.state() == CardState::Idle;
+                end_ns = Some(now_ns + if is_idle { 0 } else { STOP_WITHIN_NS });
+                self.card.source.end_ns = self.card.now_ns();
             }
             self.card.carry(now_ns);
             self.card.signal(&self.lines);
@@ -179,9 +179,8 @@ impl CardServer {
             if over || end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
                 break;
             }
-            sleep_until(
-                now_ns + if self.card.state() == CardState::Running { STEP_NS } else { 1_000_000 },
-            );
+            let is_running = self.card.state() == CardState::Running;
+            sleep_until(now_ns + if is_running { STEP_NS } else { 1_000_000 });
         }
     }
 
@@ -203,15 +202,11 @@ impl CardServer {
     fn listen(&mut self, now_ns: u64) {
         for (mut stream, since_ns) in std::mem::take(&mut self.asking) {
             let mut request = [0; MAX_REQUEST_BYTES];
+            let is_late = now_ns > since_ns + ASK_WITHIN_NS;
             match stream.read(&mut request) {
-                Ok(got @ 1..) => {
-                    // A client that does not take its answer gets none; the others go on.
-                    let _ = self.answer(stream, &request[..got]);
-                }
-                Err(error)
-                    if error.kind() == ErrorKind::WouldBlock
-                        && now_ns <= since_ns + ASK_WITHIN_NS =>
-                {
+                // A client that does not take its answer gets none; the others go on.
+                Ok(got @ 1..) => drop(self.answer(stream, &request[..got])),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !is_late => {
                     self.asking.push((stream, since_ns));
                 }
                 Ok(0) | Err(_) => {}
@@ -219,59 +214,45 @@ impl CardServer {
         }
     }
 
-    fn answer(&mut self, stream: UnixStream, line: &[u8]) -> io::Result<()> {
-        let request = match from_peer::<Request>(line) {
-            Ok(request) => request,
-            Err(error) => return refuse(&stream, format!("not a request: {error}")),
-        };
-        if let Some(refusal) = self.refusal(&request) {
-            return refuse(&stream, refusal);
-        }
-        let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
-        let memory = self.card.share(request.channel).map_err(io::Error::other)?;
-        fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
-        self.readers[request.channel] = Reader::Connected(stream);
+    fn answer(&mut self, mut stream: UnixStream, line: &[u8]) -> io::Result<()> {
+        let request = from_peer(line).map_err(|error| format!("not a request: {error}"));
+        let granted = request.and_then(|request| self.granted(&request));
+        let answer = Answer { error: granted.as_ref().err().cloned() };
+        let answer = serde_json::to_vec(&answer).expect("plain data");
+        let Ok(channel) = granted else { return stream.write_all(&answer) };
+        let memory = self.card.share(channel).map_err(io::Error::other)?;
+        fds::send(&stream, &answer, &[memory, self.lines[channel].share()])?;
+        self.readers[channel] = Reader::Connected(stream);
         Ok(())
     }
 
-    fn refusal(&self, request: &Request) -> Option<String> {
-        let scenario = self.card.scenario();
-        let ids = channel_ids(scenario);
-        let Some(id) = ids.get(request.channel) else {
-            return Some(format!("no channel {}; the card has {}", request.channel, ids.len()));
-        };
-        let tags: Vec<u64> =
-            scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
-        if tags != request.tags || scenario.card.block.0 != request.block_bytes {
-            return Some(
+    /// Returns the channel of a request, or the reason for which the request is refused.
+    fn granted(&self, request: &Request) -> Result<usize, String> {
+        let (channel, channels) = (request.channel, self.readers.len());
+        let own = Request::of(self.card.scenario(), channel)
+            .ok_or_else(|| format!("no channel {channel}; the card has {channels}"))?;
+        if own != *request {
+            return Err(
                 "the card and the reader have different E-links or blocks: use one scenario for both"
                     .to_owned(),
             );
         }
-        if !matches!(self.readers[request.channel], Reader::Awaited) {
-            return Some(format!("channel {} already has a reader", request.channel));
+        match self.readers[channel] {
+            Reader::Awaited => Ok(channel),
+            _ => Err(format!("channel {channel} already has a reader")),
         }
-        None
     }
 
     fn notice_ends(&mut self) {
         for (channel, reader) in self.readers.iter_mut().enumerate() {
             let Reader::Connected(stream) = reader else { continue };
-            let mut byte = [0];
-            match stream.read(&mut byte) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                _ => {
-                    *reader = Reader::Ended;
-                    self.card.forget_reader(channel);
-                }
+            let heard = stream.read(&mut [0]);
+            if !matches!(heard, Err(error) if error.kind() == ErrorKind::WouldBlock) {
+                *reader = Reader::Ended;
+                self.card.forget_reader(channel);
             }
         }
     }
-}
-
-fn refuse(mut stream: &UnixStream, why: String) -> io::Result<()> {
-    let answer = serde_json::to_vec(&Answer { error: Some(why) }).expect("plain data");
-    stream.write_all(&answer)
 }
 
 /// Asks for a channel, within about two seconds. Fails if there is no card, or it refuses, or sends
@@ -282,28 +263,23 @@ pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Port,
         RemoteError::Absent(format!("{shown}: {error}; is a card emulated there?"))
     };
     let other = |line: String| RemoteError::Other(format!("{shown}: {line}"));
-    let Some(id) = channel_ids(scenario).get(channel).copied() else {
-        return Err(RemoteError::Other(format!("the scenario has no channel {channel}")));
-    };
+    let request = Request::of(scenario, channel)
+        .ok_or_else(|| RemoteError::Other(format!("the scenario has no channel {channel}")))?;
     let mut stream = reach(path).map_err(absent)?;
-    let tags = scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
-    let request = Request { channel, tags, block_bytes: scenario.card.block.0 };
     let request = serde_json::to_vec(&request).expect("plain data");
     stream.write_all(&request).map_err(absent)?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).map_err(absent)?;
     let mut room = [0; 4096];
-    let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;
+    let (got, passed) = fds::receive(&stream, &mut room).map_err(absent)?;
     let answer: Answer = from_peer(&room[..got])
         .map_err(|_| other("the program that answers there is not a card".to_owned()))?;
     if let Some(error) = answer.error {
         return Err(other(error));
     }
-    if passed.len() != 2 {
-        return Err(other(format!("the card passed {} descriptors instead of 2", passed.len())));
-    }
-    let (memory, line) = (passed.remove(0), passed.remove(0));
-    let consumer: Consumer =
-        ring::Consumer::open(memory).map_err(|error| other(error.to_string()))?;
+    let [memory, line] = <[OwnedFd; 2]>::try_from(passed).map_err(|passed| {
+        other(format!("the card passed {} descriptors instead of 2", passed.len()))
+    })?;
+    let consumer = Consumer::open(memory).map_err(|error| other(error.to_string()))?;
     Port::elsewhere(consumer, IrqLine::of_fd(line), stream)
         .map_err(|error| other(error.to_string()))
 }

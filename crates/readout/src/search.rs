@@ -1,12 +1,12 @@
 //! Search for the highest rate without loss, and the confidence of its result.
 //!
-//! A point is stable when nothing is lost, no time is dead, and its backlog does not grow. A
-//! backlog that would reach the BUSY mark within a minute, at its slope, is not stable, even
-//! without a loss. The backlog is all data that no subscriber has acknowledged: in the card's FIFO,
-//! the ring, pages and the network, any of which hides a limit from a short run. What did not stay
-//! behind is what the chain carries: an estimate of the maximum, from which the search goes on.
-//! Near the knee points are repeated and the majority counts, because the host disturbs them. One
-//! long run confirms the result.
+//! A rate is stable if nothing is lost, no time is dead, and the backlog does not grow. A backlog
+//! that would reach the BUSY mark within a minute, at its slope, is not stable, even without a
+//! loss. The backlog is all data that no subscriber has acknowledged: in the card's FIFO, the ring,
+//! pages and the network. Each of these hides a limit from a short run. The input less the growth
+//! of the backlog is the rate that the chain carries: an estimate of the maximum. Near the maximum
+//! each run is repeated and the majority counts, because the host disturbs runs. One long run
+//! confirms the result.
 
 use std::time::Duration;
 
@@ -67,24 +67,26 @@ impl Observation {
     }
 
     fn grows(&self) -> bool {
-        let Some([(from_s, from), (to_s, to)]) = self.quarters() else { return false };
-        let slope = (to - from) / (to_s - from_s).max(1e-9);
-        let soon = to + slope * HORIZON_S > self.busy_at_bytes;
-        to - from > NOISE_S * self.input_bytes_per_s
+        let Some([from, to]) = self.quarters() else { return false };
+        let slope = slope([from, to]);
+        let soon = to.1 + slope * HORIZON_S > self.busy_at_bytes;
+        to.1 - from.1 > NOISE_S * self.input_bytes_per_s
             && (soon || slope > LEFT_BEHIND * self.input_bytes_per_s)
     }
 
     /// Share of the input that was carried: neither stopped nor left in a buffer.
     pub fn carried(&self) -> f64 {
         let stopped = self.lost_share.max(self.dead_share);
-        let growth = match self.quarters() {
-            // A buffer that is full grew before that.
-            Some([_, (to_s, to)]) if stopped > 0.0 => to / to_s.max(1e-9),
-            Some([(from_s, from), (to_s, to)]) => (to - from) / (to_s - from_s).max(1e-9),
-            None => 0.0,
-        };
+        // A buffer that is full grew from the begin of the run.
+        let begin = |from| if stopped > 0.0 { (0.0, 0.0) } else { from };
+        let growth = self.quarters().map_or(0.0, |[from, to]| slope([begin(from), to]));
         1.0 - stopped - growth / self.input_bytes_per_s.max(1e-9)
     }
+}
+
+/// Bytes per second from one point of a backlog to another.
+fn slope([(from_s, from), (to_s, to)]: [(f64, f64); 2]) -> f64 {
+    (to - from) / (to_s - from_s).max(1e-9)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,14 +137,12 @@ struct Search<'a, F> {
     plan: &'a SearchPlan,
     confirmations: u32,
     found: SearchResult,
-    /// Rates at which a probe passed.
-    passed: Vec<f64>,
     /// Rate that was carried in the last run that was not stable, and the error of this estimate as
     /// a share.
     knee: (f64, f64),
 }
 
-/// A rate that works and one that does not, where they were found.
+/// A stable rate and one that is not, if they were found.
 type Bracket = (Option<f64>, Option<f64>);
 
 enum Stop<E> {
@@ -150,10 +150,10 @@ enum Stop<E> {
     Failed(E),
 }
 
-/// Finds the highest stable rate: by doubling, by going to what an unstable run carried, by halving
-/// the interval, and by confirming. The rate above it is then run once more, so that a failure by a
-/// disturbed host does not decide. `observe` runs the system at a rate for a time; `None` ends the
-/// search, whose time is over.
+/// Finds the highest stable rate: doubles the rate, goes on from the rate that an unstable run
+/// carried, halves the interval, and confirms the result. It then runs once more at the rate above,
+/// so that a failure by a disturbed host does not decide. `observe` runs the system at a rate for a
+/// time; `None` ends the search, whose time is over.
 pub fn highest_rate<E>(
     plan: &SearchPlan,
     observe: impl FnMut(f64, Duration) -> Result<Option<Observation>, E>,
@@ -163,7 +163,6 @@ pub fn highest_rate<E>(
         plan,
         confirmations: 0,
         found: SearchResult::default(),
-        passed: Vec::new(),
         knee: (f64::INFINITY, 0.0),
     };
     let is_cut = match search.run() {
@@ -171,13 +170,12 @@ pub fn highest_rate<E>(
         Err(Stop::Over) => true,
         Err(Stop::Failed(error)) => return Err(error),
     };
-    let confirm_s = plan.confirm.as_secs_f64();
+    let [confirm_s, long_s] = [1, CONFIRM_TIMES].map(|times| (plan.confirm * times).as_secs_f64());
     let confidence = match search.found.rate_hz {
         None if is_cut => "the search ended before a rate was confirmed".to_owned(),
         None => "no rate was free of faults".to_owned(),
         Some(_) => format!(
-            "confirmed in {:.1} s without a fault: with 95 % confidence there is less than one fault in {confirm_s:.1} s",
-            confirm_s * f64::from(CONFIRM_TIMES)
+            "confirmed in {long_s:.1} s without a fault: with 95 % confidence there is less than one fault in {confirm_s:.1} s"
         ),
     };
     Ok(SearchResult { is_cut, confidence, ..search.found })
@@ -185,37 +183,35 @@ pub fn highest_rate<E>(
 
 impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F> {
     fn run(&mut self) -> Result<(), Stop<E>> {
-        let (long, mut from_hz) = (self.plan.confirm * CONFIRM_TIMES, self.plan.from_hz);
+        let mut from_hz = self.plan.from_hz;
         for _ in 0..=RAISES {
             let before_hz = self.found.rate_hz;
             self.maximum(from_hz)?;
             let (Some(good), Some(bad)) = (self.found.rate_hz, self.found.unstable_hz) else {
                 break;
             };
-            // It failed because the host was disturbed if two runs pass.
+            // If two runs pass now, it failed because the host was disturbed.
             if before_hz == Some(good)
                 || self.once(bad, self.plan.confirm)? != Stability::Stable
-                || self.once(bad, long)? != Stability::Stable
+                || self.confirm(bad)? != Stability::Stable
             {
                 break;
             }
-            (self.found.rate_hz, from_hz) = (Some(bad), bad);
+            (self.found.unstable_hz, from_hz) = (None, bad);
         }
         Ok(())
     }
 
-    /// Searches from a rate and confirms what it finds above what was confirmed before.
+    /// Searches from a rate and confirms a result above the rate that was confirmed before.
     fn maximum(&mut self, from_hz: f64) -> Result<(), Stop<E>> {
         let lowest_hz = self.found.rate_hz.unwrap_or(self.plan.from_hz * LOWEST);
-        let (good, mut bad) = self.bracket(from_hz, lowest_hz)?;
-        let Some(mut good) = good else {
-            self.found.unstable_hz = bad;
-            return Ok(());
-        };
+        let (good, bad) = self.bracket(from_hz, lowest_hz)?;
+        self.found.unstable_hz = bad;
+        let Some(mut good) = good else { return Ok(()) };
         let mut by_estimate = true;
-        while let Some(limit) = bad.filter(|limit| self.is_wide(good, *limit, 0.75)) {
-            let rate_hz = self.between(good, limit, by_estimate);
-            let time = self.time_for((rate_hz / good).min(limit / rate_hz) - 1.0);
+        while let Some(bad) = self.found.unstable_hz.filter(|bad| self.is_wide(good, *bad, 0.75)) {
+            let rate_hz = self.between(good, bad, by_estimate);
+            let time = self.time_for((rate_hz / good).min(bad / rate_hz) - 1.0);
             if self.is_stable(rate_hz, time)? {
                 good = rate_hz;
                 // An estimate that was too low.
@@ -223,55 +219,53 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
             } else {
                 // Estimates could go down by a little each time.
                 by_estimate = !by_estimate;
-                bad = Some(rate_hz);
+                self.found.unstable_hz = Some(rate_hz);
             }
         }
-        // The estimate by the last run may be lower than what that run could show.
+        // The estimate by the last run may be lower than the rates that this run tells apart.
         let below_hz = self.knee.0 / (1.0 + 0.25 * self.plan.resolution);
         let is_near = !self.is_wide(below_hz, good, 1.0);
-        self.confirm(if is_near { good.min(below_hz) } else { good }, bad, lowest_hz)
+        self.confirm_below(if is_near { good.min(below_hz) } else { good }, lowest_hz)
     }
 
-    /// Confirms a rate by a long run. One that fails is the upper end of an interval, which is
-    /// halved down to the last rate that passed.
-    fn confirm(
-        &mut self,
-        mut rate_hz: f64,
-        mut bad: Option<f64>,
-        lowest_hz: f64,
-    ) -> Result<(), Stop<E>> {
+    /// Confirms a rate or a lower one. A rate that fails is the upper end of an interval, in which
+    /// the search goes on.
+    fn confirm_below(&mut self, mut rate_hz: f64, lowest_hz: f64) -> Result<(), Stop<E>> {
         let mut failed_hz = 0.0;
-        self.found.unstable_hz = bad;
         while rate_hz > lowest_hz && self.confirmations < MAX_CONFIRMATIONS {
             self.confirmations += 1;
-            let good = match self.once(rate_hz, self.plan.confirm * CONFIRM_TIMES)? {
-                Stability::Stable => {
-                    self.found.rate_hz = Some(rate_hz);
-                    self.found.confirmed = self.found.probes.len().checked_sub(1);
-                    rate_hz
-                }
-                // The first run that fails may be the host's fault; a long growth is none.
+            let good = match self.confirm(rate_hz)? {
+                Stability::Stable => rate_hz,
+                // The host may make one run fail, but not a backlog grow for long.
                 Stability::Lost | Stability::Dead if failed_hz != rate_hz => {
                     failed_hz = rate_hz;
                     continue;
                 }
                 _ => {
-                    bad = Some(rate_hz);
-                    self.passed.retain(|passed| *passed < rate_hz);
-                    let passed = self.passed.iter().copied().fold(lowest_hz, f64::max);
-                    self.found.rate_hz.map_or(passed, |confirmed| confirmed.max(passed))
+                    self.found.unstable_hz = Some(rate_hz);
+                    self.found.rate_hz.unwrap_or(lowest_hz)
                 }
             };
-            self.found.unstable_hz = bad;
-            // What is near the estimate is near the maximum.
-            let is_wide = |limit: &f64| self.is_wide(good, limit.min(self.knee.0.max(good)), 1.0);
-            rate_hz = match bad.filter(is_wide) {
-                Some(limit) => self.between(good, limit, true),
+            // No rate above the estimate is stable.
+            let highest = |bad: f64| bad.min(self.knee.0.max(good));
+            let is_wide = |bad: &f64| self.is_wide(good, highest(*bad), 1.0);
+            rate_hz = match self.found.unstable_hz.filter(is_wide) {
+                Some(bad) => self.between(good, bad, true),
                 None if self.found.rate_hz == Some(good) => break,
                 None => good,
             };
         }
         Ok(())
+    }
+
+    /// Runs at a rate for long. A stable run confirms the rate.
+    fn confirm(&mut self, rate_hz: f64) -> Result<Stability, Stop<E>> {
+        let verdict = self.once(rate_hz, self.plan.confirm * CONFIRM_TIMES)?;
+        if verdict == Stability::Stable {
+            self.found.rate_hz = Some(rate_hz);
+            self.found.confirmed = self.found.probes.len().checked_sub(1);
+        }
+        Ok(verdict)
     }
 
     /// True if an interval is wider than this part of the resolution.
@@ -289,15 +283,15 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
         around.into_iter().find(is_inside).unwrap_or((good * bad).sqrt())
     }
 
-    /// Time of a run that tells rates apart whose ratio exceeds 1 by this: half of that is to grow
-    /// by more than the noise from the second quarter to the last.
+    /// Time of a run that tells rates apart whose ratio exceeds 1 by this: half of this share of the
+    /// input, from the second quarter to the last, must exceed the noise.
     fn time_for(&self, ratio: f64) -> Duration {
         let longest = self.plan.confirm * CONFIRM_TIMES;
         let wanted = Duration::try_from_secs_f64(4.0 * NOISE_S / ratio).unwrap_or(longest);
         wanted.min(longest).max(self.plan.probe)
     }
 
-    /// Goes down to a rate that works, or up to one that does not; returns both, if found.
+    /// Goes down to a stable rate, or up to one that is not; returns both, if found.
     fn bracket(&mut self, from_hz: f64, lowest_hz: f64) -> Result<Bracket, Stop<E>> {
         let (mut rate_hz, mut good, mut bad) = (from_hz, None, None);
         loop {
@@ -330,13 +324,9 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
 
     /// Decides by the majority of up to three runs; one that passes at once is enough.
     fn is_stable(&mut self, rate_hz: f64, time: Duration) -> Result<bool, Stop<E>> {
-        let is_stable = self.once(rate_hz, time)? == Stability::Stable
+        Ok(self.once(rate_hz, time)? == Stability::Stable
             || self.once(rate_hz, time)? == Stability::Stable
-                && self.once(rate_hz, time)? == Stability::Stable;
-        if is_stable {
-            self.passed.push(rate_hz);
-        }
-        Ok(is_stable)
+                && self.once(rate_hz, time)? == Stability::Stable)
     }
 }
 
@@ -512,6 +502,7 @@ mod tests {
                 losing((from..to).contains(&number) || rate_hz > knee_hz)
             });
             let rate_hz = found.rate_hz.unwrap();
+            assert_eq!(found.probes[found.confirmed.unwrap()].rate_hz, rate_hz);
             let is_near = (0.99..=1.0).contains(&(rate_hz / knee_hz));
             assert!(is_near, "{from} to {to}: {rate_hz}, {:?}", found.probes);
             assert!(found.unstable_hz.unwrap() > rate_hz);

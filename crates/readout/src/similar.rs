@@ -14,7 +14,7 @@ pub(crate) struct SimilarByStride {
 }
 
 impl SimilarByStride {
-    const MOST: usize = 8;
+    const MAX_KNOWN: usize = 8;
     const COUNTER: usize = 3;
 
     #[inline]
@@ -26,13 +26,13 @@ impl SimilarByStride {
 
     fn learn(&mut self, stride: usize) -> usize {
         let similar = Similar::new(stride, SimilarByStride::COUNTER, MAX_ALIKE_BYTES);
-        if self.known.len() < SimilarByStride::MOST {
+        if self.known.len() < SimilarByStride::MAX_KNOWN {
             self.known.push(similar);
             return self.known.len() - 1;
         }
         let at = self.next;
         self.known[at] = similar;
-        self.next = (at + 1) % SimilarByStride::MOST;
+        self.next = (at + 1) % SimilarByStride::MAX_KNOWN;
         at
     }
 }
@@ -44,10 +44,10 @@ mod tests {
     #[test]
     fn the_lengths_that_came_last_are_known() {
         let mut strides = SimilarByStride::default();
-        for stride in 28..28 + 3 * SimilarByStride::MOST {
+        for stride in 28..28 + 3 * SimilarByStride::MAX_KNOWN {
             assert_eq!(strides.of(stride).stride(), stride);
             assert_eq!(strides.of(28.max(stride - 3)).stride(), 28.max(stride - 3));
         }
-        assert_eq!(strides.known.len(), SimilarByStride::MOST);
+        assert_eq!(strides.known.len(), SimilarByStride::MAX_KNOWN);
     }
 }

@@ -58,22 +58,16 @@ impl Rings {
                 if uniform() < self.hiccups.0 * self.poll_s { self.hiccups.1 } else { 0.0 };
             let step_s = self.poll_s + late_s + stopped_s;
             let any = busy.iter().any(|busy| *busy);
-            let mut fullest = (0.0_f64, f64::INFINITY);
-            for ring in &self.rings {
-                let until_s = (ring.marks.0 - ring.filled).max(0.0) / ring.input;
-                if until_s < fullest.1 {
-                    fullest = (ring.filled, until_s);
-                }
-            }
-            let live_s = if any { 0.0 } else { step_s.min(fullest.1) };
+            let until_s = |ring: &Ring| (ring.marks.0 - ring.filled).max(0.0) / ring.input;
+            let live_s = self.rings.iter().map(until_s).fold(step_s, f64::min);
+            let live_s = if any { 0.0 } else { live_s };
             let sampled = now_s + step_s >= next_sample_s;
             for (ring, samples) in self.rings.iter_mut().zip(&mut done.samples) {
                 ring.filled += ring.input * live_s;
                 if sampled {
                     // At a random moment between two polls: the reader has taken a part of it.
-                    samples.push(
-                        ring.filled - (ring.drain * step_s * uniform()).min(ring.filled) * 0.5,
-                    );
+                    let taken = (ring.drain * step_s * uniform()).min(ring.filled) * 0.5;
+                    samples.push(ring.filled - taken);
                 }
                 ring.filled = (ring.filled - ring.drain * (step_s - stopped_s)).max(0.0);
             }

@@ -1,6 +1,7 @@
 //! The trigger source: the times of triggers, and their count, which is made here and nowhere else.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use daqmeter_record::units::whole;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -39,6 +40,13 @@ impl TriggerSource {
             ahead: VecDeque::with_capacity(1024),
             last_ns: 0.0,
         }
+    }
+
+    /// Ends the triggers after a time, or after a number of them.
+    pub fn limit(&mut self, time: Option<Duration>, triggers: Option<u64>) {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(NEVER - 1);
+        self.end_ns = time.map_or(self.end_ns, ns);
+        self.max_triggers = triggers.unwrap_or(self.max_triggers);
     }
 
     /// Time of the n-th trigger from now, from 1; `NEVER` when the source ends before.

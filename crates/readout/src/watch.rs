@@ -27,7 +27,7 @@ pub struct Experiment(pub Vec<(ChainPart, Added)>);
 pub(crate) type Slowed = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// Watches one reader; all of a chain share the counts of bytes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct PartWatch {
     experiment: Experiment,
     block_bytes: f64,
@@ -40,13 +40,8 @@ pub(crate) struct PartWatch {
 
 impl PartWatch {
     pub(crate) fn new(experiment: &Experiment, block_bytes: usize) -> PartWatch {
-        PartWatch {
-            experiment: experiment.clone(),
-            block_bytes: block_bytes as f64,
-            bytes: Arc::default(),
-            returned: Arc::default(),
-            times_ns: Arc::default(),
-        }
+        let (experiment, block_bytes) = (experiment.clone(), block_bytes as f64);
+        PartWatch { experiment, block_bytes, ..PartWatch::default() }
     }
 
     pub(crate) fn another(&self) -> PartWatch {

@@ -38,13 +38,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let scenario = load(&arguments.chosen)?;
     let stop = interrupt::flag();
     let (mut card, _) = Card::new(&scenario)?;
-    if let Some(triggers) = arguments.triggers {
-        card.source.max_triggers = triggers;
-    }
     let time = arguments.time.or(arguments.triggers.is_none().then_some(DEFAULT_TIME));
-    if let Some(time) = time {
-        card.source.end_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1);
-    }
+    card.source.limit(time, arguments.triggers);
     let mut server = remote::CardServer::bind(card, &arguments.at)?;
     chain::pin(arguments.pin)?;
     let (at, channels) = (arguments.at.display(), channel_ids(&scenario).len());

@@ -7,6 +7,7 @@ use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
+use daqmeter_wire::felix::Elink;
 
 use crate::output::{Failure, tell};
 
@@ -41,7 +42,7 @@ impl Waiting {
         Waiting { begun: Instant::now(), limit, is_said: false }
     }
 
-    /// Begins again when something came, which was this long ago.
+    /// Begins again: something came this long ago.
     pub(super) fn heard(&mut self, ago: Duration) {
         self.is_said &= ago >= SILENT;
         self.begun = Instant::now().checked_sub(ago).unwrap_or(self.begun);
@@ -64,7 +65,7 @@ impl Waiting {
     }
 }
 
-/// Where pages go and come from.
+/// Options of publishers and receivers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Network {
     /// Directory in which publishers leave their addresses
@@ -78,10 +79,8 @@ pub(crate) struct Network {
 pub(super) fn elink(text: &str) -> Result<u16, String> {
     let number =
         units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
-    u16::try_from(number)
-        .ok()
-        .filter(|number| *number <= 0x7FF)
-        .ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
+    let number = u16::try_from(number).ok().filter(|number| *number <= Elink::MOST);
+    number.ok_or_else(|| format!("`{text}`: E-links are 0 to 0x7ff"))
 }
 
 pub(super) fn channel(text: &str) -> Result<ChannelId, String> {

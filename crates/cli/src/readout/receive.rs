@@ -50,11 +50,9 @@ impl Arguments {
         let (faults, chunks) = (report.faults(), report.chunks());
         let mut findings = Findings::of(chunks, "event");
         let without = report.without_account.iter();
-        findings
-            .missing
-            .extend(without.map(|address| format!("missing: the account of {address}")));
+        let without = without.map(|address| format!("missing: the account of {address}"));
         let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost);
-        findings.missing.extend(lost_cards.map(|_| CARD_IS_LOST.to_owned()));
+        findings.missing.extend(without.chain(lost_cards.map(|_| CARD_IS_LOST.to_owned())));
         for (count, what) in [
             (not_closed(&report.ledgers), "streams that are not fully accounted for"),
             (faults.payload, "events with wrong bytes"),

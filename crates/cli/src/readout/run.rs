@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_harness::{Fault, StepPlan};
 use daqmeter_path::ReadoutRequest;
-use daqmeter_readout::accounts;
-use daqmeter_record::{Ledger, Outcome, RunRecord};
+use daqmeter_record::units::whole;
+use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::paths;
 use daqmeter_report::table::paragraphs;
@@ -48,28 +48,16 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 }
 
 fn findings(records: &[RunRecord]) -> Findings {
-    let ledgers = || records.iter().flat_map(|record| &record.ledgers);
-    let issued = ledgers().map(|ledger| ledger.issued).sum();
-    let mut findings = Findings::of(issued, "trigger");
+    let ledgers = records.iter().flat_map(|record| &record.ledgers);
+    let mut findings = Findings::of_ledgers(ledgers, 0);
     let interrupted = Fault::interrupted().0;
-    findings.faults.extend(records.iter().filter_map(|record| match &record.outcome {
+    let failed = records.iter().filter_map(|record| match &record.outcome {
         Outcome::Failed(why) => Some(why.clone()).filter(|why| !why.contains(&interrupted)),
         _ => None,
-    }));
-    let open = ledgers().filter(|ledger| !ledger.closes()).count();
-    findings.fault(open as u64, "E-links that are not fully accounted for");
-    if issued > 0 && ledgers().all(|ledger| ledger.delivered == 0) {
-        findings.faults.push("no event was delivered".to_owned());
-    }
-    let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED)).sum();
+    });
+    findings.faults.splice(0..0, failed);
     let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
     const ALL: u64 = 1_000_000_000;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of ALL")]
-    let dead = (dead.clamp(0.0, 1.0) * ALL as f64).round() as u64;
-    findings.values = vec![
-        (Measure::Loss, ledgers().map(Ledger::lost_on_the_way).sum(), issued),
-        (Measure::Flags, flagged, issued),
-        (Measure::Dead, dead, ALL),
-    ];
+    findings.values.push((Measure::Dead, whole((dead.clamp(0.0, 1.0) * ALL as f64).round()), ALL));
     findings
 }

@@ -83,24 +83,24 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     probe(&base, arguments.from, arguments.probe).check()?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let searched = search(arguments, &mut bench, &base);
-    let (text, is_found) = searched.as_ref().map_or(("", true), |(text, is)| (text, *is));
+    let payload = base.chosen.payload_bytes.map(|bytes| format!(", {bytes} B"));
+    let name = format!("{}{}", base.chosen.scenario, payload.unwrap_or_default());
+    let text = searched.as_ref().map_or(String::new(), |found| result_text(&name, found));
     let code = bench.recorder.finish(|records| {
         let points = records.iter().filter(|record| record.role.is_point());
         let points: Vec<RunRecord> = points.cloned().collect();
-        format!("{}\n{}", paragraphs(text), chains_text(&points))
+        format!("{}\n{}", paragraphs(&text), chains_text(&points))
     })?;
-    searched.map(|_| {
-        if is_found || code != ExitCode::SUCCESS { code } else { ExitCode::from(CANNOT_TELL) }
-    })
+    let has_result = searched?.rate_hz.is_some() || code != ExitCode::SUCCESS;
+    Ok(if has_result { code } else { ExitCode::from(CANNOT_TELL) })
 }
 
-/// Searches and measures around what was found; returns the result in words, and true if there is a
-/// maximum.
+/// Searches the maximum rate, and measures points around it.
 fn search(
     arguments: &Arguments,
     bench: &mut Bench,
     base: &ReadoutRequest,
-) -> Result<(String, bool), Failure> {
+) -> Result<SearchResult, Failure> {
     let plan = SearchPlan {
         from_hz: arguments.from,
         to_hz: arguments.to,
@@ -123,9 +123,7 @@ fn search(
         let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
         bench.measure(&request, &settings, Some(order))?;
     }
-    let payload = base.chosen.payload_bytes.map(|bytes| format!(", {bytes} B"));
-    let name = format!("{}{}", base.chosen.scenario, payload.unwrap_or_default());
-    Ok((result_text(&name, &found), found.rate_hz.is_some()))
+    Ok(found)
 }
 
 /// Makes the record of the maximum from that of the run that confirmed it, or from the last one.
@@ -155,13 +153,14 @@ fn rates(highest_hz: f64) -> Vec<f64> {
 fn result_text(name: &str, found: &SearchResult) -> String {
     let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
     let unstable = found.unstable_hz.map(|hz| {
-        let last = found.probes.iter().rev().find(|probe| probe.rate_hz == hz);
-        let why = match last.map_or(Stability::Stable, |probe| probe.verdict) {
-            Stability::Stable => "",
-            Stability::Lost => "triggers were lost",
-            Stability::Dead => "dead time",
-            Stability::Growing => "the backlog grows",
-        };
+        let mut own = found.probes.iter().rev().filter(|probe| probe.rate_hz == hz);
+        let why = own.find_map(|probe| match probe.verdict {
+            Stability::Stable => None,
+            Stability::Lost => Some("triggers were lost"),
+            Stability::Dead => Some("dead time"),
+            Stability::Growing => Some("the backlog grows"),
+        });
+        let why = why.unwrap_or_default();
         format!("not stable at {} ({why})", khz(hz))
     });
     let unstable = unstable.as_deref().unwrap_or("no fault up to the end of the search");

@@ -4,6 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use daqmeter_readout::accounts::FLAGGED;
+use daqmeter_record::Ledger;
 use daqmeter_record::units::{self, significant};
 
 use crate::output::{CANNOT_TELL, FAILED};
@@ -18,7 +20,7 @@ pub(super) enum Measure {
     Resets,
 }
 
-use Measure::{Dead, Loss, Resets};
+use Measure::{Dead, Flags, Loss, Resets};
 
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,6 +111,24 @@ impl Findings {
         Findings { missing: missing.into_iter().collect(), ..Findings::default() }
     }
 
+    /// Begins with the ledgers of E-links. `unheard` events had no subscriber and are not lost.
+    pub(super) fn of_ledgers<'a>(
+        ledgers: impl Iterator<Item = &'a Ledger> + Clone,
+        unheard: u64,
+    ) -> Findings {
+        let issued = ledgers.clone().map(|ledger| ledger.issued).sum();
+        let mut findings = Findings::of(issued, "trigger");
+        let open = ledgers.clone().filter(|ledger| !ledger.closes()).count();
+        findings.fault(open as u64, "E-links that are not fully accounted for");
+        if issued > unheard && ledgers.clone().all(|ledger| ledger.delivered == 0) {
+            findings.faults.push("no event was delivered".to_owned());
+        }
+        let lost: u64 = ledgers.clone().map(Ledger::lost_on_the_way).sum();
+        let flagged = ledgers.filter_map(|ledger| ledger.losses.get(FLAGGED)).sum();
+        findings.values = vec![(Loss, lost - unheard, issued), (Flags, flagged, issued)];
+        findings
+    }
+
     pub(super) fn fault(&mut self, count: u64, what: impl fmt::Display) {
         if count > 0 {
             self.faults.push(format!("{what}: {count}"));
@@ -116,8 +136,8 @@ impl Findings {
     }
 
     pub(super) fn verdict(&self, limits: &Limits) -> Verdict {
-        let Findings { faults, missing, .. } = self.clone();
-        let mut verdict = Verdict { exceeded: faults, undecided: missing, kept: Vec::new() };
+        let Findings { faults: exceeded, missing: undecided, .. } = self.clone();
+        let mut verdict = Verdict { exceeded, undecided, kept: Vec::new() };
         let (falls, missing) = self.falls;
         for (measure, limit) in &limits.fail_on {
             let value = self.values.iter().find(|(of, ..)| of == measure);
@@ -154,10 +174,15 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn judgement(&self) -> Judgement {
-        match (self.exceeded.is_empty(), self.undecided.is_empty()) {
-            (false, _) => Judgement::Failed,
-            (true, false) => Judgement::CannotTell,
-            (true, true) => Judgement::Passed,
+        self.judged().0
+    }
+
+    /// Returns the judgement, its name and its reasons.
+    fn judged(&self) -> (Judgement, &'static str, &[String]) {
+        match (&self.exceeded[..], &self.undecided[..]) {
+            ([], []) => (Judgement::Passed, "passed", &self.kept),
+            ([], undecided) => (Judgement::CannotTell, "cannot tell", undecided),
+            (exceeded, _) => (Judgement::Failed, "failed", exceeded),
         }
     }
 }
@@ -181,11 +206,7 @@ impl Judgement {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, all) = match self.judgement() {
-            Judgement::Failed => ("failed", &self.exceeded),
-            Judgement::CannotTell => ("cannot tell", &self.undecided),
-            Judgement::Passed => ("passed", &self.kept),
-        };
+        let (_, name, all) = self.judged();
         let text = if all.is_empty() { "no limits".to_owned() } else { all.join("; ") };
         write!(f, "verdict: {name}: {text}")
     }
@@ -245,7 +266,7 @@ mod tests {
         found.fault(0, "wrong payloads");
         found.fault(3, "wrong payloads");
         check(&found, &[], Judgement::Failed, "failed: wrong payloads: 3");
-        // What is missing is no pass, whatever the limits, and no failure.
+        // Missing data neither pass nor fail, whatever the limits are.
         let none = Findings::of(0, "event");
         check(&none, &[absent], Judgement::CannotTell, "cannot tell: no event came");
     }

@@ -126,6 +126,11 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+pub(crate) fn signal(pid: u32, name: &str) {
+    let kill = format!("kill -{name} {pid}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+}
+
 /// A program under way, in a folder of its own. It ends with the test, also with one that failed.
 pub(crate) struct Running {
     pub(crate) child: Child,
@@ -162,8 +167,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        signal(self.child.id(), name);
     }
 
     /// Waits for the end; returns the exit code and the lines on stdout that are left.

@@ -8,7 +8,7 @@ use daqmeter_sys::ring::{self, Consumer, Producer, Shape};
 
 use super::ChannelId;
 use super::generator::{Emulator, emulators};
-use super::tape::{self, Tape};
+use super::tape::Tape;
 use crate::accounts::CardElink;
 use crate::scenario::Scenario;
 
@@ -264,8 +264,9 @@ impl Channel {
         match &self.filler {
             Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
             Filler::Tape(_) => {
-                let specs = scenario.elinks(device, channel);
-                specs.iter().map(|spec| tape::account(spec, accepted, fifo_lost)).collect()
+                let own = CardElink { fifo_lost, chunks: accepted, ..CardElink::default() };
+                let elinks = scenario.elinks(device, channel).into_iter();
+                elinks.map(|spec| CardElink { tag: spec.tag, ..own }).collect()
             }
         }
     }

@@ -83,10 +83,8 @@ impl Emulator {
         } else if let Some(place) = self.payload.get_mut(3) {
             *place = event.to_le_bytes()[0];
         }
-        let flags = self
-            .faults
-            .as_mut()
-            .map_or(ChunkFlags::default(), |faults| faults.chunk(&mut self.encoder, out));
+        let faults = self.faults.as_mut();
+        let flags = faults.map(|faults| faults.chunk(&mut self.encoder, out)).unwrap_or_default();
         let Some(length) = self.fits(room) else {
             self.account.fifo_lost += 1;
             return;
@@ -196,16 +194,8 @@ struct Faults {
 
 impl Faults {
     fn new(format: BlockFormat, specs: Vec<FaultSpec>) -> Faults {
-        Faults {
-            format,
-            specs,
-            chunks: 0,
-            blocks: 0,
-            room: vec![Subchunk::default(); most_subchunks(format)],
-            last: Span::default(),
-            lost_below: 0,
-            held: None,
-        }
+        let (room, last) = (vec![Subchunk::default(); most_subchunks(format)], Span::default());
+        Faults { format, specs, chunks: 0, blocks: 0, room, last, lost_below: 0, held: None }
     }
 
     /// Flags of the next chunk; markers go before it.

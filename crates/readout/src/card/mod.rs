@@ -15,7 +15,10 @@ mod generator;
 mod tape;
 pub(crate) mod words;
 
+use std::os::fd::BorrowedFd;
+
 use daqmeter_harness::CardFamily;
+use daqmeter_sys::SysError;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
 use words::Wish;
@@ -127,10 +130,7 @@ impl Card {
 
     /// Memory of a channel's ring, for another process. Fails while the consumer that came with the
     /// card lives.
-    pub fn share(
-        &self,
-        channel: usize,
-    ) -> Result<std::os::fd::BorrowedFd<'_>, daqmeter_sys::SysError> {
+    pub fn share(&self, channel: usize) -> Result<BorrowedFd<'_>, SysError> {
         self.channels[channel].dma.producer.share()
     }
 

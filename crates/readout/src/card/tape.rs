@@ -9,7 +9,6 @@ use daqmeter_wire::felix::encoder::blocks_of;
 
 use super::ChannelId;
 use super::generator::emulators;
-use crate::accounts::CardElink;
 use crate::scenario::{ElinkSpec, Scenario};
 
 /// Triggers of a turn are a multiple of this.
@@ -68,13 +67,8 @@ impl Tape {
         made_blocks(scenario, id, triggers, |due, elink, block, first| {
             let place = u16::try_from(elink).expect("a channel has few E-links");
             // The end of the turn closes the blocks that are open.
-            let due = due.unwrap_or(triggers);
-            blocks.push(TapeBlock {
-                header: FelixHeader::of_block(block),
-                elink: place,
-                first,
-                due,
-            });
+            let (header, due) = (FelixHeader::of_block(block), due.unwrap_or(triggers));
+            blocks.push(TapeBlock { header, elink: place, first, due });
             elink_blocks[elink] += 1;
             bytes.extend_from_slice(block);
         });
@@ -135,11 +129,6 @@ impl Tape {
     pub(super) fn open_blocks(&self) -> usize {
         if self.is_closed { 0 } else { self.elink_blocks.len() }
     }
-}
-
-/// Account of an E-link whose chunks are shown.
-pub(super) fn account(spec: &ElinkSpec, accepted: u64, fifo_lost: u64) -> CardElink {
-    CardElink { tag: spec.tag, fifo_lost, chunks: accepted, ..CardElink::default() }
 }
 
 fn made_bytes(scenario: &Scenario, id: ChannelId, triggers: u64) -> usize {

@@ -1,4 +1,4 @@
-//! Words beside the ring, by which card and reader tell each other their states and counts.
+//! Words next to the ring, in which card and reader publish their states and counts.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -98,13 +98,9 @@ pub(crate) fn view(ring: &Consumer) -> CardView {
         elink
     };
     let elinks = elink_words().take(elinks).map(elink).collect();
-    let mut view = CardView {
-        state,
-        account: CardAccount { elinks, ..CardAccount::default() },
-        dead: Default::default(),
-        now_ns: 0,
-        start_ns: start_ns(ring),
-    };
+    let account = CardAccount { elinks, ..CardAccount::default() };
+    let (dead, start_ns) = (Default::default(), start_ns(ring));
+    let mut view = CardView { state, account, dead, now_ns: 0, start_ns };
     view.counts().zip(COUNTS..).for_each(|(one, at)| *one = count(ring, at));
     view
 }

@@ -14,7 +14,6 @@ use crate::search::Observation;
 
 pub fn check_ledgers(readers: &[ReaderDone], received: &[Report]) -> Result<(), String> {
     let subscriptions = readers.iter().flat_map(|reader| reader.account.subscription_ledgers());
-    let subscriptions = subscriptions.map(|(subscription, ledger)| (subscription.tag, ledger));
     let mut all = joined(readers, received).into_iter().chain(subscriptions);
     match all.find(|(_, ledger)| !ledger.closes()) {
         Some((tag, ledger)) => Err(format!("E-link {tag:#x}: {ledger}")),
@@ -72,6 +71,8 @@ pub fn counters(
     let found: u64 = readers.iter().map(|one| one.stats.found_bytes).sum();
     let polls: u64 = readers.iter().map(|one| one.stats.busy_polls).sum();
     let issued = first.account.card.issued;
+    let (assert, _) = scenario.dma_thresholds();
+    let mark = scenario.card.ring.0.saturating_sub(assert);
     let mut counters = vec![
         Counter::measured("triggers", issued as f64, ""),
         Counter::measured("trigger-rate", issued as f64 / triggers_ns * 1e9, "Hz"),
@@ -89,13 +90,8 @@ pub fn counters(
         Counter::measured("latency p50", latency.quantile(0.5) as f64, "ns"),
         Counter::measured("latency max", latency.max() as f64, "ns"),
     ];
-    counters.extend(
-        latency
-            .supported_quantile(0.99)
-            .map(|ns| Counter::measured("latency p99", ns as f64, "ns")),
-    );
-    let (assert, _) = scenario.dma_thresholds();
-    let mark = scenario.card.ring.0.saturating_sub(assert);
+    let p99 = latency.supported_quantile(0.99);
+    counters.extend(p99.map(|ns| Counter::measured("latency p99", ns as f64, "ns")));
     counters.push(Counter::measured("BUSY mark", mark as f64, "B"));
     counters
 }
@@ -105,27 +101,27 @@ const FILLING: &str = "ring filling";
 const BACKLOG: &str = "backlog";
 const FILLING_SAMPLES: usize = 32;
 
+/// Series of the reader with the most bytes in its ring at the end, and of that with the largest
+/// backlog.
 pub fn filling(readers: &[&ReaderDone]) -> Vec<TimeSeries> {
-    let largest = |name: &str, of: fn(&ReaderDone) -> &Vec<(u64, u64)>| {
-        let last = |reader: &&&ReaderDone| of(reader).last().map_or(0, |at| at.1);
-        let reader = readers.iter().max_by_key(last)?;
-        Some(series(name.to_owned(), of(reader)))
+    let largest = |(at, name): (usize, &str)| {
+        let last = |reader: &&&ReaderDone| reader.filling.last().map_or(0, |last| last.1[at]);
+        Some(series(name.to_owned(), &readers.iter().max_by_key(last)?.filling, at))
     };
-    let filling = largest(FILLING, |reader| &reader.filling);
-    filling.into_iter().chain(largest(BACKLOG, |reader| &reader.backlog)).collect()
+    [FILLING, BACKLOG].into_iter().enumerate().filter_map(largest).collect()
 }
 
-fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
+fn series(name: String, filling: &[(u64, [u64; 2])], at: usize) -> TimeSeries {
     let samples = FILLING_SAMPLES.min(filling.len());
     let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
-    let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
+    let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes[at] as f64))).unzip();
     TimeSeries { name, unit: "B".into(), times_ns, values }
 }
 
 pub fn filling_of(scenario: &Scenario, channel: usize, reader: &ReaderDone) -> TimeSeries {
     let id = channel_ids(scenario)[channel];
     let name = format!("{FILLING}, device {}, channel {}", id.device, id.channel);
-    series(name, &reader.filling)
+    series(name, &reader.filling, 0)
 }
 
 /// Triggers x E-links that were lost on the way or that BUSY stopped, but for those that the source
@@ -156,26 +152,16 @@ const MAX_LOSING_ELINKS: usize = 32;
 /// deficit`.
 pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
     let sum = |ledger: &Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
-    let mut losing: Vec<_> = ledgers
-        .iter()
-        .map(|(tag, ledger)| (sum(ledger), tag, ledger))
-        .filter(|(lost, ..)| *lost > 0)
-        .collect();
-    losing.sort_by_key(|(lost, tag, _)| (std::cmp::Reverse(*lost), **tag));
-    let told = losing.len().min(MAX_LOSING_ELINKS);
-    let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
-    let mut counters: Vec<Counter> = losing[..told]
-        .iter()
-        .flat_map(|(_, tag, ledger)| {
-            let elink = elink_name(**tag);
-            own_losses(ledger)
-                .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
-        })
-        .collect();
-    if rest > 0 {
-        counters.push(Counter::count("E-links beyond: lost", rest));
-    }
-    counters
+    let mut losing: Vec<_> = ledgers.iter().filter(|(_, ledger)| sum(ledger) > 0).collect();
+    losing.sort_by_key(|(tag, ledger)| (std::cmp::Reverse(sum(ledger)), *tag));
+    let (named, rest) = losing.split_at(losing.len().min(MAX_LOSING_ELINKS));
+    let own = named.iter().flat_map(|(tag, ledger)| {
+        let elink = elink_name(*tag);
+        own_losses(ledger)
+            .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
+    });
+    let rest: u64 = rest.iter().map(|(_, ledger)| sum(ledger)).sum();
+    own.chain((rest > 0).then(|| Counter::count("E-links beyond: lost", rest))).collect()
 }
 
 #[cfg(test)]
@@ -187,12 +173,12 @@ mod tests {
     #[test]
     fn what_pages_and_network_hold_makes_a_rate_unstable() {
         let verdict = |backlog_grows: bool| {
-            let samples: Vec<(u64, u64)> =
-                (0..32).map(|at| (at * 12_500_000, at * 100_000)).collect();
+            let backlog = |at: u64| if backlog_grows { at * 100_000 } else { 65_536 };
+            let sample = |at: u64| (at * 12_500_000, [65_536, backlog(at)]);
+            let samples: Vec<_> = (0..32).map(sample).collect();
             let mut record = RunRecord::default();
-            let steady: Vec<(u64, u64)> = samples.iter().map(|(ns, _)| (*ns, 65_536)).collect();
-            let backlog = if backlog_grows { &samples } else { &steady };
-            record.series = vec![series(FILLING.into(), &steady), series(BACKLOG.into(), backlog)];
+            let both = [FILLING, BACKLOG].into_iter().enumerate();
+            record.series = both.map(|(at, name)| series(name.into(), &samples, at)).collect();
             for (name, value) in [("BUSY mark", 52e6), ("trigger-rate", 38e3)] {
                 let counter = Counter::count(name, 0);
                 record.counters.push(Counter { value, ..counter });

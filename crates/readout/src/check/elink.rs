@@ -10,7 +10,7 @@ use crate::fragment::{FragmentCheck, FragmentFinding};
 use crate::repeats::{Fingerprint, fingerprint};
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
-/// What the checks of all E-links share.
+/// State that the checks of all E-links share.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) level: u8,

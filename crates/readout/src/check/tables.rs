@@ -164,10 +164,8 @@ impl Checked {
 
     /// Faults that are neither missing data nor its order: bytes that are wrong.
     pub fn damages(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.faults
-            .iter()
-            .filter(|(what, _)| !LOSS_AND_ORDER.contains(what))
-            .map(|(what, count)| (*what, *count))
+        let faults = self.faults.iter().map(|(what, count)| (*what, *count));
+        faults.filter(|(what, _)| !LOSS_AND_ORDER.contains(what))
     }
 
     pub fn fdaqm_table(&self, dev_dma: &str) -> String {

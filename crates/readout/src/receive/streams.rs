@@ -65,17 +65,12 @@ impl Streams {
 
     /// Place of a tag's stream. `None` for a tag that was not offered.
     fn place_of(&mut self, tag: u64) -> Option<usize> {
-        self.places.get(&tag).copied().or_else(|| self.begin(tag))
-    }
-
-    fn begin(&mut self, tag: u64) -> Option<usize> {
-        if !self.offered.contains(&tag) {
-            return None;
+        if !self.places.contains_key(&tag) && self.offered.contains(&tag) {
+            let report = StreamReport { tag, ..StreamReport::default() };
+            self.places.insert(tag, self.all.len());
+            self.all.push(Stream { check: FragmentCheck::new(elink_of(tag)), report });
         }
-        let report = StreamReport { tag, ..StreamReport::default() };
-        self.all.push(Stream { check: FragmentCheck::new(elink_of(tag)), report });
-        self.places.insert(tag, self.all.len() - 1);
-        Some(self.all.len() - 1)
+        self.places.get(&tag).copied()
     }
 
     /// Ledgers of an account for this receiver, with its own counts of what came.

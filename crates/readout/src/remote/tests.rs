@@ -1,3 +1,5 @@
+use daqmeter_sys::ring;
+
 use super::*;
 use crate::chain;
 use crate::port::Port;

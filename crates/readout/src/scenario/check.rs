@@ -56,10 +56,7 @@ impl Scenario {
                 return Err(wrong(field, format!("{value}; {least} to {greatest}")));
             }
         }
-        let rules = self.rules();
-        if let Some((_, field, what)) = rules.into_iter().find(|(holds, ..)| !holds) {
-            return Err(wrong(&field, what));
-        }
+        self.check_rules()?;
         check_congestion(&publish.congestion).map_err(|what| wrong("publish.congestion", what))
     }
 
@@ -88,69 +85,70 @@ impl Scenario {
             ("publish.dead_after", publish.dead_after.0, 100_000_000..=HOUR_NS, time),
             ("publish.max_subscribers", publish.max_subscribers as u64, 1..=256, count),
         ];
-        let sizes = [
-            ("card.dma_rate", card.dma_rate, DMA_BYTES_PER_S, rate),
-            ("busy.assert_below", busy.assert_below, in_ring.clone(), bytes),
-            ("busy.release_above", busy.release_above, in_ring, bytes),
+        let of = |size: Option<super::ByteSize>| size.map(|size| size.0 as u64);
+        let optional = [
+            ("card.dma_rate", of(card.dma_rate), DMA_BYTES_PER_S, rate),
+            ("busy.assert_below", of(busy.assert_below), in_ring.clone(), bytes),
+            ("busy.release_above", of(busy.release_above), in_ring, bytes),
+            ("card.timeout", card.timeout.map(|timeout| timeout.0), 1_000..=HOUR_NS, time),
         ];
-        for (field, size, allowed, show) in sizes {
-            numbers.extend(size.map(|size| (field, size.0 as u64, allowed, show)));
-        }
-        let timeout = |timeout: super::Nanos| ("card.timeout", timeout.0, 1_000..=HOUR_NS, time);
-        numbers.extend(card.timeout.map(timeout));
+        numbers.extend(
+            optional
+                .into_iter()
+                .filter_map(|(field, value, allowed, show)| Some((field, value?, allowed, show))),
+        );
         numbers
     }
 
-    /// The other rules, for numbers within their bounds: true if one holds, its field, and what is
-    /// wrong if it does not.
-    fn rules(&self) -> Vec<(bool, String, String)> {
-        let card = &self.card;
-        let mut rules = Vec::new();
-        let mut rule = |holds: bool, field: &str, what: String| {
-            rules.push((holds, field.to_owned(), what));
-        };
-        let rate = self.trigger.rate.0;
-        let what = format!("{rate:?} Hz; 0.001 Hz to 1000 MHz");
-        rule(RATE_HZ.contains(&rate), "trigger.rate", what);
+    /// Checks the other rules, for numbers within their bounds.
+    fn check_rules(&self) -> Result<(), String> {
+        let (card, rate) = (&self.card, self.trigger.rate.0);
+        let what = || format!("{rate:?} Hz; 0.001 Hz to 1000 MHz");
+        rule(RATE_HZ.contains(&rate), "trigger.rate", what)?;
         let (links, channels) = (u16::from(card.links), card.channels);
-        let what = format!("{links} x {channels} channels; a device has 1 to 24 links");
-        rule(links * channels <= 24, "card.links", what);
+        let what = || format!("{links} x {channels} channels; a device has 1 to 24 links");
+        rule(links * channels <= 24, "card.links", what)?;
         let mut indices = self.link_elinks();
         let count = indices.len();
         indices.sort_unstable();
         indices.dedup();
         let are_indices = indices.len() == count && indices.iter().all(|index| *index <= 63);
-        let what = "indices of a link are 0 to 63, each once".to_owned();
-        rule(are_indices, "card.elinks", what);
-        let what = format!("{count} E-links; a link in FULL mode has one");
-        rule(card.mode == Mode::Gbt || count == 1, "card.elinks", what);
+        rule(are_indices, "card.elinks", || "indices of a link are 0 to 63, each once".to_owned())?;
+        let what = || format!("{count} E-links; a link in FULL mode has one");
+        rule(card.mode == Mode::Gbt || count == 1, "card.elinks", what)?;
         let all = count * usize::from(card.links) + usize::from(card.ttc);
-        let what = format!("{all} E-links in a channel; at most {MAX_ELINKS}");
-        rule(all <= MAX_ELINKS, "card.elinks", what);
+        let what = || format!("{all} E-links in a channel; at most {MAX_ELINKS}");
+        rule(all <= MAX_ELINKS, "card.elinks", what)?;
         let drain_s = card.dma_rate.map_or(0, |rate| card.fifo.0 / rate.0);
-        let what = format!(
-            "emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo"
-        );
-        rule(drain_s < MAX_DRAIN_S, "card.dma_rate", what);
+        rule(drain_s < MAX_DRAIN_S, "card.dma_rate", || {
+            format!(
+                "emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo"
+            )
+        })?;
         let (assert, release) = self.dma_thresholds();
-        let what = "busy.assert_below <= busy.release_above < card.ring is wanted (free bytes)";
-        rule(assert <= release && release < card.ring.0, "busy.release_above", what.to_owned());
+        rule(assert <= release && release < card.ring.0, "busy.release_above", || {
+            "busy.assert_below <= busy.release_above < card.ring is wanted (free bytes)".to_owned()
+        })?;
         let are_shares = card.deficits.iter().all(|deficit| (0.0..1.0).contains(deficit));
-        let what = format!("{:?}; a share from 0 to below 1 for each link", card.deficits);
-        rule(are_shares && card.deficits.len() <= links.into(), "card.deficits", what);
+        let what = || format!("{:?}; a share from 0 to below 1 for each link", card.deficits);
+        rule(are_shares && card.deficits.len() <= links.into(), "card.deficits", what)?;
         let elinks = self.elinks(0, 0);
         for (at, fault) in self.fault.iter().enumerate() {
-            rule(fault.every > 0, &format!("fault[{at}].every"), "0; every first is 1".to_owned());
+            let what = || "0; every first is 1".to_owned();
+            rule(fault.every > 0, &format!("fault[{at}].every"), what)?;
             let is_known = |number: u16| elinks.iter().any(|known| known.elink.number() == number);
             let number = fault.elink.unwrap_or_default();
-            let what = format!("{number:#05x} is not an E-link of the first channel");
-            rule(fault.elink.is_none_or(is_known), &format!("fault[{at}].elink"), what);
+            let what = || format!("{number:#05x} is not an E-link of the first channel");
+            rule(fault.elink.is_none_or(is_known), &format!("fault[{at}].elink"), what)?;
         }
         let transport = &self.publish.transport;
-        let what = format!("`{}`; tcp or zenoh", transport.escape_default());
-        rule(["tcp", "zenoh"].contains(&transport.as_str()), "publish.transport", what);
-        rules
+        let what = || format!("`{}`; tcp or zenoh", transport.escape_default());
+        rule(["tcp", "zenoh"].contains(&transport.as_str()), "publish.transport", what)
     }
+}
+
+fn rule(holds: bool, field: &str, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(wrong(field, what())) }
 }
 
 pub fn check_congestion(name: &str) -> Result<(), String> {

@@ -234,10 +234,10 @@ pub struct FaultSpec {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReaderCompletion {
-    /// It looks again after the polling interval.
+    /// Looks again after the polling interval.
     #[default]
     Poll,
-    /// It sleeps until the card's interrupt.
+    /// Sleeps until the card's interrupt.
     Interrupt,
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use daqmeter_kernels::prefetch;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::felix::decoder::parts;
-use daqmeter_wire::felix::{BlockError, BlockFormat, FelixHeader, Subchunk, subchunks};
+use daqmeter_wire::felix::{BlockFormat, FelixHeader, Subchunk};
 
-use super::blocks::{copy_chunks, copy_to_one, only_one};
+use super::blocks::copy_chunks;
 use super::dest::{Context, Dest};
 use super::elink::ElinkState;
 use super::reader::{Stats, ToHost};
@@ -136,40 +136,16 @@ impl Decoder<'_> {
         self.stats.blocks += 1;
         let counts = &elink.reassembler.counts;
         let (missing, ended) = (counts.blocks_missing, counts.ended());
-        match self.copy(elink, block, context) {
-            Ok(true) => {
-                self.stats.missing_blocks += elink.reassembler.counts.blocks_missing - missing;
-                self.stats.chunks += elink.offer(self.dests, context.at, ended);
-            }
-            Ok(false) => self.stats.duplicates += 1,
-            Err(_) => {
-                self.stats.bad_blocks += 1;
-                elink.reassembler.bad_block();
-            }
+        let Ok((header, found)) = parts(self.format, block, self.room) else {
+            self.stats.bad_blocks += 1;
+            return elink.reassembler.bad_block();
+        };
+        if elink.is_repeated(header, block) {
+            self.stats.duplicates += 1;
+            return;
         }
-    }
-
-    /// Copies the chunks of a block; false if it repeats the one before it.
-    #[inline]
-    fn copy(
-        &mut self,
-        elink: &mut ElinkState,
-        block: &[u8],
-        context: &Context,
-    ) -> Result<bool, BlockError> {
-        if let Some(dest) = only_one(elink, self.dests, context.sizes.block_pages) {
-            let (header, found) = parts(self.format, block, self.room)?;
-            let is_new = !elink.is_repeated(header, block);
-            if is_new {
-                copy_to_one(elink, dest, header, &found, block, context);
-            }
-            return Ok(is_new);
-        }
-        let (header, found) = subchunks(self.format, block, self.room)?;
-        let is_new = !elink.is_repeated(header, block);
-        if is_new {
-            copy_chunks(elink, self.dests, header, found, block, context);
-        }
-        Ok(is_new)
+        copy_chunks(elink, self.dests, header, &found, block, context);
+        self.stats.missing_blocks += elink.reassembler.counts.blocks_missing - missing;
+        self.stats.chunks += elink.offer(self.dests, context.at, ended);
     }
 }

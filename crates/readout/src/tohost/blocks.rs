@@ -8,61 +8,24 @@ use daqmeter_wire::felix::page::Status;
 use super::dest::{Context, Dest, status_index};
 use super::elink::ElinkState;
 
-/// The only subscriber of an E-link, if it has room for all of a block: the usual case.
-#[inline]
-pub(super) fn only_one<'a>(
-    elink: &ElinkState,
-    dests: &'a mut [Option<Dest>],
-    wanted: usize,
-) -> Option<&'a mut Dest> {
-    let [only] = elink.subscribers.as_slice() else {
-        return None;
-    };
-    let dest = dests[*only].as_mut();
-    dest.filter(|dest| dest.pool.len() >= wanted)
-}
-
+/// Copies the chunks of a block to the subscribers that have room for all of them. The hot path:
+/// chunks of a run are copied as one.
 pub(super) fn copy_chunks(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
-    header: FelixHeader,
-    found: &[Subchunk],
-    block: &[u8],
-    context: &Context,
-) {
-    let ElinkState { spec, reassembler, subscribers, partial, .. } = elink;
-    for dest in dests.iter_mut().flatten() {
-        dest.takes = dest.pool.len() >= context.sizes.block_pages;
-    }
-    reassembler.block(header, found, |part| {
-        let Some(chunk) = whole(partial, part, block, context.sizes.page_bytes) else {
-            return;
-        };
-        for number in &*subscribers {
-            let Some(dest) = &mut dests[*number] else {
-                continue;
-            };
-            if dest.takes {
-                push(dest, spec.tag, &chunk, context);
-            } else {
-                dest.accounts[context.at].outcomes.dropped += 1;
-            }
-        }
-    });
-}
-
-/// The hot path: chunks of a run are copied as one, and common values are counted once per block.
-pub(super) fn copy_to_one(
-    elink: &mut ElinkState,
-    dest: &mut Dest,
     header: FelixHeader,
     found: &BlockParts<'_>,
     block: &[u8],
     context: &Context,
 ) {
-    dest.open(context);
+    dests.iter_mut().flatten().for_each(|dest| dest.takes = false);
+    for number in &elink.subscribers {
+        if let Some(dest) = &mut dests[*number] {
+            dest.takes = dest.pool.len() >= context.sizes.block_pages;
+        }
+    }
     elink.reassembler.begin(header);
-    let mut copying = Copying { elink, dest, block, context, clean: 0 };
+    let mut copying = Copying { elink, dests, block, context };
     for (index, subchunk) in found.before.iter().enumerate() {
         copying.subchunk(subchunk, index == 0);
     }
@@ -72,31 +35,26 @@ pub(super) fn copy_to_one(
     for subchunk in found.behind {
         copying.subchunk(subchunk, false);
     }
-    copying.book();
 }
 
 struct Copying<'a> {
     elink: &'a mut ElinkState,
-    dest: &'a mut Dest,
+    dests: &'a mut [Option<Dest>],
     block: &'a [u8],
     context: &'a Context,
-    /// Chunks with nothing wrong that are in the page at hand and not booked.
-    clean: u32,
 }
 
 impl Copying<'_> {
     #[inline]
     fn subchunk(&mut self, subchunk: &Subchunk, begins_block: bool) {
-        let Some(part) = self.elink.reassembler.part(subchunk, begins_block) else {
+        let ElinkState { spec, reassembler, partial, .. } = &mut *self.elink;
+        let Some(part) = reassembler.part(subchunk, begins_block) else { return };
+        let Some(chunk) = whole(partial, part, self.block, self.context.sizes.page_bytes) else {
             return;
         };
-        let longest = self.context.sizes.page_bytes;
-        // The partial chunk is taken out, because completed chunks are lent from it.
-        let mut partial = std::mem::take(&mut self.elink.partial);
-        if let Some(chunk) = whole(&mut partial, part, self.block, longest) {
-            self.chunk(&chunk);
+        for dest in self.dests.iter_mut().flatten().filter(|dest| dest.takes) {
+            push(dest, spec.tag, &chunk, self.context);
         }
-        self.elink.partial = partial;
     }
 
     #[inline]
@@ -107,41 +65,24 @@ impl Copying<'_> {
             run = run.skip(1);
             self.elink.reassembler.take_run(&run);
         }
-        while run.count > 0 {
-            let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
-            let mut pushed = page.writer.push_run(&mut page.bytes, tag, self.block, &run);
-            self.clean += u32::try_from(pushed).expect("a block has fewer chunks");
-            if pushed == 0 {
-                // The first of its tag or of a page, or one that is not laid out as in a page.
-                self.chunk(&Chunk {
-                    source: self.block,
-                    begin: run.begin(),
-                    length: run.length(),
-                    status: Status::default(),
-                });
-                pushed = 1;
+        let (tag, source) = (self.elink.spec.tag, self.block);
+        for dest in self.dests.iter_mut().flatten().filter(|dest| dest.takes) {
+            let mut left = run;
+            while left.count > 0 {
+                dest.open(self.context);
+                let page = &mut dest.page;
+                let mut pushed = page.writer.push_run(&mut page.bytes, tag, source, &left);
+                page.booked[self.context.at][0] +=
+                    u32::try_from(pushed).expect("a block has fewer chunks");
+                if pushed == 0 {
+                    // The first of its tag or of a page, or one that is not laid out as in a page.
+                    let (begin, length, status) = (left.begin(), left.length(), Status::default());
+                    push(dest, tag, &Chunk { source, begin, length, status }, self.context);
+                    pushed = 1;
+                }
+                left = left.skip(pushed);
             }
-            run = run.skip(pushed);
         }
-    }
-
-    #[inline]
-    fn chunk(&mut self, chunk: &Chunk<'_>) {
-        let Chunk { source, begin, length, status } = *chunk;
-        let (page, tag) = (&mut self.dest.page, self.elink.spec.tag);
-        if status.is_clean()
-            && page.writer.push(&mut page.bytes, tag, status, source, begin, length)
-        {
-            self.clean += 1;
-            return;
-        }
-        self.book();
-        push(self.dest, tag, chunk, self.context);
-    }
-
-    fn book(&mut self) {
-        let clean = std::mem::take(&mut self.clean);
-        self.dest.page.booked[self.context.at][0] += clean;
     }
 }
 

@@ -50,7 +50,7 @@ impl ToHost {
             let progress = (self.stats.bytes, heard.max().unwrap_or(0));
             if progress != before {
                 before = progress;
-                patience.renew(now_ns + self.dead_after_ns);
+                patience.end_ns = now_ns + self.dead_after_ns;
             }
             if patience.is_over(now_ns) {
                 if !self.give_up() {
@@ -113,25 +113,19 @@ impl ToHost {
 struct Patience<'a> {
     end_ns: u64,
     stop: &'a AtomicBool,
-    is_hurried: bool,
+    /// End after that request, once it was seen.
+    stop_ns: u64,
 }
 
 impl Patience<'_> {
     fn new(ns: u64, stop: &AtomicBool) -> Patience<'_> {
-        Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
-    }
-
-    fn renew(&mut self, end_ns: u64) {
-        if !self.is_hurried {
-            self.end_ns = end_ns;
-        }
+        Patience { end_ns: monotonic_ns().saturating_add(ns), stop, stop_ns: u64::MAX }
     }
 
     fn is_over(&mut self, now_ns: u64) -> bool {
-        if !self.is_hurried && self.stop.load(Ordering::Relaxed) {
-            self.is_hurried = true;
-            self.end_ns = self.end_ns.min(now_ns + STOP_WITHIN_NS);
+        if self.stop.load(Ordering::Relaxed) {
+            self.stop_ns = self.stop_ns.min(now_ns + STOP_WITHIN_NS);
         }
-        now_ns > self.end_ns
+        now_ns > self.end_ns.min(self.stop_ns)
     }
 }

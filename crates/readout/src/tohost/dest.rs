@@ -71,7 +71,7 @@ pub(crate) fn subscriber_bytes(
     (pages + MAX_PENDING * (size_of::<Pending>() + booked)) as u64
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) bytes: Vec<u8>,
     pub(super) writer: PageWriter,
@@ -85,15 +85,8 @@ pub(super) struct Page {
 
 impl Page {
     fn new(bytes: usize, elinks: usize) -> Page {
-        Page {
-            bytes: vec![0; bytes],
-            writer: PageWriter::default(),
-            birth_ns: 0,
-            opened_ns: 0,
-            position: 0,
-            sequence: 0,
-            booked: vec![ByStatus::default(); elinks],
-        }
+        let booked = vec![ByStatus::default(); elinks];
+        Page { bytes: vec![0; bytes], booked, ..Page::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,15 +95,10 @@ impl Page {
 
     fn send(&self, number: usize, outlet: &mut dyn PageOutlet, port: &Port) -> Sent {
         let used = self.writer.used();
-        let frame = FelixFrame {
-            count: self.writer.count(),
-            sequence: self.sequence,
-            birth_ns: self.birth_ns,
-            ..FelixFrame::control(
-                FrameKind::Messages,
-                u32::try_from(used).expect("a page is at most 2 MiB and one chunk"),
-            )
-        };
+        let body_bytes = u32::try_from(used).expect("a page is at most 2 MiB and one chunk");
+        let (count, sequence, birth_ns) = (self.writer.count(), self.sequence, self.birth_ns);
+        let control = FelixFrame::control(FrameKind::Messages, body_bytes);
+        let frame = FelixFrame { count, sequence, birth_ns, ..control };
         let mut send = || outlet.send(number, &frame, &self.bytes[..used]);
         match &port.watch {
             None => send(),
@@ -138,7 +126,7 @@ pub(super) struct Dest {
     sequence: u64,
     pub(super) heard_ns: u64,
     pub(super) accounts: Vec<SubscriptionAccount>,
-    /// True if there is room for all chunks of the block that is being copied.
+    /// True if it gets the chunks of the block at hand: it has room for all of them.
     pub(super) takes: bool,
 }
 

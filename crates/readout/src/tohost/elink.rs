@@ -41,13 +41,12 @@ impl ElinkState {
     }
 
     pub(super) fn is_full(&self, dests: &[Option<Dest>], wanted: usize) -> bool {
-        self.subscribers
-            .iter()
-            .any(|number| dests[*number].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
+        let is_full = |dest: &Dest| dest.pool.len() < wanted;
+        self.subscribers.iter().any(|number| dests[*number].as_ref().is_some_and(is_full))
     }
 
-    /// Books the chunks that the decoder found since then as offered to every subscriber. Their
-    /// delivery or loss is counted elsewhere.
+    /// Books the chunks that the decoder found since then as offered to every subscriber, and as
+    /// dropped for one without room for the block. Their delivery or loss is counted elsewhere.
     pub(super) fn offer(
         &mut self,
         dests: &mut [Option<Dest>],
@@ -62,6 +61,7 @@ impl ElinkState {
         for number in &self.subscribers {
             if let Some(dest) = &mut dests[*number] {
                 dest.accounts[at].offered += chunks;
+                dest.accounts[at].outcomes.dropped += if dest.takes { 0 } else { chunks };
             }
         }
         chunks

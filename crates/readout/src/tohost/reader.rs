@@ -34,7 +34,7 @@ pub struct Stats {
 pub struct ToHost {
     pub port: Port,
     pub(super) outlet: Box<dyn PageOutlet>,
-    /// Receiver that works in this thread, by turns with the reader, and the time that it took.
+    /// Receiver that works in this thread, alternately with the reader, and its time in ns.
     pub(crate) fused: Option<(Receiver, u64)>,
     pub(super) settings: Settings,
     pub(super) dead_after_ns: u64,
@@ -127,10 +127,7 @@ impl ToHost {
     }
 
     pub fn without_subscriber(&self) -> Vec<Elink> {
-        self.elinks
-            .iter()
-            .filter(|elink| elink.subscribers.is_empty())
-            .map(|elink| elink.spec.elink)
-            .collect()
+        let without = self.elinks.iter().filter(|elink| elink.subscribers.is_empty());
+        without.map(|elink| elink.spec.elink).collect()
     }
 }

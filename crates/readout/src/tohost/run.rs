@@ -108,24 +108,19 @@ impl ToHost {
                 let timeout = self.longest_wait();
                 self.port.wait(timeout);
             }
+            ReaderCompletion::Interrupt => {}
             // Data that came meanwhile waits for the next interval, unless that is over.
-            ReaderCompletion::Poll if self.settings.poll.0 > 0 => {
-                self.sleep(begin_ns, stop, each);
+            ReaderCompletion::Poll => {
+                let until_ns = begin_ns + self.settings.poll.0;
+                let mut next_ns = begin_ns;
+                while next_ns < until_ns && !stop.load(Ordering::Relaxed) {
+                    next_ns = until_ns.min(next_ns + SLICE_NS);
+                    sleep_until(next_ns);
+                    if next_ns < until_ns {
+                        each(self);
+                    }
+                }
             }
-            ReaderCompletion::Poll | ReaderCompletion::Interrupt => {}
-        }
-    }
-
-    fn sleep(&mut self, begin_ns: u64, stop: &AtomicBool, each: &mut impl FnMut(&mut ToHost)) {
-        let until_ns = begin_ns + self.settings.poll.0;
-        let mut next_ns = begin_ns + SLICE_NS;
-        while next_ns < until_ns && !stop.load(Ordering::Relaxed) {
-            sleep_until(next_ns);
-            next_ns += SLICE_NS;
-            each(self);
-        }
-        if !stop.load(Ordering::Relaxed) {
-            sleep_until(until_ns);
         }
     }
 

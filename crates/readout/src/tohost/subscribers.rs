@@ -63,12 +63,10 @@ impl ToHost {
     }
 
     fn unknown(&self, subscription: &Subscription) -> Option<String> {
-        let (tags, published) = (&subscription.tags, self.elinks.len());
-        if tags.len() > published {
-            return Some(format!(
-                "{} E-links are wanted, {published} are published here",
-                tags.len()
-            ));
+        let tags = &subscription.tags;
+        let (wanted, published) = (tags.len(), self.elinks.len());
+        if wanted > published {
+            return Some(format!("{wanted} E-links are wanted, {published} are published here"));
         }
         let is_known = |tag: &u64| self.elinks.iter().any(|elink| elink.spec.tag == *tag);
         let unknown = tags.iter().find(|tag| !is_known(tag))?;
@@ -82,12 +80,10 @@ impl ToHost {
                 "already {there} subscribers, the maximum (publish.max_subscribers)"
             ));
         }
-        let needed = self.subscriber_bytes.saturating_mul(there as u64 + 1);
+        let all = there as u64 + 1;
+        let needed = self.subscriber_bytes.saturating_mul(all);
         let free = daqmeter_sys::available::memory_bytes().filter(|free| *free < needed)?;
-        Some(format!(
-            "{} subscribers need {needed} bytes of memory, {free} are available",
-            there + 1
-        ))
+        Some(format!("{all} subscribers need {needed} bytes of memory, {free} are available"))
     }
 
     fn refuse(&mut self, number: usize, why: &str) {

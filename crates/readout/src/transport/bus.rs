@@ -54,16 +54,15 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, String> {
                 "bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones"
             ));
         }
+        let wrong = |why: String| format!("{}: {why}", file.display());
         let text = match text_file_up_to(&file, MAX_ENTRY_BYTES) {
-            Ok(text) => text,
             // A file that went away meanwhile is no entry.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => {
-                return Err(format!("{}: {error}", file.display()));
-            }
+            text => text.map_err(|error| wrong(error.to_string()))?,
         };
-        let entry = from_peer(text.as_bytes())
-            .map_err(|why| format!("{}: not an entry of a bus directory: {why}", file.display()))?;
+        let entry = from_peer(text.as_bytes());
+        let entry =
+            entry.map_err(|why| wrong(format!("not an entry of a bus directory: {why}")))?;
         entries.push((file, entry));
     }
     entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -86,10 +85,9 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Stri
             continue;
         };
         if is_alive(&known) {
+            let (address, path) = (&known.address, path.display());
             return Err(format!(
-                "E-link {tag:#x} is published already, by {} ({}); end that publisher or take other devices",
-                known.address,
-                path.display()
+                "E-link {tag:#x} is published already, by {address} ({path}); end that publisher or take other devices"
             ));
         }
         // Its publisher is dead: its tags are taken over.
@@ -105,19 +103,14 @@ pub fn announce(directory: &Path, entry: &BusEntry) -> Result<Announcement, Stri
 
 pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, String> {
     let entries = entries(directory)?;
-    if let Some(missing) =
-        wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
-    {
+    let is_there = |tag: &&u64| entries.iter().any(|(_, entry)| entry.tags.contains(tag));
+    if let Some(missing) = wanted.iter().find(|tag| !is_there(tag)) {
         return Err(format!("no publisher has E-link {missing:#x} in {}", directory.display()));
     }
     let mut found = Vec::new();
     for (path, entry) in &entries {
-        let tags: Vec<u64> = entry
-            .tags
-            .iter()
-            .filter(|tag| wanted.is_empty() || wanted.contains(tag))
-            .copied()
-            .collect();
+        let mut tags = entry.tags.clone();
+        tags.retain(|tag| wanted.is_empty() || wanted.contains(tag));
         if tags.is_empty() {
             continue;
         }

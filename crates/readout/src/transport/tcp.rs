@@ -59,23 +59,18 @@ pub(super) fn subscribe(
         .map_err(|error| TransportError::Other(format!("cannot connect to {address}: {error}")))?;
     let _ = set_congestion(frames.stream(), &settings.congestion);
     let lost = |error| lost(&address, &error);
+    let wrong = |why: String| TransportError::Other(format!("{address}{why}"));
     let hello: PublisherHello = match frames.receive(SUBSCRIBE_WITHIN, quit).map_err(lost)? {
         Some((FelixFrame { kind: FrameKind::Hello, .. }, body)) => {
-            from_peer(body).map_err(|why| {
-                TransportError::Other(format!("{address}: its greeting is refused: {why}"))
-            })?
+            from_peer(body).map_err(|why| wrong(format!(": its greeting is refused: {why}")))?
         }
-        Some((frame, _)) => {
-            return Err(TransportError::Other(format!("{address}: begins with {:?}", frame.kind)));
-        }
-        None => {
-            let why = "says nothing: is it a daqmeter readout publisher?";
-            return Err(TransportError::Other(format!("{address} {why}")));
-        }
+        Some((frame, _)) => return Err(wrong(format!(": begins with {:?}", frame.kind))),
+        None => return Err(wrong(" says nothing: is it a daqmeter readout publisher?".to_owned())),
     };
     frames.say(FrameKind::Subscribe, subscription, WRITE_WITHIN).map_err(lost)?;
     Ok((Box::new(TcpInlet { frames, address }), hello))
 }
+
 struct TcpOutlet {
     listener: TcpListener,
     hello: (FelixFrame, Vec<u8>),

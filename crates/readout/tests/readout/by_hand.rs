@@ -57,7 +57,7 @@ impl Done {
     }
 
     pub(crate) fn peak_bytes(&self) -> u64 {
-        self.readers.iter().flat_map(|reader| &reader.filling).map(|at| at.1).max().unwrap_or(0)
+        self.readers.iter().flat_map(|reader| &reader.filling).map(|at| at.1[0]).max().unwrap_or(0)
     }
 
     pub(crate) fn ledger(&self) -> Ledger {

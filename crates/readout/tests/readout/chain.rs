@@ -111,9 +111,9 @@ fn what_a_fifo_holds_is_backlog_and_what_it_does_not_is_the_knee() {
     let done = by_hand::run(&scenario, &Placement::default(), time, None, &never).unwrap();
     assert!(done.closes());
     let reader = &done.readers[0];
-    let at = |(ns, bytes): &(u64, u64)| (*ns as f64 * 1e-9, *bytes as f64);
+    let at = |(ns, bytes): &(u64, [u64; 2])| (*ns as f64 * 1e-9, bytes[1] as f64);
     let observation = Observation {
-        backlog: reader.backlog.iter().map(at).collect(),
+        backlog: reader.filling.iter().map(at).collect(),
         busy_at_bytes: 1e12,
         input_bytes_per_s: 60e3 * scenario.event_bytes(),
         ..Observation::default()

@@ -20,8 +20,9 @@ pub struct SequenceTracker {
     ahead: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SequenceHint {
+    #[default]
     Unknown,
     Gap,
     New,
