@@ -211,8 +211,15 @@ impl<'a> Building<'a> {
         for own in deal(named, workers, run)? {
             let own = own.into_iter().map(|(share, source)| {
                 streams.push(share);
-                let first_key = sums.first.get(share.source).copied().unwrap_or(0);
-                FromSource::new(source, streams.len() - 1, share, self.path.block_bytes, first_key)
+                FromSource {
+                    source,
+                    share,
+                    stream: streams.len() - 1,
+                    block_bytes: self.path.block_bytes,
+                    issued: 0,
+                    lost: 0,
+                    is_over: false,
+                }
             });
             all.push(Sources { all: own.collect(), added: self.added(0), room: Room::default() });
         }

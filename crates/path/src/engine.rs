@@ -16,12 +16,11 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::auto::{Candidate, tried};
+use crate::card::{self, CardReport, CardResults, ReadOut, TOO_MANY_HZ};
 use crate::chain::Chain;
 use crate::definition::Path;
-use crate::lanes::{self, ReadOut, Says};
 use crate::layout::Layout;
 use crate::links::{Leaves, links};
-use crate::live::{Came, TOO_MANY_HZ};
 use crate::outcome::Ended;
 use crate::shared::{How, time_ns};
 use crate::sources;
@@ -236,12 +235,12 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
     let is_open = layout == Layout::Auto;
     let how = how(request, &path, layout)?;
     if path.is_live() {
-        let says = Says {
+        let report = CardReport {
             device: |read_out, _| read_out.path.name.clone(),
             stage: stage(&path),
             tally: tally_live,
         };
-        return lanes::open(path, how, says);
+        return card::open(path, &how, report);
     }
     Ok(vec![Box::new(PathSession {
         path,
@@ -370,7 +369,7 @@ impl Session for PathSession {
                 &self.path,
                 ended.notes,
                 &ended.run,
-                !ended.shared.expected.all.is_empty(),
+                ended.shared.expected.iter().any(|own| !own.is_empty()),
             ),
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
@@ -393,13 +392,13 @@ impl Session for PathSession {
 
 /// Account of a reader's lane; the first lane has those of all: a ledger for each E-link, from
 /// trigger to receiver.
-fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
-    let ReadOut { path, live, .. } = read_out;
-    let (mut tally, each) = live.tally(path, came, at);
-    tally.ledgers = each.into_iter().map(|each| of_elink(each, came)).collect();
+fn tally_live(read_out: &ReadOut, results: &CardResults, at: usize) -> Tally {
+    let ReadOut { path, scenario, .. } = read_out;
+    let (mut tally, each) = read_out.tally(results, at);
+    tally.ledgers = each.into_iter().map(|each| of_elink(each, results)).collect();
     if let Some(run) = &mut tally.path {
         run.served.clone_from(&path.served);
-        let hz = live.scenario.trigger.rate.0;
+        let hz = scenario.trigger.rate.0;
         run.asked_bytes_per_s = run.is_paced.then(|| path.due_bytes_per_s(hz));
         tally.warnings.extend(warnings(path, Vec::new(), run, true));
     }
@@ -407,10 +406,10 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
 }
 
 /// Ledger of an E-link. Chunks that a failed run left on their way are booked as such.
-fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
+fn of_elink((tag, mut ledger): (u64, Ledger), results: &CardResults) -> Ledger {
     ledger.unit = format!("triggers of E-link {}", elink_name(tag));
     let left = u64::try_from(ledger.gap()).unwrap_or(0);
-    if came.fault.is_some() && left > 0 {
+    if results.fault.is_some() && left > 0 {
         ledger.lose("in the path when it failed", left);
     }
     ledger

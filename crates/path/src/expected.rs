@@ -28,8 +28,7 @@ fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     for stage in &path.stages {
         // It alone knows its output.
         if let StageKind::Program { changes: true, .. } = stage.kind {
-            let first = vec![0; sources.len()];
-            return Ok(Sums { first, ..Sums::default() });
+            return Ok(Sums::default());
         }
         // The plainest code stores through the cache, for any size.
         if !stage.kind.has_two_ends()
@@ -39,14 +38,9 @@ fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
         }
         bytes = stage.out_bytes;
     }
-    let mut sums = Sums::default();
-    for (_, source) in sources {
-        sums.first.push(sums.all.len());
-        for content in source.contents()? {
-            let turned = turns.iter();
-            let last = turned.fold(content, |content, turn| turn.reference(&content));
-            sums.all.push(sum(&last));
-        }
-    }
-    Ok(sums)
+    let turned = |content| {
+        sum(&turns.iter().fold(content, |content: Vec<u8>, turn| turn.reference(&content)))
+    };
+    let of = |(_, source): &mut Named| Ok(source.contents()?.into_iter().map(turned).collect());
+    sources.iter_mut().map(of).collect()
 }

@@ -18,9 +18,8 @@ use serde_json::json;
 use toml::Table;
 
 pub use self::request::{ReadoutRequest, Receivers};
+use crate::card::{self, CardReport, CardResults, ReadOut};
 use crate::definition::Path;
-use crate::lanes::{self, ReadOut, Says};
-use crate::live::Came;
 use crate::shared::{How, time_ns};
 
 /// Largest migration cost: with more, no task would ever be moved.
@@ -58,10 +57,10 @@ impl Request for ReadoutRequest {
             memory_bytes: Some(memory_bytes),
             names_processes: true,
             ..Job::new(self, target, move |request| {
-                let says = Says { device, stage: stage(request, &scenario), tally };
+                let report = CardReport { device, stage: stage(request, &scenario), tally };
                 let path = path(request, &scenario)?;
                 let laid_out = How::laid_out(&path, &path.layout, &[]).map_err(Fault::new)?;
-                lanes::open(path, how(request, laid_out), says)
+                card::open(path, &how(request, laid_out), report)
             })
         })
     }
@@ -127,7 +126,7 @@ fn how(request: &ReadoutRequest, laid_out: How) -> How {
 }
 
 fn device(read_out: &ReadOut, at: usize) -> String {
-    let scenario = &read_out.live.scenario;
+    let scenario = &read_out.scenario;
     let id = channel_ids(scenario)[at];
     format!("{}:{}.{}", scenario.name, id.device, id.channel)
 }
@@ -152,21 +151,20 @@ fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
 }
 
 /// Account of a reader's lane; the first one also has the common accounts.
-fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
-    let ReadOut { path, live, lanes, .. } = read_out;
-    let fault = came.fault.as_ref().map(|fault| fault.0.clone());
-    let Some(own) = &came.readers[at] else {
+fn tally(read_out: &ReadOut, results: &CardResults, at: usize) -> Tally {
+    let fault = results.fault.as_ref().map(|fault| fault.0.clone());
+    let Some(own) = &results.readers[at] else {
         return Tally { warnings: fault.into_iter().collect(), ..Tally::default() };
     };
-    let (mut tally, each) = live.tally(path, came, at);
+    let (mut tally, each) = read_out.tally(results, at);
     tally.warnings.splice(..0, fault);
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in each {
         all.add(&Ledger { unit: all.unit.clone(), ..ledger });
     }
     tally.ledgers.push(all);
-    if *lanes > 1 {
-        tally.series.push(filling_of(&live.scenario, at, own));
+    if read_out.lanes > 1 {
+        tally.series.push(filling_of(&read_out.scenario, at, own));
     }
     tally
 }

@@ -76,13 +76,9 @@ impl Share {
     }
 }
 
-/// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that
-/// only it knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    pub(crate) all: Vec<u64>,
-    pub(crate) first: Vec<usize>,
-}
+/// Sums that the known contents of each source must have at the sink. Empty if a stage makes bytes
+/// that only it knows.
+pub(crate) type Sums = Vec<Vec<u64>>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shared {

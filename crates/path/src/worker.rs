@@ -16,7 +16,7 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side, halve, middle};
 use crate::added_work::Spin;
-use crate::card::{FromCard, IntoReceiver};
+use crate::card::CardWork;
 use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
@@ -30,8 +30,8 @@ pub(crate) enum Feed {
     Ring(Inlet),
     /// The far end of a stage, with the labels of the blocks that went in.
     Back(Box<dyn BlockReceiver>, Receiver<Label>),
-    Card(Box<FromCard>),
-    Receiver(Box<IntoReceiver>),
+    /// A reader or receiver of a card, which has no blocks of the path.
+    Card(CardWork, StopFlag),
     /// It has ended.
     Over,
 }
@@ -87,13 +87,9 @@ pub(crate) struct FromSource {
     pub(crate) stream: usize,
     pub(crate) share: Share,
     pub(crate) block_bytes: usize,
-    /// Index of this stream's first contents among all that are known.
-    pub(crate) first_key: usize,
     pub(crate) issued: u64,
     pub(crate) lost: u64,
-    /// Blocks that it filled.
-    sequence: u64,
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 /// In cache lines that no other thread writes to.
@@ -155,7 +151,7 @@ impl Worker {
     /// Works in a thread of its own, once it is released.
     pub(crate) fn live(mut self, ready: &Sender<Result<(), Fault>>, stop: &StopFlag) {
         // The receiver is gone if another thread was not ready.
-        let _ = ready.send(self.prepare(stop));
+        let _ = ready.send(self.place().and_then(|()| self.prepare(stop)));
         let shared = self.shared.clone();
         if shared.begin_ns.wait().is_some() {
             self.work();
@@ -178,28 +174,24 @@ impl Worker {
 
     /// Reports the fault before the ends close: the neighbours' faults are its consequences.
     fn finish(self, mut thread: PathThread, fault: Option<Fault>) {
-        let Worker { at, mut feed, line: Line { steps, outlet, parts }, shared, done, .. } = self;
+        let Worker { at, feed, line: Line { steps, outlet, parts }, shared, done, .. } = self;
         if fault.is_some() {
             shared.is_over.store(true, Ordering::Relaxed);
         }
         parts.tell(&mut thread);
         let note = thread.cpu.and_then(|cpu| moved(&thread.name, cpu));
         thread.cpu = thread.cpu.filter(|_| note.is_none());
-        let inlet = match &mut feed {
-            feed @ Feed::Ring(_) => std::mem::replace(feed, Feed::Over),
-            _ => Feed::Over,
+        let (feed, inlet) = match feed {
+            Feed::Ring(inlet) => (Feed::Over, Some(inlet)),
+            feed => (feed, None),
         };
-        let queues = match &inlet {
-            Feed::Ring(inlet) => inlet.queues().cloned().collect(),
-            _ => Vec::new(),
-        };
+        let queues = inlet.iter().flat_map(Inlet::queues).cloned().collect();
         // The run waits for all threads, and so for this one.
         let _ = done.send(Done { at, feed, steps, queues, thread, note, fault });
         drop((inlet, outlet));
     }
 
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
-        self.place()?;
         if let Some(outlet) = &mut self.line.outlet {
             outlet.prepare()?;
         }
@@ -212,7 +204,7 @@ impl Worker {
                     from.source.prepare()?;
                 }
             }
-            Feed::Card(from) => from.stop = stop.clone(),
+            Feed::Card(_, own) => *own = stop.clone(),
             _ => {}
         }
         for step in &mut self.line.steps {
@@ -226,17 +218,11 @@ impl Worker {
         Ok(())
     }
 
-    fn place(&mut self) -> Result<(), Fault> {
-        match (self.thread.cpu, &self.feed) {
-            (Some(cpu), _) => drop(affinity::pin_to(cpu)?),
-            // It works in a lane, which has its CPU.
-            (None, Feed::Card(_)) => {
-                if let [cpu] = affinity::allowed_cpus()?[..] {
-                    self.thread.cpu = Some(cpu);
-                }
-            }
+    fn place(&self) -> Result<(), Fault> {
+        match self.thread.cpu {
+            Some(cpu) => drop(affinity::pin_to(cpu)?),
             // Threads inherit the mask of the thread that made them.
-            (None, _) => affinity::unpin(),
+            None => affinity::unpin(),
         }
         Ok(())
     }
@@ -252,8 +238,7 @@ impl Worker {
                 *labels = channel().1;
                 received
             }
-            Feed::Card(from) => from.run(shared, account),
-            Feed::Receiver(into) => into.run(shared, account),
+            Feed::Card(work, stop) => work(stop, shared, account),
             Feed::Over => Ok(()),
         };
         match line.steps.last_mut().map(|step| &mut step.role) {
@@ -451,27 +436,6 @@ impl Sources {
 }
 
 impl FromSource {
-    pub(crate) fn new(
-        source: Box<dyn Source>,
-        stream: usize,
-        share: Share,
-        block_bytes: usize,
-        first_key: usize,
-    ) -> FromSource {
-        let (issued, lost, sequence, is_over) = (0, 0, 0, false);
-        FromSource {
-            source,
-            stream,
-            share,
-            block_bytes,
-            first_key,
-            issued,
-            lost,
-            sequence,
-            is_over,
-        }
-    }
-
     /// Waits until its next block is due, and returns the time at which it was; `None` at the end.
     fn due(
         &mut self,
@@ -544,12 +508,12 @@ impl FromSource {
             bytes,
             payload_bytes: bytes as u64,
             events: filled.events,
-            key: filled.key.map(|key| self.first_key + key),
+            key: filled.key,
             due_ns: filled.ready_ns.unwrap_or(due_ns),
             stream: self.stream,
-            sequence: self.sequence,
+            sequence: self.issued - self.lost,
         };
-        (self.issued, self.sequence) = (self.issued + 1, self.sequence + 1);
+        self.issued += 1;
         Ok(())
     }
 }
@@ -625,9 +589,9 @@ impl IntoSink {
 
     fn take(&mut self, block: &Block, shared: &Shared) -> Result<(), Fault> {
         let Label { stream, sequence, key, .. } = block.label;
-        let expected = key.and_then(|key| shared.expected.all.get(key).copied());
-        let sum = self.sink.take(block, expected)?;
         let Share { source, .. } = self.streams[stream].share;
+        let expected = key.and_then(|key| shared.expected.get(source)?.get(key).copied());
+        let sum = self.sink.take(block, expected)?;
         let number = self.streams[stream].share.number(sequence);
         if number < std::mem::replace(&mut self.streams[source].next, number + 1) {
             return Err(Fault::new(format!(
