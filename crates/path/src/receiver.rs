@@ -60,33 +60,30 @@ fn serve_in(
     each: impl FnMut(SocketAddr, Result<ReceiverReport, String>) + Send,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let (each, places, most_bytes) = (Mutex::new(each), Places::default(), most_block_bytes());
-    let serve = &|place: &Arc<Place>| {
+    let (each, most_bytes) = (Mutex::new(each), most_block_bytes());
+    let serve = &|place: Arc<Place>| {
         let Some(stream) = locked(&place.stream).take() else { return };
-        let came = received(stream, place, most_bytes);
-        places.leave(place);
-        locked(&each)(place.peer, came);
+        let (peer, came) = (place.peer, received(stream, &place, most_bytes));
+        drop(place);
+        locked(&each)(peer, came);
     };
     std::thread::scope(|scope| {
-        let accept = || -> std::io::Result<()> {
+        let mut places: Vec<Arc<Place>> = Vec::new();
+        let mut accept = || -> std::io::Result<()> {
             while !stop.is_set() {
-                if places.count() >= 2 * MAX_SENDERS {
-                    // Those that gave their places up have not ended yet.
+                let Some((stream, peer)) = accepted(listener)? else { continue };
+                while are_many(&mut places) && !stop.is_set() {
                     std::thread::sleep(REFUSE_WITHIN);
+                }
+                if let Err(why) = make_room(&places) {
+                    refuse(stream, &why);
                     continue;
                 }
-                let Some((stream, peer)) = accepted(listener)? else { continue };
-                let place = match places.take(peer, stop) {
-                    Ok(place) => place,
-                    Err(why) => {
-                        refuse(stream, &why);
-                        continue;
-                    }
-                };
-                *locked(&place.stream) = Some(stream);
+                let place = Arc::new(Place::new(peer, stream, stop));
+                places.push(place.clone());
                 let own = place.clone();
-                if thread().spawn_scoped(scope, move || serve(&own)).is_err() {
-                    serve(&place);
+                if thread().spawn_scoped(scope, move || serve(own)).is_err() {
+                    serve(place);
                 }
             }
             Ok(())
@@ -100,10 +97,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Senders that are served, in the order in which they came.
-#[derive(Default)]
-struct Places(Mutex<Vec<Arc<Place>>>);
-
+/// Place of a sender, which it holds until it has been served.
 struct Place {
     peer: SocketAddr,
     /// Its connection, until it is served.
@@ -115,41 +109,38 @@ struct Place {
 }
 
 impl Place {
+    fn new(peer: SocketAddr, stream: TcpStream, stop: &StopFlag) -> Place {
+        let (has_sent, is_given_up) = (AtomicBool::new(false), AtomicBool::new(false));
+        Place { peer, stream: Mutex::new(Some(stream)), stop: stop.clone(), has_sent, is_given_up }
+    }
+
     /// Tests if the receiver is stopped, or another sender has the place.
     fn is_over(&self) -> bool {
         self.stop.is_set() || self.is_given_up.load(Ordering::Relaxed)
     }
 }
 
-impl Places {
-    /// Gives a sender a place, that of the oldest without a block if none is free. Fails with those
-    /// who hold the places.
-    fn take(&self, peer: SocketAddr, stop: &StopFlag) -> Result<Arc<Place>, String> {
-        let mut all = locked(&self.0);
-        let held = || all.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
-        if held().count() >= MAX_SENDERS {
-            let idle = held().find(|place| !place.has_sent.load(Ordering::Relaxed));
-            let Some(idle) = idle else {
-                let peers = BTreeSet::from_iter(all.iter().map(|place| place.peer.ip()));
-                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
-                return Err(format!("busy with {MAX_SENDERS} senders of {}", peers.join(", ")));
-            };
-            idle.is_given_up.store(true, Ordering::Relaxed);
-        }
-        let (has_sent, is_given_up) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (stream, stop) = (Mutex::new(None), stop.clone());
-        let place = Arc::new(Place { peer, stream, stop, has_sent, is_given_up });
-        all.push(place.clone());
-        Ok(place)
-    }
+/// Leaves out senders that were served. Tests if there are too many others: those that gave their
+/// places up may not have ended yet.
+fn are_many(places: &mut Vec<Arc<Place>>) -> bool {
+    places.retain(|place| Arc::strong_count(place) > 1);
+    places.len() >= 2 * MAX_SENDERS
+}
 
-    fn count(&self) -> usize {
-        locked(&self.0).len()
+/// Makes room for a sender: if all places are held, the oldest without a block loses its own. Fails
+/// with those who hold the places.
+fn make_room(places: &[Arc<Place>]) -> Result<(), String> {
+    let held = || places.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
+    if held().count() < MAX_SENDERS {
+        return Ok(());
     }
-
-    fn leave(&self, place: &Arc<Place>) {
-        locked(&self.0).retain(|other| !Arc::ptr_eq(other, place));
+    if let Some(idle) = held().find(|place| !place.has_sent.load(Ordering::Relaxed)) {
+        idle.is_given_up.store(true, Ordering::Relaxed);
+        return Ok(());
     }
+    let peers = BTreeSet::from_iter(places.iter().map(|place| place.peer.ip()));
+    let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+    Err(format!("busy with {MAX_SENDERS} senders of {}", peers.join(", ")))
 }
 
 /// Time for the frame of a refusal, which fits into an empty socket.
