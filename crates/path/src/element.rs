@@ -78,11 +78,8 @@ pub(crate) fn most_keys(block_bytes: usize) -> usize {
     (MAX_BYTES / block_bytes).clamp(1, MAX_KEYS)
 }
 
-pub(crate) trait Inspect: Send {
-    fn prepare(&mut self) {}
-
-    fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
-}
+/// Looks at a block; returns the number of events that it found.
+pub(crate) type Inspect = Box<dyn FnMut(&[u8]) -> Result<u64, Fault> + Send>;
 
 pub(crate) trait Transform: Send {
     /// Turns the first `bytes` of one buffer into the start of another; returns the number of bytes
@@ -90,21 +87,19 @@ pub(crate) trait Transform: Send {
     fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault>;
 
     /// Makes the expected output by the plainest code.
-    fn reference(&self, from: &[u8]) -> Vec<u8>;
+    fn reference(&self, from: &[u8]) -> Vec<u8> {
+        from.to_vec()
+    }
 }
 
 /// Sending end. The receiving one sees the end of the bytes once it is dropped.
-pub(crate) trait BlockSender: Send {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
-}
+pub(crate) type BlockSender = Box<dyn FnMut(&[u8]) -> Result<(), Fault> + Send>;
 
 /// Receiving end, which gives the bytes of the blocks in order.
-pub(crate) trait BlockReceiver: Send {
-    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault>;
-}
+pub(crate) type BlockReceiver = Box<dyn FnMut(&mut [u8]) -> Result<(), Fault> + Send>;
 
 /// Both ends of something that bytes go through.
-pub(crate) type Ends = (Box<dyn BlockSender>, Box<dyn BlockReceiver>);
+pub(crate) type Ends = (BlockSender, BlockReceiver);
 
 /// Parts of a card that is read out are made together: see `card.rs`.
 pub(crate) fn of_card() -> Fault {

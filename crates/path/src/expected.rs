@@ -1,16 +1,18 @@
 //! Expected sums at the sink, by the plainest code for each stage.
 
+use std::sync::Mutex;
+
 use daqmeter_harness::Fault;
 
 use crate::definition::Path;
 use crate::kinds::{SourceKind, StageKind};
 use crate::shared::Sums;
-use crate::sources::{Last, Named};
+use crate::sources::{Last, Named, made};
 use crate::stages::work;
 use crate::sum::sum;
 use crate::worker::Role;
 
-static SUMS: Last<Sums> = Last::new();
+static SUMS: Last<Sums> = Mutex::new(None);
 
 /// Sums of the known contents. Those of a file are new for each run: it may have changed.
 pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
@@ -19,7 +21,7 @@ pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault
         return computed(path, sources);
     }
     let kinds: Vec<&StageKind> = stages.iter().map(|stage| &stage.kind).collect();
-    SUMS.made(format!("{block_bytes} {:?} {kinds:?}", source.kind), || computed(path, sources))
+    made(&SUMS, format!("{block_bytes} {:?} {kinds:?}", source.kind), || computed(path, sources))
 }
 
 fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {

@@ -428,8 +428,7 @@ impl Rounds<'_> {
             let one = |round: usize| {
                 uses.iter().map(|(&element, ns)| ns * slopes[element][round]).sum::<f64>()
             };
-            let rounds: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
-            interval(&rounds, CERTAINTY).low > 0.0
+            self.of_rounds(one).low > 0.0
         };
         let measures: [fn(&Used) -> Interval; 2] = [|one| one.used, |one| one.occupied];
         let found = measures.into_iter().find_map(|of| {
@@ -488,7 +487,12 @@ impl Rounds<'_> {
             });
             nearer.sum()
         };
-        let rounds: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
+        self.of_rounds(one)
+    }
+
+    /// Interval of a value of each round, as sure as an answer.
+    fn of_rounds(&self, value: impl Fn(usize) -> f64) -> Interval {
+        let rounds: Vec<f64> = (0..self.more_buffers.len()).map(value).collect();
         interval(&rounds, CERTAINTY)
     }
 }

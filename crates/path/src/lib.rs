@@ -48,7 +48,7 @@ mod worker;
 
 pub use definition::Path;
 pub use engine::PathRequest;
-pub use read::{PathError, SHIPPED_PATHS};
+pub use read::SHIPPED_PATHS;
 pub use readout::ReadoutRequest;
 pub use remote::WITHOUT_ACCOUNT;
 pub use sum::sum;

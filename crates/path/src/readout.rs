@@ -20,13 +20,10 @@ use toml::Table;
 pub use self::request::{ReadoutRequest, Receivers};
 use crate::card::{self, CardReport, CardResults, ReadOut};
 use crate::definition::Path;
-use crate::shared::{How, time_ns};
+use crate::shared::{How, SECONDS, time_ns};
 
 /// Largest migration cost: with more, no task would ever be moved.
 const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
-
-/// Longest run: a day.
-const MAX_SECONDS: f64 = 86400.0;
 
 impl Request for ReadoutRequest {
     const KIND: &'static str = "readout";
@@ -66,10 +63,7 @@ impl Request for ReadoutRequest {
     }
 
     fn check(&self) -> Result<(), Problem> {
-        if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
-            let why = format!("is {}; above 0 and at most {MAX_SECONDS} is wanted", self.seconds);
-            return Err(Problem::new("seconds", why));
-        }
+        Problem::unless_within("seconds", self.seconds, SECONDS)?;
         if let Some(ns) = self.migration_cost_ns {
             Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
         }
@@ -91,8 +85,7 @@ pub fn observation(record: &RunRecord) -> Observation {
 
 fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
     let table = table(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
-    let path = Path::of(table, &TomlText::new("readout", ""), &[]);
-    path.map_err(|error| Fault::new(error.to_string()))
+    Path::of(table, &TomlText::new("readout", ""), &[])
 }
 
 fn table(request: &ReadoutRequest, scenario: &Scenario) -> Result<Table, toml::ser::Error> {

@@ -1,6 +1,7 @@
 //! Settings of a run, and the state that all its threads share.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -29,6 +30,9 @@ pub(crate) struct How {
     /// Scheduler's migration cost for the run, if it is changed.
     pub(crate) migration_cost_ns: Option<u64>,
 }
+
+/// Seconds of a run: up to a day.
+pub(crate) const SECONDS: RangeInclusive<f64> = 1e-4..=24.0 * 3600.0;
 
 /// Nanoseconds of a positive time; a time beyond 64 bits is the longest.
 pub(crate) fn time_ns(seconds: f64) -> u64 {

@@ -29,7 +29,7 @@ pub(crate) enum Feed {
     /// The rings before it.
     Ring(Inlet),
     /// The far end of a stage, with the labels of the blocks that went in.
-    Back(Box<dyn BlockReceiver>, Receiver<Label>),
+    Back(BlockReceiver, Receiver<Label>),
     /// A reader or receiver of a card, which has no blocks of the path.
     Card(CardWork, StopFlag),
     /// It has ended.
@@ -66,10 +66,10 @@ impl Room {
 }
 
 pub(crate) enum Role {
-    Inspect(Box<dyn Inspect>),
+    Inspect(Inspect),
     Transform(Box<dyn Transform>),
     /// Sends blocks away, and their labels to the thread that receives them, until it ends.
-    Out(Option<(Box<dyn BlockSender>, SyncSender<Label>)>),
+    Out(Option<(BlockSender, SyncSender<Label>)>),
     Sink(Box<IntoSink>),
 }
 
@@ -196,23 +196,18 @@ impl Worker {
             outlet.prepare()?;
         }
         match &mut self.feed {
-            Feed::Sources(sources) => {
+            Feed::Card(_, own) => *own = stop.clone(),
+            feed => {
                 without_timer_slack();
-                sources.room.prepare()?;
-                for from in &mut sources.all {
-                    from.source.heed(stop);
-                    from.source.prepare()?;
+                if let Feed::Sources(sources) = feed {
+                    sources.prepare(stop)?;
                 }
             }
-            Feed::Card(_, own) => *own = stop.clone(),
-            _ => {}
         }
         for step in &mut self.line.steps {
             step.room.prepare()?;
-            match &mut step.role {
-                Role::Sink(into) => into.sink.prepare()?,
-                Role::Inspect(inspect) => inspect.prepare(),
-                Role::Transform(_) | Role::Out(_) => {}
+            if let Role::Sink(into) = &mut step.role {
+                into.sink.prepare()?;
             }
         }
         Ok(())
@@ -295,7 +290,7 @@ impl Line {
             let Step { role, added, room } = &mut steps[at];
             added.work();
             match role {
-                Role::Inspect(inspect) => block.label.events += inspect.inspect(block.bytes())?,
+                Role::Inspect(inspect) => block.label.events += inspect(block.bytes())?,
                 Role::Transform(transform) => {
                     let made = room.block.take().or_else(|| outlet.as_mut()?.empty(account));
                     let Some(mut made) = made else { return Ok(Carried::Over) };
@@ -319,7 +314,7 @@ impl Line {
                     if !is_known {
                         return Ok(Carried::Over);
                     }
-                    out.write(block.bytes())?;
+                    out(block.bytes())?;
                 }
                 Role::Sink(into) => into.take(&block, shared)?,
                 Role::Out(None) => return Ok(Carried::Over),
@@ -403,6 +398,14 @@ impl Parts {
 }
 
 impl Sources {
+    fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
+        self.room.prepare()?;
+        self.all.iter_mut().try_for_each(|from| {
+            from.source.heed(stop);
+            from.source.prepare()
+        })
+    }
+
     /// Fills a block of each stream after the other, until all are over.
     fn run(
         &mut self,
@@ -552,7 +555,7 @@ fn take_all(
 }
 
 fn receive(
-    inward: &mut Box<dyn BlockReceiver>,
+    inward: &mut BlockReceiver,
     labels: &Receiver<Label>,
     line: &mut Line,
     shared: &Shared,
@@ -566,7 +569,7 @@ fn receive(
     while let Some(label) = next(account) {
         let empty = line.outlet.as_mut().and_then(|outlet| outlet.empty(account));
         let Some(mut block) = empty else { break };
-        inward.read(block.buffer.slice_mut(label.bytes))?;
+        inward(block.buffer.slice_mut(label.bytes))?;
         block.label = label;
         account.done_block();
         let Carried::Sent = line.carry(block, true, shared, account)? else { break };
