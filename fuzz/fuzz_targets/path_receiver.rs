@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn datagrams(mut bytes: &[u8]) {
-    let (mut blocks, mut received) = (ReceivedDatagrams::default(), 0);
+    let (mut blocks, mut received) = (ReceivedDatagrams::of_at_most(256 << 20), 0);
     while let Some((length, rest)) = bytes.split_first() {
         let (datagram, left) = rest.split_at(rest.len().min(usize::from(*length)));
         bytes = left;

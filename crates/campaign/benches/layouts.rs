@@ -183,7 +183,7 @@ fn auto(folder: &FilePath) {
         let cpus = if at % 2 == 0 { Vec::new() } else { process_cpus().to_vec() };
         let request = PathRequest { cpus: CpuList(cpus), ..PathRequest::new(&path, RANDOM_S) };
         let begin = Instant::now();
-        let (chosen, _) = request.layouts(&StopFlag::default()).unwrap().swap_remove(0);
+        let (chosen, _) = request.fastest(&StopFlag::default()).unwrap().unwrap();
         took_ms.push(begin.elapsed().as_secs_f64() * 1e3);
         let fused = |request: &PathRequest| request.layout.replace("fused x 1", "fused");
         let is_other =
@@ -280,7 +280,7 @@ fn named(folder: &FilePath) {
         let free = PathRequest { unpaced: true, ..PathRequest::new(&path, RANDOM_S) };
         let request = with(&free, "pipeline", &cpus);
         let explained = beside_a_neighbour(has_neighbour, || {
-            let other = free.layouts(&StopFlag::default()).unwrap().swap_remove(0).0;
+            let other = free.fastest(&StopFlag::default()).unwrap().unwrap().0;
             let ran = |load: PathLoad| -> Result<Seen, ()> {
                 let request = load.of(request.clone(), &path, Some(&other));
                 Ok(Seen::of(&record(&request)).unwrap())
@@ -322,7 +322,7 @@ fn gain(folder: &FilePath) {
             ClosedForm::of(shape, &profile).unwrap().largest_hz()
         };
         let request = PathRequest::new(&path, 2.0 * RANDOM_S);
-        let (best, _) = request.layouts(&StopFlag::default()).unwrap().swap_remove(0);
+        let (best, _) = request.fastest(&StopFlag::default()).unwrap().unwrap();
         let predicted = hz(&best.layout) / hz("pipeline");
         let pairs: Vec<f64> = (0..RANDOM_ROUNDS)
             .map(|_| mb_per_s(&best) / mb_per_s(&with(&request, "pipeline", &[])))

@@ -85,20 +85,21 @@ impl Runner {
         }
     }
 
-    /// Measures one point of several: one that cannot be opened, or panics, is a failed record and
-    /// costs no other.
+    /// Measures one point of several: one that cannot be opened is a failed record, too, and costs
+    /// no other.
     pub fn one_of_several(&self, job: &Job, settings: &Settings) -> RunRecord {
         self.measured(job, settings)
             .unwrap_or_else(|fault| failed(job, settings, &self.context, fault))
     }
 
+    /// Measures one point. A panic makes it a failed record.
     pub fn measured(&self, job: &Job, settings: &Settings) -> Result<RunRecord, Fault> {
         let load = job.load.iter().map(|new| new());
         let own = self.observer.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
         let limits = if self.is_bare { &[][..] } else { &ENGINES };
         guarded("the point", || measure(job, settings, &self.context, limits, &mut observers))
-            .flatten()
+            .unwrap_or_else(|panic| Ok(failed(job, settings, &self.context, panic)))
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
@@ -307,6 +308,8 @@ repetitions = 3
             let null = || NullRequest {}.job().unwrap();
             let jobs = [null(), Job { opener: Box::new(opener), ..null() }, null()];
             let settings = runner.settings(StepPlan::ByStage(3), "test", &[]);
+            let first = runner.measured(&jobs[1], &settings);
+            assert_eq!(first.is_err(), at == "busy", "{first:?}");
             let records = jobs.map(|job| runner.one_of_several(&job, &settings));
             let [before, failed, after] = records.map(|record| record.outcome);
             assert_eq!((before, after), (Outcome::Ok, Outcome::Ok), "{at}");

@@ -4,11 +4,17 @@
 
 mod common;
 
-use common::{Running, done, ends_with, fail_with};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{Folder, Running, done, ends_with, fail_with};
 use daqmeter_path::predict::{
     CostPoint, Fitted, HeldBackPath, HostProfile, PredictedAndMeasured, WorkCost,
 };
+use daqmeter_readout::transport::frames::FrameStream;
 use daqmeter_record::{Host, Tool};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 /// Writes a file in a folder of its own; returns both.
 fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
@@ -56,6 +62,53 @@ fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
         assert_eq!((code, reported.lines().count()), (Some(0), 1), "{reported}");
         assert!(reported.ends_with("20 blocks, 80 KiB, the bytes of 20 compared\n"), "{reported}");
     }
+}
+
+/// Starts a receiver that takes all blocks, removes a file at the first, and gives no account.
+/// Returns the text of a path that ends there.
+fn without_an_account(removes: Option<PathBuf>) -> (String, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let text = format!(
+        "title = \"x\"\nblock = \"4KiB\"\nrate = \"1kHz\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"tcp\"\nto = \"{to}\"\n"
+    );
+    let serve = move || {
+        let (within, mut removes) = (Duration::from_secs(10), removes);
+        let mut frames = FrameStream::new(listener.accept().unwrap().0, 1 << 20).unwrap();
+        loop {
+            let (frame, _) = frames.receive(within, &|| false).unwrap().unwrap();
+            match frame.kind {
+                FrameKind::Hello => {
+                    let hello = FelixFrame::control(FrameKind::Hello, 12);
+                    frames.send(&hello, [br#"{"udp":null}"#, &[]], within).unwrap();
+                }
+                FrameKind::Account => return,
+                _ => {
+                    removes.take().into_iter().for_each(|file| std::fs::remove_file(file).unwrap())
+                }
+            }
+        }
+    };
+    (text, std::thread::spawn(serve))
+}
+
+#[test]
+fn without_the_receiver_s_account_the_exit_code_says_that_nobody_can_tell() {
+    let (text, receiver) = without_an_account(None);
+    let (_folder, file) = file("remote.toml", &text);
+    let (shown, _) = ends_with(3, &format!("path run {file} --time 20ms"));
+    assert!(shown.contains("cannot tell what came"), "{shown}");
+    receiver.join().unwrap();
+}
+
+#[test]
+fn records_that_were_removed_during_a_run_are_said() {
+    let folder = Folder::new();
+    let (text, receiver) = without_an_account(Some(folder.path("out.jsonl")));
+    folder.write("remote.toml", text);
+    let (_, said) = folder.ends_with(1, "path run remote.toml --time 20ms --records out.jsonl");
+    assert!(said.contains("out.jsonl was removed during the run"), "{said}");
+    receiver.join().unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use daqmeter_harness::{Problem, check_lanes, is_default, one};
-use daqmeter_record::units::parse_duration;
+use daqmeter_record::units::parse_ns;
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -177,11 +177,11 @@ pub struct CopyRequest {
     #[serde(default, skip_serializing_if = "is_default")]
     pub load: CopyLoad,
     /// Time of the high channels in each window (priority)
-    #[arg(long = "quantum", value_name = "TIME", value_parser = nanoseconds, default_value = "30us", help_heading = "Priority policy")]
+    #[arg(long = "quantum", value_name = "TIME", value_parser = parse_ns, default_value = "30us", help_heading = "Priority policy")]
     #[serde(default = "quantum_ns")]
     pub quantum_ns: u64,
     /// The window
-    #[arg(long = "window", value_name = "TIME", value_parser = nanoseconds, default_value = "90us", help_heading = "Priority policy")]
+    #[arg(long = "window", value_name = "TIME", value_parser = parse_ns, default_value = "90us", help_heading = "Priority policy")]
     #[serde(default = "window_ns")]
     pub window_ns: u64,
     /// Channels that are high
@@ -194,11 +194,6 @@ pub struct CopyRequest {
 
 fn completion(interrupt: bool) -> CopyCompletion {
     if interrupt { CopyCompletion::Interrupt } else { CopyCompletion::Poll }
-}
-
-fn nanoseconds(text: &str) -> Result<u64, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
-    u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
 }
 
 fn channel_mask(text: &str) -> Result<u64, String> {

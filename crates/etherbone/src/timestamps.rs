@@ -33,6 +33,20 @@ impl Unroller {
 /// within 100 ppm.
 const CLOCK_RATE: f64 = 1e-3;
 
+/// Returns the difference of what a slave counted from what the host did between a read within two
+/// of its times and another within two more.
+pub(crate) fn unlike_the_host(
+    slave_ns: u64,
+    started_ns: (u64, u64),
+    ended_ns: (u64, u64),
+) -> Option<String> {
+    let least_ns = ended_ns.0.saturating_sub(started_ns.1);
+    let most_ns = ended_ns.1.saturating_sub(started_ns.0);
+    let (least, most) = (least_ns as f64 * (1.0 - CLOCK_RATE), most_ns as f64 * (1.0 + CLOCK_RATE));
+    (!(least..=most).contains(&(slave_ns as f64)))
+        .then(|| format!("it counted {slave_ns} ns where the host counted {least_ns} to {most_ns}"))
+}
+
 /// Samples that were kept, one after the other, and the single timestamp before them. A lost cycle
 /// ends a run.
 #[derive(Clone, Copy, Debug)]
@@ -111,16 +125,8 @@ impl Windows {
         let Some(run) = self.run.take() else { return };
         let Some(first_ns) = run.first_ns else { return };
         let window_ns = run.last_ns.saturating_sub(run.start_ns);
-        let least_ns = run.ended_ns.0.saturating_sub(run.started_ns.1);
-        let most_ns = run.ended_ns.1.saturating_sub(run.started_ns.0);
-        let (least, most) =
-            (least_ns as f64 * (1.0 - CLOCK_RATE), most_ns as f64 * (1.0 + CLOCK_RATE));
-        if !(least..=most).contains(&(window_ns as f64)) {
-            let why = || {
-                format!("it counted {window_ns} ns where the host counted {least_ns} to {most_ns}")
-            };
-            self.fault.get_or_insert_with(why);
-        }
+        let why = unlike_the_host(window_ns, run.started_ns, run.ended_ns);
+        self.fault = self.fault.take().or(why);
         self.realistic_ns += window_ns;
         self.underestimated_ns += run.last_ns.saturating_sub(first_ns);
     }

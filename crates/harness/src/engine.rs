@@ -5,7 +5,7 @@ use std::fmt::Display;
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
 use crate::sample::INTERRUPTED;
-use crate::{Observer, StopFlag};
+use crate::{Observer, Problem, StopFlag};
 
 pub type Opener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
 
@@ -273,6 +273,12 @@ impl Fault {
 impl From<String> for Fault {
     fn from(reason: String) -> Self {
         Fault::new(reason)
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(Problem { name, text }: Problem) -> Self {
+        Fault::new(format!("{name}: {text}"))
     }
 }
 

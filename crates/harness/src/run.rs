@@ -58,9 +58,7 @@ pub fn measure(
     }
     Problem::unless_cpus_exist("pin", &settings.pin)
         .map_err(|problem| Fault::new(format!("{} {}", problem.name, problem.text)))?;
-    let sessions = match check_fits(job.memory_bytes)
-        .and_then(|()| guarded("opening", || job.open()).flatten())
-    {
+    let sessions = match check_fits(job.memory_bytes).and_then(|()| job.open()) {
         Err(fault) if settings.waive && fault.does_not_fit() => {
             record.outcome = Outcome::Waived(fault.0);
             return Ok(record);
@@ -68,10 +66,7 @@ pub fn measure(
         opened => opened?,
     };
     let alone = |job: &Job, settings: &Settings| measure(job, settings, context, &[], &mut []);
-    let mut sought = guarded("finding the limits", || {
-        Sought::before(limit_engines, &sessions, settings, &alone)
-    })
-    .flatten()?;
+    let mut sought = Sought::before(limit_engines, &sessions, settings, &alone)?;
     let running =
         Running { settings, context, processes: job.names_processes, thread: lane_thread };
     let ran = run_lanes(sessions, running, observers, &mut record);

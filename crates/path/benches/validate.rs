@@ -3,8 +3,8 @@
 //!
 //! Random paths of 3 to 6 elements get a known limit: a stage of `work` or `wait`, with one or two
 //! threads, work in several stages on too few CPUs, or all threads on one CPU. Each line gives the
-//! limit that was put there, the one that was named, and the predicted and the real gain of its
-//! removal. Judges nothing: the sums at the end are for the record.
+//! limit that was put there, and the one that was named. Judges nothing: the sums at the end are
+//! for the record.
 //!
 //! `-- cards [SECONDS ROUNDS]` [0.25 s a run, 8 rounds] is the same for a card that is read out live,
 //! with chunks of several sizes:
@@ -29,11 +29,10 @@ use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{PathLoad, Seen, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::path::{LimitFound, What};
-use daqmeter_stats::{Random, median};
+use daqmeter_stats::Random;
 
 /// Time for an answer: the default of `path explain`.
 const BUDGET: Duration = Duration::from_secs(30);
-const PAIRS: usize = 8;
 
 struct Chain {
     path: Path,
@@ -175,42 +174,29 @@ impl Case {
     }
 }
 
-/// Real gain: the path without the limit beside that with it, in turns.
-fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
-    let pairs: Result<Vec<f64>, String> = (0..PAIRS)
-        .map(|_| Ok(with.run(PathLoad::Free)?.block_ns / without.run(PathLoad::Free)?.block_ns))
-        .collect();
-    median(&pairs?).ok_or_else(|| "no pair was run".to_owned())
-}
-
 fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
     let number = |at: usize, usual: f64| given.get(at).copied().unwrap_or(usual);
     let (cases, seconds) = (number(0, 40.0) as usize, number(2, 0.1));
     let mut random = Random::new(number(1, 1.0) as u64);
-    let (mut counts, mut errors) = (Counts::default(), Vec::new());
+    let mut counts = Counts::default();
     for at in 0..cases {
         let case = Case::random(&mut random, PUTS[at % PUTS.len()]);
-        let mut without = Chain::new(folder, "without.toml", &case.text(None), seconds);
+        let without = Chain::new(folder, "without.toml", &case.text(None), seconds);
         let block_ns = without.run(PathLoad::Free)?.block_ns;
         let threads = if let Put::Wait(threads) = case.put { threads as f64 } else { 1.0 };
         let text = case.text(Some(case.times * block_ns * threads));
-        let mut with = Chain::new(folder, "with.toml", &text, seconds);
+        let with = Chain::new(folder, "with.toml", &text, seconds);
         let (parts, begin) = (with.path.parts(), Instant::now());
         let explained = explain(|load| with.run(load), &parts, None, |_| begin.elapsed() < BUDGET)?;
         let (verdict, named) = counts.judge(&explained.answer, |what| case.put.is_limit(what));
-        let real = real_gain(&mut with, &mut without)?;
-        let predicted = explained.gain.unwrap_or(f64::NAN);
-        let right = explained.gain.filter(|_| verdict == "right");
-        errors.extend(right.map(|gain| (gain / real - 1.0).abs()));
         println!(
-            "{at}: {:?} in {}: {verdict}, named {named} in {} runs; gain {predicted:.2} predicted, {real:.2} real",
+            "{at}: {:?} in {}: {verdict}, named {named} in {} runs",
             case.put,
             with.path.line(),
             explained.runs
         );
     }
-    let error = median(&errors).unwrap_or_default() * 100.0;
-    println!("{}; gains are off by {error:.0} % (median)", counts.text());
+    println!("{}", counts.text());
     Ok(())
 }
 

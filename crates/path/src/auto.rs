@@ -8,7 +8,7 @@ use daqmeter_harness::facts::host_facts;
 use daqmeter_harness::placement::{cores, order_near};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::border::sum;
-use daqmeter_record::path::{PathRun, TriedLayout};
+use daqmeter_record::path::PathRun;
 use daqmeter_sys::affinity::process_cpus;
 use daqmeter_sys::available::{self, cpu_quota};
 use daqmeter_sys::host::Files;
@@ -200,10 +200,6 @@ fn bytes_per_s(run: &PathRun, quota_cpus: Option<f64>) -> f64 {
 }
 
 impl Candidate {
-    pub(crate) fn tried(&self, bytes_per_s: f64, is_chosen: bool) -> TriedLayout {
-        TriedLayout { layout: self.text(is_chosen), bytes_per_s }
-    }
-
     /// The layout, and the CPUs that the user did not choose.
     pub(crate) fn text(&self, is_chosen: bool) -> String {
         let layout = &self.layout;

@@ -48,7 +48,8 @@ pub(crate) struct Chain {
 struct Building<'a> {
     path: &'a Path,
     shared: Arc<Shared>,
-    done: Sender<Done>,
+    cuts: Cuts,
+    done: (Sender<Done>, Receiver<Done>),
     workers: Vec<Worker>,
     /// Threads whose blocks the next group takes.
     open: Vec<usize>,
@@ -60,12 +61,13 @@ struct Building<'a> {
 type Planned = (Option<Feed>, Line);
 
 impl<'a> Building<'a> {
-    fn new(path: &'a Path, how: &How, done: Sender<Done>) -> Building<'a> {
+    fn new(path: &'a Path, how: How) -> Building<'a> {
         let buffers = path.buffers;
         Building {
             path,
-            shared: Arc::new(Shared { how: how.clone(), buffers, ..Shared::default() }),
-            done,
+            shared: Arc::new(Shared { how, buffers, ..Shared::default() }),
+            cuts: Cuts::default(),
+            done: channel(),
             workers: Vec::new(),
             open: Vec::new(),
             bytes: path.source.out_bytes,
@@ -97,7 +99,7 @@ impl<'a> Building<'a> {
             let thread =
                 PathThread { name, part: part.clone(), element, end, cpu, ..PathThread::default() };
             let feed = feed.or_else(|| inlets.next().map(Feed::Ring)).unwrap_or(Feed::Over);
-            let (shared, done) = (self.shared.clone(), self.done.clone());
+            let (shared, done) = (self.shared.clone(), self.done.0.clone());
             self.workers.push(Worker { at, thread, feed, line, shared, done });
         }
     }
@@ -117,11 +119,9 @@ impl<'a> Building<'a> {
         &mut self,
         Group { elements, workers }: &Group,
         sources: &mut Vec<Sources>,
-        cuts: &Cuts,
     ) -> Result<(), Fault> {
-        let (path, in_bytes) = (self.path, self.bytes);
-        let stage = |element: usize| element.checked_sub(1).and_then(|at| path.stages.get(at));
-        if let (Some(stage), 1) = (stage(elements.start), elements.len())
+        let (path, in_bytes, cuts) = (self.path, self.bytes, &self.cuts);
+        if let (Some(stage), 1) = (path.stage(elements.start), elements.len())
             && stage.kind.has_two_ends()
         {
             let (out, back) = two_ends(&stage.kind, cuts)?;
@@ -142,7 +142,7 @@ impl<'a> Building<'a> {
             // Whatever makes a block and is not the last to do so needs one of its own.
             let mut rooms: Vec<(Option<usize>, usize)> = Vec::new();
             for element in elements.clone() {
-                let role = match stage(element) {
+                let role = match path.stage(element) {
                     None if element == 0 => {
                         rooms.push((None, self.bytes));
                         continue;
@@ -154,7 +154,7 @@ impl<'a> Building<'a> {
                     Some(stage) if stage.kind.has_two_ends() => to_and_fro(&stage.kind, cuts)?,
                     Some(stage) => work(&stage.kind, self.bytes, self.shared.how.last_level_bytes)?,
                 };
-                if let Some(stage) = stage(element) {
+                if let Some(stage) = path.stage(element) {
                     self.bytes = stage.out_bytes;
                 }
                 if let Role::Transform(_) = role {
@@ -211,8 +211,15 @@ impl<'a> Building<'a> {
         for own in deal(named, workers, run)? {
             let own = own.into_iter().map(|(share, source)| {
                 streams.push(share);
-                let first_key = sums.first.get(share.source).copied().unwrap_or(0);
-                FromSource::new(source, streams.len() - 1, share, self.path.block_bytes, first_key)
+                FromSource {
+                    source,
+                    share,
+                    stream: streams.len() - 1,
+                    block_bytes: self.path.block_bytes,
+                    issued: 0,
+                    lost: 0,
+                    is_over: false,
+                }
             });
             all.push(Sources { all: own.collect(), added: self.added(0), room: Room::default() });
         }
@@ -221,8 +228,8 @@ impl<'a> Building<'a> {
         Ok(all)
     }
 
-    fn chain(self, done: Receiver<Done>, cuts: Cuts) -> (Chain, Vec<Worker>) {
-        let Building { path, shared, workers, .. } = self;
+    fn chain(self) -> (Chain, Vec<Worker>) {
+        let Building { path, shared, cuts, workers, done: (_, done), .. } = self;
         let chain = Chain {
             shared,
             cuts,
@@ -244,16 +251,14 @@ impl Chain {
         stop: &StopFlag,
         checked: bool,
     ) -> Result<Chain, Fault> {
-        let cuts = Cuts::default();
         let mut sources = sources(path)?;
         let sums = if checked { expected(path, &mut sources)? } else { Sums::default() };
-        let (done_in, done) = channel();
-        let mut building = Building::new(path, how, done_in);
+        let mut building = Building::new(path, how.clone());
         let mut sources = building.sources(sources, sums)?;
         for group in &how.groups {
-            building.group(group, &mut sources, &cuts)?;
+            building.group(group, &mut sources)?;
         }
-        let (mut chain, workers) = building.chain(done, cuts);
+        let (mut chain, workers) = building.chain();
         chain.spawn(workers, stop)?;
         Ok(chain)
     }
@@ -267,10 +272,8 @@ impl Chain {
         readers: Vec<Feed>,
         receivers: Vec<Feed>,
     ) -> (Chain, Vec<Worker>) {
-        let (done_in, done) = channel();
         // Its read-out adds the work itself.
-        let how = How { slowed: Vec::new(), ..how.clone() };
-        let mut building = Building::new(path, &how, done_in);
+        let mut building = Building::new(path, How { slowed: Vec::new(), ..how.clone() });
         let sink = path.stages.len() + 1;
         // The first stage is `to-host`: checked.
         let end = if receivers.is_empty() { sink + 1 } else { 2 };
@@ -278,7 +281,7 @@ impl Chain {
             let planned = feeds.into_iter().map(|feed| (Some(feed), Line::default()));
             building.row(elements, None, planned.collect());
         }
-        building.chain(done, Cuts::default())
+        building.chain()
     }
 
     pub(crate) fn spawn(&mut self, workers: Vec<Worker>, stop: &StopFlag) -> Result<(), Fault> {

@@ -75,29 +75,30 @@ pub(crate) const RING: Unit = "a card's ring";
 pub(crate) const PAGES: Unit = "pages";
 pub(crate) const SENT: Unit = "pages that were sent";
 
-/// An element as it is drawn.
-struct Drawn<'a> {
+/// An element of any kind.
+struct AnyElement<'a> {
     text: String,
+    name: &'a str,
     cpus: &'a [u32],
     out_bytes: usize,
     unit: Unit,
 }
 
 impl Path {
-    fn elements(&self) -> Vec<Drawn<'_>> {
-        fn drawn<K>(element: &Element<K>, text: String) -> Drawn<'_> {
-            let Element { cpus, out_bytes, unit, .. } = element;
-            Drawn { text, cpus, out_bytes: *out_bytes, unit }
+    fn elements(&self) -> Vec<AnyElement<'_>> {
+        fn any<K>(element: &Element<K>, text: String) -> AnyElement<'_> {
+            let Element { name, cpus, out_bytes, unit, .. } = element;
+            AnyElement { text, name, cpus, out_bytes: *out_bytes, unit }
         }
-        let mut all = vec![drawn(&self.source, self.source.kind.text())];
+        let mut all = vec![any(&self.source, self.source.kind.text())];
         for stage in &self.stages {
             let text = match stage.unit {
                 SENT => format!("published over {}", stage.name),
                 _ => stage.kind.text(),
             };
-            all.push(drawn(stage, text));
+            all.push(any(stage, text));
         }
-        all.push(drawn(&self.sink, self.sink.kind.text()));
+        all.push(any(&self.sink, self.sink.kind.text()));
         all
     }
 
@@ -128,7 +129,7 @@ impl Path {
         out.push_str(&format!("\n{}\n\n", self.conditions()));
         let all = self.elements();
         let last = all.len() - 1;
-        for (at, Drawn { text, cpus, out_bytes, unit }) in all.into_iter().enumerate() {
+        for (at, AnyElement { text, cpus, out_bytes, unit, .. }) in all.into_iter().enumerate() {
             let is_emulated = at == 0 && self.is_emulated();
             let emulated = is_emulated.then(|| "emulated".to_owned());
             let about: Vec<String> = self.place(at, cpus).into_iter().chain(emulated).collect();
@@ -253,28 +254,29 @@ impl Path {
         self.names().into_iter().zip(threads).map(part).collect()
     }
 
+    /// Stage of an element, if it is none of the ends.
+    pub(crate) fn stage(&self, element: usize) -> Option<&Element<StageKind>> {
+        self.stages.get(element.checked_sub(1)?)
+    }
+
     /// CPUs that an element's threads are pinned to.
     pub(crate) fn cpus(&self, element: usize) -> &[u32] {
-        match element.checked_sub(1).map(|at| self.stages.get(at)) {
-            None => &self.source.cpus,
-            Some(Some(stage)) => &stage.cpus,
-            Some(None) => &self.sink.cpus,
-        }
+        self.elements()[element].cpus
+    }
+
+    /// Names of all elements, from source to sink.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.elements().into_iter().map(|element| element.name).collect()
     }
 
     /// Elements with the threads that they had in a run: several elements may share one.
     pub fn parts_of(&self, run: &PathRun) -> Vec<PathPart> {
-        let threads = |element| {
+        let mut parts = self.parts();
+        for (element, part) in parts.iter_mut().enumerate().filter(|_| !self.is_live()) {
             let own = run.threads.iter().filter(|one| one.part_of(element).is_some());
-            own.filter(|one| one.end != Some(End::In)).count()
-        };
-        let parts = self.parts().into_iter().enumerate();
+            part.threads = own.filter(|one| one.end != Some(End::In)).count();
+        }
         parts
-            .map(|(at, part)| match self.is_live() {
-                true => part,
-                false => PathPart { threads: threads(at), ..part },
-            })
-            .collect()
     }
 
     /// Tests if the fastest layout is looked for: by the choice, if there is one, or the file.
@@ -326,10 +328,8 @@ impl Path {
         }
         // Checked when the path was read.
         let groups = self.groups(&self.layout).unwrap_or_default();
-        let out_bytes = |element: usize| match element.checked_sub(1) {
-            None => self.source.out_bytes as u64,
-            Some(at) => self.stages.get(at).map_or(0, |stage| stage.out_bytes as u64),
-        };
+        let elements = self.elements();
+        let out_bytes = |element: usize| elements[element].out_bytes as u64;
         let behind = groups.iter().skip(1).map(|group| group.workers).chain([0]);
         let bytes = groups.iter().zip(behind).map(|(Group { elements, workers }, behind)| {
             let last = elements.end - 1;

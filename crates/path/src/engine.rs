@@ -16,14 +16,13 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::auto::{Candidate, tried};
+use crate::card::{self, CardReport, CardResults, ReadOut, TOO_MANY_HZ};
 use crate::chain::Chain;
 use crate::definition::Path;
-use crate::lanes::{self, ReadOut, Says};
 use crate::layout::Layout;
 use crate::links::{Leaves, links};
-use crate::live::{Came, TOO_MANY_HZ};
 use crate::outcome::Ended;
-use crate::shared::{How, time_ns};
+use crate::shared::{How, SECONDS, time_ns};
 use crate::sources;
 
 /// A path that is run from its source to its sink.
@@ -63,7 +62,7 @@ pub struct PathRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// Elements that are slowed, 0 for the source, and the nanoseconds of work that are added to
-    /// each of their blocks: 1=500,3=200
+    /// each of their blocks: [[1,500],[3,200]]
     #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub slower: Vec<(u64, f64)>,
@@ -84,33 +83,21 @@ mod fields {
     }
 }
 
-/// Elements and nanoseconds in records: 1=500,3=200.
+/// Elements and nanoseconds in records: a text in JSON.
 mod element_times {
     use super::{Deserialize, Deserializer, Error, Serializer};
 
     pub(super) fn serialize<S: Serializer>(all: &[(u64, f64)], to: S) -> Result<S::Ok, S::Error> {
-        let all: Vec<String> = all.iter().map(|(at, ns)| format!("{at}={ns}")).collect();
-        to.serialize_str(&all.join(","))
+        to.serialize_str(&serde_json::json!(all).to_string())
     }
 
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(
         from: D,
     ) -> Result<Vec<(u64, f64)>, D::Error> {
-        let text = String::deserialize(from)?;
-        let one = |part: &str| {
-            let (at, ns) = part.split_once('=')?;
-            Some((at.parse().ok()?, ns.parse().ok()?))
-        };
-        let all: Option<Vec<_>> =
-            text.split(',').filter(|part| !part.is_empty()).map(one).collect();
-        all.ok_or_else(|| {
-            let wanted = "elements and nanoseconds such as 1=500,3=200 are wanted";
-            D::Error::custom(format!("{wanted}, not `{text}`"))
-        })
+        serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 
-const MAX_SECONDS: f64 = 24.0 * 3600.0;
 const MAX_SLOW_NS: f64 = 1e9;
 
 impl PathRequest {
@@ -125,26 +112,22 @@ impl PathRequest {
     }
 
     /// Runs the path for a short time in each layout that makes sense. Returns this request with
-    /// each of them, the fastest first, and the rates. Empty for a path that uses something outside
-    /// of this program: its layout is `pipeline`.
+    /// the fastest one, and the name of that. `None` for a path that uses something outside of this
+    /// program: its layout is `pipeline`.
     ///
     /// # Errors
     /// Those of the path's parts, and a signal.
-    pub fn layouts(&self, stop: &StopFlag) -> Result<Vec<(PathRequest, TriedLayout)>, Fault> {
+    pub fn fastest(&self, stop: &StopFlag) -> Result<Option<(PathRequest, String)>, Fault> {
         let path = self.load()?;
-        let how = how(self, &path, Layout::Auto)?;
-        let tried = tried(&path, &how, stop)?;
-        let request = |(rate, one): (f64, Candidate)| {
-            let rate = one.tried(rate, !self.cpus.0.is_empty());
-            let layout = one.layout.to_string();
-            (PathRequest { layout, cpus: CpuList(one.cpus), ..self.clone() }, rate)
-        };
-        Ok(tried.into_iter().map(request).collect())
+        let tried = tried(&path, &how(self, &path, Layout::Auto)?, stop)?;
+        Ok(tried.into_iter().next().map(|(_, best)| {
+            let (name, layout) = (best.text(!self.cpus.0.is_empty()), best.layout.to_string());
+            (PathRequest { layout, cpus: CpuList(best.cpus), ..self.clone() }, name)
+        }))
     }
 
     fn load(&self) -> Result<Path, Fault> {
-        let path = Path::load_with(&self.path, &self.with);
-        let path = path.map_err(|error| Fault::new(error.to_string()))?;
+        let path = Path::load_with(&self.path, &self.with)?;
         if !self.digest.is_empty() && self.digest != path.digest {
             return Err(Fault::new(format!(
                 "{} is another path now: its digest is {}, not {}",
@@ -175,7 +158,7 @@ impl Request for PathRequest {
     }
 
     fn check(&self) -> Result<(), Problem> {
-        Problem::unless_within("seconds", self.seconds, 1e-4..=MAX_SECONDS)?;
+        Problem::unless_within("seconds", self.seconds, SECONDS)?;
         Problem::unless_within("blocks", self.blocks.unwrap_or(1), 1..=u64::MAX)?;
         for (_, ns) in &self.slower {
             Problem::unless_within("slower", *ns, 0.0..=MAX_SLOW_NS)?;
@@ -236,12 +219,12 @@ fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Faul
     let is_open = layout == Layout::Auto;
     let how = how(request, &path, layout)?;
     if path.is_live() {
-        let says = Says {
+        let report = CardReport {
             device: |read_out, _| read_out.path.name.clone(),
             stage: stage(&path),
             tally: tally_live,
         };
-        return lanes::open(path, how, says);
+        return card::open(path, &how, report);
     }
     Ok(vec![Box::new(PathSession {
         path,
@@ -276,7 +259,11 @@ impl PathSession {
         if std::mem::take(&mut self.is_open) {
             let is_chosen = !self.how.cpus.is_empty();
             let tried = tried(&self.path, &self.how, &self.stop)?;
-            self.tried = tried.iter().map(|(rate, one)| one.tried(*rate, is_chosen)).collect();
+            let shown = |&(bytes_per_s, ref one): &(f64, Candidate)| TriedLayout {
+                layout: one.text(is_chosen),
+                bytes_per_s,
+            };
+            self.tried = tried.iter().map(shown).collect();
             // Without a try the path is a pipeline.
             self.how.layout = Layout::Pipeline.to_string();
             if let Some((_, best)) = tried.into_iter().next() {
@@ -331,11 +318,7 @@ impl Session for PathSession {
             // A caller may run the path again without verifying the bytes. They are compared here
             // then, so that the file's name is free.
             self.compare()?;
-            let ready = self.ready.take();
-            let chain = match ready {
-                Some(chain) => chain,
-                None => self.chain()?,
-            };
+            let chain = self.ready.take().map_or_else(|| self.chain(), Ok)?;
             let ended = chain.run(&self.stop);
             let fault = ended.fault.clone();
             self.ended = Some(ended);
@@ -355,51 +338,44 @@ impl Session for PathSession {
         let Some(ended) = &self.ended else {
             return Ok(());
         };
-        match ended.ledgers.iter().find(|ledger| !ledger.closes()) {
-            None => Ok(()),
-            Some(ledger) => Err(Fault::new(ledger.to_string())),
-        }
+        let open = ended.ledgers.iter().find(|ledger| !ledger.closes());
+        open.map_or(Ok(()), |ledger| Err(Fault::new(ledger.to_string())))
     }
 
     fn tally(&mut self) -> Tally {
         let Some(ended) = self.ended.take() else {
             return Tally::default();
         };
+        let are_known = ended.shared.expected.iter().any(|own| !own.is_empty());
         let mut tally = Tally {
-            warnings: warnings(
-                &self.path,
-                ended.notes,
-                &ended.run,
-                !ended.shared.expected.all.is_empty(),
-            ),
+            warnings: warnings(&self.path, ended.notes, &ended.run, are_known),
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
             counters: ended.counters,
             ..Tally::default()
         };
-        let run = PathRun {
+        tally.counters.push(Counter::count("blocks", ended.run.blocks));
+        tally.path = Some(PathRun {
             line: self.path.line(),
             served: self.path.served.clone(),
             links: links(&self.path, &Files::default()),
             tried: self.tried.clone(),
             asked_bytes_per_s: self.how.rate_hz.map(|hz| self.path.due_bytes_per_s(hz)),
             ..ended.run
-        };
-        tally.counters.push(Counter::count("blocks", run.blocks));
-        tally.path = Some(run);
+        });
         tally
     }
 }
 
 /// Account of a reader's lane; the first lane has those of all: a ledger for each E-link, from
 /// trigger to receiver.
-fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
-    let ReadOut { path, live, .. } = read_out;
-    let (mut tally, each) = live.tally(path, came, at);
-    tally.ledgers = each.into_iter().map(|each| of_elink(each, came)).collect();
+fn tally_live(read_out: &ReadOut, results: &CardResults, at: usize) -> Tally {
+    let ReadOut { path, scenario, .. } = read_out;
+    let (mut tally, each) = read_out.tally(results, at);
+    tally.ledgers = each.into_iter().map(|each| of_elink(each, results)).collect();
     if let Some(run) = &mut tally.path {
         run.served.clone_from(&path.served);
-        let hz = live.scenario.trigger.rate.0;
+        let hz = scenario.trigger.rate.0;
         run.asked_bytes_per_s = run.is_paced.then(|| path.due_bytes_per_s(hz));
         tally.warnings.extend(warnings(path, Vec::new(), run, true));
     }
@@ -407,10 +383,10 @@ fn tally_live(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
 }
 
 /// Ledger of an E-link. Chunks that a failed run left on their way are booked as such.
-fn of_elink((tag, mut ledger): (u64, Ledger), came: &Came) -> Ledger {
+fn of_elink((tag, mut ledger): (u64, Ledger), results: &CardResults) -> Ledger {
     ledger.unit = format!("triggers of E-link {}", elink_name(tag));
     let left = u64::try_from(ledger.gap()).unwrap_or(0);
-    if came.fault.is_some() && left > 0 {
+    if results.fault.is_some() && left > 0 {
         ledger.lose("in the path when it failed", left);
     }
     ledger

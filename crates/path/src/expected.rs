@@ -1,16 +1,18 @@
 //! Expected sums at the sink, by the plainest code for each stage.
 
+use std::sync::Mutex;
+
 use daqmeter_harness::Fault;
 
 use crate::definition::Path;
 use crate::kinds::{SourceKind, StageKind};
 use crate::shared::Sums;
-use crate::sources::{Last, Named};
+use crate::sources::{Last, Named, made};
 use crate::stages::work;
 use crate::sum::sum;
 use crate::worker::Role;
 
-static SUMS: Last<Sums> = Last::new();
+static SUMS: Last<Sums> = Mutex::new(None);
 
 /// Sums of the known contents. Those of a file are new for each run: it may have changed.
 pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
@@ -19,7 +21,7 @@ pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault
         return computed(path, sources);
     }
     let kinds: Vec<&StageKind> = stages.iter().map(|stage| &stage.kind).collect();
-    SUMS.made(format!("{block_bytes} {:?} {kinds:?}", source.kind), || computed(path, sources))
+    made(&SUMS, format!("{block_bytes} {:?} {kinds:?}", source.kind), || computed(path, sources))
 }
 
 fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
@@ -28,8 +30,7 @@ fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     for stage in &path.stages {
         // It alone knows its output.
         if let StageKind::Program { changes: true, .. } = stage.kind {
-            let first = vec![0; sources.len()];
-            return Ok(Sums { first, ..Sums::default() });
+            return Ok(Sums::default());
         }
         // The plainest code stores through the cache, for any size.
         if !stage.kind.has_two_ends()
@@ -39,14 +40,9 @@ fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
         }
         bytes = stage.out_bytes;
     }
-    let mut sums = Sums::default();
-    for (_, source) in sources {
-        sums.first.push(sums.all.len());
-        for content in source.contents()? {
-            let turned = turns.iter();
-            let last = turned.fold(content, |content, turn| turn.reference(&content));
-            sums.all.push(sum(&last));
-        }
-    }
-    Ok(sums)
+    let turned = |content| {
+        sum(&turns.iter().fold(content, |content: Vec<u8>, turn| turn.reference(&content)))
+    };
+    let of = |(_, source): &mut Named| Ok(source.contents()?.into_iter().map(turned).collect());
+    sources.iter_mut().map(of).collect()
 }

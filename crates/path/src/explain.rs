@@ -12,7 +12,7 @@
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{Interval, LimitFound, PathOther, PathThread};
-use daqmeter_record::resources::{Resource, What, least_without_ns, resources};
+use daqmeter_record::resources::{Resource, What, resources};
 use daqmeter_stats::{median, trimmed_interval};
 
 use crate::definition::Path;
@@ -160,9 +160,6 @@ pub struct Explanation {
     pub block_ns: Interval,
     /// Factor by which the rate grows with eight times as many buffers.
     pub more_buffers: Interval,
-    /// Factor by which the rate would grow until the next resource is used up, without the limit:
-    /// predicted from the needs of a block. `None` without a limit, and for buffers.
-    pub gain: Option<f64>,
     /// The other layout, if there is one.
     pub other: Option<PathOther>,
     /// Longest time from one block to the next at the sink in the free runs.
@@ -329,16 +326,6 @@ impl Rounds<'_> {
         Explanation {
             slopes: self.parts.iter().zip(&slopes).map(slope).collect(),
             block_ns: each(&self.free, |seen| seen.block_ns),
-            gain: match &answer {
-                LimitFound::Limit(What::Buffers | What::HandOver | What::Placement)
-                | LimitFound::NoSingleOne
-                | LimitFound::CannotTell => None,
-                LimitFound::Limit(what) => {
-                    let gain = each(&self.free, |seen| gain(seen, what)).mean;
-                    // Nothing is left of a thread that does everything.
-                    Some(gain).filter(|gain| *gain < 1e6)
-                }
-            },
             longest_gap_ns: self.free.iter().map(|seen| seen.longest_gap_ns).max().unwrap_or(0),
             runs: self.free.len() + (self.parts.len() + 1) * self.more_buffers.len(),
             more_buffers,
@@ -441,8 +428,7 @@ impl Rounds<'_> {
             let one = |round: usize| {
                 uses.iter().map(|(&element, ns)| ns * slopes[element][round]).sum::<f64>()
             };
-            let rounds: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
-            interval(&rounds, CERTAINTY).low > 0.0
+            self.of_rounds(one).low > 0.0
         };
         let measures: [fn(&Used) -> Interval; 2] = [|one| one.used, |one| one.occupied];
         let found = measures.into_iter().find_map(|of| {
@@ -501,7 +487,12 @@ impl Rounds<'_> {
             });
             nearer.sum()
         };
-        let rounds: Vec<f64> = (0..self.more_buffers.len()).map(one).collect();
+        self.of_rounds(one)
+    }
+
+    /// Interval of a value of each round, as sure as an answer.
+    fn of_rounds(&self, value: impl Fn(usize) -> f64) -> Interval {
+        let rounds: Vec<f64> = (0..self.more_buffers.len()).map(value).collect();
         interval(&rounds, CERTAINTY)
     }
 }
@@ -525,30 +516,6 @@ fn middle(values: impl Iterator<Item = f64>) -> f64 {
 fn each(runs: &[Seen], of: impl Fn(&Seen) -> f64) -> Interval {
     let values: Vec<f64> = runs.iter().map(of).collect();
     interval(&values, CONFIDENCE)
-}
-
-/// Factor by which the path would be faster without its limit, by a block's needs of everything
-/// else.
-fn gain(seen: &Seen, limit: &What) -> f64 {
-    let all = &seen.resources;
-    let next_ns = match limit {
-        What::Threads { .. } => {
-            let own = all.iter().find(|one| one.what == *limit);
-            let elements = own.map(|one| one.uses.keys().copied().collect::<Vec<_>>());
-            least_without_ns(all, &elements.unwrap_or_default())
-        }
-        What::Between { element, .. } => least_without_ns(all, &[*element]),
-        What::Cpu(_)
-        | What::AllCpus
-        | What::Link { .. }
-        | What::Buffers
-        | What::HandOver
-        | What::Placement => {
-            let others = all.iter().filter(|resource| resource.what != *limit);
-            others.map(Resource::least_ns).fold(0.0, f64::max)
-        }
-    };
-    seen.block_ns / next_ns.max(f64::MIN_POSITIVE)
 }
 
 #[cfg(test)]
@@ -764,15 +731,11 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_share_cpus_are_limited_by_them_and_the_gain_is_that_of_the_next_limit() {
+    fn parts_that_share_cpus_are_limited_by_them() {
         let mut system = Simulated::new(&[1000.0; 4], 0.005);
         system.cpus = Some(2.0);
         let explained = system.explained(8);
         assert_eq!(explained.answer, LimitFound::Limit(What::AllCpus), "{explained:?}");
-        // With twice the CPUs each part is a limit.
-        assert!((explained.gain.unwrap() - 2.0).abs() < 0.05, "{explained:?}");
-        let explained = Simulated::new(&[1000.0, 1600.0, 1280.0], 0.002).explained(8);
-        assert!((explained.gain.unwrap() - 1.25).abs() < 1e-6, "{explained:?}");
     }
 
     /// `memory` and `tcp out` on CPU 0, `tcp in` and `read` on CPU 1, in blocks of 1 KiB: measured

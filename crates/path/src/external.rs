@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,21 +17,15 @@ use daqmeter_sys::process;
 use socket2::{Domain, Socket, Type};
 
 use crate::cancel::Cuts;
-use crate::element::{BlockReceiver, BlockSender, Ends, Transform};
+use crate::element::{Ends, Transform};
 
-pub(crate) struct End {
+struct End {
     name: &'static str,
     socket: Socket,
 }
 
 fn failed(name: &str, what: &str, error: &io::Error) -> Fault {
     Fault::new(format!("{name}: {what}: {error}"))
-}
-
-impl BlockSender for End {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.socket.write_all(bytes).map_err(|error| failed(self.name, "send", &error))
-    }
 }
 
 /// A cut has a handle of its own, which would keep the connection.
@@ -42,19 +36,13 @@ impl Drop for End {
     }
 }
 
-impl BlockReceiver for End {
-    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.socket.read_exact(into).map_err(|error| failed(self.name, "receive", &error))
-    }
-}
-
 pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(), Fault> {
     let name = name.unwrap_or("default");
     let set = frames::set_congestion(stream, name);
     set.map_err(|error| Fault::new(format!("tcp: congestion control {name}: {error}")))
 }
 
-pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<(End, End), Fault> {
+pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Connected, Fault> {
     let refused = |error: io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
     let out = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
@@ -67,22 +55,21 @@ pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<(End, End), F
     away("tcp", out.into(), inward.into(), cuts)
 }
 
-pub(crate) fn unix(cuts: &Cuts) -> Result<(End, End), Fault> {
+pub(crate) fn unix(cuts: &Cuts) -> Result<Connected, Fault> {
     let refused = |error: io::Error| failed("unix", "socket pair", &error);
     let (out, inward) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(refused)?;
     away("unix", out, inward, cuts)
 }
 
-fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<(End, End), Fault> {
+fn away(name: &'static str, out: Socket, inward: Socket, cuts: &Cuts) -> Result<Connected, Fault> {
     let cut = out.try_clone().map_err(|error| failed(name, "share its socket", &error))?;
     cuts.add(move || drop(cut.shutdown(Shutdown::Both)));
     let end = |socket| End { name, socket };
-    Ok((end(out), end(inward)))
+    Ok(Connected { out: end(out), inward: end(inward) })
 }
 
-/// Both ends of a connection in one thread: what a block needs is sent and received by turns, so
-/// that neither end waits for the other.
-pub(crate) struct ToAndFro {
+/// Both ends of a connection.
+pub(crate) struct Connected {
     out: End,
     inward: End,
 }
@@ -90,13 +77,26 @@ pub(crate) struct ToAndFro {
 /// Bytes that are sent before the next look for what came: they stay in the cache.
 const TURN_BYTES: usize = 64 << 10;
 
-impl ToAndFro {
-    pub(crate) fn new((out, inward): (End, End)) -> Result<ToAndFro, Fault> {
-        for end in [&out, &inward] {
+impl Connected {
+    pub(crate) fn in_two_threads(self) -> Ends {
+        let Connected { mut out, mut inward } = self;
+        let send = move |bytes: &[u8]| {
+            out.socket.write_all(bytes).map_err(|error| failed(out.name, "send", &error))
+        };
+        let receive = move |into: &mut [u8]| {
+            inward.socket.read_exact(into).map_err(|error| failed(inward.name, "receive", &error))
+        };
+        (Box::new(send), Box::new(receive))
+    }
+
+    /// Makes both ends the work of one thread: what a block needs is sent and received by turns, so
+    /// that neither end waits for the other.
+    pub(crate) fn in_one_thread(self) -> Result<Connected, Fault> {
+        for end in [&self.out, &self.inward] {
             let set = end.socket.set_nonblocking(true);
             set.map_err(|error| failed(end.name, "set up its socket", &error))?;
         }
-        Ok(ToAndFro { out, inward })
+        Ok(self)
     }
 
     /// Sends what there is room for now.
@@ -125,7 +125,7 @@ fn wait(socket: &Socket, wanted: Readiness) -> io::Result<()> {
     wait_ready(socket.as_fd(), wanted, None).map(drop)
 }
 
-impl Transform for ToAndFro {
+impl Transform for Connected {
     fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
         let (out, into) = (from.slice::<u8>(bytes), to.slice_mut::<u8>(bytes));
         let (mut sent, mut came) = (0, 0);
@@ -140,10 +140,6 @@ impl Transform for ToAndFro {
             came += done.map_err(|error| failed(self.inward.name, "receive", &error))?;
         }
         Ok(bytes)
-    }
-
-    fn reference(&self, from: &[u8]) -> Vec<u8> {
-        from.to_vec()
     }
 }
 
@@ -184,16 +180,6 @@ impl Drop for Running {
     }
 }
 
-struct ToProgram {
-    running: Arc<Running>,
-    pipe: ChildStdin,
-}
-
-struct FromProgram {
-    running: Arc<Running>,
-    pipe: ChildStdout,
-}
-
 pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Ends, Fault> {
     let (name, arguments) = command.split_first().ok_or_else(|| Fault::new("no program"))?;
     let started = Command::new(name)
@@ -205,7 +191,7 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Ends, Fault> {
     let mut child = started.map_err(|error| failed(name, "start the program", &error))?;
     let pipes = (child.stdin.take(), child.stdout.take());
     let running = Arc::new(Running { name: name.clone(), child: Mutex::new(child) });
-    let (Some(pipe), Some(back)) = pipes else {
+    let (Some(mut pipe), Some(mut back)) = pipes else {
         return Err(Fault::new(format!("{name}: it has no pipes")));
     };
     let killed = Arc::downgrade(&running);
@@ -214,18 +200,12 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Ends, Fault> {
             process::kill_group(&running.lock());
         }
     });
-    let out = ToProgram { running: running.clone(), pipe };
-    Ok((Box::new(out), Box::new(FromProgram { running, pipe: back })))
-}
-
-impl BlockSender for ToProgram {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.pipe.write_all(bytes).map_err(|error| self.running.failed("write to it", &error))
-    }
-}
-
-impl BlockReceiver for FromProgram {
-    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault> {
-        self.pipe.read_exact(into).map_err(|error| self.running.failed("read from it", &error))
-    }
+    let writes = running.clone();
+    let send = move |bytes: &[u8]| {
+        pipe.write_all(bytes).map_err(|error| writes.failed("write to it", &error))
+    };
+    let receive = move |into: &mut [u8]| {
+        back.read_exact(into).map_err(|error| running.failed("read from it", &error))
+    };
+    Ok((Box::new(send), Box::new(receive)))
 }

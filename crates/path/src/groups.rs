@@ -80,13 +80,6 @@ impl Path {
         Err(format!("is {layout}, {why}"))
     }
 
-    /// Names of all elements, from source to sink.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        let stages = self.stages.iter().map(|stage| stage.name.as_str());
-        let source = std::iter::once(self.source.name.as_str());
-        source.chain(stages).chain([self.sink.name.as_str()]).collect()
-    }
-
     /// Name of the threads of these elements.
     pub(crate) fn part(&self, elements: &Range<usize>, end: Option<End>) -> String {
         match (&self.names()[elements.clone()], end) {
@@ -99,29 +92,18 @@ impl Path {
 
     fn named(&self, groups: &[(Vec<String>, usize)]) -> Result<Vec<Group>, String> {
         let names = self.names();
-        let mut all: Vec<Group> = Vec::new();
+        let said: Vec<&str> = groups.iter().flat_map(|(own, _)| own).map(String::as_str).collect();
+        if said != names {
+            let [said, names] = [said, names].map(|names| names.join(", "));
+            return Err(format!("names {said}; each part once is wanted, in this order: {names}"));
+        }
         let mut next = 0;
-        for (own, workers) in groups {
+        let group = |(own, workers): &(Vec<String>, usize)| {
             let begin = next;
-            for name in own {
-                let Some(at) = names.iter().position(|known| known == name) else {
-                    let names = names.join(", ");
-                    return Err(format!("names `{name}`; the parts of this path are {names}"));
-                };
-                if at < next {
-                    return Err(format!("names {name} twice, or behind a later part"));
-                }
-                if at > next {
-                    return Err(format!("leaves out {}", names[next]));
-                }
-                next += 1;
-            }
-            all.push(Group { elements: begin..next, workers: *workers });
-        }
-        match names.get(next) {
-            Some(name) => Err(format!("leaves out {name}")),
-            None => Ok(all),
-        }
+            next += own.len();
+            Group { elements: begin..next, workers: *workers }
+        };
+        Ok(groups.iter().map(group).collect())
     }
 
     fn check_group(&self, group: &Group) -> Result<(), String> {
@@ -148,16 +130,14 @@ impl Path {
         }
         if *workers > 1 && elements.contains(&last) {
             let sink = &self.sink.name;
-            if self.is_ordered {
-                return Err(format!(
-                    "has {workers} threads for {sink}, which is ordered: give it a group of its own, [{sink}]"
-                ));
-            }
-            if !matches!(self.sink.kind, SinkKind::Read {}) {
-                return Err(format!(
-                    "has {workers} threads for {sink}, which one thread writes: give it a group of its own, [{sink}]"
-                ));
-            }
+            let why = match (self.is_ordered, &self.sink.kind) {
+                (true, _) => "is ordered",
+                (false, SinkKind::Read {}) => return Ok(()),
+                (false, _) => "one thread writes",
+            };
+            return Err(format!(
+                "has {workers} threads for {sink}, which {why}: give it a group of its own, [{sink}]"
+            ));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! No stage is made anew here: each calls the function of the engine that measures it by itself. A
-//! card that is read out live has lanes (`lanes.rs`); `readout run` is such a path (`readout.rs`).
+//! card that is read out live has lanes (`card.rs`); `readout run` is such a path (`readout.rs`).
 //! Begin with `definition.rs`, then `layout.rs`, then `worker.rs`, which has the threads.
 
 mod account;
@@ -27,10 +27,8 @@ pub mod explain;
 mod external;
 mod groups;
 mod kinds;
-mod lanes;
 mod layout;
 mod links;
-mod live;
 mod outcome;
 pub mod predict;
 mod profile;
@@ -50,6 +48,7 @@ mod worker;
 
 pub use definition::Path;
 pub use engine::PathRequest;
-pub use read::{PathError, SHIPPED_PATHS};
+pub use read::SHIPPED_PATHS;
 pub use readout::ReadoutRequest;
+pub use remote::WITHOUT_ACCOUNT;
 pub use sum::sum;

@@ -96,15 +96,10 @@ impl ClosedForm {
 
 /// Predicts a path in the fastest of these shapes.
 pub fn predict(shapes: &[PathShape], profile: &HostProfile) -> Result<Prediction, String> {
-    let mut best: Option<(f64, &PathShape)> = None;
-    for shape in shapes {
-        let hz = ClosedForm::of(shape, profile)?.largest_hz();
-        if best.is_none_or(|(before, _)| hz > before) {
-            best = Some((hz, shape));
-        }
-    }
-    let (_, shape) = best.ok_or("a path without a layout")?;
-    let form = ClosedForm::of(shape, profile)?;
+    let forms = shapes.iter().map(|shape| Ok((ClosedForm::of(shape, profile)?, shape)));
+    let forms = forms.collect::<Result<Vec<_>, String>>()?;
+    let fastest = forms.into_iter().min_by(|a, b| a.0.period_ns.total_cmp(&b.0.period_ns));
+    let (form, shape) = fastest.ok_or("a path without a layout")?;
     let free = profile.like(false, shape);
     let alike = profile.like(shape.rate_hz.is_some(), shape);
     let ratio = |paths: &[&HeldBackPath], of: fn(&HeldBackPath) -> PredictedAndMeasured| {

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use daqmeter_digitizer::{daq, devices};
 use daqmeter_etherbone::{TIME_BYTES, Times};
-use daqmeter_harness::{Problem, Request, Shipped, TomlText, nearest_of};
+use daqmeter_harness::{Fault, Problem, Request, Shipped, TomlText, nearest_of};
 use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::scenario::{ByteSize, check_congestion};
@@ -39,24 +39,6 @@ pub const SHIPPED_PATHS: Shipped = Shipped {
         ("register-control", include_str!("../paths/register-control.toml")),
     ],
 };
-
-/// Reason for which a path cannot be used; one line that names file, table and key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PathError(String);
-
-impl From<String> for PathError {
-    fn from(text: String) -> PathError {
-        PathError(text)
-    }
-}
-
-/// A key's name is that of the field in the engine's request, where it has one.
-impl From<Problem> for PathError {
-    fn from(Problem { name, text }: Problem) -> PathError {
-        PathError(format!("{name}: {text}"))
-    }
-}
 
 /// A page is the shortest block that makes sense; the longest keeps all buffers below a few GiB.
 const BLOCK_BYTES: RangeInclusive<usize> = 64..=256 << 20;
@@ -119,47 +101,43 @@ struct Place {
 }
 
 /// Refuses the value of a table's key, unless it is sound.
-fn unless(is_sound: bool, key: &str, problem: impl Display) -> Result<(), PathError> {
+fn unless(is_sound: bool, key: &str, problem: impl Display) -> Result<(), Fault> {
     if is_sound { Ok(()) } else { wrong(key, problem) }
 }
 
 /// Refuses the value of a table's key.
-fn wrong<T>(key: &str, problem: impl Display) -> Result<T, PathError> {
-    Err(PathError(format!("{key}: {problem}")))
+fn wrong<T>(key: &str, problem: impl Display) -> Result<T, Fault> {
+    Err(Fault::new(format!("{key}: {problem}")))
 }
 
 impl Path {
     /// Loads a path by the name of a shipped one, or from a file. The error names file, table and
     /// key.
-    pub fn load(name_or_path: &str) -> Result<Path, PathError> {
+    pub fn load(name_or_path: &str) -> Result<Path, Fault> {
         Path::load_with(name_or_path, &[])
     }
 
     /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
     /// `stage.1.by=memcpy`.
-    pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, PathError> {
+    pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, Fault> {
         let text = SHIPPED_PATHS.get(name_or_path)?;
         let table: Table = text.parse()?;
         Path::of(table, &text, with)
     }
 
     /// Parses the text of a path; `name` is for messages.
-    pub fn parse(text: &str, name: &str) -> Result<Path, PathError> {
+    pub fn parse(text: &str, name: &str) -> Result<Path, Fault> {
         let text = TomlText::new(name, text);
         let table: Table = text.parse()?;
         Path::of(table, &text, &[])
     }
 
     /// Reads the table of a path, whose text it keeps.
-    pub(crate) fn of(
-        mut table: Table,
-        text: &TomlText,
-        with: &[String],
-    ) -> Result<Path, PathError> {
+    pub(crate) fn of(mut table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
         for setting in with {
             set(&mut table, setting).map_err(|problem| format!("with `{setting}`: {problem}"))?;
         }
-        path(table, text, with).map_err(|problem| PathError(format!("{}: {problem}", text.name)))
+        path(table, text, with).map_err(|fault| fault.context(&text.name))
     }
 }
 
@@ -188,12 +166,12 @@ fn set(file: &mut Table, setting: &str) -> Result<(), String> {
 
 /// Reads a value; the error names its key and the nearest name for an unknown one. A key that is
 /// the name of the element's kind is left out.
-fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, PathError> {
+fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, Fault> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let message = error.inner().message().replace('\n', " ");
         let problem = format!("{message}{}", nearest_of(&message));
         let key = error.path().iter().next_back().map(ToString::to_string);
-        PathError(match key.filter(|key| !["?", ".", "", kind].contains(&key.as_str())) {
+        Fault::new(match key.filter(|key| !["?", ".", "", kind].contains(&key.as_str())) {
             Some(key) => format!("{key}: {problem}"),
             None if message.starts_with("unknown variant") => format!("kind: {problem}"),
             None => problem,
@@ -202,9 +180,9 @@ fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, PathError>
 }
 
 /// Reads the table of an element: its kind, with the name of that, and its place.
-fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), PathError> {
+fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), Fault> {
     let Some(kind) = table.remove("kind") else {
-        return Err(PathError("needs a `kind`".to_owned()));
+        return Err(Fault::new("needs a `kind`"));
     };
     let Value::String(name) = kind else {
         return wrong("kind", "a name is wanted");
@@ -220,9 +198,8 @@ fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), 
     Ok((name, kind, place))
 }
 
-fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathError> {
+fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
     let file: PathFile = fields(table.into(), "")?;
-    let at = |what: String| move |problem| PathError(format!("{what}: {problem}"));
     Problem::unless_within("block", file.block.0, BLOCK_BYTES)?;
     let block_bytes = file.block.0;
     let problem = format_args!("is {block_bytes}; whole cache lines of 64 bytes are wanted");
@@ -230,7 +207,8 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
     let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);
     Problem::unless_within("buffers", buffers, 1..=MAX_BUFFERS)?;
     Problem::unless_within("stage", file.stage.len(), 0..=MAX_STAGES)?;
-    let (source, mut flow) = source(file.source, block_bytes).map_err(at("source".to_owned()))?;
+    let source = source(file.source, block_bytes);
+    let (source, mut flow) = source.map_err(|fault| fault.context("source"))?;
     for (key, is_given) in
         [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
     {
@@ -238,9 +216,11 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
     }
     let mut stages = Vec::new();
     for (number, table) in (1..).zip(file.stage) {
-        stages.push(stage(table, &mut flow).map_err(at(format!("stage {number}")))?);
+        let stage = stage(table, &mut flow);
+        stages.push(stage.map_err(|fault| fault.context(format!("stage {number}")))?);
     }
-    let (sink, is_ordered) = sink(file.sink, &mut flow).map_err(at("sink".to_owned()))?;
+    let sink = sink(file.sink, &mut flow);
+    let (sink, is_ordered) = sink.map_err(|fault| fault.context("sink"))?;
     let layout = file.layout.as_deref().map(Layout::parse).transpose();
     let layout = layout.or_else(|problem| wrong("layout", problem))?.unwrap_or_default();
     let mut path = Path {
@@ -280,7 +260,7 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, PathErro
     Ok(path)
 }
 
-fn served(serves: Serves) -> Result<Served, PathError> {
+fn served(serves: Serves) -> Result<Served, Fault> {
     let rate = parse_rate(&serves.each, 1.0).or_else(|problem| wrong("serves: each", problem))?;
     unless(rate > 0.0, "serves: each", "is nothing; a rate above zero is wanted")?;
     let each = match serves.each.ends_with("/s") {
@@ -310,13 +290,13 @@ impl Flow {
     }
 
     /// Refuses blocks of another unit. Bytes may be anything.
-    fn takes(&self, wanted: Unit) -> Result<(), PathError> {
+    fn takes(&self, wanted: Unit) -> Result<(), Fault> {
         let problem = format_args!("takes {wanted}, but {} come", self.unit);
         unless(self.unit == wanted || self.unit == BYTES, "kind", problem)
     }
 
     /// Makes the element that is next in line.
-    fn next<K>(&mut self, name: String, kind: K, place: Place) -> Result<Element<K>, PathError> {
+    fn next<K>(&mut self, name: String, kind: K, place: Place) -> Result<Element<K>, Fault> {
         Problem::unless_cpus_exist("cpus", &place.cpus)?;
         unless(!place.ordered, "ordered", "is a field of the sink")?;
         let (out_bytes, unit) = (self.bytes, self.unit);
@@ -324,7 +304,7 @@ impl Flow {
     }
 }
 
-fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), PathError> {
+fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), Fault> {
     let (name, mut kind, place) = element::<SourceKind>(table)?;
     let mut unit = BYTES;
     let (mut scenario, mut live, mut out_bytes) = (None, None, block_bytes);
@@ -383,13 +363,13 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
 }
 
 /// Checks a span, and rounds it to whole blocks.
-fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), PathError> {
+fn whole_blocks(span: &mut ByteSize, block_bytes: usize) -> Result<(), Fault> {
     Problem::unless_within("span", span.0, SPAN_BYTES)?;
     span.0 = span.0.max(block_bytes) / block_bytes * block_bytes;
     Ok(())
 }
 
-fn boards(devices: &[String]) -> Result<Vec<String>, PathError> {
+fn boards(devices: &[String]) -> Result<Vec<String>, Fault> {
     let mut boards = Vec::new();
     for device in devices {
         boards.extend(devices::expand(device).or_else(|problem| wrong("devices", problem))?);
@@ -403,16 +383,16 @@ fn boards(devices: &[String]) -> Result<Vec<String>, PathError> {
     }
 }
 
-fn loaded(scenario: &str) -> Result<Scenario, PathError> {
+fn loaded(scenario: &str) -> Result<Scenario, Fault> {
     Scenario::load(scenario).or_else(|error| wrong("scenario", error))
 }
 
 /// A card and its publisher work in the threads of their reader.
-fn without_thread(place: &Place) -> Result<(), PathError> {
+fn without_thread(place: &Place) -> Result<(), Fault> {
     unless(place.cpus.is_empty(), "cpus", IN_TO_HOST)
 }
 
-fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError> {
+fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, Fault> {
     let (name, mut kind, place) = element::<StageKind>(table)?;
     let own = flow.name(&name);
     if let Some(scenario) = &flow.live {
@@ -472,13 +452,13 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, PathError>
 }
 
 /// Refuses a congestion control that this host's kernel does not have.
-fn known_congestion(name: Option<&String>) -> Result<(), PathError> {
+fn known_congestion(name: Option<&String>) -> Result<(), Fault> {
     name.map_or(Ok(()), |name| check_congestion(name))
         .or_else(|problem| wrong("congestion", problem))
 }
 
 /// Reads the sink, and whether it is ordered.
-fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), PathError> {
+fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), Fault> {
     let (name, mut kind, place) = element::<SinkKind>(table)?;
     let is_ordered = place.ordered;
     match (&mut kind, &flow.live) {
@@ -515,7 +495,7 @@ fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), Path
     Ok((flow.next(own, kind, place)?, is_ordered))
 }
 
-fn is_address(to: &str) -> Result<(), PathError> {
+fn is_address(to: &str) -> Result<(), Fault> {
     let is_address = to.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
     });

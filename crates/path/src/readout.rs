@@ -18,16 +18,12 @@ use serde_json::json;
 use toml::Table;
 
 pub use self::request::{ReadoutRequest, Receivers};
+use crate::card::{self, CardReport, CardResults, ReadOut};
 use crate::definition::Path;
-use crate::lanes::{self, ReadOut, Says};
-use crate::live::Came;
-use crate::shared::{How, time_ns};
+use crate::shared::{How, SECONDS, time_ns};
 
 /// Largest migration cost: with more, no task would ever be moved.
 const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
-
-/// Longest run: a day.
-const MAX_SECONDS: f64 = 86400.0;
 
 impl Request for ReadoutRequest {
     const KIND: &'static str = "readout";
@@ -58,19 +54,16 @@ impl Request for ReadoutRequest {
             memory_bytes: Some(memory_bytes),
             names_processes: true,
             ..Job::new(self, target, move |request| {
-                let says = Says { device, stage: stage(request, &scenario), tally };
+                let report = CardReport { device, stage: stage(request, &scenario), tally };
                 let path = path(request, &scenario)?;
                 let laid_out = How::laid_out(&path, &path.layout, &[]).map_err(Fault::new)?;
-                lanes::open(path, how(request, laid_out), says)
+                card::open(path, &how(request, laid_out), report)
             })
         })
     }
 
     fn check(&self) -> Result<(), Problem> {
-        if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
-            let why = format!("is {}; above 0 and at most {MAX_SECONDS} is wanted", self.seconds);
-            return Err(Problem::new("seconds", why));
-        }
+        Problem::unless_within("seconds", self.seconds, SECONDS)?;
         if let Some(ns) = self.migration_cost_ns {
             Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
         }
@@ -92,8 +85,7 @@ pub fn observation(record: &RunRecord) -> Observation {
 
 fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
     let table = table(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
-    let path = Path::of(table, &TomlText::new("readout", ""), &[]);
-    path.map_err(|error| Fault::new(error.to_string()))
+    Path::of(table, &TomlText::new("readout", ""), &[])
 }
 
 fn table(request: &ReadoutRequest, scenario: &Scenario) -> Result<Table, toml::ser::Error> {
@@ -127,7 +119,7 @@ fn how(request: &ReadoutRequest, laid_out: How) -> How {
 }
 
 fn device(read_out: &ReadOut, at: usize) -> String {
-    let scenario = &read_out.live.scenario;
+    let scenario = &read_out.scenario;
     let id = channel_ids(scenario)[at];
     format!("{}:{}.{}", scenario.name, id.device, id.channel)
 }
@@ -152,21 +144,20 @@ fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
 }
 
 /// Account of a reader's lane; the first one also has the common accounts.
-fn tally(read_out: &ReadOut, came: &Came, at: usize) -> Tally {
-    let ReadOut { path, live, lanes, .. } = read_out;
-    let fault = came.fault.as_ref().map(|fault| fault.0.clone());
-    let Some(own) = &came.readers[at] else {
+fn tally(read_out: &ReadOut, results: &CardResults, at: usize) -> Tally {
+    let fault = results.fault.as_ref().map(|fault| fault.0.clone());
+    let Some(own) = &results.readers[at] else {
         return Tally { warnings: fault.into_iter().collect(), ..Tally::default() };
     };
-    let (mut tally, each) = live.tally(path, came, at);
+    let (mut tally, each) = read_out.tally(results, at);
     tally.warnings.splice(..0, fault);
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in each {
         all.add(&Ledger { unit: all.unit.clone(), ..ledger });
     }
     tally.ledgers.push(all);
-    if *lanes > 1 {
-        tally.series.push(filling_of(&live.scenario, at, own));
+    if read_out.lanes > 1 {
+        tally.series.push(filling_of(&read_out.scenario, at, own));
     }
     tally
 }

@@ -21,7 +21,6 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
@@ -44,8 +43,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const READ: Readiness = Readiness { read: true, write: false };
 
 /// Receives until it is stopped, each sender in a thread, and reports the results of each by
-/// `each`, which must not wait. Fails if the listener does. Threads that cannot be started only
-/// mean fewer senders at once.
+/// `each`, which must not wait. Fails if the listener does. A sender whose thread cannot be started
+/// is served before the next one is accepted.
 pub fn serve(
     listener: &TcpListener,
     stop: &StopFlag,
@@ -61,40 +60,30 @@ fn serve_in(
     each: impl FnMut(SocketAddr, Result<ReceiverReport, String>) + Send,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let (each, places) = (Mutex::new(each), Places::default());
-    // A place is free, or its holder ends, for all that are handed over.
-    let (hand_over, handed_over) = sync_channel::<(TcpStream, Arc<Place>)>(2 * MAX_SENDERS);
-    let handed_over = Mutex::new(handed_over);
-    let most_bytes = most_block_bytes();
-    let serve = |(stream, place): (TcpStream, Arc<Place>)| {
-        let came = received(stream, &place, most_bytes, stop);
-        places.leave(&place);
-        locked(&each)(place.peer, came);
-    };
-    let serve_all = || {
-        let next = || locked(&handed_over).recv();
-        while let Ok(next) = next() {
-            serve(next);
-        }
+    let (each, most_bytes) = (Mutex::new(each), most_block_bytes());
+    let serve = &|place: Arc<Place>| {
+        let Some(stream) = locked(&place.stream).take() else { return };
+        let (peer, came) = (place.peer, received(stream, &place, most_bytes));
+        drop(place);
+        locked(&each)(peer, came);
     };
     std::thread::scope(|scope| {
-        // The threads end once this is gone.
-        let hand_over = hand_over;
-        let threads = (0..MAX_SENDERS).map_while(|_| thread().spawn_scoped(scope, serve_all).ok());
-        let threads = threads.count();
-        let accept = || -> std::io::Result<()> {
+        let mut places: Vec<Arc<Place>> = Vec::new();
+        let mut accept = || -> std::io::Result<()> {
             while !stop.is_set() {
-                if places.count() >= 2 * MAX_SENDERS {
-                    // Those that gave their places up have not ended yet.
+                let Some((stream, peer)) = accepted(listener)? else { continue };
+                while are_many(&mut places) && !stop.is_set() {
                     std::thread::sleep(REFUSE_WITHIN);
+                }
+                if let Err(why) = make_room(&places) {
+                    refuse(stream, &why);
                     continue;
                 }
-                let Some((stream, peer)) = accepted(listener)? else { continue };
-                match places.take(peer, threads.max(1)) {
-                    Ok(place) if threads == 0 => serve((stream, place)),
-                    // All threads live as long as their end of the channel.
-                    Ok(place) => drop(hand_over.try_send((stream, place))),
-                    Err(why) => refuse(stream, &why),
+                let place = Arc::new(Place::new(peer, stream, stop));
+                places.push(place.clone());
+                let own = place.clone();
+                if thread().spawn_scoped(scope, move || serve(own)).is_err() {
+                    serve(place);
                 }
             }
             Ok(())
@@ -108,45 +97,50 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Senders that are served, in the order in which they came.
-#[derive(Default)]
-struct Places(Mutex<Vec<Arc<Place>>>);
-
+/// Place of a sender, which it holds until it has been served.
 struct Place {
     peer: SocketAddr,
+    /// Its connection, until it is served.
+    stream: Mutex<Option<TcpStream>>,
+    stop: StopFlag,
     /// True once a block came: until then another sender may have the place.
     has_sent: AtomicBool,
     is_given_up: AtomicBool,
 }
 
-impl Places {
-    /// Gives a sender a place, that of the oldest without a block if none is free. Fails with those
-    /// who hold the places.
-    fn take(&self, peer: SocketAddr, most: usize) -> Result<Arc<Place>, String> {
-        let mut all = locked(&self.0);
-        let held = || all.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
-        if held().count() >= most {
-            let idle = held().find(|place| !place.has_sent.load(Ordering::Relaxed));
-            let Some(idle) = idle else {
-                let peers = BTreeSet::from_iter(all.iter().map(|place| place.peer.ip()));
-                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
-                return Err(format!("busy with {most} senders of {}", peers.join(", ")));
-            };
-            idle.is_given_up.store(true, Ordering::Relaxed);
-        }
+impl Place {
+    fn new(peer: SocketAddr, stream: TcpStream, stop: &StopFlag) -> Place {
         let (has_sent, is_given_up) = (AtomicBool::new(false), AtomicBool::new(false));
-        let place = Arc::new(Place { peer, has_sent, is_given_up });
-        all.push(place.clone());
-        Ok(place)
+        Place { peer, stream: Mutex::new(Some(stream)), stop: stop.clone(), has_sent, is_given_up }
     }
 
-    fn count(&self) -> usize {
-        locked(&self.0).len()
+    /// Tests if the receiver is stopped, or another sender has the place.
+    fn is_over(&self) -> bool {
+        self.stop.is_set() || self.is_given_up.load(Ordering::Relaxed)
     }
+}
 
-    fn leave(&self, place: &Arc<Place>) {
-        locked(&self.0).retain(|other| !Arc::ptr_eq(other, place));
+/// Leaves out senders that were served. Tests if there are too many others: those that gave their
+/// places up may not have ended yet.
+fn are_many(places: &mut Vec<Arc<Place>>) -> bool {
+    places.retain(|place| Arc::strong_count(place) > 1);
+    places.len() >= 2 * MAX_SENDERS
+}
+
+/// Makes room for a sender: if all places are held, the oldest without a block loses its own. Fails
+/// with those who hold the places.
+fn make_room(places: &[Arc<Place>]) -> Result<(), String> {
+    let held = || places.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
+    if held().count() < MAX_SENDERS {
+        return Ok(());
     }
+    if let Some(idle) = held().find(|place| !place.has_sent.load(Ordering::Relaxed)) {
+        idle.is_given_up.store(true, Ordering::Relaxed);
+        return Ok(());
+    }
+    let peers = BTreeSet::from_iter(places.iter().map(|place| place.peer.ip()));
+    let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+    Err(format!("busy with {MAX_SENDERS} senders of {}", peers.join(", ")))
 }
 
 /// Time for the frame of a refusal, which fits into an empty socket.
@@ -181,15 +175,10 @@ fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, Socket
     }
 }
 
-fn received(
-    stream: TcpStream,
-    place: &Place,
-    most_bytes: usize,
-    stop: &StopFlag,
-) -> Result<ReceiverReport, String> {
+fn received(stream: TcpStream, place: &Place, most_bytes: usize) -> Result<ReceiverReport, String> {
     let frames = FrameStream::new(stream, most_bytes + BlockHead::BYTES);
     let frames = frames.map_err(|error| error.to_string())?;
-    let mut sender = Sender { frames, place, most_bytes, stop };
+    let mut sender = Sender { frames, place, most_bytes };
     let came = sender.serve();
     if came.is_err() && place.is_given_up.load(Ordering::Relaxed) {
         let _ = sender.frames.say(FrameKind::Refused, &GIVEN_UP, REFUSE_WITHIN);
@@ -203,7 +192,6 @@ struct Sender<'a> {
     frames: FrameStream,
     place: &'a Place,
     most_bytes: usize,
-    stop: &'a StopFlag,
 }
 
 const GIVEN_UP: &str = "its place was given to another sender, because no block of it had come";
@@ -220,24 +208,19 @@ impl Sender<'_> {
         Ok(came)
     }
 
-    fn is_over(&self) -> bool {
-        self.stop.is_set() || self.place.is_given_up.load(Ordering::Relaxed)
-    }
-
     fn say(&mut self, kind: FrameKind, message: &impl Serialize) -> Result<(), String> {
         self.frames.say(kind, message, PATIENCE).map_err(|error| error.to_string())
     }
 
     fn receive(&mut self, wait: Duration) -> Result<(FelixFrame, &[u8]), String> {
-        let (stop, given_up) = (self.stop, &self.place.is_given_up);
-        let is_over = || stop.is_set() || given_up.load(Ordering::Relaxed);
+        let place = self.place;
         // Data that come without a pause leave no wait to end.
-        if is_over() {
+        if place.is_over() {
             return Err("interrupted".to_owned());
         }
-        match self.frames.receive(wait, &is_over) {
+        match self.frames.receive(wait, &|| place.is_over()) {
             Ok(Some(received)) => Ok(received),
-            Ok(None) if is_over() => Err("interrupted".to_owned()),
+            Ok(None) if place.is_over() => Err("interrupted".to_owned()),
             Ok(None) => Err("it said nothing".to_owned()),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 Err("it ended in the middle".to_owned())
@@ -284,7 +267,7 @@ impl Sender<'_> {
         waits.add(self.frames.stream(), 1, READ).map_err(wrong)?;
         let (mut arrivals, mut ready) = (Arrivals::new(socket, self.most_bytes), Vec::new());
         while !matches!(ready[..], [(1, _)]) {
-            if self.is_over() {
+            if self.place.is_over() {
                 return Err("interrupted".to_owned());
             }
             arrivals.drain()?;

@@ -20,6 +20,9 @@ use crate::receiver::protocol::{
 };
 use crate::udp::{self, Datagrams};
 
+/// Counter of receivers that gave no account.
+pub const WITHOUT_ACCOUNT: &str = "receivers-without-account";
+
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
 pub(crate) struct Remote {
@@ -29,6 +32,8 @@ pub(crate) struct Remote {
     cuts: Cuts,
     connection: Option<Connection>,
     sent: ReceiverReport,
+    /// True if it was asked for its account and gave none.
+    has_no_account: bool,
 }
 
 struct Connection {
@@ -47,7 +52,8 @@ struct ByUdp {
 
 impl Remote {
     pub(crate) fn new(to: String, kind: SinkKind, cuts: Cuts) -> Remote {
-        Remote { to, kind, cuts, connection: None, sent: ReceiverReport::default() }
+        let sent = ReceiverReport::default();
+        Remote { to, kind, cuts, connection: None, sent, has_no_account: false }
     }
 
     fn udp(&self) -> Option<&ByUdp> {
@@ -64,9 +70,8 @@ impl Remote {
 
     fn failed(&self, what: &str, error: &std::io::Error) -> Fault {
         let why = match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                format!("it did nothing for {} s", PATIENCE.as_secs())
-            }
+            // The time is that of the kernel or of the call.
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".to_owned(),
             _ => error.to_string(),
         };
         self.says(format!("{what}: {why}"))
@@ -147,6 +152,7 @@ impl Remote {
             Some((_, body)) => Ok(ReceiverReport::parse(body)),
             None => Err(ErrorKind::TimedOut.into()),
         });
+        self.has_no_account = report.is_err();
         let report = report.map_err(|error| self.failed("cannot tell what came", &error))?;
         report.map_err(|problem| self.says(problem))
     }
@@ -235,13 +241,16 @@ impl Sink for Remote {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        let Some(udp) = self.udp() else { return Vec::new() };
         let bytes = |name: &str, value| Counter { unit: "B".into(), ..Counter::count(name, value) };
-        vec![
-            bytes("udp-buffer-asked", udp.asked_bytes),
-            bytes("udp-buffer-granted", udp.granted_bytes),
-            Counter::count("udp-datagrams-without-a-block", udp.strays),
-        ]
+        let of_udp = |udp: &ByUdp| {
+            [
+                bytes("udp-buffer-asked", udp.asked_bytes),
+                bytes("udp-buffer-granted", udp.granted_bytes),
+                Counter::count("udp-datagrams-without-a-block", udp.strays),
+            ]
+        };
+        let missing = self.has_no_account.then(|| Counter::count(WITHOUT_ACCOUNT, 1));
+        self.udp().into_iter().flat_map(of_udp).chain(missing).collect()
     }
 
     fn note(&self) -> Option<String> {

@@ -4,7 +4,7 @@
 use daqmeter_record::path::{PathRun, PathThread};
 use daqmeter_record::units::show_bytes;
 
-use crate::definition::{Path, cpu};
+use crate::definition::{Element, Path, cpu};
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 use crate::layout::{Group, Layout};
 
@@ -121,7 +121,7 @@ impl Path {
                 // A block comes from a ring to the first part, and goes to one from a source.
                 let is_fused = elements.len() > 1 && (element > elements.start || element == 0);
                 row.works.push(Work { name, bytes, is_fused });
-                if let Some(stage) = element.checked_sub(1).and_then(|at| self.stages.get(at)) {
+                if let Some(stage) = self.stage(element) {
                     match stage.kind {
                         StageKind::Work { time } => row.added_ns += time.0 as f64,
                         StageKind::Wait { time } => row.asleep_ns += time.0 as f64,
@@ -130,8 +130,10 @@ impl Path {
                     bytes = stage.out_bytes as u64;
                 }
             }
-            let stage = elements.start.checked_sub(1).and_then(|at| self.stages.get(at));
-            match stage.filter(|stage| elements.len() == 1 && stage.kind.has_two_ends()) {
+            match self
+                .stage(elements.start)
+                .filter(|stage| elements.len() == 1 && stage.kind.has_two_ends())
+            {
                 Some(_) => rows.extend(two_ends(&row)),
                 None => rows.push(row),
             }
@@ -149,12 +151,10 @@ impl Path {
 
     /// Name of an element's work in a profile.
     fn work_name(&self, element: usize) -> Result<String, String> {
-        match element.checked_sub(1).map(|at| self.stages.get(at)) {
-            None => source_work(&self.source.kind),
-            Some(Some(stage)) => {
-                stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name))
-            }
-            Some(None) => sink_work(&self.sink.kind),
+        match self.stage(element) {
+            Some(stage) => stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name)),
+            None if element == 0 => source_work(&self.source),
+            None => sink_work(&self.sink.kind),
         }
     }
 }
@@ -176,16 +176,16 @@ fn two_ends(row: &ShapeRow) -> [ShapeRow; 2] {
 /// Reason for which there is no profile of a card that is read out live.
 const LIVE: &str = "a card that is read out live is in no profile: measure it";
 
-fn source_work(kind: &SourceKind) -> Result<String, String> {
+fn source_work(Element { kind, name, .. }: &Element<SourceKind>) -> Result<String, String> {
     let device =
         "its rate is that of a device, which no profile has: measure it with daqmeter path run";
     let span = match kind {
         SourceKind::Memory { span } | SourceKind::Felix { span, .. } => span.0,
         SourceKind::File { cached: true, .. } => return Ok("file".to_owned()),
-        SourceKind::File { .. } => return Err(format!("source file: {device}")),
-        SourceKind::Digitizer { .. } => return Err(format!("source digitizer: {device}")),
-        SourceKind::Etherbone { .. } => return Err(format!("source etherbone: {device}")),
-        SourceKind::Card { .. } => return Err(format!("source card: {LIVE}")),
+        SourceKind::Card { .. } => return Err(format!("source {name}: {LIVE}")),
+        SourceKind::File { .. } | SourceKind::Digitizer { .. } | SourceKind::Etherbone { .. } => {
+            return Err(format!("source {name}: {device}"));
+        }
     };
     match span <= MAX_SPAN_BYTES {
         true => Ok("memory".to_owned()),

@@ -1,6 +1,7 @@
 //! Settings of a run, and the state that all its threads share.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -29,6 +30,9 @@ pub(crate) struct How {
     /// Scheduler's migration cost for the run, if it is changed.
     pub(crate) migration_cost_ns: Option<u64>,
 }
+
+/// Seconds of a run: up to a day.
+pub(crate) const SECONDS: RangeInclusive<f64> = 1e-4..=24.0 * 3600.0;
 
 /// Nanoseconds of a positive time; a time beyond 64 bits is the longest.
 pub(crate) fn time_ns(seconds: f64) -> u64 {
@@ -76,13 +80,9 @@ impl Share {
     }
 }
 
-/// Sums that the blocks of each stream must have at the sink. Empty if a stage makes bytes that
-/// only it knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    pub(crate) all: Vec<u64>,
-    pub(crate) first: Vec<usize>,
-}
+/// Sums that the known contents of each source must have at the sink. Empty if a stage makes bytes
+/// that only it knows.
+pub(crate) type Sums = Vec<Vec<u64>>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shared {

@@ -10,7 +10,7 @@ use daqmeter_sys::host::DIRECT;
 
 use crate::cancel::Cuts;
 use crate::definition::Path;
-use crate::element::{Block, Label, Sink, of_card};
+use crate::element::{Block, Sink, of_card};
 use crate::kinds::SinkKind;
 use crate::remote::Remote;
 use crate::sum::sum;
@@ -47,8 +47,8 @@ struct Written {
     path: String,
     direct: bool,
     block_bytes: usize,
-    /// Label of the latest block at each place.
-    slots: Vec<Option<Label>>,
+    /// Bytes and sum of the latest block at each place, if they are known.
+    slots: Vec<Option<(usize, u64)>>,
     next: usize,
     file: Option<Made>,
 }
@@ -100,29 +100,26 @@ impl Sink for Written {
         Ok(())
     }
 
-    fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
+    fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
         let at = (self.next * self.block_bytes) as u64;
         let made = self.file()?;
         let to = made.direct.as_ref().unwrap_or(&made.file);
         let written = to.write_all_at(block.bytes(), at);
         written.map_err(|error| self.failed("write", &error))?;
-        self.slots[self.next] = Some(block.label);
+        self.slots[self.next] = expected.map(|sum| (block.label.bytes, sum));
         self.next = (self.next + 1) % self.slots.len();
         Ok(None)
     }
 
     /// Reads the file through the page cache, which direct writes leave coherent: open(2).
-    fn check(&mut self, expected: &[u64]) -> Result<u64, Fault> {
+    fn check(&mut self) -> Result<u64, Fault> {
         let mut checked = 0;
         let mut bytes = vec![0; self.block_bytes];
         let written = &self.file()?.file;
-        for (slot, label) in self.slots.iter().enumerate() {
-            let Some(label) = label else { continue };
-            let Some(&wanted) = label.key.and_then(|key| expected.get(key)) else {
-                continue;
-            };
+        for (slot, known) in self.slots.iter().enumerate() {
+            let &Some((block_bytes, wanted)) = known else { continue };
             let at = (slot * self.block_bytes) as u64;
-            let bytes = &mut bytes[..label.bytes];
+            let bytes = &mut bytes[..block_bytes];
             let read = written.read_exact_at(bytes, at);
             read.map_err(|error| self.failed("read back", &error))?;
             if sum(bytes) != wanted {

@@ -22,31 +22,25 @@ use crate::shared::Share;
 
 pub(crate) type Named = (String, Box<dyn Source>);
 
-/// The result that was made last, kept for the next run that needs the same.
-pub(crate) struct Last<T>(Mutex<Option<(String, T)>>);
+/// The result that was made last, with its key, kept for the next run that needs the same.
+pub(crate) type Last<T> = Mutex<Option<(String, T)>>;
 
-impl<T: Clone> Last<T> {
-    pub(crate) const fn new() -> Last<T> {
-        Last(Mutex::new(None))
+/// Makes a result, unless the last one had the same key.
+pub(crate) fn made<T: Clone>(
+    last: &Last<T>,
+    key: String,
+    make: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, made)) = last.as_ref().filter(|(known, _)| *known == key) {
+        return Ok(made.clone());
     }
-
-    /// Makes it, unless the last one had the same key.
-    pub(crate) fn made(
-        &self,
-        key: String,
-        make: impl FnOnce() -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, made)) = last.as_ref().filter(|(known, _)| *known == key) {
-            return Ok(made.clone());
-        }
-        // The next one may need its memory.
-        *last = None;
-        Ok(last.insert((key, make()?)).1.clone())
-    }
+    // The next one may need its memory.
+    *last = None;
+    Ok(last.insert((key, make()?)).1.clone())
 }
 
-static BLOCKS: Last<Arc<Buffer>> = Last::new();
+static BLOCKS: Last<Arc<Buffer>> = Mutex::new(None);
 /// Most bytes of blocks that stay in memory for the next run.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 /// Bytes before the first block. The blocks that they are copied into begin a page: copies of 1 KiB
@@ -56,7 +50,7 @@ const APART_BYTES: usize = 512;
 /// Frees the blocks of a path that ended, if they are many: the next run may need their memory.
 pub(crate) fn ended(path: &Path) {
     if path.source.kind.span_bytes() > MAX_KEPT_BYTES {
-        *BLOCKS.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *BLOCKS.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -65,7 +59,7 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
     Ok(match &path.source.kind {
         kind @ (SourceKind::Memory { .. } | SourceKind::Felix { .. }) => {
             let bytes = kind.span_bytes();
-            let blocks = BLOCKS.made(format!("{kind:?}"), || {
+            let blocks = made(&BLOCKS, format!("{kind:?}"), || {
                 let mut blocks = Buffer::new(APART_BYTES + bytes, Pages::Transparent)?;
                 let into = &mut blocks.slice_mut(APART_BYTES + bytes)[APART_BYTES..];
                 match kind {

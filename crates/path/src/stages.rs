@@ -9,14 +9,14 @@ use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_readout::decode::decode;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Buffer;
-use daqmeter_sys::wait::{sleep_until, without_timer_slack};
+use daqmeter_sys::wait::sleep_until;
+use daqmeter_wire::felix::Subchunk;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::{BlockFormat, Subchunk};
 
 use crate::added_work::Spin;
 use crate::cancel::Cuts;
-use crate::element::{Ends, Inspect, Transform, of_card};
-use crate::external::{ToAndFro, program, tcp, unix};
+use crate::element::{Transform, of_card};
+use crate::external::{Connected, program, tcp, unix};
 use crate::kinds::StageKind;
 use crate::sum::sum;
 use crate::worker::{Feed, Role};
@@ -27,7 +27,6 @@ pub(crate) fn work(
     in_bytes: usize,
     last_level_bytes: u64,
 ) -> Result<Role, Fault> {
-    let inspect = |work: Box<dyn Inspect>| Role::Inspect(work);
     Ok(match kind {
         StageKind::Copy { by } => Role::Transform(Box::new(Copy(*by))),
         StageKind::Convert { function, request } => {
@@ -37,12 +36,24 @@ pub(crate) fn work(
         }
         StageKind::Decode { format, .. } => {
             let format = format.ok_or_else(|| Fault::new("blocks without a format"))?;
-            let room = vec![Subchunk::default(); most_subchunks(format)];
-            inspect(Box::new(Decode { format, room }))
+            let mut room = vec![Subchunk::default(); most_subchunks(format)];
+            Role::Inspect(Box::new(move |bytes| decode(format, bytes, &mut room)))
         }
-        StageKind::Checksum {} => inspect(Box::new(Checksum)),
-        StageKind::Work { time } => inspect(Box::new(Spin::of_ns(time.0 as f64))),
-        StageKind::Wait { time } => inspect(Box::new(Wait(time.0))),
+        StageKind::Checksum {} => Role::Inspect(Box::new(|bytes| {
+            std::hint::black_box(sum(bytes));
+            Ok(0)
+        })),
+        StageKind::Work { time } => {
+            let spin = Spin::of_ns(time.0 as f64);
+            Role::Inspect(Box::new(move |_| {
+                spin.work();
+                Ok(0)
+            }))
+        }
+        &StageKind::Wait { time } => Role::Inspect(Box::new(move |_| {
+            sleep_until(monotonic_ns() + time.0);
+            Ok(0)
+        })),
         StageKind::Program { .. } | StageKind::Tcp { .. } | StageKind::Unix {} => {
             return Err(Fault::new("a stage with two ends in one thread: a bug in daqmeter"));
         }
@@ -52,16 +63,9 @@ pub(crate) fn work(
 
 /// Makes a stage with two ends as a thread at each of them.
 pub(crate) fn two_ends(kind: &StageKind, cuts: &Cuts) -> Result<(Role, Feed), Fault> {
-    let (out, inward): Ends = match kind {
+    let (out, inward) = match kind {
         StageKind::Program { command, .. } => program(command, cuts)?,
-        StageKind::Tcp { congestion } => {
-            let (out, inward) = tcp(congestion.as_deref(), cuts)?;
-            (Box::new(out), Box::new(inward))
-        }
-        _ => {
-            let (out, inward) = unix(cuts)?;
-            (Box::new(out), Box::new(inward))
-        }
+        kind => connection(kind, cuts)?.in_two_threads(),
     };
     let (sender, labels) = sync_channel(LABELS);
     Ok((Role::Out(Some((out, sender))), Feed::Back(inward, labels)))
@@ -69,11 +73,14 @@ pub(crate) fn two_ends(kind: &StageKind, cuts: &Cuts) -> Result<(Role, Feed), Fa
 
 /// Makes both ends of a connection the work of one thread, which sends and receives by turns.
 pub(crate) fn to_and_fro(kind: &StageKind, cuts: &Cuts) -> Result<Role, Fault> {
-    let ends = match kind {
-        StageKind::Tcp { congestion } => tcp(congestion.as_deref(), cuts)?,
-        _ => unix(cuts)?,
-    };
-    Ok(Role::Transform(Box::new(ToAndFro::new(ends)?)))
+    Ok(Role::Transform(Box::new(connection(kind, cuts)?.in_one_thread()?)))
+}
+
+fn connection(kind: &StageKind, cuts: &Cuts) -> Result<Connected, Fault> {
+    match kind {
+        StageKind::Tcp { congestion } => tcp(congestion.as_deref(), cuts),
+        _ => unix(cuts),
+    }
 }
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
@@ -86,10 +93,6 @@ impl Transform for Copy {
     fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
         self.0.copy(from.slice(bytes), to.slice_mut(bytes));
         Ok(bytes)
-    }
-
-    fn reference(&self, from: &[u8]) -> Vec<u8> {
-        from.to_vec()
     }
 }
 
@@ -111,45 +114,5 @@ impl Transform for Convert {
         };
         let bits = oracle::bits(conversion, self.0.decimation(), &raw);
         bits.flat_map(|bits| bits.to_le_bytes().into_iter().take(width)).collect()
-    }
-}
-
-struct Decode {
-    format: BlockFormat,
-    room: Vec<Subchunk>,
-}
-
-impl Inspect for Decode {
-    fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
-        decode(self.format, bytes, &mut self.room)
-    }
-}
-
-struct Checksum;
-
-impl Inspect for Checksum {
-    fn inspect(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
-        std::hint::black_box(sum(bytes));
-        Ok(0)
-    }
-}
-
-impl Inspect for Spin {
-    fn inspect(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
-        self.work();
-        Ok(0)
-    }
-}
-
-struct Wait(u64);
-
-impl Inspect for Wait {
-    fn prepare(&mut self) {
-        without_timer_slack();
-    }
-
-    fn inspect(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
-        sleep_until(monotonic_ns() + self.0);
-        Ok(0)
     }
 }

@@ -21,7 +21,7 @@ use daqmeter_sys::net::{
 };
 use socket2::SockRef;
 
-use crate::receiver::protocol::{BlockHead, MAX_BLOCK_BYTES, ReceiverReport};
+use crate::receiver::protocol::{BlockHead, ReceiverReport};
 
 pub(crate) const LOST: &str = "lost on the way over UDP";
 pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<usize> = 4096..=256 << 20;
@@ -126,6 +126,7 @@ fn append(to: &mut Vec<u8>, [first, second]: [&[u8]; 2], from: usize, end: usize
 }
 
 /// Blocks that are put together of datagrams, if all of them come in order.
+#[derive(Default)]
 pub struct ReceivedDatagrams {
     came: ReceiverReport,
     /// Number of the block that is put together, and the bytes that its first head promised.
@@ -134,25 +135,13 @@ pub struct ReceivedDatagrams {
     behind_whole: u64,
     /// Bytes of the block that came: memory follows them, whatever a head promises.
     block: Vec<u8>,
-    /// Longest block.
+    /// Longest block that is taken.
     most_bytes: usize,
 }
 
-impl Default for ReceivedDatagrams {
-    fn default() -> Self {
-        ReceivedDatagrams::of_at_most(MAX_BLOCK_BYTES)
-    }
-}
-
 impl ReceivedDatagrams {
-    pub(crate) fn of_at_most(most_bytes: usize) -> ReceivedDatagrams {
-        ReceivedDatagrams {
-            came: ReceiverReport::default(),
-            now: None,
-            behind_whole: 0,
-            block: Vec::new(),
-            most_bytes,
-        }
+    pub fn of_at_most(most_bytes: usize) -> ReceivedDatagrams {
+        ReceivedDatagrams { most_bytes, ..ReceivedDatagrams::default() }
     }
 
     pub fn came(&self) -> &ReceiverReport {
@@ -274,6 +263,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::receiver::protocol::MAX_BLOCK_BYTES;
     use crate::sum::sum;
 
     fn pair() -> (UdpSocket, UdpSocket) {
@@ -380,7 +370,7 @@ mod tests {
                     Trouble::Swap(a, b) => datagrams.swap(a % all, b % all),
                 }
             }
-            let mut received = ReceivedDatagrams::default();
+            let mut received = ReceivedDatagrams::of_at_most(161);
             for datagram in datagrams {
                 received.receive(&datagram).unwrap();
             }

@@ -16,7 +16,7 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side, halve, middle};
 use crate::added_work::Spin;
-use crate::card::{FromCard, IntoReceiver};
+use crate::card::CardWork;
 use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
@@ -29,9 +29,9 @@ pub(crate) enum Feed {
     /// The rings before it.
     Ring(Inlet),
     /// The far end of a stage, with the labels of the blocks that went in.
-    Back(Box<dyn BlockReceiver>, Receiver<Label>),
-    Card(Box<FromCard>),
-    Receiver(Box<IntoReceiver>),
+    Back(BlockReceiver, Receiver<Label>),
+    /// A reader or receiver of a card, which has no blocks of the path.
+    Card(CardWork, StopFlag),
     /// It has ended.
     Over,
 }
@@ -66,10 +66,10 @@ impl Room {
 }
 
 pub(crate) enum Role {
-    Inspect(Box<dyn Inspect>),
+    Inspect(Inspect),
     Transform(Box<dyn Transform>),
     /// Sends blocks away, and their labels to the thread that receives them, until it ends.
-    Out(Option<(Box<dyn BlockSender>, SyncSender<Label>)>),
+    Out(Option<(BlockSender, SyncSender<Label>)>),
     Sink(Box<IntoSink>),
 }
 
@@ -87,13 +87,9 @@ pub(crate) struct FromSource {
     pub(crate) stream: usize,
     pub(crate) share: Share,
     pub(crate) block_bytes: usize,
-    /// Index of this stream's first contents among all that are known.
-    pub(crate) first_key: usize,
     pub(crate) issued: u64,
     pub(crate) lost: u64,
-    /// Blocks that it filled.
-    sequence: u64,
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 /// In cache lines that no other thread writes to.
@@ -155,7 +151,7 @@ impl Worker {
     /// Works in a thread of its own, once it is released.
     pub(crate) fn live(mut self, ready: &Sender<Result<(), Fault>>, stop: &StopFlag) {
         // The receiver is gone if another thread was not ready.
-        let _ = ready.send(self.prepare(stop));
+        let _ = ready.send(self.place().and_then(|()| self.prepare(stop)));
         let shared = self.shared.clone();
         if shared.begin_ns.wait().is_some() {
             self.work();
@@ -178,65 +174,50 @@ impl Worker {
 
     /// Reports the fault before the ends close: the neighbours' faults are its consequences.
     fn finish(self, mut thread: PathThread, fault: Option<Fault>) {
-        let Worker { at, mut feed, line: Line { steps, outlet, parts }, shared, done, .. } = self;
+        let Worker { at, feed, line: Line { steps, outlet, parts }, shared, done, .. } = self;
         if fault.is_some() {
             shared.is_over.store(true, Ordering::Relaxed);
         }
         parts.tell(&mut thread);
         let note = thread.cpu.and_then(|cpu| moved(&thread.name, cpu));
         thread.cpu = thread.cpu.filter(|_| note.is_none());
-        let inlet = match &mut feed {
-            feed @ Feed::Ring(_) => std::mem::replace(feed, Feed::Over),
-            _ => Feed::Over,
+        let (feed, inlet) = match feed {
+            Feed::Ring(inlet) => (Feed::Over, Some(inlet)),
+            feed => (feed, None),
         };
-        let queues = match &inlet {
-            Feed::Ring(inlet) => inlet.queues().cloned().collect(),
-            _ => Vec::new(),
-        };
+        let queues = inlet.iter().flat_map(Inlet::queues).cloned().collect();
         // The run waits for all threads, and so for this one.
         let _ = done.send(Done { at, feed, steps, queues, thread, note, fault });
         drop((inlet, outlet));
     }
 
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
-        self.place()?;
         if let Some(outlet) = &mut self.line.outlet {
             outlet.prepare()?;
         }
         match &mut self.feed {
-            Feed::Sources(sources) => {
+            Feed::Card(_, own) => *own = stop.clone(),
+            feed => {
                 without_timer_slack();
-                sources.room.prepare()?;
-                for from in &mut sources.all {
-                    from.source.heed(stop);
-                    from.source.prepare()?;
+                if let Feed::Sources(sources) = feed {
+                    sources.prepare(stop)?;
                 }
             }
-            Feed::Card(from) => from.stop = stop.clone(),
-            _ => {}
         }
         for step in &mut self.line.steps {
             step.room.prepare()?;
-            match &mut step.role {
-                Role::Sink(into) => into.sink.prepare()?,
-                Role::Inspect(inspect) => inspect.prepare(),
-                Role::Transform(_) | Role::Out(_) => {}
+            if let Role::Sink(into) = &mut step.role {
+                into.sink.prepare()?;
             }
         }
         Ok(())
     }
 
-    fn place(&mut self) -> Result<(), Fault> {
-        match (self.thread.cpu, &self.feed) {
-            (Some(cpu), _) => drop(affinity::pin_to(cpu)?),
-            // It works in a lane, which has its CPU.
-            (None, Feed::Card(_)) => {
-                if let [cpu] = affinity::allowed_cpus()?[..] {
-                    self.thread.cpu = Some(cpu);
-                }
-            }
+    fn place(&self) -> Result<(), Fault> {
+        match self.thread.cpu {
+            Some(cpu) => drop(affinity::pin_to(cpu)?),
             // Threads inherit the mask of the thread that made them.
-            (None, _) => affinity::unpin(),
+            None => affinity::unpin(),
         }
         Ok(())
     }
@@ -252,8 +233,7 @@ impl Worker {
                 *labels = channel().1;
                 received
             }
-            Feed::Card(from) => from.run(shared, account),
-            Feed::Receiver(into) => into.run(shared, account),
+            Feed::Card(work, stop) => work(stop, shared, account),
             Feed::Over => Ok(()),
         };
         match line.steps.last_mut().map(|step| &mut step.role) {
@@ -310,7 +290,7 @@ impl Line {
             let Step { role, added, room } = &mut steps[at];
             added.work();
             match role {
-                Role::Inspect(inspect) => block.label.events += inspect.inspect(block.bytes())?,
+                Role::Inspect(inspect) => block.label.events += inspect(block.bytes())?,
                 Role::Transform(transform) => {
                     let made = room.block.take().or_else(|| outlet.as_mut()?.empty(account));
                     let Some(mut made) = made else { return Ok(Carried::Over) };
@@ -334,7 +314,7 @@ impl Line {
                     if !is_known {
                         return Ok(Carried::Over);
                     }
-                    out.write(block.bytes())?;
+                    out(block.bytes())?;
                 }
                 Role::Sink(into) => into.take(&block, shared)?,
                 Role::Out(None) => return Ok(Carried::Over),
@@ -418,6 +398,14 @@ impl Parts {
 }
 
 impl Sources {
+    fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
+        self.room.prepare()?;
+        self.all.iter_mut().try_for_each(|from| {
+            from.source.heed(stop);
+            from.source.prepare()
+        })
+    }
+
     /// Fills a block of each stream after the other, until all are over.
     fn run(
         &mut self,
@@ -451,27 +439,6 @@ impl Sources {
 }
 
 impl FromSource {
-    pub(crate) fn new(
-        source: Box<dyn Source>,
-        stream: usize,
-        share: Share,
-        block_bytes: usize,
-        first_key: usize,
-    ) -> FromSource {
-        let (issued, lost, sequence, is_over) = (0, 0, 0, false);
-        FromSource {
-            source,
-            stream,
-            share,
-            block_bytes,
-            first_key,
-            issued,
-            lost,
-            sequence,
-            is_over,
-        }
-    }
-
     /// Waits until its next block is due, and returns the time at which it was; `None` at the end.
     fn due(
         &mut self,
@@ -544,12 +511,12 @@ impl FromSource {
             bytes,
             payload_bytes: bytes as u64,
             events: filled.events,
-            key: filled.key.map(|key| self.first_key + key),
+            key: filled.key,
             due_ns: filled.ready_ns.unwrap_or(due_ns),
             stream: self.stream,
-            sequence: self.sequence,
+            sequence: self.issued - self.lost,
         };
-        (self.issued, self.sequence) = (self.issued + 1, self.sequence + 1);
+        self.issued += 1;
         Ok(())
     }
 }
@@ -588,7 +555,7 @@ fn take_all(
 }
 
 fn receive(
-    inward: &mut Box<dyn BlockReceiver>,
+    inward: &mut BlockReceiver,
     labels: &Receiver<Label>,
     line: &mut Line,
     shared: &Shared,
@@ -602,7 +569,7 @@ fn receive(
     while let Some(label) = next(account) {
         let empty = line.outlet.as_mut().and_then(|outlet| outlet.empty(account));
         let Some(mut block) = empty else { break };
-        inward.read(block.buffer.slice_mut(label.bytes))?;
+        inward(block.buffer.slice_mut(label.bytes))?;
         block.label = label;
         account.done_block();
         let Carried::Sent = line.carry(block, true, shared, account)? else { break };
@@ -625,9 +592,9 @@ impl IntoSink {
 
     fn take(&mut self, block: &Block, shared: &Shared) -> Result<(), Fault> {
         let Label { stream, sequence, key, .. } = block.label;
-        let expected = key.and_then(|key| shared.expected.all.get(key).copied());
-        let sum = self.sink.take(block, expected)?;
         let Share { source, .. } = self.streams[stream].share;
+        let expected = key.and_then(|key| shared.expected.get(source)?.get(key).copied());
+        let sum = self.sink.take(block, expected)?;
         let number = self.streams[stream].share.number(sequence);
         if number < std::mem::replace(&mut self.streams[source].next, number + 1) {
             return Err(Fault::new(format!(

@@ -25,8 +25,7 @@ pub struct PathRun {
     pub events: u64,
     /// Blocks whose bytes were compared with what they had to be.
     pub verified_blocks: u64,
-    /// Which thread did what: `pipeline`, `fused x 2`; empty in older records and for a card that
-    /// is read out live.
+    /// Which thread did what: `pipeline`, `fused x 2`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// Layouts that were tried for this run before it, in the order of their rates.
@@ -136,8 +135,8 @@ pub struct PathLimit {
     /// named, of buffers, and in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<PathUsed>,
-    /// By which factor the path was faster in runs without the work of the limit; none where it
-    /// cannot be left out.
+    /// Factor by which the path was faster with eight times as many buffers; none unless they are
+    /// the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
     /// The fastest other layout, whose runs alternate with those of this one; none where no other

@@ -36,12 +36,6 @@ impl Resource {
         self.least_ns() + self.preempted_ns / self.capacity
     }
 
-    /// Returns [`Resource::least_ns`] without the use by these elements.
-    pub fn least_without_ns(&self, elements: &[usize]) -> f64 {
-        let rest = self.uses.iter().filter(|(at, _)| !elements.contains(at));
-        rest.map(|(_, ns)| ns).sum::<f64>() / self.capacity
-    }
-
     /// Returns the growth of the path's time per block per added nanosecond of an element, while
     /// this resource is the bottleneck. An element with several threads gets the addition for each
     /// block of a thread.
@@ -196,12 +190,6 @@ pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
     each.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Returns the least time per block without the use by these elements.
-pub fn least_without_ns(resources: &[Resource], elements: &[usize]) -> f64 {
-    let each = resources.iter().map(|resource| resource.least_without_ns(elements));
-    each.fold(0.0, f64::max)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,7 +260,6 @@ mod tests {
         assert_eq!(least_of(&all, "all CPUs together"), 400.0);
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((limit.what.text().as_str(), ns), ("convert", 600.0));
-        assert_eq!(least_without_ns(&all, &[1]), 500.0);
         let all = resources(&record(100, 1.0, threads));
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((&limit.what, ns), (&What::AllCpus, 1600.0));
@@ -295,7 +282,6 @@ mod tests {
         let slopes: Vec<f64> = (0..4).map(|element| all[0].slope(element, 1)).collect();
         assert_eq!(slopes, [1.0, 1.0, 1.0, 0.0]);
         assert_eq!(least_of(&all, "all CPUs together"), 850.0);
-        assert_eq!(least_without_ns(&all, &[0, 1, 2]), 700.0);
         // A thread that waited for its CPU meanwhile counts no more than its work.
         let preempted = PathThread { within: vec![within(0, 1000), within(2, 1000)], ..reader };
         let uses = &run_of(&preempted)[0].uses;

@@ -137,6 +137,12 @@ pub fn parse_us(input: &str) -> Result<f64, UnitError> {
     parse_duration(input).map(|time| time.as_nanos() as f64 / 1e3)
 }
 
+/// Reads a time as whole nanoseconds, as [`parse_duration`] does.
+pub fn parse_ns(input: &str) -> Result<u64, String> {
+    let time = parse_duration(input).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_nanos()).map_err(|_| format!("`{input}` is too long"))
+}
+
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `1GHz`, `14`.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let trimmed = input.trim();

@@ -7,55 +7,49 @@ use daqmeter_harness::{CpuList, Request, StepPlan, guarded};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{LimitFound, PathLimit, PathUsed, TriedLayout};
+use daqmeter_record::path::{LimitFound, PathLimit, PathUsed};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::table::{numbers_from, wrapped};
 use daqmeter_report::{answers_text, paths};
 
+use super::ChosenPath;
 use super::run::{PROBE, probe_quietly, run_of};
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, Failure};
 
-/// Name the resource that limits a path, confirm it by slowing each part, and say what removing it
-/// gains.
+/// Name the resource that limits a path, and confirm it by slowing each part.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
         First, runs at full speed measure how busy each thread, CPU, link and socket is. Then \
         each part is slowed by 20 %. If the path becomes slower by as much, the part is the \
         bottleneck. Runs with eight times as many buffers show waits between parts.\n\n\
         The rounds repeat until the answer is certain, or until --time is over. \"No single \
-        one\" and \"cannot tell\" are answers. The gain is predicted from the other resources \
-        that a block needs.\n\n\
+        one\" and \"cannot tell\" are answers. The gains of more buffers and of another layout are \
+        measured.\n\n\
         If the layout is auto, the fastest layout is explained. A layout that you choose is \
         compared with the fastest one in each round. If the fastest one is faster and the parts \
         have idle time, the bottleneck is the hand-over between threads, or their placement.\n\n\
         Example:\n\n  \
         $ daqmeter path explain digitizer-crate --time 1m")]
 pub(crate) struct Arguments {
-    /// Path: one that ships, or a TOML file
-    #[arg(value_name = "PATH")]
-    path: String,
     /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     time: Duration,
-    /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
-    #[arg(long, value_name = "LAYOUT")]
-    layout: Option<String>,
-    /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
-    #[arg(long, value_name = "FIELD=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    chosen: ChosenPath,
     #[command(flatten)]
     common: Common,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let path = Path::load_with(&arguments.path, &arguments.set)?;
+    let ChosenPath { path, layout, set } = &arguments.chosen;
+    let path = Path::load_with(path, set)?;
     let mut bench = Bench::new(&arguments.common, 0)?;
     let search = Search {
         path: &path,
-        layout: arguments.layout.clone().unwrap_or_default(),
+        layout: layout.clone(),
         cpus: arguments.common.pins(),
         within: arguments.time,
     };
@@ -108,13 +102,18 @@ impl Search<'_> {
         };
         first.check()?;
         let is_auto = self.path.is_auto(&self.layout);
-        let other = self.fastest(bench, &first)?;
-        if let (true, Some((best, _))) = (is_auto, &other) {
-            first.clone_from(best);
+        // A choice of CPUs is judged, too, unless the layout is open.
+        let mut free = first.clone();
+        if !is_auto {
+            free.cpus = CpuList::default();
         }
-        let other = other.filter(|(other, _)| {
-            !is_auto && (&other.layout, &other.cpus) != (&first.layout, &first.cpus)
-        });
+        let other = free.fastest(&bench.runner.stop);
+        let mut other = other.map_err(|fault| Failure::tool(fault.0))?;
+        if is_auto && let Some((best, _)) = other.take() {
+            first = best;
+        }
+        let is_own = |one: &PathRequest| (&one.layout, &one.cpus) == (&first.layout, &first.cpus);
+        let other = other.filter(|(other, _)| !is_own(other));
         let begin_first = Instant::now();
         let record = probe_quietly(bench, &first)?;
         let parts = self.path.parts_of(run_of(&record)?);
@@ -142,25 +141,12 @@ impl Search<'_> {
                 Ok::<_, Failure>(seen?)
             },
             &parts,
-            other.as_ref().map(|(_, tried)| tried.layout.as_str()),
+            other.as_ref().map(|(_, name)| name.as_str()),
             |_| begin.elapsed() < self.within,
         )?;
         let record = proved(bench, &request, study, &explained, self.path)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))
-    }
-
-    /// Returns the fastest layout on the CPUs that are left to choose.
-    fn fastest(
-        &self,
-        bench: &Bench,
-        first: &PathRequest,
-    ) -> Result<Option<(PathRequest, TriedLayout)>, Failure> {
-        // A choice of CPUs is judged, too, unless the layout is open.
-        let free = PathRequest { cpus: CpuList::default(), ..first.clone() };
-        let from = if self.path.is_auto(&self.layout) { first } else { &free };
-        let tried = from.layouts(&bench.runner.stop).map_err(|fault| Failure::tool(fault.0))?;
-        Ok(tried.into_iter().next())
     }
 }
 

@@ -5,7 +5,7 @@ mod predict;
 pub(crate) mod run;
 mod serve;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use crate::output::Ended;
 
@@ -21,6 +21,20 @@ const EXAMPLE: &str = "\
     $ daqmeter list felix-card --toml > my.toml\n  \
     $ daqmeter path predict --calibrate      # a profile of this host (a minute)\n  \
     $ daqmeter path predict pattern          # rate, bottleneck, latency";
+
+/// A path, and what replaces parts of its file.
+#[derive(Debug, Args)]
+pub(crate) struct ChosenPath {
+    /// Path: one that ships, or a TOML file
+    #[arg(value_name = "PATH")]
+    path: String,
+    /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
+    #[arg(long, value_name = "LAYOUT", default_value = "", hide_default_value = true)]
+    layout: String,
+    /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
+    #[arg(long, value_name = "FIELD=VALUE")]
+    set: Vec<String>,
+}
 
 #[derive(Debug, Subcommand)]
 #[command(after_long_help = EXAMPLE)]

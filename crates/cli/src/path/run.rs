@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{CpuList, Request, StepPlan};
-use daqmeter_path::{Path, PathRequest, engine};
+use daqmeter_path::{Path, PathRequest, WITHOUT_ACCOUNT, engine};
 use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::table::paragraphs;
 use daqmeter_report::{paths, predictions_text};
 
+use super::ChosenPath;
 use crate::arguments::{budget, duration};
 use crate::measure::{Bench, Common};
 use crate::output::{CANNOT_TELL, Ended, Failure};
@@ -28,9 +29,6 @@ use crate::output::{CANNOT_TELL, Ended, Failure};
         Example:\n\n  \
         $ daqmeter path run digitizer-crate --time 3s --records run.jsonl")]
 pub(crate) struct Arguments {
-    /// Path: one that ships, or a TOML file
-    #[arg(value_name = "PATH")]
-    path: String,
     /// Time for which the source goes
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "3s")]
     time: Duration,
@@ -49,26 +47,22 @@ pub(crate) struct Arguments {
     /// Time for the search of --max
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "2m", requires = "max")]
     budget: Duration,
-    /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
-    #[arg(long, value_name = "LAYOUT")]
-    layout: Option<String>,
-    /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
-    #[arg(long, value_name = "FIELD=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    chosen: ChosenPath,
     #[command(flatten)]
     common: Common,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let mut path = Path::load_with(&arguments.path, &arguments.set)?;
+    let ChosenPath { path: name, layout, set } = &arguments.chosen;
+    let mut path = Path::load_with(name, set)?;
     if arguments.max && waits(&path) {
-        let set = arguments.set.iter().cloned().chain(["lossless=true".to_owned()]);
-        path = Path::load_with(&arguments.path, &set.collect::<Vec<_>>())?;
+        path = Path::load_with(name, &[&set[..], &["lossless=true".to_owned()]].concat())?;
     }
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {
         cpus: CpuList(arguments.common.pins()),
-        layout: arguments.layout.clone().unwrap_or_default(),
+        layout: layout.clone(),
         unpaced: arguments.unpaced,
         lossy: arguments.lossy,
         rate_hz: rate_hz.map_err(|problem| format!("--rate: {problem}"))?,
@@ -80,9 +74,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if arguments.max {
         // All runs of a search have one layout.
         if path.is_auto(&request.layout) {
-            let tried = request.layouts(&bench.runner.stop);
-            let tried = tried.map_err(|fault| Failure::tool(fault.0))?;
-            request = tried.into_iter().next().map_or(request, |(fastest, _)| fastest);
+            let fastest = request.fastest(&bench.runner.stop);
+            let fastest = fastest.map_err(|fault| Failure::tool(fault.0))?;
+            request = fastest.map_or(request, |(fastest, _)| fastest);
         }
         let found = found.insert(search(&mut bench, &path, &request, arguments.budget)?);
         if found.result.rate_hz.is_none()
@@ -103,8 +97,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
-    let cannot_tell = found.is_some_and(|found| found.result.rate_hz.is_none());
-    Ok(if cannot_tell && code == ExitCode::SUCCESS { ExitCode::from(CANNOT_TELL) } else { code })
+    let last = bench.recorder.records.last();
+    let has_no_account = last.is_some_and(|record| record.counter(WITHOUT_ACCOUNT).is_some());
+    let has_no_rate = found.is_some_and(|found| found.result.rate_hz.is_none());
+    Ok(match has_no_account || has_no_rate && code == ExitCode::SUCCESS {
+        true => ExitCode::from(CANNOT_TELL),
+        false => code,
+    })
 }
 
 /// Study of the points of a search.

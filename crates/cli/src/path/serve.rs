@@ -2,8 +2,9 @@
 
 use std::net::TcpListener;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_harness::StopFlag;
@@ -61,7 +62,7 @@ const MAX_LINES: usize = 1024;
 /// Thread that prints lines: who serves never waits for a reader of standard output.
 struct Printer {
     lines: SyncSender<String>,
-    ended: Receiver<Ended>,
+    thread: JoinHandle<Ended>,
     left_out: u64,
 }
 
@@ -69,18 +70,16 @@ impl Printer {
     /// Sets `stop` when nothing more can be printed.
     fn start(stop: &StopFlag) -> std::io::Result<Printer> {
         let (lines, queue) = sync_channel::<String>(MAX_LINES);
-        let (end, ended) = channel();
         let stop = stop.clone();
         let print = move || {
             let printed = queue.iter().try_for_each(|line| emit(&line).map(drop));
             if printed.is_err() {
                 stop.set();
             }
-            // Nothing waits for it after a signal.
-            let _ = end.send(printed.map(|()| ExitCode::SUCCESS));
+            printed.map(|()| ExitCode::SUCCESS)
         };
-        std::thread::Builder::new().name("printer".to_owned()).spawn(print)?;
-        Ok(Printer { lines, ended, left_out: 0 })
+        let thread = std::thread::Builder::new().name("printer".to_owned()).spawn(print)?;
+        Ok(Printer { lines, thread, left_out: 0 })
     }
 
     fn print(&mut self, mut line: String) {
@@ -95,14 +94,16 @@ impl Printer {
 
     /// Waits until all is printed, or for a moment after a signal.
     fn end(self) -> Ended {
-        const LOOK: Duration = Duration::from_millis(100);
+        const LOOK: Duration = Duration::from_millis(10);
+        const MOMENT: Duration = Duration::from_millis(100);
         drop(self.lines);
-        loop {
-            match self.ended.recv_timeout(LOOK) {
-                Ok(printed) => return printed,
-                Err(_) if interrupt::is_asked() => return Ok(ExitCode::SUCCESS),
-                Err(_) => {}
+        let begin = Instant::now();
+        while !self.thread.is_finished() {
+            if interrupt::is_asked() && begin.elapsed() > MOMENT {
+                return Ok(ExitCode::SUCCESS);
             }
+            std::thread::sleep(LOOK);
         }
+        self.thread.join().unwrap_or_else(|_| Err(Failure::tool("the printer panicked")))
     }
 }

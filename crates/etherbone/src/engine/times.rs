@@ -1,11 +1,12 @@
 //! Times of a timing receiver one after the other, for paths; the cycles are those of the engine.
 
 use daqmeter_harness::{Fault, Request};
+use daqmeter_sys::clock::monotonic_ns;
 
 use super::plan::Plan;
 use super::request::{EtherboneRequest, Method};
 use super::session::Conversation;
-use crate::timestamps::Unroller;
+use crate::timestamps::{Unroller, unlike_the_host};
 
 /// Bytes of a time: nanoseconds, little-endian.
 pub const TIME_BYTES: usize = 8;
@@ -13,6 +14,8 @@ pub const TIME_BYTES: usize = 8;
 pub struct Times {
     way: Conversation,
     unroller: Unroller,
+    /// A first time, and the host's times around its cycle.
+    first_ns: Option<(u64, (u64, u64))>,
 }
 
 impl Times {
@@ -29,7 +32,7 @@ impl Times {
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
         request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
         let way = Conversation::open(&Plan::of(request)?)?;
-        Ok(Times { way, unroller: Unroller::default() })
+        Ok(Times { way, unroller: Unroller::default(), first_ns: None })
     }
 
     /// Fills a block with whole cycles, and returns the number of times.
@@ -38,12 +41,18 @@ impl Times {
         let mut times = 0;
         for part in into.chunks_exact_mut(cycle_bytes) {
             let mut places = part.as_chunks_mut::<TIME_BYTES>().0.iter_mut();
+            let (before_ns, mut last_ns) = (monotonic_ns(), 0);
             self.way.times(&mut self.unroller, |time_ns| {
                 if let Some(place) = places.next() {
                     *place = time_ns.to_le_bytes();
                 }
-                times += 1;
+                (times, last_ns) = (times + 1, time_ns);
             })?;
+            let host_ns = (before_ns, monotonic_ns());
+            let (first_ns, started_ns) = *self.first_ns.get_or_insert((last_ns, host_ns));
+            if let Some(why) = unlike_the_host(last_ns - first_ns, started_ns, host_ns) {
+                return Err(Fault::new(format!("the slave's clock is wrong: {why}")));
+            }
         }
         Ok(times)
     }

@@ -52,7 +52,7 @@ pub struct ReadoutRequest {
         id = "migration_cost_ns",
         long = "migration-cost",
         value_name = "TIME",
-        value_parser = nanoseconds,
+        value_parser = units::parse_ns,
         help_heading = "Placement"
     )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,11 +61,6 @@ pub struct ReadoutRequest {
     #[arg(skip)]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub probe: bool,
-}
-
-fn nanoseconds(text: &str) -> Result<u64, String> {
-    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
-    u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
 }
 
 fn seconds(text: &str) -> Result<f64, UnitError> {
@@ -99,7 +94,7 @@ mod tests {
             ("poll_us", Param::Float(-1.0), "`poll_us` is -1; 0 to"),
             ("completion", "polled".into(), "`completion` is wrong"),
             ("rate_hz", "1MHz".into(), "`rate_hz` is wrong: invalid type"),
-            ("seconds", Param::Int(0), "`seconds` is 0; above 0"),
+            ("seconds", Param::Int(0), "`seconds` is 0; 0.0001 to"),
             (
                 "migration_cost_ns",
                 Param::Int(1_000_000_001),

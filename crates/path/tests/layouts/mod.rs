@@ -165,10 +165,10 @@ fn a_layout_that_the_path_cannot_have_is_refused_with_the_reason() {
         ("fused x 65", "has 65 threads; 1 to 64"),
         ("fused", "a program needs a group of its own, such as [program]"),
         ("[memory] [program] x 2 [copy] [read]", "a program needs a group of its own"),
-        ("[memory] [program] [copy]", "leaves out read"),
-        ("[memory] [copy, read]", "leaves out program"),
-        ("[memory] [program] [copy] [copy, read]", "names copy twice"),
-        ("[memory] [program] [copie, read]", "names `copie`; the parts of this path are memory,"),
+        ("[memory] [program] [copy]", "names memory, program, copy; each part once is wanted"),
+        ("[memory] [copy, read]", "in this order: memory, program, copy, read"),
+        ("[memory] [program] [copy] [copy, read]", "names memory, program, copy, copy, read;"),
+        ("[memory] [program] [copie, read]", "names memory, program, copie, read;"),
         ("[memory] [program] [copy] x 2 [read] x 3", "has 3 threads behind 2"),
     ] {
         let error = Path::parse(&in_layout(&text, layout), "x.toml").unwrap_err().to_string();

@@ -3,7 +3,7 @@
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
-    Brings, LimitFound, PathLimit, PathOther, PathRun, Served, TriedLayout,
+    Brings, Interval, LimitFound, PathLimit, PathRun, Served, TriedLayout,
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
@@ -55,14 +55,11 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
     };
     let of_runs = if runs > 1 { format!(", longest of {runs} runs") } else { String::new() };
     let asked = asked(record, run).map_or(String::new(), |asked| format!("; {asked}"));
-    let layout = match run.layout.as_str() {
-        "" => String::new(),
-        layout => format!(", layout {layout}"),
-    };
     format!(
-        "{} MB/s sustained over {}{of_runs}{emulated}{layout}: {} in {} blocks{events}{asked}",
+        "{} MB/s sustained over {}{of_runs}{emulated}, layout {}: {} in {} blocks{events}{asked}",
         show_mb_per_s(run.per_s(run.payload_bytes)),
         show_ns(run.time_ns() as f64),
+        run.layout,
         show_bytes(run.payload_bytes),
         run.blocks,
     )
@@ -102,8 +99,7 @@ pub(super) enum Kept {
 /// percentile, see [`daqmeter_stats::supports`].
 const FEWEST_BLOCKS: u64 = 29;
 
-/// Returns the fate of the requested rate. `None` for a run at full speed, for one that failed, and
-/// for older records.
+/// Returns the fate of the requested rate. `None` for a run at full speed, and for one that failed.
 pub(super) fn kept(record: &RunRecord, run: &PathRun) -> Option<Kept> {
     let is_asked = |asked: &f64| *asked > 0.0 && record.outcome.is_ok();
     run.asked_bytes_per_s.filter(is_asked)?;
@@ -214,33 +210,50 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
         });
     };
     let used = limit.used.as_ref().map_or("is used up".to_owned(), |used| used.text());
-    let runs = limit.runs;
+    let (found, runs) = (named(&limit.found), limit.runs);
     let is_beyond = limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s);
     let beyond = if is_beyond { "above its own rate: " } else { "" };
-    Some(match &limit.found {
-        LimitFound::Limit(what) => {
-            let proof = match what {
-                What::Buffers => "eight times as many make the path faster".to_owned(),
-                What::Between { .. } => "both ends wait for it".to_owned(),
-                What::HandOver => hand_over(limit),
-                What::Placement => limit.other.as_ref().map_or(String::new(), |it| {
-                    let share = significant(it.waits_for_cpu * 100.0, 2);
-                    format!("{} waits for its CPU {share} % of the time", it.waits)
-                }),
-                what if what.follows_no_part() => {
-                    format!("it {used}, and slowing a part changes nothing")
-                }
-                _ => format!("it {used}, and slowing it slows the path"),
-            };
-            format!("{beyond}{}: {proof} ({runs} runs, in which each part was slowed)", what.text())
-        }
+    let proof = match &limit.found {
         LimitFound::NoSingleOne => {
-            format!("{beyond}no single part: slowing one slows the path less ({runs} runs); {most}")
+            let less = "slowing one slows the path less";
+            return Some(format!("{beyond}{found}: {less} ({runs} runs); {most}"));
         }
-        LimitFound::CannotTell => format!(
-            "{beyond}not clear after {runs} runs; {most}. Use `daqmeter path explain {name}` for longer runs"
-        ),
-    })
+        LimitFound::CannotTell => {
+            return Some(format!(
+                "{beyond}{found} after {runs} runs; {most}. Use `daqmeter path explain {name}` for longer runs"
+            ));
+        }
+        LimitFound::Limit(What::Buffers) => "eight times as many make the path faster".to_owned(),
+        LimitFound::Limit(What::Between { .. }) => "both ends wait for it".to_owned(),
+        LimitFound::Limit(What::HandOver) => hand_over(limit),
+        LimitFound::Limit(What::Placement) => limit.other.as_ref().map_or(String::new(), |it| {
+            let share = significant(it.waits_for_cpu * 100.0, 2);
+            format!("{} waits for its CPU {share} % of the time", it.waits)
+        }),
+        LimitFound::Limit(what) if what.follows_no_part() => {
+            format!("it {used}, and slowing a part changes nothing")
+        }
+        LimitFound::Limit(_) => format!("it {used}, and slowing it slows the path"),
+    };
+    Some(format!("{beyond}{found}: {proof} ({runs} runs, in which each part was slowed)"))
+}
+
+/// Names a limit in a few words.
+pub(super) fn named(found: &LimitFound) -> String {
+    match found {
+        LimitFound::Limit(what) => what.text(),
+        LimitFound::NoSingleOne => "no single part".to_owned(),
+        LimitFound::CannotTell => "not clear".to_owned(),
+    }
+}
+
+/// Returns the change whose gain was measured, and the factor by which the path is faster.
+pub(super) fn measured_change(limit: &PathLimit) -> Option<(String, Interval)> {
+    let other = limit.other.as_ref().filter(|other| other.gain.low > WORTH_A_CHANGE);
+    match other {
+        Some(other) => Some((format!("layout {}", other.layout), other.gain)),
+        None => Some(("8x buffers".to_owned(), limit.gain?)),
+    }
 }
 
 /// Writes what a hand-over costs. The work of the parts alone leaves time.
@@ -282,62 +295,53 @@ fn differs(limit: &PathLimit, run: &PathRun, resources: &[Resource]) -> bool {
     here.is_some_and(|here| (share(here) - used.works.mean).abs() > DIFFERENT)
 }
 
-/// Names the change that the limit asks for, with the gain that was measured without its work.
+/// Names the change that the limit asks for, with its gain if that was measured.
 fn change(run: &PathRun) -> Option<String> {
     let limit = run.limit.as_ref()?;
-    if let Some(PathOther { layout, gain, .. }) = &limit.other
-        && gain.low > WORTH_A_CHANGE
-    {
+    if let Some((what, gain)) = measured_change(limit) {
         let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
-        let how = match layout.strip_prefix("fused") {
-            Some(_) => " (each block from end to end in one thread)",
-            None => "",
+        let how = match what.starts_with("layout fused") {
+            true => " (each block from end to end in one thread)",
+            false => "",
         };
         return Some(format!(
-            "the layout {layout}{how}: {mean} times as fast ({low} to {high}, measured alternately)"
+            "{what}{how}: {mean} times as fast ({low} to {high}, measured alternately)"
         ));
     }
-    let remedy = match &limit.found {
+    let what = match &limit.found {
         LimitFound::CannotTell => return None,
-        LimitFound::NoSingleOne => "no single change: no single part is the bottleneck".to_owned(),
-        LimitFound::Limit(what) => match what {
-            What::Threads { name, .. } => {
-                let threads = run.threads.iter().filter(|thread| thread.part == *name).count();
-                match threads as f64 >= run.cpus.max(1.0) {
-                    true => {
-                        format!(
-                            "less work in {name}, or more CPUs: each CPU has one of its threads"
-                        )
-                    }
-                    false => format!("less work in {name}, or more threads for it"),
-                }
-            }
-            What::Between { name, .. } => {
-                format!("another transport than {name}, or larger blocks")
-            }
-            What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
-            What::AllCpus => "more CPUs, or less work".to_owned(),
-            What::Link { name, .. } => format!("a faster link than {name}"),
-            What::Buffers => "eight times as many buffers".to_owned(),
-            What::HandOver => "fewer threads for a block, or larger blocks".to_owned(),
-            What::Placement => "leave the threads to the scheduler".to_owned(),
-        },
+        LimitFound::NoSingleOne => {
+            return Some("no single change: no single part is the bottleneck".to_owned());
+        }
+        LimitFound::Limit(what) => what,
     };
-    let gain = limit.gain.map(|gain| {
-        let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
-        format!(": at most {mean} times as fast ({low} to {high}, measured)")
-    });
-    Some(remedy + &gain.unwrap_or_default())
+    Some(match what {
+        What::Threads { name, .. } => {
+            let threads = run.threads.iter().filter(|thread| thread.part == *name).count();
+            let more = match threads as f64 >= run.cpus.max(1.0) {
+                true => "more CPUs: each CPU has one of its threads",
+                false => "more threads for it",
+            };
+            format!("less work in {name}, or {more}")
+        }
+        What::Between { name, .. } => format!("another transport than {name}, or larger blocks"),
+        What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
+        What::AllCpus => "more CPUs, or less work".to_owned(),
+        What::Link { name, .. } => format!("a faster link than {name}"),
+        What::Buffers => "more buffers".to_owned(),
+        What::HandOver => "fewer threads for a block, or larger blocks".to_owned(),
+        What::Placement => "leave the threads to the scheduler".to_owned(),
+    })
 }
 
 /// Names the longest time without a block, and the buffers that a source that cannot wait needs for
-/// it; `None` for older records and cards that are read out.
+/// it; `None` for cards that are read out.
 fn pause(run: &PathRun) -> Option<String> {
     let in_search_ns = run.limit.as_ref().map_or(0, |limit| limit.longest_gap_ns);
     let gap_ns = run.longest_gap_ns.max(in_search_ns);
     let ring = run.queues.first().filter(|_| gap_ns > 0)?;
     let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
-    let has = block_bytes * (ring.seen.len() - 1) as f64;
+    let has = block_bytes * ring.seen.len().saturating_sub(1) as f64;
     let needs = run.per_s(run.payload_bytes) * gap_ns as f64 / 1e9;
     let [needs_text, has_text] = [needs, has].map(|bytes| show_bytes(bytes as u64));
     let buffers = match needs > has {
@@ -351,7 +355,7 @@ fn pause(run: &PathRun) -> Option<String> {
 
 /// Compares the path's own rate with what it carries as fast as it goes.
 fn own_rate(run: &PathRun) -> Option<String> {
-    let limit = run.limit.as_ref().filter(|limit| limit.carries_bytes_per_s > 0.0)?;
+    let limit = run.limit.as_ref()?;
     let (own, carries) = (limit.rate_bytes_per_s?, limit.carries_bytes_per_s);
     let share = significant(own / carries * 100.0, 2);
     let [own_text, carries_text] = [own, carries].map(show_mb_per_s);
@@ -366,7 +370,7 @@ fn own_rate(run: &PathRun) -> Option<String> {
 /// one.
 fn this_host(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let cpu_ns = sum(run.threads.iter().map(|thread| thread.cpu_ns));
-    if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
+    if cpu_ns == 0 || run.payload_bytes == 0 {
         return None;
     }
     let served = run.served.as_ref().and_then(|it| Some((it.name.as_str(), how_many(run, it)?)));
@@ -465,19 +469,20 @@ mod tests {
         run.is_paced = true;
         assert!(of(&run, "limit").starts_with("not searched: blocks"));
         let gain = |mean: f64| Interval { mean, low: mean - 0.1, high: mean + 0.1 };
-        for (what, limit, change) in [
-            (convert(), "convert: it works 78 % and waits for a CPU 20 %", "less work in convert"),
-            (link(), "and slowing a part changes nothing", "a faster link than PCIe"),
-            (What::Buffers, "too few buffers: eight times as many make", "eight times as many"),
+        let works = "convert: it works 78 % and waits for a CPU 20 %";
+        let buffers = "8x buffers: 1.9 times as fast (1.8 to 2, measured alternately)";
+        for (what, gained, limit, change) in [
+            (convert(), None, works, "less work in convert, or more threads for it"),
+            (link(), None, "and slowing a part changes nothing", "a faster link than PCIe"),
+            (What::Buffers, Some(1.9), "too few buffers: eight times as many make", buffers),
         ] {
             run.limit = found(LimitFound::Limit(what));
             let proof = run.limit.as_mut().unwrap();
             proof.used = Some(PathUsed { works: gain(0.78), waits_for_cpu: 0.2 });
-            proof.gain = Some(gain(1.9));
-            let (said, found) = (of(&run, "limit"), of(&run, "change"));
+            proof.gain = gained.map(gain);
+            let said = of(&run, "limit");
             assert!(said.contains(limit) && said.contains("94 runs"), "{said}");
-            let measured = "at most 1.9 times as fast (1.8 to 2, measured)";
-            assert!(found.starts_with(change) && found.ends_with(measured), "{found}");
+            assert_eq!(of(&run, "change"), change);
         }
         run.is_paced = false;
         run.limit = found(LimitFound::Limit(convert()));
@@ -514,7 +519,7 @@ mod tests {
     fn the_longest_pause_is_told_with_the_buffers_that_a_source_needs_for_it() {
         let mut run = run(4.0, [300, 990, 400]);
         run.queues = vec![PathQueue { seen: vec![0; 9], ..PathQueue::default() }];
-        assert_eq!(of(&run, "pause"), "", "older records do not say");
+        assert_eq!(of(&run, "pause"), "", "one block came");
         run.longest_gap_ns = 4_000_000;
         let wanted = "at most 4 ms between two blocks: its buffers of 7.629 MiB hold that";
         assert_eq!(of(&run, "pause"), wanted);
@@ -554,8 +559,6 @@ mod tests {
         assert!(host(&run).starts_with("3 CPUs carry 1000 MB/s in the layout fused;"));
         run.is_paced = true;
         assert!(host(&run).starts_with("3 CPUs carry 8000 MB/s in a short run in the layout"));
-        run.cpus = 0.0;
-        assert_eq!(host(&run), "", "older records do not say");
     }
 
     #[test]
@@ -587,7 +590,7 @@ mod tests {
         );
         assert!(daqmeter_stats::supports(29, 0.9) && !daqmeter_stats::supports(28, 0.9));
         assert_eq!(said(|_, run| run.asked_bytes_per_s = None), None);
-        assert_eq!(said(|_, run| run.next_due_ns = None), None, "older records do not say");
+        assert_eq!(said(|_, run| run.next_due_ns = None), None, "the record was edited");
         assert_eq!(
             said(|record, _| record.outcome = daqmeter_record::Outcome::Failed("bytes".into())),
             None

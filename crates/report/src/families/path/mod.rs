@@ -23,11 +23,7 @@ pub(super) const FAMILY: Family = Family {
     in_label: &["path", "with"],
     footnote: |record| {
         let run = record.path.as_deref()?;
-        let latency = format!("latency: {}", facts::latency(record, run));
-        Some(match run.layout.as_str() {
-            "" => latency,
-            layout => format!("layout {layout}; {latency}"),
-        })
+        Some(format!("layout {}; latency: {}", run.layout, facts::latency(record, run)))
     },
     ..Family::EMPTY
 };
@@ -52,17 +48,14 @@ type Run<'a> = (&'a RunRecord, &'a PathRun);
 /// Name and host of a path; the host is empty if all records are of one.
 type PathPoint = (String, String);
 
-fn point(record: &RunRecord, is_of_several: bool) -> Option<PathPoint> {
-    Some((name(record)?, if is_of_several { record.host.label() } else { String::new() }))
-}
-
 /// Returns the runs of every path on every host, from valid records.
 fn paths(records: &[RunRecord]) -> BTreeMap<PathPoint, Vec<Run<'_>>> {
     let is_of_several = !rate::other_hosts(records).is_empty();
     let mut paths: BTreeMap<PathPoint, Vec<Run<'_>>> = BTreeMap::new();
     for record in of_engine(records, ENGINE).filter(|record| record.role.is_point()) {
-        if let (Some(run), Some(point)) = (record.path.as_deref(), point(record, is_of_several)) {
-            paths.entry(point).or_default().push((record, run));
+        if let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) {
+            let host = if is_of_several { record.host.label() } else { String::new() };
+            paths.entry((name, host)).or_default().push((record, run));
         }
     }
     paths
@@ -145,7 +138,7 @@ pub(crate) mod tests {
             }],
             latency: vec![Bucket { from_ns: 30_000, count: 1000 }],
             latency_max_ns: 77_000,
-            is_paced: false,
+            layout: "pipeline".to_owned(),
             cpus: 2.0,
             ..PathRun::default()
         }));
@@ -157,7 +150,7 @@ pub(crate) mod tests {
         let text = text(&[record()]);
         for wanted in [
             "65.54 MB/s sustained",
-            "over 1 s: 62.5 MiB in 1000 blocks, 4000 events/s",
+            "over 1 s, layout pipeline: 62.5 MiB in 1000 blocks, 4000 events/s",
             "1000 of 1000 blocks verified",
             "memory -> copy",
             "copy 94 %, all CPUs together 80 %",

@@ -1,18 +1,16 @@
 //! A path on one line of the survey's screen and in one row of the page's picture: rate, layout,
 //! bottleneck, next step, and the use of each part.
 
-use std::collections::BTreeMap;
-
 use daqmeter_record::path::{LimitFound, PathLimit, PathRun, PathThread};
 use daqmeter_record::resources::{Resource, What, resources};
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
-use super::facts::{Kept, Said, block_ns, kept, lines, said};
-use super::{PathPoint, longest, paths, point};
+use super::facts::{Kept, Said, block_ns, kept, lines, measured_change, named, said};
+use super::{PathPoint, Run, longest, paths};
 use crate::aligned::{TextColumn, table, wrapped};
-use crate::family::{WORTH_A_CHANGE, all_cpus, prefixed};
+use crate::family::{all_cpus, prefixed};
 use crate::rate;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,17 +21,10 @@ pub(crate) struct Chain {
 
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     let usable = rate::usable(all);
-    let is_of_several = !rate::other_hosts(&usable).is_empty();
-    let proved = usable.iter().filter_map(|record| {
-        let run = record.path.as_deref().filter(|run| run.limit.is_some())?;
-        Some((point(record, is_of_several)?, run))
-    });
-    let proved: BTreeMap<PathPoint, &PathRun> = proved.collect();
-    let chain = |(point, runs): (PathPoint, Vec<_>)| {
+    let chain = |((name, host), runs): (PathPoint, Vec<Run<'_>>)| {
         let (record, run) = longest(&runs)?;
-        let limit = proved.get(&point).map_or(&run.limit, |proved| &proved.limit).clone();
+        let limit = runs.iter().rev().find_map(|(_, run)| run.limit.clone());
         let run = PathRun { limit, ..run.clone() };
-        let (name, host) = point;
         let title = if host.is_empty() { name.clone() } else { format!("{name} on {host}") };
         let row = PathRow::of(&title, &run, record, &resources(record));
         Some(Chain { said: said(&name, &run, record, runs.len()), row })
@@ -152,31 +143,21 @@ fn limited_by(run: &PathRun, parts: &[(String, f64)], cpus: f64) -> (String, Opt
         let words = if run.is_paced { "its own rate" } else { "not searched" };
         return (words.to_owned(), None);
     };
-    let what = match &limit.found {
-        LimitFound::Limit(what) => what,
-        LimitFound::NoSingleOne => return ("no single part".to_owned(), None),
-        LimitFound::CannotTell => return ("not clear".to_owned(), None),
+    let (element, name) = match &limit.found {
+        LimitFound::Limit(What::AllCpus) => return (all, Some(CPUS.to_owned())),
+        LimitFound::Limit(What::Threads { .. }) if cpus >= FULL || shares_all_cpus(run, limit) => {
+            return (all, Some(CPUS.to_owned()));
+        }
+        LimitFound::Limit(What::Threads { element, name }) => (*element, name),
+        found => return (named(found), None),
     };
-    match what {
-        What::AllCpus => (all, Some(CPUS.to_owned())),
-        What::Threads { .. } if cpus >= FULL || shares_all_cpus(run, limit) => {
-            (all, Some(CPUS.to_owned()))
-        }
-        What::Threads { element, name } => {
-            let mut threads = run.threads.iter().filter(|thread| thread.element == *element);
-            let waits = threads.any(|thread| thread.elsewhere_ns > thread.busy_ns / 2);
-            let of_all = parts.iter().find(|(part, _)| part == name);
-            match of_all.or_else(|| largest(parts)) {
-                Some((part, _)) if waits => ("waiting".to_owned(), Some(part.clone())),
-                Some((part, _)) => (part.clone(), Some(part.clone())),
-                None => (name.clone(), None),
-            }
-        }
-        What::Between { name, .. } | What::Link { name, .. } => (name.clone(), Some(name.clone())),
-        What::Cpu(cpu) => (format!("CPU {cpu}"), None),
-        What::Buffers => ("buffers".to_owned(), None),
-        What::HandOver => ("hand-over".to_owned(), None),
-        What::Placement => ("placement".to_owned(), None),
+    let mut threads = run.threads.iter().filter(|thread| thread.element == element);
+    let waits = threads.any(|thread| thread.elsewhere_ns > thread.busy_ns / 2);
+    let of_all = parts.iter().find(|(part, _)| part == name);
+    match of_all.or_else(|| largest(parts)) {
+        Some((part, _)) if waits => ("waiting".to_owned(), Some(part.clone())),
+        Some((part, _)) => (part.clone(), Some(part.clone())),
+        None => (name.clone(), None),
     }
 }
 
@@ -206,26 +187,14 @@ fn next(run: &PathRun, record: &RunRecord, parts: &[(String, f64)]) -> String {
         Some(_) => return "rate not kept".to_owned(),
     }
     let percent = |share: f64| significant(share * 100.0, 2);
-    let factor = |gain: f64| significant(gain, 2);
     let takes = largest(parts).map(|(part, share)| format!("{part} {} %", percent(*share)));
-    let Some(limit) = run.limit.as_ref().filter(|_| !keeps_its_rate(run)) else {
-        let of_a_core = cpus_used(run) * run.cpus.max(1.0);
-        return match run.is_paced {
-            true => format!("{} % of a core", percent(of_a_core)),
-            false => takes.unwrap_or_else(|| "-".to_owned()),
-        };
-    };
-    if let Some(other) = limit.other.as_ref().filter(|other| other.gain.low > WORTH_A_CHANGE) {
-        return format!("{}: {}x", short(&other.layout), factor(other.gain.mean));
-    }
-    match (&limit.found, &limit.gain) {
-        (LimitFound::Limit(What::Buffers), Some(gain)) => {
-            format!("8x buffers: {}x", factor(gain.mean))
+    let limit = run.limit.as_ref().filter(|_| !keeps_its_rate(run));
+    match (limit.and_then(measured_change), limit.map(|limit| &limit.found)) {
+        (Some((what, gain)), _) => format!("{}: {}x", short(&what), significant(gain.mean, 2)),
+        (None, Some(LimitFound::CannotTell)) => "path explain".to_owned(),
+        (None, None) if run.is_paced => {
+            format!("{} % of a core", percent(cpus_used(run) * run.cpus.max(1.0)))
         }
-        (LimitFound::Limit(what), Some(gain)) if gain.low > WORTH_A_CHANGE => {
-            format!("without {}: {}x", what.text(), factor(gain.mean))
-        }
-        (LimitFound::CannotTell, _) => "path explain".to_owned(),
         _ => takes.unwrap_or_else(|| "-".to_owned()),
     }
 }
