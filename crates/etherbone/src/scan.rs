@@ -6,7 +6,7 @@ use daqmeter_wire::etherbone::sdb::{self, SdbDevice, SdbRecord};
 
 use crate::{Client, EbError};
 
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 const MAX_FOUND: usize = 65_536;
 
 /// One record of the bus, with absolute addresses.
@@ -144,8 +144,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn table(&mut self, place: Place, path: &[usize]) -> Result<(), EbError> {
-        if path.len() > DEEPEST {
-            return Err(EbError::Other(format!("bridges are nested deeper than {DEEPEST}")));
+        if path.len() > MAX_DEPTH {
+            return Err(EbError::Other(format!("bridges are nested deeper than {MAX_DEPTH}")));
         }
         if self.seen.contains(&place.table) {
             return Err(EbError::Other(format!(

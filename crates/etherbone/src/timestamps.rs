@@ -64,8 +64,8 @@ pub(crate) struct Windows {
 impl Windows {
     /// Begins a run with a single timestamp, read between two times of the host.
     pub(crate) fn begin(&mut self, start_ns: u64, started_ns: (u64, u64)) {
-        let (first_ns, last_ns, ended_ns) = (None, start_ns, started_ns);
-        self.run = Some(Run { start_ns, first_ns, last_ns, started_ns, ended_ns });
+        let (last_ns, ended_ns) = (start_ns, started_ns);
+        self.run = Some(Run { start_ns, first_ns: None, last_ns, started_ns, ended_ns });
     }
 
     /// Takes the words of a cycle, whose stamps must go forward.
@@ -111,15 +111,13 @@ impl Windows {
         let Some(run) = self.run.take() else { return };
         let Some(first_ns) = run.first_ns else { return };
         let window_ns = run.last_ns.saturating_sub(run.start_ns);
-        let least_ns = run.ended_ns.0.saturating_sub(run.started_ns.1);
-        let most_ns = run.ended_ns.1.saturating_sub(run.started_ns.0);
-        let (least, most) =
-            (least_ns as f64 * (1.0 - CLOCK_RATE), most_ns as f64 * (1.0 + CLOCK_RATE));
-        if !(least..=most).contains(&(window_ns as f64)) {
-            let why = || {
-                format!("it counted {window_ns} ns where the host counted {least_ns} to {most_ns}")
-            };
-            self.fault.get_or_insert_with(why);
+        let min_ns = run.ended_ns.0.saturating_sub(run.started_ns.1);
+        let max_ns = run.ended_ns.1.saturating_sub(run.started_ns.0);
+        let range = min_ns as f64 * (1.0 - CLOCK_RATE)..=max_ns as f64 * (1.0 + CLOCK_RATE);
+        if !range.contains(&(window_ns as f64)) {
+            self.fault.get_or_insert_with(|| {
+                format!("it counted {window_ns} ns where the host counted {min_ns} to {max_ns}")
+            });
         }
         self.realistic_ns += window_ns;
         self.underestimated_ns += run.last_ns.saturating_sub(first_ns);
