@@ -36,7 +36,7 @@ struct BoardFaults {
 }
 
 /// Limit of a sleep while bytes flow, so that a signal is seen.
-const LONGEST_SLEEP_S: f64 = 0.1;
+const MAX_SLEEP_S: f64 = 0.1;
 
 /// Shared parts of a crate's boards: the uplink and the epoch of the trigger.
 #[derive(Debug)]
@@ -272,7 +272,7 @@ impl EmulatedBoard {
                 return Err(Fault::interrupted());
             }
             if bytes > SMALL_TRANSFER_BYTES {
-                let sleep_s = left_s.clamp(1e-6, LONGEST_SLEEP_S);
+                let sleep_s = left_s.clamp(1e-6, MAX_SLEEP_S);
                 std::thread::sleep(Duration::from_secs_f64(sleep_s));
             } else {
                 std::hint::spin_loop();
