@@ -59,7 +59,7 @@ impl Checker {
             common,
             options,
             format: None,
-            elinks: std::iter::repeat_with(|| None).take(usize::from(Elink::MOST) + 1).collect(),
+            elinks: std::iter::repeat_with(|| None).take(usize::from(Elink::MAX) + 1).collect(),
             checked_blocks: 0,
             skipped_bytes: 0,
             rest: Vec::new(),
