@@ -1,12 +1,14 @@
 //! Etherbone of other makers against ours, between hosts: LiteX (CommUDP, RemoteClient,
 //! litex_server) and wishbone-tool, as clients of our server and as servers of our client. CI's
-//! step "other makers' Etherbone: programs" installs them.
+//! step "other makers' Etherbone: programs" installs them. And our own client, whose cables are cut.
 
+use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use daqmeter_record::RunRecord;
 
-use super::{Background, Hosts, on, until};
+use super::{Background, Hosts, booked, daqmeter_on, last_line, on, until};
 use crate::shell::{program, scratch, tried};
 
 const CLIENT: &str = "dqm-client";
@@ -64,7 +66,53 @@ const TALKS: &[(&str, u32, &[&str])] = &[
 
 /// Holds all talks, with several tries: the programs lose time on a busy host.
 pub(crate) fn all() -> Result<()> {
+    tried(cut_cables)?;
     tried(once)
+}
+
+/// Begins to measure a slave; the record goes into `{proto}.jsonl`.
+fn perf(proto: &str, address: &str) -> Result<Background> {
+    let slave = format!("{proto}/{address}");
+    until("the slave", Duration::from_secs(10), || {
+        daqmeter_on(CLIENT, &format!("eb read {slave} 0x10000/4")).output().map(|_| true)
+    })?;
+    let records = scratch(&format!("{proto}.jsonl"));
+    fs::write(&records, "")?;
+    let words = "-m 1 -n 100 -l 10000 --method blocking --timeout 300ms --records";
+    let perf = daqmeter_on(CLIENT, &format!("eb perf {slave} {words}")).arg(records);
+    Background::into_file(perf, &scratch(&format!("{proto}.txt")))
+}
+
+/// Cuts the cables of two slaves that are measured. Both measurements must end soon after three
+/// deadlines, with exit code 1 and with the lost cycles in a column and an account of their own.
+fn cut_cables() -> Result<()> {
+    let _hosts = Hosts::up("10.77.0", &[CLIENT, SLAVES[0], SLAVES[1]])?;
+    let serve =
+        |host| Background::start(daqmeter_on(host, "eb snoop --bus timing-receiver -q 60368"));
+    let _slaves: Vec<Background> = SLAVES.into_iter().map(serve).collect::<Result<_>>()?;
+    let protocols = ["udp4", "tcp4"];
+    let runs = [perf(protocols[0], "10.77.0.2")?, perf(protocols[1], "10.77.0.3")?];
+    for port in 0..runs.len() {
+        let packets = format!("cat /sys/class/net/to{port}/statistics/tx_packets");
+        until("cycles", Duration::from_secs(10), || {
+            Ok(on(CLIENT, &packets).output()?.trim().parse::<u64>()? > 2000)
+        })?;
+    }
+    for port in 0..runs.len() {
+        on(CLIENT, &format!("ip link set to{port} down")).run()?;
+    }
+    for (proto, mut run) in protocols.into_iter().zip(runs) {
+        until("eb perf", Duration::from_secs(5), || Ok(run.0.try_wait()?.is_some()))?;
+        let code = run.0.wait()?.code();
+        let record: RunRecord = serde_json::from_str(&last_line(&format!("{proto}.jsonl"))?)?;
+        let ledger = record.ledgers.first().context("no ledger")?;
+        let table = fs::read_to_string(scratch(&format!("{proto}.txt")))?;
+        let is_booked = ledger.closes() && ledger.delivered > 0 && booked(ledger, "timeout") > 0;
+        let is_expected = code == Some(1) && is_booked && table.contains("lost [%]");
+        ensure!(is_expected, "{proto}: exit code {code:?}, {ledger}\n{table}");
+        println!("closed: {proto} with its cable cut: {ledger}");
+    }
+    Ok(())
 }
 
 fn once() -> Result<()> {
