@@ -78,7 +78,7 @@ fn perf(proto: &str, address: &str) -> Result<Background> {
     })?;
     let records = scratch(&format!("{proto}.jsonl"));
     fs::write(&records, "")?;
-    let words = "-m 1 -n 100 -l 10000 --method blocking --timeout 300ms --records";
+    let words = "-m 1 -n 100 -l 100000 --method blocking --timeout 300ms --records";
     let perf = daqmeter_on(CLIENT, &format!("eb perf {slave} {words}")).arg(records);
     Background::into_file(perf, &scratch(&format!("{proto}.txt")))
 }

@@ -144,16 +144,15 @@ impl Access {
         };
         let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
         let words = Words::of(&client, Reach { check, ..reach }, span)?;
-        let Some(size) = span.register.filter(|_| !self.config) else { return Ok((client, words)) };
-        match words.detour() {
-            Some(detour) if self.exact => {
+        let detour = words.detour().filter(|_| !self.config);
+        if let Some((size, detour)) = span.register.zip(detour) {
+            if self.exact {
                 let bits = size.bits();
                 let why =
                     format!("an access of {bits} bits would have to be {detour} (-f forbids it)");
                 return Err(why.into());
             }
-            Some(detour) => self.slave.warn(&format!("the access is {detour}")),
-            None => {}
+            self.slave.warn(&format!("the access is {detour}"));
         }
         Ok((client, words))
     }

@@ -119,7 +119,14 @@ fn passes(lane: &Lane) -> Vec<ClassicRow<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::example;
+    use crate::examples;
+
+    fn example() -> RunRecord {
+        let mut record = examples::example();
+        record.set_param("reads", 1_u64);
+        record.set_param("scale_factor", 1.0);
+        record
+    }
 
     #[test]
     fn the_originals_table() {
