@@ -129,6 +129,10 @@ pub struct Emulation {
     pub paced: bool,
 }
 
+/// Opens a family's devices of one request; emulated ones share one crate. Fails if a device is
+/// missing or unknown.
+pub(super) type OpenBoards = fn(&[&str], &Emulation) -> Result<Vec<Box<dyn Board>>, Fault>;
+
 /// A family of boards: one folder, real and emulated members.
 pub struct BoardFamily {
     pub name: &'static str,
@@ -136,9 +140,7 @@ pub struct BoardFamily {
     pub remedy: &'static str,
     /// True for its own devices, by path or emulated name (`emu:...`).
     pub(super) claims: fn(&str) -> bool,
-    /// Opens this family's devices of one request; emulated ones share one crate. Fails if a device
-    /// is missing or unknown.
-    pub(super) open: fn(&[&str], &Emulation) -> Result<Vec<Box<dyn Board>>, Fault>,
+    pub(super) open: OpenBoards,
     /// Returns the driver of a node, and what is known about it.
     pub describe: fn(&str) -> (String, String),
     /// Returns names of emulated boards, each with a description.

@@ -154,12 +154,8 @@ impl EmulatedBoard {
 
     /// Duration of an acquisition's sampling; zero when unpaced.
     fn acquisition_ns(&self) -> u64 {
-        if self.slot.is_none() {
-            return 0;
-        }
-        let seconds =
-            self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
-        whole(seconds * 1e9)
+        let sample_ns = 1e9 / self.crate_.profile.acquisition.sample_rate_hz;
+        self.slot.map_or(0, |_| whole(self.channel_samples() as f64 * sample_ns))
     }
 
     fn control_acquisition(&mut self, value: u32) {
