@@ -40,7 +40,7 @@ pub fn engine(name: &str) -> Result<&'static Engine, String> {
 
 /// Gathers the facts that every record has, with the cards of all engines.
 pub fn context(tool: Tool, command: String) -> Context {
-    let digitizers = daqmeter_digitizer::devices::FAMILIES.iter().map(|family| family.cards());
+    let digitizers = daqmeter_digitizer::devices::FAMILIES.iter().map(|family| family.cards);
     let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
     Context::gather(tool, command, isa, digitizers.chain([daqmeter_readout::card::FAMILY]))
 }

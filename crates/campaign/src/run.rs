@@ -106,7 +106,7 @@ impl Runner {
     pub fn quietly<R: Request>(&self, request: &R, study: &str) -> Result<RunRecord, Fault> {
         let job = R::of(&request.workload())?.job()?;
         let settings = self.settings(StepPlan::ByStage(1), study, &[]);
-        measure(&job, &settings, &self.context, &[], &mut [])
+        guarded("the point", || measure(&job, &settings, &self.context, &[], &mut [])).flatten()
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a

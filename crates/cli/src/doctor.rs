@@ -145,10 +145,10 @@ fn copies(files: &Files) -> Vec<Finding> {
 
 fn devices(files: &Files) -> Vec<Finding> {
     let boards = FAMILIES.iter().map(|family| {
-        let nodes = family.cards().nodes(files);
+        let nodes = family.cards.nodes(files);
         let none = || Err("none: emulated ones only".to_owned());
         let found = if nodes.is_empty() { none() } else { Ok(nodes.join(", ")) };
-        (family.name(), found, family.remedy())
+        (family.name, found, family.remedy)
     });
     let fuse = files.root().join("dev/fuse").exists();
     let helpers = ["usr/bin/fusermount3", "bin/fusermount3"];

@@ -69,12 +69,12 @@ fn is_path(text: &str) -> bool {
 }
 
 fn devices() -> String {
-    let emulated = FAMILIES.iter().flat_map(|family| family.emulated());
+    let emulated = FAMILIES.iter().flat_map(|family| (family.emulated)());
     let emulated = emulated.map(|(names, about)| vec![names, "emulated".to_owned(), about]);
     let files = Files::default();
     let real = nodes(&files).map(|(family, node)| {
-        let found = family.describe(&node);
-        vec![node, found.driver, found.about]
+        let (driver, about) = (family.describe)(&node);
+        vec![node, driver, about]
     });
     plain(&["device", "driver", "description"], emulated.chain(real))
 }

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Folder, Running, ends_with, fail_with};
-use daqmeter_etherbone::access::{Reach, Words};
+use daqmeter_etherbone::access::{ByteSpan, Reach, Words};
 use daqmeter_etherbone::address::parse_widths;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave};
@@ -78,7 +78,7 @@ impl Memory {
         let parsed = Address::parse(&address).unwrap();
         let mut client = Client::open(&parsed, &ClientOptions::default()).unwrap();
         let reach = Reach::of(&mut client, 0x10000).unwrap();
-        let words = Words::range(&client, reach, 0x10000, 16).unwrap();
+        let words = Words::of(&client, reach, ByteSpan::range(0x10000, 16)).unwrap();
         Memory { address, client, words, _server: server }
     }
 
@@ -99,7 +99,7 @@ impl Memory {
         };
         let output = folder.command(&line).output().unwrap();
         let said = common::stderr(&output);
-        let after = self.words.read(&mut self.client).unwrap().0;
+        let after = self.words.read(&mut self.client).unwrap();
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         if !output.status.success() {
             assert_eq!(after, before, "{line}: an access that was refused");

@@ -247,30 +247,23 @@ impl ConversionRequest {
     /// The parameter, its value and its range.
     pub fn check(&self, samples: u64) -> Result<(), Problem> {
         let (offset, factor) = (self.dec_offset, self.dec_factor);
-        if factor == 0 {
-            let text = "is 0; decimation keeps every first, second, ... sample: 1 or more";
-            return Err(Problem::new("dec_factor", text));
-        }
+        let text = "is 0; decimation keeps every first, second, ... sample: 1 or more";
+        Problem::when(factor == 0, "dec_factor", text)?;
         for (name, value, max) in
             [("dec_offset", offset, samples - 1), ("dec_factor", factor, samples)]
         {
-            if value > max {
-                let text = format!("is {value}, past the {samples} samples of a read");
-                return Err(Problem::new(name, text));
-            }
+            let text = format!("is {value}, past the {samples} samples of a read");
+            Problem::when(value > max, name, text)?;
         }
         // A sample is kept only if a whole group of `factor` follows the offset, as in the
         // original.
-        if (samples - offset) / factor == 0 {
-            let text = format!(
-                "is {factor}, but only {} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \
-                 lower dec_offset to {} or less",
-                samples - offset,
-                samples - factor
-            );
-            return Err(Problem::new("dec_factor", text));
-        }
-        Ok(())
+        let text = format!(
+            "is {factor}, but only {} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \
+             lower dec_offset to {} or less",
+            samples - offset,
+            samples - factor
+        );
+        Problem::when((samples - offset) / factor == 0, "dec_factor", text)
     }
 }
 

@@ -26,7 +26,7 @@ pub struct ConvertRequest {
     #[serde(flatten)]
     pub conversion: ConversionRequest,
     /// Lanes that convert at the same time
-    #[serde(default = "one::<usize>", alias = "threads", skip_serializing_if = "is_one")]
+    #[serde(default = "one::<usize>", skip_serializing_if = "is_one")]
     pub lanes: usize,
 }
 

@@ -29,10 +29,10 @@ const MAX_SLICE: Duration = Duration::from_secs(1);
 /// Wait after a lost interrupt, until one comes again; the driver counts whole milliseconds.
 const SLICE_AFTER_LOSS: Duration = Duration::from_millis(1);
 
-/// Most triggers whose numbers are kept: 512 KiB of them, as many as samples of a stage.
-const MOST_NUMBERS: usize = 1 << 16;
+/// Maximum of the triggers whose numbers are kept: 512 KiB of them, as many as samples of a stage.
+const MAX_NUMBERS: usize = 1 << 16;
 
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// Accepted trigger rates. One in three hours is the slowest with a countable wait; the fastest is
 /// ten times a board's limit. An emulated source steps through its triggers, so an unlimited rate
@@ -136,7 +136,7 @@ impl Daq {
             (None, None) => None,
         };
         self.taken = self.taken.take().filter(|_| number.is_some());
-        if let Some(taken) = self.taken.as_mut().filter(|taken| taken.len() < MOST_NUMBERS) {
+        if let Some(taken) = self.taken.as_mut().filter(|taken| taken.len() < MAX_NUMBERS) {
             taken.extend(number);
         }
         Ok(())
@@ -172,7 +172,7 @@ impl Daq {
         while !self.is_done(board)? {
             self.check_deadline(board, deadline_ns)?;
             if !interval.is_zero() {
-                std::thread::sleep(interval.min(LONGEST_SLEEP));
+                std::thread::sleep(interval.min(MAX_SLEEP));
             }
         }
         Ok(())
@@ -217,7 +217,7 @@ impl Daq {
     pub fn begin_account(&mut self, board: &mut dyn Board) {
         board.begin_account();
         (self.counts, self.source) = (DaqCounts::default(), None);
-        self.taken = Some(Vec::with_capacity(MOST_NUMBERS));
+        self.taken = Some(Vec::with_capacity(MAX_NUMBERS));
         self.intervals = self.intervals.map(|before| Intervals::new(before.period));
     }
 

@@ -112,6 +112,8 @@ mod tests {
             ("profile", Param::Text("/nonexistent".into()), "ess-2017"),
             ("devices", Param::Text("emu:l0 emu:l0".into()), "named twice"),
             ("devices", Param::Text("emu:l0 emu:l0:gone-after=3".into()), "named twice"),
+            ("devices", Param::Text("emu:l0 emu:l00".into()), "named twice"),
+            ("devices", Param::Text("/dev/null /proc/self/root/dev/null".into()), "named twice"),
             ("devices", Param::Text("emu:zz".into()), "emu:l0"),
         ] {
             let mut asked = workload().with(name, value.clone());

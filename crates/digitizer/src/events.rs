@@ -24,8 +24,8 @@ pub(crate) struct Events {
     taken: Mutex<Vec<Option<Taken>>>,
 }
 
-/// Most events that are listed.
-const MOST_LISTED: usize = 10;
+/// Maximum of the events that are listed.
+const MAX_LISTED: usize = 10;
 
 impl Events {
     pub(crate) fn of(boards: usize) -> Events {
@@ -36,8 +36,10 @@ impl Events {
     pub(crate) fn add(&self, taken: Option<Taken>) -> Option<(Ledger, String)> {
         let mut all = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(taken);
-        let known: Option<Vec<Taken>> = all.iter().cloned().collect();
-        account(&known.filter(|known| known.len() == self.boards && self.boards > 1)?)
+        if all.len() < self.boards.max(2) {
+            return None;
+        }
+        account(&all.drain(..).collect::<Option<Vec<_>>>()?)
     }
 }
 
@@ -48,12 +50,12 @@ fn account(boards: &[Taken]) -> Option<(Ledger, String)> {
     let mut took = BTreeMap::<u64, Vec<&str>>::new();
     let (mut first, mut last) = (0, u64::MAX);
     for Taken { device, first: own, numbers } in boards {
-        let shift = match own.zip(origin_ns) {
-            Some(((ns, period), origin_ns)) => {
+        let shift = match (own, origin_ns) {
+            (Some((ns, period)), Some(origin_ns)) => {
                 whole(((ns - origin_ns) as f64 / period.as_nanos() as f64).round())
             }
-            None if own.is_some() => return None,
-            None => 0,
+            (Some(_), None) => return None,
+            (None, _) => 0,
         };
         (first, last) = (first.max(shift + numbers.first()?), last.min(shift + numbers.last()?));
         numbers.iter().for_each(|number| took.entry(shift + number).or_default().push(device));
@@ -72,8 +74,8 @@ fn account(boards: &[Taken]) -> Option<(Ledger, String)> {
     ledger.lose("missed by some", partial.len() as u64);
     ledger.delivered = issued - ledger.lost();
     let mut note = format!("all boards took {} of {}", ledger.delivered, plural(issued, "event"));
-    if let left @ 1.. = partial.len().saturating_sub(MOST_LISTED) {
-        partial.truncate(MOST_LISTED);
+    if let left @ 1.. = partial.len().saturating_sub(MAX_LISTED) {
+        partial.truncate(MAX_LISTED);
         partial.push(format!("and {left} more"));
     }
     if !partial.is_empty() {

@@ -1,6 +1,5 @@
 //! A list of names as one text in records and plans. Blanks separate names; a backslash escapes
-//! a blank or a backslash in a name. Older records have names without either, which keep their
-//! form.
+//! a blank or a backslash in a name.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,5 +1,8 @@
 //! Request of the read-out engine: its checked options. Nothing is opened or allocated here.
 
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -154,6 +157,20 @@ fn device_name() -> impl TypedValueParser<Value = String> {
     })
 }
 
+/// Returns what all names of a board have in common: of an emulated one the model and the number,
+/// of a device its number.
+fn board_of(name: &str) -> String {
+    if let Some(own) = name.strip_prefix(EMULATED_PREFIX) {
+        // Faults are behind a colon.
+        let own = own.split(':').next().unwrap_or_default();
+        let (model, number) =
+            own.split_at(own.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+        return format!("{EMULATED_PREFIX}{model}{}", number.trim_start_matches('0'));
+    }
+    let numbered = fs::metadata(name).ok().map(|node| node.rdev()).filter(|rdev| *rdev != 0);
+    numbered.map_or_else(|| name.to_owned(), |rdev| format!("device {rdev}"))
+}
+
 fn is_emulated(device: &str) -> bool {
     device.starts_with(EMULATED_PREFIX)
 }
@@ -180,7 +197,7 @@ impl DigitizerRequest {
         self.check_access()?;
         Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)?;
         self.conversion.check(self.samples_per_read())?;
-        if let Some(rate) = self.trigger_rate() {
+        if let Some(rate) = self.trigger_rate_hz {
             check_trigger_rate(rate)
                 .map_err(|fault| Problem::new("trigger_rate_hz", format!("is wrong: {fault}")))?;
         }
@@ -192,55 +209,38 @@ impl DigitizerRequest {
     }
 
     fn check_devices(&self) -> Result<(), Problem> {
-        let problem = |text: String| Problem::new("devices", text);
         let names = self.devices()?;
-        if names.is_empty() || names.iter().any(|name| name.trim().is_empty()) {
-            let text = "names no board; write e.g. /dev/sis8300-6 or emu:l0";
-            return Err(problem(text.to_owned()));
-        }
-        let mut seen = std::collections::HashSet::new();
-        // Faults of an emulated board are behind a colon.
-        let board = |name: &String| match name.strip_prefix(EMULATED_PREFIX) {
-            Some(own) => own.split(':').next().unwrap_or_default().to_owned(),
-            None => name.clone(),
-        };
-        match names.iter().find(|name| !seen.insert(board(name))) {
-            None => Ok(()),
-            Some(twice) => {
-                Err(problem(format!("has `{twice}` named twice: one thread drives a board")))
-            }
-        }
+        let is_none = names.is_empty() || names.iter().any(|name| name.trim().is_empty());
+        let text = "names no board; write e.g. /dev/sis8300-6 or emu:l0";
+        Problem::when(is_none, "devices", text)?;
+        let mut seen = HashSet::new();
+        let twice = names.iter().find(|name| !seen.insert(board_of(name)));
+        twice.map_or(Ok(()), |twice| {
+            let text = format!("has `{twice}` named twice: one thread drives a board");
+            Err(Problem::new("devices", text))
+        })
     }
 
     fn check_access(&self) -> Result<(), Problem> {
-        if (1..64).contains(&self.block_bytes) {
-            let text = format!("is {}; at least 64 is wanted", self.block_bytes);
-            return Err(Problem::new("block_bytes", text));
-        }
-        if self.writes() && self.wait().is_some() {
-            let text = "is 100, which writes without a trigger: leave out -l (completion)";
-            return Err(Problem::new("function", text));
-        }
+        let (maps, writes, block_bytes) = (self.maps(), self.writes(), self.block_bytes);
+        let text = format!("is {block_bytes}; at least 64 is wanted");
+        Problem::when((1..64).contains(&block_bytes), "block_bytes", text)?;
+        let text = "is 100, which writes without a trigger: leave out -l (completion)";
+        Problem::when(writes && self.wait().is_some(), "function", text)?;
         Problem::unless_within("access", self.access, 0..=1)?;
-        if self.maps() && self.block_bytes > 0 {
-            let text = "cannot be used with access 1: a mapped buffer is read whole";
-            return Err(Problem::new("block_bytes", text));
-        }
-        if self.maps() && self.writes() {
-            let text = "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
-            return Err(Problem::new("access", text));
-        }
-        Ok(())
+        let text = "cannot be used with access 1: a mapped buffer is read whole";
+        Problem::when(maps && block_bytes > 0, "block_bytes", text)?;
+        let text =
+            "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
+        Problem::when(maps && writes, "access", text)
     }
 
     pub(crate) fn devices(&self) -> Result<Vec<String>, Problem> {
         let mut names = Vec::new();
         for name in &self.devices {
             names.extend(devices::expand(name).map_err(|text| Problem::new("devices", text))?);
-            if names.len() as u64 > MAX_LANES {
-                let text = format!("names more than {MAX_LANES} boards");
-                return Err(Problem::new("devices", text));
-            }
+            let is_many = names.len() as u64 > MAX_LANES;
+            Problem::when(is_many, "devices", format!("names more than {MAX_LANES} boards"))?;
         }
         Ok(names)
     }
@@ -251,10 +251,6 @@ impl DigitizerRequest {
 
     pub(crate) fn writes(&self) -> bool {
         self.function == Function::WritePattern
-    }
-
-    pub(crate) fn channels(&self) -> usize {
-        self.wait().map_or(1, |_| regs::CHANNELS as usize)
     }
 
     pub(crate) fn samples_per_read(&self) -> u64 {
@@ -272,11 +268,6 @@ impl DigitizerRequest {
 
     pub(crate) fn wait(&self) -> Option<Wait> {
         self.completion.wait(Duration::from_secs_f64(self.poll_interval_us * 1e-6))
-    }
-
-    /// Returns the trigger's rate if known. Older records write 0 for an unknown rate.
-    pub(crate) fn trigger_rate(&self) -> Option<f64> {
-        self.trigger_rate_hz.filter(|&rate| rate != 0.0)
     }
 
     /// Returns samples of a fused block; `None` without fusion. A block has whole card blocks and

@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
-use daqmeter_kernels::convert::{Converter, Decimation};
+use daqmeter_kernels::convert::Converter;
 use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::conversion::convert;
 use crate::daq::{Daq, Wait};
 use crate::devices::board::Board;
+use crate::devices::sis8300::regs::CHANNELS;
 use crate::events::Events;
 use crate::function::{self, Function};
 use crate::oracle::{differs, elements};
@@ -26,22 +27,22 @@ const WAIT_STAGE: &str = "wait_trigger";
 enum Work {
     WaitTrigger,
     Readout,
-    Convert(Function, Arc<Converter>),
-    Fused(Function, Fusion),
+    Convert(Arc<ConversionWork>),
     WritePattern,
 }
 
-/// A conversion of the whole read, and one for blocks after the first. Shared, because copying a
+/// A conversion of the whole read, or of its blocks while they are read. Shared, because copying a
 /// prepared kernel would allocate while the clock runs.
-#[derive(Clone, Debug)]
-struct Fusion {
-    whole: Arc<Converter>,
-    block: Arc<Converter>,
-    samples: usize,
+#[derive(Debug)]
+struct ConversionWork {
+    function: Function,
+    whole: Converter,
+    /// Conversion of blocks after the first, and their samples; `None` without fusion.
+    block: Option<(Converter, usize)>,
 }
 
 fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
-    let samples = to_usize(request.samples_per_read());
+    let (samples, block_samples) = (to_usize(request.samples_per_read()), request.block_samples());
     let functions = request.function.stages();
     let mut work = Vec::new();
     if request.wait().is_some() {
@@ -49,20 +50,16 @@ fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, 
     }
     for &function in &functions {
         let converter = request.conversion.converter(function, samples, last_level_bytes)?;
-        match (function, request.block_samples(), converter) {
-            (Function::WritePattern, ..) => work.push(Work::WritePattern),
-            (_, Some(samples), Some(converter)) => {
-                let fusion = Fusion {
-                    block: Arc::new(converter.without_offset()),
-                    whole: Arc::new(converter),
-                    samples,
-                };
-                work.push(Work::Fused(function, fusion));
+        work.push(match converter {
+            Some(whole) => {
+                let block = block_samples.map(|samples| (whole.without_offset(), samples));
+                Work::Convert(Arc::new(ConversionWork { function, whole, block }))
             }
-            (_, None, Some(converter)) => work.push(Work::Convert(function, Arc::new(converter))),
-            (_, Some(_), None) if functions.len() > 1 => {}
-            (_, _, None) => work.push(Work::Readout),
-        }
+            None if function == Function::WritePattern => Work::WritePattern,
+            // A fused conversion reads out itself.
+            None if block_samples.is_some() && functions.len() > 1 => continue,
+            None => Work::Readout,
+        });
     }
     Ok(work)
 }
@@ -128,7 +125,7 @@ impl BoardSession {
         let wait = request.wait().unwrap_or(Wait::Interrupt);
         Ok(BoardSession {
             board,
-            daq: Daq::new(wait, request.trigger_rate()),
+            daq: Daq::new(wait, request.trigger_rate_hz),
             events,
             request: request.clone(),
             samples: to_usize(request.samples_per_read()),
@@ -180,16 +177,15 @@ impl BoardSession {
     }
 
     /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
-    fn fused(&mut self, fusion: &Fusion) -> Result<(), Fault> {
-        let decimation = fusion.whole.decimation();
+    fn fused(&mut self, converter: &Converter, offset: usize, of: usize) -> Result<(), Fault> {
         let (mut first, mut written) = (0, 0);
         while first < self.samples {
             // The decimation offset shifts the blocks, so that each begins with a kept sample.
-            let skip = if first == 0 { decimation.offset } else { 0 };
-            let end = (first + skip + fusion.samples).min(self.samples);
-            written += self.fused_block(fusion, first, first + skip..end, written)?;
+            let skip = if first == 0 { offset } else { 0 };
+            let end = (first + skip + of).min(self.samples);
+            written += self.fused_block(converter, first, first + skip..end, written)?;
             if self.compares_blocks {
-                self.check_last_block(&fusion.block)?;
+                self.check_last_block(converter)?;
             }
             first = end;
         }
@@ -200,7 +196,7 @@ impl BoardSession {
     /// element `at` on.
     fn fused_block(
         &mut self,
-        fusion: &Fusion,
+        converter: &Converter,
         first: usize,
         block: Range<usize>,
         at: usize,
@@ -214,10 +210,8 @@ impl BoardSession {
         self.book(len * 2, delivered)?;
         let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
         let samples = block.start - begin..block.end - begin;
-        let factor = fusion.whole.decimation().factor;
-        let kept = Decimation { offset: 0, factor }.kept(samples.len());
+        let kept = converter.decimation().kept(samples.len());
         let out = self.out.as_mut().expect("prepared");
-        let converter = &fusion.block;
         converter.convert(&read[samples.clone()], elements(converter, out, at, kept));
         self.last_block = Block { begin, samples, at, kept };
         Ok(kept)
@@ -278,11 +272,10 @@ impl BoardSession {
     /// States the length of a channel, if it is not the requested one.
     fn rounded(&self) -> Option<String> {
         let (asked, read) = (self.request.samples, self.samples as u64);
-        let channels = self.request.channels() as u64;
-        (channels > 1 && asked != read).then(|| {
+        (self.request.wait().is_some() && asked != read).then(|| {
+            let (channels, of_each) = (CHANNELS, read / u64::from(CHANNELS));
             format!(
-                "-S {asked} was rounded up to {read}: {channels} channels of {} samples, one after the other",
-                read / channels
+                "-S {asked} was rounded up to {read}: {channels} channels of {of_each} samples, one after the other"
             )
         })
     }
@@ -304,8 +297,10 @@ impl BoardSession {
         match self.work[stage].clone() {
             Work::WaitTrigger => Ok(()),
             Work::Readout => self.check_raw(0, self.raw_samples()),
-            Work::Convert(_, converter) => self.check_converted(&converter),
-            Work::Fused(_, fusion) => self.check_last_block(&fusion.block),
+            Work::Convert(conversion) => match &conversion.block {
+                None => self.check_converted(&conversion.whole),
+                Some((converter, _)) => self.check_last_block(converter),
+            },
             Work::WritePattern => self.check_pattern(),
         }
     }
@@ -318,13 +313,7 @@ impl BoardSession {
                 limit: self.readout_limit(),
                 ..StageSpec::new(Function::Readout.classic_name(), raw_bytes, 2 * raw_bytes)
             },
-            Work::Convert(function, converter) => {
-                self.conversion_stage(function.classic_name().to_owned(), converter)
-            }
-            Work::Fused(function, fusion) => {
-                let name = format!("readout+{}", function.classic_name());
-                self.conversion_stage(name, &fusion.whole)
-            }
+            Work::Convert(conversion) => self.conversion_stage(conversion),
             Work::WritePattern => StageSpec {
                 once: true,
                 ..StageSpec::new(Function::WritePattern.classic_name(), raw_bytes, 2 * raw_bytes)
@@ -332,7 +321,10 @@ impl BoardSession {
         }
     }
 
-    fn conversion_stage(&self, name: String, converter: &Converter) -> StageSpec {
+    fn conversion_stage(&self, conversion: &ConversionWork) -> StageSpec {
+        let ConversionWork { function, whole: converter, block } = conversion;
+        let fused = if block.is_some() { "readout+" } else { "" };
+        let name = format!("{fused}{}", function.classic_name());
         let kept = converter.decimation().kept(self.samples) as u64;
         let out_bytes = converter.conversion().out_bytes() as u64;
         let raw_bytes = self.request.raw_bytes();
@@ -358,7 +350,7 @@ impl BoardSession {
     }
 
     fn raw_buffer_samples(&self) -> usize {
-        let unfused = |work: &Work| !matches!(work, Work::Fused(..) | Work::WaitTrigger);
+        let unfused = |work: &Work| !matches!(work, Work::Convert(_) | Work::WaitTrigger);
         match self.request.block_samples() {
             Some(block) if !self.work.iter().any(unfused) => {
                 // A shifted block needs its whole first and last unit.
@@ -372,7 +364,8 @@ impl BoardSession {
 
     fn out_buffer_bytes(&self) -> usize {
         let bytes = |work: &Work| match work {
-            Work::Convert(_, converter) | Work::Fused(_, Fusion { whole: converter, .. }) => {
+            Work::Convert(conversion) => {
+                let converter = &conversion.whole;
                 converter.decimation().kept(self.samples) * converter.conversion().out_bytes()
             }
             _ => 0,
@@ -405,7 +398,7 @@ impl Session for BoardSession {
         self.raw = Some(raw);
         self.out = Some(Buffer::new(self.out_buffer_bytes(), Pages::Transparent)?);
         if self.request.wait().is_some() {
-            if let Some(rate_hz) = self.request.trigger_rate() {
+            if let Some(rate_hz) = self.request.trigger_rate_hz {
                 self.board.set_trigger_rate(rate_hz);
             }
             self.board.commands()?.configure(self.request.samples_per_read())?;
@@ -426,11 +419,13 @@ impl Session for BoardSession {
                     self.read_out()?;
                     self.daq.counts.read_out += 1;
                 }
-                Work::Convert(_, converter) => self.convert(&Arc::clone(converter)),
-                Work::Fused(_, fusion) => {
-                    self.fused(&fusion.clone())?;
-                    self.daq.counts.read_out += 1;
-                }
+                Work::Convert(conversion) => match &*Arc::clone(conversion) {
+                    ConversionWork { whole, block: None, .. } => self.convert(whole),
+                    ConversionWork { whole, block: Some((converter, samples)), .. } => {
+                        self.fused(converter, whole.decimation().offset, *samples)?;
+                        self.daq.counts.read_out += 1;
+                    }
+                },
                 Work::WritePattern => self.write_pattern()?,
             }
             std::hint::black_box(&mut self.out);

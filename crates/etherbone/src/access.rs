@@ -40,25 +40,32 @@ impl Reach {
     }
 }
 
-/// Register: a value of 1, 2, 4 or 8 bytes at an address that is a multiple of its size, as the C
-/// tools have it. A misaligned access would touch two registers.
+/// Bytes that are accessed as one: a register, or a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegisterSpan {
-    pub at: u64,
-    pub size: Width,
+pub struct ByteSpan {
+    pub first: u64,
+    bytes: u64,
+    /// `None` for a range.
+    pub register: Option<Width>,
 }
 
-impl RegisterSpan {
-    pub fn new(at: u64, bytes: u64) -> Result<RegisterSpan, EbError> {
-        match Width::of_bytes(bytes) {
-            Some(size) if at.is_multiple_of(bytes) => Ok(RegisterSpan { at, size }),
-            Some(_) => Err(EbError::Other(format!(
-                "{at:#x} is not aligned to {bytes} bytes, as a register is: for a range, name a file (--output, --from)"
-            ))),
-            None => Err(EbError::Other(format!(
-                "a register has 1, 2, 4 or 8 bytes, not {bytes}: for a range, name a file (--output, --from)"
-            ))),
-        }
+impl ByteSpan {
+    /// Returns a value of 1, 2, 4 or 8 bytes at an address that is a multiple of its size, as the C
+    /// tools have it. A misaligned access would touch two registers.
+    pub fn register(first: u64, bytes: u64) -> Result<ByteSpan, EbError> {
+        let why = match Width::of_bytes(bytes) {
+            Some(size) if first.is_multiple_of(bytes) => {
+                return Ok(ByteSpan { first, bytes, register: Some(size) });
+            }
+            Some(_) => format!("{first:#x} is not aligned to {bytes} bytes, as a register is"),
+            None => format!("a register has 1, 2, 4 or 8 bytes, not {bytes}"),
+        };
+        let why = format!("{why}: for a range, name a file (--output, --from)");
+        Err(EbError::Other(why))
+    }
+
+    pub fn range(first: u64, bytes: u64) -> ByteSpan {
+        ByteSpan { first, bytes, register: None }
     }
 }
 
@@ -73,33 +80,14 @@ pub struct Words {
 }
 
 impl Words {
-    /// Covers a register. Its byte order is free only if it is one word of the port.
-    pub fn register(client: &Client, reach: Reach, span: RegisterSpan) -> Result<Words, EbError> {
-        let words = Words::cover(client, reach, span.at, span.size.bytes() as u64)?;
-        let is_one = matches!(words.at[..], [(_, width)] if width == words.port);
-        words.ordered(is_one)
-    }
-
-    /// Covers a range of bytes, whose order in a file is never free.
-    pub fn range(client: &Client, reach: Reach, first: u64, bytes: u64) -> Result<Words, EbError> {
-        Words::cover(client, reach, first, bytes)?.ordered(false)
-    }
-
-    fn ordered(self, is_free: bool) -> Result<Words, EbError> {
-        if is_free || self.reach.endian.is_some() {
-            return Ok(self);
-        }
-        Err(EbError::other(
-            "the byte order must be given (-b or -l): SDB is not asked, and only a register of the port's size has none",
-        ))
-    }
-
-    /// Covers a range with the widest accesses that fit. At the ends, on devices that lack narrow
+    /// Covers a span with the widest accesses that fit. At the ends, on devices that lack narrow
     /// accesses, it takes wider words, which are read and, for a write, written back.
     ///
     /// # Errors
-    /// When port and device have no width in common, and when the range is too long.
-    fn cover(client: &Client, reach: Reach, first: u64, bytes: u64) -> Result<Words, EbError> {
+    /// When port and device have no width in common, when the span is too long, and when the byte
+    /// order counts but is unknown: only a register that is one word of the port has none.
+    pub fn of(client: &Client, reach: Reach, span: ByteSpan) -> Result<Words, EbError> {
+        let ByteSpan { first, bytes, register } = span;
         let port = client.layout().data;
         let is_usable = |width: &Width| reach.widths.has(*width) && *width <= port;
         let usable: Vec<Width> = Width::ALL.into_iter().filter(is_usable).collect();
@@ -129,8 +117,13 @@ impl Words {
             words.push((begin, width));
             at = begin + width.bytes() as u64;
         }
+        let has_no_order = register.is_some() && matches!(words[..], [(_, width)] if width == port);
+        let endian = reach.endian.or(has_no_order.then_some(Endian::Big)).ok_or_else(|| {
+            EbError::other(
+                "the byte order must be given (-b or -l): SDB is not asked, and only a register of the port's size has none",
+            )
+        })?;
         let bytes = usize::try_from(bytes).expect("at most MAX_BYTES");
-        let endian = reach.endian.unwrap_or(Endian::Big);
         Ok(Words { at: words, first, bytes, reach, endian, port })
     }
 
@@ -146,27 +139,31 @@ impl Words {
         }
     }
 
-    pub fn read(&self, client: &mut Client) -> Result<(Vec<u8>, Transfer), EbError> {
-        let (mut data, transfer) = self.run(client, &self.at, None)?;
+    /// # Errors
+    /// [`EbError::Refused`] if the bus refused an access.
+    pub fn read(&self, client: &mut Client) -> Result<Vec<u8>, EbError> {
+        let mut data = self.run(client, &self.at, None)?;
         data.drain(..self.padding());
         data.truncate(self.bytes);
-        Ok((data, transfer))
+        Ok(data)
     }
 
-    pub fn write(&self, client: &mut Client, data: &[u8]) -> Result<Transfer, EbError> {
+    /// # Errors
+    /// As [`Words::read`].
+    pub fn write(&self, client: &mut Client, data: &[u8]) -> Result<(), EbError> {
         let padding = self.padding();
         let covered: usize = self.at.iter().map(|(_, width)| width.bytes()).sum();
         let mut whole = vec![0; covered];
         if let (Some(&first), Some(&last)) = (self.at.first(), self.at.last())
             && covered > self.bytes
         {
-            let (before, _) = self.run(client, &[first], None)?;
+            let before = self.run(client, &[first], None)?;
             whole[..before.len()].copy_from_slice(&before);
-            let (after, _) = self.run(client, &[last], None)?;
+            let after = self.run(client, &[last], None)?;
             whole[covered - after.len()..].copy_from_slice(&after);
         }
         whole[padding..padding + data.len()].copy_from_slice(data);
-        self.run(client, &self.at, Some(&whole)).map(|(_, transfer)| transfer)
+        self.run(client, &self.at, Some(&whole)).map(drop)
     }
 
     /// Bytes of the first word before the range.
@@ -181,7 +178,7 @@ impl Words {
         client: &mut Client,
         words: &[(u64, Width)],
         written: Option<&[u8]>,
-    ) -> Result<(Vec<u8>, Transfer), EbError> {
+    ) -> Result<Vec<u8>, EbError> {
         let (port, space, endian) = (self.port, self.reach.space, self.endian);
         let base = words.first().map_or(0, |(at, _)| *at);
         let place = |at: u64, width: Width| {
@@ -204,16 +201,12 @@ impl Words {
         };
         let read_bytes = words.iter().map(|(_, width)| width.bytes()).sum();
         let mut data = vec![0; if written.is_some() { 0 } else { read_bytes }];
-        let mut transfer = Transfer::default();
-        let mut broken = None;
+        let (mut failed, mut broken) = (Vec::new(), None);
         let mut pipeline = client.pipeline(|done| {
             let number = usize::try_from(done.token).expect("a cycle's number");
             let cycle = words.chunks(OPS_PER_CYCLE).nth(number).unwrap_or_default();
             for (index, &(at, width)) in cycle.iter().enumerate() {
-                if done.failed(index) {
-                    transfer.failed += 1;
-                    transfer.first_failed.get_or_insert(at);
-                }
+                failed.extend(done.failed(index).then_some(at));
                 if let Some(&word) = done.words.get(index) {
                     let value = lanes(at, width).take(word);
                     data[place(at, width)].copy_from_slice(&to_bytes(value, width, endian));
@@ -230,13 +223,17 @@ impl Words {
             pipeline.submit(&ops, self.reach.check, token as u64)?;
         }
         pipeline.finish()?;
-        broken.map_or(Ok((data, transfer)), Err)
+        let doing = if written.is_some() { "writing" } else { "reading" };
+        let refused = failed.first().map(|&first| {
+            let failed = failed.len();
+            EbError::Refused { failed, doing, first }
+        });
+        broken.or(refused).map_or(Ok(data), Err)
     }
 
-    /// Reads the range as one value of at most 8 bytes.
-    pub fn value(&self, client: &mut Client) -> Result<(u64, Transfer), EbError> {
-        let (data, transfer) = self.read(client)?;
-        Ok((from_bytes(&data, self.endian), transfer))
+    /// Reads a register's value.
+    pub fn value(&self, client: &mut Client) -> Result<u64, EbError> {
+        Ok(from_bytes(&self.read(client)?, self.endian))
     }
 
     /// Returns the bytes of a register's value in the order of their addresses.
@@ -244,12 +241,6 @@ impl Words {
         let size = Width::of_bytes(self.bytes as u64).expect("a size of a value");
         to_bytes(value, size, self.endian)
     }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Transfer {
-    pub failed: u64,
-    pub first_failed: Option<u64>,
 }
 
 fn to_bytes(value: u64, size: Width, endian: Endian) -> Vec<u8> {
@@ -289,7 +280,7 @@ mod tests {
 
     fn words(client: &mut Client, address: u64, bytes: u64) -> Words {
         let reach = Reach::of(client, BASE).unwrap();
-        Words::register(client, reach, RegisterSpan::new(address, bytes).unwrap()).unwrap()
+        Words::of(client, reach, ByteSpan::register(address, bytes).unwrap()).unwrap()
     }
 
     #[test]
@@ -301,13 +292,11 @@ mod tests {
                     let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
                     for size in Width::ALL {
                         let value = 0x8877_6655_4433_2211 & size.mask();
-                        let span = RegisterSpan::new(BASE + 8, size.bytes() as u64).unwrap();
-                        let words = Words::register(&client, reach, span);
-                        let Ok(words) = words else { continue };
-                        let set = words.write(&mut client, &words.bytes_of(value)).unwrap();
-                        assert_eq!(set, Transfer::default());
+                        let span = ByteSpan::register(BASE + 8, size.bytes() as u64).unwrap();
+                        let Ok(words) = Words::of(&client, reach, span) else { continue };
+                        words.write(&mut client, &words.bytes_of(value)).unwrap();
                         let found = words.value(&mut client).unwrap();
-                        assert_eq!(found, (value, set), "{endian:?} {port:?} {widths} {size:?}");
+                        assert_eq!(found, value, "{endian:?} {port:?} {widths} {size:?}");
                     }
                 }
             }
@@ -323,7 +312,7 @@ mod tests {
             let part = words(&mut client, BASE + 2, 1);
             assert_eq!(part.detour().unwrap(), "done through words of 32 bits");
             part.write(&mut client, &[0xAA]).unwrap();
-            assert_eq!(whole.value(&mut client).unwrap().0, wanted);
+            assert_eq!(whole.value(&mut client).unwrap(), wanted);
             assert_eq!(whole.detour(), None);
         }
     }
@@ -334,12 +323,23 @@ mod tests {
         let error = Reach::of(&mut client, 0x9000_0000).unwrap_err().to_string();
         assert_eq!(error, "failed to find SDB record: invalid address");
         let past = Reach::unknown(Some(Endian::Big));
-        let past = Words::range(&client, past, 0x1fff0, 32).unwrap();
-        let failed = Transfer { failed: 4, first_failed: Some(0x20000) };
-        assert_eq!(past.read(&mut client).unwrap().1, failed);
-        let root = RegisterSpan::new(8, 8).unwrap();
-        let root = Words::register(&client, Reach::config(&client), root).unwrap();
-        assert_eq!(root.value(&mut client).unwrap(), (0, Transfer::default()));
+        let past = Words::of(&client, past, ByteSpan::range(0x1fff0, 32)).unwrap();
+        let error = past.read(&mut client).unwrap_err().to_string();
+        assert_eq!(error, "the bus reports 4 error(s) while reading, the first at 0x20000");
+        let root = ByteSpan::register(8, 8).unwrap();
+        let root = Words::of(&client, Reach::config(&client), root).unwrap();
+        assert_eq!(root.value(&mut client).unwrap(), 0);
+    }
+
+    /// The rest of a word that cannot be read was written as zeros.
+    #[test]
+    fn a_part_of_a_word_that_cannot_be_read_is_not_written() {
+        let mut client = client(Widths::ALL, Width::W32, Endian::Big);
+        let reach = Reach { widths: Widths::only(Width::W32), ..Reach::unknown(Some(Endian::Big)) };
+        let part = Words::of(&client, reach, ByteSpan::range(0x1fffe, 4)).unwrap();
+        let error = part.write(&mut client, &[1; 4]).unwrap_err().to_string();
+        assert_eq!(error, "the bus reports 1 error(s) while reading, the first at 0x20000");
+        assert_eq!(words(&mut client, 0x1fffc, 4).value(&mut client).unwrap(), 0);
     }
 
     proptest! {
@@ -350,9 +350,10 @@ mod tests {
             prop_assume!(Width::ALL.into_iter().any(|width| width <= port && widths.has(width)));
             let mut client = client(widths, port, endian);
             let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
-            let words = Words::range(&client, reach, BASE + offset, data.len() as u64).unwrap();
-            prop_assert_eq!(words.write(&mut client, &data).unwrap(), Transfer::default());
-            prop_assert_eq!(words.read(&mut client).unwrap(), (data, Transfer::default()));
+            let span = ByteSpan::range(BASE + offset, data.len() as u64);
+            let words = Words::of(&client, reach, span).unwrap();
+            words.write(&mut client, &data).unwrap();
+            prop_assert_eq!(words.read(&mut client).unwrap(), data);
         }
     }
 }

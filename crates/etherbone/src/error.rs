@@ -15,6 +15,8 @@ pub enum EbError {
     Closed,
     #[error("interrupted")]
     Interrupted,
+    #[error("the bus reports {failed} error(s) while {doing}, the first at {first:#x}")]
+    Refused { failed: usize, doing: &'static str, first: u64 },
     #[error("{0}")]
     Other(String),
 }

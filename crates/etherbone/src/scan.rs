@@ -1,12 +1,13 @@
 //! A scan of the self-describing bus: every table, through every bridge.
 
-use daqmeter_wire::etherbone::config;
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::sdb::{self, SdbDevice, SdbRecord};
+use daqmeter_wire::etherbone::{Endian, config};
 
+use crate::access::from_bytes;
 use crate::{Client, EbError};
 
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 const MAX_FOUND: usize = 65_536;
 
 /// One record of the bus, with absolute addresses.
@@ -88,22 +89,21 @@ struct Place {
 }
 
 fn root_address(client: &mut Client) -> Result<u64, EbError> {
-    let port = client.layout().data;
-    let reads: Vec<Op> = (config::SDB_ROOT..config::SDB_ROOT + 8)
-        .step_by(port.bytes())
-        .map(|address| Op { space: Space::Config, ..Op::read(address, port) })
-        .collect();
-    let outcome = client.cycle(&reads, StatusCheck::Status)?;
-    let join = |root: u64, value: &u64| root.checked_shl(port.bits()).unwrap_or(0) | value;
-    Ok(outcome.values.iter().fold(0, join))
+    let bytes = read_bytes(client, Space::Config, config::SDB_ROOT, 8)?;
+    Ok(from_bytes(&bytes, Endian::Big))
 }
 
-fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>, EbError> {
+fn read_bytes(
+    client: &mut Client,
+    space: Space,
+    address: u64,
+    bytes: usize,
+) -> Result<Vec<u8>, EbError> {
     let port = client.layout().data;
     let step = port.bytes();
     let reads: Vec<Op> = (0..bytes)
         .step_by(step)
-        .map(|offset| Op::read(address.wrapping_add(offset as u64), port))
+        .map(|offset| Op { space, ..Op::read(address.wrapping_add(offset as u64), port) })
         .collect();
     let outcome = client.cycle(&reads, StatusCheck::Status)?;
     if let Some(&first) = outcome.failed.first() {
@@ -113,7 +113,7 @@ fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>
 }
 
 fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
-    let head = read_bytes(client, table, 32)?;
+    let head = read_bytes(client, Space::Bus, table, 32)?;
     let count =
         sdb::record_count(&head).map_err(|error| format!("no SDB table at {table:#x}: {error}"))?;
     if count == 0 || count > sdb::MAX_RECORDS {
@@ -127,7 +127,7 @@ fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
 
 fn read_record(client: &mut Client, table: u64, index: u64) -> Result<SdbRecord, EbError> {
     let at = table.wrapping_add(index * sdb::RECORD_BYTES as u64);
-    let bytes = read_bytes(client, at, sdb::RECORD_BYTES)?;
+    let bytes = read_bytes(client, Space::Bus, at, sdb::RECORD_BYTES)?;
     let record: [u8; sdb::RECORD_BYTES] =
         bytes.try_into().expect("as many bytes as were asked for");
     // A second head inside a table, or one without its magic, is shown as an unknown record.
@@ -144,8 +144,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn table(&mut self, place: Place, path: &[usize]) -> Result<(), EbError> {
-        if path.len() > DEEPEST {
-            return Err(EbError::Other(format!("bridges are nested deeper than {DEEPEST}")));
+        if path.len() > MAX_DEPTH {
+            return Err(EbError::Other(format!("bridges are nested deeper than {MAX_DEPTH}")));
         }
         if self.seen.contains(&place.table) {
             return Err(EbError::Other(format!(

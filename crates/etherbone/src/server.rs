@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -71,7 +70,7 @@ pub enum ServerEvent {
     Ended(String, String),
 }
 
-const WAKE: u64 = 0;
+const STOP: u64 = 0;
 const FIRST_UDP: u64 = 1;
 const FIRST_TCP: u64 = 100;
 const FIRST_CONNECTION: u64 = 1000;
@@ -103,7 +102,9 @@ pub struct EbServer {
     buffer: Vec<u8>,
     answer: Vec<u8>,
     stopper: Stopper,
-    woken: UnixStream,
+    is_stopped: bool,
+    /// Can be read once the server is stopped.
+    _stopped: UnixStream,
     log: Option<Box<dyn FnMut(ServerEvent) + Send>>,
     pty: Option<tty::Pty>,
 }
@@ -133,9 +134,9 @@ impl Connection {
 impl EbServer {
     pub fn bind(slave: Slave, options: ServerOptions) -> Result<EbServer, EbError> {
         let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
-        let (waker, woken) =
+        let (stop, stopped) =
             UnixStream::pair().map_err(EbError::io("cannot make a socket pair"))?;
-        epoll.add(&woken, WAKE, READ).map_err(EbError::io("epoll"))?;
+        epoll.add(&stopped, STOP, READ).map_err(EbError::io("epoll"))?;
         let mut server = EbServer {
             slave,
             epoll,
@@ -146,8 +147,9 @@ impl EbServer {
             next_sweep_ns: 0,
             buffer: vec![0; BUFFER_BYTES],
             answer: Vec::new(),
-            stopper: Stopper { stop: Arc::default(), waker: Arc::new(waker) },
-            woken,
+            stopper: Stopper(Arc::new(stop)),
+            is_stopped: false,
+            _stopped: stopped,
             log: None,
             pty: None,
             options,
@@ -182,10 +184,7 @@ impl EbServer {
                 }
             }
         }
-        match refused {
-            Some(fault) if self.udp.is_empty() => Err(fault),
-            _ => Ok(()),
-        }
+        refused.filter(|_| self.udp.is_empty()).map_or(Ok(()), Err)
     }
 
     fn serve_devices(&mut self) -> Result<(), EbError> {
@@ -248,7 +247,7 @@ impl EbServer {
 
     pub fn run(&mut self) -> Result<(), EbError> {
         let mut ready = Vec::new();
-        while !self.stopper.stop.load(Ordering::Acquire) {
+        while !self.is_stopped {
             let left_ns = self.next_sweep_ns.saturating_sub(monotonic_ns());
             let timeout = (!self.connections.is_empty()).then_some(Duration::from_nanos(left_ns));
             self.epoll.wait(timeout, &mut ready).map_err(EbError::io("cannot wait"))?;
@@ -266,8 +265,7 @@ impl EbServer {
     fn serve(&mut self, now_ns: u64, key: u64, readiness: Readiness) {
         let index = |first: u64| usize::try_from(key - first).expect("few sockets");
         match key {
-            // The byte only wakes the loop, which checks its condition.
-            WAKE => drop(io::Read::read(&mut &self.woken, &mut [0; 16])),
+            STOP => self.is_stopped = true,
             FIRST_UDP..FIRST_TCP => self.serve_datagrams(now_ns, index(FIRST_UDP)),
             FIRST_TCP..FIRST_CONNECTION => self.accept(now_ns, index(FIRST_TCP)),
             key => {
@@ -508,16 +506,12 @@ fn socket(ip: IpAddr, kind: Type) -> io::Result<Socket> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Stopper {
-    stop: Arc<AtomicBool>,
-    waker: Arc<UnixStream>,
-}
+pub struct Stopper(Arc<UnixStream>);
 
 impl Stopper {
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        // The byte only wakes the loop; when the buffer is full it is awake already.
-        let _ = io::Write::write(&mut &*self.waker, &[1]);
+        // The server may have ended.
+        let _ = self.0.shutdown(Shutdown::Both);
     }
 }
 
@@ -531,19 +525,18 @@ pub struct Running {
 
 impl Running {
     pub fn stop(mut self) -> Result<SlaveCounts, EbError> {
+        let panicked = || Err(EbError::other("the server's thread panicked: a bug in daqmeter"));
+        self.join().unwrap_or_else(panicked)
+    }
+
+    fn join(&mut self) -> Option<Result<SlaveCounts, EbError>> {
         self.stopper.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => Err(EbError::other("the server's thread panicked: a bug in daqmeter")),
-        }
+        self.thread.take()?.join().ok()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stopper.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.join();
     }
 }

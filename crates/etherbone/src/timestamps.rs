@@ -78,8 +78,8 @@ pub(crate) struct Windows {
 impl Windows {
     /// Begins a run with a single timestamp, read between two times of the host.
     pub(crate) fn begin(&mut self, start_ns: u64, started_ns: (u64, u64)) {
-        let (first_ns, last_ns, ended_ns) = (None, start_ns, started_ns);
-        self.run = Some(Run { start_ns, first_ns, last_ns, started_ns, ended_ns });
+        let (last_ns, ended_ns) = (start_ns, started_ns);
+        self.run = Some(Run { start_ns, first_ns: None, last_ns, started_ns, ended_ns });
     }
 
     /// Takes the words of a cycle, whose stamps must go forward.

@@ -133,6 +133,14 @@ impl Problem {
         Problem { name, text: text.into() }
     }
 
+    pub fn when(
+        is_wrong: bool,
+        name: &'static str,
+        text: impl Into<String>,
+    ) -> Result<(), Problem> {
+        if is_wrong { Err(Problem::new(name, text)) } else { Ok(()) }
+    }
+
     pub fn unless_within<T: PartialOrd + std::fmt::Display>(
         name: &'static str,
         value: T,

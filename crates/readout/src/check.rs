@@ -55,7 +55,7 @@ impl Checker {
     pub fn new(options: CheckOptions) -> Checker {
         let mut common = Common { level: options.level, ..Common::default() };
         common.findings.max_messages = options.max_messages;
-        let elinks = (0..=Elink::MOST).map(|_| None).collect();
+        let elinks = (0..=Elink::MAX).map(|_| None).collect();
         Checker { common, options, elinks, ..Checker::default() }
     }
 

@@ -1,22 +1,23 @@
 //! The tools that ask: ls, read, write, discover.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_etherbone::access::{MAX_BYTES, Reach, RegisterSpan, Transfer, Words};
-use daqmeter_etherbone::{Address, Client, ClientOptions, EbDialect, discover as finding, scan};
-use daqmeter_record::file::replace;
+use daqmeter_etherbone::access::{ByteSpan, MAX_BYTES, Reach, Words};
+use daqmeter_etherbone::{
+    Address, Client, ClientOptions, EbDialect, EbError, discover as finding, scan,
+};
 use daqmeter_wire::etherbone::cycle::StatusCheck;
-use daqmeter_wire::etherbone::{Endian, Widths};
+use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use super::{Order, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
-use crate::output::{Ended, Failure, emit, emit_bytes, tell};
+use crate::output::{Ended, Failure, emit, emit_bytes, tell, write_with};
 
 /// The slave, and the options that all C tools share.
 #[derive(Debug, Clone, Args)]
@@ -133,32 +134,25 @@ pub(crate) struct WriteArguments {
 }
 
 impl Access {
-    fn open(&self, at: u64) -> Result<(Client, Reach), Failure> {
+    /// Opens the access to a register or a range, and warns if a register takes more than one
+    /// access of its size.
+    fn open(&self, span: ByteSpan) -> Result<(Client, Words), Failure> {
         let mut client = self.slave.open()?;
-        let reach = if self.config { Reach::config(&client) } else { self.reach(&mut client, at)? };
+        let reach = match self.config {
+            true => Reach::config(&client),
+            false => self.reach(&mut client, span.first)?,
+        };
         let check = if self.silent { StatusCheck::Silent } else { StatusCheck::Status };
-        Ok((client, Reach { check, ..reach }))
-    }
-
-    fn open_range(&self, at: u64, bytes: u64) -> Result<(Client, Words), Failure> {
-        let (client, reach) = self.open(at)?;
-        let words = Words::range(&client, reach, at, bytes)?;
-        Ok((client, words))
-    }
-
-    /// Opens the access to one register, and warns if it takes more than one access of its size.
-    fn open_register(&self, span: RegisterSpan) -> Result<(Client, Words), Failure> {
-        let (client, reach) = self.open(span.at)?;
-        let words = Words::register(&client, reach, span)?;
-        match words.detour().filter(|_| !self.config) {
-            Some(detour) if self.exact => {
-                let bits = span.size.bits();
+        let words = Words::of(&client, Reach { check, ..reach }, span)?;
+        let detour = words.detour().filter(|_| !self.config);
+        if let Some((size, detour)) = span.register.zip(detour) {
+            if self.exact {
+                let bits = size.bits();
                 let why =
                     format!("an access of {bits} bits would have to be {detour} (-f forbids it)");
                 return Err(why.into());
             }
-            Some(detour) => self.slave.warn(&format!("the access is {detour}")),
-            None => {}
+            self.slave.warn(&format!("the access is {detour}"));
         }
         Ok((client, words))
     }
@@ -187,60 +181,59 @@ fn endian_name(endian: Endian) -> &'static str {
     }
 }
 
-/// Fails if the bus refused an access.
-fn judge(transfer: &Transfer, doing: &str) -> Result<(), Failure> {
-    let Transfer { first_failed: Some(first), failed, .. } = transfer else { return Ok(()) };
-    Err(Failure::tool(format!(
-        "the bus reports {failed} error(s) while {doing}, the first at {first:#x}"
-    )))
+/// Gives a refusal of the bus an exit code of its own.
+fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
+    result.map_err(|error| match error {
+        EbError::Refused { .. } => Failure::tool(error),
+        error => error.into(),
+    })
 }
 
 pub(crate) fn read(arguments: &ReadArguments) -> Ended {
     let ReadArguments { access, span: (at, bytes), output } = arguments;
     let Some(file) = output else {
-        let span = RegisterSpan::new(*at, *bytes)?;
-        let (mut client, words) = access.open_register(span)?;
-        let (value, transfer) = words.value(&mut client)?;
-        judge(&transfer, "reading")?;
-        return emit(&format!("{value:0width$x}\n", width = 2 * span.size.bytes()));
+        let span = ByteSpan::register(*at, *bytes)?;
+        let (mut client, words) = access.open(span)?;
+        let value = accessed(words.value(&mut client))?;
+        let digits = 2 * span.register.map_or(0, Width::bytes);
+        return emit(&format!("{value:0digits$x}\n"));
     };
-    let (mut client, words) = access.open_range(*at, *bytes)?;
-    let (data, transfer) = words.read(&mut client)?;
-    judge(&transfer, "reading")?;
+    let (mut client, words) = access.open(ByteSpan::range(*at, *bytes))?;
+    let data = accessed(words.read(&mut client))?;
     if file.as_os_str() == "-" {
         return emit_bytes(&data);
     }
-    replace(file, &data).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    write_with(file, |sink| sink.write_all(&data))?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn write(arguments: &WriteArguments) -> Ended {
-    let WriteArguments { access, place, value, from, verify } = arguments;
-    let (mut client, words, at, data) = if let Some(file) = from {
+/// Returns what is written: a register's value, or the bytes of a file.
+fn written(arguments: &WriteArguments) -> Result<(ByteSpan, Option<Vec<u8>>), Failure> {
+    let WriteArguments { place, value, from, .. } = arguments;
+    if let Some(file) = from {
         let data = File::open(file)
             .and_then(|file| bounded(file, MAX_BYTES))
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        let at = number(place)?;
-        let (client, words) = access.open_range(at, data.len() as u64)?;
-        (client, words, at, data)
-    } else {
-        let (at, bytes) = span(place)?;
-        let (span, value) = (RegisterSpan::new(at, bytes)?, value.unwrap_or_default());
-        if value & !span.size.mask() != 0 {
-            return Err(format!("value {value:#x} does not fit {bytes} bytes").into());
-        }
-        let (client, words) = access.open_register(span)?;
-        let data = words.bytes_of(value);
-        (client, words, at, data)
-    };
-    judge(&words.write(&mut client, &data)?, "writing")?;
-    let is_answered = !access.silent && !access.slave.litex;
-    if *verify || access.slave.litex && from.is_some() {
-        let (found, transfer) = words.read(&mut client)?;
-        judge(&transfer, "reading back")?;
-        return compare(at, &data, &found);
+        return Ok((ByteSpan::range(number(place)?, data.len() as u64), Some(data)));
     }
-    if !is_answered {
+    let (at, bytes) = span(place)?;
+    let (span, value) = (ByteSpan::register(at, bytes)?, value.unwrap_or_default());
+    if span.register.is_some_and(|size| value & !size.mask() != 0) {
+        return Err(format!("value {value:#x} does not fit {bytes} bytes").into());
+    }
+    Ok((span, None))
+}
+
+pub(crate) fn write(arguments: &WriteArguments) -> Ended {
+    let WriteArguments { access, value, from, verify, .. } = arguments;
+    let (span, data) = written(arguments)?;
+    let (mut client, words) = access.open(span)?;
+    let data = data.unwrap_or_else(|| words.bytes_of(value.unwrap_or_default()));
+    accessed(words.write(&mut client, &data))?;
+    if *verify || access.slave.litex && from.is_some() {
+        return compare(span.first, &data, &accessed(words.read(&mut client))?);
+    }
+    if access.silent || access.slave.litex {
         access.slave.warn("nothing answers this write: --verify reads it back");
     }
     Ok(ExitCode::SUCCESS)

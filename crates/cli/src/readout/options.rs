@@ -79,7 +79,7 @@ pub(crate) struct Network {
 pub(super) fn elink(text: &str) -> Result<u16, String> {
     let number =
         units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
-    let number = u16::try_from(number).ok().filter(|number| *number <= Elink::MOST);
+    let number = u16::try_from(number).ok().filter(|number| *number <= Elink::MAX);
     number.ok_or_else(|| format!("`{text}`: E-links are 0 to 0x7ff"))
 }
 

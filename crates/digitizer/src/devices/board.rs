@@ -129,32 +129,22 @@ pub struct Emulation {
     pub paced: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeFound {
-    pub driver: String,
-    pub about: String,
-}
+/// Opens a family's devices of one request; emulated ones share one crate. Fails if a device is
+/// missing or unknown.
+pub(super) type OpenBoards = fn(&[&str], &Emulation) -> Result<Vec<Box<dyn Board>>, Fault>;
 
 /// A family of boards: one folder, real and emulated members.
-pub trait BoardFamily: Sync {
-    fn name(&self) -> &'static str;
-
+pub struct BoardFamily {
+    pub name: &'static str,
+    pub cards: CardFamily,
+    pub remedy: &'static str,
     /// True for its own devices, by path or emulated name (`emu:...`).
-    fn claims(&self, device: &str) -> bool;
-
-    /// Opens this family's devices of one request; emulated ones share one crate.
-    ///
-    /// # Errors
-    /// A device is missing or unknown.
-    fn open(&self, devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault>;
-
-    fn cards(&self) -> CardFamily;
-
-    fn describe(&self, node: &str) -> NodeFound;
-
-    fn emulated(&self) -> Vec<(String, String)>;
-
-    fn remedy(&self) -> &'static str;
+    pub(super) claims: fn(&str) -> bool,
+    pub(super) open: OpenBoards,
+    /// Returns the driver of a node, and what is known about it.
+    pub describe: fn(&str) -> (String, String),
+    /// Returns names of emulated boards, each with a description.
+    pub emulated: fn() -> Vec<(String, String)>,
 }
 
 /// Holds a board for one thread of one program: links to it have the same inode. The lock ends with

@@ -12,34 +12,35 @@ use daqmeter_sys::host::Files;
 use board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
 
 /// Every family. The last one takes the devices that no other claims, and reports its findings.
-pub static FAMILIES: &[&dyn BoardFamily] = &[&xdma::Xdma, &sis8300::Sis8300];
+pub static FAMILIES: [BoardFamily; 2] = [xdma::FAMILY, sis8300::FAMILY];
 
-pub fn family_of(device: &str) -> &'static dyn BoardFamily {
-    let claiming = FAMILIES.iter().find(|family| family.claims(device));
-    *claiming.or(FAMILIES.last()).expect("there is a family")
+/// Returns the place of a device's family.
+fn family_of(device: &str) -> usize {
+    let claiming = FAMILIES.iter().position(|family| (family.claims)(device));
+    claiming.unwrap_or(FAMILIES.len() - 1)
 }
 
 /// Opens boards by name, in the order of the names.
 pub fn open(devices: &[String], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
     let mut boards = Vec::new();
-    for family in FAMILIES {
-        let of_it = |(_, device): &(usize, &String)| family_of(device).name() == family.name();
+    for (at, family) in FAMILIES.iter().enumerate() {
+        let of_it = |(_, device): &(usize, &String)| family_of(device) == at;
         let own = devices.iter().enumerate().filter(of_it);
         let (places, names): (Vec<_>, Vec<_>) = own.map(|(at, own)| (at, own.as_str())).unzip();
         if !names.is_empty() {
-            boards.extend(places.into_iter().zip(family.open(&names, emulation)?));
+            boards.extend(places.into_iter().zip((family.open)(&names, emulation)?));
         }
     }
     boards.sort_by_key(|(at, _)| *at);
     Ok(boards.into_iter().map(|(_, board)| board).collect())
 }
 
-pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn BoardFamily, String)> {
-    let of = |family: &'static dyn BoardFamily| {
-        let nodes = family.cards().nodes(files);
+pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static BoardFamily, String)> {
+    let of = |family: &'static BoardFamily| {
+        let nodes = family.cards.nodes(files);
         nodes.into_iter().map(move |node| (family, node))
     };
-    FAMILIES.iter().copied().flat_map(of)
+    FAMILIES.iter().flat_map(of)
 }
 
 /// Expands `emu:l0..4` to `emu:l0` ... `emu:l4`; keeps other names.

@@ -18,15 +18,16 @@
 //! ```
 
 use daqmeter_harness::{Shipped, TomlText};
-use daqmeter_wire::etherbone::sdb::{self, Component, Product, SdbRecord, Text, ids};
+use daqmeter_wire::etherbone::sdb::{self, Component, Product, SdbDevice, SdbRecord, Text, ids};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::devices::{Occupant, Register};
 use super::{Bus, BusTiming, Region};
 
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
@@ -37,6 +38,19 @@ enum Kind {
     Tlu,
     Registers,
     Absent,
+}
+
+impl Kind {
+    /// Returns widths, identity and name of a device that does not give its own.
+    fn defaults(self) -> (Widths, (u64, u32), &'static str) {
+        let word = Widths::only(Width::W32);
+        match self {
+            Kind::Memory => (Widths::ALL, ids::SOFTWARE_MEMORY, "Software-Memory"),
+            Kind::Eca => (word, ids::ECA, "ECA_UNIT:CONTROL"),
+            Kind::Tlu => (word, ids::TLU, "GSI_TM_LATCH_V2"),
+            Kind::Registers | Kind::Absent => (word, (ids::GSI, 0xdead_0000), "Registers"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -50,12 +64,44 @@ struct DeviceDescription {
     name: Option<String>,
     #[serde(default)]
     little_endian: bool,
-    widths: Option<Vec<u64>>,
+    #[serde(default, deserialize_with = "widths")]
+    widths: Option<Widths>,
     #[serde(default)]
     register: Vec<Register>,
     /// True for a message-signalled interrupt master instead of a device.
     #[serde(default)]
     msi: bool,
+}
+
+/// Reads widths as a list of bits.
+fn widths<'de, D: Deserializer<'de>>(bits: D) -> Result<Option<Widths>, D::Error> {
+    let all = Vec::<u64>::deserialize(bits)?.into_iter().try_fold(Widths::NONE, |all, bits| {
+        let width = Width::ALL.into_iter().find(|width| u64::from(width.bits()) == bits);
+        let wrong = || D::Error::custom(format!("widths: {bits} is not 8, 16, 32 or 64"));
+        Ok(all.or(Widths::only(width.ok_or_else(wrong)?)))
+    });
+    all.map(Some)
+}
+
+impl DeviceDescription {
+    fn widths(&self) -> Widths {
+        self.widths.unwrap_or(self.kind.defaults().0)
+    }
+
+    fn record(&self) -> SdbRecord {
+        let (_, (vendor, id), name) = self.kind.defaults();
+        let id = (self.vendor.unwrap_or(vendor), self.device_id.unwrap_or(id));
+        let product = product(id, self.name.as_deref().unwrap_or(name));
+        let component = Component { first: self.first, last: self.last, product };
+        let little_endian = if self.little_endian { 0x80 } else { 0 };
+        let bus_specific = u32::from(self.widths().nibble()) | little_endian;
+        if self.msi {
+            return SdbRecord::MsiMaster { flags: 0, bus_specific, component };
+        }
+        let (abi_class, abi_major) = (u16::from(self.kind == Kind::Memory), 1);
+        let device = SdbDevice { abi_class, abi_major, abi_minor: 0, bus_specific, component };
+        SdbRecord::Device(device)
+    }
 }
 
 fn product((vendor, device): (u64, u32), name: &str) -> Product {
@@ -86,6 +132,22 @@ impl CrossbarDescription {
             (Some(first), Some(last), None) => Ok((first, last)),
             _ => Err("a [[bridge]] needs first and last, and has no [timing]".to_owned()),
         }
+    }
+
+    /// Finds the first address inside the crossbar from which on nothing else takes these bytes.
+    fn gap(&self, bytes: u64, place: Place) -> Result<u64, String> {
+        let devices = self.device.iter().map(|device| (device.first, device.last));
+        let bridges = self.bridge.iter().filter_map(|bridge| bridge.range().ok());
+        let taken: Vec<(u64, u64)> = devices.chain(bridges).collect();
+        let is_free = |first: &u64| {
+            let last = first.checked_add(bytes - 1).filter(|last| *last <= place.last - place.base);
+            last.is_some_and(|last| taken.iter().all(|range| last < range.0 || range.1 < *first))
+        };
+        let ends = taken.iter().filter_map(|(_, last)| last.checked_add(1));
+        let places = ends.filter_map(|end| end.checked_next_multiple_of(sdb::RECORD_BYTES as u64));
+        places.chain([0]).filter(is_free).min().ok_or_else(|| {
+            format!("no gap of {bytes} bytes for an SDB table; give one by sdb = ...")
+        })
     }
 }
 
@@ -118,12 +180,11 @@ impl Description {
     }
 
     pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
-        let widths = Width::ALL.into_iter().filter(|width| widths.has(*width));
         let device = DeviceDescription {
             first,
             last,
             little_endian: endian == Endian::Little,
-            widths: Some(widths.map(|width| width.bits().into()).collect()),
+            widths: Some(widths),
             ..DeviceDescription::default()
         };
         Description(CrossbarDescription { device: vec![device], ..Default::default() })
@@ -143,6 +204,12 @@ struct Place {
     last: u64,
 }
 
+impl Place {
+    fn region(self, endian: Endian, widths: Widths, occupant: Occupant) -> Region {
+        Region { first: self.base, last: self.last, endian, widths, occupant }
+    }
+}
+
 struct Builder {
     bus: Bus,
     memory_bytes: u64,
@@ -155,15 +222,14 @@ impl Builder {
         place: Place,
         depth: usize,
     ) -> Result<u64, String> {
-        if depth > DEEPEST {
-            return Err(format!("bridges are nested deeper than {DEEPEST}"));
+        if depth > MAX_DEPTH {
+            return Err(format!("bridges are nested deeper than {MAX_DEPTH}"));
         }
         let mut records = Vec::new();
         for device in &crossbar.device {
-            let widths = widths_of(device)?;
-            records.push(device_record(device, widths));
+            records.push(device.record());
             if !device.msi {
-                self.device(device, widths, place)?;
+                self.device(device, place)?;
             }
         }
         for bridge in &crossbar.bridge {
@@ -189,52 +255,19 @@ impl Builder {
             .filter(|count| *count <= sdb::MAX_RECORDS)
             .ok_or_else(|| format!("more than {} records in a table", sdb::MAX_RECORDS))?;
         let bytes = u64::from(count) * sdb::RECORD_BYTES as u64;
-        let first = match crossbar.sdb {
-            Some(offset) => {
-                within("an SDB table", offset, offset.saturating_add(bytes - 1), place)?.base
-            }
-            None => self.gap(crossbar, bytes, place)?,
-        };
+        let first = crossbar.sdb.map_or_else(|| crossbar.gap(bytes, place), Ok)?;
+        let table = within("an SDB table", first, first.saturating_add(bytes - 1), place)?;
         let name = crossbar.name.as_deref().unwrap_or("Software-EB-Bus");
         let product = product(ids::SOFTWARE_BUS, name);
         let component = Component { first: 0, last: place.last - place.base, product };
         let head = SdbRecord::Interconnect { records: count, version: 1, bus_type: 0, component };
-        let table: Vec<u8> =
-            std::iter::once(head).chain(records).flat_map(|record| record.emit()).collect();
-        let region = Region {
-            first,
-            last: first + (bytes - 1),
-            endian: Endian::Big,
-            widths: Widths::ALL,
-            occupant: Occupant::Sdb(table),
-        };
-        self.bus.insert(region)?;
-        Ok(first)
+        let records = std::iter::once(head).chain(records);
+        let occupant = Occupant::Sdb(records.flat_map(|record| record.emit()).collect());
+        self.bus.insert(table.region(Endian::Big, Widths::ALL, occupant))?;
+        Ok(table.base)
     }
 
-    /// Finds the first place inside the crossbar that nothing else takes.
-    fn gap(&self, crossbar: &CrossbarDescription, bytes: u64, place: Place) -> Result<u64, String> {
-        let ranges = crossbar.device.iter().map(|device| (device.first, device.last));
-        let bridges = crossbar.bridge.iter().filter_map(|bridge| bridge.range().ok());
-        let taken: Vec<(u64, u64)> = ranges.chain(bridges).collect();
-        let fits = |first: u64| {
-            let last = first.checked_add(bytes - 1)?;
-            let is_free = taken.iter().all(|range| last < range.0 || range.1 < first);
-            (is_free && last <= place.last - place.base).then_some(place.base + first)
-        };
-        let ends = taken.iter().filter_map(|(_, last)| last.checked_add(1));
-        let places = ends.filter_map(|end| end.checked_next_multiple_of(sdb::RECORD_BYTES as u64));
-        places.chain([0]).filter_map(fits).min().ok_or_else(|| {
-            format!("no gap of {bytes} bytes for an SDB table; give one by sdb = ...")
-        })
-    }
-
-    fn device(
-        &mut self,
-        device: &DeviceDescription,
-        widths: Widths,
-        place: Place,
-    ) -> Result<(), String> {
+    fn device(&mut self, device: &DeviceDescription, place: Place) -> Result<(), String> {
         let range = within("a device", device.first, device.last, place)?;
         let occupant = match device.kind {
             Kind::Absent => return Ok(()),
@@ -244,19 +277,17 @@ impl Builder {
             Kind::Registers => Occupant::Registers(device.register.clone()),
         };
         let endian = if device.little_endian { Endian::Little } else { Endian::Big };
-        self.bus.insert(Region { first: range.base, last: range.last, endian, widths, occupant })
+        self.bus.insert(range.region(endian, device.widths(), occupant))
     }
 
     fn memory(&mut self, range: Place) -> Result<Vec<u8>, String> {
         let bytes = (range.last - range.base).saturating_add(1);
         self.memory_bytes = self.memory_bytes.saturating_add(bytes);
-        if self.memory_bytes > MAX_MEMORY_BYTES {
-            return Err(format!(
-                "{} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated",
-                self.memory_bytes
-            ));
+        if self.memory_bytes <= MAX_MEMORY_BYTES {
+            return Ok(vec![0; usize::try_from(bytes).expect("at most 1 GiB")]);
         }
-        Ok(vec![0; usize::try_from(bytes).expect("at most 1 GiB")])
+        let all = self.memory_bytes;
+        Err(format!("{all} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated"))
     }
 }
 
@@ -269,43 +300,6 @@ fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, Stri
         ));
     }
     Ok(Place { base: place.base + first, last: place.base + last })
-}
-
-fn widths_of(device: &DeviceDescription) -> Result<Widths, String> {
-    let default: &[u64] = match device.kind {
-        Kind::Memory => &[8, 16, 32, 64],
-        _ => &[32],
-    };
-    let bits = device.widths.as_deref().unwrap_or(default);
-    bits.iter().try_fold(Widths::NONE, |set, bits| {
-        let width = bits.is_multiple_of(8).then(|| Width::of_bytes(bits / 8)).flatten();
-        let width = width.ok_or_else(|| format!("widths: {bits} is not 8, 16, 32 or 64"))?;
-        Ok(set.or(Widths::only(width)))
-    })
-}
-
-fn device_record(device: &DeviceDescription, widths: Widths) -> SdbRecord {
-    let default = match device.kind {
-        Kind::Memory => (ids::SOFTWARE_MEMORY, "Software-Memory"),
-        Kind::Eca => (ids::ECA, "ECA_UNIT:CONTROL"),
-        Kind::Tlu => (ids::TLU, "GSI_TM_LATCH_V2"),
-        Kind::Registers | Kind::Absent => ((ids::GSI, 0xdead_0000), "Registers"),
-    };
-    let ((vendor, id), name) = default;
-    let id = (device.vendor.unwrap_or(vendor), device.device_id.unwrap_or(id));
-    let product = product(id, device.name.as_deref().unwrap_or(name));
-    let component = Component { first: device.first, last: device.last, product };
-    let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
-    if device.msi {
-        return SdbRecord::MsiMaster { flags: 0, bus_specific, component };
-    }
-    SdbRecord::Device(sdb::SdbDevice {
-        abi_class: u16::from(device.kind == Kind::Memory),
-        abi_major: 1,
-        abi_minor: 0,
-        bus_specific,
-        component,
-    })
 }
 
 #[cfg(test)]

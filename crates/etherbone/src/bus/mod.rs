@@ -102,12 +102,10 @@ impl Bus {
     }
 
     fn insert(&mut self, region: Region) -> Result<(), String> {
-        let at = self.regions.partition_point(|known| known.first < region.first);
-        let clash = |known: Option<&Region>| {
-            known.is_some_and(|known| known.first <= region.last && region.first <= known.last)
-        };
-        if clash(self.regions.get(at)) || at > 0 && clash(self.regions.get(at - 1)) {
-            let Region { first, last, .. } = region;
+        let Region { first, last, .. } = region;
+        // No region overlaps another: only the one before this end can.
+        let at = self.regions.partition_point(|known| known.first <= last);
+        if self.regions[..at].last().is_some_and(|known| first <= known.last) {
             return Err(format!(
                 "addresses {first:#x} to {last:#x} are taken already; move the device or the SDB table (sdb = ...)"
             ));
@@ -166,8 +164,7 @@ impl Bus {
         let mut access = Access { address, value, bytes: size.bytes(), write, ok: false };
         let (mut result, mut is_sdb) = (Err(BusError::Refused), false);
         if let Some(at) = self.find(address) {
-            let is_device = self.regions[at].occupant.is_device();
-            let tai_ns = if is_device { self.tai_ns() } else { 0 };
+            let tai_ns = if self.regions[at].occupant.is_device() { self.tai_ns() } else { 0 };
             let region = &mut self.regions[at];
             is_sdb = matches!(region.occupant, Occupant::Sdb(_));
             access.address =

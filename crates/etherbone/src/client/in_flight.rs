@@ -293,9 +293,11 @@ impl InFlight {
         self.oldest().map(|(number, _)| number)
     }
 
-    fn make_late(&mut self, tag: u16, now_ns: u64) {
-        self.tags[index_of(tag)] = Tag::Late;
+    /// Ends a cycle whose answer may still come. Returns its token.
+    fn end_late(&mut self, number: CycleNumber, now_ns: u64) -> u64 {
+        let (token, tag) = self.end(number, Tag::Late);
         self.late.push_back((now_ns + self.late_ns, tag));
+        token
     }
 
     pub(super) fn fail(
@@ -305,19 +307,16 @@ impl InFlight {
         now_ns: u64,
         on_done: &mut dyn FnMut(CompletedCycle<'_>),
     ) {
-        let (token, tag) = self.end(number, Tag::Late);
-        self.make_late(tag, now_ns);
+        let token = self.end_late(number, now_ns);
         self.counts.timed_out += 1;
         on_done(CompletedCycle::plain(token, Err(error), &[]));
     }
 
     pub(super) fn abandon(&mut self) {
         let now_ns = daqmeter_sys::clock::monotonic_ns();
-        for number in 0..self.cycles.len() {
-            if self.cycles[number].used {
-                let number = CycleNumber::try_from(number).expect("numbers of cycles");
-                let (_, tag) = self.end(number, Tag::Late);
-                self.make_late(tag, now_ns);
+        for number in (0..).take(self.cycles.len()) {
+            if self.cycle(number).used {
+                self.end_late(number, now_ns);
                 self.counts.abandoned += 1;
             }
         }

@@ -1,12 +1,10 @@
 //! The LiteX dialect: one packet at a time, whole words of 32 bits, no status and no tags.
 
-use std::time::Duration;
-
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Op, Space};
 use daqmeter_wire::etherbone::{Lanes, Width, WireError, litex};
 
-use super::{Client, as_ns};
+use super::{Client, as_ns, left};
 use crate::EbError;
 use crate::transport::{Framing, receive};
 
@@ -54,13 +52,7 @@ impl Client {
 
     fn litex_answer(&mut self, count: usize) -> Result<Vec<u64>, EbError> {
         let deadline_ns = monotonic_ns() + as_ns(self.options.timeout);
-        loop {
-            let left_ns = deadline_ns.saturating_sub(monotonic_ns());
-            if left_ns == 0 {
-                self.flights.counts.timed_out += 1;
-                return Err(EbError::Timeout(self.options.timeout));
-            }
-            let wait = Duration::from_nanos(left_ns);
+        while let Some(wait) = left(deadline_ns) {
             let arrived =
                 receive(&mut *self.transport, &mut self.received, wait, &self.options.stop)?;
             let Some(arrived) = arrived else { continue };
@@ -69,22 +61,21 @@ impl Client {
             }
             self.partial.extend_from_slice(&self.received[..arrived.bytes]);
             loop {
-                let (block, used) = match litex::split(&self.partial) {
-                    Ok((record, after)) => {
-                        let block = record.write_block();
-                        let block = block.map(|(base, values)| (base, values.collect::<Vec<_>>()));
-                        (block.unwrap_or_default(), self.partial.len() - after.len())
-                    }
+                let (record, after) = match litex::split(&self.partial) {
                     Err(WireError::Truncated { .. }) => break,
-                    Err(error) => return Err(error.into()),
+                    split => split?,
                 };
+                let block = record.write_block().map(|(base, values)| (base, values.collect()));
+                let (base, values): (u64, Vec<u64>) = block.unwrap_or_default();
+                let used = self.partial.len() - after.len();
                 self.partial.drain(..used);
-                let (base, values) = block;
                 if values.len() == count && (base == u64::from(self.litex_counter) || base == 0) {
                     return Ok(values);
                 }
                 self.flights.counts.stray += values.len() as u64;
             }
         }
+        self.flights.counts.timed_out += 1;
+        Err(EbError::Timeout(self.options.timeout))
     }
 }

@@ -38,7 +38,6 @@ pub struct ClientOptions {
     pub timeout: Duration,
     pub dialect: EbDialect,
     pub window_cycles: usize,
-    pub window_bytes: Option<usize>,
     /// Ends every wait with [`EbError::Interrupted`].
     pub stop: StopFlag,
 }
@@ -53,7 +52,6 @@ impl Default for ClientOptions {
             timeout: Duration::from_secs(5),
             dialect: EbDialect::Gsi,
             window_cycles: 8192,
-            window_bytes: None,
             stop: StopFlag::default(),
         }
     }
@@ -404,6 +402,12 @@ impl Client {
 
 /// Derivation: a record header, two base addresses and twice 255 values of 8 bytes, and some room.
 const MAX_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
+
+/// Returns the time until a monotonic time; `None` if it has passed.
+fn left(deadline_ns: u64) -> Option<Duration> {
+    let left_ns = deadline_ns.saturating_sub(monotonic_ns());
+    (left_ns > 0).then_some(Duration::from_nanos(left_ns))
+}
 
 pub(crate) fn as_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)

@@ -8,7 +8,7 @@ use daqmeter_wire::etherbone::message::PROBE_BYTES;
 use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbProbe, Widths, config, litex};
 
 use super::{
-    Client, ClientCounts, ClientOptions, CycleOutcome, EbDialect, InFlight, Outgoing, as_ns,
+    Client, ClientCounts, ClientOptions, CycleOutcome, EbDialect, InFlight, Outgoing, as_ns, left,
 };
 use crate::EbError;
 use crate::address::Address;
@@ -74,14 +74,13 @@ impl Client {
                 options.probes, options.probe_timeout
             ))
         })?;
-        let window_bytes = options.window_bytes.unwrap_or(transport.window_bytes());
         let late_ns = as_ns(options.timeout.max(Duration::from_secs(1)));
         Ok(Client {
             framing,
-            transport,
             layout,
             options: options.clone(),
-            flights: InFlight::new(options.window_cycles, window_bytes, late_ns),
+            flights: InFlight::new(options.window_cycles, transport.window_bytes(), late_ns),
+            transport,
             outgoing: Outgoing::default(),
             received: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             partial: Vec::new(),
@@ -110,12 +109,7 @@ fn probe(
             transport.send(&probe.emit(), &[PROBE_BYTES])?;
         }
         let deadline_ns = monotonic_ns() + as_ns(options.probe_timeout);
-        loop {
-            let left_ns = deadline_ns.saturating_sub(monotonic_ns());
-            if left_ns == 0 {
-                break;
-            }
-            let wait = Duration::from_nanos(left_ns);
+        while let Some(wait) = left(deadline_ns) {
             let arrived = transport::receive(transport, &mut buffer, wait, &options.stop)?;
             let Some(arrived) = arrived else { continue };
             let answer = if is_stream {

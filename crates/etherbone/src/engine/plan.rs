@@ -195,16 +195,15 @@ impl Plan {
             Payload::Memory => return Ok((self.request.base(), Vec::new())),
         };
         let scan = scan::scan(client, true)?;
-        let unread = || match &scan.unread[..] {
-            [] => String::new(),
-            lines => format!("; {}", lines.join("; ")),
-        };
         let slave = &self.request.address;
         let mut devices = scan.devices(id);
         devices.retain(|device| self.request.base.is_none_or(|base| device.first == Some(base)));
         match &devices[..] {
             [one] => Ok((one.first.unwrap_or(0), scan.unread)),
-            [] => Err(Fault::new(format!("{slave} has no {name}{}", unread()))),
+            [] => {
+                let lines = [vec![format!("{slave} has no {name}")], scan.unread].concat();
+                Err(Fault::new(lines.join("; ")))
+            }
             many => Err(Fault::new(format!(
                 "{slave} has {} devices {name}: choose one by --base ADDRESS (daqmeter eb ls)",
                 many.len()

@@ -69,7 +69,7 @@ pub struct EtherboneRequest {
     pub timeout_ms: Option<u64>,
     /// CPU of the server of loop/ [default: that of the client]
     #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
-    #[serde(default, alias = "server_cpu", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<u32>,
 }
 
@@ -167,24 +167,15 @@ impl EtherboneRequest {
 
     pub(super) fn checked(&self) -> Result<(), Problem> {
         let is_ours = self.target()?.is_ours();
-        match self.payload {
-            Payload::Tlu if !is_ours && self.pop_channel.is_none() => {
-                return Err(Problem::new(
-                    "pop_channel",
-                    "is missing: the cycle drops stamps; say of which channel of the latch that may be done",
-                ));
-            }
-            Payload::Timestamps | Payload::Memory if self.pop_channel.is_some() => {
-                return Err(Problem::new("pop_channel", "is for the payload tlu: leave it out"));
-            }
-            Payload::Memory if !is_ours && self.base.is_none() => {
-                return Err(Problem::new(
-                    "base",
-                    "is missing: say which addresses of the slave may be read",
-                ));
-            }
-            _ => {}
-        }
+        let is_latch = self.payload == Payload::Tlu;
+        let is_unsaid = is_latch && !is_ours && self.pop_channel.is_none();
+        let text = "is missing: the cycle drops stamps; say of which channel of the latch that may be done";
+        Problem::when(is_unsaid, "pop_channel", text)?;
+        let text = "is for the payload tlu: leave it out";
+        Problem::when(!is_latch && self.pop_channel.is_some(), "pop_channel", text)?;
+        let is_unsaid = self.payload == Payload::Memory && !is_ours && self.base.is_none();
+        let text = "is missing: say which addresses of the slave may be read";
+        Problem::when(is_unsaid, "base", text)?;
         Problem::unless_within("base", self.base(), 0..=MAX_BASE)?;
         Problem::unless_within("pop_channel", self.channel(), 0..=MAX_CHANNEL)?;
         let timeout_ms = self.timeout_ms.unwrap_or(MAX_TIMEOUT_MS);

@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
+use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::Width;
@@ -17,7 +17,6 @@ use crate::{Client, CompletedCycle, CycleOutcome, EbError};
 
 pub(super) struct EtherboneSession {
     plan: Plan,
-    limit: Option<LimitSpec>,
     way: Option<Conversation>,
     seen: Seen,
     words: Vec<u64>,
@@ -150,11 +149,10 @@ impl Conversation {
         words.clear();
         for op in &self.ops {
             let outcome = self.client.cycle(std::slice::from_ref(op), StatusCheck::Status)?;
-            if !op.write && !outcome.failed.is_empty() {
-                return Err(EbError::bus(1, 1, op.address));
-            }
-            if !op.write {
-                words.push(outcome.values[0]);
+            match outcome.failed[..] {
+                _ if op.write => {}
+                [] => words.push(outcome.values[0]),
+                _ => return Err(EbError::bus(1, 1, op.address)),
             }
         }
         Ok(())
@@ -163,13 +161,7 @@ impl Conversation {
 
 impl EtherboneSession {
     pub(super) fn new(plan: Plan) -> EtherboneSession {
-        EtherboneSession {
-            limit: plan.limit(),
-            plan,
-            way: None,
-            seen: Seen::default(),
-            words: Vec::new(),
-        }
+        EtherboneSession { plan, way: None, seen: Seen::default(), words: Vec::new() }
     }
 
     /// Reads the single timestamp that the windows of a run begin with.
@@ -184,30 +176,29 @@ impl EtherboneSession {
 
     /// Runs the operations of each cycle as round trips of their own.
     fn convenience(&mut self, operations: u64) -> Result<(), Fault> {
-        let way = self.way.as_mut().expect("prepared before the first step");
-        let mut words = std::mem::take(&mut self.words);
+        let EtherboneSession { way, seen, plan, words, .. } = self;
+        let way = way.as_mut().expect("prepared before the first step");
         for _ in 0..operations {
-            self.seen.issued += 1;
-            match way.convenience(&mut words) {
-                Ok(()) => self.seen.answered(false, &words),
+            seen.issued += 1;
+            match way.convenience(words) {
+                Ok(()) => seen.answered(false, words),
                 Err(EbError::Timeout(_)) => {
-                    self.seen.timed_out(self.plan.timeout());
-                    self.plan.check_silence(self.seen.waits)?;
+                    seen.timed_out(plan.timeout());
+                    plan.check_silence(seen.waits)?;
                 }
                 Err(error) => {
-                    self.seen.abandoned += 1;
+                    seen.abandoned += 1;
                     return Err(error.into());
                 }
             }
         }
-        self.words = words;
         Ok(())
     }
 
     /// Sends this number of cycles before the first is waited for, until all operations are done.
     fn cycles(&mut self, operations: u64, series: u64) -> Result<(), Fault> {
-        let way = self.way.as_mut().expect("prepared before the first step");
-        let (seen, plan) = (&mut self.seen, &self.plan);
+        let EtherboneSession { way, seen, plan, .. } = self;
+        let way = way.as_mut().expect("prepared before the first step");
         let mut left = operations;
         while left > 0 {
             let now = left.min(series);
@@ -243,7 +234,7 @@ impl Session for EtherboneSession {
         let request = &self.plan.request;
         let bytes = request.counted_bytes();
         vec![StageSpec {
-            limit: self.limit.clone(),
+            limit: self.plan.limit(),
             batch: request.batch(),
             ..StageSpec::new(request.method.name(), bytes, 2 * bytes)
         }]

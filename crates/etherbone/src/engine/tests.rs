@@ -90,7 +90,8 @@ fn a_deadline_is_in_no_time_and_no_window() {
         (Method::Convenience, StepPlan::ByStage(100), 1),
         (Method::Pipelined, StepPlan::ByStage(8_000), 100),
     ] {
-        let (address, timeout_ms) = (address.clone(), Some(60));
+        // Above the delays of a busy host.
+        let (address, timeout_ms) = (address.clone(), Some(200));
         let request = EtherboneRequest {
             address,
             method,
@@ -104,15 +105,15 @@ fn a_deadline_is_in_no_time_and_no_window() {
         let kept = stage.sample_ns.len() as u64 * cycles_per_sample;
         assert!(ledger.closes() && lost > 0 && kept > 0 && kept <= ledger.delivered, "{ledger}");
         assert!(cycles_per_sample > 1 || kept == ledger.delivered, "{ledger}");
-        let warning = format!("{lost} of {} cycles had no answer within 60ms", ledger.issued);
+        let warning = format!("{lost} of {} cycles had no answer within 200ms", ledger.issued);
         assert!(record.warnings.iter().any(|line| line.starts_with(&warning)), "{record:?}");
         let host_ns = stage.sample_ns.iter().sum::<u64>() as f64;
         let (most_ns, window_ns) = (
             *stage.sample_ns.iter().max().unwrap(),
             record.counter("eca-window-realistic").unwrap(),
         );
-        assert!(most_ns < 60_000_000, "{method:?}: {most_ns}");
-        assert!(window_ns < host_ns + 60e6 && window_ns > 0.5 * host_ns, "{window_ns} {host_ns}");
+        assert!(most_ns < 200_000_000, "{method:?}: {most_ns}");
+        assert!(window_ns < host_ns + 200e6 && window_ns > 0.5 * host_ns, "{window_ns} {host_ns}");
     }
 }
 
@@ -156,7 +157,6 @@ fn wrong_requests_are_named() {
         ("pop_channel", Param::Int(32), "`pop_channel` is for"),
         ("timeout_ms", Param::Int(0), "`timeout_ms` is 0; 1 to"),
         ("peer_cpu", Param::Int(99_999), "no such CPU"),
-        ("server_cpu", Param::Int(99_999), "no such CPU"),
     ] {
         let error = opened(&[(name, value)]).unwrap_err().0;
         assert!(error.contains(wanted), "{name}: {error}");

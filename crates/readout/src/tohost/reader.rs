@@ -69,7 +69,7 @@ impl ToHost {
         format: BlockFormat,
         elinks: &[ElinkSpec],
     ) -> ToHost {
-        let mut places = vec![NOWHERE; usize::from(Elink::MOST) + 1];
+        let mut places = vec![NOWHERE; usize::from(Elink::MAX) + 1];
         for (at, spec) in elinks.iter().enumerate() {
             places[usize::from(spec.elink.number())] =
                 u16::try_from(at).expect("a channel has few E-links");

@@ -7,7 +7,7 @@
 use super::record::{RecordFlags, RecordHeader, put};
 use super::{EbLayout, Lanes, Width, WireError, config, status};
 
-const MOST: usize = 255;
+const MAX_RUN: usize = 255;
 
 /// First tag: the address of a cycle's answers in the master's config space.
 pub const FIRST_TAG: u16 = 0x8000;
@@ -108,9 +108,9 @@ impl Writer<'_> {
     fn room(&self, space: Space) -> usize {
         match (self.check, space) {
             (StatusCheck::Status, Space::Bus) => {
-                (status::covered(self.layout.data) - self.unchecked).min(MOST)
+                (status::covered(self.layout.data) - self.unchecked).min(MAX_RUN)
             }
-            _ => MOST,
+            _ => MAX_RUN,
         }
     }
 

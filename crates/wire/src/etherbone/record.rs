@@ -106,14 +106,19 @@ impl<'a> EbRecord<'a> {
     /// Returns the base address and the written values.
     #[inline]
     pub fn write_block(&self) -> Option<(u64, Values<'a>)> {
-        Values { bytes: &self.body[..self.write_block_bytes()], size: self.value_bytes }
-            .split_base()
+        self.block(&self.body[..self.write_block_bytes()])
     }
 
     #[inline]
     pub fn read_block(&self) -> Option<(u64, Values<'a>)> {
-        Values { bytes: &self.body[self.write_block_bytes()..], size: self.value_bytes }
-            .split_base()
+        self.block(&self.body[self.write_block_bytes()..])
+    }
+
+    #[inline(always)]
+    fn block(&self, bytes: &'a [u8]) -> Option<(u64, Values<'a>)> {
+        let mut values = Values { bytes, size: self.value_bytes };
+        let base = values.next()?;
+        Some((base, values))
     }
 }
 
@@ -123,13 +128,7 @@ pub struct Values<'a> {
     size: usize,
 }
 
-impl<'a> Values<'a> {
-    #[inline(always)]
-    fn split_base(mut self) -> Option<(u64, Values<'a>)> {
-        let base = self.next()?;
-        Some((base, self))
-    }
-
+impl Values<'_> {
     #[inline]
     pub fn copy_to(&self, out: &mut [u64]) -> usize {
         let count = self.len().min(out.len());

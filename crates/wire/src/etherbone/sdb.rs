@@ -130,18 +130,12 @@ impl SdbRecord {
     /// magic to check.
     pub fn parse(bytes: &[u8; RECORD_BYTES]) -> Result<SdbRecord, WireError> {
         Ok(match bytes[TYPE_AT] {
-            0x00 => {
-                let magic = be32(bytes, 0);
-                if magic != MAGIC {
-                    return Err(WireError::SdbMagic(magic));
-                }
-                SdbRecord::Interconnect {
-                    records: be16(bytes, 4),
-                    version: bytes[6],
-                    bus_type: bytes[7],
-                    component: component(bytes),
-                }
-            }
+            0x00 => SdbRecord::Interconnect {
+                records: record_count(bytes)?,
+                version: bytes[6],
+                bus_type: bytes[7],
+                component: component(bytes),
+            },
             0x01 => SdbRecord::Device(SdbDevice {
                 abi_class: be16(bytes, 0),
                 abi_major: bytes[2],
@@ -160,32 +154,27 @@ impl SdbRecord {
     }
 
     pub fn emit(&self) -> [u8; RECORD_BYTES] {
-        let mut out = [0; RECORD_BYTES];
-        let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        let record_type = match self {
+        let words =
+            |high: [u8; 4], low: u32| u64::from(u32::from_be_bytes(high)) << 32 | u64::from(low);
+        let (head, record_type) = match self {
             SdbRecord::Interconnect { records, version, bus_type, .. } => {
-                set(0, &MAGIC.to_be_bytes());
-                set(4, &records.to_be_bytes());
-                set(6, &[*version, *bus_type]);
-                0x00
+                let [high, low] = records.to_be_bytes();
+                let second = u32::from_be_bytes([high, low, *version, *bus_type]);
+                (words(MAGIC.to_be_bytes(), second), 0x00)
             }
             SdbRecord::Device(device) => {
-                set(0, &device.abi_class.to_be_bytes());
-                set(2, &[device.abi_major, device.abi_minor]);
-                set(4, &device.bus_specific.to_be_bytes());
-                0x01
+                let [high, low] = device.abi_class.to_be_bytes();
+                (words([high, low, device.abi_major, device.abi_minor], device.bus_specific), 0x01)
             }
-            SdbRecord::Bridge { child, .. } => {
-                set(0, &child.to_be_bytes());
-                0x02
-            }
+            SdbRecord::Bridge { child, .. } => (*child, 0x02),
             SdbRecord::MsiMaster { flags, bus_specific, .. } => {
-                set(0, &flags.to_be_bytes());
-                set(4, &bus_specific.to_be_bytes());
-                0x03
+                (words(flags.to_be_bytes(), *bus_specific), 0x03)
             }
-            SdbRecord::Other(number) => *number,
+            SdbRecord::Other(number) => (0, *number),
         };
+        let mut out = [0; RECORD_BYTES];
+        let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        set(0x00, &head.to_be_bytes());
         if let Some(Component { first, last, product }) = self.component() {
             set(0x08, &first.to_be_bytes());
             set(0x10, &last.to_be_bytes());

@@ -10,11 +10,11 @@ pub struct Elink(u16);
 
 impl Elink {
     pub const TTC: Elink = Elink(0x600);
-    pub const MOST: u16 = 0x7FF;
+    pub const MAX: u16 = 0x7FF;
 
     /// Takes the low 11 bits of the number.
     pub const fn new(number: u16) -> Elink {
-        Elink(number & Elink::MOST)
+        Elink(number & Elink::MAX)
     }
 
     /// Takes link (0 to 31) and index within the link (0 to 63): egroup times 8 plus epath.

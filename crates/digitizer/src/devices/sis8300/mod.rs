@@ -15,7 +15,7 @@ use std::sync::Arc;
 use daqmeter_harness::{CardFamily, Fault};
 
 use crate::daq::check_trigger_rate;
-use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation, NodeFound};
+use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
 use emulated::{EmulatedCrate, Profile};
 
 pub use driver_file::{Dialect, ServedBoard, serve};
@@ -25,69 +25,55 @@ pub use registers::BoardRegisters;
 
 const UNDRIVEN: &str = "not driven: load sis8300drv";
 
-#[derive(Clone, Copy, Debug)]
-pub struct Sis8300;
-
-impl BoardFamily for Sis8300 {
-    fn name(&self) -> &'static str {
-        "SIS8300"
-    }
-
-    fn claims(&self, device: &str) -> bool {
+pub(super) const FAMILY: BoardFamily = BoardFamily {
+    name: "SIS8300",
+    cards: CardFamily {
+        kind: "digitizer",
+        maker: "Struck",
+        // Struck Innovative Systeme (pci.ids).
+        vendor: "0x1796",
+        is_node,
+    },
+    remedy: "load sis8300drv; emulated boards (emu:l0) need nothing",
+    claims: |device| {
         let node = device.rsplit('/').next().unwrap_or(device);
         is_node(node) || device.strip_prefix(EMULATED_PREFIX).is_some_and(is_emulated)
-    }
-
-    fn open(&self, devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
-        let crate_ = crate_of(emulation)?;
-        let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
-            match device.strip_prefix(EMULATED_PREFIX) {
-                Some(name) => Ok(Box::new(crate_.board(device, name)?)),
-                None => Ok(Box::new(open_ess(device)?)),
-            }
-        };
-        devices.iter().map(open).collect()
-    }
-
-    fn cards(&self) -> CardFamily {
-        CardFamily {
-            kind: "digitizer",
-            maker: "Struck",
-            // Struck Innovative Systeme (pci.ids).
-            vendor: "0x1796",
-            is_node,
+    },
+    open,
+    describe: |node| match probe(node) {
+        Ok(ProbedDriver::Ess { id, .. }) => {
+            ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}"))
         }
-    }
+        Ok(ProbedDriver::Struck) => ("Struck's driver".to_owned(), UNDRIVEN.to_owned()),
+        Ok(ProbedDriver::Upciedev { driver }) => (driver, UNDRIVEN.to_owned()),
+        Err(fault) => ("not understood".to_owned(), fault.0),
+    },
+    emulated,
+};
 
-    fn describe(&self, node: &str) -> NodeFound {
-        let (driver, about) = match probe(node) {
-            Ok(ProbedDriver::Ess { id, .. }) => {
-                ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}"))
-            }
-            Ok(ProbedDriver::Struck) => ("Struck's driver".to_owned(), UNDRIVEN.to_owned()),
-            Ok(ProbedDriver::Upciedev { driver }) => (driver, UNDRIVEN.to_owned()),
-            Err(fault) => ("not understood".to_owned(), fault.0),
-        };
-        NodeFound { driver, about }
-    }
+fn open(devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
+    let crate_ = crate_of(emulation)?;
+    let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
+        match device.strip_prefix(EMULATED_PREFIX) {
+            Some(name) => Ok(Box::new(crate_.board(device, name)?)),
+            None => Ok(Box::new(open_ess(device)?)),
+        }
+    };
+    devices.iter().map(open).collect()
+}
 
-    fn emulated(&self) -> Vec<(String, String)> {
-        let profile = Profile::default();
-        let row = |board: &emulated::BoardRate| {
-            let stem = &board.model;
-            let dash = if stem == "l2" { "-" } else { "" };
-            let megabytes = board.own_bytes_per_s / 1e6;
-            (
-                format!("emu:{stem}{dash}0, emu:{stem}{dash}1, ..."),
-                format!("{megabytes:.0} MB/s alone (profile {})", profile.name),
-            )
-        };
-        profile.board.iter().map(row).collect()
-    }
-
-    fn remedy(&self) -> &'static str {
-        "load sis8300drv; emulated boards (emu:l0) need nothing"
-    }
+fn emulated() -> Vec<(String, String)> {
+    let profile = Profile::default();
+    let row = |board: &emulated::BoardRate| {
+        let stem = &board.model;
+        let dash = if stem == "l2" { "-" } else { "" };
+        let megabytes = board.own_bytes_per_s / 1e6;
+        (
+            format!("emu:{stem}{dash}0, emu:{stem}{dash}1, ..."),
+            format!("{megabytes:.0} MB/s alone (profile {})", profile.name),
+        )
+    };
+    profile.board.iter().map(row).collect()
 }
 
 /// Serves an emulated board of that name at `path`, as the ESS driver does.

@@ -44,10 +44,9 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
         return Ok(ProbedDriver::Upciedev { driver });
     }
     let file = OpenOptions::new().read(true).write(true).open(device).map_err(|error| {
-        refuse(format!(
-            "{error}{}",
-            if error.raw_os_error() == Some(13) { " (are you in the device's group?)" } else { "" }
-        ))
+        let is_denied = error.raw_os_error() == Some(13);
+        let hint = if is_denied { " (are you in the device's group?)" } else { "" };
+        refuse(format!("{error}{hint}"))
     })?;
     let id = sis8300::read_register(&file, regs::ID).map_err(|error| {
         refuse(format!("not a digitizer: it does not answer a register read ({})", error.source))

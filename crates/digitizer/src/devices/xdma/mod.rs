@@ -10,65 +10,51 @@ mod emulated;
 
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation, NodeFound};
+use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
 use channel::Channel;
 use emulated::EmulatedChannel;
 
 const STREAM_PREFIX: &str = "stream:";
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Xdma;
-
-impl BoardFamily for Xdma {
-    fn name(&self) -> &'static str {
-        "XDMA channels"
-    }
-
-    fn claims(&self, device: &str) -> bool {
-        let node = device.rsplit('/').next().unwrap_or(device);
-        device.starts_with(STREAM_PREFIX) || is_node(node) || emulated_name(device).is_some()
-    }
-
-    fn open(&self, devices: &[&str], _: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
-        let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
-            match emulated_name(device) {
-                Some(name) => Ok(Box::new(EmulatedChannel::open(device, name)?)),
-                None => Ok(Box::new(Channel::open(device, path_of(device))?)),
-            }
-        };
-        devices.iter().map(open).collect()
-    }
-
-    fn cards(&self) -> CardFamily {
-        CardFamily {
-            kind: "digitizer",
-            maker: "Xilinx",
-            // Xilinx Corporation (pci.ids).
-            vendor: "0x10ee",
-            is_node,
-        }
-    }
-
-    fn describe(&self, node: &str) -> NodeFound {
-        let about = match Channel::open(node, node) {
-            Ok(_) => "can be read".to_owned(),
-            Err(fault) => fault.0,
-        };
-        NodeFound { driver: "xdma".to_owned(), about }
-    }
-
-    fn emulated(&self) -> Vec<(String, String)> {
+pub(super) const FAMILY: BoardFamily = BoardFamily {
+    name: "XDMA channels",
+    cards: CardFamily {
+        kind: "digitizer",
+        maker: "Xilinx",
+        // Xilinx Corporation (pci.ids).
+        vendor: "0x10ee",
+        is_node,
+    },
+    remedy: "load Xilinx's xdma driver; emulated channels (emu:xdma0) need nothing",
+    claims,
+    open,
+    describe: |node| {
+        let found = Channel::open(node, node);
+        let about = found.map_or_else(|fault| fault.0, |_| "can be read".to_owned());
+        ("xdma".to_owned(), about)
+    },
+    emulated: || {
         let about = "reads of any length, as fast as memory".to_owned();
         vec![("emu:xdma0, emu:xdma1, ...".to_owned(), about)]
-    }
+    },
+};
 
-    fn remedy(&self) -> &'static str {
-        "load Xilinx's xdma driver; emulated channels (emu:xdma0) need nothing"
-    }
+fn claims(device: &str) -> bool {
+    let node = device.rsplit('/').next().unwrap_or(device);
+    device.starts_with(STREAM_PREFIX) || is_node(node) || emulated_name(device).is_some()
 }
 
-fn path_of(device: &str) -> &str {
-    device.strip_prefix(STREAM_PREFIX).unwrap_or(device)
+fn open(devices: &[&str], _: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
+    let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
+        match emulated_name(device) {
+            Some(name) => Ok(Box::new(EmulatedChannel::open(device, name)?)),
+            None => {
+                let path = device.strip_prefix(STREAM_PREFIX).unwrap_or(device);
+                Ok(Box::new(Channel::open(device, path)?))
+            }
+        }
+    };
+    devices.iter().map(open).collect()
 }
 
 fn emulated_name(device: &str) -> Option<&str> {

@@ -13,47 +13,42 @@ const WAIT_STAGE: &str = "wait_trigger";
 /// to the release of all threads and cover all repetitions; `dur = (end - start) / N`. `speed`
 /// counts raw bytes. With a trigger loop there is one row per pass and stage.
 pub fn classic(record: &RunRecord) -> String {
-    let mut out = parameters(record);
-    out.push_str(&table(record));
-    out
+    let lines = parameters(record);
+    let lines = lines.iter().map(|(name, value)| format!(" {name:<16}{value}\n"));
+    format!("Parameters:\n{}{}", lines.collect::<String>(), table(record))
 }
 
-fn int(record: &RunRecord, name: &str, default: u64) -> u64 {
-    record.workload.int(name).unwrap_or(default)
+fn int(record: &RunRecord, name: &str) -> u64 {
+    record.workload.int(name).unwrap_or(0)
 }
 
-fn float(record: &RunRecord, name: &str, default: f64) -> f64 {
-    record.workload.float(name).unwrap_or(default)
-}
-
-fn parameters(record: &RunRecord) -> String {
-    let loops = int(record, "passes", 0);
+fn parameters(record: &RunRecord) -> Vec<(&'static str, String)> {
+    let loops = int(record, "passes");
     // Triggered reads hold ten channels of whole pairs of blocks.
     let multiple = if loops > 0 { 320 } else { 16 };
-    let samples = int(record, "samples", 0).next_multiple_of(multiple);
+    let samples = int(record, "samples").next_multiple_of(multiple);
     let size = |bytes: u64| format!("{bytes} b ({:.1} MB)", bytes as f64 / 1e6);
-    let mut out = String::from("Parameters:\n");
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(out, " {name:<16}{value}");
-    };
-    line("function", int(record, "function", 0).to_string());
-    line("access", int(record, "access", 0).to_string());
-    line("nsamples", samples.to_string());
-    line("nbytes_raw", size(2 * samples));
-    line("nbytes", size(4 * samples));
-    line("nreads", int(record, "reads", 1).to_string());
-    line("dec_offset", int(record, "dec_offset", 0).to_string());
-    line("dec_factor", int(record, "dec_factor", 1).to_string());
-    line("scale_offset", format!("{:.6}", float(record, "scale_offset", 0.0)));
-    line("scale_factor", format!("{:.6}", float(record, "scale_factor", 1.0)));
+    let whole = |name| (name, int(record, name).to_string());
+    let real = |name| (name, format!("{:.6}", record.workload.float(name).unwrap_or(0.0)));
+    let mut lines = vec![
+        whole("function"),
+        whole("access"),
+        ("nsamples", samples.to_string()),
+        ("nbytes_raw", size(2 * samples)),
+        ("nbytes", size(4 * samples)),
+        ("nreads", int(record, "reads").to_string()),
+        whole("dec_offset"),
+        whole("dec_factor"),
+        real("scale_offset"),
+        real("scale_factor"),
+    ];
     if loops > 0 {
-        line("loop", loops.to_string());
-        if record.workload.text("completion") == Ok("interrupt") {
-            line("daq_intr", "1".to_owned());
-        }
+        lines.push(("loop", loops.to_string()));
+        let is_interrupt = record.workload.text("completion") == Ok("interrupt");
+        lines.extend(is_interrupt.then(|| ("daq_intr", "1".to_owned())));
     }
-    line("ndevices", record.lanes.len().to_string());
-    out
+    lines.push(("ndevices", record.lanes.len().to_string()));
+    lines
 }
 
 struct ClassicRow<'a> {
@@ -65,7 +60,7 @@ struct ClassicRow<'a> {
 }
 
 fn table(record: &RunRecord) -> String {
-    let by_pass = int(record, "passes", 0) > 0;
+    let by_pass = int(record, "passes") > 0;
     let rows = if by_pass { passes } else { whole };
     let mut rows: Vec<ClassicRow<'_>> = record.lanes.iter().flat_map(rows).collect();
     rows.retain(|row| row.stage.name != WAIT_STAGE);
@@ -124,7 +119,14 @@ fn passes(lane: &Lane) -> Vec<ClassicRow<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::example;
+    use crate::examples;
+
+    fn example() -> RunRecord {
+        let mut record = examples::example();
+        record.set_param("reads", 1_u64);
+        record.set_param("scale_factor", 1.0);
+        record
+    }
 
     #[test]
     fn the_originals_table() {

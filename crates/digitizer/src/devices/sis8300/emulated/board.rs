@@ -36,7 +36,7 @@ struct BoardFaults {
 }
 
 /// Limit of a sleep while bytes flow, so that a signal is seen.
-const LONGEST_SLEEP_S: f64 = 0.1;
+const MAX_SLEEP_S: f64 = 0.1;
 
 /// Shared parts of a crate's boards: the uplink and the epoch of the trigger.
 #[derive(Debug)]
@@ -154,12 +154,8 @@ impl EmulatedBoard {
 
     /// Duration of an acquisition's sampling; zero when unpaced.
     fn acquisition_ns(&self) -> u64 {
-        if self.slot.is_none() {
-            return 0;
-        }
-        let seconds =
-            self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
-        whole(seconds * 1e9)
+        let sample_ns = 1e9 / self.crate_.profile.acquisition.sample_rate_hz;
+        self.slot.map_or(0, |_| whole(self.channel_samples() as f64 * sample_ns))
     }
 
     fn control_acquisition(&mut self, value: u32) {
@@ -272,7 +268,7 @@ impl EmulatedBoard {
                 return Err(Fault::interrupted());
             }
             if bytes > SMALL_TRANSFER_BYTES {
-                let sleep_s = left_s.clamp(1e-6, LONGEST_SLEEP_S);
+                let sleep_s = left_s.clamp(1e-6, MAX_SLEEP_S);
                 std::thread::sleep(Duration::from_secs_f64(sleep_s));
             } else {
                 std::hint::spin_loop();
