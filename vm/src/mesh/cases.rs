@@ -157,3 +157,20 @@ fn two_meshes(machine: &mut Machine) -> Result<()> {
     ensure!(found == wanted, "{found:?} instead of {wanted:?}, arm_cmn_0 at {base}");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_shipped_meshes_and_recorded_files() {
+        let cases = all().unwrap();
+        assert_eq!(cases.len(), 6);
+        for Case { name, series, meshes, recorded, .. } in cases {
+            assert!(meshes.iter().all(|mesh| shipped(mesh).is_some()), "{name}");
+            let Some((file, on)) = recorded else { continue };
+            let events = crate::shell::root().join("crates/pmu/src/emulated/events").join(file);
+            assert!(events.exists() && series.contains(&on), "{name}");
+        }
+    }
+}
