@@ -289,8 +289,8 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
         around.into_iter().find(is_inside).unwrap_or((good * bad).sqrt())
     }
 
-    /// Time of a run that tells rates apart whose ratio exceeds 1 by this: half of this share of the
-    /// input, from the second quarter to the last, must exceed the noise.
+    /// Time of a run that tells rates apart whose ratio exceeds 1 by this: half of this share of
+    /// the input, from the second quarter to the last, must exceed the noise.
     fn time_for(&self, ratio: f64) -> Duration {
         let longest = self.plan.confirm * CONFIRM_TIMES;
         let wanted = Duration::try_from_secs_f64(4.0 * NOISE_S / ratio).unwrap_or(longest);
