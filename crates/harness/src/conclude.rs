@@ -67,8 +67,9 @@ pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
     record.outcome = judge(record, faults);
 }
 
-/// Minimum number of samples of which shares are recorded: their standard error is at most 9 points. Of
-/// three samples the share of copies was below a half in some runs and above it in others.
+/// Minimum number of samples of which shares are recorded: their standard error is at most 9
+/// points. Of three samples the share of copies was below a half in some runs and above it in
+/// others.
 const MIN_POINTERS: usize = 30;
 
 fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {

@@ -32,14 +32,9 @@ pub(crate) fn context() -> Context {
 
 fn measured(job: &Job, plan: StepPlan) -> RunRecord {
     let settings = Settings::new(plan, "conformance");
-    let record = measure(job, &settings, &context(), &[], &mut []);
-    let record = record.expect("it opens");
-    assert_eq!(
-        record.outcome,
-        Outcome::Ok,
-        "{}: the example runs, verifies and closes its ledgers",
-        job.workload
-    );
+    let record = measure(job, &settings, &context(), &[], &mut []).expect("it opens");
+    let of = &job.workload;
+    assert_eq!(record.outcome, Outcome::Ok, "{of}: it runs, verifies and closes its ledgers");
     record
 }
 
@@ -59,12 +54,8 @@ fn exact_plans_are_exact(job: &Job) {
     let record = measured(job, StepPlan::ByStage(3));
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
         let operations = stage.sample_ns.len() as u64 * stage.ops_per_sample;
-        assert!(
-            operations == 3 || operations == 1,
-            "{} {}: 3 operations asked, {operations} done",
-            job.workload,
-            stage.name
-        );
+        let of = format!("{} {}", job.workload, stage.name);
+        assert!([1, 3].contains(&operations), "{of}: 3 operations asked, {operations} done");
     }
     assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
 }

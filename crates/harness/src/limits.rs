@@ -170,8 +170,8 @@ fn is_exceeded(record: &RunRecord, limit: &Limit) -> bool {
     rates.filter_map(|rate| share(rate, limit.rate())).any(|share| share.is_above)
 }
 
-/// Returns the number of lanes that did these stages at one time, 1 at least: the sum of their times
-/// over the time from the first begin to the last end.
+/// Returns the number of lanes that did these stages at one time, 1 at least: the sum of their
+/// times over the time from the first begin to the last end.
 fn at_once(stages: &[&Stage]) -> usize {
     let first_ns = stages.iter().map(|stage| stage.start_ns).min().unwrap_or(0);
     let last_ns = stages.iter().map(|stage| stage.end_ns).max().unwrap_or(0);

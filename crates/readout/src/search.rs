@@ -57,13 +57,14 @@ impl Observation {
 
     /// Medians of time and backlog of the second quarter and of the last; `None` of few samples. A
     /// host that stops for a moment fills a ring, too, which empties again; medians leave that out.
+    /// A probe of 0.1 s has ten samples, and fewer on a busy host.
     fn quarters(&self) -> Option<[(f64, f64); 2]> {
         let n = self.backlog.len();
         let middle = |part: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
             median(&part.iter().map(of).collect::<Vec<_>>()).expect("a quarter of finite values")
         };
         let parts = [n / 4..n / 2, 3 * n / 4..n].map(|part| &self.backlog[part]);
-        (n >= 8).then(|| parts.map(|part| (middle(part, |at| at.0), middle(part, |at| at.1))))
+        (n >= 4).then(|| parts.map(|part| (middle(part, |at| at.0), middle(part, |at| at.1))))
     }
 
     fn grows(&self) -> bool {
@@ -137,6 +138,8 @@ struct Search<'a, F> {
     plan: &'a SearchPlan,
     confirmations: u32,
     found: SearchResult,
+    /// Rates at which a probe passed.
+    passed: Vec<f64>,
     /// Rate that was carried in the last run that was not stable, and the error of this estimate as
     /// a share.
     knee: (f64, f64),
@@ -163,6 +166,7 @@ pub fn highest_rate<E>(
         plan,
         confirmations: 0,
         found: SearchResult::default(),
+        passed: Vec::new(),
         knee: (f64::INFINITY, 0.0),
     };
     let is_cut = match search.run() {
@@ -228,8 +232,8 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
         self.confirm_below(if is_near { good.min(below_hz) } else { good }, lowest_hz)
     }
 
-    /// Confirms a rate or a lower one. A rate that fails is the upper end of an interval, in which
-    /// the search goes on.
+    /// Confirms a rate or a lower one. A rate that fails is the upper end of an interval, which is
+    /// halved down to the last rate that passed.
     fn confirm_below(&mut self, mut rate_hz: f64, lowest_hz: f64) -> Result<(), Stop<E>> {
         let mut failed_hz = 0.0;
         while rate_hz > lowest_hz && self.confirmations < MAX_CONFIRMATIONS {
@@ -243,7 +247,9 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
                 }
                 _ => {
                     self.found.unstable_hz = Some(rate_hz);
-                    self.found.rate_hz.unwrap_or(lowest_hz)
+                    self.passed.retain(|passed| *passed < rate_hz);
+                    let passed = self.passed.iter().copied().fold(lowest_hz, f64::max);
+                    self.found.rate_hz.map_or(passed, |confirmed| confirmed.max(passed))
                 }
             };
             // No rate above the estimate is stable.
@@ -283,8 +289,8 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
         around.into_iter().find(is_inside).unwrap_or((good * bad).sqrt())
     }
 
-    /// Time of a run that tells rates apart whose ratio exceeds 1 by this: half of this share of the
-    /// input, from the second quarter to the last, must exceed the noise.
+    /// Time of a run that tells rates apart whose ratio exceeds 1 by this: half of this share of
+    /// the input, from the second quarter to the last, must exceed the noise.
     fn time_for(&self, ratio: f64) -> Duration {
         let longest = self.plan.confirm * CONFIRM_TIMES;
         let wanted = Duration::try_from_secs_f64(4.0 * NOISE_S / ratio).unwrap_or(longest);
@@ -324,9 +330,13 @@ impl<E, F: FnMut(f64, Duration) -> Result<Option<Observation>, E>> Search<'_, F>
 
     /// Decides by the majority of up to three runs; one that passes at once is enough.
     fn is_stable(&mut self, rate_hz: f64, time: Duration) -> Result<bool, Stop<E>> {
-        Ok(self.once(rate_hz, time)? == Stability::Stable
+        let is_stable = self.once(rate_hz, time)? == Stability::Stable
             || self.once(rate_hz, time)? == Stability::Stable
-                && self.once(rate_hz, time)? == Stability::Stable)
+                && self.once(rate_hz, time)? == Stability::Stable;
+        if is_stable {
+            self.passed.push(rate_hz);
+        }
+        Ok(is_stable)
     }
 }
 
@@ -415,6 +425,9 @@ mod tests {
         let fills: Vec<(f64, f64)> =
             (0..100).map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6)).collect();
         assert_eq!(observation(fills).verdict(), Stability::Growing);
+        // Regression: a probe on a busy host had seven samples, and was stable.
+        let few = (0..7).map(|at| (f64::from(at) * 0.015, f64::from(at) * 1e6)).collect();
+        assert_eq!(observation(few).verdict(), Stability::Growing);
         // A rate that was confirmed: 0.5 % of the input stays behind, for 6 s.
         let slowly: Vec<(f64, f64)> =
             (0..32).map(|at| (f64::from(at) * 0.2, f64::from(at) * 1e6)).collect();
