@@ -13,6 +13,7 @@ use crate::conversion::ConversionRequest;
 use crate::devices::board::pattern_sample;
 use crate::function::Function;
 use crate::oracle::{differs, elements};
+use crate::request::to_usize;
 
 /// Conversions of samples in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,10 +63,6 @@ impl Request for ConvertRequest {
 }
 
 impl ConvertRequest {
-    fn samples(&self) -> usize {
-        usize::try_from(self.samples).expect("at most 2^30, checked with the request")
-    }
-
     fn target(&self) -> String {
         let isa = self.conversion.isa.name();
         let converter = self.converter().ok().flatten();
@@ -76,7 +73,7 @@ impl ConvertRequest {
     }
 
     fn converter(&self) -> Result<Option<Converter>, Fault> {
-        self.conversion.converter(self.function, self.samples(), last_level_cache_bytes())
+        self.conversion.converter(self.function, to_usize(self.samples), last_level_cache_bytes())
     }
 
     fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -88,7 +85,7 @@ impl ConvertRequest {
         let session = |_| -> Box<dyn Session> {
             Box::new(ConvertSession {
                 name: name.to_owned(),
-                samples: self.samples(),
+                samples: to_usize(self.samples),
                 out_bytes: self.out_bytes(),
                 converter: converter.clone(),
                 buffers: None,
@@ -100,7 +97,7 @@ impl ConvertRequest {
     fn out_bytes(&self) -> u64 {
         match self.function {
             Function::Readout => self.samples * 2,
-            function => self.conversion.out_bytes(function, self.samples()) as u64,
+            function => self.conversion.out_bytes(function, to_usize(self.samples)) as u64,
         }
     }
 }

@@ -1,10 +1,9 @@
 //! A scan of the self-describing bus: every table, through every bridge.
 
+use daqmeter_wire::etherbone::config;
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::sdb::{self, SdbDevice, SdbRecord};
-use daqmeter_wire::etherbone::{Endian, config};
 
-use crate::access::from_bytes;
 use crate::{Client, EbError};
 
 const MAX_DEPTH: usize = 16;
@@ -90,7 +89,7 @@ struct Place {
 
 fn root_address(client: &mut Client) -> Result<u64, EbError> {
     let bytes = read_bytes(client, Space::Config, config::SDB_ROOT, 8)?;
-    Ok(from_bytes(&bytes, Endian::Big))
+    Ok(bytes.iter().fold(0, |root, byte| root << 8 | u64::from(*byte)))
 }
 
 fn read_bytes(

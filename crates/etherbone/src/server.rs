@@ -105,7 +105,7 @@ pub struct EbServer {
     is_stopped: bool,
     /// Can be read once the server is stopped.
     _stopped: UnixStream,
-    log: Option<Box<dyn FnMut(ServerEvent) + Send>>,
+    log: Box<dyn FnMut(ServerEvent) + Send>,
     pty: Option<tty::Pty>,
 }
 
@@ -150,7 +150,7 @@ impl EbServer {
             stopper: Stopper(Arc::new(stop)),
             is_stopped: false,
             _stopped: stopped,
-            log: None,
+            log: Box::new(drop),
             pty: None,
             options,
         };
@@ -211,7 +211,7 @@ impl EbServer {
     }
 
     pub fn set_log(&mut self, log: impl FnMut(ServerEvent) + Send + 'static) {
-        self.log = Some(Box::new(log));
+        self.log = Box::new(log);
     }
 
     pub fn port(&self) -> u16 {
@@ -275,17 +275,9 @@ impl EbServer {
         }
     }
 
-    fn tell(&mut self, event: ServerEvent) {
-        if let Some(log) = &mut self.log {
-            log(event);
-        }
-    }
-
     fn tell_accesses(&mut self) {
-        if let (true, Some(log)) = (self.slave.log, &mut self.log) {
-            for access in self.slave.accesses.drain(..) {
-                log(ServerEvent::Access(access));
-            }
+        for access in self.slave.accesses.drain(..) {
+            (self.log)(ServerEvent::Access(access));
         }
     }
 
@@ -351,7 +343,7 @@ impl EbServer {
         };
         if self.connections.len() >= MAX_CONNECTIONS {
             let why = format!("{MAX_CONNECTIONS} connections are the most that are served");
-            return self.tell(ServerEvent::Ended(peer.to_string(), why));
+            return (self.log)(ServerEvent::Ended(peer.to_string(), why));
         }
         let banner_at_ns = self.options.banner_after.map(|after| now_ns + as_ns(after));
         // A connection that fails at once is gone already.
@@ -432,7 +424,7 @@ impl EbServer {
             let peer = std::mem::take(&mut connection.peer);
             self.connections.remove(&key);
             if !matches!(why, EbError::Closed) {
-                self.tell(ServerEvent::Ended(peer, why.to_string()));
+                (self.log)(ServerEvent::Ended(peer, why.to_string()));
             }
             return;
         }

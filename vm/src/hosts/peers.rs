@@ -1,6 +1,7 @@
 //! Etherbone of other makers against ours, between hosts: LiteX (CommUDP, RemoteClient,
 //! litex_server) and wishbone-tool, as clients of our server and as servers of our client. CI's
-//! step "other makers' Etherbone: programs" installs them. And our own client, whose cables are cut.
+//! step "other makers' Etherbone: programs" installs them.
+//! Before that, our client measures two of our servers whose cables are cut.
 
 use std::fs;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(crate) fn all() -> Result<()> {
 fn perf(proto: &str, address: &str) -> Result<Background> {
     let slave = format!("{proto}/{address}");
     until("the slave", Duration::from_secs(10), || {
-        daqmeter_on(HOSTS[0], &format!("eb read {slave} 0x10000/4")).output().map(|_| true)
+        daqmeter_on(HOSTS[0], &format!("eb read -r 1 {slave} 0x10000/4")).output().map(|_| true)
     })?;
     let records = scratch(&format!("{proto}.jsonl"));
     fs::write(&records, "")?;
