@@ -22,7 +22,6 @@ impl Block {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) bytes: usize,
-    pub(crate) payload_bytes: u64,
     pub(crate) events: u64,
     /// Number of its known contents at the source.
     pub(crate) key: Option<usize>,
@@ -135,11 +134,6 @@ pub(crate) trait Sink: Send {
 
     fn counters(&self) -> Vec<Counter> {
         Vec::new()
-    }
-
-    /// Fact that is needed to believe the rate.
-    fn note(&self) -> Option<String> {
-        None
     }
 }
 

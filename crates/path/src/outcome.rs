@@ -51,12 +51,14 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
     let mut latency_ns = LogHistogram::default();
     for IntoSink { run: own, latency_ns: own_ns, .. } in sinks.iter().map(Box::as_ref) {
         run.blocks += own.blocks;
-        run.payload_bytes += own.payload_bytes;
         run.events += own.events;
         run.verified_blocks += own.verified_blocks;
         run.longest_gap_ns = run.longest_gap_ns.max(own.longest_gap_ns);
         latency_ns.merge(own_ns);
     }
+    // All blocks of a path have the same payload.
+    let block_bytes = sources.first().map_or(0, |from| from.block_bytes as u64);
+    run.payload_bytes = run.blocks.saturating_mul(block_bytes);
     let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
     for (number, name) in shared.sources.iter().enumerate() {
         let mut ledger = Ledger::new(format!("blocks of {name}"));
@@ -97,7 +99,7 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
         },
         ledgers,
         counters,
-        notes: notes.into_iter().chain(sinks.iter().filter_map(|into| into.sink.note())).collect(),
+        notes,
         fault,
         sinks: sinks.into_iter().map(|into| into.sink).collect(),
         shared,

@@ -271,7 +271,7 @@ impl Sender<'_> {
                 return Err("interrupted".to_owned());
             }
             arrivals.drain()?;
-            let has_sent = arrivals.blocks.came().blocks() > 0;
+            let has_sent = arrivals.blocks.came.blocks() > 0;
             self.place.has_sent.store(has_sent, Ordering::Relaxed);
             waits.wait(Some(LOOK), &mut ready).map_err(wrong)?;
         }
@@ -280,7 +280,7 @@ impl Sender<'_> {
             return Err(foreign(frame));
         }
         arrivals.rest(frame.sequence)?;
-        Ok(arrivals.blocks.came().clone())
+        Ok(arrivals.blocks.came)
     }
 }
 

@@ -8,7 +8,6 @@ use daqmeter_harness::Fault;
 use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::Counter;
 use daqmeter_record::border::from_peer;
-use daqmeter_record::units::show_bytes;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use crate::cancel::Cuts;
@@ -251,15 +250,5 @@ impl Sink for Remote {
         };
         let missing = self.has_no_account.then(|| Counter::count(WITHOUT_ACCOUNT, 1));
         self.udp().into_iter().flat_map(of_udp).chain(missing).collect()
-    }
-
-    fn note(&self) -> Option<String> {
-        let &ByUdp { asked_bytes, granted_bytes, .. } = self.udp()?;
-        let [asked, granted] = [asked_bytes, granted_bytes].map(show_bytes);
-        (granted_bytes < asked_bytes).then(|| {
-            format!(
-                "udp: {asked} of socket buffer were asked for and {granted} granted: net.core.rmem_max allows no more"
-            )
-        })
     }
 }

@@ -128,7 +128,7 @@ fn append(to: &mut Vec<u8>, [first, second]: [&[u8]; 2], from: usize, end: usize
 /// Blocks that are put together of datagrams, if all of them come in order.
 #[derive(Default)]
 pub struct ReceivedDatagrams {
-    came: ReceiverReport,
+    pub came: ReceiverReport,
     /// Number of the block that is put together, and the bytes that its first head promised.
     now: Option<(u64, usize)>,
     /// Number of the block after the last whole one.
@@ -142,10 +142,6 @@ pub struct ReceivedDatagrams {
 impl ReceivedDatagrams {
     pub fn of_at_most(most_bytes: usize) -> ReceivedDatagrams {
         ReceivedDatagrams { most_bytes, ..ReceivedDatagrams::default() }
-    }
-
-    pub fn came(&self) -> &ReceiverReport {
-        &self.came
     }
 
     /// Takes a datagram as it came; one without a head is left out. Fails for a block that is too
@@ -301,7 +297,7 @@ mod tests {
                 datagrams.send(&out, [&head(sum), &block]).unwrap();
             }
             arrivals.rest(2).unwrap();
-            let came = arrivals.blocks.came();
+            let came = &arrivals.blocks.came;
             assert_eq!((came.blocks(), came.verified, came.wrong), (2, 1, 1));
             assert_eq!((came.bytes, came.stream(1).events, came.strays), (20_002, 4, 0));
             assert_eq!(datagrams.number, 2);
@@ -374,7 +370,7 @@ mod tests {
             for datagram in datagrams {
                 received.receive(&datagram).unwrap();
             }
-            let came = received.came();
+            let came = received.came;
             prop_assert_eq!((came.wrong, came.verified), (0, came.blocks()));
             prop_assert!(!is_clean || came.blocks() == 3);
         }

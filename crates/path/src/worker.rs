@@ -509,7 +509,6 @@ impl FromSource {
         let filled = self.source.fill(block.buffer.slice_mut(bytes))?;
         block.label = Label {
             bytes,
-            payload_bytes: bytes as u64,
             events: filled.events,
             key: filled.key,
             due_ns: filled.ready_ns.unwrap_or(due_ns),
@@ -611,7 +610,6 @@ impl IntoSink {
         }
         self.streams[stream].delivered += 1;
         self.run.blocks += 1;
-        self.run.payload_bytes += block.label.payload_bytes;
         self.run.events += block.label.events;
         let now_ns = monotonic_ns();
         self.latency_ns.add(now_ns.saturating_sub(block.label.due_ns));
@@ -641,15 +639,12 @@ impl IntoSink {
     fn close(&mut self, confirmed: &Confirmed, shared: &Shared) -> Result<(), Fault> {
         let run = &mut self.run;
         run.verified_blocks += confirmed.verified;
-        // All blocks of a path have the same payload.
-        let each_bytes = run.payload_bytes / run.blocks.max(1);
         let streams = confirmed.lost.iter().enumerate();
         for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
             self.streams[stream].lost += blocks;
             self.streams[stream].delivered -= blocks;
             run.blocks -= blocks;
             run.events -= events;
-            run.payload_bytes -= blocks * each_bytes;
         }
         let all: u64 = self.streams.iter().map(|stream| stream.lost).sum();
         match all > 0 && shared.how.lossless {

@@ -101,18 +101,18 @@ impl Conversation {
         }
     }
 
-    /// Reads the timestamps of a cycle, which go forward.
+    /// Reads the timestamps of a cycle, which never go back.
     pub(super) fn times(
         &mut self,
         unroller: &mut Unroller,
         mut take: impl FnMut(u64),
     ) -> Result<(), Fault> {
         for pair in self.checked()?.values.chunks_exact(2) {
-            let before_ns = unroller.last_ns;
+            let before_ns = unroller.last_ns.unwrap_or(0);
             let time_ns = unroller.time_ns(pair[0], pair[1]);
-            if let Some(before_ns) = before_ns.filter(|before_ns| time_ns <= *before_ns) {
+            if time_ns < before_ns {
                 return Err(Fault::new(format!(
-                    "the slave's clock went from {before_ns} to {time_ns} ns"
+                    "the time goes back from {before_ns} to {time_ns} ns"
                 )));
             }
             take(time_ns);

@@ -41,16 +41,20 @@ impl Times {
         let mut times = 0;
         for part in into.chunks_exact_mut(cycle_bytes) {
             let mut places = part.as_chunks_mut::<TIME_BYTES>().0.iter_mut();
-            let (before_ns, mut last_ns) = (monotonic_ns(), 0);
+            let (before_ns, mut last_ns) = (monotonic_ns(), self.unroller.last_ns);
+            let mut stands = false;
             self.way.times(&mut self.unroller, |time_ns| {
                 if let Some(place) = places.next() {
                     *place = time_ns.to_le_bytes();
                 }
-                (times, last_ns) = (times + 1, time_ns);
+                stands |= last_ns.replace(time_ns) == Some(time_ns);
+                times += 1;
             })?;
-            let host_ns = (before_ns, monotonic_ns());
+            let (host_ns, last_ns) = ((before_ns, monotonic_ns()), last_ns.unwrap_or(0));
             let (first_ns, started_ns) = *self.first_ns.get_or_insert((last_ns, host_ns));
-            if let Some(why) = unlike_the_host(last_ns - first_ns, started_ns, host_ns) {
+            let why = unlike_the_host(last_ns - first_ns, started_ns, host_ns);
+            let why = if stands { Some(format!("it stands at {last_ns} ns")) } else { why };
+            if let Some(why) = why {
                 return Err(Fault::new(format!("the slave's clock is wrong: {why}")));
             }
         }

@@ -146,10 +146,13 @@ fn checked(record: &RunRecord, run: &PathRun) -> String {
 /// Writes the buffers and losses of sockets, if the record counts them.
 fn network(record: &RunRecord) -> Option<String> {
     let strays = record.counter("udp-datagrams-without-a-block").unwrap_or(0.0);
+    let (asked, granted) =
+        (record.counter("udp-buffer-asked")?, record.counter("udp-buffer-granted")?);
+    let why = if granted < asked { " (net.core.rmem_max allows no more)" } else { "" };
     Some(format!(
-        "socket buffer: {} requested, {} granted; {strays} datagrams belonged to no block",
-        show_bytes(record.counter("udp-buffer-asked")? as u64),
-        show_bytes(record.counter("udp-buffer-granted")? as u64)
+        "socket buffer: {} requested, {} granted{why}; {strays} datagrams belonged to no block",
+        show_bytes(asked as u64),
+        show_bytes(granted as u64)
     ))
 }
 
