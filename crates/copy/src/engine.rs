@@ -94,8 +94,8 @@ pub(crate) fn is_emulated(request: &CopyRequest) -> bool {
 }
 
 pub(crate) fn open(request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let movers = request.path.open(request)?;
-    Ok(movers.into_iter().map(|mover| CopySession::on(request, mover)).collect())
+    let movers = request.path.open(request)?.into_iter();
+    Ok(movers.map(|mover| CopySession::on(request, mover)).collect())
 }
 
 impl CopySession {
@@ -186,11 +186,8 @@ impl Session for CopySession {
             device_timed: self.mover.device_time().is_some(),
             ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)
         };
-        if self.mover.is_system_call() {
-            vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
-        } else {
-            vec![copy]
-        }
+        let null = self.mover.is_system_call().then(|| StageSpec::new(NULL_CALL, 0, 0));
+        [copy].into_iter().chain(null).collect()
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -256,8 +253,8 @@ impl Session for CopySession {
     }
 
     fn tally(&mut self) -> Tally {
-        let mut ledger = Ledger { issued: self.issued, ..Ledger::new("copies") };
-        ledger.delivered = self.done;
+        let (issued, delivered) = (self.issued, self.done);
+        let mut ledger = Ledger { issued, delivered, ..Ledger::new("copies") };
         ledger.lose("failed", self.issued - self.done);
         let mut counters = self.mover.counters();
         counters.push(Counter::count("compared", self.compared));

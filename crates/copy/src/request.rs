@@ -9,9 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 // The numbers are those of the kernel module.
 pub enum Direction {
@@ -35,7 +33,7 @@ impl Direction {
 
 /// Who copies, and which channel a copy gets.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 // The numbers are those of the kernel module's policies.
@@ -53,7 +51,7 @@ pub enum CopyContext {
 
 /// How the end of an engine's copy is noticed.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyCompletion {
@@ -79,9 +77,7 @@ pub enum CopyLoad {
 }
 
 /// One way to copy. Its comment is what `daqmeter list copies` says of it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyPath {
     /// pread and pwrite on kernel memory (memfd), base pages
@@ -118,13 +114,6 @@ impl CopyPath {
 }
 
 displayed!(Direction, CopyContext, CopyCompletion, CopyLoad, CopyPath);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub(crate) quantum_ns: u64,
-    pub(crate) window_ns: u64,
-    pub(crate) high_channels: u64,
-}
 
 /// The study's 30 us of 90 us for channel 0 (section 2.2).
 fn quantum_ns() -> u64 {
@@ -238,14 +227,6 @@ impl CopyRequest {
         // A longer window would starve the low channels.
         Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
         Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
-    }
-
-    pub(crate) fn window(&self) -> Window {
-        Window {
-            quantum_ns: self.quantum_ns,
-            window_ns: self.window_ns,
-            high_channels: self.high_channels,
-        }
     }
 
     /// Memory of all lanes in bytes: both sides of each copy, and three copies while bytes are

@@ -1,6 +1,6 @@
 //! Copies by DSA's user work queues. `From` means towards the engine's side.
 
-use daqmeter_harness::{Availability, Fault, StopFlag};
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
 
@@ -21,8 +21,8 @@ fn usable_queues() -> Result<Vec<WorkQueue>, String> {
     })
 }
 
-pub(super) fn probe() -> Availability {
-    usable_queues().map_or_else(Availability::Waived, |_| Availability::Ready)
+pub(super) fn waiver() -> Option<String> {
+    usable_queues().err()
 }
 
 /// Exclusive: lane k on queue k, modulo their number. Shared: all lanes on the first shared queue.
@@ -71,7 +71,7 @@ struct DsaMover {
 
 /// Number of queues, which lanes use by default.
 pub(super) fn queue_count() -> Option<usize> {
-    usable_queues().ok().map(|queues| queues.len())
+    Some(usable_queues().ok()?.len())
 }
 
 impl DsaMover {
