@@ -142,6 +142,15 @@ impl PathRequest {
         Ok(tried.into_iter().map(request).collect())
     }
 
+    /// Returns the job of this request on a path that was read before.
+    pub fn job_on(&self, path: Path) -> Job {
+        Job {
+            is_emulated: path.is_emulated(),
+            memory_bytes: Some(path.memory_bytes()),
+            ..Job::new(self, path.line(), move |request| open(request, path.clone()))
+        }
+    }
+
     fn load(&self) -> Result<Path, Fault> {
         let path = Path::load_with(&self.path, &self.with);
         let path = path.map_err(|error| Fault::new(error.to_string()))?;
@@ -166,12 +175,7 @@ impl Request for PathRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        let path = self.load()?;
-        Ok(Job {
-            is_emulated: path.is_emulated(),
-            memory_bytes: Some(path.memory_bytes()),
-            ..Job::new(self, path.line(), move |request| open(request, path.clone()))
-        })
+        Ok(self.job_on(self.load()?))
     }
 
     fn check(&self) -> Result<(), Problem> {
