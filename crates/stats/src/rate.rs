@@ -27,6 +27,10 @@ pub struct Rate {
 }
 
 impl Rate {
+    pub fn exactly(per_s: f64) -> Rate {
+        Rate { per_s, interval: None }
+    }
+
     pub fn low(&self) -> f64 {
         self.interval.map_or(self.per_s, |(low, _)| low)
     }
@@ -115,10 +119,6 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    fn exactly(per_s: f64) -> Rate {
-        Rate { per_s, interval: None }
-    }
-
     #[test]
     fn slow_samples_count_with_all_their_time() {
         // A disk: 60 % of the reads of 100 kB take 0.1 ms, 40 % take 10 ms.
@@ -134,7 +134,7 @@ mod tests {
         for (per_sample, ns) in [(0.0, &[1, 2][..]), (1.0, &[]), (1.0, &[0, 0]), (f64::NAN, &[1])] {
             assert_eq!(sustained(per_sample, ns), None);
         }
-        assert_eq!(sustained(2.0, &[4]), Some(exactly(0.5e9)));
+        assert_eq!(sustained(2.0, &[4]), Some(Rate::exactly(0.5e9)));
     }
 
     /// Counts in how many of 400 rows the interval covers the true mean of `n` correlated samples.
@@ -187,12 +187,12 @@ mod tests {
         // Regression: 2.7 times the limit was not marked, because intervals of three samples are
         // wide.
         assert!(above(rate(2.7, 0.8, 9.1), rate(1.0, 0.5, 2.0)));
-        assert!(!above(exactly(1.04), exactly(1.0)), "they are not of the same moment");
-        assert!(above(exactly(1.06), exactly(1.0)));
-        assert_eq!(share(exactly(1.0), exactly(4.0)).unwrap().fraction, 0.25);
+        assert!(!above(Rate::exactly(1.04), Rate::exactly(1.0)), "they are not of the same moment");
+        assert!(above(Rate::exactly(1.06), Rate::exactly(1.0)));
+        assert_eq!(share(Rate::exactly(1.0), Rate::exactly(4.0)).unwrap().fraction, 0.25);
         for nothing in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(share(exactly(nothing), exactly(1.0)), None);
-            assert_eq!(share(exactly(1.0), exactly(nothing)), None);
+            assert_eq!(share(Rate::exactly(nothing), Rate::exactly(1.0)), None);
+            assert_eq!(share(Rate::exactly(1.0), Rate::exactly(nothing)), None);
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
             Rate { per_s: 3.0, interval: Some((2.5, 4.0)) },
         ];
         assert_eq!(Rate::mean_of(&rates), Some(Rate { per_s: 2.0, interval: Some((1.5, 3.0)) }));
-        assert_eq!(Rate::mean_of(&[rates[0], exactly(3.0)]), Some(exactly(2.0)));
+        assert_eq!(Rate::mean_of(&[rates[0], Rate::exactly(3.0)]), Some(Rate::exactly(2.0)));
         assert_eq!(Rate::mean_of(&[]), None);
     }
 }
