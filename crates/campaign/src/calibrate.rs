@@ -66,7 +66,8 @@ pub fn calibrate(
         let drawn = drawn_path(&mut random, &cpus);
         let (shape, record) = paths.run(&drawn.text, FIT_S, None)?;
         clocks.extend(clock_ghz(&record));
-        fitted.push((shape, blocks_hz(run_of(&record)?)));
+        let run = run_of(&record)?;
+        fitted.push((shape, run.per_s(run.blocks)));
     }
     profile.clock_ghz = daqmeter_stats::median(&clocks).unwrap_or(profile.clock_ghz);
     fit(&mut profile, &fitted)?;
@@ -89,10 +90,6 @@ pub fn calibrate(
 fn run_of(record: &RunRecord) -> Result<&PathRun, String> {
     let run = record.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| format!("{}: no block came to the end", record.engine.target))
-}
-
-fn blocks_hz(run: &PathRun) -> f64 {
-    run.per_s(run.blocks)
 }
 
 fn path_text(block_bytes: usize, layout: &str, source: &str, stage: &str, sink: &str) -> String {
@@ -246,7 +243,7 @@ fn held_back(
         is_pinned: shape.is_pinned(),
         is_fused: shape.rows.len() == 1,
         rate_hz: shape.rate_hz,
-        rate: pair(form.largest_hz(), &blocks_hz),
+        rate: pair(form.largest_hz(), &|run| run.per_s(run.blocks)),
         p50_ns: latency(0.5),
         p99_ns: latency(0.99),
         cpu: cpu.collect(),

@@ -3,6 +3,7 @@
 use daqmeter_harness::request::workload_of;
 use daqmeter_harness::{
     DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, StopFlag, Tally,
+    check_lanes,
 };
 use daqmeter_record::{Counter, Ledger, Workload};
 use daqmeter_sys::copies::null_call;
@@ -10,7 +11,10 @@ use daqmeter_sys::copies::null_call;
 use crate::load::HeavyLoad;
 use crate::paths::{self, Mover};
 use crate::plain::PlainRequest;
-use crate::request::{CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
+use crate::request::{
+    CopyContext, CopyLoad, CopyPath, CopyRequest, Direction, MAX_BLOCK_BYTES, MAX_CHANNELS,
+    MAX_WINDOW_NS,
+};
 
 pub(crate) const NULL_CALL: &str = "null_call";
 
@@ -54,7 +58,12 @@ impl Request for CopyRequest {
     }
 
     fn check(&self) -> Result<(), Problem> {
-        self.check_options()
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        check_lanes("lanes", self.lanes)?;
+        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
+        // A longer window would starve the low channels.
+        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
+        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
     }
 
     /// Leaves out fields without effect in its context, so that equal points have equal workloads.

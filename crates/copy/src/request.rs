@@ -2,7 +2,7 @@
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use daqmeter_harness::{Problem, check_lanes, is_default, one};
+use daqmeter_harness::{is_default, one};
 use daqmeter_record::units::parse_duration;
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
@@ -125,9 +125,9 @@ fn window_ns() -> u64 {
 
 /// Largest block; allocation refuses more than the host has.
 pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 40;
-const MAX_CHANNELS: usize = 1024;
+pub(crate) const MAX_CHANNELS: usize = 1024;
 /// Longest window of the priority policy, equal to the kernel module's.
-const MAX_WINDOW_NS: u64 = 1_000_000_000;
+pub(crate) const MAX_WINDOW_NS: u64 = 1_000_000_000;
 
 /// One point. Verbs that sweep choose the fields without an option.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -216,17 +216,6 @@ impl CopyRequest {
             high_channels: 1,
             load: CopyLoad::Light,
         }
-    }
-
-    /// # Errors
-    /// The parameter, its value and its range.
-    pub(crate) fn check_options(&self) -> Result<(), Problem> {
-        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
-        check_lanes("lanes", self.lanes)?;
-        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
-        // A longer window would starve the low channels.
-        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
-        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
     }
 
     /// Memory of all lanes in bytes: both sides of each copy, and three copies while bytes are

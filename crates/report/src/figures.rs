@@ -47,12 +47,6 @@ pub(crate) struct Axes {
     pub(crate) y: Axis,
 }
 
-impl Axes {
-    pub(crate) const fn lines(x: Axis, y: Axis) -> Axes {
-        Axes { kind: ChartKind::Lines, x, y }
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Axis {

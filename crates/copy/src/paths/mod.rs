@@ -66,12 +66,9 @@ impl CopyPath {
     /// Returns the lanes without a request for a number, on that many CPUs: a queue of DSA may take
     /// one program alone.
     pub fn usual_lanes(self, context: CopyContext, cpus: usize) -> usize {
-        match (self, context) {
-            (CopyPath::Dsa, CopyContext::Exclusive) => {
-                dsa::queue_count().map_or(cpus, |queues| queues.min(cpus))
-            }
-            _ => cpus,
-        }
+        let is_by_queue = (self, context) == (CopyPath::Dsa, CopyContext::Exclusive);
+        let queues = if is_by_queue { dsa::queues().ok() } else { None };
+        queues.map_or(cpus, |queues| queues.len().min(cpus))
     }
 
     pub fn probe(self) -> Availability {
