@@ -80,9 +80,9 @@ pub fn study(records: &[RunRecord]) -> Vec<Figure> {
     let figure = |(at, figure): (usize, &StudyFigure)| {
         let words = &table.kinds[&figure.kind];
         let (marks, values) = match figure.kind {
-            Kind::Latency | Kind::Total | Kind::Channels => figure.copies(&rows, &shown),
+            Kind::Latency | Kind::Total | Kind::Channels => figure.copies(&rows, shown),
             Kind::Calls => figure.calls(records),
-            Kind::Misses | Kind::Times => figure.programs(&beside, &shown),
+            Kind::Misses | Kind::Times => figure.programs(&beside, shown),
         };
         let filled = |text: &str| {
             let fill = |text: String, (name, value): &(&str, String)| text.replace(name, value);
