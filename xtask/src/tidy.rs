@@ -28,6 +28,16 @@ const MAX_LINES: usize = 900;
 /// Longest comment, in columns.
 const COMMENT_COLUMNS: usize = 100;
 
+/// Readers of outside input that bound their numbers without `border::refuse_large`, and how.
+const OWN_BOUNDS: [(&str, &str); 3] = [
+    (
+        "crates/digitizer/src/devices/sis8300/emulated/board.rs",
+        "faults of a board: counts that are only compared",
+    ),
+    ("crates/pmu/src/perf_format/line.rs", "each number is a text, which `number` bounds"),
+    ("crates/pmu/src/verify/loads.rs", "it takes one number of fio, and bounds it"),
+];
+
 type Rule = fn(&Path, &str, &mut Vec<String>);
 
 pub(crate) fn run() -> Result<()> {
@@ -36,6 +46,7 @@ pub(crate) fn run() -> Result<()> {
     faults.extend(wide_comments(&sources));
     faults.extend(repeated_names(&sources));
     faults.extend(circles(&sources));
+    faults.extend(unbounded_readers(&sources));
     if faults.is_empty() {
         println!("tidy: no faults");
         return Ok(());
@@ -200,6 +211,27 @@ fn circles(sources: &[(PathBuf, String)]) -> Vec<String> {
     all.iter().filter(|circle| circle.len() > 1).map(shown).collect()
 }
 
+/// Returns files of crates that read numbers from outside without the limits of `record::border`.
+/// Texts that ship with the binary need none, nor do tests and the tools of developers.
+fn unbounded_readers(sources: &[(PathBuf, String)]) -> Vec<String> {
+    let calls = ["serde_json::from_s", "serde_json::from_reader", "toml::from_str"];
+    let reads =
+        |line: &str| calls.iter().any(|call| line.contains(call)) && !line.contains("include_str!");
+    let is_unbounded = |(path, text): &&(PathBuf, String)| {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let is_product = path.starts_with("crates") && path.iter().all(|part| part != "tests");
+        let is_reader = is_product && code.lines().any(reads);
+        let has_bound = code.contains("refuse_large(")
+            || OWN_BOUNDS.iter().any(|(known, _)| path == Path::new(known));
+        is_reader && !has_bound
+    };
+    let fault = |(path, _): &(PathBuf, String)| {
+        let path = path.display();
+        format!("{path}: reads numbers without a limit: use border::from_peer or TomlText::parse")
+    };
+    sources.iter().filter(is_unbounded).map(fault).collect()
+}
+
 /// Returns the name of a file's module: `crates/path/src/read/kinds.rs` is
 /// `crates/path::read::kinds`.
 fn module(path: &Path) -> String {
@@ -312,6 +344,20 @@ mod tests {
         ]);
         assert_eq!(wide_comments(&sources), ["crates/c/src/lib.rs:2: a wide comment"]);
         assert_eq!(repeated_names(&sources), ["One: crates/a/src/lib.rs, crates/b/src/lib.rs"]);
+    }
+
+    #[test]
+    fn a_reader_without_limits_is_found() {
+        let read = "let a = toml::from_str(&text);\n";
+        let sources = texts(&[
+            ("crates/a/src/lib.rs", read),
+            ("crates/b/src/lib.rs", &format!("{read}refuse_large(&a, &[])?;\n")),
+            ("crates/c/src/lib.rs", &format!("#[cfg(test)]\n{read}")),
+            ("crates/d/src/lib.rs", "serde_json::from_str(include_str!(\"d.json\"))"),
+            ("vm/src/lib.rs", read),
+        ]);
+        let [found] = &unbounded_readers(&sources)[..] else { panic!("one reader") };
+        assert!(found.starts_with("crates/a/src/lib.rs: reads"), "{found}");
     }
 
     #[test]

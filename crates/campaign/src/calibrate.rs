@@ -3,7 +3,6 @@
 //! prediction are fitted. Further paths are held back from both.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::facts::utc_now;
@@ -56,7 +55,7 @@ pub fn calibrate(
     }
     let mut profile = HostProfile::new(utc_now(), context.tool.clone(), host);
     profile.clock_ghz = 1.0;
-    let mut paths = ShortPaths::new(runner)?;
+    let mut paths = ShortPaths { runner, runs: 0 };
     step("costs of each kind of work");
     profile.works = costs(&mut paths, &profile)?;
     step("hand-overs and waits");
@@ -67,7 +66,8 @@ pub fn calibrate(
         let drawn = drawn_path(&mut random, &cpus);
         let (shape, record) = paths.run(&drawn.text, FIT_S, None)?;
         clocks.extend(clock_ghz(&record));
-        fitted.push((shape, blocks_hz(run_of(&record)?)));
+        let run = run_of(&record)?;
+        fitted.push((shape, run.per_s(run.blocks)));
     }
     profile.clock_ghz = daqmeter_stats::median(&clocks).unwrap_or(profile.clock_ghz);
     fit(&mut profile, &fitted)?;
@@ -90,10 +90,6 @@ pub fn calibrate(
 fn run_of(record: &RunRecord) -> Result<&PathRun, String> {
     let run = record.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| format!("{}: no block came to the end", record.engine.target))
-}
-
-fn blocks_hz(run: &PathRun) -> f64 {
-    run.per_s(run.blocks)
 }
 
 fn path_text(block_bytes: usize, layout: &str, source: &str, stage: &str, sink: &str) -> String {
@@ -144,10 +140,11 @@ fn places(stage: &str, cpus: &[u32], way: usize) -> [String; 3] {
 type Cycles = [Vec<f64>; WAYS];
 
 fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCost>, String> {
-    let file = paths.folder.join("written").display().to_string();
+    let file = tempfile::NamedTempFile::new().map_err(|error| format!("a file: {error}"))?;
+    let written = file.path().to_str().ok_or("the folder for temporary files is not UTF-8")?;
     let ways = |bytes| [NEAR, APART, FUSED].map(|way| (bytes, way));
     let sizes = BLOCK_BYTES.into_iter().flat_map(ways);
-    let all = kinds(&file).into_iter();
+    let all = kinds(written).into_iter();
     let mut all: Vec<([String; 3], (usize, usize))> =
         all.flat_map(|kind| sizes.clone().map(move |size| (kind.clone(), size))).collect();
     let mut found: BTreeMap<String, BTreeMap<u64, Cycles>> = BTreeMap::new();
@@ -246,7 +243,7 @@ fn held_back(
         is_pinned: shape.is_pinned(),
         is_fused: shape.rows.len() == 1,
         rate_hz: shape.rate_hz,
-        rate: pair(form.largest_hz(), &blocks_hz),
+        rate: pair(form.largest_hz(), &|run| run.per_s(run.blocks)),
         p50_ns: latency(0.5),
         p99_ns: latency(0.99),
         cpu: cpu.collect(),
@@ -254,28 +251,13 @@ fn held_back(
     })
 }
 
-/// Runs paths that are texts, with a folder for their files that is removed at the end.
+/// Runs paths that are texts.
 struct ShortPaths<'a> {
     runner: &'a Runner,
-    folder: PathBuf,
     runs: u64,
 }
 
-impl Drop for ShortPaths<'_> {
-    fn drop(&mut self) {
-        // The system empties its folder for temporary files anyway.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 impl ShortPaths<'_> {
-    fn new(runner: &Runner) -> Result<ShortPaths<'_>, String> {
-        let folder = std::env::temp_dir().join(format!("daqmeter-paths-{}", std::process::id()));
-        std::fs::create_dir(&folder)
-            .map_err(|error| format!("make {}: {error}", folder.display()))?;
-        Ok(ShortPaths { runner, folder, runs: 0 })
-    }
-
     /// Runs a path as fast as it goes, or at this rate of all its streams. Repeats the run if
     /// others took CPU time from it.
     fn run(
@@ -284,11 +266,7 @@ impl ShortPaths<'_> {
         seconds: f64,
         total_hz: Option<f64>,
     ) -> Result<(PathShape, RunRecord), String> {
-        let file = self.folder.join("path.toml");
-        std::fs::write(&file, text)
-            .map_err(|error| format!("write {}: {error}", file.display()))?;
-        let name = file.to_str().ok_or("the folder for temporary files is not UTF-8")?;
-        let path = Path::load(name).map_err(|error| error.to_string())?;
+        let path = Path::parse(text, "calibration").map_err(|error| error.to_string())?;
         let mut shape = path.shape()?;
         shape.rate_hz = total_hz.map(|hz| hz / shape.streams as f64);
         let request = PathRequest {
@@ -296,10 +274,10 @@ impl ShortPaths<'_> {
             unpaced: total_hz.is_none(),
             ..PathRequest::new(&path, seconds)
         };
-        let mut tries = 0;
+        let (job, mut tries) = (request.job_on(path.clone()), 0);
         loop {
             (self.runs, tries) = (self.runs + 1, tries + 1);
-            let record = self.runner.quietly(&request, "path/calibrate");
+            let record = self.runner.quietly(&job, "path/calibrate");
             let record = record.map_err(|refusal| refusal.to_string())?;
             if self.runner.stop.is_set() {
                 return Err("interrupted".to_owned());

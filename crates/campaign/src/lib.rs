@@ -13,7 +13,6 @@ mod point;
 mod resume;
 mod run;
 mod site;
-mod size;
 pub mod studies;
 
 pub use budget::{Budget, Spend};

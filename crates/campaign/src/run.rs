@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use daqmeter_harness::{
-    Context, Fault, Job, Limits, Observer, Request, Settings, StepPlan, StopFlag, failed, guarded,
-    measure, observe,
+    Context, Fault, Job, Limits, Observer, Settings, StepPlan, StopFlag, failed, guarded, measure,
+    observe,
 };
 use daqmeter_record::RunRecord;
 
@@ -103,10 +103,9 @@ impl Runner {
     }
 
     /// Measures without limits and observers, for a record that is only looked at.
-    pub fn quietly<R: Request>(&self, request: &R, study: &str) -> Result<RunRecord, Fault> {
-        let job = R::of(&request.workload())?.job()?;
+    pub fn quietly(&self, job: &Job, study: &str) -> Result<RunRecord, Fault> {
         let settings = self.settings(StepPlan::ByStage(1), study, &[]);
-        guarded("the point", || measure(&job, &settings, &self.context, &[], &mut [])).flatten()
+        guarded("the point", || measure(job, &settings, &self.context, &[], &mut [])).flatten()
     }
 
     /// Measures the points in their order until the budget is over or a signal came. Points with a
@@ -175,7 +174,7 @@ impl Runner {
 mod tests {
     use std::time::Duration;
 
-    use daqmeter_harness::{NullRequest, Session, StageSpec, Tally};
+    use daqmeter_harness::{NullRequest, Request as _, Session, StageSpec, Tally};
     use daqmeter_record::{Host, Outcome};
 
     use super::*;

@@ -17,7 +17,7 @@ use daqmeter_sys::memory::device_copy;
 use daqmeter_sys::wait::IrqLine;
 
 use crate::paths::{Gate, Pair};
-use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction, Window};
+use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
 pub(crate) const MAX_CHANNELS: usize = 64;
 const PIECE_BYTES: usize = 64 << 10;
@@ -66,8 +66,7 @@ pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
 struct Shared {
     channels: Vec<Channel>,
     pairs: Vec<OnceLock<Arc<Mutex<Pair>>>>,
-    context: CopyContext,
-    window: Window,
+    request: CopyRequest,
     stop: AtomicBool,
     turn: AtomicUsize,
     high_ns: AtomicU64,
@@ -88,18 +87,17 @@ impl Engine {
     pub(crate) fn start(request: &CopyRequest) -> Result<Engine, Fault> {
         let channels = match request.channels {
             0 => request.lanes.min(MAX_CHANNELS),
-            channels if channels <= MAX_CHANNELS => channels,
-            channels => {
-                return Err(Fault::new(format!(
-                    "{channels} channels: an emulated engine has {MAX_CHANNELS} at most"
-                )));
-            }
+            channels => channels,
         };
+        if channels > MAX_CHANNELS {
+            return Err(Fault::new(format!(
+                "{channels} channels: an emulated engine has {MAX_CHANNELS} at most"
+            )));
+        }
         let shared = Arc::new(Shared {
             channels: (0..channels).map(|_| Channel::new()).collect::<Result<_, Fault>>()?,
             pairs: (0..request.lanes).map(|_| OnceLock::new()).collect(),
-            context: request.context,
-            window: request.window(),
+            request: request.clone(),
             stop: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
             high_ns: AtomicU64::new(0),
@@ -171,7 +169,7 @@ impl Engine {
                 .compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         };
-        if self.shared.context != CopyContext::Shared {
+        if self.shared.request.context != CopyContext::Shared {
             let own = &channels[lane % channels.len()];
             self.wait_until(|| take(own));
             return own;
@@ -230,9 +228,9 @@ impl Shared {
         while !self.stop.load(Ordering::Relaxed) {
             let mut worked = false;
             for (at, channel) in self.channels.iter().enumerate() {
-                if self.context == CopyContext::Priority {
+                if self.request.context == CopyContext::Priority {
                     self.turn_gate(&mut gate);
-                    if gate.high_only && self.window.high_channels & (1 << at) == 0 {
+                    if gate.high_only && self.request.high_channels & (1 << at) == 0 {
                         continue;
                     }
                 }
@@ -252,7 +250,7 @@ impl Shared {
 
     fn turn_gate(&self, gate: &mut Turn) {
         let now = clock::monotonic_ns();
-        let Window { quantum_ns, window_ns, .. } = self.window;
+        let CopyRequest { quantum_ns, window_ns, .. } = self.request;
         let due = if gate.high_only { quantum_ns } else { window_ns - quantum_ns };
         let lasted = now - gate.changed_ns;
         if lasted < due {
@@ -274,8 +272,8 @@ impl Shared {
         // The lock is free, because the lane waits for this copy.
         let mut pair = lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
-        let max =
-            if self.context == CopyContext::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
+        let is_gated = self.request.context == CopyContext::Priority;
+        let max = if is_gated { GATED_PIECE_BYTES } else { PIECE_BYTES };
         let piece = (bytes - *moved).min(max);
         let (from, to) = pair.ends(channel.to_user.load(Ordering::Relaxed));
         device_copy(from, *moved, to, *moved, piece);

@@ -3,6 +3,7 @@
 use daqmeter_harness::request::workload_of;
 use daqmeter_harness::{
     DeviceTime, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, StopFlag, Tally,
+    check_lanes,
 };
 use daqmeter_record::{Counter, Ledger, Workload};
 use daqmeter_sys::copies::null_call;
@@ -10,7 +11,10 @@ use daqmeter_sys::copies::null_call;
 use crate::load::HeavyLoad;
 use crate::paths::{self, Mover};
 use crate::plain::PlainRequest;
-use crate::request::{CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
+use crate::request::{
+    CopyContext, CopyLoad, CopyPath, CopyRequest, Direction, MAX_BLOCK_BYTES, MAX_CHANNELS,
+    MAX_WINDOW_NS,
+};
 
 pub(crate) const NULL_CALL: &str = "null_call";
 
@@ -54,7 +58,12 @@ impl Request for CopyRequest {
     }
 
     fn check(&self) -> Result<(), Problem> {
-        self.check_options()
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        check_lanes("lanes", self.lanes)?;
+        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
+        // A longer window would starve the low channels.
+        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
+        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
     }
 
     /// Leaves out fields without effect in its context, so that equal points have equal workloads.
@@ -94,8 +103,8 @@ pub(crate) fn is_emulated(request: &CopyRequest) -> bool {
 }
 
 pub(crate) fn open(request: &CopyRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let movers = request.path.open(request)?;
-    Ok(movers.into_iter().map(|mover| CopySession::on(request, mover)).collect())
+    let movers = request.path.open(request)?.into_iter();
+    Ok(movers.map(|mover| CopySession::on(request, mover)).collect())
 }
 
 impl CopySession {
@@ -186,11 +195,8 @@ impl Session for CopySession {
             device_timed: self.mover.device_time().is_some(),
             ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)
         };
-        if self.mover.is_system_call() {
-            vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
-        } else {
-            vec![copy]
-        }
+        let null = self.mover.is_system_call().then(|| StageSpec::new(NULL_CALL, 0, 0));
+        [copy].into_iter().chain(null).collect()
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -256,8 +262,8 @@ impl Session for CopySession {
     }
 
     fn tally(&mut self) -> Tally {
-        let mut ledger = Ledger { issued: self.issued, ..Ledger::new("copies") };
-        ledger.delivered = self.done;
+        let (issued, delivered) = (self.issued, self.done);
+        let mut ledger = Ledger { issued, delivered, ..Ledger::new("copies") };
         ledger.lose("failed", self.issued - self.done);
         let mut counters = self.mover.counters();
         counters.push(Counter::count("compared", self.compared));

@@ -32,11 +32,8 @@ mod victims;
 
 pub use memory::MemoryRequest;
 pub use neighbour::Neighbour;
+pub use paths::module_waiver;
 pub use plain::PlainRequest;
 pub use pollution::{PollutionRequest, STUDY_COPIES};
 pub use request::{CopyCompletion, CopyContext, CopyLoad, CopyPath, CopyRequest, Direction};
 pub use victims::TESTS;
-
-pub fn module_waiver() -> Option<String> {
-    paths::module_waiver()
-}

@@ -1,9 +1,10 @@
 //! Memory read and written in a given ratio over a given footprint, by each store of this CPU and
-//! by glibc's memcpy.
+//! by copies. The session also runs the copies of `plain-copy`.
 
 use daqmeter_harness::{
-    Fault, Job, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
+    Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally, check_lanes, is_one, one,
 };
+use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -56,18 +57,24 @@ impl Request for MemoryRequest {
 
     fn job(&self) -> Result<Job, Fault> {
         let job = Job::new(self, Isa::best().name(), open);
-        Ok(Job { memory_bytes: memory_bytes(self), ..job })
+        let memory_bytes = Footprint::of(self).map(|footprint| footprint.memory_bytes(self.lanes));
+        Ok(Job { memory_bytes, ..job })
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Footprint {
+pub(crate) struct Footprint {
     ratio: StreamRatio,
     read_bytes: usize,
     write_bytes: usize,
 }
 
 impl Footprint {
+    /// Returns the footprint of a copy of so many bytes.
+    pub(crate) fn of_copy(bytes: usize) -> Footprint {
+        Footprint { ratio: StreamRatio::COPY, read_bytes: bytes, write_bytes: bytes }
+    }
+
     /// Computes the footprint of a checked request; `None` beyond the address space.
     fn of(request: &MemoryRequest) -> Option<Footprint> {
         let lines = |lines: u64| usize::try_from(lines).ok();
@@ -85,25 +92,32 @@ impl Footprint {
     fn destination_bytes(&self) -> usize {
         self.write_bytes + LINE_BYTES
     }
+
+    pub(crate) fn memory_bytes(&self, lanes: usize) -> u64 {
+        let lane = buffer_bytes(self.read_bytes as u64)
+            .saturating_add(buffer_bytes(self.destination_bytes() as u64));
+        lane.saturating_mul(lanes as u64)
+    }
 }
 
 struct MemorySession {
     footprint: Footprint,
     variants: Vec<Variant>,
     buffers: Option<(Buffer, Buffer)>,
+    stop: StopFlag,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Variant {
+pub(crate) enum Variant {
     Stream(Isa, Store),
-    Memcpy,
+    Kernel(CopyKernel),
 }
 
 impl Variant {
     fn name(self) -> String {
         match self {
             Variant::Stream(isa, store) => format!("{} {}", isa.name(), store.name()),
-            Variant::Memcpy => "memcpy".to_owned(),
+            Variant::Kernel(kernel) => kernel.name().to_owned(),
         }
     }
 }
@@ -121,26 +135,75 @@ fn variants(ratio: StreamRatio) -> Vec<Variant> {
         variants.push(Variant::Stream(best, Store::NonTemporal));
     }
     if ratio == StreamRatio::COPY {
-        variants.push(Variant::Memcpy);
+        variants.push(Variant::Kernel(CopyKernel::Memcpy));
     }
     variants
-}
-
-fn memory_bytes(request: &MemoryRequest) -> Option<u64> {
-    let footprint = Footprint::of(request)?;
-    let lane = buffer_bytes(footprint.read_bytes as u64)
-        .saturating_add(buffer_bytes(footprint.destination_bytes() as u64));
-    Some(lane.saturating_mul(request.lanes as u64))
 }
 
 fn open(request: &MemoryRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     let footprint = Footprint::of(request).ok_or_else(|| {
         Fault::new("read_bytes in that ratio is more than this machine can address")
     })?;
+    Ok(sessions(request.lanes, footprint, &variants(footprint.ratio)))
+}
+
+/// Returns a session for each lane, with a stage for each variant.
+pub(crate) fn sessions(
+    lanes: usize,
+    footprint: Footprint,
+    variants: &[Variant],
+) -> Vec<Box<dyn Session>> {
     let session = |_| -> Box<dyn Session> {
-        Box::new(MemorySession { footprint, variants: variants(footprint.ratio), buffers: None })
+        let (variants, stop) = (variants.to_vec(), StopFlag::default());
+        Box::new(MemorySession { footprint, variants, buffers: None, stop })
     };
-    Ok((0..request.lanes).map(session).collect())
+    (0..lanes).map(session).collect()
+}
+
+/// Fills memory with a prime number of values in turn, so that lines differ. Bytes one by one would
+/// take seconds for a gigabyte.
+fn fill(bytes: &mut [u8]) {
+    let pattern = Vec::from_iter(0..=250).repeat(64);
+    for part in bytes.chunks_mut(pattern.len()) {
+        part.copy_from_slice(&pattern[..part.len()]);
+    }
+}
+
+impl MemorySession {
+    /// Returns the source and the destination.
+    fn sides(&mut self) -> (&[u8], &mut [u8]) {
+        let (source, destination) = self.buffers.as_mut().expect("prepared before it is used");
+        let bytes = self.footprint.destination_bytes();
+        (source.slice(self.footprint.read_bytes), destination.slice_mut(bytes))
+    }
+
+    /// Checks the bytes that a stage wrote: all of a copy, some lines of a stream.
+    fn check(&mut self, stage: usize) -> Result<(), Fault> {
+        let (variant, Footprint { ratio, write_bytes, .. }) =
+            (self.variants[stage], self.footprint);
+        let (source, destination) = self.sides();
+        let written = &destination[..write_bytes];
+        if let Variant::Kernel(kernel) = variant {
+            let differs = || source.iter().zip(written).position(|(from, to)| from != to);
+            return match (source != written).then(differs).flatten() {
+                None => Ok(()),
+                Some(at) => Err(Fault::new(format!("{}: byte {at} is wrong", kernel.name()))),
+            };
+        }
+        let steps = written.chunks_exact(ratio.write_bytes().max(LINE_BYTES));
+        for (step, lines) in steps.enumerate().step_by(97) {
+            let read = &source[step * ratio.read_bytes()..][..ratio.read_bytes()];
+            let expected = read.chunks_exact(LINE_BYTES).fold(0, |folded, line| folded ^ line[5]);
+            let found = lines[5];
+            if found != expected {
+                let variant = variant.name();
+                return Err(Fault::new(format!(
+                    "{variant}: step {step} wrote {found}, expected {expected}"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Session for MemorySession {
@@ -156,22 +219,25 @@ impl Session for MemorySession {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let mut source = Buffer::new(self.footprint.read_bytes, Pages::Transparent)?;
-        crate::plain::fill(source.slice_mut::<u8>(self.footprint.read_bytes));
+        fill(source.slice_mut::<u8>(self.footprint.read_bytes));
         let destination = Buffer::new(self.footprint.destination_bytes(), Pages::Transparent)?;
         self.buffers = Some((source, destination));
         Ok(())
     }
 
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
-        let (source, destination) = self.buffers.as_mut().expect("prepared before the first step");
-        let source = source.slice::<u8>(self.footprint.read_bytes);
-        let destination = destination.slice_mut::<u8>(self.footprint.destination_bytes());
+        let (variant, ratio) = (self.variants[stage], self.footprint.ratio);
+        let (source, destination) = self.sides();
         for _ in 0..operations {
-            match self.variants[stage] {
+            match variant {
                 Variant::Stream(isa, store) => {
-                    stream(isa, store, self.footprint.ratio, source, destination);
+                    stream(isa, store, ratio, source, destination);
                 }
-                Variant::Memcpy => destination[..source.len()].copy_from_slice(source),
+                Variant::Kernel(kernel) => kernel.copy(source, &mut destination[..source.len()]),
             }
             std::hint::black_box(&mut *destination);
         }
@@ -179,27 +245,15 @@ impl Session for MemorySession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        let Footprint { ratio, read_bytes, write_bytes, .. } = self.footprint;
         for stage in 0..self.variants.len() {
-            self.step(stage, 1)?;
-            let (source, destination) =
-                self.buffers.as_ref().expect("prepared before verification");
-            let source = source.slice::<u8>(read_bytes);
-            let written = destination.slice::<u8>(write_bytes);
-            for (step, lines) in
-                written.chunks_exact(ratio.write_bytes().max(LINE_BYTES)).enumerate().step_by(97)
-            {
-                let read = &source[step * ratio.read_bytes()..][..ratio.read_bytes()];
-                let expected =
-                    read.chunks_exact(LINE_BYTES).fold(0, |folded, line| folded ^ line[5]);
-                let found = lines[5];
-                if found != expected && ratio.write_lines() > 0 {
-                    let variant = self.variants[stage].name();
-                    return Err(Fault::new(format!(
-                        "{variant}: step {step} wrote {found}, expected {expected}"
-                    )));
-                }
+            if self.stop.is_set() {
+                return Err(Fault::interrupted());
             }
+            if matches!(self.variants[stage], Variant::Kernel(_)) {
+                self.sides().1.fill(0xA5);
+            }
+            self.step(stage, 1)?;
+            self.check(stage)?;
         }
         Ok(())
     }
@@ -262,7 +316,7 @@ mod tests {
     fn the_memory_of_a_point_is_known_beforehand() {
         const MIB: u64 = 1 << 20;
         let request = MemoryRequest { read_bytes: 8 * MIB, lanes: 2, ..MemoryRequest::example() };
-        assert_eq!(memory_bytes(&request), Some(2 * (8 + 18) * MIB));
+        assert_eq!(request.job().unwrap().memory_bytes, Some(2 * (8 + 18) * MIB));
     }
 
     #[test]

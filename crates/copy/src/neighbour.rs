@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::request::CopyRequest;
 
 /// What the neighbour does: the study's three systems, and two controls.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbour {
     /// Nothing: the program is alone

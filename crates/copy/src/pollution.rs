@@ -7,6 +7,7 @@
 use clap::Args;
 use daqmeter_harness::{Fault, Job, Problem, Session, StageSpec, Tally, did_you_mean, is_default};
 use daqmeter_kernels::copy::mark;
+use daqmeter_record::copies::{MISSES, REFERENCES};
 use daqmeter_record::{Counter, Ledger, TimeSeries};
 use daqmeter_sys::clock;
 use daqmeter_sys::perf::{EVENTS, OpenCounter, Reading, open_counter};
@@ -79,7 +80,7 @@ impl daqmeter_harness::Request for PollutionRequest {
         const PROGRAM_BYTES: u64 = 16 << 20;
         Ok(Job {
             availability: self.path.probe(),
-            is_emulated: self.is_emulated(),
+            is_emulated: self.neighbour == Neighbour::Dma && engine::is_emulated(&self.copies()),
             memory_bytes: Some(self.copies().memory_bytes().saturating_add(PROGRAM_BYTES)),
             ..Job::new(self, self.test.as_str(), open)
         })
@@ -104,14 +105,6 @@ impl PollutionRequest {
             _ => CopyContext::Cpu,
         };
         CopyRequest { context, ..CopyRequest::new(self.path, self.direction, self.block_bytes) }
-    }
-
-    fn is_emulated(&self) -> bool {
-        self.neighbour == Neighbour::Dma && engine::is_emulated(&self.copies())
-    }
-
-    fn has_engine_thread(&self) -> bool {
-        self.neighbour == Neighbour::Dma && self.path == CopyPath::EngineThread
     }
 }
 
@@ -138,7 +131,7 @@ struct VictimCounters {
 const MAX_RUNS: usize = 1 << 16;
 
 /// Names of the counts of each run, for the counters of sums and the series of runs.
-const COUNTED: [&str; 2] = ["victim-cache-references", "victim-cache-misses"];
+const COUNTED: [&str; 2] = [REFERENCES, MISSES];
 
 impl VictimCounters {
     fn open() -> Option<VictimCounters> {
@@ -153,15 +146,6 @@ impl VictimCounters {
 
     fn now(&mut self) -> [Option<Reading>; 2] {
         self.open.each_mut().map(|counter| counter.read())
-    }
-
-    fn begin(&mut self) {
-        self.runs.clear();
-        self.began_ns = clock::monotonic_ns();
-    }
-
-    fn begin_run(&mut self) {
-        self.at = self.now();
     }
 
     fn end_run(&mut self) {
@@ -183,7 +167,7 @@ impl VictimCounters {
             Some((COUNTED[which], sum))
         };
         let sums = [0, 1].into_iter().filter_map(sum);
-        sums.map(|(name, value)| Counter { value, ..Counter::count(name, 0) }).collect()
+        sums.map(|(name, value)| Counter::measured(name, value, "")).collect()
     }
 
     fn series(&self) -> Vec<TimeSeries> {
@@ -227,8 +211,10 @@ impl PollutionSession {
     }
 
     fn crowded(&self) -> Option<String> {
+        let PollutionRequest { neighbour, path, .. } = self.request;
+        let has_engine = neighbour == Neighbour::Dma && path == CopyPath::EngineThread;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        (self.request.has_engine_thread() && cpus < 3).then(|| {
+        (has_engine && cpus < 3).then(|| {
             format!(
                 "an emulated engine needs a CPU of its own beside the program's and the neighbour's; here are {cpus}"
             )
@@ -274,7 +260,7 @@ impl Session for PollutionSession {
         self.end_run();
         self.running.as_ref().map_or(Ok(()), Running::check)?;
         if let Some(counters) = &mut self.counters {
-            counters.begin_run();
+            counters.at = counters.now();
         }
         Ok(())
     }
@@ -293,18 +279,17 @@ impl Session for PollutionSession {
         self.bytes_before = self.copied();
         self.is_uncounted = false;
         if let Some(counters) = &mut self.counters {
-            counters.begin();
+            counters.runs.clear();
+            counters.began_ns = clock::monotonic_ns();
         }
     }
 
     fn tally(&mut self) -> Tally {
         self.end_run();
+        let bytes = self.copied() - self.bytes_before;
         let mut counters = vec![
             Counter::count("victim-runs", self.runs),
-            Counter {
-                unit: "B".into(),
-                ..Counter::count("neighbour-bytes", self.copied() - self.bytes_before)
-            },
+            Counter::measured("neighbour-bytes", bytes as f64, "B"),
         ];
         let mut series = Vec::new();
         if let Some(counted) = &self.counters {
@@ -395,8 +380,9 @@ mod tests {
             let open = [given(references), given(misses)];
             let mut counters =
                 VictimCounters { open, at: [None; 2], began_ns: 0, runs: Vec::new() };
-            counters.begin();
-            counters.begin_run();
+            counters.runs.clear();
+            counters.began_ns = clock::monotonic_ns();
+            counters.at = counters.now();
             counters.end_run();
             let values: Vec<_> =
                 counters.series().into_iter().flat_map(|series| series.values).collect();

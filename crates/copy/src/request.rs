@@ -2,16 +2,14 @@
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use daqmeter_harness::{Problem, check_lanes, is_default, one};
+use daqmeter_harness::{is_default, one};
 use daqmeter_record::units::parse_ns;
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 // The numbers are those of the kernel module.
 pub enum Direction {
@@ -35,7 +33,7 @@ impl Direction {
 
 /// Who copies, and which channel a copy gets.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 // The numbers are those of the kernel module's policies.
@@ -53,7 +51,7 @@ pub enum CopyContext {
 
 /// How the end of an engine's copy is noticed.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyCompletion {
@@ -79,9 +77,7 @@ pub enum CopyLoad {
 }
 
 /// One way to copy. Its comment is what `daqmeter list copies` says of it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyPath {
     /// pread and pwrite on kernel memory (memfd), base pages
@@ -119,13 +115,6 @@ impl CopyPath {
 
 displayed!(Direction, CopyContext, CopyCompletion, CopyLoad, CopyPath);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub(crate) quantum_ns: u64,
-    pub(crate) window_ns: u64,
-    pub(crate) high_channels: u64,
-}
-
 /// The study's 30 us of 90 us for channel 0 (section 2.2).
 fn quantum_ns() -> u64 {
     30_000
@@ -136,9 +125,9 @@ fn window_ns() -> u64 {
 
 /// Largest block; allocation refuses more than the host has.
 pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 40;
-const MAX_CHANNELS: usize = 1024;
+pub(crate) const MAX_CHANNELS: usize = 1024;
 /// Longest window of the priority policy, equal to the kernel module's.
-const MAX_WINDOW_NS: u64 = 1_000_000_000;
+pub(crate) const MAX_WINDOW_NS: u64 = 1_000_000_000;
 
 /// One point. Verbs that sweep choose the fields without an option.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -221,25 +210,6 @@ impl CopyRequest {
             window_ns: window_ns(),
             high_channels: 1,
             load: CopyLoad::Light,
-        }
-    }
-
-    /// # Errors
-    /// The parameter, its value and its range.
-    pub(crate) fn check_options(&self) -> Result<(), Problem> {
-        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
-        check_lanes("lanes", self.lanes)?;
-        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
-        // A longer window would starve the low channels.
-        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
-        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
-    }
-
-    pub(crate) fn window(&self) -> Window {
-        Window {
-            quantum_ns: self.quantum_ns,
-            window_ns: self.window_ns,
-            high_channels: self.high_channels,
         }
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use daqmeter_record::border::refuse_large;
+use daqmeter_record::border::{refuse_infinite, refuse_large};
 use serde::de::DeserializeOwned;
 
 use crate::request::{did_you_mean, nearest_of};
@@ -95,7 +95,7 @@ impl TomlText {
     ///
     /// # Errors
     /// Gives one line with file, line and problem, and the nearest name for an unknown one. A whole
-    /// number that no run reaches is refused by its field.
+    /// number that no run reaches, and one that is not finite, is refused by its field.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, String> {
         let wrong = |error: toml::de::Error| {
             let line = self.line(error.span().unwrap_or(0..0));
@@ -106,6 +106,7 @@ impl TomlText {
         let parsed = toml::from_str(&self.text).map_err(wrong)?;
         let numbers = toml::from_str(&self.text).map_err(wrong)?;
         refuse_large(&numbers, &FREE.map(|name| (name, u64::MAX)))
+            .and_then(|()| refuse_infinite(&numbers))
             .map_err(|why| format!("{}: {why}", self.name))?;
         Ok(parsed)
     }

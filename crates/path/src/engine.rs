@@ -126,6 +126,15 @@ impl PathRequest {
         }))
     }
 
+    /// Returns the job of this request on a path that was read before.
+    pub fn job_on(&self, path: Path) -> Job {
+        Job {
+            is_emulated: path.is_emulated(),
+            memory_bytes: Some(path.memory_bytes()),
+            ..Job::new(self, path.line(), move |request| open(request, path.clone()))
+        }
+    }
+
     fn load(&self) -> Result<Path, Fault> {
         let path = Path::load_with(&self.path, &self.with)?;
         if !self.digest.is_empty() && self.digest != path.digest {
@@ -149,12 +158,7 @@ impl Request for PathRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        let path = self.load()?;
-        Ok(Job {
-            is_emulated: path.is_emulated(),
-            memory_bytes: Some(path.memory_bytes()),
-            ..Job::new(self, path.line(), move |request| open(request, path.clone()))
-        })
+        Ok(self.job_on(self.load()?))
     }
 
     fn check(&self) -> Result<(), Problem> {

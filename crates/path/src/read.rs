@@ -146,7 +146,7 @@ fn set(file: &mut Table, setting: &str) -> Result<(), String> {
     let Some((name, value)) = setting.split_once('=') else {
         return Err("FIELD=VALUE is wanted, such as block=128KiB".to_owned());
     };
-    let read = toml::from_str::<Table>(&format!("value = {value}"));
+    let read = TomlText::new(name, &format!("value = {value}")).parse::<Table>();
     let read = read.ok().and_then(|mut table| table.remove("value"));
     let value = read.unwrap_or_else(|| Value::String(value.to_owned()));
     let (place, field) = name.rsplit_once('.').unwrap_or(("", name));

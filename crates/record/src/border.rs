@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 /// Largest accepted whole number: every reader of JSON holds it exactly (RFC 8259, section 6). As
 /// nanoseconds it is 104 days, as bytes 9 PB; 2,048 of them add up in 64 bits.
@@ -52,30 +52,41 @@ pub fn sum(values: impl IntoIterator<Item = impl Borrow<u64>>) -> u64 {
 
 /// Refuses the first whole number beyond its maximum, by the path of its field.
 pub fn refuse_large(value: &Value, maxima: &Maxima) -> Result<(), String> {
-    large(value, MAX_WHOLE, maxima).map_or(Ok(()), |(path, number, max)| {
-        let path = path.trim_start_matches('.');
-        Err(format!("{path} is {number}; the maximum is {max}"))
+    refuse(value, MAX_WHOLE, maxima, &|value, max| {
+        let number = value.as_number()?;
+        let whole = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
+        (whole? > max).then(|| format!("{number}; the maximum is {max}"))
     })
 }
 
-/// Returns the first number that is too large, its path, and its maximum.
-fn large<'a>(value: &'a Value, max: u64, maxima: &Maxima) -> Option<(String, &'a Number, u64)> {
+/// Refuses the first number of a TOML file that is not finite: it is null as a value of JSON.
+pub fn refuse_infinite(value: &Value) -> Result<(), String> {
+    refuse(value, MAX_WHOLE, &[], &|value, _| value.is_null().then(|| "no finite number".into()))
+}
+
+/// Refuses the first value in which there is a fault at its maximum.
+fn refuse(
+    value: &Value,
+    max: u64,
+    maxima: &Maxima,
+    fault: &impl Fn(&Value, u64) -> Option<String>,
+) -> Result<(), String> {
     match value {
-        Value::Number(number) => {
-            let whole = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
-            (whole? > max).then(|| (String::new(), number, max))
-        }
-        Value::Array(items) => items.iter().enumerate().find_map(|(at, item)| {
-            let found = large(item, max, maxima);
-            found.map(|(path, number, max)| (format!("[{at}]{path}"), number, max))
+        Value::Array(items) => items.iter().enumerate().try_for_each(|(at, item)| {
+            refuse(item, max, maxima, fault).map_err(|why| format!("[{at}]{}", before(&why)))
         }),
-        Value::Object(fields) => fields.iter().find_map(|(name, field)| {
+        Value::Object(fields) => fields.iter().try_for_each(|(name, field)| {
             let own = maxima.iter().find(|(known, _)| known == name);
-            let found = large(field, own.map_or(max, |(_, max)| *max), maxima);
-            found.map(|(path, number, max)| (format!(".{name}{path}"), number, max))
+            let max = own.map_or(max, |(_, max)| *max);
+            refuse(field, max, maxima, fault).map_err(|why| format!("{name}{}", before(&why)))
         }),
-        Value::Null | Value::Bool(_) | Value::String(_) => None,
+        value => fault(value, max).map_or(Ok(()), |why| Err(format!(" is {why}"))),
     }
+}
+
+/// Returns the rest of a path, with a dot before the name of a field.
+fn before(rest: &str) -> String {
+    if rest.starts_with([' ', '[']) { rest.to_owned() } else { format!(".{rest}") }
 }
 
 /// Reads a message of another process.

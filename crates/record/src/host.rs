@@ -22,18 +22,17 @@ pub struct Host {
     pub logical_cpus: u32,
     /// Physical cores.
     pub cores: u32,
-    /// Cores that run several threads, each by its CPUs; none where a core is a CPU, and in older
-    /// records.
+    /// Cores that run several threads, each by its CPUs; none where a core is a CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Vec<u32>>,
-    /// CPUs of slower cores than the fastest, where cores differ; none in older records.
+    /// CPUs of slower cores than the fastest, where cores differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slower_cpus: Vec<u32>,
     /// Packages.
     pub sockets: u32,
     /// NUMA nodes with their CPUs.
     pub numa: Vec<NumaNode>,
-    /// Caches, alike ones once; those of CPU 0 alone in older records.
+    /// Caches, alike ones once.
     pub caches: Vec<Cache>,
     /// cpufreq governor of CPU 0; absent on most virtual machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +62,7 @@ pub struct Host {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_cpu_quota: Option<String>,
     /// What data could come from or go through: block devices, network interfaces, PMUs, DMA
-    /// engines, GPUs, boards. Empty in older records.
+    /// engines, GPUs, boards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<HostDevice>,
 }
@@ -85,10 +84,8 @@ impl Host {
     }
 
     pub fn last_level_cache_bytes(&self) -> u64 {
-        self.caches
-            .iter()
-            .max_by_key(|cache| (cache.level, cache.bytes))
-            .map_or(0, |cache| cache.bytes)
+        let last = self.caches.iter().max_by_key(|cache| (cache.level, cache.bytes));
+        last.map_or(0, |cache| cache.bytes)
     }
 }
 
@@ -100,7 +97,6 @@ pub struct HostDevice {
     /// Name that the kernel gives it.
     pub name: String,
     /// Size, speed, model, driver, as far as the kernel tells.
-    #[serde(default)]
     pub about: String,
 }
 
@@ -124,7 +120,7 @@ pub struct Cache {
     pub bytes: u64,
     /// Number of CPUs that share one of them.
     pub shared_by: u32,
-    /// How many there are; zero in older records.
+    /// How many there are.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub count: u32,
 }

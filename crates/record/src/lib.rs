@@ -7,12 +7,12 @@
 
 pub mod border;
 pub mod conditions;
+pub mod copies;
 pub mod file;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
-pub mod misses;
 pub mod observed;
 pub mod path;
 pub mod prediction;
@@ -47,7 +47,7 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Serves `serde(default)` of numbers that are usually 1: factors, lanes, blocks in a call.
+/// Serves `serde(default)` of numbers that are usually 1: factors, lanes.
 pub fn one<T: From<u8>>() -> T {
     T::from(1)
 }

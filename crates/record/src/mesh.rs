@@ -77,22 +77,14 @@ impl Mesh {
     /// Returns the number of debug/trace controllers: that of the DTC nodes, at least one.
     pub fn dtcs(&self) -> usize {
         let nodes = self.nodes.iter().filter(|node| node.kind == "DTC").count();
-        let domains = self
-            .crosspoints
-            .iter()
-            .filter_map(|xp| xp.dtc)
-            .max()
-            .map_or(0, |most| usize::from(most) + 1);
-        nodes.max(domains).max(1)
+        let last = self.crosspoints.iter().filter_map(|xp| xp.dtc).max();
+        nodes.max(last.map_or(1, |last| usize::from(last) + 1)).max(1)
     }
 
     /// Returns the column and row of a NodeID of any node type.
     pub fn place(&self, node_id: u16) -> Option<(u32, u32)> {
-        let of_node = self
-            .nodes
-            .iter()
-            .find(|node| node.node_id == node_id)
-            .and_then(|node| self.crosspoint_of(node));
+        let node = self.nodes.iter().find(|node| node.node_id == node_id);
+        let of_node = node.and_then(|node| self.crosspoint_of(node));
         let xp = of_node.or_else(|| self.crosspoints.iter().find(|xp| xp.node_id == node_id))?;
         Some((xp.x, xp.y))
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Mesh, RunRecord};
+use crate::{Mesh, RunRecord, border};
 
 /// Everything that counters said during a run, on the run's own time axis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,7 +19,6 @@ pub struct Observations {
     /// One entry for each event, in the order asked for.
     pub events: Vec<ObservedEvent>,
     /// Rates and ratios computed from the events.
-    #[serde(default)]
     pub metrics: Vec<ObservedMetric>,
     /// The meshes that the events' nodes are on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -81,16 +80,12 @@ pub struct ObservedEvent {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_kind: String,
     /// Unit of the value, empty for a plain count.
-    #[serde(default)]
     pub unit: String,
     /// Factor from the raw count to the unit.
-    #[serde(default = "crate::one::<f64>")]
     pub scale: f64,
     /// CPUs or instances that are added up.
-    #[serde(default)]
     pub places: u32,
     /// Whether it was counted at all.
-    #[serde(default)]
     pub status: EventStatus,
     /// True when the counts come from a program that had scaled them already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -117,11 +112,9 @@ pub struct ObservedMetric {
     pub caveat: String,
     /// Value in each interval; none where an event that it needs did not count.
     pub values: Vec<Option<f64>>,
-    /// Places in `events` of the counts that are added up; older records have none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Places in `events` of the counts that are added up.
     pub sum: Vec<usize>,
     /// Factor of the sum, e.g. bytes of a request.
-    #[serde(default = "crate::one::<f64>")]
     pub times: f64,
     /// Places in `events` of the denominator; none for a rate per second.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -163,15 +156,13 @@ fn is_continued(before: &RunRecord, record: &RunRecord) -> bool {
     let (Some(whole), Some(part)) = (&before.observed, &record.observed) else {
         return false;
     };
+    let names = |observed: &Observations| -> Vec<String> {
+        observed.events.iter().map(|event| event.name.clone()).collect()
+    };
     part.continues
-        && before.run_id == record.run_id
-        && before.command == record.command
+        && (&before.run_id, &before.command) == (&record.run_id, &record.command)
         && whole.end_ns.last() == Some(&part.begin_ns)
-        && whole
-            .events
-            .iter()
-            .map(|event| &event.name)
-            .eq(part.events.iter().map(|event| &event.name))
+        && names(whole) == names(part)
 }
 
 impl ObservedEvent {
@@ -213,10 +204,7 @@ impl ObservedEvent {
 
     /// Returns the sums over intervals: raw count, enabled and running time.
     fn sums(&self, intervals: impl Iterator<Item = usize> + Clone) -> (u64, u64, u64) {
-        let sum = |values: &[u64]| {
-            let values = intervals.clone().filter_map(|at| values.get(at));
-            values.fold(0_u64, |sum, value| sum.saturating_add(*value))
-        };
+        let sum = |values: &[u64]| border::sum(intervals.clone().filter_map(|at| values.get(at)));
         (sum(&self.count), sum(&self.enabled_ns), sum(&self.running_ns))
     }
 
@@ -240,11 +228,6 @@ impl ObservedEvent {
 }
 
 impl Observations {
-    #[must_use]
-    pub fn only(&self, interval: usize) -> Observations {
-        self.part(interval..interval + 1)
-    }
-
     /// Returns the intervals of a range; times stay relative to the whole run.
     #[must_use]
     pub fn part(&self, intervals: Range<usize>) -> Observations {
@@ -338,9 +321,6 @@ impl Observations {
     /// Returns a rate or a ratio over those of the intervals in which all its events counted: sums
     /// over sums, since a mean of ratios weighs an idle interval like a busy one.
     pub fn metric_over(&self, metric: &ObservedMetric, intervals: Range<usize>) -> MetricTotal {
-        if metric.sum.is_empty() {
-            return self.mean_over(metric, intervals);
-        }
         let counts = |event: &usize, at: usize| self.events.get(*event)?.scaled(at);
         let all = |at: &usize| {
             metric.sum.iter().chain(&metric.over).all(|event| counts(event, *at).is_some())
@@ -357,17 +337,6 @@ impl Observations {
             above.zip(below).filter(|(_, below)| *below > 0.0).map(|(above, below)| above / below)
         };
         MetricTotal { value: value.map(|value| value * metric.times), intervals: used.len() }
-    }
-
-    /// Returns a rate of an older record, which does not name its events, by the lengths of the
-    /// intervals. Of its ratios only those of one interval are known.
-    fn mean_over(&self, metric: &ObservedMetric, intervals: Range<usize>) -> MetricTotal {
-        let known = intervals.filter_map(|at| Some((self.seconds(at), (*metric.values.get(at)?)?)));
-        let known: Vec<(f64, f64)> = known.collect();
-        let seconds: f64 = known.iter().map(|(seconds, _)| seconds).sum();
-        let sum: f64 = known.iter().map(|(seconds, value)| seconds * value).sum();
-        let is_known = seconds > 0.0 && (known.len() == 1 || !metric.unit.is_empty());
-        MetricTotal { value: is_known.then(|| sum / seconds), intervals: known.len() }
     }
 
     pub fn seconds(&self, interval: usize) -> f64 {

@@ -14,7 +14,7 @@ pub struct PathRun {
     /// From the release of the threads to the end of the last one, in nanoseconds.
     pub wall_ns: u64,
     /// From the release of the threads to the time at which the next block was due, in nanoseconds;
-    /// none without a rate, of a card that is read out live, and in older records.
+    /// none without a rate, and of a card that is read out live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_due_ns: Option<u64>,
     /// Bytes that the source delivered and the sink saw the blocks of.
@@ -40,17 +40,16 @@ pub struct PathRun {
     pub latency: Vec<Bucket>,
     /// The longest of these times in nanoseconds.
     pub latency_max_ns: u64,
-    /// Longest time from one block to the next at the sink, in nanoseconds; zero in older records.
+    /// Longest time from one block to the next at the sink, in nanoseconds.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub longest_gap_ns: u64,
     /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
     /// Bytes that were due per second, of all streams; of a card that is read out, those of its
-    /// triggers. None where blocks were not due at a rate, and in older records.
+    /// triggers. None where blocks were not due at a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_bytes_per_s: Option<f64>,
-    /// CPUs that the process could use, in parts where it had a quota; zero in older records.
-    #[serde(default)]
+    /// CPUs that the process could use, in parts where it had a quota.
     pub cpus: f64,
     /// What the path serves, and what one of them brings, as its file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,9 +87,7 @@ pub struct PathLink {
 }
 
 /// Who says what a link carries.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkBy {
     /// The kernel: what was negotiated, less line coding. Headers of packets are not taken off.
@@ -100,7 +97,7 @@ pub enum LinkBy {
 }
 
 /// What a path serves: boards, E-links.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Served {
     /// What they are, and how much one brings: `E-links at 100 kHz`.
     pub name: String,
@@ -118,12 +115,6 @@ pub enum Brings {
     EventsPerS(f64),
 }
 
-impl Default for Brings {
-    fn default() -> Brings {
-        Brings::BytesPerS(0.0)
-    }
-}
-
 /// What was found by slowing each part of a path in turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathLimit {
@@ -132,7 +123,7 @@ pub struct PathLimit {
     /// How many runs were made for it.
     pub runs: u64,
     /// How far the limit was used in the runs as fast as the path goes; none where nothing is
-    /// named, of buffers, and in older records.
+    /// named, and of buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<PathUsed>,
     /// Factor by which the path was faster with eight times as many buffers; none unless they are
@@ -144,10 +135,10 @@ pub struct PathLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<PathOther>,
     /// Longest time from one block to the next at the sink in runs as fast as it goes, in
-    /// nanoseconds; zero in older records.
+    /// nanoseconds.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub longest_gap_ns: u64,
-    /// Payload bytes per second that it carries as fast as it goes; zero in older records.
+    /// Payload bytes per second that it carries as fast as it goes.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub carries_bytes_per_s: f64,
     /// Payload bytes per second of its own rate; none without one.
@@ -192,11 +183,10 @@ impl PathUsed {
     /// Returns a clause: `works 78 % and waits for a CPU 20 % of the time`.
     pub fn text(&self) -> String {
         let percent = |share: f64| significant(share.min(1.0) * 100.0, 2);
-        let waits = match self.waits_for_cpu > WORTH_A_WORD {
-            true => format!(" and waits for a CPU {} %", percent(self.waits_for_cpu)),
-            false => String::new(),
-        };
-        format!("works {} %{waits} of the time", percent(self.works.mean))
+        let waits = Some(self.waits_for_cpu).filter(|share| *share > WORTH_A_WORD);
+        let waits = waits.map(|share| format!(" and waits for a CPU {} %", percent(share)));
+        let works = percent(self.works.mean);
+        format!("works {works} %{} of the time", waits.unwrap_or_default())
     }
 }
 
@@ -224,7 +214,7 @@ pub enum LimitFound {
 }
 
 /// Which resource of a path.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// Threads of one element.
@@ -295,9 +285,7 @@ impl PathThread {
         if self.element == element {
             return Some(&self.part);
         }
-        let mut within = self.within.iter();
-        let other = within.find(|other| other.element == element)?;
-        Some(&other.name)
+        Some(&self.within.iter().find(|other| other.element == element)?.name)
     }
 }
 
@@ -319,10 +307,8 @@ pub struct PathThread {
     /// Its element, with a number where it has several threads.
     pub name: String,
     /// What the threads of its element that do the same are called.
-    #[serde(default)]
     pub part: String,
     /// The element's number; 0 is the source.
-    #[serde(default)]
     pub element: usize,
     /// Which end of its element it is, where that has two.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -44,7 +44,7 @@ pub struct PartPrediction {
 pub struct Prediction {
     /// The path in one line.
     pub line: String,
-    /// Which thread does what; empty in older records.
+    /// Which thread does what.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// Bytes of a block at the source.

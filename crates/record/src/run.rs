@@ -40,19 +40,14 @@ pub struct RunRecord {
     /// How it ended.
     pub outcome: Outcome,
     /// What a reader must know before believing the numbers; each says what to do about it.
-    #[serde(default)]
     pub warnings: Vec<String>,
     /// One entry per thread that did the work, in the order of the workload's devices.
-    #[serde(default)]
     pub lanes: Vec<Lane>,
     /// Physical limits measured in the same run that the stages are held against, by name.
-    #[serde(default)]
     pub limits: Vec<Limit>,
     /// Everything issued, and what became of it.
-    #[serde(default)]
     pub ledgers: Vec<Ledger>,
     /// What the observers counted around the timed region.
-    #[serde(default)]
     pub counters: Vec<Counter>,
     /// Quantities that the engine measured over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -67,23 +62,18 @@ pub struct RunRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Box<Observations>>,
     /// CPU time of this process over the timed region, all its threads.
-    #[serde(default)]
     pub process_cpu: CpuTime,
     /// CPU time of the whole host over the timed region, from `/proc/stat`.
-    #[serde(default)]
     pub host_cpu: HostCpu,
     /// Where the time went, from sampling our own threads; empty where that was not asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hotspots: Vec<Hotspot>,
-    /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to; 0
-    /// in older records.
+    /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub origin_ns: u64,
     /// Wall time of the timed region, from the release of the lanes to the end of the last one.
-    #[serde(default)]
     pub wall_ns: u64,
     /// Memory that the process held.
-    #[serde(default)]
     pub memory: Memory,
     /// The clock that the samples were taken with.
     pub clock: Clock,
@@ -270,7 +260,8 @@ pub struct Stage {
     /// lanes. Empty where each begins when the one before it ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sample_start_ns: Vec<u64>,
-    /// The samples in slices, each followed by probes of the CPU. Empty in older records.
+    /// The samples in slices, each followed by probes of the CPU. Empty for times of other
+    /// programs.
     #[serde(default, skip_serializing_if = "Slices::is_empty")]
     pub slices: Slices,
     /// CPU time that the thread spent in this stage; zero if the stage was too short for it.
@@ -303,22 +294,15 @@ impl Slices {
 
     fn check(&self, samples: usize) -> Result<(), String> {
         let Slices { samples: counts, gap_ns, chain_ns, sibling_ns, lost } = self;
-        for (name, column, may_lack) in [
-            ("gap_ns", gap_ns, false),
-            ("chain_ns", chain_ns, true),
-            ("sibling_ns", sibling_ns, true),
-        ] {
-            if column.len() != counts.len() && !(may_lack && column.is_empty()) {
-                return Err(format!(
-                    "{name} has {} values for {} slices",
-                    column.len(),
-                    counts.len()
-                ));
+        let slices = counts.len();
+        let probes = [("chain_ns", chain_ns), ("sibling_ns", sibling_ns)];
+        let given = probes.iter().filter(|(_, column)| !column.is_empty());
+        for (name, column) in given.chain(&[("gap_ns", gap_ns)]) {
+            if column.len() != slices {
+                return Err(format!("{name} has {} values for {slices} slices", column.len()));
             }
         }
-        for (name, column) in
-            [("samples", counts), ("chain_ns", chain_ns), ("sibling_ns", sibling_ns)]
-        {
+        for (name, column) in probes.iter().chain(&[("samples", counts)]) {
             if let Some(at) = column.iter().position(|value| *value == 0) {
                 return Err(format!("{name}[{at}] is 0"));
             }
@@ -326,7 +310,7 @@ impl Slices {
         if counts.iter().map(|count| u64::from(*count)).sum::<u64>() > samples as u64 {
             return Err(format!("samples has more than the {samples} of the stage"));
         }
-        match lost.iter().position(|at| *at as usize >= counts.len()) {
+        match lost.iter().position(|at| *at as usize >= slices) {
             Some(at) => Err(format!("lost[{at}] is no slice")),
             None => Ok(()),
         }
@@ -366,7 +350,7 @@ impl Stage {
     }
 
     /// Iterates over the slices, with the time of an operation that carries what it is counted as.
-    /// Those of older records are its samples.
+    /// Without any, they are its samples.
     pub fn slices(&self) -> impl Iterator<Item = SliceTime> + '_ {
         let Slices { samples, chain_ns, sibling_ns, lost, .. } = &self.slices;
         let single = if samples.is_empty() { self.sample_ns.len() } else { 0 };
@@ -469,10 +453,9 @@ pub struct Counter {
     #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Unit of the value; empty for plain counts.
-    #[serde(default)]
     pub unit: String,
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
-    #[serde(default = "crate::one::<f64>", deserialize_with = "number")]
+    #[serde(deserialize_with = "number")]
     pub share: f64,
 }
 
@@ -521,11 +504,10 @@ pub struct HostCpu {
     /// Taken by the hypervisor.
     pub steal_ns: u64,
     /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out.
-    /// Empty in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steal_by_cpu_ns: BTreeMap<u32, u64>,
     /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left
-    /// out. Empty in older records.
+    /// out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub busy_by_cpu_ns: BTreeMap<u32, u64>,
     /// Waiting for block I/O.
@@ -533,7 +515,6 @@ pub struct HostCpu {
     /// Idle.
     pub idle_ns: u64,
     /// CPU time of each of our threads over the timed region, by thread name and number.
-    #[serde(default)]
     pub threads_ns: BTreeMap<String, u64>,
     /// Our threads and whatever else used the CPUs over the timed region, the busiest first, where
     /// the engine asks for it: chains.
@@ -619,7 +600,7 @@ pub struct Clock {
     #[serde(default)]
     pub tool_ns_per_op: f64,
     /// Cycles of the chain of additions after each slice; 0 where it does not count cycles
-    /// (emulated CPUs), and in older records.
+    /// (emulated CPUs).
     #[serde(default)]
     pub chain_cycles: u64,
 }

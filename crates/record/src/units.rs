@@ -10,15 +10,17 @@ pub struct UnitError {
     wanted: &'static str,
 }
 
+fn wrong(input: &str, wanted: &'static str) -> UnitError {
+    UnitError { input: input.to_owned(), wanted }
+}
+
 /// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `1e6`, `64Ki`.
 ///
 /// # Errors
 /// Refuses text that is not a number, and numbers that are negative, not whole, or beyond 64 bits.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
-    scaled(input.trim(), |unit| factor(unit, 1000)).ok_or(UnitError {
-        input: input.to_owned(),
-        wanted: "a count such as 300000, 0x100000, 3M, 1e6 or 64Ki",
-    })
+    scaled(input.trim(), |unit| factor(unit, 1000))
+        .ok_or(wrong(input, "a count such as 300000, 0x100000, 3M, 1e6 or 64Ki"))
 }
 
 /// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000),
@@ -29,10 +31,8 @@ pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
         None if unit.len() == 1 => factor(&unit.to_ascii_uppercase(), 1024),
         None => factor(unit, 1024),
     };
-    scaled(input.trim(), of_unit).ok_or(UnitError {
-        input: input.to_owned(),
-        wanted: "a size such as 4096, 4k (4096), 64KiB, 6MB or 1e6",
-    })
+    scaled(input.trim(), of_unit)
+        .ok_or(wrong(input, "a size such as 4096, 4k (4096), 64KiB, 6MB or 1e6"))
 }
 
 /// Returns the factor of a prefix: a power of `base`, or of 1024 with an `i`.
@@ -100,10 +100,7 @@ const TIME_UNITS: &[(&str, f64)] = &[
 /// Refuses text that is not a number, negative numbers, and parts that do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
     let time = duration_s(input.trim()).and_then(|s| Duration::try_from_secs_f64(s).ok());
-    time.ok_or(UnitError {
-        input: input.to_owned(),
-        wanted: "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30",
-    })
+    time.ok_or(wrong(input, "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30"))
 }
 
 /// Sums the parts of a time, each of a smaller unit than the one before. A last number without a
@@ -151,10 +148,9 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let scaled =
         factors.iter().find_map(|(unit, factor)| Some((bare.strip_suffix(*unit)?, *factor)));
     let (number, factor) = scaled.unwrap_or((bare, 1.0));
-    let rate = number.trim_end().parse::<f64>().map(|number| number * factor);
-    rate.ok()
-        .filter(|rate| rate.is_finite() && *rate > 0.0)
-        .ok_or(UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" })
+    let rate = number.trim_end().parse::<f64>().ok().map(|number| number * factor);
+    rate.filter(|rate| rate.is_finite() && *rate > 0.0)
+        .ok_or(wrong(input, "a rate such as 14Hz, 1.2kHz or 1MHz"))
 }
 
 /// Writes a count with its noun: `1 file`, `2 files`, `0 files`.

@@ -91,8 +91,6 @@ pub fn in_turn(a: &[RunRecord], b: &[RunRecord], ignore: f64, looks: f64) -> Com
     compared([a, b, &[]], Terms { ignore, looks, in_turn: true })
 }
 
-type Found<'a> = ((StagePoint, Finding), Vec<Invocation<'a>>);
-
 fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let [a, b, _] = all;
     // In turn neighbours slow both sides alike, so that no slice is left out.
@@ -100,8 +98,21 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let [of_a, of_b, before] = all.map(|records| Levels::of(records, telling).findings());
     let sides: HashSet<&str> = a.iter().chain(b).map(|record| &*record.run_id).collect();
     let hosts: HashSet<String> = a.iter().chain(b).map(|record| record.host.label()).collect();
+    // Where a side has several hosts, each has its own points.
     let is_by_host = [a, b].iter().any(|side| !other_hosts(side).is_empty());
-    let [of_a, of_b, before] = [of_a, of_b, before].map(|found| by_host(found, is_by_host));
+    let named = |mut point: StagePoint| {
+        if !is_by_host {
+            point.host.clear();
+        }
+        point
+    };
+    let [of_a, of_b, before] = [of_a, of_b, before].map(|found| {
+        let all = found.into_iter().flat_map(|((point, finding), invocations)| {
+            let point = named(point);
+            invocations.into_iter().map(move |own| ((point.clone(), finding), own))
+        });
+        in_groups(all)
+    });
     let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] =
         [of_b, before].map(|found| found.into_iter().collect());
     let is_history = |invocation: &&Invocation| {
@@ -125,9 +136,9 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let (names, pairs): (Vec<_>, Vec<Point>) = pairs.unzip();
     let effects = compare(&pairs, terms).into_iter().zip(names);
     let lossy = a.iter().chain(b).filter(|record| lost(record).is_some());
-    let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| point).collect();
+    let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| named(point)).collect();
     let described = |(effect, (point, finding)): (Option<Effect>, (StagePoint, Finding))| {
-        let mut compared = described(point.to_string(), finding, &effect?);
+        let mut compared = described(name(&point), finding, &effect?);
         if lossy.contains(&point) {
             (compared.verdict, compared.why) = ("unclear", LOST);
         }
@@ -137,8 +148,8 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let mut compared = Compared {
         conclusion: Conclusion::CannotTell,
         points: effects.filter_map(described).collect(),
-        only_a: only(a, b, is_by_host),
-        only_b: only(b, a, is_by_host),
+        only_a: only(a, b, named),
+        only_b: only(b, a, named),
         broken: broken(a, b),
         left_out: (left_out(a), left_out(b)),
         ignore: terms.ignore,
@@ -148,32 +159,24 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     compared
 }
 
-/// Gives each host its own points, where a side has records of several.
-fn by_host(found: Vec<Found<'_>>, is_by_host: bool) -> Vec<Found<'_>> {
-    let all = found.into_iter().flat_map(|((point, finding), invocations)| {
-        invocations.into_iter().map(move |own| {
-            let host = host_of(own.first, is_by_host);
-            ((StagePoint { host, ..point.clone() }, finding), own)
-        })
-    });
-    in_groups(all)
-}
-
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
-fn only(records: &[RunRecord], others: &[RunRecord], is_by_host: bool) -> Vec<String> {
-    let points = |record| {
-        let own = points_of(record).into_iter();
-        own.map(move |(point, _)| StagePoint { host: host_of(record, is_by_host), ..point })
-    };
+fn only(
+    records: &[RunRecord],
+    others: &[RunRecord],
+    named: impl Fn(StagePoint) -> StagePoint,
+) -> Vec<String> {
+    let points = |record| points_of(record).into_iter().map(|(point, _)| named(point));
     let known: HashSet<StagePoint> = others.iter().flat_map(points).collect();
     let mut seen = HashSet::new();
     let own = records.iter().filter(|record| is_done(record)).flat_map(points);
     let own = own.filter(|point| !known.contains(point) && seen.insert(point.clone()));
-    own.map(|point| point.to_string()).collect()
+    own.map(|point| name(&point)).collect()
 }
 
-fn host_of(record: &RunRecord, is_by_host: bool) -> String {
-    if is_by_host { record.host.label() } else { String::new() }
+/// Writes a point, with its host if each has its own.
+fn name(point: &StagePoint) -> String {
+    let on = if point.host.is_empty() { "" } else { " on " };
+    format!("{point}{on}{}", point.host)
 }
 
 fn described(point: String, finding: Finding, effect: &Effect) -> ComparedPoint {
@@ -256,23 +259,24 @@ impl Compared {
         self.points.iter().filter(|point| point.verdict == verdict).count()
     }
 
+    fn levels(&self) -> impl Iterator<Item = &ComparedPoint> {
+        self.points.iter().filter(|point| point.time == "level")
+    }
+
     fn concluded(&self) -> Conclusion {
         let differs = self.points.iter().any(ComparedPoint::differs);
         // Sustained rates scatter too much to be the same.
-        let mut levels = self.points.iter().filter(|point| point.time == "level").peekable();
-        match () {
-            () if differs || !self.broken.is_empty() => Conclusion::Different,
-            () if levels.peek().is_some() && levels.all(|point| point.verdict == "same") => {
-                Conclusion::Same
-            }
-            () => Conclusion::CannotTell,
+        let mut levels = self.levels().peekable();
+        if differs || !self.broken.is_empty() {
+            return Conclusion::Different;
         }
+        let is_same = levels.peek().is_some() && levels.all(|point| point.verdict == "same");
+        if is_same { Conclusion::Same } else { Conclusion::CannotTell }
     }
 
     /// Tests if every level has an answer.
     pub fn is_decided(&self) -> bool {
-        let mut levels = self.points.iter().filter(|point| point.time == "level");
-        levels.all(|point| point.verdict != "unclear")
+        self.levels().all(|point| point.verdict != "unclear")
     }
 
     /// Judges a gate at that fraction: failed if B is slower by it for certain, passed if no point
@@ -282,9 +286,8 @@ impl Compared {
         if self.points.iter().any(is_worse) || !self.broken.is_empty() {
             return Gate::Failed;
         }
-        let levels = self.points.iter().filter(|point| point.time == "level");
         let could = |point: &&ComparedPoint| point.joint.1 >= 1.0 + by || point.why == LOST;
-        match levels.filter(could).count() {
+        match self.levels().filter(could).count() {
             0 => Gate::Passed,
             missed => Gate::NoPower(missed),
         }
@@ -320,10 +323,9 @@ impl Compared {
 
     /// Says the result in a sentence.
     fn verdict(&self) -> String {
-        let levels = || self.points.iter().filter(|point| point.time == "level");
-        let (unclear, all) =
-            (levels().filter(|point| point.verdict == "unclear").count(), levels().count());
-        let worst = levels().map(|point| point.joint.1.max(1.0 / point.joint.0) - 1.0);
+        let unclear = self.levels().filter(|point| point.verdict == "unclear").count();
+        let all = self.levels().count();
+        let worst = self.levels().map(|point| point.joint.1.max(1.0 / point.joint.0) - 1.0);
         let differing = || self.points.iter().filter(|point| point.differs());
         match self.conclusion {
             _ if !self.broken.is_empty() => "B failed at points where A did not".to_owned(),
@@ -336,8 +338,8 @@ impl Compared {
                 plural(all as u64, "point")
             ),
             Conclusion::CannotTell => {
-                let why =
-                    levels().map(|point| point.why).find(|why| !why.is_empty()).unwrap_or_default();
+                let mut reasons = self.levels().map(|point| point.why);
+                let why = reasons.find(|why| !why.is_empty()).unwrap_or_default();
                 let next = match self.in_turn {
                     true => "Use a longer --time",
                     false => "Repeat both sides, or use daqmeter ab",

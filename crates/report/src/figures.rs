@@ -1,12 +1,14 @@
-//! Figures as data: content of the page's charts, made of marks. `families` lists the figures.
+//! Figures as data: content of the page's charts, made of marks. `families` lists the figures,
+//! `figures/figures.json` has their words and axes.
 
 pub mod copy_study;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
 
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::groups::in_groups;
 use crate::rate::limit_of;
@@ -27,7 +29,7 @@ pub struct Figure {
     pub emulated: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChartKind {
     #[default]
@@ -37,24 +39,16 @@ pub enum ChartKind {
 }
 
 /// Kind of a chart and its axes; bars stand above categories.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 pub(crate) struct Axes {
     pub(crate) kind: ChartKind,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
 }
 
-impl Axes {
-    pub(crate) const fn lines(x: Axis, y: Axis) -> Axes {
-        Axes { kind: ChartKind::Lines, x, y }
-    }
-
-    pub(crate) const fn bars(y: Axis) -> Axes {
-        Axes { kind: ChartKind::Bars, x: Axis::linear(""), y }
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Axis {
     pub label: &'static str,
     pub log: bool,
@@ -65,14 +59,6 @@ pub struct Axis {
 impl Axis {
     pub(crate) const fn linear(label: &'static str) -> Axis {
         Axis { label, log: false, unit: "" }
-    }
-
-    pub(crate) const fn log(label: &'static str) -> Axis {
-        Axis { label, log: true, unit: "" }
-    }
-
-    pub(crate) const fn log_bytes(label: &'static str) -> Axis {
-        Axis { label, log: true, unit: "bytes" }
     }
 }
 
@@ -88,14 +74,25 @@ pub struct Series {
     pub band: Vec<Option<(f64, f64)>>,
 }
 
-/// Description of a figure: its words, its axes, and the function that finds its values.
+/// A figure: its identifier, and the function that finds its values.
 pub(crate) struct Plot {
     pub(crate) id: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) caption: &'static str,
-    pub(crate) axes: Axes,
     pub(crate) marks: fn(&[RunRecord]) -> Vec<Mark<'_>>,
 }
+
+/// Words and axes of a figure.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlotWords {
+    title: &'static str,
+    caption: &'static str,
+    axes: Axes,
+}
+
+/// Words of each [`Plot`], by its identifier.
+static WORDS: LazyLock<BTreeMap<&'static str, PlotWords>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("figures/figures.json")).expect("tests draw each figure")
+});
 
 /// One value of a figure.
 pub(crate) struct Mark<'a> {
@@ -148,8 +145,9 @@ impl<'a> Mark<'a> {
 impl Plot {
     /// Draws the figure; `None` without values, or if all values of curves are at one place.
     pub(crate) fn draw(&self, records: &[RunRecord]) -> Option<Figure> {
-        let (title, caption) = (self.title.to_owned(), self.caption.to_owned());
-        let figure = drawn(title, caption, self.axes.clone(), (self.marks)(records));
+        let PlotWords { title, caption, axes } = &WORDS[self.id];
+        let (title, caption) = ((*title).to_owned(), (*caption).to_owned());
+        let figure = drawn(title, caption, axes.clone(), (self.marks)(records));
         let is_curve = figure.kind != ChartKind::Bars;
         (figure.xs.len() > usize::from(is_curve))
             .then(|| Figure { id: self.id.to_owned(), ..figure })
@@ -210,8 +208,16 @@ mod tests {
     use super::*;
 
     fn plot(kind: ChartKind, marks: fn(&[RunRecord]) -> Vec<Mark<'_>>) -> Plot {
-        let axes = Axes { kind, ..Axes::default() };
-        Plot { id: "", title: "", caption: "", axes, marks }
+        let plot = Plot { id: if kind == ChartKind::Bars { "readout" } else { "memory" }, marks };
+        assert_eq!(WORDS[plot.id].axes.kind, kind);
+        plot
+    }
+
+    #[test]
+    fn each_figure_has_its_words_and_none_is_without_a_figure() {
+        let plots = crate::families::FAMILIES.iter().flat_map(|family| family.plots);
+        let ids: std::collections::BTreeSet<&str> = plots.map(|plot| plot.id).collect();
+        assert!(WORDS.keys().eq(&ids), "{ids:?}");
     }
 
     #[test]

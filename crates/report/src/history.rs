@@ -1,6 +1,5 @@
 //! Point over time: one value for each run, and the runs with sudden changes.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use daqmeter_record::RunRecord;
@@ -58,30 +57,25 @@ impl Trend {
 /// Returns the trends of all points with at least two runs on a host. Steps up to `ignore` (0.02 is
 /// 2 %) are left out; the threshold holds for all points together.
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
-    let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
-    for record in records {
-        hosts.entry(record.host.label()).or_default().push(record.clone());
-    }
     let mut found = Vec::new();
-    for (host, records) in &hosts {
-        for ((point, finding), all) in Levels::of(records, &[records]).findings() {
-            let (shared, clean): (Vec<_>, Vec<_>) =
-                all.iter().partition(|invocation| invocation.level.is_shared);
-            let (shared, invocations) = match clean.len() {
-                ..MIN_STEP_VALUES => (0, all.iter().collect()),
-                _ => (shared.len(), clean),
-            };
-            let trend = Trend {
-                host: host.clone(),
-                point: point.to_string(),
-                time: finding.name(),
-                runs: runs_of(&invocations),
-                shared,
-                changes: Vec::new(),
-            };
-            found.extend((trend.runs.len() >= 2).then_some(trend));
-        }
+    for ((point, finding), all) in Levels::of(records, &[records]).findings() {
+        let (shared, clean): (Vec<_>, Vec<_>) =
+            all.iter().partition(|invocation| invocation.level.is_shared);
+        let (shared, invocations) = match clean.len() {
+            ..MIN_STEP_VALUES => (0, all.iter().collect()),
+            _ => (shared.len(), clean),
+        };
+        let trend = Trend {
+            point: point.to_string(),
+            host: point.host,
+            time: finding.name(),
+            runs: runs_of(&invocations),
+            shared,
+            changes: Vec::new(),
+        };
+        found.extend((trend.runs.len() >= 2).then_some(trend));
     }
+    found.sort_by(|a, b| a.host.cmp(&b.host));
     let points = found.len();
     found.iter_mut().for_each(|trend| trend.changes = sudden_changes(&trend.runs, ignore, points));
     found

@@ -180,12 +180,12 @@ impl ShownLevels {
 
 /// Returns the usual time of the chain on each host that has any.
 fn usual_chains_ns(records: &[RunRecord]) -> HashMap<String, f64> {
-    let mut chains: HashMap<String, Vec<f64>> = HashMap::new();
-    for record in records {
+    let chains = records.iter().map(|record| {
         let own = all_slices(std::slice::from_ref(record)).filter_map(|(_, slice)| slice.chain_ns);
-        chains.entry(record.host.label()).or_default().extend(own);
-    }
-    chains.into_iter().filter_map(|(host, own)| Some((host, median(&own)?))).collect()
+        (record.host.label(), own)
+    });
+    let median = |own: Vec<_>| median(&own.into_iter().flatten().collect::<Vec<f64>>());
+    in_groups(chains).into_iter().filter_map(|(host, own)| Some((host, median(own)?))).collect()
 }
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {

@@ -17,22 +17,19 @@ pub(crate) struct StagePoint {
     /// Number of the lane, from 0: devices may have other names on another host.
     pub(crate) lane: usize,
     pub(crate) stage: String,
-    /// Host, for a comparison in which a side has several; else empty.
+    /// Label of the host. Empty where points of several hosts are one.
     pub(crate) host: String,
 }
 
 impl fmt::Display for StagePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StagePoint { study, engine, workload, lane, stage, host } = self;
+        let StagePoint { study, engine, workload, lane, stage, .. } = self;
         let parameters = workload.strip_prefix(engine.as_str()).unwrap_or(workload).trim_start();
         write!(f, "{study} {engine} {parameters}")?;
         if *lane > 0 {
             write!(f, " lane {lane}")?;
         }
-        if stage != engine {
-            write!(f, " {stage}")?;
-        }
-        if host.is_empty() { Ok(()) } else { write!(f, " on {host}") }
+        if stage == engine { Ok(()) } else { write!(f, " {stage}") }
     }
 }
 
@@ -43,7 +40,7 @@ pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
     let point = |lane, stage: &Stage| {
         let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
         let (workload, stage) = (workload.clone(), stage.name.to_string());
-        StagePoint { study, engine, workload, lane, stage, host: String::new() }
+        StagePoint { study, engine, workload, lane, stage, host: record.host.label() }
     };
     stages.map(|(lane, stage)| (point(lane, stage), stage)).collect()
 }

@@ -274,14 +274,14 @@ impl LogHistogram {
     pub fn quantile(&self, share: f64) -> u64 {
         let rank = (self.total as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut seen = 0;
-        for (bucket, count) in self.counts.iter().enumerate() {
+        let reaches = |count: &u64| {
             seen += count;
-            if seen >= rank {
-                let (from, width) = LogHistogram::range(bucket);
-                return (from + width / 2).min(self.most);
-            }
-        }
-        0
+            seen >= rank
+        };
+        self.counts.iter().position(reaches).map_or(0, |bucket| {
+            let (from, width) = LogHistogram::range(bucket);
+            (from + width / 2).min(self.most)
+        })
     }
 
     /// Returns a quantile if there are enough values for it, see [`supports`].

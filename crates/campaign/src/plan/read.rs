@@ -15,8 +15,12 @@ use super::file::{Allowed, Params, Pin, Placed, PlanFile, SweepFile};
 use crate::engines::engine;
 use crate::point::PlannedPoint;
 use crate::site::{OfHost, Site};
-use crate::size::Room;
 
+/// Most points of a plan, and bytes of their texts, which are parts of its files.
+const MAX_POINTS: u64 = 100_000;
+const MAX_BYTES: u64 = 1 << 29;
+/// Bytes of a point without its texts.
+const POINT_BYTES: u64 = 1 << 10;
 /// Most files of a plan, each of which is included once.
 const MAX_FILES: usize = 64;
 /// Most combinations that a sweep leaves out: each point is compared with each of them.
@@ -33,12 +37,28 @@ pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
 pub(super) struct Reader<'a> {
     site: &'a Site,
     files: BTreeSet<String>,
-    room: Room,
+    points_left: u64,
+    bytes_left: u64,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(site: &'a Site) -> Reader<'a> {
-        Reader { site, files: BTreeSet::new(), room: Room::default() }
+        let files = BTreeSet::new();
+        Reader { site, files, points_left: MAX_POINTS, bytes_left: MAX_BYTES }
+    }
+
+    /// Counts points whose texts are parts of a file of this length, before they are made.
+    fn count(&mut self, points: u64, text_bytes: usize) -> Result<(), String> {
+        self.points_left = self.points_left.checked_sub(points).ok_or_else(|| {
+            format!(
+                "{points} points with their repetitions; a plan has at most {MAX_POINTS} points"
+            )
+        })?;
+        let bytes = points.saturating_mul(POINT_BYTES + text_bytes as u64);
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
+            format!("{points} points of a file of {text_bytes} bytes: divide the file")
+        })?;
+        Ok(())
     }
 
     pub(super) fn sweeps(
@@ -95,7 +115,7 @@ impl<'a> Reader<'a> {
         let takes = takes.transpose()?;
         let ranges = sweep.ranges()?;
         // Precedes any multiplication, since the product may fit nowhere.
-        let taken = self.room.take(sweep.points(&ranges, repetitions), source.text.len());
+        let taken = self.count(sweep.points(&ranges, repetitions), source.text.len());
         taken.map_err(|problem| sweep.refuse("", problem))?;
         let point = PlannedPoint {
             study: sweep.sweep.study.clone(),

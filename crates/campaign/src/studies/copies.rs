@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use daqmeter_record::study::Measured;
+use daqmeter_record::study::{Grade, Measured};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, together};
 use daqmeter_stats::{Summary, mean_interval, sorted, supported_quantile};
 use serde::Deserialize;
 
-use super::judgement::{Judgement, grade, weakest};
+/// Answer of records to a statement or a question.
+pub(super) struct Judgement {
+    /// `None` for a question.
+    pub(super) grade: Option<Grade>,
+    pub(super) source: Measured,
+    pub(super) evidence: String,
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -44,27 +50,21 @@ const SUM_WITHIN: f64 = 0.05;
 /// Ways that do not pass the kernel.
 const NO_COPIES: [&str; 6] = ["memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"];
 
-/// Counts the copies of an operation: a call of several blocks is several, and both ways move two
-/// blocks.
-fn copies_per_op(record: &RunRecord, stage: &Stage) -> u64 {
-    let both_ways = record.workload.text("direction") == Ok("both");
-    let block = record.workload.int("block_bytes").ok().filter(|_| record.engine.name == "copy");
-    let copy = block.map(|bytes| bytes.saturating_mul(1 + u64::from(both_ways)).max(1));
-    copy.map_or(1, |bytes| (stage.bytes_per_op / bytes).max(1))
-}
-
 fn first_stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
     record.lanes.iter().filter_map(|lane| lane.stages.first())
 }
 
-/// Returns the times of one operation of each lane's first stage, per copy if it has several.
-pub(super) fn per_copy_ns(record: &RunRecord) -> Vec<f64> {
-    let mut times = Vec::new();
-    for stage in first_stages(record) {
-        let ops = (stage.ops_per_sample.max(1) * copies_per_op(record, stage)) as f64;
-        times.extend(stage.sample_ns.iter().map(|ns| *ns as f64 / ops));
-    }
-    times
+/// Returns the times of one operation of each lane's first stage.
+pub(super) fn operations_ns(record: &RunRecord) -> Vec<f64> {
+    let times = first_stages(record).flat_map(|stage| {
+        let ops = stage.ops_per_sample.max(1) as f64;
+        stage.sample_ns.iter().map(move |ns| *ns as f64 / ops)
+    });
+    times.collect()
+}
+
+fn source<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Result<Measured, String> {
+    Measured::over(records, 0.0).ok_or_else(|| "not measured here".to_owned())
 }
 
 /// Size of a copy, and its times in two ways.
@@ -81,7 +81,7 @@ impl Copies<'_> {
         let is_of = |record: &&RunRecord| {
             record.workload.text("context").is_ok_and(|context| contexts.contains(&context))
         };
-        weakest([Measured::over(self.of_engine("copy").filter(is_of), 0.0)])
+        source(self.of_engine("copy").filter(is_of))
     }
 
     /// Returns times by size: through the kernel, by one CPU or channel, without other load.
@@ -97,7 +97,7 @@ impl Copies<'_> {
         };
         let times = |record: &RunRecord| {
             let bytes = record.workload.int("block_bytes").ok()?;
-            Some((bytes, Summary::of(&per_copy_ns(record))?))
+            Some((bytes, Summary::of(&operations_ns(record))?))
         };
         let mut by_size = BTreeMap::new();
         for (bytes, times) in self.of_engine("copy").filter(is_of).filter_map(times) {
@@ -132,6 +132,11 @@ impl CopyFinding {
 
 fn answered(source: Measured, evidence: String) -> Result<Judgement, String> {
     Ok(Judgement { grade: None, source, evidence })
+}
+
+fn judged(holds: bool, source: Measured, evidence: String) -> Result<Judgement, String> {
+    let grade = Some(if holds { Grade::Confirmed } else { Grade::Refuted });
+    Ok(Judgement { grade, source, evidence })
 }
 
 fn cold(copies: &Copies<'_>) -> Result<Judgement, String> {
@@ -219,12 +224,9 @@ fn priority(copies: &Copies<'_>) -> Result<Judgement, String> {
     let rates: Vec<f64> = first_stages(record).map(Stage::rate_bytes_per_s).collect();
     let high = rates.first().copied().unwrap_or(0.0);
     let low = rates.iter().skip(1).copied().fold(0.0, f64::max);
-    let gate = copies.0.iter().rev().find_map(|record| {
-        let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
-        let (high, low) = (record.counter("gate-high")?, record.counter("gate-low")?);
-        let (high, all) = (show_ns(high / windows), show_ns((high + low) / windows));
-        Some(format!("; the quantum was {high} of {all}"))
-    });
+    let gate = copies.0.iter().rev().find_map(|record| record.gate_ns());
+    let gate = gate.map(|(high, all)| (show_ns(high), show_ns(all)));
+    let gate = gate.map(|(high, all)| format!("; the quantum was {high} of {all}"));
     let evidence = format!(
         "at {}: high {} MB/s, best of the others {} MB/s{}",
         show_bytes(bytes(&record)),
@@ -232,8 +234,7 @@ fn priority(copies: &Copies<'_>) -> Result<Judgement, String> {
         significant(low / MIB, 4),
         gate.unwrap_or_default()
     );
-    let source = copies.source(&["priority"])?;
-    Ok(Judgement { grade: Some(grade(high > low)), source, evidence })
+    judged(high > low, copies.source(&["priority"])?, evidence)
 }
 
 /// Compares the sum of the rates with the bytes that all channels moved while every one copied
@@ -267,8 +268,7 @@ fn total(copies: &Copies<'_>) -> Result<Judgement, String> {
         at_once.len(),
         several.len()
     );
-    let source = copies.source(&[context])?;
-    Ok(Judgement { grade: Some(grade(far(ratio) < SUM_WITHIN)), source, evidence })
+    judged(far(ratio) < SUM_WITHIN, copies.source(&[context])?, evidence)
 }
 
 fn geometric_mean(ratios: &[f64]) -> Option<f64> {
@@ -296,11 +296,11 @@ fn misses(copies: &Copies<'_>) -> Result<Judgement, String> {
     let evidence = format!(
         "mean misses: alone {ideal} %, beside the CPU's copies {cpu} %, beside the engine's {dma} %{simulated}"
     );
-    answered(weakest([Measured::over(copies.of_engine("pollution"), 0.0)])?, evidence)
+    answered(source(copies.of_engine("pollution"))?, evidence)
 }
 
 fn times(copies: &Copies<'_>) -> Result<Judgement, String> {
-    let p10_ns = |record: &RunRecord| supported_quantile(&sorted(&per_copy_ns(record)), 0.1);
+    let p10_ns = |record: &RunRecord| supported_quantile(&sorted(&operations_ns(record)), 0.1);
     let key = |record: &RunRecord| {
         ["test", "direction", "block_bytes"].map(|name| record.workload.params.get(name).cloned())
     };
@@ -321,29 +321,22 @@ fn times(copies: &Copies<'_>) -> Result<Judgement, String> {
     let evidence = format!(
         "10th percentiles over alone, geometric mean: copies {cpu}, spin {spin}, null call {null}"
     );
-    answered(weakest([Measured::over(copies.of_engine("pollution"), 0.0)])?, evidence)
+    answered(source(copies.of_engine("pollution"))?, evidence)
 }
 
 fn sizes(copies: &Copies<'_>) -> Result<Judgement, String> {
     let record = copies.of_engine("trace").next_back();
     let record = record.ok_or("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded")?;
     let mut calls: BTreeMap<u64, f64> = BTreeMap::new();
-    for counter in &record.counters {
-        // Names are `copy_from_user:16` or `__copy_to_user:64`.
-        let Some((name, bytes)) = counter.name.split_once(':') else { continue };
-        if let ("copy_from_user" | "copy_to_user", Ok(bytes)) =
-            (name.trim_start_matches("__"), bytes.parse())
-        {
-            *calls.entry(bytes).or_default() += counter.value;
-        }
+    for (_, bytes, count) in record.calls() {
+        *calls.entry(bytes).or_default() += count;
     }
     let all: f64 = calls.values().sum();
     let mut top: Vec<(u64, f64)> = calls.into_iter().collect();
     top.sort_by(|one, other| other.1.total_cmp(&one.1));
     top.truncate(5);
     let names: Vec<String> = top.iter().map(|(bytes, _)| show_bytes(*bytes)).collect();
-    let is_there = top.iter().any(|(bytes, _)| *bytes == 16);
     let evidence = format!("most often of {all} calls: {}", names.join(", "));
-    let source = weakest([Measured::over([record], all)])?;
-    Ok(Judgement { grade: Some(grade(is_there)), source, evidence })
+    let is_there = top.iter().any(|(bytes, _)| *bytes == 16);
+    judged(is_there, source([record].into_iter())?, evidence)
 }

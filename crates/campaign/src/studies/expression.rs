@@ -7,7 +7,7 @@ use daqmeter_record::study::{Basis, Measured};
 use daqmeter_record::{Ledger, Param, RunRecord};
 use serde::Deserialize;
 
-use super::copies::per_copy_ns;
+use super::copies::operations_ns;
 use super::formula::Formula;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -134,9 +134,9 @@ impl Statistic {
             Statistic::Parameter(name) => record.workload.float(name).ok(),
             Statistic::Lanes => Some(record.lanes.len() as f64),
             Statistic::Lost => Some(sum(record.ledgers.iter().map(Ledger::lost_on_the_way)) as f64),
-            Statistic::MeanNs => mean(&per_copy_ns(record)),
+            Statistic::MeanNs => mean(&operations_ns(record)),
             Statistic::MedianNs => {
-                let samples = daqmeter_stats::sorted(&per_copy_ns(record));
+                let samples = daqmeter_stats::sorted(&operations_ns(record));
                 daqmeter_stats::quantile(&samples, 0.5)
             }
             Statistic::RateBytesPerS => {

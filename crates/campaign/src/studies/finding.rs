@@ -7,9 +7,8 @@ use daqmeter_record::study::{Grade, StudyFinding, StudyVerdict};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use serde::Deserialize;
 
-use super::copies::CopyFinding;
+use super::copies::{CopyFinding, Judgement};
 use super::expression::{Expression, Number};
-use super::judgement::{Judgement, weakest};
 
 /// Value of an expression over the records.
 type Values<'a> = &'a dyn Fn(&Expression) -> Option<Number>;
@@ -70,8 +69,11 @@ impl FindingSpec {
 
     fn by_values(&self, value: Values<'_>) -> Result<Judgement, String> {
         let missing = || self.missing.clone().unwrap_or_else(|| "not measured here".to_owned());
-        let measured = self.values.values().map(|one| value(one).and_then(Number::measured));
-        let source = weakest(measured).map_err(|_| missing())?;
+        let measured = |one| value(one).filter(|number| number.measured().is_some());
+        let all: Option<Vec<Number>> = self.values.values().map(measured).collect();
+        let weaker = |one: Number, other| one.with(other, one.value);
+        let weakest = all.and_then(|all| all.into_iter().reduce(weaker));
+        let source = weakest.and_then(Number::measured).ok_or_else(missing)?;
         let plain =
             |expression: &Expression| value(expression).map_or(f64::NAN, |number| number.value);
         let all_hold = |conditions: &[Condition]| {

@@ -12,7 +12,6 @@ mod expression;
 mod file;
 mod finding;
 mod formula;
-mod judgement;
 
 use daqmeter_harness::{Shipped, StepPlan, TomlText};
 use daqmeter_record::RunRecord;

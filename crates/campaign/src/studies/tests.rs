@@ -87,8 +87,8 @@ fn without_records_nothing_is_measured_and_no_finding_is_judged() {
 fn models_meet_the_documents_but_for_what_is_known() {
     for (name, rows, differ, band) in [
         // Six of the 18 CPU figures: the model is of read-out alone, and the document contradicts
-        // itself (its notes).
-        ("digitizer", 4 * 68 + 2 * 18, 6, f64::INFINITY),
+        // itself (its notes). The largest difference, 5.49, is of conversions of 900,000 samples.
+        ("digitizer", 4 * 68 + 2 * 18, 6, 5.5),
         ("etherbone", 27, 0, 0.16),
         ("readout", 45, 0, 0.16),
         ("copy", 7, 0, 1e-6),

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use daqmeter_copy::trace::{Trace, TraceFile, operation_of};
 use daqmeter_copy::{CopyContext, CopyLoad, Direction, Neighbour};
 use daqmeter_harness::text_input_up_to;
+use daqmeter_record::border::from_peer;
 use daqmeter_record::units::plural;
 use daqmeter_record::{Clock, Counter, EngineInfo, Host, RunRecord, Workload};
 use daqmeter_report::copy_classic::FileConditions;
@@ -63,7 +64,7 @@ pub(crate) struct Arguments {
 
 /// Reads all files before any record is kept.
 pub(super) fn run(arguments: &Arguments) -> Ended {
-    let (mut records, mut traces) = (Vec::new(), BTreeMap::<PathBuf, Folder>::new());
+    let (mut records, mut traces) = (Vec::new(), BTreeMap::<PathBuf, Trace>::new());
     let mut left_out = Vec::new();
     for source in &arguments.from {
         let files = files_below(std::slice::from_ref(source), &is_of_study)?;
@@ -73,19 +74,15 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
             return Err(Failure::refused(format!("{}: {why}", source.display())));
         }
         for file in files {
-            let wrong = |why: String| format!("{}: {why}", file.display());
-            let text =
-                text_input_up_to(&file, MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
             if let Some(operation) = operation_of(&file) {
                 let folder = file.parent().unwrap_or(&file).to_owned();
-                let read = TraceFile::parse(operation, &text).map_err(wrong)?;
-                traces.entry(folder).or_default().add(&read);
-            } else if let Some(workload) = arguments.workload(&file) {
-                records.extend(arguments.records(&file, workload, &text).map_err(wrong)?);
+                let read = parsed(&file, MAX_BYTES, |text| TraceFile::parse(operation, text))?;
+                traces.entry(folder).or_default().add_file(&read);
+            } else if let Some((study, workload)) = arguments.workload(&file) {
+                records.extend(arguments.records(&file, study, workload)?);
             } else {
-                left_out.push(wrong(
-                    "its folder must say neighbour and copies, as cpu_from_224; or give --neighbour and --copies".to_owned(),
-                ));
+                let why = "its folder must say neighbour and copies, as cpu_from_224; or give --neighbour and --copies";
+                left_out.push(format!("{}: {why}", file.display()));
             }
         }
     }
@@ -94,11 +91,11 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     }
     left_out.iter().for_each(|file| tell(&format!("daqmeter: left out: {file}")));
     let mut text = String::new();
-    for (folder, found) in traces {
-        let record = arguments.trace(&folder, &found);
+    for (folder, trace) in traces {
+        let record = arguments.trace(&folder, &trace);
         let time = Duration::from_nanos(record.wall_ns);
         text += &format!("{}: ", folder.display());
-        text += &tables(&found.trace, &KernelSymbols::default(), arguments.top, time);
+        text += &tables(&trace, &KernelSymbols::default(), arguments.top, time);
         records.push(record);
     }
     let mut recorder = Recorder::new(&arguments.recording)?;
@@ -106,18 +103,14 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     recorder.finish(|records| format!("{text}read {}\n", plural(records.len() as u64, "point")))
 }
 
-/// Trace of the files of one folder.
-#[derive(Default)]
-struct Folder {
-    trace: Trace,
-    long_addresses: usize,
-}
-
-impl Folder {
-    fn add(&mut self, file: &TraceFile) {
-        self.trace.add(&file.records);
-        self.long_addresses += file.long_addresses;
-    }
+/// Reads and parses a file. An error names it.
+fn parsed<T>(
+    file: &Path,
+    max_bytes: u64,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let text = text_input_up_to(file, max_bytes).map_err(|error| error.to_string());
+    text.and_then(|text| parse(&text)).map_err(|why| format!("{}: {why}", file.display()))
 }
 
 fn is_of_study(file: &Path) -> bool {
@@ -136,13 +129,15 @@ fn neighbour(folder: &str) -> Option<(Neighbour, Direction, usize)> {
 }
 
 impl Arguments {
-    /// Returns the workload that the place of a file gives; `None` for a program without neighbour.
-    fn workload(&self, file: &Path) -> Option<Workload> {
+    /// Returns kind and workload that the place of a file gives; `None` for a program without
+    /// neighbour.
+    fn workload(&self, file: &Path) -> Option<(StudyFile, Workload)> {
+        let study = StudyFile::of(file)?;
         let folder = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
         let folder = folder.unwrap_or_default();
-        if StudyFile::of(file)? != StudyFile::Pollution {
+        if study != StudyFile::Pollution {
             let named = CopyContext::from_str(folder, false).unwrap_or(self.context);
-            return Some(Workload::new("copy").with("context", named.to_string()));
+            return Some((study, Workload::new("copy").with("context", named.to_string())));
         }
         let given = || {
             let (direction, bytes) = self.copies?;
@@ -151,46 +146,38 @@ impl Arguments {
         let (neighbour, direction, bytes) = neighbour(folder).or_else(given)?;
         let workload = Workload::new("pollution").with("neighbour", neighbour.to_string());
         let workload = workload.with("direction", direction.to_string());
-        Some(workload.with("block_bytes", bytes as u64))
+        Some((study, workload.with("block_bytes", bytes as u64)))
     }
 
     fn records(
         &self,
         file: &Path,
+        study: StudyFile,
         workload: Workload,
-        text: &str,
     ) -> Result<Vec<RunRecord>, String> {
-        let Some(study) = StudyFile::of(file) else { return Ok(Vec::new()) };
         let beside = file.with_extension("json");
-        let said: Option<FileConditions> = match beside.exists() {
-            true => {
-                let wrong = |why: String| format!("{}: {why}", beside.display());
-                let text =
-                    text_input_up_to(&beside, 4096).map_err(|error| wrong(error.to_string()))?;
-                Some(serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?)
-            }
-            false => None,
-        };
-        let load = said.as_ref().and_then(|said| CopyLoad::from_str(&said.load, false).ok());
-        let load = load.or(self.load).map_or(UNKNOWN.to_owned(), |load| load.to_string());
-        let path = said.as_ref().map_or(UNKNOWN, |said| said.path.as_str());
-        let workload = workload.with("path", path).with("load", load);
-        let mut template = self.elsewhere(file, workload);
-        template.engine.emulated = said.is_some_and(|said| said.emulated);
-        study.records(text, &template)
+        let read = |text: &str| from_peer::<FileConditions>(text.as_bytes(), &[]);
+        let said = beside.exists().then(|| parsed(&beside, 4096, read)).transpose()?;
+        let FileConditions { path, load, emulated } = said.unwrap_or_default();
+        let load = load.and_then(|load| CopyLoad::from_str(&load, false).ok()).or(self.load);
+        let load = load.map_or(UNKNOWN.to_owned(), |load| load.to_string());
+        let workload = workload.with("path", path.unwrap_or(UNKNOWN.to_owned()));
+        let mut template = self.elsewhere(file, workload.with("load", load));
+        template.engine.emulated = emulated;
+        parsed(file, MAX_BYTES, |text| study.records(text, &template))
     }
 
-    fn trace(&self, folder: &Path, found: &Folder) -> RunRecord {
-        let (first_ns, wall_ns) = found.trace.span_ns().unwrap_or_default();
+    fn trace(&self, folder: &Path, trace: &Trace) -> RunRecord {
+        let (first_ns, wall_ns) = trace.span_ns().unwrap_or_default();
         let seconds = Duration::from_nanos(wall_ns).as_secs_f64();
         let mut record = self.elsewhere(folder, Workload::new("trace").with("seconds", seconds));
         (record.origin_ns, record.wall_ns) = (first_ns, wall_ns);
-        record.counters = found.trace.counters();
+        record.counters = trace.counters();
         record.counters.push(Counter::measured("traced", wall_ns as f64, "ns"));
-        if let count @ 1.. = found.long_addresses {
-            let warning =
-                format!("{count} addresses of more than 16 digits: their last 16 are used");
-            record.warnings.push(warning);
+        if let count @ 1.. = trace.long_addresses {
+            record
+                .warnings
+                .push(format!("{count} addresses of more than 16 digits: their last 16 are used"));
         }
         record
     }

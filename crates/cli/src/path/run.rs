@@ -114,7 +114,8 @@ const MAXIMUM: &str = "path/maximum";
 
 /// Makes a run without a record in the file, for searches that keep only their result.
 pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
-    bench.done(Some(bench.runner.quietly(request, PROBE)?))
+    let job = PathRequest::of(&request.workload())?.job()?;
+    bench.done(Some(bench.runner.quietly(&job, PROBE)?))
 }
 
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {

@@ -1,13 +1,13 @@
 //! Copies by DSA's user work queues. `From` means towards the engine's side.
 
-use daqmeter_harness::{Availability, Fault, StopFlag};
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
 
 use super::mover::{Mover, Pair, Side, each};
 use crate::request::{CopyContext, CopyRequest, Direction};
 
-fn usable_queues() -> Result<Vec<WorkQueue>, String> {
+pub(super) fn queues() -> Result<Vec<WorkQueue>, String> {
     let (usable, refused): (Vec<WorkQueue>, _) =
         work_queues(&Files::default()).into_iter().partition(|queue| queue.refusal.is_none());
     if !usable.is_empty() {
@@ -21,13 +21,13 @@ fn usable_queues() -> Result<Vec<WorkQueue>, String> {
     })
 }
 
-pub(super) fn probe() -> Availability {
-    usable_queues().map_or_else(Availability::Waived, |_| Availability::Ready)
+pub(super) fn waiver() -> Option<String> {
+    queues().err()
 }
 
 /// Exclusive: lane k on queue k, modulo their number. Shared: all lanes on the first shared queue.
 pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    let queues = usable_queues().map_err(Fault::new)?;
+    let queues = queues().map_err(Fault::new)?;
     let shared = queues.iter().find(|queue| !queue.dedicated);
     let again = queues.iter().take(request.lanes.saturating_sub(queues.len()));
     if let (CopyContext::Exclusive, Some(queue)) =
@@ -67,11 +67,6 @@ struct DsaMover {
     bytes: usize,
     open: Option<(Dsa<DevicePortal>, Pair)>,
     stop: StopFlag,
-}
-
-/// Number of queues, which lanes use by default.
-pub(super) fn queue_count() -> Option<usize> {
-    usable_queues().ok().map(|queues| queues.len())
 }
 
 impl DsaMover {

@@ -7,15 +7,12 @@ use daqmeter_record::Counter;
 
 use super::mover::{Gate, Mover, Pair, Side, each};
 use crate::dma_thread::{Engine, lock};
-use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
+use crate::request::{CopyContext, CopyRequest, Direction};
 
 struct EngineMover {
+    request: CopyRequest,
     lane: usize,
-    lanes: usize,
-    bytes: usize,
     engine: Arc<Engine>,
-    completion: CopyCompletion,
-    context: CopyContext,
     pair: Option<Arc<Mutex<Pair>>>,
     before: (Gate, u64),
     cpus: usize,
@@ -32,12 +29,9 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     each(request, |lane| {
         Ok(EngineMover {
+            request: request.clone(),
             lane,
-            lanes: request.lanes,
-            bytes: request.block_bytes,
             engine: engine.clone(),
-            completion: request.completion,
-            context: request.context,
             pair: None,
             before: (Gate::default(), 0),
             cpus,
@@ -58,7 +52,7 @@ impl EngineMover {
 
 impl Mover for EngineMover {
     fn device(&self) -> String {
-        match self.context {
+        match self.request.context {
             CopyContext::Shared => {
                 format!("emulated engine, {} channels shared", self.engine.channels())
             }
@@ -67,7 +61,7 @@ impl Mover for EngineMover {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let pair = Arc::new(Mutex::new(Pair::new(self.bytes)?));
+        let pair = Arc::new(Mutex::new(Pair::new(self.request.block_bytes)?));
         self.engine.register(self.lane, pair.clone());
         self.pair = Some(pair);
         Ok(())
@@ -75,7 +69,8 @@ impl Mover for EngineMover {
 
     #[inline]
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        self.engine.copy(self.lane, direction, self.bytes, self.completion);
+        let CopyRequest { block_bytes, completion, .. } = self.request;
+        self.engine.copy(self.lane, direction, block_bytes, completion);
         Ok(())
     }
 
@@ -102,19 +97,17 @@ impl Mover for EngineMover {
         let name = format!("copies of lane {}", self.lane);
         let mut counters = vec![Counter::count(name, copies - copies_before)];
         // The gate belongs to the engine, so only the first lane counts it.
-        if self.context == CopyContext::Priority && self.lane == 0 {
+        if self.request.context == CopyContext::Priority && self.lane == 0 {
             counters.extend(gate.counters_since(gate_before).into_iter().flatten());
         }
         counters
     }
 
     fn warnings(&mut self) -> Vec<String> {
-        let cpus = self.cpus;
-        let crowded = self.lanes + 1 > cpus;
-        let warning = crowded.then(|| {
+        let (cpus, lanes) = (self.cpus, self.request.lanes);
+        let warning = (lanes + 1 > cpus).then(|| {
             format!(
-                "the emulated engine's thread shares {cpus} CPUs with {} lanes: its times are of a crowded host",
-                self.lanes
+                "the emulated engine's thread shares {cpus} CPUs with {lanes} lanes: its times are of a crowded host"
             )
         });
         warning.into_iter().collect()

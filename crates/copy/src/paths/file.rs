@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use daqmeter_harness::{Availability, Fault};
+use daqmeter_harness::Fault;
 use daqmeter_kernels::copy::flush;
 use daqmeter_sys::SysError;
 use daqmeter_sys::copies::{fill_by_mapping, huge_tmpfs_file, memory_file, with_mapping};
@@ -33,11 +33,8 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
     each(request, |_| Ok(FileMover { name, bytes, pages, make, open: None }))
 }
 
-pub(super) fn probe_tmpfs() -> Availability {
-    match huge_tmpfs_file(4096) {
-        Ok(_) => Availability::Ready,
-        Err(error) => Availability::Waived(format!("{error}: run as root")),
-    }
+pub(super) fn waiver() -> Option<String> {
+    huge_tmpfs_file(4096).err().map(|error| format!("{error}: run as root"))
 }
 
 impl FileMover {

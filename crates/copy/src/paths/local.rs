@@ -1,7 +1,7 @@
 //! Copies between two buffers of this process: by every copy instruction, and by the kernel
 //! (`process_vm_readv`, `_writev`).
 
-use daqmeter_harness::{Availability, Fault};
+use daqmeter_harness::Fault;
 use daqmeter_kernels::copy::{CopyKernel, flush};
 use daqmeter_sys::copies::{process_read, process_write};
 use daqmeter_sys::memory::{Buffer, Pages};
@@ -22,10 +22,8 @@ struct LocalMover {
 }
 
 pub(super) fn kernel(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    let Some(kernel) = request.path.kernel() else {
-        return Err(Fault::new(format!("this CPU has no {}", request.path)));
-    };
-    lanes(request, How::Kernel(kernel))
+    let kernel = request.path.kernel().ok_or_else(|| no_kernel(request.path).unwrap_or_default());
+    lanes(request, How::Kernel(kernel.map_err(Fault::new)?))
 }
 
 pub(super) fn process_vm(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
@@ -37,20 +35,13 @@ fn lanes(request: &CopyRequest, how: How) -> Result<Vec<Box<dyn Mover>>, Fault> 
     each(request, |_| Ok(LocalMover { how, bytes, buffers: None }))
 }
 
-pub(super) fn probe_kernel(path: CopyPath) -> Availability {
-    match path.kernel() {
-        Some(_) => Availability::Ready,
-        None => Availability::Waived(format!("this CPU has no {path}")),
-    }
+pub(super) fn no_kernel(path: CopyPath) -> Option<String> {
+    path.kernel().is_none().then(|| format!("this CPU has no {path}"))
 }
 
-pub(super) fn probe_process_vm() -> Availability {
-    match process_read(&[1], &mut [0]) {
-        Ok(_) => Availability::Ready,
-        Err(error) => Availability::Waived(format!(
-            "process_vm_readv: {error}; a sandbox or ptrace_scope forbids it"
-        )),
-    }
+pub(super) fn waiver() -> Option<String> {
+    let error = process_read(&[1], &mut [0]).err()?;
+    Some(format!("process_vm_readv: {error}; a sandbox or ptrace_scope forbids it"))
 }
 
 impl LocalMover {

@@ -15,29 +15,31 @@ use daqmeter_kernels::copy::CopyKernel;
 
 use crate::request::{CopyContext, CopyPath, CopyRequest};
 
-pub(crate) use module::{provider, waiver as module_waiver};
+pub(crate) use module::provider;
+pub use module::waiver as module_waiver;
 #[cfg(test)]
 pub(crate) use mover::Side;
 pub(crate) use mover::{Gate, Mover, Pair};
 
 type Make = fn(&CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>;
-type Probe = fn(CopyPath) -> Availability;
+/// Returns what is missing, and how to get it.
+type Waiver = fn(CopyPath) -> Option<String>;
 
 impl CopyPath {
-    fn maker(self) -> (Make, Probe) {
-        let ready: Probe = |_| Availability::Ready;
+    fn maker(self) -> (Make, Waiver) {
+        let ready: Waiver = |_| None;
         match self {
             CopyPath::Pread => (file::lanes, ready),
-            CopyPath::TmpfsHuge => (file::lanes, |_| file::probe_tmpfs()),
-            CopyPath::ProcessVm => (local::process_vm, |_| local::probe_process_vm()),
+            CopyPath::TmpfsHuge => (file::lanes, |_| file::waiver()),
+            CopyPath::ProcessVm => (local::process_vm, |_| local::waiver()),
             CopyPath::Memcpy
             | CopyPath::RepMovsb
             | CopyPath::Avx2
             | CopyPath::Avx2Nt
             | CopyPath::Avx512
-            | CopyPath::Avx512Nt => (local::kernel, local::probe_kernel),
-            CopyPath::Module => (module::lanes, |_| module::probe()),
-            CopyPath::Dsa => (dsa::lanes, |_| dsa::probe()),
+            | CopyPath::Avx512Nt => (local::kernel, local::no_kernel),
+            CopyPath::Module => (module::lanes, |_| module::waiver()),
+            CopyPath::Dsa => (dsa::lanes, |_| dsa::waiver()),
             CopyPath::EngineThread => (engine_thread::lanes, ready),
         }
     }
@@ -64,18 +66,15 @@ impl CopyPath {
     /// Returns the lanes without a request for a number, on that many CPUs: a queue of DSA may take
     /// one program alone.
     pub fn usual_lanes(self, context: CopyContext, cpus: usize) -> usize {
-        match (self, context) {
-            (CopyPath::Dsa, CopyContext::Exclusive) => {
-                dsa::queue_count().map_or(cpus, |queues| queues.min(cpus))
-            }
-            _ => cpus,
-        }
+        let is_by_queue = (self, context) == (CopyPath::Dsa, CopyContext::Exclusive);
+        let queues = if is_by_queue { dsa::queues().ok() } else { None };
+        queues.map_or(cpus, |queues| queues.len().min(cpus))
     }
 
     pub fn probe(self) -> Availability {
         match self.maker().1(self) {
-            Availability::Waived(why) => Availability::Waived(format!("{self}: {why}")),
-            Availability::Ready => Availability::Ready,
+            Some(why) => Availability::Waived(format!("{self}: {why}")),
+            None => Availability::Ready,
         }
     }
 

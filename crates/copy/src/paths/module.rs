@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use daqmeter_harness::{Availability, DeviceTime, Fault};
+use daqmeter_harness::{DeviceTime, Fault};
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{
@@ -98,14 +98,7 @@ fn explained(error: &daqmeter_sys::SysError) -> Fault {
     Fault::new(format!("{error}{remedy}"))
 }
 
-pub(super) fn probe() -> Availability {
-    match waiver() {
-        None => Availability::Ready,
-        Some(reason) => Availability::Waived(reason),
-    }
-}
-
-pub(crate) fn waiver() -> Option<String> {
+pub fn waiver() -> Option<String> {
     CopyDevice::open(Path::new(COPY_DEVICE)).err().map(|error| explained(&error).0)
 }
 
@@ -129,18 +122,14 @@ struct ModuleMover {
     user: Option<Buffer>,
     bytes: usize,
     last: DeviceTime,
-    spent: Spent,
+    /// Nanoseconds of the parts of [`BESIDE`], and segments.
+    spent_ns: [u64; 4],
+    segments: u64,
     gate: Option<Gate>,
 }
 
-#[derive(Default)]
-struct Spent {
-    pin_ns: u64,
-    map_ns: u64,
-    unmap_ns: u64,
-    unpin_ns: u64,
-    segments: u64,
-}
+/// Parts of an engine's copy outside of its time.
+const BESIDE: [&str; 4] = ["pin", "map", "unmap", "unpin"];
 
 pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let service = Service::start(request)?;
@@ -175,7 +164,8 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
             user: None,
             bytes: request.block_bytes,
             last: DeviceTime::default(),
-            spent: Spent::default(),
+            spent_ns: [0; 4],
+            segments: 0,
             gate: None,
         })
     })
@@ -202,11 +192,8 @@ impl Mover for ModuleMover {
             ANY_CHANNEL => "shared channels".to_owned(),
             channel => format!("channel {channel}"),
         };
-        let driver = self
-            .service
-            .device
-            .channel(0)
-            .map_or_else(|_| "?".to_owned(), |first| text(&first.driver));
+        let first = self.service.device.channel(0);
+        let driver = first.map_or_else(|_| "?".to_owned(), |first| text(&first.driver));
         format!("module, {driver} {channels}")
     }
 
@@ -222,11 +209,9 @@ impl Mover for ModuleMover {
         let copy = &self.copy;
         same_policy(self.service.number, copy)?;
         self.last = DeviceTime { before_ns: copy.before_ns, after_ns: copy.after_ns };
-        self.spent.pin_ns += copy.pin_ns;
-        self.spent.map_ns += copy.map_ns;
-        self.spent.unmap_ns += copy.unmap_ns;
-        self.spent.unpin_ns += copy.unpin_ns;
-        self.spent.segments += u64::from(copy.segments);
+        let beside_ns = [copy.pin_ns, copy.map_ns, copy.unmap_ns, copy.unpin_ns];
+        self.spent_ns.iter_mut().zip(beside_ns).for_each(|(sum, ns)| *sum += ns);
+        self.segments += u64::from(copy.segments);
         Ok(())
     }
 
@@ -261,17 +246,14 @@ impl Mover for ModuleMover {
     }
 
     fn begin(&mut self) {
-        self.spent = Spent::default();
+        (self.spent_ns, self.segments) = ([0; 4], 0);
         self.gate = self.service.gate();
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let mut counters = vec![Counter::count("segments", self.spent.segments)];
+        let mut counters = vec![Counter::count("segments", self.segments)];
         if self.copy.by == 1 {
-            counters.push(ns("pin", self.spent.pin_ns));
-            counters.push(ns("map", self.spent.map_ns));
-            counters.push(ns("unmap", self.spent.unmap_ns));
-            counters.push(ns("unpin", self.spent.unpin_ns));
+            counters.extend(BESIDE.iter().zip(self.spent_ns).map(|(name, spent)| ns(name, spent)));
         }
         let is_gated = self.service.policy.policy == CopyContext::Priority as u32;
         if is_gated

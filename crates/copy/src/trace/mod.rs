@@ -45,6 +45,8 @@ pub struct Trace {
     span_ns: Option<(u64, u64)>,
     keeps: bool,
     kept: [String; 4],
+    /// Lines of files with an address of more than 16 digits.
+    pub long_addresses: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +93,11 @@ impl Trace {
                 self.kept[index(operation)].push_str(&classic_line(record));
             }
         }
+    }
+
+    pub fn add_file(&mut self, file: &TraceFile) {
+        self.add(&file.records);
+        self.long_addresses += file.long_addresses;
     }
 
     /// Returns the time of the first begin and the time to the last end; `None` below two records,

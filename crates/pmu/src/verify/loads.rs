@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::Fault;
 use daqmeter_kernels::stream::{StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
+use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::units::whole;
 use daqmeter_sys::host::{DIRECT, Files, data_ranges};
 use daqmeter_sys::memory::{Buffer, Pages};
@@ -253,7 +254,7 @@ impl ProgramLoad {
 
 fn fio_bytes(text: &str) -> Option<u64> {
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
-    json["jobs"][0]["read"]["io_bytes"].as_u64()
+    json["jobs"][0]["read"]["io_bytes"].as_u64().filter(|bytes| *bytes <= MAX_WHOLE)
 }
 
 /// Reads elapsed seconds and 10^6 bits per second, the last of `131072 16384 16384 10.00 941.52`.

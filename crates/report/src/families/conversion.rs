@@ -7,35 +7,14 @@ use daqmeter_stats::Rate;
 
 use super::functions;
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
-use crate::figures::{Axes, Axis, Mark, Plot};
+use crate::figures::{Mark, Plot};
 use crate::parameters::{labelled, pairs};
 use crate::rate;
 use crate::samples::first_stage;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Cpu)],
-    plots: &[
-        Plot {
-            id: "conversion",
-            title: "How fast is conversion?",
-            caption: "Raw bytes converted per second by one thread over all the time, with its 95 % interval, and what memory alone allows \
-                      at the same footprint and the same ratio of reads to writes. Where a bar reaches its mark, only fewer bytes or more \
-                      threads are faster.",
-            axes: Axes::bars(Axis::linear("MB/s raw")),
-            marks: rates,
-        },
-        Plot {
-            id: "stores",
-            title: "Should conversions store past the caches?",
-            caption: "Conversion by one thread. Non-temporal stores lose while the result fits into the caches and win beyond; \
-                      daqmeter chooses by footprint.",
-            axes: Axes::lines(
-                Axis::log_bytes("footprint, raw + converted"),
-                Axis::linear("MB/s raw"),
-            ),
-            marks: stores,
-        },
-    ],
+    plots: &[Plot { id: "conversion", marks: rates }, Plot { id: "stores", marks: stores }],
     questions: &[
         ("Is conversion limited by arithmetic or by memory?", Some("conversion"), limited_by),
         ("Should converted data bypass the caches?", Some("stores"), stores_answer),

@@ -7,44 +7,17 @@ use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile}
 
 use crate::aligned::{TextColumn, number, table, table_without};
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
-use crate::figures::{Axes, Axis, Mark, Plot};
+use crate::figures::{Mark, Plot};
 use crate::rate::{self, interval_or_none, of_several};
 use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
     plots: &[
-        Plot {
-            id: "eb-time",
-            title: "How long does Etherbone take to read 8 bytes?",
-            caption: "Mean time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
-             functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
-             what the emulated bus or line allows.",
-            axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("us per timestamp")),
-            marks: |records| by_count(records, |us| us),
-        },
-        Plot {
-            id: "eb-rate",
-            title: "How often can Etherbone read 8 bytes?",
-            caption: "How often a 64-bit timestamp can be read: all of them over all the time.",
-            axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("kHz")),
-            marks: |records| by_count(records, |us| 1e3 / us),
-        },
-        Plot {
-            id: "eb-throughput",
-            title: "How many bits per second does Etherbone read?",
-            caption: "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
-            axes: Axes::lines(Axis::linear(PER_CYCLE), Axis::log("Mbit/s")),
-            marks: |records| by_count(records, |us| 64.0 / us),
-        },
-        Plot {
-            id: "eb-words",
-            title: "How long does Etherbone take to read words?",
-            caption: "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
-             words, latency is all there is.",
-            axes: Axes::lines(Axis::linear("32-bit words"), Axis::log("ms")),
-            marks: by_words,
-        },
+        Plot { id: "eb-time", marks: |records| by_count(records, |us| us) },
+        Plot { id: "eb-rate", marks: |records| by_count(records, |us| 1e3 / us) },
+        Plot { id: "eb-throughput", marks: |records| by_count(records, |us| 64.0 / us) },
+        Plot { id: "eb-words", marks: by_words },
     ],
     questions: &[("What does reading registers over Etherbone cost?", Some("eb-time"), answer)],
     briefs: &[round_trip, pipeline],
@@ -52,7 +25,6 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const ENGINE: &str = "etherbone";
-const PER_CYCLE: &str = "64-bit timestamps per cycle";
 
 /// Returns lost and issued cycles of a record that lost some.
 pub fn lost(record: &RunRecord) -> Option<(u64, u64)> {

@@ -4,21 +4,14 @@
 use daqmeter_record::{RunRecord, Stage};
 
 use crate::family::{Brief, Family, Work, of_engine, prefixed};
-use crate::figures::{Axes, Axis, Mark, Plot};
+use crate::figures::{Mark, Plot};
 use crate::parameters::labelled;
 use crate::rate;
 use crate::samples::first_stage;
 
 pub(super) const MEMORY: Family = Family {
     engines: &[("memory", Work::Cpu)],
-    plots: &[Plot {
-        id: "memory",
-        title: "How fast is memory?",
-        caption: "Bytes read and written per second by one thread. The rate falls where a cache is full. No stage is \
-                  faster than memory with its footprint and its ratio of reads to writes.",
-        axes: Axes::lines(Axis::log_bytes("footprint"), Axis::log("MB/s read + written")),
-        marks: memory,
-    }],
+    plots: &[Plot { id: "memory", marks: memory }],
     briefs: &[memory_copy],
     ..Family::EMPTY
 };
@@ -26,29 +19,9 @@ pub(super) const MEMORY: Family = Family {
 pub(super) const HOSTIO: Family = Family {
     engines: &[("block", Work::Path), ("stream", Work::Path)],
     plots: &[
-        Plot {
-            id: "block",
-            title: "How fast is storage, by block?",
-            caption: "Sequential reads, one block at a time. Direct reads measure the device. Reads from the page cache \
-                      measure a copy by the kernel; their limit is a plain copy. Nothing is written.",
-            axes: Axes::lines(Axis::log_bytes("block"), Axis::log("MB/s")),
-            marks: |records| by_parameter(records, "block", "block_bytes"),
-        },
-        Plot {
-            id: "block-span",
-            title: "How fast is storage, by the bytes that are read again?",
-            caption: "Sequential reads that begin again after the span. A fall of the rate shows the size of a cache: of the \
-                      device, or of the CPU where the reads are of the page cache.",
-            axes: Axes::lines(Axis::log_bytes("span"), Axis::log("MB/s")),
-            marks: |records| by_parameter(records, "block", "span_bytes"),
-        },
-        Plot {
-            id: "stream",
-            title: "How fast is a TCP stream, by message?",
-            caption: "TCP on loopback, a thread at each end. The limit is one copy of each byte at each end.",
-            axes: Axes::lines(Axis::log_bytes("message"), Axis::log("MB/s")),
-            marks: |records| by_parameter(records, "stream", "message_bytes"),
-        },
+        Plot { id: "block", marks: |records| by_parameter(records, "block", "block_bytes") },
+        Plot { id: "block-span", marks: |records| by_parameter(records, "block", "span_bytes") },
+        Plot { id: "stream", marks: |records| by_parameter(records, "stream", "message_bytes") },
     ],
     ..Family::EMPTY
 };

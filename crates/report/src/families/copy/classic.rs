@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use daqmeter_record::border::sum;
-use daqmeter_record::misses::miss_percent;
+use daqmeter_record::copies::miss_percent;
 use daqmeter_record::{Lane, RunRecord, Stage};
 use daqmeter_stats::Summary;
 use serde::{Deserialize, Serialize};
@@ -29,17 +29,15 @@ pub type StudyFiles = BTreeMap<String, String>;
 /// Conditions of a file that none of its fields holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileConditions {
-    pub path: String,
-    pub load: String,
+    pub path: Option<String>,
+    pub load: Option<String>,
     pub emulated: bool,
 }
 
 impl FileConditions {
     fn insert(files: &mut StudyFiles, name: &str, record: &RunRecord) {
-        let text = |name: &str, usual: &str| {
-            record.workload.text(name).map_or_else(|_| usual.to_owned(), str::to_owned)
-        };
-        let (path, load) = (text("path", "unknown"), text("load", "light"));
+        let path = record.workload.text("path").ok().map(str::to_owned);
+        let load = Some(record.workload.text("load").unwrap_or("light").to_owned());
         let conditions = FileConditions { path, load, emulated: record.engine.emulated };
         let json = serde_json::to_string(&conditions).expect("two texts and a flag");
         files.insert(format!("{name}.json"), json + "\n");
@@ -164,7 +162,7 @@ pub fn pollution(records: &[RunRecord], name: &str) -> StudyFiles {
     let mut files = StudyFiles::new();
     for row in done(records, pollution::ENGINE).filter_map(pollution_row) {
         let (test, runs) = (row.test, row.record.cache_counts());
-        let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
+        let folder = format!("{}_{}_{}/", row.neighbour, row.direction, row.block_bytes);
         FileConditions::insert(&mut files, &format!("{folder}measure_{name}"), row.record);
         let raw = files.entry(format!("{folder}measure_{name}.dat")).or_default();
         for stage in copied(row.record) {

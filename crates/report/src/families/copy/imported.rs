@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::border::{MAX_STAMP_NS, MAX_WHOLE};
-use daqmeter_record::misses::{MISSES, REFERENCES};
+use daqmeter_record::copies::{MISSES, REFERENCES};
 use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 
 use super::MIB;

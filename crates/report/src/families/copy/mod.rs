@@ -12,12 +12,12 @@ use daqmeter_stats::Rate;
 
 pub use pollution::pollution_text;
 pub(crate) use pollution::{PollutionRow, pollution_rows};
-pub(crate) use rows::{CopyRow, copy_rows, function};
+pub(crate) use rows::{CopyRow, copy_rows};
 pub use tables::{bandwidth_text, latency_text};
 
 use crate::aligned::time;
 use crate::family::{Brief, Family, Work, of_engine, prefixed};
-use crate::figures::{Axes, Axis, Mark, Plot};
+use crate::figures::{Mark, Plot};
 use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
@@ -26,17 +26,10 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "copy-latency",
-            title: "How long does a copy between user and kernel take?",
-            caption: "Median time of one copy between user and kernel. Flat on the left: the cost of asking; rising on the right: the bytes. \
-                      An engine pays from the size at which its line falls below the CPU's.",
-            axes: Axes::lines(Axis::log_bytes("block"), Axis::log("median [ns]")),
             marks: |records| by_size(records, |lanes| lanes == 1, |row| row.times.median),
         },
         Plot {
             id: "copy-bandwidth",
-            title: "How fast are all CPUs or channels together?",
-            caption: "Sum of the rates of all CPUs or channels that copy at once; MB of 2^20 bytes.",
-            axes: Axes::lines(Axis::log_bytes("block"), Axis::log("total [MB/s]")),
             marks: |records| {
                 by_size(records, |lanes| lanes > 1, |row| row.total_bytes_per_s() / MIB)
             },

@@ -1,7 +1,7 @@
 //! Cost of a neighbour's copies to a program: points, table, figure.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::misses::REFERENCES;
+use daqmeter_record::copies::REFERENCES;
 use daqmeter_record::units::show_ns;
 use daqmeter_stats::{Summary, sorted, supported_quantile};
 
@@ -21,8 +21,9 @@ pub(crate) struct PollutionRow<'a> {
     pub(crate) test: &'a str,
     /// Neighbour: `ideal`, `cpu`, `dma`, `spin`, `null-call`.
     pub(crate) neighbour: &'a str,
-    /// Operation and block of the neighbour, e.g. `from 224`.
-    pub(crate) copies: String,
+    /// Direction and bytes of its copies.
+    pub(crate) direction: &'a str,
+    pub(crate) block_bytes: u64,
     /// Times of one run in nanoseconds.
     pub(crate) times: Summary,
     /// Cache references of one run, if they were counted.
@@ -34,8 +35,13 @@ pub(crate) struct PollutionRow<'a> {
 impl<'a> PollutionRow<'a> {
     /// Returns the run of the program beside an idle neighbour.
     fn alone<'b>(&self, rows: &'b [Self]) -> Option<&'b PollutionRow<'a>> {
-        let point = |row: &Self| (row.copies.clone(), row.test, row.simulated());
+        let point = |row: &Self| (row.copies(), row.test, row.simulated());
         rows.iter().find(|other| other.neighbour == "ideal" && point(other) == point(self))
+    }
+
+    /// Returns direction and bytes of the neighbour's copies: `from 224`.
+    pub(super) fn copies(&self) -> String {
+        format!("{} {}", self.direction, self.block_bytes)
     }
 
     /// Tests if a model counted, not a cache.
@@ -58,7 +64,7 @@ impl<'a> PollutionRow<'a> {
 pub(crate) fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow<'_>> {
     let done = of_engine(records, ENGINE).filter(|record| rate::is_done(record));
     let mut rows: Vec<PollutionRow<'_>> = done.filter_map(pollution_row).collect();
-    rows.sort_by_key(|row| (row.copies.clone(), row.test));
+    rows.sort_by_key(|row| (row.copies(), row.test));
     rows
 }
 
@@ -66,12 +72,12 @@ pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
     let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
     let references = record.counter(REFERENCES).zip(runs);
     let text = |name: &str| record.workload.text(name).unwrap_or("");
-    let bytes = record.workload.int("block_bytes").unwrap_or(0);
     Some(PollutionRow {
         record,
         test: text("test"),
         neighbour: text("neighbour"),
-        copies: format!("{} {bytes}", text("direction")),
+        direction: text("direction"),
+        block_bytes: record.workload.int("block_bytes").unwrap_or(0),
         times: Summary::of(&samples(record))?,
         references: references.map(|(references, runs)| references / runs),
         miss_percent: record.miss_percent(),
@@ -84,7 +90,7 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
     let beside: Vec<BesideAlone<'_>> = rows.iter().map(|row| (row, row.alone(&rows))).collect();
     let columns: [TextColumn<BesideAlone<'_>>; 12] = [
-        ("copies", |(row, _)| row.copies.clone()),
+        ("copies", |(row, _)| row.copies()),
         ("test", |(row, _)| row.test.to_owned()),
         ("neighbour", |(row, _)| {
             let simulated = if row.simulated() { " (simulated)" } else { "" };

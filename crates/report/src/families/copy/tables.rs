@@ -15,7 +15,10 @@ use crate::rate::{self, shown_share};
 fn operation(row: &CopyRow<'_>) -> String {
     let name = function(row.direction);
     let cold = if row.cold { ", no cache" } else { "" };
-    let load = if row.load == "heavy" { ", heavy load" } else { "" };
+    let load = match row.load {
+        "light" => String::new(),
+        load => format!(", {load} load"),
+    };
     format!("{name}{cold}{load}")
 }
 
@@ -81,11 +84,8 @@ fn policies(records: &[RunRecord]) -> String {
     let lines = records.iter().filter_map(|record| {
         let time = |name| Some(show_ns(record.workload.int(name).ok()? as f64));
         let asked = format!("{} of each {}", time("quantum_ns")?, time("window_ns")?);
-        let counted = record.counter("gate-windows").filter(|windows| *windows > 0.0);
-        let counted = counted.and_then(|windows| {
-            let (high, low) = (record.counter("gate-high")?, record.counter("gate-low")?);
-            Some(format!("{} of {}", show_ns(high / windows), show_ns((high + low) / windows)))
-        });
+        let counted = record.gate_ns();
+        let counted = counted.map(|(high, all)| format!("{} of {}", show_ns(high), show_ns(all)));
         let counted = counted.unwrap_or("an unknown time, no window was counted".to_owned());
         Some(format!(
             "priority: high channels had the engine alone for {counted} (asked {asked})\n"

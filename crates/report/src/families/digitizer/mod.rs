@@ -12,7 +12,7 @@ use daqmeter_stats::Rate;
 use super::functions;
 use super::sweeps::by_parameter;
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
-use crate::figures::{Axes, Axis, ChartKind, Mark, Plot};
+use crate::figures::{Mark, Plot};
 use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
 use crate::samples::{mean_ns, samples};
@@ -20,37 +20,9 @@ use crate::samples::{mean_ns, samples};
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
     plots: &[
-        Plot {
-            id: "readout",
-            title: "How fast are boards that are read in parallel?",
-            caption: "Raw bytes per second from each board while all are read. The mark is the rate of a board alone. \
-                      Boards that share an uplink stay below it.",
-            axes: Axes::bars(Axis::linear("MB/s")),
-            marks: readout,
-        },
-        Plot {
-            id: "fusion",
-            title: "Which block is best for converting while reading?",
-            caption: "One thread reads a block and converts it. A block that fits a cache is converted from there. \
-                      Which block is best depends on the caches.",
-            axes: Axes::lines(
-                Axis::log_bytes("block"),
-                Axis::linear("MB/s raw, read out and converted"),
-            ),
-            marks: |records| by_parameter(records, ENGINE, "block_bytes"),
-        },
-        Plot {
-            id: "trace",
-            title: "Does the time of an operation change during the run?",
-            caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
-                      somebody else's timer.",
-            axes: Axes {
-                kind: ChartKind::Points,
-                x: Axis::linear("operation"),
-                y: Axis::linear("ms per operation"),
-            },
-            marks: trace,
-        },
+        Plot { id: "readout", marks: readout },
+        Plot { id: "fusion", marks: |records| by_parameter(records, ENGINE, "block_bytes") },
+        Plot { id: "trace", marks: trace },
     ],
     questions: &[
         ("How fast is read-out?", Some("readout"), readout_answer),

@@ -10,7 +10,7 @@ use chains::{ChainRun, swept};
 pub use chains::{chains_text, details_text};
 
 use crate::family::{Family, Work};
-use crate::figures::{Axes, Axis, Mark, Plot};
+use crate::figures::{Mark, Plot};
 use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
@@ -18,37 +18,14 @@ pub(super) const FAMILY: Family = Family {
     plots: &[
         Plot {
             id: "felix-cpu",
-            title: "How much CPU does read-out take, by trigger rate?",
-            caption: "CPU of the reader by polling interval. Where a line ends at 100 %, the core is full and the ring fills; an emulated \
-                      card's own work, little for replayed blocks, is in it.",
-            axes: Axes::lines(RATE, Axis::linear("CPU of the reader [% of a core]")),
             marks: |records| over_rate(records, &[("", |run| run.reader_cpu() * 100.0)]),
         },
-        Plot {
-            id: "felix-ring",
-            title: "How full is the ring, by trigger rate?",
-            caption: "What a look at the ring found on average, and the highest filling. Far below the limit the ring holds what comes in a \
-                      polling interval; a few percent beyond it, it is full.",
-            axes: Axes::lines(RATE, Axis::log("MB in the ring")),
-            marks: |records| over_rate(records, &RINGS),
-        },
+        Plot { id: "felix-ring", marks: |records| over_rate(records, &RINGS) },
         Plot {
             id: "felix-dead",
-            title: "How long is read-out busy, by trigger rate?",
-            caption: "Share of the time with BUSY, measured at the trigger source. Beyond the maximum rate it is what the chain cannot carry.",
-            axes: Axes::lines(RATE, Axis::linear("time with BUSY [%]")),
             marks: |records| over_rate(records, &[("", |run| run.value("dead-time") * 100.0)]),
         },
-        Plot {
-            id: "felix-poll",
-            title: "How much CPU does an idle reader take, by polling interval?",
-            caption: "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
-            axes: Axes::lines(
-                Axis::log("polling interval [us]"),
-                Axis::log("CPU of the reader [% of a core]"),
-            ),
-            marks: idle,
-        },
+        Plot { id: "felix-poll", marks: idle },
     ],
     questions: &[("What trigger rate can this host read out?", Some("felix-cpu"), answer)],
     ..Family::EMPTY
@@ -60,7 +37,6 @@ pub const MAXIMUM_RATE: &str = "maximum rate";
 pub const UNSTABLE_RATE: &str = "not stable at";
 
 const IDLE_HZ: f64 = 100.0;
-const RATE: Axis = Axis::linear("trigger rate [kHz]");
 
 /// Beginning of a curve's name, and its value for a run.
 type Quantity = (&'static str, fn(&ChainRun<'_>) -> f64);

@@ -36,7 +36,8 @@ pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
         false => format!(" To know: {}.", caveats.join("; ")),
     };
     let caption = format!("{what}: {}.{to_know}", observed.what);
-    let axes = Axes::lines(Axis::linear("time [s]"), Axis::linear(label));
+    let [x, y] = ["time [s]", label].map(Axis::linear);
+    let axes = Axes { x, y, ..Axes::default() };
     let figure = drawn("Counters over time".to_owned(), caption, axes, marks);
     (figure.xs.len() > 1).then(|| Figure { id: "counters".to_owned(), ..figure })
 }

@@ -77,7 +77,7 @@ impl Profile {
     pub fn parse(file: &TomlText) -> Result<Profile, String> {
         let mut profile: Profile = file.parse()?;
         file.name.clone_into(&mut profile.file);
-        let Profile { uplink, acquisition, board: boards, .. } = &profile;
+        let Profile { uplink, acquisition, board: boards, cpu, .. } = &profile;
         let positive = f64::MIN_POSITIVE..=f64::MAX;
         let mut fields = vec![
             ("uplink.limit_bytes_per_s", uplink.limit_bytes_per_s, positive.clone()),
@@ -85,6 +85,18 @@ impl Profile {
             ("acquisition.sample_rate_hz", acquisition.sample_rate_hz, positive.clone()),
             ("acquisition.trigger_rate_hz", acquisition.trigger_rate_hz, TRIGGER_RATES_HZ),
         ];
+        let not_negative = [
+            ("uplink.share", uplink.share),
+            ("uplink.startup_ms", uplink.startup_ms),
+            ("uplink.startup_ns_per_byte", uplink.startup_ns_per_byte),
+            ("uplink.again_us", uplink.again_us),
+            ("uplink.linger_us", uplink.linger_us),
+            ("cpu.poll", cpu.poll),
+            ("cpu.fixed", cpu.fixed),
+            ("cpu.per_mb", cpu.per_mb),
+            ("cpu.unsigned_f64_ns", cpu.unsigned_f64_ns),
+        ];
+        fields.extend(not_negative.map(|(name, value)| (name, value, 0.0..=f64::MAX)));
         let rates = boards.iter().map(|board| board.own_bytes_per_s);
         fields.extend(rates.map(|rate| ("board.own_bytes_per_s", rate, positive.clone())));
         match fields.into_iter().find(|(_, value, bounds)| !bounds.contains(value)) {

@@ -83,7 +83,7 @@ fn the_documents_sample_of_a_program_has_its_misses() {
     let row = &pollution_rows(&records)[0];
     assert_eq!((row.times.mean, row.references), (4_238_957.0, Some(157_283.0)));
     assert!((row.miss_percent.unwrap() - 0.624_352).abs() < 1e-6);
-    assert_eq!((row.test, &*row.copies), ("qsort_small", "from 224"));
+    assert_eq!((row.test, &*row.copies()), ("qsort_small", "from 224"));
     assert_eq!(row.copied_bytes_per_s(), None, "the file does not say");
     let written = classic::pollution(&records, "run7");
     assert_eq!(written["cpu_from_224/measure_run7.dat"], text);

@@ -1,4 +1,4 @@
-//! Cache references and misses of a program that runs beside copies.
+//! Counters of copies, and of programs that run beside them.
 
 use crate::RunRecord;
 
@@ -12,6 +12,22 @@ pub fn miss_percent((references, misses): (f64, f64)) -> Option<f64> {
 }
 
 impl RunRecord {
+    /// Returns the mean quantum and window of the priority policy in nanoseconds, as counted.
+    pub fn gate_ns(&self) -> Option<(f64, f64)> {
+        let windows = self.counter("gate-windows").filter(|windows| *windows > 0.0)?;
+        let (high, low) = (self.counter("gate-high")?, self.counter("gate-low")?);
+        Some((high / windows, (high + low) / windows))
+    }
+
+    /// Iterates over function, bytes and number of the calls of a trace, whose counters are
+    /// `copy_from_user:16`.
+    pub fn calls(&self) -> impl Iterator<Item = (&str, u64, f64)> {
+        self.counters.iter().filter_map(|counter| {
+            let (name, bytes) = counter.name.split_once(':')?;
+            Some((name, bytes.parse().ok()?, counter.value))
+        })
+    }
+
     /// Returns references and misses of each run; empty if runs were not counted one by one.
     pub fn cache_counts(&self) -> Vec<Option<(f64, f64)>> {
         let values = |name: &str| self.series(name).map_or(&[][..], |series| &series.values);
