@@ -9,8 +9,8 @@ use crate::point::PlannedPoint;
 
 /// Fewest repetitions in the plan: it does not compare points with fewer.
 const MIN_REPETITIONS: usize = 4;
-/// Time of all rounds over that of the plan.
-const MOST: u32 = 2;
+/// Maximum time of all rounds, in times of the plan.
+const MAX_TIMES: u32 = 2;
 
 /// Slices of the repetitions of each point, by stage.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Again {
     /// Returns the index of the next point to measure once more, until none needs it or twice the
     /// time of the plan is over.
     pub(crate) fn next(&mut self, elapsed: Duration) -> Option<usize> {
-        let end = *self.end.get_or_insert(elapsed * MOST);
+        let end = *self.end.get_or_insert(elapsed * MAX_TIMES);
         if self.due.is_empty() {
             let slices =
                 self.points.iter().flat_map(|point| point.stages.iter().flatten().flatten());

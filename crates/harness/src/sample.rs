@@ -122,7 +122,7 @@ impl Sampled {
     /// others. A single sample is kept and covers the operations done.
     pub(crate) fn stage(self) -> Stage {
         let mut stage = self.stage;
-        if stage.sample_ns.iter().sum::<u64>() < self.booked * cpu_time::LEAST_SPAN_NS {
+        if stage.sample_ns.iter().sum::<u64>() < self.booked * cpu_time::MIN_SPAN_NS {
             stage.cpu = CpuTime::default();
         }
         match (self.lacks, stage.sample_ns.len()) {

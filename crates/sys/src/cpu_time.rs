@@ -20,7 +20,7 @@ pub struct Usage {
 
 /// Least mean time between two readings of [`of_thread`] whose difference is a result. A reading
 /// takes 0.9 us in a virtual machine on an EPYC, so that it is at most 5 % of the time.
-pub const LEAST_SPAN_NS: u64 = 20_000;
+pub const MIN_SPAN_NS: u64 = 20_000;
 
 /// Usage of the calling thread. Its CPU time is that of `CLOCK_THREAD_CPUTIME_ID`: getrusage
 /// alone is up to a tick behind for a thread that runs. Ticks divide it into user and system.

@@ -10,8 +10,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-pub const MOST: usize = 64;
-const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST));
+pub const MAX: usize = 64;
+const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX));
 
 /// Sends bytes and descriptors in one message, which the other side must receive in one call.
 ///
@@ -21,7 +21,7 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fits = fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds));
-    if bytes.is_empty() || !fits || fds.len() > MOST {
+    if bytes.is_empty() || !fits || fds.len() > MAX {
         let why = "1 to 64 descriptors, with at least a byte";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }

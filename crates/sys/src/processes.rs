@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::cpu_time::ns_per_tick;
 use crate::host::{Files, page_bytes};
 
-const MOST: usize = 16_384;
+const MAX_PROCESSES: usize = 16_384;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: a thread of the kernel.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
@@ -33,7 +33,7 @@ pub fn all(files: &Files) -> BTreeMap<u32, Process> {
     let numbers = files.names("proc");
     let numbers = numbers.iter().filter_map(|name| name.parse::<u32>().ok());
     numbers
-        .take(MOST)
+        .take(MAX_PROCESSES)
         .filter_map(|pid| Some((pid, read(files, &format!("proc/{pid}/stat"))?)))
         .collect()
 }
