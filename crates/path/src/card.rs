@@ -26,22 +26,17 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 
-use crate::account::Account;
 use crate::added_work::Spin;
 use crate::chain::Chain;
 use crate::definition::{Path, SENT};
 use crate::kinds::SourceKind;
 use crate::outcome::buckets;
 use crate::shared::{How, Shared};
-use crate::worker::{Feed, Worker};
+use crate::worker::{CardWork, Feed, Worker};
 
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
 /// the rest.
 pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
-
-/// Work of a reader or a receiver in its thread, to its end.
-pub(crate) type CardWork =
-    Box<dyn FnMut(&StopFlag, &Shared, &mut Account) -> Result<(), Fault> + Send>;
 
 /// Parts of a record in which `path` and `readout` differ.
 pub(crate) struct CardReport {

@@ -62,7 +62,7 @@ pub struct PathRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// Elements that are slowed, 0 for the source, and the nanoseconds of work that are added to
-    /// each of their blocks: [[1,500],[3,200]]
+    /// each of their blocks: `[[1,500],[3,200]]`
     #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "String")]
     pub slower: Vec<(u64, f64)>,

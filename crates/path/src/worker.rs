@@ -16,12 +16,15 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side, halve, middle};
 use crate::added_work::Spin;
-use crate::card::CardWork;
 use crate::element::{
     Block, BlockReceiver, BlockSender, Confirmed, Inspect, Label, Sink, Source, Transform,
 };
 use crate::ring::{Blocks, Inlet, Outlet};
 use crate::shared::{How, Share, Shared};
+
+/// Work of a reader or a receiver of a card in its thread, to its end.
+pub(crate) type CardWork =
+    Box<dyn FnMut(&StopFlag, &Shared, &mut Account) -> Result<(), Fault> + Send>;
 
 /// What gives a thread its blocks.
 pub(crate) enum Feed {
