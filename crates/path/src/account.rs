@@ -91,7 +91,7 @@ impl Account {
 
 /// Least time between two probes. One takes 5 to 11 us, less than 1 % of it, which counts as work.
 const PROBE_EVERY_NS: u64 = 1_200_000;
-const MOST_PROBES: usize = 1024;
+const MAX_PROBES: usize = 1024;
 
 #[derive(Debug)]
 struct Probes {
@@ -111,8 +111,8 @@ impl Probes {
             next_ns: now_ns + PROBE_EVERY_NS,
             next_block: 1,
             stride: 1,
-            chain_ns: Vec::with_capacity(MOST_PROBES),
-            sibling_ns: Vec::with_capacity(MOST_PROBES),
+            chain_ns: Vec::with_capacity(MAX_PROBES),
+            sibling_ns: Vec::with_capacity(MAX_PROBES),
         }
     }
 
@@ -132,7 +132,7 @@ impl Probes {
         if now_ns < self.next_ns {
             return false;
         }
-        if self.chain_ns.len() == MOST_PROBES {
+        if self.chain_ns.len() == MAX_PROBES {
             self.every_ns *= 2;
             [&mut self.chain_ns, &mut self.sibling_ns].into_iter().for_each(halve);
         }
@@ -228,11 +228,11 @@ mod tests {
         assert!(account.probes.stride > 64, "{:?}", account.probes);
         let mut probes = Probes::after(0);
         let mut now_ns = 0;
-        for _ in 0..3 * MOST_PROBES {
+        for _ in 0..3 * MAX_PROBES {
             now_ns = now_ns.max(probes.next_ns);
             assert!(probes.probe_if_due(now_ns) && !probes.probe_if_due(now_ns));
         }
-        assert!(probes.chain_ns.len() <= MOST_PROBES && probes.every_ns >= 2 * PROBE_EVERY_NS);
+        assert!(probes.chain_ns.len() <= MAX_PROBES && probes.every_ns >= 2 * PROBE_EVERY_NS);
         assert_eq!([vec![], vec![7], vec![9, 1, 5]].map(middle), [0, 7, 5]);
     }
 

@@ -361,10 +361,10 @@ pub(crate) struct Parts {
 type Timer = Option<u64>;
 
 impl Parts {
-    const MOST: usize = 256;
+    const MAX: usize = 256;
 
     pub(crate) fn new(names: Vec<(usize, String)>) -> Parts {
-        let ns = names.iter().map(|_| Vec::with_capacity(Parts::MOST)).collect();
+        let ns = names.iter().map(|_| Vec::with_capacity(Parts::MAX)).collect();
         Parts { names, ns, left: 0, stride: 1 }
     }
 
@@ -383,7 +383,7 @@ impl Parts {
         let ns = &mut self.ns[part];
         ns.push(u32::try_from(now_ns.saturating_sub(*before_ns)).unwrap_or(u32::MAX));
         *before_ns = now_ns;
-        if ns.len() == Parts::MOST && part + 1 == self.names.len() {
+        if ns.len() == Parts::MAX && part + 1 == self.names.len() {
             self.stride = self.stride.saturating_mul(2);
             self.ns.iter_mut().for_each(halve);
         }

@@ -66,13 +66,13 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
 }
 
 /// Most layouts in the line of those that were tried.
-const MOST_LAYOUTS: usize = 4;
+const MAX_LAYOUTS: usize = 4;
 
 /// Writes what the path carried in other layouts, in short runs before this one; always the
 /// pipeline.
 fn layouts(run: &PathRun) -> Option<String> {
     let shown = |(at, tried): (usize, &TriedLayout)| {
-        let is_shown = at < MOST_LAYOUTS || tried.layout == "pipeline";
+        let is_shown = at < MAX_LAYOUTS || tried.layout == "pipeline";
         is_shown.then(|| format!("{} MB/s {}", show_mb_per_s(tried.bytes_per_s), tried.layout))
     };
     let all: Vec<String> = run.tried.iter().enumerate().filter_map(shown).collect();
@@ -197,7 +197,7 @@ pub(super) fn latency(record: &RunRecord, run: &PathRun) -> String {
 }
 
 /// Most resources in the line of their use.
-const MOST_USED: usize = 6;
+const MAX_USED: usize = 6;
 
 fn percent(run: &PathRun, resource: &Resource) -> String {
     let share = resource.least_ns() / block_ns(run);
@@ -276,7 +276,7 @@ fn hand_over(limit: &PathLimit) -> String {
 fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let mut all: Vec<&Resource> = resources.iter().collect();
     all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
-    let named: Vec<String> = all.iter().take(MOST_USED).map(|one| percent(run, one)).collect();
+    let named: Vec<String> = all.iter().take(MAX_USED).map(|one| percent(run, one)).collect();
     let of = match &run.limit {
         None => "",
         Some(limit) if !run.is_paced && differs(limit, run, resources) => {
