@@ -85,6 +85,8 @@ mod fields {
 
 /// Elements and nanoseconds in records: a text in JSON.
 mod element_times {
+    use daqmeter_record::border::from_peer;
+
     use super::{Deserialize, Deserializer, Error, Serializer};
 
     pub(super) fn serialize<S: Serializer>(all: &[(u64, f64)], to: S) -> Result<S::Ok, S::Error> {
@@ -94,7 +96,7 @@ mod element_times {
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(
         from: D,
     ) -> Result<Vec<(u64, f64)>, D::Error> {
-        serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
+        from_peer(String::deserialize(from)?.as_bytes(), &[]).map_err(D::Error::custom)
     }
 }
 
