@@ -140,8 +140,10 @@ fn places(stage: &str, cpus: &[u32], way: usize) -> [String; 3] {
 type Cycles = [Vec<f64>; WAYS];
 
 fn costs(paths: &mut ShortPaths<'_>, profile: &HostProfile) -> Result<Vec<WorkCost>, String> {
-    let file = tempfile::NamedTempFile::new().map_err(|error| format!("a file: {error}"))?;
-    let written = file.path().to_str().ok_or("the folder for temporary files is not UTF-8")?;
+    // A path makes the file that it writes, and removes it.
+    let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
+    let written = folder.path().join("blocks");
+    let written = written.to_str().ok_or("the folder for temporary files is not UTF-8")?;
     let ways = |bytes| [NEAR, APART, FUSED].map(|way| (bytes, way));
     let sizes = BLOCK_BYTES.into_iter().flat_map(ways);
     let all = kinds(written).into_iter();
