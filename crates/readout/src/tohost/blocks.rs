@@ -22,6 +22,7 @@ pub(super) fn copy_chunks(
     for number in &elink.subscribers {
         if let Some(dest) = &mut dests[*number] {
             dest.takes = dest.pool.len() >= context.sizes.block_pages;
+            dest.open(context);
         }
     }
     elink.reassembler.begin(header);
@@ -69,7 +70,6 @@ impl Copying<'_> {
         for dest in self.dests.iter_mut().flatten().filter(|dest| dest.takes) {
             let mut left = run;
             while left.count > 0 {
-                dest.open(self.context);
                 let page = &mut dest.page;
                 let mut pushed = page.writer.push_run(&mut page.bytes, tag, source, &left);
                 page.booked[self.context.at][0] +=
@@ -128,15 +128,22 @@ fn pieced<'a>(
 
 /// Copies a chunk into a destination's page, or the next, and books it. A chunk without a next
 /// page, or longer than any page, is dropped.
+#[inline]
 fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) {
-    let Chunk { source, begin, length, status } = *chunk;
-    let fits = |dest: &mut Dest| {
+    let fits = copied(dest, tag, chunk) || {
+        let is_next = dest.roll();
         dest.open(context);
-        dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
+        is_next && copied(dest, tag, chunk)
     };
-    if fits(dest) || dest.roll() && fits(dest) {
-        dest.page.booked[context.at][status_index(status)] += 1;
+    if fits {
+        dest.page.booked[context.at][status_index(chunk.status)] += 1;
     } else {
         dest.accounts[context.at].outcomes.dropped += 1;
     }
+}
+
+#[inline]
+fn copied(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>) -> bool {
+    let Chunk { source, begin, length, status } = *chunk;
+    dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
 }
