@@ -148,14 +148,14 @@ impl Level {
             let logs: Option<Vec<f64>> = kept.iter().map(|slices| value(slices, time)).collect();
             Some(sorted(&logs?))
         };
-        let chains = kept.iter().flatten().map(|slice| slice.chain_ns);
-        let chains: Option<Vec<f64>> = chains.collect();
-        let level = Level {
-            ns: values(|slice| Some(slice.op_ns))?,
-            chains: values(|slice| Some(slice.op_ns / slice.chain_ns?)).unwrap_or_default(),
-            chain: chains.and_then(|chains| median(&chains)).filter(|ns| *ns > 0.0).map(f64::ln),
-            is_shared,
-        };
+        // A level has both a clock and its times in chains, or none of them.
+        let chain_ns: Option<Vec<f64>> =
+            kept.iter().flatten().map(|slice| slice.chain_ns).collect();
+        let chain = chain_ns.and_then(|all| median(&all)).filter(|ns| *ns > 0.0).map(f64::ln);
+        let chains = values(|slice| Some(slice.op_ns / slice.chain_ns?));
+        let (chain, chains) = chain.zip(chains).unzip();
+        let ns = values(|slice| Some(slice.op_ns))?;
+        let level = Level { ns, chains: chains.unwrap_or_default(), chain, is_shared };
         (!level.ns.is_empty()).then_some(level)
     }
 
