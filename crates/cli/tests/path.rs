@@ -93,7 +93,7 @@ fn without_an_account(removes: Option<PathBuf>) -> (String, std::thread::JoinHan
 }
 
 #[test]
-fn without_the_receiver_s_account_the_exit_code_says_that_nobody_can_tell() {
+fn without_an_account_of_the_receiver_the_exit_code_is_3() {
     let (text, receiver) = without_an_account(None);
     let (_folder, file) = file("remote.toml", &text);
     let (shown, _) = ends_with(3, &format!("path run {file} --time 20ms"));

@@ -70,7 +70,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Returns the footprint of a copy of so many bytes.
+    /// Returns the footprint of a copy of `bytes`.
     pub(crate) fn of_copy(bytes: usize) -> Footprint {
         Footprint { ratio: StreamRatio::COPY, read_bytes: bytes, write_bytes: bytes }
     }
@@ -160,7 +160,7 @@ pub(crate) fn sessions(
     (0..lanes).map(session).collect()
 }
 
-/// Fills memory with a prime number of values in turn, so that lines differ. Bytes one by one would
+/// Fills memory with a prime number of different values, so that lines differ. Bytes one by one would
 /// take seconds for a gigabyte.
 fn fill(bytes: &mut [u8]) {
     let pattern = Vec::from_iter(0..=250).repeat(64);

@@ -22,7 +22,7 @@ pub struct Host {
     pub logical_cpus: u32,
     /// Physical cores.
     pub cores: u32,
-    /// Cores that run several threads, each by its CPUs; none where a core is a CPU.
+    /// CPUs of each core that runs several threads; empty if each core is one CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Vec<u32>>,
     /// CPUs of slower cores than the fastest, where cores differ.
