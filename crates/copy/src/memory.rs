@@ -160,8 +160,8 @@ pub(crate) fn sessions(
     (0..lanes).map(session).collect()
 }
 
-/// Fills memory with a prime number of different values, so that lines differ. Bytes one by one would
-/// take seconds for a gigabyte.
+/// Fills memory with a prime number of different values, so that lines differ. Bytes one by one
+/// would take seconds for a gigabyte.
 fn fill(bytes: &mut [u8]) {
     let pattern = Vec::from_iter(0..=250).repeat(64);
     for part in bytes.chunks_mut(pattern.len()) {
