@@ -2,11 +2,11 @@
 #![no_main]
 
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
-use daqmeter_harness::TomlText;
+use daqmeter_harness::{Loaded, TomlText};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    if let Ok(profile) = Profile::parse(&TomlText::new("fuzz", text)) {
+    if let Ok(profile) = Profile::read(&TomlText::new("fuzz", text)) {
         let own: Vec<f64> =
             profile.board.iter().map(|board| board.own_bytes_per_s).take(8).collect();
         let rates = profile.uplink.rates(&own);

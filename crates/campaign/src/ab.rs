@@ -13,6 +13,8 @@ use daqmeter_record::{Param, RunRecord, Workload, jsonl};
 use serde_json::json;
 use toml::Value;
 
+use crate::engines::engine;
+
 /// Repetitions of a process, and the time of each stage in one.
 const REPETITIONS: u64 = 4;
 const TIME_MS: u64 = 5;
@@ -37,11 +39,14 @@ pub struct PointRequest {
 }
 
 impl PointRequest {
-    /// Parses a request such as `convert function=3 samples=3000000 isa=avx2`; `cpu=1` sets its
-    /// CPU.
+    /// Parses a request as records show it, such as `convert function=3 samples=3000000 isa=avx2`;
+    /// `cpu=1` sets its CPU. Values may have quotes, as for a shell.
     pub fn parse(text: &str) -> Result<PointRequest, String> {
-        let mut words = text.split_whitespace();
-        let kind = words.next().ok_or("a point begins with the name of an engine")?;
+        let words = shlex::split(text).ok_or_else(|| format!("`{text}`: a quote is open"))?;
+        let (kind, words) =
+            words.split_first().ok_or("a point begins with the name of an engine")?;
+        let parameters = engine(kind)?.parameters();
+        let is_text = |name: &str| parameters.iter().any(|one| one.is_text && one.name == name);
         let (mut workload, mut cpu) = (Workload::new(kind), None);
         for word in words {
             let (name, value) = word.split_once('=').ok_or_else(|| {
@@ -49,6 +54,8 @@ impl PointRequest {
             })?;
             if name == "cpu" {
                 cpu = Some(value.parse().map_err(|_| format!("cpu={value}: no CPU number"))?);
+            } else if is_text(name) {
+                workload.params.insert(name.to_owned(), value.into());
             } else {
                 workload.params.insert(name.to_owned(), param(name, value)?);
             }

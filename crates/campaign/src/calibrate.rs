@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use daqmeter_harness::Request;
 use daqmeter_harness::facts::utc_now;
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_path::explain::clock_ghz;
@@ -276,7 +277,7 @@ impl ShortPaths<'_> {
             unpaced: total_hz.is_none(),
             ..PathRequest::new(&path, seconds)
         };
-        let (job, mut tries) = (request.job_on(path.clone()), 0);
+        let (job, mut tries) = (request.job().map_err(|fault| fault.0)?, 0);
         loop {
             (self.runs, tries) = (self.runs + 1, tries + 1);
             let record = self.runner.quietly(&job, "path/calibrate");

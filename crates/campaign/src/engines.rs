@@ -47,7 +47,7 @@ pub fn context(tool: Tool, command: String) -> Context {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::MAX_LANES;
+    use daqmeter_harness::{MAX_LANES, StepPlan};
     use daqmeter_record::workload::NOT_IN_KEY;
     use daqmeter_record::{Param, Workload};
 
@@ -101,6 +101,46 @@ mod tests {
                     opens_or_is_refused(engine, &example.clone().with(&parameter.name, value));
                 }
             }
+        }
+    }
+
+    /// A request is one thing from the command line, from a plan, from a record and from `ab`.
+    #[test]
+    fn an_example_is_a_request_a_workload_a_point_of_a_plan_and_runs() {
+        let runner = crate::Runner::new(Context::default());
+        for engine in &ENGINES {
+            let example = engine.example();
+            assert_eq!(engine.canonical(&example), Ok(example.clone()));
+            let text = example.to_string();
+            let of_ab = crate::ab::PointRequest::parse(&text).unwrap();
+            assert_eq!(engine.canonical(&of_ab.workload), Ok(example.clone()), "{text}");
+            let point = crate::Plan::parse(&of_ab.plan(), "ab").unwrap().points.remove(0);
+            assert_eq!(point.workload.key(), example.key(), "{text}");
+            let settings = runner.settings(StepPlan::ByStage(3), "test", &[]);
+            let record = runner.quietly(&engine.parse(&point.workload).unwrap(), &settings.study);
+            assert_eq!(record.unwrap().workload, example.into(), "{text}");
+        }
+    }
+
+    /// Regression: in a plan without `passes` of the sweep all waits came before the first read.
+    #[test]
+    fn a_triggered_read_out_has_a_wait_before_each_read_in_any_plan() {
+        let runner = crate::Runner::new(Context::default());
+        let workload = Workload::new("digitizer")
+            .with("devices", "emu:l0")
+            .with("samples", 320_u64)
+            .with("completion", "interrupt")
+            .with("trigger_rate_hz", 200.0);
+        let digitizer = engine("digitizer").unwrap();
+        for steps in [StepPlan::ByStage(9), StepPlan::Timed(std::time::Duration::from_millis(5))] {
+            let settings = runner.settings(steps, "test", &[]);
+            let job = digitizer.parse(&workload.clone().with("passes", 4_u64)).unwrap();
+            let record = runner.measured(&job, &settings).unwrap();
+            let reads = record.lanes[0].stages.iter().map(|stage| stage.sample_ns.len());
+            assert_eq!(Vec::from_iter(reads), [4, 4], "{:?}", record.lanes[0].stages);
+            let refused = runner.measured(&digitizer.parse(&workload).unwrap(), &settings);
+            let refused = refused.unwrap_err().0;
+            assert!(refused.contains("`passes` is 0; the number of events"), "{refused}");
         }
     }
 

@@ -11,7 +11,7 @@ use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::transport::Bridge;
-use daqmeter_harness::TomlText;
+use daqmeter_harness::{Loaded, TomlText};
 use daqmeter_path::Path;
 use daqmeter_pmu::MetricGroup;
 use daqmeter_pmu::mesh::topology;
@@ -35,7 +35,7 @@ const KINDS: [(&str, Reader); 8] = [
     }),
     ("../path/paths", |text| said(Path::parse(&text.text, "x"))),
     ("../readout/scenarios", |text| said(Scenario::parse(&text.text, "x"))),
-    ("../digitizer/profiles", |text| said(Profile::parse(text))),
+    ("../digitizer/profiles", |text| said(Profile::read(text))),
     ("../etherbone/profiles", |text| said(Description::parse(text))),
     ("../etherbone/profiles/bridges", |text| said(Bridge::parse(text))),
     ("../pmu/groups", |text| said(MetricGroup::parse(text))),

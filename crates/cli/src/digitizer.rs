@@ -8,8 +8,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::devices::board::{EMULATED_PREFIX, Emulation};
 use daqmeter_digitizer::devices::expand;
-use daqmeter_digitizer::devices::sis8300::serve_emulated;
-use daqmeter_harness::{Settings, StepPlan};
+use daqmeter_digitizer::devices::sis8300::{emulated::Profile, serve_emulated};
+use daqmeter_harness::{Resolved, Settings, StepPlan};
 use daqmeter_record::RunRecord;
 use daqmeter_report::{classic, rate, table};
 
@@ -87,7 +87,7 @@ pub(crate) struct ServeArguments {
     rate: Option<f64>,
     /// Timing: a shipped name or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "ess-2017")]
-    profile: String,
+    profile: Resolved<Profile>,
     /// As fast as memory
     #[arg(long)]
     unpaced: bool,
@@ -114,10 +114,7 @@ fn measure(arguments: &Arguments) -> Ended {
         return Err(Failure::refused("-N 0 reads nothing: use 1 or more"));
     }
     let mut bench = Bench::new(&arguments.common, 1)?;
-    let plan = match request.passes {
-        0 => StepPlan::ByStage(request.reads),
-        passes => StepPlan::ByPass(passes),
-    };
+    let plan = StepPlan::ByStage(request.reads);
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),
         ..bench.runner.settings(plan, "digitizer", &arguments.common.pins())

@@ -118,10 +118,13 @@ fn main() -> ExitCode {
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
 
-/// Prints help or an error of the command line. Both are sanitised, since clap repeats words of it,
-/// which may be names of files that others chose.
+/// Prints help or an error of the command line, that of a value in one line. Both are sanitised,
+/// since clap repeats words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error) -> ExitCode {
-    let text = error.render().to_string();
+    let mut text = error.render().to_string();
+    if error.kind() == clap::error::ErrorKind::ValueValidation {
+        text.truncate(text.find("\n\n").unwrap_or(text.len()));
+    }
     match error.use_stderr() {
         true => {
             output::tell_lines(&text);

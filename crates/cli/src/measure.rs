@@ -66,7 +66,8 @@ impl Bench {
             return Ok(());
         }
         self.recorder.begin(&settings.study, R::KIND);
-        let job = R::of(&request.workload())?.job()?;
+        request.check()?;
+        let job = request.job()?;
         // A first point that cannot be opened is a wrong request: nothing was measured yet.
         let mut record = match order.as_ref().is_some_and(|order| order.position > 0) {
             true => self.runner.one_of_several(&job, settings),

@@ -22,6 +22,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("r.jsonl", RECORDS),
         ("page.html", "<!doctype html>"),
         ("p.toml", PLAN),
+        ("s.toml", "[card]\nlinks = 1\n"),
         ("data", "of last year"),
     ];
     texts.iter().for_each(|(name, text)| folder.write(name, text));
@@ -48,7 +49,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         ("path run p.toml -o p.toml", same),
         ("path run digitizer-crate --set source.file=data -o data", same),
         ("readout run gbt --time 10ms -o a --records a", same),
-        ("readout record p.toml -o p.toml", same),
+        ("readout record s.toml -o s.toml", same),
         ("readout record gbt -o r.jsonl", records),
         ("readout sweep gbt -o a --records a", same),
         ("copy latency --sizes 64 -o a --records a", same),
@@ -69,7 +70,7 @@ fn no_verb_writes_over_what_it_reads_over_its_other_output_or_over_records() {
         assert!(said.contains(says) && said.lines().count() == 1, "{line}: {said}");
     }
     texts.iter().for_each(|(name, text)| assert_eq!(folder.read(name), *text, "{name}"));
-    assert_eq!(folder.files(), 7);
+    assert_eq!(folder.files(), 8);
     for line in [
         "report r.jsonl --format csv -o /dev/null",
         "report r.jsonl --format csv -o /dev/stdout",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daqmeter_harness::facts::last_level_cache_bytes;
-use daqmeter_harness::{Fault, Job, Problem, Request, Session};
+use daqmeter_harness::{Fault, Job, Problem, Request, Session, StepPlan};
 
 use crate::devices::{self, board::Emulation};
 use crate::events::Events;
@@ -33,6 +33,11 @@ impl Request for DigitizerRequest {
             is_emulated: self.is_emulated(),
             owns_device: !self.is_emulated(),
             memory_bytes: self.memory_bytes(),
+            steps: match (self.passes, self.wait(), self.reads) {
+                (0, None, 0 | 1) => None,
+                (0, None, reads) => Some(StepPlan::ByStage(reads)),
+                (passes, ..) => Some(StepPlan::ByPass(passes)),
+            },
             ..Job::new(self, names::join(&self.devices), open)
         })
     }

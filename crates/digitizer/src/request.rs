@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
-use daqmeter_harness::{MAX_LANES, Problem};
+use daqmeter_harness::{MAX_LANES, Problem, Resolved};
 use daqmeter_record::units::{parse_bytes, parse_count, parse_rate_hz, parse_us};
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
-use crate::devices::sis8300::regs;
+use crate::devices::sis8300::{emulated::Profile, regs};
 use crate::devices::{self, board::EMULATED_PREFIX};
 use crate::function::Function;
 
@@ -98,7 +98,7 @@ pub struct DigitizerRequest {
         hide_short_help = true,
         help_heading = "Emulated boards"
     )]
-    pub profile: String,
+    pub profile: Resolved<Profile>,
     /// Run emulated boards as fast as memory
     #[arg(long, hide_short_help = true, help_heading = "Emulated boards")]
     pub unpaced: bool,

@@ -494,7 +494,7 @@ mod tests {
         let asked = asked.with("function", function).with("samples", 3200_u64);
         let asked = options.iter().fold(asked, |asked, &(name, value)| asked.with(name, value));
         let request = DigitizerRequest::of(&asked).unwrap();
-        let emulation = Emulation { profile: "ess-2017".to_owned(), paced: false };
+        let emulation = Emulation { profile: request.profile.clone(), paced: false };
         let board = devices::open(&[device.to_owned()], &emulation).unwrap().remove(0);
         let mut session = BoardSession::new(board, &request, Events::of(1).into(), 0).unwrap();
         session.prepare().unwrap();

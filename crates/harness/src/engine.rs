@@ -5,7 +5,7 @@ use std::fmt::Display;
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
 use crate::sample::INTERRUPTED;
-use crate::{Observer, Problem, StopFlag};
+use crate::{Observer, Problem, StepPlan, StopFlag};
 
 pub type Opener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
 
@@ -23,6 +23,9 @@ pub struct Job {
     /// to list all of them.
     pub names_processes: bool,
     pub load: Option<fn() -> Box<dyn Observer>>,
+    /// Steps that the request itself names, instead of those of a plan. Work that waits for an
+    /// event in each pass has passes: 0 are as many as the plan has.
+    pub steps: Option<StepPlan>,
     /// Makes one session for each lane: see [`Job::open`].
     pub opener: Opener,
 }
@@ -42,7 +45,24 @@ impl Job {
             availability: Availability::Ready,
             names_processes: false,
             load: None,
+            steps: None,
             opener: Box::new(open),
+        }
+    }
+
+    /// Returns the steps of this work in a plan with these.
+    ///
+    /// # Errors
+    /// Refuses steps by stage for work that waits for an event before each pass: all waits would
+    /// come first.
+    pub(crate) fn steps_in(&self, of_plan: StepPlan) -> Result<StepPlan, Fault> {
+        match (self.steps, of_plan) {
+            (None, steps) | (Some(StepPlan::ByPass(0)), steps @ StepPlan::ByPass(_)) => Ok(steps),
+            (Some(StepPlan::ByPass(0)), _) => {
+                let wanted = "is 0; the number of events to wait for is wanted";
+                Err(self.workload.error("passes", wanted).into())
+            }
+            (Some(own), _) => Ok(own),
         }
     }
 
@@ -66,6 +86,8 @@ pub struct Parameter {
     /// Name in the workload, with its unit last.
     pub name: String,
     pub about: String,
+    /// True if its value is a text, even one that looks like a number.
+    pub is_text: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

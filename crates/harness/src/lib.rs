@@ -46,7 +46,7 @@ pub use observe::Observer;
 pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, nearest_of};
 pub use run::{check_fits, failed, measure};
 pub use settings::{Settings, StepPlan, StopFlag, ordered};
-pub use shipped::{Shipped, TomlText};
+pub use shipped::{Loaded, Resolved, Shipped, TomlText, digest};
 pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
 pub use watched::Watched;
 

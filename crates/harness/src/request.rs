@@ -276,6 +276,16 @@ pub fn did_you_mean(wrong: &str, known: &[&str]) -> String {
     nearest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
+/// Tests if a field takes texts, by its schema in the whole one.
+fn is_text(field: &Value, whole: &Value) -> bool {
+    let named = field["$ref"].as_str().and_then(|name| whole.pointer(name.strip_prefix('#')?));
+    let of_kind = |kind: &Value| kind == "string";
+    match &named.unwrap_or(field)["type"] {
+        Value::Array(kinds) => kinds.iter().any(of_kind),
+        kind => of_kind(kind),
+    }
+}
+
 /// Returns the fields of a request with the first lines of their comments.
 pub fn parameters<R: Request>() -> Vec<Parameter> {
     let schema = SchemaGenerator::default().into_root_schema_for::<R>();
@@ -287,6 +297,7 @@ pub fn parameters<R: Request>() -> Vec<Parameter> {
             .and_then(|text| text.lines().next())
             .unwrap_or_default()
             .to_owned(),
+        is_text: is_text(field, schema.as_value()),
     };
     fields.into_iter().flatten().map(parameter).collect()
 }

@@ -294,8 +294,8 @@ mod tests {
             ("pattern", "sink={kind = \"file\", path = \"out\"}", false),
             ("pattern", "source.cpus=[0]", false),
         ] {
-            let with: Vec<String> =
-                Some(with.to_owned()).into_iter().filter(|it| !it.is_empty()).collect();
+            let with = Some(with).filter(|it| !it.is_empty()).map(|it| it.parse().unwrap());
+            let with = Vec::from_iter(with);
             let path = Path::load_with(path, &with).unwrap();
             assert_eq!(path.may_be_tried(), may_be_tried, "{with:?}");
         }

@@ -17,8 +17,9 @@ use daqmeter_readout::chain::{
     counters_of_reader, filling, joined, latency, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
+use daqmeter_readout::scenario::Hertz;
 use daqmeter_readout::watch::{Added, ChainPart, Experiment};
-use daqmeter_readout::{Card, Chosen, Scenario, ToHost};
+use daqmeter_readout::{Card, Scenario, ToHost};
 use daqmeter_record::Ledger;
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
 use daqmeter_sys::affinity;
@@ -28,8 +29,8 @@ use daqmeter_sys::scheduler::MigrationCost;
 
 use crate::added_work::Spin;
 use crate::chain::Chain;
-use crate::definition::{Path, SENT};
-use crate::kinds::SourceKind;
+use crate::definition::Path;
+use crate::element::of_card;
 use crate::outcome::buckets;
 use crate::shared::{How, Shared};
 use crate::worker::{CardWork, Feed, Worker};
@@ -80,23 +81,15 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Request of the card: the path's transport and rate are its own.
-fn chosen(path: &Path, rate_hz: Option<f64>) -> Result<Chosen, Fault> {
-    let SourceKind::Card { chosen } = &path.source.kind else {
-        return Err(Fault::new("no card: a bug in daqmeter"));
-    };
-    let published = path.stages.iter().find(|stage| stage.unit == SENT);
-    let published = published.map(|stage| stage.name.clone());
-    Ok(Chosen { rate_hz, transport: published, ..Chosen::clone(chosen) })
-}
-
 /// Opens the card of a path: a lane for each of its DMA channels.
 pub(crate) fn open(
     path: Path,
     how: &How,
     report: CardReport,
 ) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let scenario = chosen(&path, how.rate_hz)?.load()?;
+    let mut scenario = path.live().cloned().ok_or_else(of_card)?;
+    scenario.trigger.rate = how.rate_hz.map_or(scenario.trigger.rate, Hertz);
+    scenario.check()?;
     let time = Duration::from_nanos(how.time_ns);
     let experiment = how.is_watched.then(|| experiment(how));
     let parts =

@@ -10,6 +10,7 @@ use daqmeter_sys::memory::{Pages, buffers_bytes};
 
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 use crate::layout::{Group, Layout};
+use crate::setting::Setting;
 
 pub(crate) const MAX_BUFFERS: usize = 65_536;
 pub(crate) const MAX_THREADS: usize = 64;
@@ -30,10 +31,10 @@ pub struct Path {
     pub lossless: bool,
     /// Unit of the served load, and the rate of one.
     pub served: Option<Served>,
-    /// Fields that are not as in the file: `block=128KiB`.
-    pub with: Vec<String>,
+    /// Fields that are not as in the file.
+    pub with: Vec<Setting>,
     pub text: String,
-    /// FNV-1a of the text: equal for equal files.
+    /// Digest of the text, and of all files that it names and that do not ship.
     pub digest: String,
     pub(crate) pages: Pages,
     pub(crate) layout: Layout,
@@ -292,21 +293,34 @@ impl Path {
         self.stages.last().map_or(self.source.out_bytes, |stage| stage.out_bytes)
     }
 
-    /// Fields that differ from the file with `times` times as many blocks between two threads, as
-    /// [`Path::load_with`] takes them. A ring stays below 1 GiB. A card that is read out has its
-    /// ring; there the reader looks `times` times as often, which empties the ring as far.
-    pub fn with_more_buffers(&self, times: usize) -> Vec<String> {
-        let setting = match self.live() {
+    /// Returns the path with `times` times as many blocks between two threads. A ring stays below 1
+    /// GiB. A card that is read out has its ring; there the reader looks `times` times as often,
+    /// which empties the ring as far.
+    #[must_use]
+    pub fn with_more_buffers(&self, times: usize) -> Path {
+        let mut path = self.clone();
+        let setting = match &mut path.scenario {
             Some(scenario) => {
-                let poll_us = scenario.reader.poll.0 as f64 / 1e3 / times as f64;
-                format!("source.poll_us={poll_us}")
+                scenario.reader.poll.0 /= times as u64;
+                Setting::new("source.poll_us", scenario.reader.poll.0 as f64 / 1e3)
             }
             None => {
                 let most = (MAX_RING_BYTES / self.block_bytes).clamp(self.buffers, MAX_BUFFERS);
-                format!("buffers={}", self.buffers.saturating_mul(times).min(most))
+                path.buffers = self.buffers.saturating_mul(times).min(most);
+                Setting::new("buffers", i64::try_from(path.buffers).unwrap_or(i64::MAX))
             }
         };
-        self.with.iter().cloned().chain([setting]).collect()
+        path.with.push(setting);
+        path
+    }
+
+    /// Returns the path with a source that waits for room, unless it does.
+    #[must_use]
+    pub fn waiting(mut self) -> Path {
+        if !std::mem::replace(&mut self.lossless, true) {
+            self.with.push(Setting::new("lossless", true));
+        }
+        self
     }
 
     pub fn is_emulated(&self) -> bool {
@@ -358,14 +372,6 @@ pub(crate) fn parse_rate(text: &str, block_bytes: f64) -> Result<f64, String> {
     parse_rate_hz(text).map_err(|error| format!("{error}; or bytes, such as 500MB/s"))
 }
 
-/// FNV-1a, 64 bits (draft-eastlake-fnv, section 2): two files with one digest are one path.
-pub(crate) fn digest(text: &str) -> String {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{hash:016x}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,11 +381,5 @@ mod tests {
         assert_eq!(parse_rate("14Hz", 1000.0), Ok(14.0));
         assert_eq!(parse_rate("1MB/s", 1000.0), Ok(1000.0));
         assert!(parse_rate("fast", 1000.0).is_err());
-    }
-
-    #[test]
-    fn digests_are_those_of_the_draft_s_test_vectors() {
-        assert_eq!(digest(""), "cbf29ce484222325");
-        assert_eq!(digest("foobar"), "85944171f73967e8");
     }
 }

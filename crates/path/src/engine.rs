@@ -22,22 +22,18 @@ use crate::definition::Path;
 use crate::layout::Layout;
 use crate::links::{Leaves, links};
 use crate::outcome::Ended;
+use crate::setting::{self, Setting};
 use crate::shared::{How, SECONDS, time_ns};
 use crate::sources;
 
 /// A path that is run from its source to its sink.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathRequest {
-    /// Path that is run: the name of one that ships, or a file
-    pub path: String,
-    /// Digest of its text: a path that was changed since is refused
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub digest: String,
-    /// Fields that are not as in its file: block=128KiB;stage.1.by=memcpy
-    #[serde(default, with = "fields", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "String")]
-    pub with: Vec<String>,
+    /// The path
+    #[serde(flatten, with = "named")]
+    #[schemars(with = "PathName")]
+    pub path: Path,
     /// Time for which the source goes
     pub seconds: f64,
     /// Blocks of each stream after which its source ends, if that is before its time
@@ -68,18 +64,39 @@ pub struct PathRequest {
     pub slower: Vec<(u64, f64)>,
 }
 
-/// Fields in records: one text with `;` between them.
-mod fields {
-    use super::{Deserialize, Deserializer, Serializer};
+/// Name of a path, with the fields that are not as in its file.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct PathName {
+    /// Path that is run: the name of one that ships, or a file
+    path: String,
+    /// Digest of its text: a path that was changed since is refused
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    digest: String,
+    /// Fields that are not as in its file: block=128KiB;stage.1.by=memcpy
+    #[serde(default, with = "setting", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "String")]
+    with: Vec<Setting>,
+}
 
-    pub(super) fn serialize<S: Serializer>(all: &[String], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&all.join(";"))
+/// A path by its name, which is loaded once, when a request is read.
+mod named {
+    use super::{Deserialize, Deserializer, Error, Path, PathName, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        let Path { name, digest, with, .. } = path.clone();
+        PathName { path: name, digest, with }.serialize(to)
     }
 
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<String>, D::Error> {
-        let text = String::deserialize(from)?;
-        let all = text.split(';').map(str::trim).filter(|field| !field.is_empty());
-        Ok(all.map(str::to_owned).collect())
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Path, D::Error> {
+        let PathName { path: name, digest, with } = PathName::deserialize(from)?;
+        let path = Path::load_with(&name, &with).map_err(D::Error::custom)?;
+        if digest.is_empty() || digest == path.digest {
+            return Ok(path);
+        }
+        let own = &path.digest;
+        Err(D::Error::custom(format!(
+            "{name} is another path now: its digest is {own}, not {digest}"
+        )))
     }
 }
 
@@ -105,11 +122,15 @@ const MAX_SLOW_NS: f64 = 1e9;
 impl PathRequest {
     pub fn new(path: &Path, seconds: f64) -> PathRequest {
         PathRequest {
-            path: path.name.clone(),
-            digest: path.digest.clone(),
-            with: path.with.clone(),
+            path: path.clone(),
             seconds,
-            ..PathRequest::default()
+            blocks: None,
+            rate_hz: None,
+            unpaced: false,
+            lossy: false,
+            cpus: CpuList::default(),
+            layout: String::new(),
+            slower: Vec::new(),
         }
     }
 
@@ -120,32 +141,11 @@ impl PathRequest {
     /// # Errors
     /// Those of the path's parts, and a signal.
     pub fn fastest(&self, stop: &StopFlag) -> Result<Option<(PathRequest, String)>, Fault> {
-        let path = self.load()?;
-        let tried = tried(&path, &how(self, &path, Layout::Auto)?, stop)?;
+        let tried = tried(&self.path, &how(self, Layout::Auto)?, stop)?;
         Ok(tried.into_iter().next().map(|(_, best)| {
             let (name, layout) = (best.text(!self.cpus.0.is_empty()), best.layout.to_string());
             (PathRequest { layout, cpus: CpuList(best.cpus), ..self.clone() }, name)
         }))
-    }
-
-    /// Returns the job of this request on a path that was read before.
-    pub fn job_on(&self, path: Path) -> Job {
-        Job {
-            is_emulated: path.is_emulated(),
-            memory_bytes: Some(path.memory_bytes()),
-            ..Job::new(self, path.line(), move |request| open(request, path.clone()))
-        }
-    }
-
-    fn load(&self) -> Result<Path, Fault> {
-        let path = Path::load_with(&self.path, &self.with)?;
-        if !self.digest.is_empty() && self.digest != path.digest {
-            return Err(Fault::new(format!(
-                "{} is another path now: its digest is {}, not {}",
-                self.path, path.digest, self.digest
-            )));
-        }
-        Ok(path)
     }
 }
 
@@ -155,12 +155,16 @@ impl Request for PathRequest {
         "runs a path of source, stages and sink as a chain of threads";
 
     fn example() -> PathRequest {
-        let path = Path::load("pattern").expect("it ships");
-        PathRequest { digest: String::new(), ..PathRequest::new(&path, 0.003) }
+        PathRequest::new(&Path::load("pattern").expect("it ships"), 0.003)
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        Ok(self.job_on(self.load()?))
+        let path = &self.path;
+        Ok(Job {
+            is_emulated: path.is_emulated(),
+            memory_bytes: Some(path.memory_bytes()),
+            ..Job::new(self, path.line(), open)
+        })
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -184,7 +188,8 @@ impl Request for PathRequest {
     }
 }
 
-fn how(request: &PathRequest, path: &Path, layout: Layout) -> Result<How, Fault> {
+fn how(request: &PathRequest, layout: Layout) -> Result<How, Fault> {
+    let path = &request.path;
     let fault = |name: &str, problem: String| Fault::from(request.workload().error(name, problem));
     if request.lossy && path.is_live() {
         let problem = "does not go with the source `card`: BUSY stops its triggers";
@@ -217,13 +222,14 @@ fn how(request: &PathRequest, path: &Path, layout: Layout) -> Result<How, Fault>
     })
 }
 
-fn open(request: &PathRequest, path: Path) -> Result<Vec<Box<dyn Session>>, Fault> {
+fn open(request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+    let path = request.path.clone();
     let layout = match request.layout.as_str() {
         "" => path.layout.clone(),
         text => Layout::parse(text).map_err(Fault::new)?,
     };
     let is_open = layout == Layout::Auto;
-    let how = how(request, &path, layout)?;
+    let how = how(request, layout)?;
     if path.is_live() {
         let report = CardReport {
             device: |read_out, _| read_out.path.name.clone(),
@@ -507,8 +513,8 @@ mod tests {
 
     #[test]
     fn a_path_that_was_changed_is_refused() {
-        let request = PathRequest { digest: "0".to_owned(), ..PathRequest::example() };
-        let error = opened(&request).err().unwrap().0;
+        let workload = PathRequest::example().workload().with("digest", "0");
+        let error = PathRequest::of(&workload).unwrap_err().0;
         assert!(error.contains("is another path now"), "{error}");
     }
 
@@ -517,7 +523,7 @@ mod tests {
     #[test]
     fn as_fast_as_it_goes_only_a_path_that_may_lose_blocks_may_be_lossy() {
         let lossy = |with: &[&str]| {
-            let with: Vec<String> = with.iter().map(ToString::to_string).collect();
+            let with: Vec<Setting> = with.iter().map(|one| one.parse().unwrap()).collect();
             let path = Path::load_with("felix-card", &with).unwrap();
             let request = PathRequest { lossy: true, ..PathRequest::new(&path, 0.001) };
             opened(&request).map(drop)

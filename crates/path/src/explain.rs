@@ -51,7 +51,7 @@ impl PathLoad {
             }
             PathLoad::Free => {}
             PathLoad::Slowed { element, ns } => request.slower.push((element as u64, ns)),
-            PathLoad::Buffers => request.with = path.with_more_buffers(MORE_BUFFERS),
+            PathLoad::Buffers => request.path = path.with_more_buffers(MORE_BUFFERS),
         }
         request
     }

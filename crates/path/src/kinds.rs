@@ -3,11 +3,13 @@
 
 use daqmeter_copy::CopyPath;
 use daqmeter_digitizer::conversion::ConversionRequest;
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_digitizer::function::Function;
 use daqmeter_digitizer::request::TriggerCompletion;
+use daqmeter_harness::Resolved;
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_readout::Chosen;
 use daqmeter_readout::scenario::{ByteSize, Hertz, Nanos};
+use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_wire::felix::BlockFormat;
 use serde::{Deserialize, Deserializer, de};
@@ -29,8 +31,8 @@ pub(crate) enum SourceKind {
     /// Boards, one thread each.
     Digitizer {
         devices: Vec<String>,
-        #[serde(default = "usual_profile")]
-        profile: String,
+        #[serde(default)]
+        profile: Resolved<Profile>,
         #[serde(default)]
         unpaced: bool,
         trigger: Option<Hertz>,
@@ -47,7 +49,7 @@ pub(crate) enum SourceKind {
     },
     /// Blocks of an emulated card, made beforehand.
     Felix {
-        scenario: String,
+        scenario: Resolved<Scenario>,
         #[serde(default = "bytes::<{ 16 << 20 }>")]
         span: ByteSize,
     },
@@ -75,7 +77,7 @@ pub(crate) enum StageKind {
     },
     /// Subchunks found in blocks of this scenario.
     Decode {
-        scenario: Option<String>,
+        scenario: Option<Resolved<Scenario>>,
         #[serde(skip)]
         format: Option<BlockFormat>,
     },
@@ -130,10 +132,6 @@ pub(crate) enum SinkKind {
         #[serde(default = "bytes::<{ 4 << 20 }>")]
         socket_buffer: ByteSize,
     },
-}
-
-fn usual_profile() -> String {
-    "ess-2017".to_owned()
 }
 
 fn interrupt() -> TriggerCompletion {
@@ -191,8 +189,18 @@ impl SourceKind {
             SourceKind::Etherbone { address, count } => {
                 format!("etherbone {address}, {count} times a cycle")
             }
-            SourceKind::Felix { scenario, .. } => format!("felix {scenario}"),
-            SourceKind::Card { chosen } => format!("card {}", chosen.scenario),
+            SourceKind::Felix { scenario, .. } => format!("felix {}", scenario.name()),
+            SourceKind::Card { chosen } => format!("card {}", chosen.scenario.name()),
+        }
+    }
+
+    /// Digest of the file that it names; empty without one, or if it ships.
+    pub(crate) fn digest(&self) -> &str {
+        match self {
+            SourceKind::Digitizer { profile, .. } => profile.digest(),
+            SourceKind::Felix { scenario, .. } => scenario.digest(),
+            SourceKind::Card { chosen } => chosen.scenario.digest(),
+            _ => "",
         }
     }
 
@@ -221,6 +229,14 @@ impl StageKind {
             StageKind::Unix {} => "unix socket".to_owned(),
             StageKind::ToHost {} => "to-host".to_owned(),
             StageKind::Zenoh {} => "zenoh".to_owned(),
+        }
+    }
+
+    /// Digest of the file that it names; empty without one, or if it ships.
+    pub(crate) fn digest(&self) -> &str {
+        match self {
+            StageKind::Decode { scenario: Some(scenario), .. } => scenario.digest(),
+            _ => "",
         }
     }
 

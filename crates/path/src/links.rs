@@ -36,7 +36,7 @@ pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     let pcie = devices.filter_map(|(element, node, bytes)| pcie(files, node, element, bytes));
     let uplink = match &path.source.kind {
         SourceKind::Digitizer { profile, unpaced: false, .. } if path.is_emulated() => {
-            uplink(profile, path.block_bytes as f64)
+            Some(uplink(profile, path.block_bytes as f64))
         }
         _ => None,
     };
@@ -71,15 +71,14 @@ fn folder_of(file: &str) -> &str {
     if folder.is_empty() { "." } else { folder }
 }
 
-fn uplink(profile: &str, bytes_per_block: f64) -> Option<PathLink> {
-    let profile = Profile::load(profile).ok()?;
-    Some(PathLink {
+fn uplink(profile: &Profile, bytes_per_block: f64) -> PathLink {
+    PathLink {
         element: 0,
         name: format!("uplink of {}", profile.name),
         bytes_per_s: profile.uplink.limit_bytes_per_s,
         bytes_per_block,
         by: LinkBy::Profile,
-    })
+    }
 }
 
 fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Option<PathLink> {

@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 
 use daqmeter_digitizer::{daq, devices};
 use daqmeter_etherbone::{TIME_BYTES, Times};
-use daqmeter_harness::{Fault, Problem, Request, Shipped, TomlText, nearest_of};
+use daqmeter_harness::{Fault, Problem, Request, Resolved, Shipped, TomlText, digest, nearest_of};
 use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::scenario::{ByteSize, check_congestion};
-use daqmeter_readout::{Scenario, transport};
+use daqmeter_readout::{Chosen, Scenario, transport};
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_sys::memory::Pages;
 use serde::Deserialize;
@@ -20,10 +20,12 @@ use toml::{Table, Value};
 
 use crate::definition::{
     BYTES, Element, FELIX, MAX_BUFFERS, MAX_THREADS, NUMBERS, PAGES, Path, RING, SAMPLES, SENT,
-    TIMES, Unit, digest, parse_rate,
+    TIMES, Unit, parse_rate,
 };
 use crate::kinds::{SinkKind, SourceKind, StageKind};
 use crate::layout::Layout;
+use crate::readout::request::Receivers;
+use crate::setting::Setting;
 use crate::udp::SOCKET_BUFFER_BYTES;
 
 /// Paths that ship: one file in `paths/`, one line here.
@@ -110,6 +112,12 @@ fn wrong<T>(key: &str, problem: impl Display) -> Result<T, Fault> {
     Err(Fault::new(format!("{key}: {problem}")))
 }
 
+impl PartialEq for Path {
+    fn eq(&self, other: &Path) -> bool {
+        (&self.name, &self.digest, &self.with) == (&other.name, &other.digest, &other.with)
+    }
+}
+
 impl Path {
     /// Loads a path by the name of a shipped one, or from a file. The error names file, table and
     /// key.
@@ -117,51 +125,67 @@ impl Path {
         Path::load_with(name_or_path, &[])
     }
 
-    /// Loads it with other values for some fields, `FIELD=VALUE`: `block=128KiB`,
-    /// `stage.1.by=memcpy`.
-    pub fn load_with(name_or_path: &str, with: &[String]) -> Result<Path, Fault> {
-        let text = SHIPPED_PATHS.get(name_or_path)?;
-        let table: Table = text.parse()?;
-        Path::of(table, &text, with)
+    /// Loads it with other values for some fields.
+    pub fn load_with(name_or_path: &str, with: &[Setting]) -> Result<Path, Fault> {
+        Path::of(&SHIPPED_PATHS.get(name_or_path)?, with)
     }
 
     /// Parses the text of a path; `name` is for messages.
     pub fn parse(text: &str, name: &str) -> Result<Path, Fault> {
-        let text = TomlText::new(name, text);
-        let table: Table = text.parse()?;
-        Path::of(table, &text, &[])
+        Path::of(&TomlText::new(name, text), &[])
     }
 
-    /// Reads the table of a path, whose text it keeps.
-    pub(crate) fn of(mut table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
+    fn of(text: &TomlText, with: &[Setting]) -> Result<Path, Fault> {
+        let mut table: Table = text.parse()?;
         for setting in with {
-            set(&mut table, setting).map_err(|problem| format!("with `{setting}`: {problem}"))?;
+            let set = setting.apply(&mut table);
+            set.map_err(|problem| format!("with `{setting}`: {problem}"))?;
         }
         path(table, text, with).map_err(|fault| fault.context(&text.name))
     }
-}
 
-/// Sets a field to a TOML value; a text that TOML does not parse becomes a string.
-fn set(file: &mut Table, setting: &str) -> Result<(), String> {
-    let Some((name, value)) = setting.split_once('=') else {
-        return Err("FIELD=VALUE is wanted, such as block=128KiB".to_owned());
-    };
-    let read = TomlText::new(name, &format!("value = {value}")).parse::<Table>();
-    let read = read.ok().and_then(|mut table| table.remove("value"));
-    let value = read.unwrap_or_else(|| Value::String(value.to_owned()));
-    let (place, field) = name.rsplit_once('.').unwrap_or(("", name));
-    let table = match place.split_once('.') {
-        None if place.is_empty() => Some(file),
-        None => file.get_mut(place).and_then(Value::as_table_mut),
-        Some((part, number)) => {
-            let at = number.parse::<usize>().ok().and_then(|at| at.checked_sub(1));
-            let parts = file.get_mut(part).and_then(Value::as_array_mut);
-            at.zip(parts).and_then(|(at, parts)| parts.get_mut(at)?.as_table_mut())
-        }
-    };
-    let table = table.ok_or_else(|| format!("there is no {place}"))?;
-    table.insert(field.to_owned(), value);
-    Ok(())
+    /// Makes the path of the engine `readout`, whose request has a card's scenario and receivers.
+    pub(crate) fn of_card(
+        chosen: &Chosen,
+        scenario: &Scenario,
+        receivers: &Receivers,
+    ) -> Result<Path, Fault> {
+        let place = Place::default;
+        let mut flow = Flow::of_card(scenario.clone());
+        let kind = SourceKind::Card { chosen: Box::new(chosen.clone()) };
+        let source = flow.next("card".to_owned(), kind, place())?;
+        let transport = scenario.publish.transport.as_str();
+        let published = match transport {
+            "zenoh" => StageKind::Zenoh {},
+            _ => StageKind::Tcp { congestion: None },
+        };
+        let stages = [("to-host", StageKind::ToHost {}), (transport, published)]
+            .map(|(name, kind)| stage((name.to_owned(), kind, place()), &mut flow));
+        let kind = SinkKind::Receiver { threads: receivers.receivers };
+        let place = Place { cpus: receivers.cpus().to_vec(), ordered: false };
+        let (sink, _) = sink(("receiver".to_owned(), kind, place), &mut flow)?;
+        let layout = receivers.layout.as_deref().map_or(Ok(Layout::default()), Layout::parse)?;
+        Ok(Path {
+            name: "readout".to_owned(),
+            title: "a card that is read out".to_owned(),
+            about: String::new(),
+            block_bytes: scenario.card.block.0,
+            buffers: USUAL_BUFFERS,
+            rate_hz: None,
+            lossless: true,
+            served: None,
+            with: Vec::new(),
+            pages: Pages::Transparent,
+            layout,
+            is_ordered: false,
+            digest: String::new(),
+            text: String::new(),
+            source,
+            stages: stages.into_iter().collect::<Result<_, Fault>>()?,
+            sink,
+            scenario: flow.live,
+        })
+    }
 }
 
 /// Reads a value; the error names its key and the nearest name for an unknown one. A key that is
@@ -179,8 +203,11 @@ fn fields<T: DeserializeOwned>(value: Value, kind: &str) -> Result<T, Fault> {
     })
 }
 
+/// Name of an element's kind, the kind, and its place.
+type Part<K> = (String, K, Place);
+
 /// Reads the table of an element: its kind, with the name of that, and its place.
-fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), Fault> {
+fn element<K: DeserializeOwned>(mut table: Table) -> Result<Part<K>, Fault> {
     let Some(kind) = table.remove("kind") else {
         return Err(Fault::new("needs a `kind`"));
     };
@@ -198,7 +225,7 @@ fn element<K: DeserializeOwned>(mut table: Table) -> Result<(String, K, Place), 
     Ok((name, kind, place))
 }
 
-fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
+fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> {
     let file: PathFile = fields(table.into(), "")?;
     Problem::unless_within("block", file.block.0, BLOCK_BYTES)?;
     let block_bytes = file.block.0;
@@ -207,7 +234,7 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
     let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);
     Problem::unless_within("buffers", buffers, 1..=MAX_BUFFERS)?;
     Problem::unless_within("stage", file.stage.len(), 0..=MAX_STAGES)?;
-    let source = source(file.source, block_bytes);
+    let source = element(file.source).and_then(|part| source(part, block_bytes));
     let (source, mut flow) = source.map_err(|fault| fault.context("source"))?;
     for (key, is_given) in
         [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
@@ -216,10 +243,10 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
     }
     let mut stages = Vec::new();
     for (number, table) in (1..).zip(file.stage) {
-        let stage = stage(table, &mut flow);
+        let stage = element(table).and_then(|part| stage(part, &mut flow));
         stages.push(stage.map_err(|fault| fault.context(format!("stage {number}")))?);
     }
-    let sink = sink(file.sink, &mut flow);
+    let sink = element(file.sink).and_then(|part| sink(part, &mut flow));
     let (sink, is_ordered) = sink.map_err(|fault| fault.context("sink"))?;
     let layout = file.layout.as_deref().map(Layout::parse).transpose();
     let layout = layout.or_else(|problem| wrong("layout", problem))?.unwrap_or_default();
@@ -251,6 +278,11 @@ fn path(table: Table, text: &TomlText, with: &[String]) -> Result<Path, Fault> {
         sink,
         scenario: flow.live,
     };
+    let named = path.stages.iter().map(|stage| stage.kind.digest());
+    let named: String = [path.source.kind.digest()].into_iter().chain(named).collect();
+    if !named.is_empty() {
+        path.digest = digest(&(path.digest + &named));
+    }
     path.groups(&path.layout).or_else(|problem| wrong("layout", problem))?;
     if let Some(rate) = file.rate {
         let hz = path.parse_rate(&rate).or_else(|problem| wrong("rate", problem))?;
@@ -274,12 +306,21 @@ fn served(serves: Serves) -> Result<Served, Fault> {
 struct Flow {
     bytes: usize,
     unit: Unit,
-    scenario: Option<String>,
+    scenario: Option<Resolved<Scenario>>,
     live: Option<Box<Scenario>>,
     names: BTreeMap<String, usize>,
 }
 
 impl Flow {
+    fn of(unit: Unit, bytes: usize) -> Flow {
+        Flow { bytes, unit, scenario: None, live: None, names: BTreeMap::new() }
+    }
+
+    fn of_card(scenario: Scenario) -> Flow {
+        let bytes = scenario.card.ring.0;
+        Flow { live: Some(Box::new(scenario)), ..Flow::of(RING, bytes) }
+    }
+
     fn name(&mut self, kind: &str) -> String {
         let seen = self.names.entry(kind.to_owned()).or_insert(0);
         *seen += 1;
@@ -304,10 +345,11 @@ impl Flow {
     }
 }
 
-fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow), Fault> {
-    let (name, mut kind, place) = element::<SourceKind>(table)?;
-    let mut unit = BYTES;
-    let (mut scenario, mut live, mut out_bytes) = (None, None, block_bytes);
+fn source(
+    (name, mut kind, place): Part<SourceKind>,
+    block_bytes: usize,
+) -> Result<(Element<SourceKind>, Flow), Fault> {
+    let mut flow = Flow::of(BYTES, block_bytes);
     match &mut kind {
         SourceKind::Memory { span } => whole_blocks(span, block_bytes)?,
         SourceKind::File { path, cached } => {
@@ -320,7 +362,7 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
             if let Some(hz) = trigger {
                 daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
             }
-            unit = SAMPLES;
+            flow.unit = SAMPLES;
         }
         SourceKind::Etherbone { address, count } => {
             Times::request(address, *count).check()?;
@@ -329,34 +371,31 @@ fn source(table: Table, block_bytes: usize) -> Result<(Element<SourceKind>, Flow
                 "cycles of {count} times bring {bytes} bytes; `block` holds whole ones"
             );
             unless(block_bytes.is_multiple_of(bytes), "count", problem)?;
-            unit = TIMES;
+            flow.unit = TIMES;
         }
-        SourceKind::Felix { scenario: name, span } => {
-            let card_bytes = loaded(name)?.card.block.0;
+        SourceKind::Felix { scenario, span } => {
+            let card_bytes = scenario.card.block.0;
             let is_whole = card_bytes > 0 && block_bytes.is_multiple_of(card_bytes);
             let problem =
                 format_args!("its blocks have {card_bytes} bytes; `block` holds whole ones");
             unless(is_whole, "scenario", problem)?;
             whole_blocks(span, block_bytes)?;
-            scenario = Some(name.clone());
-            unit = FELIX;
+            flow.scenario = Some(scenario.clone());
+            flow.unit = FELIX;
         }
         SourceKind::Card { chosen } => {
             let problem = "is the path's own field `rate`: say it there";
             unless(chosen.rate_hz.is_none(), "rate_hz", problem)?;
             let problem = "is the stage behind `to-host`: say it there";
             unless(chosen.transport.is_none(), "transport", problem)?;
-            let scenario = chosen.load().or_else(|error| wrong("scenario", error))?;
+            let scenario = chosen.completed().or_else(|error| wrong("scenario", error))?;
             let card_bytes = scenario.card.block.0;
             let problem = format_args!("its blocks have {card_bytes} bytes, and so must `block`");
             unless(block_bytes == card_bytes, "scenario", problem)?;
             without_thread(&place)?;
-            (unit, out_bytes) = (RING, scenario.card.ring.0);
-            live = Some(Box::new(scenario));
+            flow = Flow::of_card(scenario);
         }
     }
-    let names = BTreeMap::new();
-    let mut flow = Flow { bytes: out_bytes, unit, scenario, live, names };
     let own = flow.name(&name);
     let source = flow.next(own, kind, place)?;
     Ok((source, flow))
@@ -383,19 +422,17 @@ fn boards(devices: &[String]) -> Result<Vec<String>, Fault> {
     }
 }
 
-fn loaded(scenario: &str) -> Result<Scenario, Fault> {
-    Scenario::load(scenario).or_else(|error| wrong("scenario", error))
-}
-
 /// A card and its publisher work in the threads of their reader.
 fn without_thread(place: &Place) -> Result<(), Fault> {
     unless(place.cpus.is_empty(), "cpus", IN_TO_HOST)
 }
 
-fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, Fault> {
-    let (name, mut kind, place) = element::<StageKind>(table)?;
+fn stage(
+    (name, mut kind, place): Part<StageKind>,
+    flow: &mut Flow,
+) -> Result<Element<StageKind>, Fault> {
     let own = flow.name(&name);
-    if let Some(scenario) = &flow.live {
+    if let Some(scenario) = &mut flow.live {
         match (flow.unit, &kind) {
             (RING, StageKind::ToHost {}) => {
                 (flow.unit, flow.bytes) = (PAGES, scenario.reader.page.0);
@@ -403,6 +440,7 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, Fault> {
             (PAGES, StageKind::Tcp { congestion: None } | StageKind::Zenoh {}) => {
                 transport::check(&name).or_else(|error| wrong("kind", error))?;
                 without_thread(&place)?;
+                scenario.publish.transport.clone_from(&name);
                 (flow.unit, flow.bytes) = (SENT, 0);
             }
             _ => return wrong("kind", BEHIND_CARD),
@@ -422,11 +460,11 @@ fn stage(table: Table, flow: &mut Flow) -> Result<Element<StageKind>, Fault> {
         }
         StageKind::Decode { scenario, format } => {
             flow.takes(FELIX)?;
-            let Some(name) = scenario.as_ref().or(flow.scenario.as_ref()) else {
+            let Some(scenario) = scenario.as_ref().or(flow.scenario.as_ref()) else {
                 let problem = "needs the scenario that its blocks are of, such as \"gbt\"";
                 return wrong("scenario", problem);
             };
-            let Some(found) = loaded(name)?.format() else {
+            let Some(found) = scenario.format() else {
                 return wrong("scenario", "its card has no format of blocks");
             };
             let (bytes, whole) = (flow.bytes, found.block_bytes);
@@ -458,8 +496,10 @@ fn known_congestion(name: Option<&String>) -> Result<(), Fault> {
 }
 
 /// Reads the sink, and whether it is ordered.
-fn sink(table: Table, flow: &mut Flow) -> Result<(Element<SinkKind>, bool), Fault> {
-    let (name, mut kind, place) = element::<SinkKind>(table)?;
+fn sink(
+    (name, mut kind, place): Part<SinkKind>,
+    flow: &mut Flow,
+) -> Result<(Element<SinkKind>, bool), Fault> {
     let is_ordered = place.ordered;
     match (&mut kind, &flow.live) {
         (SinkKind::Receiver { threads }, Some(scenario)) if flow.unit == SENT => {
@@ -507,8 +547,8 @@ mod tests {
     use super::*;
 
     fn with(with: &str) -> Result<Path, String> {
-        let all: Vec<String> =
-            with.split(';').filter(|one| !one.is_empty()).map(str::to_owned).collect();
+        let all = with.split(';').filter(|one| !one.is_empty()).map(str::parse);
+        let all: Vec<Setting> = all.collect::<Result<_, _>>()?;
         Path::load_with("felix-card", &all).map_err(|error| error.to_string())
     }
 
@@ -529,7 +569,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_names_the_setting_or_the_table_and_key() {
         for (setting, wanted) in [
-            ("block", "with `block`: FIELD=VALUE is wanted"),
+            ("block", "FIELD=VALUE is wanted, such as block=128KiB"),
             ("speed=3", "felix-card: speed: unknown field `speed`"),
             ("front.speed=3", "with `front.speed=3`: there is no front"),
             ("stage.9.by=memcpy", "there is no stage.9"),

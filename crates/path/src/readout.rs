@@ -1,21 +1,16 @@
 //! Engine `readout`: a card that is read out, as a path with its own defaults. A lane is a reader
 //! of one DMA channel.
 
-mod request;
+pub(crate) mod request;
 
-use daqmeter_harness::{
-    Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally, TomlText,
-};
+use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally};
 use daqmeter_readout::card::channel_ids;
-use daqmeter_readout::chain::{filling_of, observed};
-use daqmeter_readout::search::Observation;
+use daqmeter_readout::chain::filling_of;
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units::whole;
-use daqmeter_record::{Ledger, RunRecord, Workload};
+use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
-use serde_json::json;
-use toml::Table;
 
 pub use self::request::{ReadoutRequest, Receivers};
 use crate::card::{self, CardReport, CardResults, ReadOut};
@@ -32,7 +27,7 @@ impl Request for ReadoutRequest {
 
     fn example() -> ReadoutRequest {
         ReadoutRequest {
-            chosen: Chosen { scenario: "gbt".to_owned(), rate_hz: Some(10e3), ..Chosen::default() },
+            chosen: Chosen { rate_hz: Some(10e3), ..Chosen::default() },
             seconds: 0.05,
             probe: true,
             ..ReadoutRequest::default()
@@ -40,7 +35,7 @@ impl Request for ReadoutRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        let scenario = self.chosen.load()?;
+        let scenario = self.chosen.completed()?;
         let target = format!("{} over {}", scenario.name, scenario.publish.transport);
         let memory_bytes = scenario.memory_bytes();
         let availability =
@@ -55,7 +50,7 @@ impl Request for ReadoutRequest {
             names_processes: true,
             ..Job::new(self, target, move |request| {
                 let report = CardReport { device, stage: stage(request, &scenario), tally };
-                let path = path(request, &scenario)?;
+                let path = Path::of_card(&request.chosen, &scenario, &request.receivers)?;
                 let laid_out = How::laid_out(&path, &path.layout, &[]).map_err(Fault::new)?;
                 card::open(path, &how(request, laid_out), report)
             })
@@ -68,44 +63,13 @@ impl Request for ReadoutRequest {
             Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
         }
         if let Some(receivers) = self.receivers.receivers {
-            // A scenario that cannot be loaded is refused on loading.
-            let scenario = self.chosen.load();
+            // Parts that do not go together are refused when they are completed.
+            let scenario = self.chosen.completed();
             let readers = scenario.map_or(usize::MAX, |one| channel_ids(&one).len());
             Problem::unless_within("receivers", receivers as u64, 1..=readers as u64)?;
         }
         Problem::unless_cpus_exist("peer_cpu", self.receivers.cpus())
     }
-}
-
-pub fn observation(record: &RunRecord) -> Observation {
-    let request = ReadoutRequest::of(&record.workload).ok();
-    let scenario = request.and_then(|request| request.chosen.load().ok());
-    observed(record, scenario.map_or(0.0, |scenario| scenario.event_bytes()))
-}
-
-fn path(request: &ReadoutRequest, scenario: &Scenario) -> Result<Path, Fault> {
-    let table = table(request, scenario).map_err(|error| Fault::new(error.to_string()))?;
-    Path::of(table, &TomlText::new("readout", ""), &[])
-}
-
-fn table(request: &ReadoutRequest, scenario: &Scenario) -> Result<Table, toml::ser::Error> {
-    // The path has its own rate and stage behind `to-host`.
-    let chosen = Chosen { rate_hz: None, transport: None, ..request.chosen.clone() };
-    let mut file = json!({
-        "title": "a card that is read out",
-        "block": scenario.card.block.0.to_string(),
-        "source": chosen,
-        "stage": [{ "kind": "to-host" }, { "kind": scenario.publish.transport }],
-        "sink": { "kind": "receiver", "cpus": request.receivers.cpus() },
-    });
-    file["source"]["kind"] = "card".into();
-    if let Some(layout) = &request.receivers.layout {
-        file["layout"] = layout.as_str().into();
-    }
-    if let Some(receivers) = request.receivers.receivers {
-        file["sink"]["threads"] = receivers.into();
-    }
-    Table::try_from(file)
 }
 
 fn how(request: &ReadoutRequest, laid_out: How) -> How {
@@ -179,7 +143,6 @@ mod tests {
     fn a_request_is_a_path_whose_fields_are_the_options_of_the_verb() {
         let request = ReadoutRequest {
             chosen: Chosen {
-                scenario: "gbt".to_owned(),
                 rate_hz: Some(10e3),
                 payload_bytes: Some(16),
                 poll_us: Some(250.0),
@@ -193,8 +156,8 @@ mod tests {
             },
             ..ReadoutRequest::default()
         };
-        let scenario = request.chosen.load().unwrap();
-        let path = path(&request, &scenario).unwrap();
+        let scenario = request.chosen.completed().unwrap();
+        let path = Path::of_card(&request.chosen, &scenario, &request.receivers).unwrap();
         assert_eq!(path.line(), "1 KiB -> card gbt -> to-host -> published over tcp -> receiver");
         assert_eq!((path.threads(), &path.sink.cpus[..]), (vec![0, 2, 0, 1], &[0][..]));
         let of_path = path.live().unwrap();
@@ -209,7 +172,8 @@ mod tests {
         let of = |receivers, cpus| {
             let mut request = ReadoutRequest::example();
             (request.chosen.channels, request.receivers) = (Some(2), receivers);
-            let path = path(&request, &request.chosen.load().unwrap()).unwrap();
+            let scenario = request.chosen.completed().unwrap();
+            let path = Path::of_card(&request.chosen, &scenario, &request.receivers).unwrap();
             path.layout_of_run(&path.layout, cpus).to_string()
         };
         let asked = |layout: &str| Receivers { layout: Some(layout.into()), ..Default::default() };

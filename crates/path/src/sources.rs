@@ -9,7 +9,6 @@ use daqmeter_digitizer::devices::open;
 use daqmeter_etherbone::{EtherboneRequest, Times};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_hostio::{BlockReader, BlockRequest};
-use daqmeter_readout::Scenario;
 use daqmeter_readout::decode::blocks_of_card;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
@@ -64,7 +63,7 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
                 let into = &mut blocks.slice_mut(APART_BYTES + bytes)[APART_BYTES..];
                 match kind {
                     SourceKind::Felix { scenario, .. } => {
-                        blocks_of_card(&Scenario::load(scenario)?, into)?;
+                        blocks_of_card(scenario, into)?;
                     }
                     _ => pattern(into),
                 }
@@ -378,12 +377,13 @@ impl Source for Boards {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Setting;
 
     /// The last channel of a triggered board was cut, and nothing said so.
     #[test]
     fn a_triggered_block_has_whole_channels() {
         let prepared = |with: &[&str]| {
-            let with: Vec<String> = with.iter().map(ToString::to_string).collect();
+            let with: Vec<Setting> = with.iter().map(|one| one.parse().unwrap()).collect();
             let path = Path::load_with("digitizer-crate", &with).unwrap();
             sources(&path).unwrap().remove(0).1.prepare().map_err(|fault| fault.0)
         };

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
+use daqmeter_harness::{
+    Fault, Job, LimitSpec, Problem, Request, Resolved, Session, StageSpec, Tally,
+};
 use daqmeter_record::units::whole;
 use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::memory::buffer_bytes;
@@ -21,7 +23,7 @@ use crate::scenario::Scenario;
 #[serde(deny_unknown_fields)]
 pub struct DecodeRequest {
     /// Read-out chain whose blocks are decoded
-    pub scenario: String,
+    pub scenario: Resolved<Scenario>,
     /// Bytes of blocks, at most 16 GiB
     pub bytes: u64,
     /// DMA channels of each device of the card
@@ -38,7 +40,7 @@ impl Request for DecodeRequest {
 
     fn example() -> DecodeRequest {
         DecodeRequest {
-            scenario: "gbt".to_owned(),
+            scenario: Resolved::default(),
             bytes: 1 << 20,
             channels: None,
             payload_bytes: None,
@@ -46,17 +48,13 @@ impl Request for DecodeRequest {
     }
 
     fn job(&self) -> Result<Job, Fault> {
-        let chosen = Chosen {
-            scenario: self.scenario.clone(),
-            channels: self.channels,
-            payload_bytes: self.payload_bytes,
-            ..Chosen::default()
-        };
-        let scenario = chosen.load()?;
+        let DecodeRequest { scenario, channels, payload_bytes, .. } = self.clone();
+        let chosen = Chosen { scenario, channels, payload_bytes, ..Chosen::default() };
+        let scenario = chosen.completed()?;
         let ring_bytes = buffer_bytes(scenario.card.ring.0 as u64);
         Ok(Job {
             memory_bytes: Some(self.bytes.saturating_add(ring_bytes)),
-            ..Job::new(self, self.scenario.as_str(), move |request| open(request, &scenario))
+            ..Job::new(self, self.scenario.name(), move |request| open(request, &scenario))
         })
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, builder::BoolishValueParser, builder::TypedValueParser};
+use daqmeter_harness::Resolved;
 use daqmeter_record::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use crate::scenario::{ByteSize, Hertz, Nanos, ReaderCompletion, Scenario};
 pub struct Chosen {
     /// Scenario: a shipped name or a TOML file
     #[arg(default_value = "gbt")]
-    pub scenario: String,
+    pub scenario: Resolved<Scenario>,
     /// Trigger rate
     #[arg(long = "rate", value_name = "RATE", value_parser = units::parse_rate_hz, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,9 +54,9 @@ const REPLACED: &str = "Instead of the scenario's";
 const MAX_POLL_US: f64 = 1e6;
 
 impl Chosen {
-    /// Loads the scenario with all replaced parts. Fails if they do not go together.
-    pub fn load(&self) -> Result<Scenario, String> {
-        let mut scenario = Scenario::load(&self.scenario)?;
+    /// Returns the scenario with all replaced parts. Fails if they do not go together.
+    pub fn completed(&self) -> Result<Scenario, String> {
+        let mut scenario = Scenario::clone(&self.scenario);
         let Scenario { trigger, card, reader, .. } = &mut scenario;
         trigger.rate = self.rate_hz.map_or(trigger.rate, Hertz);
         reader.poll = self.poll_us.map_or(Ok(reader.poll), nanos)?;

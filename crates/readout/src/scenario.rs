@@ -24,7 +24,7 @@ mod spec;
 
 use std::path::Path;
 
-use daqmeter_harness::{Shipped, TomlText};
+use daqmeter_harness::{Loaded, Resolved, Shipped, TomlText};
 
 pub(crate) use self::check::MAX_ELINKS;
 pub use self::check::check_congestion;
@@ -48,15 +48,19 @@ pub const SHIPPED: Shipped = Shipped {
 impl Scenario {
     /// Loads a scenario that ships, or that of a file.
     pub fn load(name: &str) -> Result<Scenario, String> {
-        Scenario::of(&SHIPPED.get(name)?)
+        name.parse().map(|found: Resolved<Scenario>| Scenario::clone(&found))
     }
 
     /// Parses a text; the name is for tables.
     pub fn parse(text: &str, name: &str) -> Result<Scenario, String> {
-        Scenario::of(&TomlText::new(name, text))
+        Scenario::read(&TomlText::new(name, text))
     }
+}
 
-    fn of(file: &TomlText) -> Result<Scenario, String> {
+impl Loaded for Scenario {
+    const SHIPPED: Shipped = SHIPPED;
+
+    fn read(file: &TomlText) -> Result<Scenario, String> {
         let mut scenario: Scenario = file.parse()?;
         if scenario.name.is_empty() {
             let stem = Path::new(&file.name).file_stem().unwrap_or_default();

@@ -6,6 +6,7 @@ pub(crate) mod run;
 mod serve;
 
 use clap::{Args, Subcommand};
+use daqmeter_path::Setting;
 
 use crate::output::Ended;
 
@@ -33,7 +34,7 @@ pub(crate) struct ChosenPath {
     layout: String,
     /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
-    set: Vec<String>,
+    set: Vec<Setting>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     host: Option<Replaced>,
     /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
-    set: Vec<String>,
+    set: Vec<daqmeter_path::Setting>,
     #[command(flatten)]
     recording: Recording,
 }

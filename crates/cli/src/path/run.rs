@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let ChosenPath { path: name, layout, set } = &arguments.chosen;
     let mut path = Path::load_with(name, set)?;
     if arguments.max && waits(&path) {
-        path = Path::load_with(name, &[&set[..], &["lossless=true".to_owned()]].concat())?;
+        path = path.waiting();
     }
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {
@@ -114,8 +114,8 @@ const MAXIMUM: &str = "path/maximum";
 
 /// Makes a run without a record in the file, for searches that keep only their result.
 pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunRecord, Failure> {
-    let job = PathRequest::of(&request.workload())?.job()?;
-    bench.done(Some(bench.runner.quietly(&job, PROBE)?))
+    request.check()?;
+    bench.done(Some(bench.runner.quietly(&request.job()?, PROBE)?))
 }
 
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {

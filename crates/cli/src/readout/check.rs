@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use daqmeter_harness::Resolved;
 use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{CheckOptions, Checked, Checker, check};
 use daqmeter_readout::{Scenario, recording};
@@ -31,7 +32,7 @@ pub(crate) struct Arguments {
     files: Vec<PathBuf>,
     /// Check the card of this scenario instead of a file
     #[arg(long, value_name = "SCENARIO", conflicts_with = "files")]
-    scenario: Option<String>,
+    scenario: Option<Resolved<Scenario>>,
     /// Channels of the card, as device.channel [default: all]
     #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel, conflicts_with = "files")]
     channels: Vec<ChannelId>,
@@ -63,8 +64,8 @@ struct Part {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut judgement = Judgement::Passed;
-    if let Some(name) = &arguments.scenario {
-        judgement = arguments.show(&arguments.check_card(name)?)?;
+    if let Some(scenario) = &arguments.scenario {
+        judgement = arguments.show(&arguments.check_card(scenario)?)?;
     }
     for path in &arguments.files {
         let name = path.display().to_string();
@@ -92,15 +93,14 @@ impl Arguments {
     }
 
     /// Checks channels of a card, each in a thread of its own.
-    fn check_card(&self, name: &str) -> Result<Vec<Part>, Failure> {
-        let scenario = Scenario::load(name)?;
-        let ids = channels(&scenario, &self.channels)?;
+    fn check_card(&self, scenario: &Resolved<Scenario>) -> Result<Vec<Part>, Failure> {
+        let (name, ids) = (scenario.name(), channels(scenario, &self.channels)?);
         let never = AtomicBool::new(false);
         let part = |id: ChannelId| {
             let options = CheckOptions { format: scenario.format(), ..self.options() };
             let mut checker = Checker::new(options);
             let take = |part: &[u8]| checker.take(part).map_err(io::Error::other);
-            recording::record(&scenario, id, self.triggers, &never, take)?;
+            recording::record(scenario, id, self.triggers, &never, take)?;
             let checked = checker.finish()?;
             let ChannelId { device, channel } = id;
             let name = format!("{name}:{device}.{channel}");

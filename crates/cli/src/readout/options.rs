@@ -12,7 +12,7 @@ use daqmeter_wire::felix::Elink;
 use crate::output::{Failure, tell};
 
 pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
-    let scenario = chosen.load()?;
+    let scenario = chosen.completed()?;
     daqmeter_readout::transport::check(&scenario.publish.transport)?;
     Ok(scenario)
 }

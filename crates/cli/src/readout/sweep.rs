@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan, ordered};
 use daqmeter_path::ReadoutRequest;
-use daqmeter_path::readout::{Receivers, observation};
+use daqmeter_path::readout::Receivers;
 use daqmeter_readout::Chosen;
+use daqmeter_readout::chain::observed;
 use daqmeter_readout::search::{SearchPlan, SearchResult, Stability, highest_rate};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Role, RunRecord};
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut bench = Bench::new(&arguments.common, 0)?;
     let searched = search(arguments, &mut bench, &base);
     let payload = base.chosen.payload_bytes.map(|bytes| format!(", {bytes} B"));
-    let name = format!("{}{}", base.chosen.scenario, payload.unwrap_or_default());
+    let name = format!("{}{}", base.chosen.scenario.name(), payload.unwrap_or_default());
     let text = searched.as_ref().map_or(String::new(), |found| result_text(&name, found));
     let code = bench.recorder.finish(|records| {
         let points = records.iter().filter(|record| record.role.is_point());
@@ -110,9 +111,11 @@ fn search(
     };
     let pin = arguments.common.pins();
     let before = bench.recorder.records.len();
+    let event_bytes = base.chosen.completed()?.event_bytes();
     let found = highest_rate(&plan, |rate_hz, duration| {
         let request = probe(base, rate_hz, duration);
-        bench.probe(&request, "readout/search", &pin).map(|record| Some(observation(&record)))
+        let record = bench.probe(&request, "readout/search", &pin)?;
+        Ok::<_, Failure>(Some(observed(&record, event_bytes)))
     })?;
     if let Some(record) = maximum(&bench.recorder.records[before..], &found) {
         bench.recorder.take(record)?;

@@ -5,7 +5,9 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::time::Duration;
 
-use daqmeter_harness::{CardFamily, Fault, StopFlag};
+use daqmeter_harness::{CardFamily, Fault, Resolved, StopFlag};
+
+use super::sis8300::emulated::Profile;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
 pub const EMULATED_PREFIX: &str = "emu:";
@@ -123,8 +125,7 @@ pub trait BoardCommands: Board {
 
 #[derive(Clone, Debug)]
 pub struct Emulation {
-    /// Timing: a shipped name or a TOML file.
-    pub profile: String,
+    pub profile: Resolved<Profile>,
     /// False lets them go as fast as memory.
     pub paced: bool,
 }

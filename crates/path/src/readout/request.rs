@@ -82,7 +82,7 @@ mod tests {
 
     fn error(name: &str, value: Param) -> String {
         match ReadoutRequest::of(&workload().with(name, value)) {
-            Ok(request) => request.chosen.load().unwrap_err(),
+            Ok(request) => request.chosen.completed().unwrap_err(),
             Err(error) => error.0,
         }
     }
@@ -115,7 +115,7 @@ mod tests {
     fn a_workload_keeps_what_it_did_not_say_unsaid() {
         let old = workload().with("channels", 2_u64).with("poll_us", 100_u64).with("peer_cpu", "");
         let request = ReadoutRequest::of(&old).unwrap();
-        assert_eq!(request.chosen.load().unwrap().reader.poll, Nanos(100_000));
+        assert_eq!(request.chosen.completed().unwrap().reader.poll, Nanos(100_000));
         assert_eq!(
             request.workload().to_string(),
             "readout channels=2 peer_cpu='' poll_us=100 scenario=gbt seconds=0.5"

@@ -129,12 +129,7 @@ fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
     use daqmeter_path::readout::Receivers;
     use daqmeter_readout::Chosen;
     let request = ReadoutRequest {
-        chosen: Chosen {
-            scenario: "gbt".to_owned(),
-            rate_hz: Some(20e3),
-            channels: Some(2),
-            ..Chosen::default()
-        },
+        chosen: Chosen { rate_hz: Some(20e3), channels: Some(2), ..Chosen::default() },
         seconds: 0.02,
         receivers: Receivers { layout: Some("pipeline".to_owned()), ..Receivers::default() },
         probe: true,
@@ -221,7 +216,9 @@ fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_tol
 #[test]
 fn more_room_in_the_ring_is_looking_more_often() {
     let path = Path::load("felix-readout").unwrap();
-    assert_eq!(path.with_more_buffers(8), ["source.poll_us=12.5"]);
+    let more = path.with_more_buffers(8);
+    assert_eq!(more.with, ["source.poll_us=12.5".parse().unwrap()]);
+    assert_eq!(Path::load_with("felix-readout", &more.with), Ok(more));
     let names: Vec<String> = path.parts().into_iter().map(|part| part.name).collect();
     assert_eq!(names, ["card", "to-host", "tcp", "receiver"]);
 }

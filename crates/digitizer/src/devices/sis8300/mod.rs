@@ -52,7 +52,7 @@ pub(super) const FAMILY: BoardFamily = BoardFamily {
 };
 
 fn open(devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
-    let crate_ = crate_of(emulation)?;
+    let crate_ = crate_of(emulation);
     let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
         match device.strip_prefix(EMULATED_PREFIX) {
             Some(name) => Ok(Box::new(crate_.board(device, name)?)),
@@ -87,7 +87,7 @@ pub fn serve_emulated(
     rate_hz: Option<f64>,
 ) -> Result<ServedBoard, Fault> {
     let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
-    let mut board = crate_of(emulation)?.board(device, name)?;
+    let mut board = crate_of(emulation).board(device, name)?;
     if let Some(rate) = rate_hz {
         check_trigger_rate(rate)?;
         board.set_trigger_rate(rate);
@@ -103,9 +103,8 @@ fn is_emulated(name: &str) -> bool {
     emulated::parse_name(name.split(':').next().unwrap_or(name)).is_some()
 }
 
-fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
-    let profile = Profile::load(&emulation.profile).map_err(Fault::new)?;
-    Ok(EmulatedCrate::new(profile, emulation.paced))
+fn crate_of(emulation: &Emulation) -> Arc<EmulatedCrate> {
+    EmulatedCrate::new(Profile::clone(&emulation.profile), emulation.paced)
 }
 
 /// Opens a real board.

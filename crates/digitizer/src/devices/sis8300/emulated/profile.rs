@@ -1,19 +1,11 @@
 //! Timing of a crate as data: a TOML file each.
 
-use daqmeter_harness::{Shipped, TomlText};
+use daqmeter_harness::{Loaded, Resolved, Shipped, TomlText};
 use serde::Deserialize;
 
 use super::uplink::UplinkModel;
 use crate::daq::TRIGGER_RATES_HZ;
 use crate::devices::sis8300::regs::Model;
-
-/// The default crate, of the source document.
-const ESS_2017: &str = "ess-2017";
-
-const PROFILES: Shipped = Shipped {
-    kind: "profile",
-    files: &[(ESS_2017, include_str!("../../../../profiles/ess-2017.toml"))],
-};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,21 +52,19 @@ pub struct CpuModel {
 
 impl Default for Profile {
     fn default() -> Self {
-        Profile::load(ESS_2017).expect("the shipped profile is tested")
+        Profile::clone(&Resolved::default())
     }
 }
 
-impl Profile {
-    /// Loads the shipped profile of that name, or the file at that path.
-    pub fn load(name_or_path: &str) -> Result<Profile, String> {
-        Profile::parse(&PROFILES.get_regular(name_or_path)?)
-    }
+impl Loaded for Profile {
+    /// The first is the crate of the source document.
+    const SHIPPED: Shipped = Shipped {
+        kind: "profile",
+        files: &[("ess-2017", include_str!("../../../../profiles/ess-2017.toml"))],
+    };
 
-    /// Parses and checks a profile.
-    ///
-    /// # Errors
-    /// The line of malformed TOML, or the impossible field.
-    pub fn parse(file: &TomlText) -> Result<Profile, String> {
+    /// Reads and checks a profile.
+    fn read(file: &TomlText) -> Result<Profile, String> {
         let mut profile: Profile = file.parse()?;
         file.name.clone_into(&mut profile.file);
         let Profile { uplink, acquisition, board: boards, cpu, .. } = &profile;
@@ -108,7 +98,9 @@ impl Profile {
             }
         }
     }
+}
 
+impl Profile {
     pub fn own_bytes_per_s(&self, model: Model) -> Option<f64> {
         let board = self.board.iter().find(|board| board.model == model.in_profiles);
         board.map(|board| board.own_bytes_per_s)
@@ -143,10 +135,10 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_line_or_field() {
-        let refused = |text: &str| Profile::parse(&TomlText::new("mine", text)).unwrap_err();
+        let refused = |text: &str| Profile::read(&TomlText::new("mine", text)).unwrap_err();
         let error = refused("name = 'x'\nnonsense = 1\n");
         assert!(error.starts_with("mine:2: unknown field `nonsense`"), "{error}");
-        let shipped = PROFILES.files[0].1;
+        let shipped = Profile::SHIPPED.files[0].1;
         for (field, found, wrong) in [
             ("limit_bytes_per_s", "3295.7e6", "-1.0"),
             ("knee", "7.46", "inf"),
@@ -157,7 +149,9 @@ mod tests {
             let error = refused(&shipped.replace(&line(found), &line(wrong)));
             assert!(error.contains(&format!("{field} is ")), "{error}");
         }
-        assert!(Profile::load("/nonexistent/p.toml").unwrap_err().contains("ess-2017"));
+        assert!(
+            "/nonexistent/p.toml".parse::<Resolved<Profile>>().unwrap_err().contains("ess-2017")
+        );
     }
 
     #[test]
@@ -176,7 +170,7 @@ mod tests {
     proptest! {
         #[test]
         fn parsing_never_panics(text in "[ -~\n]{0,200}") {
-            let _ = Profile::parse(&TomlText::new("any", &text));
+            let _ = Profile::read(&TomlText::new("any", &text));
         }
     }
 }
