@@ -49,14 +49,14 @@ impl TimeSeries {
     }
 }
 
-/// How an event could be counted.
+/// State of the counting of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventStatus {
-    /// It was opened; an interval in which it never ran has a running time of zero.
+    /// Opened; an interval in which it never ran has a running time of zero.
     #[default]
     Counted,
-    /// It could not be opened, for this reason.
+    /// Not opened, for this reason.
     NotSupported(String),
 }
 
@@ -85,7 +85,7 @@ pub struct ObservedEvent {
     pub scale: f64,
     /// CPUs or instances that are added up.
     pub places: u32,
-    /// Whether it was counted at all.
+    /// State of the counting.
     pub status: EventStatus,
     /// True when the counts come from a program that had scaled them already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -108,7 +108,7 @@ pub struct ObservedMetric {
     pub name: String,
     /// Unit, e.g. `B/s`.
     pub unit: String,
-    /// What must be known to believe it.
+    /// Reason to doubt the value.
     pub caveat: String,
     /// Value in each interval; none where an event that it needs did not count.
     pub values: Vec<Option<f64>>,
