@@ -112,7 +112,7 @@ impl Seen {
 }
 
 /// Returns the mean clock of a path's threads by their time at work.
-pub fn clock_ghz(record: &RunRecord) -> Option<f64> {
+fn clock_ghz(record: &RunRecord) -> Option<f64> {
     let threads = record.path.iter().flat_map(|run| &run.threads);
     let (mut busy_ns, mut cycles) = (0.0, 0.0);
     for thread in threads.filter(|thread| thread.chain_ns > 0) {

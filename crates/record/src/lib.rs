@@ -15,7 +15,6 @@ pub mod ledger;
 pub mod mesh;
 pub mod observed;
 pub mod path;
-pub mod prediction;
 pub mod resources;
 mod run;
 pub mod sanitise;
@@ -29,7 +28,6 @@ pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
 pub use path::PathRun;
-pub use prediction::Prediction;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, Order,
     Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Tool,

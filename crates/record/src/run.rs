@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, Param, PathRun, Prediction, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Observations, Param, PathRun, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,9 +55,6 @@ pub struct RunRecord {
     /// What the threads of a path did, for records of paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<Box<PathRun>>,
-    /// What is predicted of a path, for records of predictions: nothing was run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prediction: Option<Box<Prediction>>,
     /// Counters of the machine over time, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Box<Observations>>,
@@ -137,8 +134,6 @@ pub enum Role {
     Point,
     /// A step of a search: it says on which side of the limit a rate is, and is too short for more.
     Probe,
-    /// What is predicted of a point; nothing was measured.
-    Prediction,
 }
 
 impl Role {

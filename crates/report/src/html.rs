@@ -12,7 +12,6 @@ use crate::faults::absent;
 use crate::figures::{Figure, commands};
 use crate::levels::host_line;
 use crate::points::middle_runs;
-use crate::predicted::{self, predictions};
 use crate::rate::{above_limits, other_hosts};
 use crate::rows::{StageRow, rows_among};
 use crate::studies::ReproducedStudy;
@@ -55,8 +54,6 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(answers(records)),
         chains => serde(chains(records)),
-        predictions => serde(predictions(records)),
-        about_predictions => predicted::ABOUT,
         rows_left => records.len() - in_table.len(),
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
         figures => figures.into_iter().map(data_table).collect::<Vec<_>>(),

@@ -10,8 +10,8 @@ use daqmeter_path::{Path, PathRequest, WITHOUT_ACCOUNT, engine};
 use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
+use daqmeter_report::paths;
 use daqmeter_report::table::paragraphs;
-use daqmeter_report::{paths, predictions_text};
 
 use super::ChosenPath;
 use crate::arguments::{budget, duration};
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     let code = bench.recorder.finish(|records| {
         let searched = found.as_ref().map(|found| paragraphs(&text(&path, found)));
-        let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
+        let parts = [searched.unwrap_or_default(), paths::text(records)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
     let last = bench.recorder.records.last();
