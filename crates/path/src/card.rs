@@ -17,7 +17,7 @@ use daqmeter_readout::chain::{
     counters_of_reader, filling, joined, latency, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
-use daqmeter_readout::watch::{Added, ChainPart, Experiment};
+use daqmeter_readout::slowed::{Added, ChainPart, Experiment};
 use daqmeter_readout::{Card, Chosen, Scenario, ToHost};
 use daqmeter_record::Ledger;
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
