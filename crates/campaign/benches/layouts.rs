@@ -58,7 +58,7 @@ fn record(request: &PathRequest) -> RunRecord {
 }
 
 fn run(request: &PathRequest) -> PathRun {
-    *record(request).path.unwrap()
+    *record(request).sections.path.unwrap()
 }
 
 fn mb_per_s(request: &PathRequest) -> f64 {

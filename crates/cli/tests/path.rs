@@ -165,7 +165,7 @@ fn an_explanation_has_a_slope_for_each_part_and_an_answer() {
     let records = std::fs::read_to_string(&out).unwrap();
     let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert_eq!(last["study"], "path/explain");
-    assert!(last["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
+    assert!(last["sections"]["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
     let shown = done(&format!("report {} --format text", out.display()));
     let limit = shown.lines().find(|line| line.starts_with("  limit "));
     assert!(limit.is_some_and(|line| line.contains(" runs")), "{shown}");

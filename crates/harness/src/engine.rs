@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, Sections, TimeSeries, Workload};
 
 use crate::sample::INTERRUPTED;
 use crate::{Observer, Problem, StopFlag};
@@ -225,7 +225,8 @@ pub struct Tally {
     /// Counters; those of one name are added up over the lanes.
     pub counters: Vec<Counter>,
     pub series: Vec<TimeSeries>,
-    pub path: Option<PathRun>,
+    /// Sections; of one kind that of the first lane counts.
+    pub sections: Sections,
     /// Bytes that its first stage carried, if they differ from the counted bytes.
     pub carried_bytes: Option<u64>,
     pub warnings: Vec<String>,

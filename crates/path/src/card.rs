@@ -241,7 +241,7 @@ impl ReadOut {
             let peak_bytes = locked(&self.card).peak_bytes();
             tally.series.extend(filling(&whole));
             tally.counters.extend(counters(&self.scenario, &whole, &results.received, &peak_bytes));
-            tally.path = Some(self.run(results, &whole));
+            tally.sections.path = Some(Box::new(self.run(results, &whole)));
         }
         (tally, each)
     }

@@ -18,6 +18,7 @@ pub mod path;
 pub mod resources;
 mod run;
 pub mod sanitise;
+mod sections;
 pub mod study;
 mod together;
 pub mod units;
@@ -32,6 +33,7 @@ pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, Order,
     Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Tool,
 };
+pub use sections::Sections;
 pub use together::{Together, together};
 pub use workload::{Param, ParamError, Workload};
 

@@ -143,9 +143,10 @@ pub struct MetricTotal {
 /// has the totals since the count began, and the intervals since the part before.
 pub fn push_or_join(records: &mut Vec<RunRecord>, mut record: RunRecord) {
     if let Some(before) = records.last_mut().filter(|before| is_continued(before, &record))
-        && let (Some(whole), Some(part)) = (before.observed.take(), record.observed.take())
+        && let (Some(whole), Some(part)) =
+            (before.sections.observed.take(), record.sections.observed.take())
     {
-        record.observed = Some(Box::new(whole.with(*part)));
+        record.sections.observed = Some(Box::new(whole.with(*part)));
         *before = record;
     } else {
         records.push(record);
@@ -153,7 +154,7 @@ pub fn push_or_join(records: &mut Vec<RunRecord>, mut record: RunRecord) {
 }
 
 fn is_continued(before: &RunRecord, record: &RunRecord) -> bool {
-    let (Some(whole), Some(part)) = (&before.observed, &record.observed) else {
+    let (Some(whole), Some(part)) = (&before.sections.observed, &record.sections.observed) else {
         return false;
     };
     let names = |observed: &Observations| -> Vec<String> {
@@ -356,6 +357,7 @@ impl Observations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Sections;
 
     #[test]
     fn a_count_is_scaled_by_the_time_for_which_it_ran_and_never_invented() {
@@ -390,7 +392,7 @@ mod tests {
         };
         let record = |observed: Observations, run: &str| RunRecord {
             run_id: run.into(),
-            observed: Some(Box::new(observed)),
+            sections: Sections { observed: Some(Box::new(observed)), ..Sections::default() },
             ..RunRecord::default()
         };
         let next = |from, to| Observations { continues: true, ..whole.part(from..to) };

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, Param, PathRun, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Param, SCHEMA_VERSION, Sections, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,12 +52,9 @@ pub struct RunRecord {
     /// Quantities that the engine measured over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<TimeSeries>,
-    /// What the threads of a path did, for records of paths.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<Box<PathRun>>,
-    /// Counters of the machine over time, where they were asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Box<Observations>>,
+    /// Results of one kind of work: of a path, of counters over time.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub sections: Sections,
     /// CPU time of this process over the timed region, all its threads.
     pub process_cpu: CpuTime,
     /// CPU time of the whole host over the timed region, from `/proc/stat`.

@@ -119,7 +119,7 @@ pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunR
 }
 
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
-    let run = record.path.as_deref().filter(|run| run.blocks > 0);
+    let run = record.sections.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
 }
 
@@ -177,7 +177,7 @@ fn search(
             ..request.clone()
         };
         let record = bench.probe(&request, PROBE, &[])?;
-        let latency_ns = record.path.as_ref().map_or(0, |run| run.latency_max_ns);
+        let latency_ns = record.sections.path.as_ref().map_or(0, |run| run.latency_max_ns);
         longest_ns.push(latency_ns);
         Ok::<_, Failure>(Some(engine::observation(path, &record)))
     })?;
