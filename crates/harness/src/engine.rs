@@ -7,7 +7,7 @@ use daqmeter_record::{Counter, Ledger, Limit, ParamError, Sections, TimeSeries, 
 use crate::sample::INTERRUPTED;
 use crate::{Observer, Problem, StopFlag};
 
-pub type Opener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
+pub type JobOpener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
 
 pub struct Job {
     pub workload: Workload,
@@ -24,7 +24,7 @@ pub struct Job {
     pub names_processes: bool,
     pub load: Option<fn() -> Box<dyn Observer>>,
     /// Makes one session for each lane: see [`Job::open`].
-    pub opener: Opener,
+    pub opener: JobOpener,
 }
 
 impl Job {
