@@ -38,7 +38,10 @@ const OWN_BOUNDS: [(&str, &str); 3] = [
     ("crates/pmu/src/verify/loads.rs", "it takes one number of fio, and bounds it"),
 ];
 
-type Rule = fn(&Path, &str, &mut Vec<String>);
+/// Names of types that a crate may repeat: the arguments of a verb, and the verbs of a group.
+const COMMON_NAMES: [&str; 2] = ["Arguments", "Verb"];
+
+type FileRule = fn(&Path, &str, &mut Vec<String>);
 
 pub(crate) fn run() -> Result<()> {
     let mut faults = faults(&[manifest, paths_of_one_machine, length])?;
@@ -54,7 +57,7 @@ pub(crate) fn run() -> Result<()> {
     bail!("{} faults:\n  {}", faults.len(), faults.join("\n  "))
 }
 
-fn faults(rules: &[Rule]) -> Result<Vec<String>> {
+fn faults(rules: &[FileRule]) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for path in tracked()? {
         let Ok(text) = fs::read_to_string(root().join(&path)) else {
@@ -152,23 +155,46 @@ fn wide_comments(sources: &[(PathBuf, String)]) -> Vec<String> {
     sources.iter().flat_map(of).collect()
 }
 
-/// Returns public types with one name in two files.
+/// Returns public types with one name in two files, and types of a crate with one, private ones
+/// included. Types within modules and functions of a file are not read.
 fn repeated_names(sources: &[(PathBuf, String)]) -> Vec<String> {
-    let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut places: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
     for (path, text) in sources {
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for line in code.lines() {
-            let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub union "];
-            let Some(rest) = kinds.iter().find_map(|kind| line.strip_prefix(kind)) else {
-                continue;
-            };
-            let is_end = |c: char| !c.is_alphanumeric() && c != '_';
-            let name = rest.split(is_end).next().unwrap_or_default();
-            places.entry(name).or_default().push(path.display().to_string());
+        let place = path.display().to_string();
+        let package = path.to_str().and_then(|path| path.split("src/").next()).unwrap_or("");
+        let types = product_lines(text).filter_map(type_of);
+        for (name, is_public) in types.filter(|(name, _)| !COMMON_NAMES.contains(name)) {
+            if is_public {
+                places.entry(("", name)).or_default().insert(place.clone());
+            }
+            places.entry((package, name)).or_default().insert(place.clone());
         }
     }
     let repeated = places.into_iter().filter(|(_, places)| places.len() > 1);
-    repeated.map(|(name, places)| format!("{name}: {}", places.join(", "))).collect()
+    let repeated = repeated.map(|((_, name), places)| {
+        format!("{name}: {}", places.into_iter().collect::<Vec<_>>().join(", "))
+    });
+    repeated.collect::<BTreeSet<String>>().into_iter().collect()
+}
+
+/// Returns the name of the type that a line defines, and true for a public one.
+fn type_of(line: &str) -> Option<(&str, bool)> {
+    let (visibility, rest) = match line.strip_prefix("pub") {
+        Some(rest) => rest.split_once(' ')?,
+        None => ("private", line),
+    };
+    let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
+    let rest = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    Some((name, visibility.is_empty()))
+}
+
+/// Iterates over the lines of a file without its module of tests and other lines for tests alone.
+fn product_lines(text: &str) -> impl Iterator<Item = &str> + Clone {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let before = std::iter::once("").chain(text.lines());
+    let lines = text.lines().zip(before).filter(|(_, before)| before.trim() != "#[cfg(test)]");
+    lines.map(|(line, _)| line)
 }
 
 /// Returns files of a crate that import each other, directly or over others. A file may import from
@@ -243,18 +269,26 @@ fn module(path: &Path) -> String {
     name.trim_end_matches("::").to_owned()
 }
 
-/// Returns the modules that a file names after `crate::`, `super::` or `self::`, with groups split.
+/// Returns the modules that a file names after `crate::`, `super::`, `self::` or one of its own
+/// modules, with groups split.
 fn imported(own: &str, text: &str) -> Vec<String> {
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let lines = product_lines(text).filter(|line| !line.trim_start().starts_with("//"));
+    let inner = lines.clone().filter_map(|line| {
+        let (_, name) = line.strip_suffix(';')?.split_once("mod ")?;
+        Some((format!("{name}::"), join(own, name)))
+    });
+    let of = |begin: &str, base: &str| (begin.to_owned(), base.to_owned());
+    let bases = [("crate::", root_of(own)), ("super::", parent(own)), ("self::", own)];
+    let bases = bases.map(|(begin, base)| of(begin, base)).into_iter().chain(inner);
+    let code = lines.collect::<Vec<_>>().join(" ");
     let mut found = Vec::new();
-    for (begin, base) in [("crate::", root_of(own)), ("super::", parent(own)), ("self::", own)] {
-        for (at, _) in code.match_indices(begin) {
+    for (begin, base) in bases {
+        for (at, _) in code.match_indices(&begin) {
             if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':' || c == '_') {
                 continue;
             }
             let mut rest = &code[at + begin.len()..];
-            let mut base = base;
+            let mut base = base.as_str();
             while let Some(further) = rest.strip_prefix("super::") {
                 (base, rest) = (parent(base), further);
             }
@@ -296,7 +330,7 @@ mod tests {
         run().unwrap();
     }
 
-    fn check(rule: Rule, path: &str, text: &str) -> Vec<String> {
+    fn check(rule: FileRule, path: &str, text: &str) -> Vec<String> {
         let mut faults = Vec::new();
         rule(Path::new(path), text, &mut faults);
         faults
@@ -339,11 +373,19 @@ mod tests {
         let wide = format!("let a = 1;\n    // {}\n", "x".repeat(COMMENT_COLUMNS));
         let sources = texts(&[
             ("crates/a/src/lib.rs", "pub struct One;\npub(crate) struct Two;\n"),
-            ("crates/b/src/lib.rs", "pub enum One {}\nstruct Two;\npub struct OneMore<T>(T);\n"),
+            ("crates/b/src/lib.rs", "pub type One = u8;\nstruct Two;\npub struct OneMore<T>(T);\n"),
             ("crates/c/src/lib.rs", &wide),
+            ("crates/c/src/a.rs", "struct Three;\n#[cfg(test)]\nuse b::B;\nstruct Four;\n"),
+            ("crates/c/src/b.rs", "enum Four {}\n#[cfg(test)]\nmod tests {\nenum Three {}\n"),
+            ("crates/path/src/a.rs", "struct Five;\n"),
+            ("crates/path/src/b.rs", "struct Five;\nstruct Arguments;\n"),
         ]);
         assert_eq!(wide_comments(&sources), ["crates/c/src/lib.rs:2: a wide comment"]);
-        assert_eq!(repeated_names(&sources), ["One: crates/a/src/lib.rs, crates/b/src/lib.rs"]);
+        let repeated = [
+            "Four: crates/c/src/a.rs, crates/c/src/b.rs",
+            "One: crates/a/src/lib.rs, crates/b/src/lib.rs",
+        ];
+        assert_eq!(repeated_names(&sources), repeated);
     }
 
     #[test]
@@ -365,7 +407,7 @@ mod tests {
         let sources = texts(&[
             ("crates/a/src/lib.rs", "mod one;\nmod two;\nuse one::One;\n"),
             ("crates/a/src/one.rs", "use crate::{\n    two::{Two, More},\n};\n"),
-            ("crates/a/src/two/mod.rs", "mod three;\nuse self::three::Three;\n"),
+            ("crates/a/src/two/mod.rs", "pub(crate) mod three;\nuse three::Three;\n"),
             ("crates/a/src/two/three.rs", "use super::Two;\nuse super::super::one::One;\n"),
             ("crates/b/src/lib.rs", "mod one;\n"),
             ("crates/b/src/one.rs", "use crate::B;\n#[cfg(test)]\nuse crate::two::Two;\n"),

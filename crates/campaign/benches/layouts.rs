@@ -7,8 +7,6 @@
 //!   with what `auto` takes;
 //! - named: pipelines whose hand-overs or CPUs are the limit: tiny blocks, neighbours on different
 //!   CPUs, a CPU that something else uses, too; and some whose limit is a part;
-//! - gain: the gain of the layout that `auto` takes over the pipeline, as it is predicted from the
-//!   profile of this host, which is measured first, and as it is;
 //! - cost: a path in one thread beside the same loop by hand;
 //! - scaling: workers that do everything, one to as many as there are CPUs.
 
@@ -22,21 +20,16 @@
 use std::fs;
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use daqmeter_campaign::Runner;
-use daqmeter_campaign::calibrate::calibrate;
-use daqmeter_harness::facts::host_facts;
 use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, measure};
 use daqmeter_path::explain::{PathLoad, Seen, explain};
-use daqmeter_path::predict::{ClosedForm, HostProfile};
 use daqmeter_path::{Path, PathRequest, sum};
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathRun, What};
 use daqmeter_stats::{LogHistogram, Random, trimmed_interval};
 use daqmeter_sys::affinity::{pin_to, process_cpus};
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::host::Files;
 
 fn median(values: &[f64]) -> f64 {
     daqmeter_stats::median(values).unwrap()
@@ -65,7 +58,7 @@ fn record(request: &PathRequest) -> RunRecord {
 }
 
 fn run(request: &PathRequest) -> PathRun {
-    *record(request).path.unwrap()
+    *record(request).sections.path.unwrap()
 }
 
 fn mb_per_s(request: &PathRequest) -> f64 {
@@ -300,45 +293,6 @@ fn named(folder: &FilePath) {
     println!("{right} of {NAMED} named, {unsure} cannot tell, {} wrong", NAMED - right - unsure);
 }
 
-fn profile() -> HostProfile {
-    let host = host_facts(&Files::default(), Vec::new());
-    let context = Context { host: host.into(), ..Context::default() };
-    calibrate(&Runner::new(context), Duration::from_secs(55), &mut |_| {}).unwrap()
-}
-
-fn gain(folder: &FilePath) {
-    let profile = profile();
-    let mut random = Random::new(35);
-    let mut errors = Vec::new();
-    while errors.len() < RANDOM_PATHS {
-        let path = drawn(folder, &mut random);
-        // Smaller ones are outside of what is calibrated.
-        if path.block_bytes < 4096 {
-            continue;
-        }
-        let shapes = path.shapes(process_cpus()).unwrap();
-        let hz = |layout: &str| {
-            let shape = shapes.iter().find(|shape| shape.layout == layout).unwrap();
-            ClosedForm::of(shape, &profile).unwrap().largest_hz()
-        };
-        let request = PathRequest::new(&path, 2.0 * RANDOM_S);
-        let (best, _) = request.fastest(&StopFlag::default()).unwrap().unwrap();
-        let predicted = hz(&best.layout) / hz("pipeline");
-        let pairs: Vec<f64> = (0..RANDOM_ROUNDS)
-            .map(|_| mb_per_s(&best) / mb_per_s(&with(&request, "pipeline", &[])))
-            .collect();
-        let real = median(&pairs);
-        errors.push((predicted / real - 1.0).abs());
-        println!(
-            "{}: {} predicted {predicted:.2} times as fast as the pipeline, it is {real:.2}",
-            path.line(),
-            best.layout
-        );
-    }
-    let off = 100.0 * median(&errors);
-    println!("predicted gains are off by {off:.0} % (median of {RANDOM_PATHS})");
-}
-
 /// Nanoseconds per block of a loop that copies, sums, and keeps the latencies.
 fn by_hand(block_bytes: usize, pattern: &[u8]) -> f64 {
     let (mut block, mut blocks) = (vec![0; block_bytes], 0_u64);
@@ -408,11 +362,10 @@ fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|text| text != "--bench").collect();
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let parts: [(&str, &dyn Fn()); 6] = [
+    let parts: [(&str, &dyn Fn()); 5] = [
         ("shipped", &shipped),
         ("auto", &|| auto(folder)),
         ("named", &|| named(folder)),
-        ("gain", &|| gain(folder)),
         ("cost", &|| cost(folder)),
         ("scaling", &scaling),
     ];

@@ -15,12 +15,12 @@ const MAX_TIMES: u32 = 2;
 /// Slices of the repetitions of each point, by stage.
 #[derive(Default)]
 pub(crate) struct Again {
-    points: Vec<Repeated>,
+    points: Vec<RepeatedPoint>,
     due: Vec<usize>,
     end: Option<Duration>,
 }
 
-struct Repeated {
+struct RepeatedPoint {
     /// Index of one of its repetitions in the plan.
     at: usize,
     repetitions: usize,
@@ -33,7 +33,7 @@ impl Again {
         let key = |at: usize| (&points[at].study, &points[at].workload, &points[at].pin);
         let place = self.points.iter().position(|known| key(known.at) == key(at));
         let place = place.unwrap_or_else(|| {
-            self.points.push(Repeated { at, repetitions: 0, stages: Vec::new() });
+            self.points.push(RepeatedPoint { at, repetitions: 0, stages: Vec::new() });
             self.points.len() - 1
         });
         let known = &mut self.points[place];

@@ -6,7 +6,6 @@
 pub mod ab;
 mod again;
 mod budget;
-pub mod calibrate;
 mod engines;
 mod plan;
 mod point;

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
         hide_short_help = true,
         help_heading = "Output"
     )]
-    format: Format,
+    format: TableFormat,
     /// Profile the threads, and show what takes the time
     #[arg(long, hide_short_help = true, help_heading = "Output")]
     what: bool,
@@ -94,7 +94,7 @@ pub(crate) struct ServeArguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum TableFormat {
     /// Rates and their limits
     Table,
     /// The table of sis8300drv_threads
@@ -121,8 +121,8 @@ fn measure(arguments: &Arguments) -> Ended {
     };
     bench.measure(&request, &settings, None)?;
     bench.recorder.finish(|records| match arguments.format {
-        Format::Table => table::text(records),
-        Format::Classic => {
+        TableFormat::Table => table::text(records),
+        TableFormat::Classic => {
             records.iter().map(|record| classic::classic(record) + &faults(record)).collect()
         }
     })

@@ -24,10 +24,10 @@ use crate::output::{Ended, emit};
 pub(crate) struct Arguments {}
 
 /// State of a facility: as it should be, or an error.
-type State = Result<String, String>;
+type FacilityState = Result<String, String>;
 
 /// Name of a facility, the state found, and the way to get it.
-type Finding = (&'static str, State, &'static str);
+type Finding = (&'static str, FacilityState, &'static str);
 
 pub(crate) fn run(_arguments: &Arguments) -> Ended {
     let files = Files::default();
@@ -54,15 +54,15 @@ pub(crate) fn missing() -> Vec<&'static str> {
     missing.map(|(name, ..)| name).collect()
 }
 
-fn state(is_good: bool, found: impl Into<String>) -> State {
+fn state(is_good: bool, found: impl Into<String>) -> FacilityState {
     if is_good { Ok(found.into()) } else { Err(found.into()) }
 }
 
-fn there(is_there: bool) -> State {
+fn there(is_there: bool) -> FacilityState {
     state(is_there, if is_there { "there" } else { "none" })
 }
 
-fn absent(found: Option<String>) -> State {
+fn absent(found: Option<String>) -> FacilityState {
     found.map_or(Ok("none".to_owned()), Err)
 }
 

@@ -29,6 +29,7 @@ mod reproduce;
 mod run;
 mod serve;
 mod survey;
+mod verdict;
 
 use std::process::ExitCode;
 

@@ -184,7 +184,7 @@ fn about(host: &Host) -> String {
 /// is reported, and costs only itself.
 fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
     let begin = Instant::now();
-    let run = bench.recorder.records.iter().filter(|record| record.path.is_some());
+    let run = bench.recorder.records.iter().filter(|record| record.sections.path.is_some());
     let names: BTreeSet<String> =
         run.filter_map(|record| Some(record.workload.text("path").ok()?.to_owned())).collect();
     let paths = names.iter().map(|name| Path::load(name));

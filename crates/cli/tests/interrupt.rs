@@ -137,18 +137,6 @@ fn records_that_are_removed_in_a_run_end_it() {
     assert_eq!(running.end().0, Some(1));
 }
 
-/// Regression: it said that what was measured is kept.
-#[test]
-fn an_interrupted_calibration_keeps_no_profile_and_says_so() {
-    let mut running = Running::start("path predict --calibrate");
-    running.said(" ...");
-    running.signal("INT");
-    let said = running.said("daqmeter: ");
-    assert!(said.ends_with("a profile is written only as a whole: none was"), "{said}");
-    assert_eq!(running.end().0, Some(130));
-    assert_eq!(std::fs::read_dir(running.folder.path()).unwrap().count(), 0);
-}
-
 /// Regression: a signal ended it only after 8 s, by force.
 #[test]
 fn a_server_whose_output_nothing_reads_ends_at_a_signal() {

@@ -9,11 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Folder, Running, done, ends_with, fail_with};
-use daqmeter_path::predict::{
-    CostPoint, Fitted, HeldBackPath, HostProfile, PredictedAndMeasured, WorkCost,
-};
 use daqmeter_readout::transport::frames::FrameStream;
-use daqmeter_record::{Host, Tool};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 /// Writes a file in a folder of its own; returns both.
@@ -26,7 +22,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "explain", "serve", "predict"] {
+    for verb in ["", "run", "explain", "serve"] {
         let name = if verb.is_empty() { "path" } else { verb };
         let help = done(&format!("path {verb} -h"));
         insta::with_settings!({ snapshot_suffix => name }, { insta::assert_snapshot!("help", help) });
@@ -169,7 +165,7 @@ fn an_explanation_has_a_slope_for_each_part_and_an_answer() {
     let records = std::fs::read_to_string(&out).unwrap();
     let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert_eq!(last["study"], "path/explain");
-    assert!(last["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
+    assert!(last["sections"]["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
     let shown = done(&format!("report {} --format text", out.display()));
     let limit = shown.lines().find(|line| line.starts_with("  limit "));
     assert!(limit.is_some_and(|line| line.contains(" runs")), "{shown}");
@@ -216,71 +212,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         ("run pattern --set blocks=1", "unknown field `blocks`"),
         ("run pattern --set block=100", "pattern: block: is 100"),
         ("explain pattern --time 0s", "the time is 0"),
-        ("predict", "PATH"),
     ] {
         fail_with(2, &[(&format!("path {}", line.replace("BAD", &bad)), says)]);
-    }
-}
-
-/// A profile in which a byte costs 1 ns and nothing else costs anything; runs were 2 % faster.
-fn host_profile() -> HostProfile {
-    let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };
-    let mut profile = HostProfile::new("2026-11-24T00:00:00Z".to_owned(), Tool::default(), host);
-    let point = |block_bytes: u64| {
-        let cycles = block_bytes as f64;
-        CostPoint { block_bytes, cycles, apart_cycles: cycles, fused_cycles: cycles }
-    };
-    let cost =
-        |work: &str| WorkCost { work: work.to_owned(), points: vec![point(4096), point(1 << 20)] };
-    profile.works = ["memory", "copy memcpy", "read"].map(cost).into();
-    profile.clock_ghz = 1.0;
-    profile.fitted = Fitted { sharing: 1.0, ..Fitted::default() };
-    let pair = PredictedAndMeasured { predicted: 1.0, measured: 1.02 };
-    let run = |rate_hz| HeldBackPath {
-        threads: 3,
-        rate_hz,
-        rate: pair,
-        p50_ns: pair,
-        p99_ns: pair,
-        cpu: vec![pair],
-        ..HeldBackPath::default()
-    };
-    profile.held_back = (0..40).map(|at| run((at % 2 == 1).then_some(1.0))).collect();
-    profile
-}
-
-#[test]
-fn a_path_is_predicted_from_a_profile_and_recorded() {
-    let (folder, profile) = file("host.json", &host_profile().text());
-    let place = |name: &str| folder.path().join(name).display().to_string();
-    let (records, page) = (place("both.jsonl"), place("page.html"));
-    let predict = |what: &str| format!("path predict {what} --host {profile}");
-    let text = done(&format!("{} --records {records}", predict("pattern")));
-    // A block takes 65,536 bytes in 1.5 x 65,536 ns, and 2 % faster.
-    for wanted in
-        ["largest rate [MB/s]              680        680  680", "limit: all CPUs together"]
-    {
-        assert!(text.contains(wanted), "{text}");
-    }
-    let record = std::fs::read_to_string(&records).unwrap();
-    assert!(record.contains("\"study\":\"path/predict\""), "{record}");
-    done(&format!("report {records} -o {page}"));
-    let page = std::fs::read_to_string(page).unwrap();
-    assert!(
-        page.contains("predictions-title") && page.contains("CPU of memory to read [%]"),
-        "{page}"
-    );
-    let lines = done(&format!("{} --json", predict("pattern pattern")));
-    assert_eq!(lines.lines().count(), 2);
-    let json: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
-    assert_eq!(json["prediction"]["parts"][0]["name"], "memory to read");
-    let absent = format!("path predict pattern --host {}", place("none.json"));
-    for (line, wanted) in [
-        (absent, "measure one with daqmeter path predict --calibrate"),
-        (predict("digitizer-crate"), "digitizer-crate cannot be predicted: source digitizer"),
-        (predict("pattern --set block=64"), "outside of what was calibrated"),
-    ] {
-        let (_, said) = ends_with(2, &line);
-        assert!(said.contains(wanted), "{line}: {said}");
     }
 }

@@ -303,7 +303,7 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
     ));
     let text = std::fs::read_to_string(&out).unwrap();
     let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    let observed = &record["observed"];
+    let observed = &record["sections"]["observed"];
     assert_eq!(observed["events"][0]["name"], "vmstat.pgfault");
     assert!(observed["end_ns"].as_array().is_some_and(|ends| !ends.is_empty()));
     assert!(said(&format!("stat --from {out}")).contains("vmstat.pgfault"));

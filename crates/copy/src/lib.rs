@@ -17,7 +17,6 @@ macro_rules! displayed {
     )*};
 }
 
-mod dma_thread;
 mod engine;
 mod load;
 mod memory;

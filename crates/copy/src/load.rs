@@ -21,11 +21,11 @@ const ROUND_CALLS: u32 = 200;
 /// define its "heavy load".
 #[derive(Debug, Default)]
 pub(crate) struct HeavyLoad {
-    running: Option<Running>,
+    running: Option<RunningLoad>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningLoad {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
@@ -51,7 +51,7 @@ impl Observer for HeavyLoad {
         while rounds.load(Ordering::Relaxed) < at_work() {
             std::thread::yield_now();
         }
-        self.running = Some(Running { stop, rounds, threads, rounds_before: 0 });
+        self.running = Some(RunningLoad { stop, rounds, threads, rounds_before: 0 });
     }
 
     fn start(&mut self) {

@@ -32,7 +32,7 @@ pub enum Neighbour {
 displayed!(Neighbour);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct NeighbourState {
     stop: AtomicBool,
     has_begun: AtomicBool,
     bytes: AtomicU64,
@@ -40,7 +40,7 @@ struct Shared {
 }
 
 pub(crate) struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<NeighbourState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,7 +51,7 @@ impl Running {
         copies: CopyRequest,
         cpu: Option<u32>,
     ) -> Result<Running, Fault> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(NeighbourState::default());
         let work = shared.clone();
         let thread = std::thread::Builder::new()
             .name("neighbour".to_owned())
@@ -103,7 +103,7 @@ impl Drop for Running {
     }
 }
 
-impl Shared {
+impl NeighbourState {
     fn run(
         &self,
         neighbour: Neighbour,

@@ -57,7 +57,7 @@ pub fn scan(client: &mut Client, recurse: bool) -> Result<Scan, EbError> {
 pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, EbError> {
     let mut walk =
         Walk { client, recurse, seen: Vec::new(), stopped: false, scan: Scan::default() };
-    let place = Place { table: root, base: 0 };
+    let place = TablePlace { table: root, base: 0 };
     match walk.table(place, &[]) {
         Err(error) if walk.scan.found.is_empty() => return Err(error),
         Err(error) => walk.note("the first table", error),
@@ -82,7 +82,7 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<SdbDevice>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct TablePlace {
     table: u64,
     base: u64,
 }
@@ -142,7 +142,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn table(&mut self, place: Place, path: &[usize]) -> Result<(), EbError> {
+    fn table(&mut self, place: TablePlace, path: &[usize]) -> Result<(), EbError> {
         if path.len() > MAX_DEPTH {
             return Err(EbError::Other(format!("bridges are nested deeper than {MAX_DEPTH}")));
         }
@@ -159,7 +159,7 @@ impl Walk<'_> {
         read
     }
 
-    fn record(&mut self, place: Place, path: &[usize], index: u64) -> Result<(), EbError> {
+    fn record(&mut self, place: TablePlace, path: &[usize], index: u64) -> Result<(), EbError> {
         if self.stopped {
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl Walk<'_> {
             is_head,
         });
         if let (SdbRecord::Bridge { child, component }, true) = (record, self.recurse) {
-            let inner = Place {
+            let inner = TablePlace {
                 table: place.base.wrapping_add(child),
                 base: place.base.wrapping_add(component.first),
             };

@@ -30,7 +30,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
             }
         }
         record.series.extend(done.tally.series);
-        record.path = record.path.take().or(done.tally.path.map(Box::new));
+        record.sections.add(done.tally.sections);
         for warning in done.tally.warnings {
             if !record.warnings.contains(&warning) {
                 record.warnings.push(warning);
@@ -61,7 +61,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
 }
 
 /// Concludes a record without lanes: memory, warnings, verdict.
-pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
+pub(crate) fn conclude_without_lanes(record: &mut RunRecord, faults: Vec<String>) {
     record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes().unwrap_or(0);
     record.warnings.extend(build_warning(record));
     record.outcome = judge(record, faults);

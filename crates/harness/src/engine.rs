@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, Sections, TimeSeries, Workload};
 
 use crate::sample::INTERRUPTED;
 use crate::{Observer, Problem, StepPlan, StopFlag};
 
-pub type Opener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
+pub type JobOpener = Box<dyn Fn() -> Result<Vec<Box<dyn Session>>, Fault>>;
 
 pub struct Job {
     pub workload: Workload,
@@ -27,7 +27,7 @@ pub struct Job {
     /// event in each pass has passes: 0 are as many as the plan has.
     pub steps: Option<StepPlan>,
     /// Makes one session for each lane: see [`Job::open`].
-    pub opener: Opener,
+    pub opener: JobOpener,
 }
 
 impl Job {
@@ -247,7 +247,8 @@ pub struct Tally {
     /// Counters; those of one name are added up over the lanes.
     pub counters: Vec<Counter>,
     pub series: Vec<TimeSeries>,
-    pub path: Option<PathRun>,
+    /// Sections; of one kind that of the first lane counts.
+    pub sections: Sections,
     /// Bytes that its first stage carried, if they differ from the counted bytes.
     pub carried_bytes: Option<u64>,
     pub warnings: Vec<String>,

@@ -137,8 +137,8 @@ impl Observing<'_> {
         record.wall_ns = clock::monotonic_ns() - origin_ns;
         record.origin_ns = origin_ns;
         record.counters = self.each(|observer| observer.stop()).concat();
-        let observed = self.each(|observer| observer.observations(origin_ns));
-        record.observed = observed.into_iter().flatten().next().map(Box::new);
+        let sections = self.each(|observer| observer.sections(origin_ns));
+        sections.into_iter().for_each(|found| record.sections.add(found));
         record.warnings.extend(self.each(|observer| observer.trouble()).into_iter().flatten());
         conditions.after(record);
         // The lanes now verify and tally; their CPU time no longer counts.

@@ -20,6 +20,7 @@ mod limits;
 mod memory;
 mod null;
 pub mod observe;
+mod open_record;
 pub mod placement;
 mod processes;
 pub mod request;
@@ -29,7 +30,6 @@ pub mod settings;
 mod shipped;
 mod slicer;
 mod text_file;
-mod watched;
 
 pub use cpu_list::CpuList;
 pub use daqmeter_record::{is_default, is_one, one};
@@ -43,12 +43,12 @@ pub use guarded::guarded;
 pub use limits::Limits;
 pub use null::NullRequest;
 pub use observe::Observer;
+pub use open_record::OpenRecord;
 pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, nearest_of};
 pub use run::{check_fits, failed, measure};
 pub use settings::{Settings, StepPlan, StopFlag, ordered};
 pub use shipped::{Loaded, Resolved, Shipped, TomlText, digest};
 pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
-pub use watched::Watched;
 
 #[cfg(test)]
 mod fixtures {

@@ -1,6 +1,6 @@
 //! Observers count around the timed region.
 
-use daqmeter_record::{Counter, Observations};
+use daqmeter_record::{Counter, Sections};
 use daqmeter_sys::perf::{EVENTS, Event, OpenCounter, Reading, open_counter};
 use daqmeter_sys::{SysError, cpu_time};
 
@@ -11,10 +11,10 @@ pub trait Observer: Send {
 
     fn stop(&mut self) -> Vec<Counter>;
 
-    /// Returns counts over time relative to the release of the lanes; called once after
-    /// [`Observer::stop`].
-    fn observations(&mut self, _origin_ns: u64) -> Option<Observations> {
-        None
+    /// Returns sections of the record, with times relative to the release of the lanes; called once
+    /// after [`Observer::stop`].
+    fn sections(&mut self, _origin_ns: u64) -> Sections {
+        Sections::default()
     }
 
     fn trouble(&mut self) -> Option<String> {

@@ -101,7 +101,7 @@ fn chain_as_path(hz: f64, time: Duration) -> PerChunk {
     let counter = |name| record.counter(name).unwrap();
     let card_ns = counter("triggers") / counter("trigger-rate") * 1e9;
     let cpus = counter("reader-cpu-ppm") * 1e-6 + counter("receiver-cpu");
-    PerChunk::of(card_ns, record.path.as_deref().unwrap().events, cpus)
+    PerChunk::of(card_ns, record.sections.path.as_deref().unwrap().events, cpus)
 }
 
 fn in_turns<T>(mut hand: impl FnMut() -> T, mut path: impl FnMut() -> T) -> Vec<(T, T)> {

@@ -18,7 +18,7 @@ use daqmeter_readout::chain::{
 };
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::scenario::Hertz;
-use daqmeter_readout::watch::{Added, ChainPart, Experiment};
+use daqmeter_readout::slowed::{Added, ChainPart, Experiment};
 use daqmeter_readout::{Card, Scenario, ToHost};
 use daqmeter_record::Ledger;
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
@@ -234,7 +234,7 @@ impl ReadOut {
             let peak_bytes = locked(&self.card).peak_bytes();
             tally.series.extend(filling(&whole));
             tally.counters.extend(counters(&self.scenario, &whole, &results.received, &peak_bytes));
-            tally.path = Some(self.run(results, &whole));
+            tally.sections.path = Some(Box::new(self.run(results, &whole)));
         }
         (tally, each)
     }

@@ -367,14 +367,14 @@ impl Session for PathSession {
             ..Tally::default()
         };
         tally.counters.push(Counter::count("blocks", ended.run.blocks));
-        tally.path = Some(PathRun {
+        tally.sections.path = Some(Box::new(PathRun {
             line: self.path.line(),
             served: self.path.served.clone(),
             links: links(&self.path, &Files::default()),
             tried: self.tried.clone(),
             asked_bytes_per_s: self.how.rate_hz.map(|hz| self.path.due_bytes_per_s(hz)),
             ..ended.run
-        });
+        }));
         tally
     }
 }
@@ -385,7 +385,7 @@ fn tally_live(read_out: &ReadOut, results: &CardResults, at: usize) -> Tally {
     let ReadOut { path, scenario, .. } = read_out;
     let (mut tally, each) = read_out.tally(results, at);
     tally.ledgers = each.into_iter().map(|each| of_elink(each, results)).collect();
-    if let Some(run) = &mut tally.path {
+    if let Some(run) = &mut tally.sections.path {
         run.served.clone_from(&path.served);
         let hz = scenario.trigger.rate.0;
         run.asked_bytes_per_s = run.is_paced.then(|| path.due_bytes_per_s(hz));
@@ -437,7 +437,7 @@ pub fn observation(path: &Path, record: &RunRecord) -> Observation {
     let share = |run: &PathRun| Some(run.behind_ns()? / run.time_ns() as f64);
     Observation {
         lost: ledgers.map(daqmeter_record::Ledger::lost).sum(),
-        dead_share: record.path.as_deref().and_then(share).unwrap_or(0.0),
+        dead_share: record.sections.path.as_deref().and_then(share).unwrap_or(0.0),
         ..Observation::default()
     }
 }
@@ -471,10 +471,10 @@ mod tests {
         let mut session = opened(&request).unwrap().remove(0);
         session.prepare().unwrap();
         session.step(0, 1).unwrap();
-        assert_eq!(session.tally().path.unwrap().verified_blocks, 0);
+        assert_eq!(session.tally().sections.path.unwrap().verified_blocks, 0);
         session.step(0, 1).unwrap();
         session.verify().unwrap();
-        assert_eq!(session.tally().path.unwrap().verified_blocks, 5);
+        assert_eq!(session.tally().sections.path.unwrap().verified_blocks, 5);
     }
 
     /// Regression: n blocks of a rate were counted over n - 1 periods.
@@ -491,7 +491,7 @@ mod tests {
             session.prepare().unwrap();
             session.step(0, 1).unwrap();
             let DeviceTime { before_ns, after_ns } = session.device_time();
-            let run = session.tally().path.unwrap();
+            let run = session.tally().sections.path.unwrap();
             assert_eq!(run.next_due_ns, Some(blocks * 2_000_000), "{layout}");
             assert!(run.time_ns() >= blocks * 2_000_000 && run.per_s(blocks) <= 500.0);
             assert_eq!((run.blocks, after_ns - before_ns), (blocks, run.time_ns()));
@@ -504,7 +504,7 @@ mod tests {
             let next_due_ns = Some(1_000_000_000);
             let run = PathRun { wall_ns, next_due_ns, ..PathRun::default() };
             let mut record = RunRecord::default();
-            record.path = Some(Box::new(run));
+            record.sections.path = Some(Box::new(run));
             observation(&Path::load("pattern").unwrap(), &record).dead_share
         };
         assert_eq!(observed(1_005_000_000), 0.0);

@@ -79,7 +79,7 @@ impl Seen {
     /// Results of a run; `None` if it carried no block, or for the record of something else. A CPU
     /// that one thread has to itself is no resource apart from that thread: no other uses its rest.
     pub fn of(record: &RunRecord) -> Option<Seen> {
-        let run = record.path.as_deref()?;
+        let run = record.sections.path.as_deref()?;
         let is_shared = |resource: &Resource| match resource.what {
             What::Cpu(cpu) => run.threads.iter().filter(|one| one.cpu == Some(cpu)).count() > 1,
             _ => true,
@@ -112,8 +112,8 @@ impl Seen {
 }
 
 /// Returns the mean clock of a path's threads by their time at work.
-pub fn clock_ghz(record: &RunRecord) -> Option<f64> {
-    let threads = record.path.iter().flat_map(|run| &run.threads);
+fn clock_ghz(record: &RunRecord) -> Option<f64> {
+    let threads = record.sections.path.iter().flat_map(|run| &run.threads);
     let (mut busy_ns, mut cycles) = (0.0, 0.0);
     for thread in threads.filter(|thread| thread.chain_ns > 0) {
         busy_ns += thread.busy_ns as f64;

@@ -61,14 +61,14 @@ fn serve_in(
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let (each, most_bytes) = (Mutex::new(each), most_block_bytes());
-    let serve = &|place: Arc<Place>| {
+    let serve = &|place: Arc<SenderPlace>| {
         let Some(stream) = locked(&place.stream).take() else { return };
         let (peer, came) = (place.peer, received(stream, &place, most_bytes));
         drop(place);
         locked(&each)(peer, came);
     };
     std::thread::scope(|scope| {
-        let mut places: Vec<Arc<Place>> = Vec::new();
+        let mut places: Vec<Arc<SenderPlace>> = Vec::new();
         let mut accept = || -> std::io::Result<()> {
             while !stop.is_set() {
                 let Some((stream, peer)) = accepted(listener)? else { continue };
@@ -79,7 +79,7 @@ fn serve_in(
                     refuse(stream, &why);
                     continue;
                 }
-                let place = Arc::new(Place::new(peer, stream, stop));
+                let place = Arc::new(SenderPlace::new(peer, stream, stop));
                 places.push(place.clone());
                 let own = place.clone();
                 if thread().spawn_scoped(scope, move || serve(own)).is_err() {
@@ -97,8 +97,8 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Place of a sender, which it holds until it has been served.
-struct Place {
+/// SenderPlace of a sender, which it holds until it has been served.
+struct SenderPlace {
     peer: SocketAddr,
     /// Its connection, until it is served.
     stream: Mutex<Option<TcpStream>>,
@@ -108,10 +108,16 @@ struct Place {
     is_given_up: AtomicBool,
 }
 
-impl Place {
-    fn new(peer: SocketAddr, stream: TcpStream, stop: &StopFlag) -> Place {
+impl SenderPlace {
+    fn new(peer: SocketAddr, stream: TcpStream, stop: &StopFlag) -> SenderPlace {
         let (has_sent, is_given_up) = (AtomicBool::new(false), AtomicBool::new(false));
-        Place { peer, stream: Mutex::new(Some(stream)), stop: stop.clone(), has_sent, is_given_up }
+        SenderPlace {
+            peer,
+            stream: Mutex::new(Some(stream)),
+            stop: stop.clone(),
+            has_sent,
+            is_given_up,
+        }
     }
 
     /// Tests if the receiver is stopped, or another sender has the place.
@@ -122,14 +128,14 @@ impl Place {
 
 /// Leaves out senders that were served. Tests if there are too many others: those that gave their
 /// places up may not have ended yet.
-fn are_many(places: &mut Vec<Arc<Place>>) -> bool {
+fn are_many(places: &mut Vec<Arc<SenderPlace>>) -> bool {
     places.retain(|place| Arc::strong_count(place) > 1);
     places.len() >= 2 * MAX_SENDERS
 }
 
 /// Makes room for a sender: if all places are held, the oldest without a block loses its own. Fails
 /// with those who hold the places.
-fn make_room(places: &[Arc<Place>]) -> Result<(), String> {
+fn make_room(places: &[Arc<SenderPlace>]) -> Result<(), String> {
     let held = || places.iter().filter(|place| !place.is_given_up.load(Ordering::Relaxed));
     if held().count() < MAX_SENDERS {
         return Ok(());
@@ -175,7 +181,11 @@ fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, Socket
     }
 }
 
-fn received(stream: TcpStream, place: &Place, most_bytes: usize) -> Result<ReceiverReport, String> {
+fn received(
+    stream: TcpStream,
+    place: &SenderPlace,
+    most_bytes: usize,
+) -> Result<ReceiverReport, String> {
     let frames = FrameStream::new(stream, most_bytes + BlockHead::BYTES);
     let frames = frames.map_err(|error| error.to_string())?;
     let mut sender = Sender { frames, place, most_bytes };
@@ -190,7 +200,7 @@ fn received(stream: TcpStream, place: &Place, most_bytes: usize) -> Result<Recei
 /// Sender, which is awaited until the receiver is stopped: its source may wait for triggers.
 struct Sender<'a> {
     frames: FrameStream,
-    place: &'a Place,
+    place: &'a SenderPlace,
     most_bytes: usize,
 }
 

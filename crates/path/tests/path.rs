@@ -74,7 +74,7 @@ fn every_stage_carries_every_block_and_its_bytes_are_compared() {
     ];
     for stage in stages {
         let record = ran(&text(MEMORY, &[stage], READ));
-        let run = record.path.unwrap();
+        let run = record.sections.path.unwrap();
         assert_eq!(run.blocks, BLOCKS, "{stage}");
         // The span has 16 blocks, all of which are known.
         assert_eq!(run.verified_blocks, run.blocks, "{stage}");
@@ -87,7 +87,7 @@ fn every_stage_carries_every_block_and_its_bytes_are_compared() {
 fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
     // 30 blocks of which each waits 2 ms, and as many that are due every 3 ms.
     let stage = "kind = \"wait\"\ntime = \"2ms\"";
-    let slow = ran(&text(MEMORY, &[stage], READ)).path.unwrap();
+    let slow = ran(&text(MEMORY, &[stage], READ)).sections.path.unwrap();
     let wait = &slow.threads[1];
     assert!(wait.elsewhere_ns >= BLOCKS * 2_000_000, "{wait:?}");
     let folder = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
     let paced = record(folder.path(), &paced, |request| {
         request.rate_hz = Some(1000.0 / 3.0);
     });
-    let source = &paced.path.unwrap().threads[0];
+    let source = &paced.sections.path.unwrap().threads[0];
     // The first is due at once.
     assert!(source.due_ns >= (BLOCKS - 2) * 2_000_000, "{source:?}");
     assert!(source.elsewhere_ns < source.due_ns, "{source:?}");
@@ -124,14 +124,14 @@ fn a_run_says_what_its_resources_are() {
         ]
     );
     // Less what a hypervisor took meanwhile.
-    assert!(all[7].1 > 0.0 && all[7].1 <= record.path.unwrap().cpus, "{all:?}");
+    assert!(all[7].1 > 0.0 && all[7].1 <= record.sections.path.unwrap().cpus, "{all:?}");
 }
 
 #[test]
 fn a_program_that_changes_the_bytes_is_counted_but_not_compared() {
     let stage = "kind = \"program\"\ncommand = [\"tr\", \"a-z\", \"A-Z\"]\nchanges = true";
     let record = ran(&text(MEMORY, &[stage], READ));
-    assert_eq!(record.path.unwrap().verified_blocks, 0);
+    assert_eq!(record.sections.path.unwrap().verified_blocks, 0);
     assert!(record.warnings.iter().any(|warning| warning.contains("no block's bytes")));
 }
 
@@ -145,7 +145,7 @@ fn a_file_is_replayed_converted_and_every_known_block_compared() {
     let stages = ["kind = \"convert\"\nfunction = 4"];
     let record = record(folder.path(), &text(&source, &stages, READ), |_| {});
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert!(run.blocks == BLOCKS && run.verified_blocks == BLOCKS);
 }
 
@@ -157,7 +157,7 @@ fn boards_are_streams_of_their_own_and_their_samples_compared() {
     assert!(record.engine.emulated);
     let units: Vec<&str> = record.ledgers.iter().map(|ledger| ledger.unit.as_str()).collect();
     assert_eq!(units, ["blocks of emu:l0", "blocks of emu:l1"]);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!(run.threads.len(), 4);
     assert!(run.blocks == 2 * BLOCKS && run.verified_blocks == run.blocks);
 }
@@ -168,7 +168,7 @@ fn triggers_of_a_board_are_in_a_ledger_too() {
     let record = ran(&text(source, &[], READ).replace("4KiB", "6400B"));
     let triggers = record.ledgers.iter().find(|ledger| ledger.unit == "triggers");
     assert!(triggers.is_some_and(|ledger| ledger.closes() && ledger.delivered > 0));
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!(run.events, run.blocks);
     // Each acquisition has samples of its own.
     assert_eq!(run.verified_blocks, 0);
@@ -178,7 +178,7 @@ fn triggers_of_a_board_are_in_a_ledger_too() {
 fn blocks_of_a_card_are_decoded_and_their_subchunks_counted() {
     let source = "kind = \"felix\"\nscenario = \"gbt\"\nspan = \"64KiB\"";
     let record = ran(&text(source, &["kind = \"decode\""], READ));
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert!(run.events > run.blocks && run.verified_blocks == run.blocks);
 }
 
@@ -198,7 +198,7 @@ fn a_file_that_was_written_is_read_back_and_removed() {
         let why = fault(&written);
         // Not every file system can write past the page cache.
         assert!(why.is_empty() || direct && why.contains("leave out `direct`"), "{why}");
-        assert!(!why.is_empty() || written.path.unwrap().verified_blocks > 0);
+        assert!(!why.is_empty() || written.sections.path.unwrap().verified_blocks > 0);
         assert!(!out.exists());
     }
     std::fs::write(&out, "mine").unwrap();
@@ -211,7 +211,7 @@ fn a_file_that_was_written_is_read_back_and_removed() {
 fn times_of_a_timing_receiver_are_the_events_of_their_path() {
     let record = ran(&text("kind = \"etherbone\"\naddress = \"loop/udp\"", &[], READ));
     assert!(record.engine.emulated);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     // 4 KiB hold 512 times, which are unknown beforehand.
     assert_eq!((run.blocks, run.events), (BLOCKS, 512 * BLOCKS));
     assert_eq!(run.verified_blocks, 0);
@@ -246,14 +246,14 @@ fn a_device_that_vanishes_ends_the_path_in_a_line_and_what_came_is_kept() {
     assert!(!fault.is_empty() && !fault.contains('\n'), "{fault}");
     let ledger = &record.ledgers[0];
     assert!(ledger.closes() && ledger.delivered > 0, "{ledger}");
-    assert_eq!(record.path.unwrap().blocks, ledger.delivered);
+    assert_eq!(record.sections.path.unwrap().blocks, ledger.delivered);
 }
 
 #[test]
 fn more_threads_than_cpus_run_and_are_said() {
     let text = text(MEMORY, &["kind = \"copy\""], READ);
     let record = ran(&in_layout(&text, "[memory] [copy] x 64 [read]"));
-    let threads = record.path.unwrap().threads.len();
+    let threads = record.sections.path.unwrap().threads.len();
     let cpus = daqmeter_sys::available::cpus();
     let is_said = record.warnings.iter().any(|warning| warning.starts_with("66 threads share"));
     assert_eq!((threads, is_said), (66, cpus < 66.0));
@@ -291,7 +291,7 @@ fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
     // 200,000 bytes are 48 whole blocks.
     assert_eq!(ledger.delivered, 48, "{ledger}");
     assert!(ledger.losses["in the path when it failed"] > 0);
-    assert_eq!(record.path.unwrap().blocks, 48);
+    assert_eq!(record.sections.path.unwrap().blocks, 48);
 }
 
 /// A process that a program had started held its pipe. The path hung, and the process was left
@@ -334,7 +334,7 @@ fn a_slow_sink_holds_the_source_back_and_nothing_is_lost() {
     };
     let record = record(folder.path(), &text(MEMORY, &[], READ), slow);
     assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!(run.blocks, BLOCKS);
     // The sink has a millisecond of work for each block; the ring holds two.
     let source = &run.threads[0];
@@ -369,7 +369,7 @@ fn at_a_rate_latency_counts_from_the_time_at_which_a_block_was_due() {
         (request.seconds, request.blocks) = (0.03, None);
     };
     let record = record(folder.path(), &text(MEMORY, &[], READ), behind);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     // 60 blocks in 30 ms, taken in 60 ms or more: the last is late by about as much as the path is
     // behind.
     assert_eq!(run.blocks, 60);
@@ -378,7 +378,7 @@ fn at_a_rate_latency_counts_from_the_time_at_which_a_block_was_due() {
 
 #[test]
 fn each_thread_s_time_adds_up() {
-    let run = ran(&text(MEMORY, &["kind = \"copy\""], READ)).path.unwrap();
+    let run = ran(&text(MEMORY, &["kind = \"copy\""], READ)).sections.path.unwrap();
     for thread in &run.threads {
         let sum = thread.busy_ns + thread.input_ns + thread.output_ns + thread.elsewhere_ns;
         let sum = sum + thread.preempted_ns.unwrap_or(0);
@@ -395,7 +395,8 @@ fn what_a_path_serves_is_in_its_record() {
     use daqmeter_record::path::Brings;
     let serves = |each: &str| {
         let serves = format!("[serves]\nwhat = \"boards\"\neach = \"{each}\"\n");
-        let served = ran(&(text(MEMORY, &[], READ) + &serves)).path.unwrap().served.unwrap();
+        let served =
+            ran(&(text(MEMORY, &[], READ) + &serves)).sections.path.unwrap().served.unwrap();
         (served.name, served.each)
     };
     let boards = |each| ("boards".to_owned(), each);

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::Observer;
-use daqmeter_record::{Counter, Observations};
+use daqmeter_record::{Counter, Observations, Sections};
 
 use crate::count::{Count, Pause, Selection, totals};
 use crate::source::Opener;
@@ -72,11 +72,13 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         self.last.as_ref().map(totals).unwrap_or_default()
     }
 
-    fn observations(&mut self, origin_ns: u64) -> Option<Observations> {
-        let mut observed = self.last.take()?;
+    fn sections(&mut self, origin_ns: u64) -> Sections {
+        let Some(mut observed) = self.last.take() else {
+            return Sections::default();
+        };
         observed.begin_ns = observed.begin_ns.saturating_sub(origin_ns);
         observed.end_ns.iter_mut().for_each(|end| *end = end.saturating_sub(origin_ns));
-        Some(observed)
+        Sections { observed: Some(Box::new(observed)), ..Sections::default() }
     }
 
     fn trouble(&mut self) -> Option<String> {
@@ -107,7 +109,7 @@ mod tests {
             observer.start();
             let counters = observer.stop();
             assert_eq!((counters.len(), counters[0].value, counters[0].share), (1, 15.0, 1.0));
-            let observed = observer.observations(0).unwrap();
+            let observed = observer.sections(0).observed.unwrap();
             assert_eq!(
                 (observed.end_ns.len(), observed.events[0].count.as_slice()),
                 (1, &[15][..])
@@ -121,7 +123,7 @@ mod tests {
         observer.opener.readings.clear();
         observer.arm();
         observer.start();
-        assert!(observer.stop().is_empty() && observer.observations(0).is_none());
+        assert!(observer.stop().is_empty() && observer.sections(0) == Sections::default());
         assert!(observer.trouble().unwrap().contains("not in the script"));
     }
 }

@@ -31,7 +31,7 @@ pub struct KernelOpener {
 }
 
 /// Counters of one group on each of its CPUs and instances, added up.
-struct Places {
+struct CounterPlaces {
     groups: Vec<CounterGroup>,
     row: Vec<Reading>,
 }
@@ -63,7 +63,7 @@ impl Opener for KernelOpener {
                 groups.push(opened.map_err(|refused| self.explain(group, &refused))?);
             }
         }
-        Ok(Box::new(Places { groups, row: vec![Reading::default(); group.len()] }))
+        Ok(Box::new(CounterPlaces { groups, row: vec![Reading::default(); group.len()] }))
     }
 }
 
@@ -126,7 +126,7 @@ impl KernelOpener {
     }
 }
 
-impl Counters for Places {
+impl Counters for CounterPlaces {
     fn read(&mut self, into: &mut [Reading]) {
         into.fill(Reading::default());
         for group in &mut self.groups {

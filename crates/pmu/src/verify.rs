@@ -311,7 +311,7 @@ pub fn checked(
     let info = EngineInfo { name: "pmu".into(), target: "verify".into(), emulated: false };
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
-    let watched = context.watch("pmu/verify", info, workload);
+    let open = context.open_record("pmu/verify", info, workload);
     let checks = Verification { request, host, stop }.checks()?;
     let found = Tally {
         counters: checks.iter().flat_map(CounterCheck::counters).collect(),
@@ -320,7 +320,7 @@ pub fn checked(
     };
     let is_failed = |check: &&CounterCheck| check.verdict == CounterVerdict::Fail;
     let faults = checks.iter().filter(is_failed).map(CounterCheck::sentence).collect();
-    let record = watched.so_far(found, None, faults);
+    let record = open.so_far(found, faults);
     Ok((checks, record))
 }
 

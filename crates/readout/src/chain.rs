@@ -21,9 +21,9 @@ use crate::card::{Card, channel_ids};
 use crate::port::Port;
 use crate::receive::{Receiver, Report, StreamReport};
 use crate::scenario::{Publish, Scenario};
+use crate::slowed::{Experiment, Slowed, SlowedReader};
 use crate::tohost::{Stats, ToHost};
 use crate::transport::{self, PublisherHello, TransportError};
-use crate::watch::{Experiment, PartWatch, Slowed};
 
 impl From<TransportError> for Fault {
     fn from(error: TransportError) -> Self {
@@ -53,7 +53,7 @@ pub struct Chain {
 
 impl Chain {
     /// Makes the parts. Readers are dealt out to the receivers; triggers come for a time, or up to
-    /// a number. With an experiment the parts in a reader's thread are watched.
+    /// a number. With an experiment the parts in a reader's thread are timed.
     pub fn open(
         scenario: &Scenario,
         receivers: usize,
@@ -67,11 +67,12 @@ impl Chain {
         card.source.limit(Some(duration), triggers);
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
-        let watch = experiment.map(|experiment| PartWatch::new(experiment, scenario.card.block.0));
+        let slowed =
+            experiment.map(|experiment| SlowedReader::new(experiment, scenario.card.block.0));
         let mut readers = Vec::new();
         for (at, consumer) in consumers.into_iter().enumerate() {
             let mut port = Port::here(card.clone(), consumer)?;
-            port.watch = watch.as_ref().map(PartWatch::another);
+            port.slowed = slowed.as_ref().map(SlowedReader::another);
             readers.push(reader_of(&scenario, port, at)?);
         }
         let count = receivers.clamp(1, readers.len().max(1));
@@ -80,7 +81,7 @@ impl Chain {
             (publish, Vec::new())
         };
         let receiving = |at| Receiving {
-            slowed: watch.as_ref().and_then(PartWatch::receiver),
+            slowed: slowed.as_ref().and_then(SlowedReader::receiver),
             publishers: readers.iter().skip(at).step_by(count).map(publisher).collect(),
         };
         Ok(Chain { receivers: (0..count).map(receiving).collect(), scenario, card, readers })
@@ -110,7 +111,7 @@ pub struct ReaderDone {
     /// Share of a CPU that the reader took.
     pub cpu: f64,
     /// Times of the emulated card's work and of the publisher's in its thread; `None` if they were
-    /// not watched.
+    /// not timed.
     pub within: Option<(u64, u64)>,
     /// Report of the receiver in its thread, and its time in ns.
     pub received: Option<(Report, u64)>,
@@ -171,7 +172,7 @@ impl ToHost {
             account,
             cpu,
             received,
-            within: self.port.watch.as_ref().map(PartWatch::times_ns),
+            within: self.port.slowed.as_ref().map(SlowedReader::times_ns),
             notes: std::mem::take(&mut self.notes),
             ring_bytes: self.port.consumer().ring_bytes(),
             dead: view.dead,

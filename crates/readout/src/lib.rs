@@ -30,10 +30,10 @@ pub mod scenario;
 pub mod search;
 mod similar;
 pub mod simulate;
+pub mod slowed;
 pub mod source;
 pub mod tohost;
 pub mod transport;
-pub mod watch;
 
 pub use card::Card;
 pub use decode::DecodeRequest;

@@ -13,13 +13,13 @@ use daqmeter_sys::wait::IrqLine;
 
 use crate::card::Card;
 use crate::card::words::{self, CardState, CardView, Wish};
-use crate::watch::PartWatch;
+use crate::slowed::SlowedReader;
 
 pub struct Port {
     consumer: Consumer,
     line: IrqLine,
     card: Side,
-    pub(crate) watch: Option<PartWatch>,
+    pub(crate) slowed: Option<SlowedReader>,
 }
 
 enum Side {
@@ -36,7 +36,7 @@ const ALIVE_NS: u64 = 100_000_000;
 impl Port {
     /// Opens a channel of a card in this process. Fails if the process has no descriptors left.
     pub fn here(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<Port, SysError> {
-        Ok(Port { consumer, line: IrqLine::timer()?, card: Side::Here(card), watch: None })
+        Ok(Port { consumer, line: IrqLine::timer()?, card: Side::Here(card), slowed: None })
     }
 
     /// Opens a channel of a card in another process, from the objects that it passed.
@@ -47,7 +47,7 @@ impl Port {
     ) -> io::Result<Port> {
         connection.set_nonblocking(true)?;
         let card = Side::Elsewhere { connection, looked_ns: 0, is_gone: false };
-        Ok(Port { consumer, line, card, watch: None })
+        Ok(Port { consumer, line, card, slowed: None })
     }
 
     pub fn consumer(&self) -> &Consumer {
@@ -60,8 +60,8 @@ impl Port {
             // A reader that panicked has left the card as it was between two events.
             card.lock().unwrap_or_else(PoisonError::into_inner).carry(monotonic_ns());
         };
-        match &self.watch {
-            Some(watch) => watch.card(work),
+        match &self.slowed {
+            Some(slowed) => slowed.card(work),
             None => work(),
         }
     }
@@ -88,8 +88,8 @@ impl Port {
     }
 
     pub fn release(&mut self, bytes: usize) {
-        if let Some(watch) = &self.watch {
-            watch.read(bytes);
+        if let Some(slowed) = &self.slowed {
+            slowed.read(bytes);
         }
         self.consumer.release(bytes);
     }

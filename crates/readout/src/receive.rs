@@ -22,8 +22,8 @@ use crate::accounts::{FinalAccount, not_received};
 use crate::fragment::FragmentFaults;
 use crate::peer::from_peer;
 use crate::scenario::Publish;
+use crate::slowed::Slowed;
 use crate::transport::{self, PageInlet, Subscribed, Subscription, TransportError};
-use crate::watch::Slowed;
 
 const ACKNOWLEDGE_EACH: u64 = 8;
 /// Time since the last data within which data flows.

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know of the machine to compare two records. A fact that the kernel does not
-/// tell is absent.
+/// Facts of a machine that the comparison of two records needs. A fact that the kernel does not
+/// give is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
     /// Node name of the kernel, or what the user calls the host (`--label`); empty in older
@@ -61,8 +61,8 @@ pub struct Host {
     /// CPU quota of the cgroup in CPUs (cgroup v2 `cpu.max`); absent when unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_cpu_quota: Option<String>,
-    /// What data could come from or go through: block devices, network interfaces, PMUs, DMA
-    /// engines, GPUs, boards.
+    /// Devices that data could come from or go through: block devices, network interfaces, PMUs,
+    /// DMA engines, GPUs, boards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<HostDevice>,
 }
@@ -105,7 +105,7 @@ pub struct HostDevice {
 pub struct NumaNode {
     /// Number.
     pub node: u32,
-    /// Its CPUs.
+    /// CPUs of the node.
     pub cpus: Vec<u32>,
 }
 
@@ -120,7 +120,7 @@ pub struct Cache {
     pub bytes: u64,
     /// Number of CPUs that share one of them.
     pub shared_by: u32,
-    /// How many there are.
+    /// Number of pages.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub count: u32,
 }
@@ -132,6 +132,6 @@ pub struct HugePages {
     pub page_bytes: u64,
     /// Pages in the pool.
     pub total: u64,
-    /// Of which free.
+    /// Free pages among them.
     pub free: u64,
 }

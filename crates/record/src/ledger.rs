@@ -29,7 +29,7 @@ pub const NOT_LOST: [&str; 4] = [
 /// sum(losses)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
-    /// What is counted: `triggers`, `bytes`, `blocks`.
+    /// Unit of the counts: `triggers`, `bytes`, `blocks`.
     pub unit: String,
     /// Device that it was counted at, where each has its own account; empty for all together.
     #[serde(default, skip_serializing_if = "String::is_empty")]

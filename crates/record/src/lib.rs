@@ -15,10 +15,10 @@ pub mod ledger;
 pub mod mesh;
 pub mod observed;
 pub mod path;
-pub mod prediction;
 pub mod resources;
 mod run;
 pub mod sanitise;
+mod sections;
 pub mod study;
 mod together;
 pub mod units;
@@ -29,11 +29,11 @@ pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
 pub use path::PathRun;
-pub use prediction::Prediction;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, Order,
     Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Tool,
 };
+pub use sections::Sections;
 pub use together::{Together, together};
 pub use workload::{Param, ParamError, Workload};
 

@@ -43,7 +43,7 @@ pub struct Crosspoint {
     /// Domain of the debug/trace controller (DTC); unknown on CMN-600 with more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtc: Option<u8>,
-    /// What is connected to each port, e.g. `RN-D`; empty for a free port.
+    /// Kind of node at each port, e.g. `RN-D`; empty for a free port.
     pub ports: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct Node {
     pub port: u8,
     /// Device at the port.
     pub device: u8,
-    /// What it is for, where somebody has said so: `PCI_0`.
+    /// Purpose of the node, if a label file has it: `PCI_0`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
 }

@@ -49,14 +49,14 @@ impl TimeSeries {
     }
 }
 
-/// How an event could be counted.
+/// State of the counting of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventStatus {
-    /// It was opened; an interval in which it never ran has a running time of zero.
+    /// Opened; an interval in which it never ran has a running time of zero.
     #[default]
     Counted,
-    /// It could not be opened, for this reason.
+    /// Not opened, for this reason.
     NotSupported(String),
 }
 
@@ -85,7 +85,7 @@ pub struct ObservedEvent {
     pub scale: f64,
     /// CPUs or instances that are added up.
     pub places: u32,
-    /// Whether it was counted at all.
+    /// State of the counting.
     pub status: EventStatus,
     /// True when the counts come from a program that had scaled them already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -108,7 +108,7 @@ pub struct ObservedMetric {
     pub name: String,
     /// Unit, e.g. `B/s`.
     pub unit: String,
-    /// What must be known to believe it.
+    /// Reason to doubt the value.
     pub caveat: String,
     /// Value in each interval; none where an event that it needs did not count.
     pub values: Vec<Option<f64>>,
@@ -143,9 +143,10 @@ pub struct MetricTotal {
 /// has the totals since the count began, and the intervals since the part before.
 pub fn push_or_join(records: &mut Vec<RunRecord>, mut record: RunRecord) {
     if let Some(before) = records.last_mut().filter(|before| is_continued(before, &record))
-        && let (Some(whole), Some(part)) = (before.observed.take(), record.observed.take())
+        && let (Some(whole), Some(part)) =
+            (before.sections.observed.take(), record.sections.observed.take())
     {
-        record.observed = Some(Box::new(whole.with(*part)));
+        record.sections.observed = Some(Box::new(whole.with(*part)));
         *before = record;
     } else {
         records.push(record);
@@ -153,7 +154,7 @@ pub fn push_or_join(records: &mut Vec<RunRecord>, mut record: RunRecord) {
 }
 
 fn is_continued(before: &RunRecord, record: &RunRecord) -> bool {
-    let (Some(whole), Some(part)) = (&before.observed, &record.observed) else {
+    let (Some(whole), Some(part)) = (&before.sections.observed, &record.sections.observed) else {
         return false;
     };
     let names = |observed: &Observations| -> Vec<String> {
@@ -356,6 +357,7 @@ impl Observations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Sections;
 
     #[test]
     fn a_count_is_scaled_by_the_time_for_which_it_ran_and_never_invented() {
@@ -390,7 +392,7 @@ mod tests {
         };
         let record = |observed: Observations, run: &str| RunRecord {
             run_id: run.into(),
-            observed: Some(Box::new(observed)),
+            sections: Sections { observed: Some(Box::new(observed)), ..Sections::default() },
             ..RunRecord::default()
         };
         let next = |from, to| Observations { continues: true, ..whole.part(from..to) };

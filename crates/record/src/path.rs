@@ -11,10 +11,10 @@ use crate::units::significant;
 pub struct PathRun {
     /// The path in one line, from source to sink.
     pub line: String,
-    /// From the release of the threads to the end of the last one, in nanoseconds.
+    /// Time from the release of the threads to the end of the last one, in nanoseconds.
     pub wall_ns: u64,
-    /// From the release of the threads to the time at which the next block was due, in nanoseconds;
-    /// none without a rate, and of a card that is read out live.
+    /// Time from the release of the threads to the time at which the next block was due, in
+    /// nanoseconds; absent without a rate, and for a card that is read out live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_due_ns: Option<u64>,
     /// Bytes that the source delivered and the sink saw the blocks of.
@@ -25,7 +25,7 @@ pub struct PathRun {
     pub events: u64,
     /// Blocks whose bytes were compared with what they had to be.
     pub verified_blocks: u64,
-    /// Which thread did what: `pipeline`, `fused x 2`.
+    /// Groups of elements by thread: `pipeline`, `fused x 2`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// Layouts that were tried for this run before it, in the order of their rates.
@@ -43,7 +43,7 @@ pub struct PathRun {
     /// Longest time from one block to the next at the sink, in nanoseconds.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub longest_gap_ns: u64,
-    /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
+    /// True if blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
     /// Bytes that were due per second, of all streams; of a card that is read out, those of its
     /// triggers. None where blocks were not due at a rate.
@@ -51,13 +51,13 @@ pub struct PathRun {
     pub asked_bytes_per_s: Option<f64>,
     /// CPUs that the process could use, in parts where it had a quota.
     pub cpus: f64,
-    /// What the path serves, and what one of them brings, as its file says.
+    /// Devices that the path serves, and the rate of each, from the file of the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
     /// Links that its bytes cross, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<PathLink>,
-    /// What runs with parts slowed found to limit the path; none where nobody looked.
+    /// Limit of the path that `path explain` found; absent in other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PathLimit>,
 }
@@ -76,17 +76,17 @@ pub struct TriedLayout {
 pub struct PathLink {
     /// The element.
     pub element: usize,
-    /// What it is called: `PCIe of /dev/nvme0n1`.
+    /// Name: `PCIe of /dev/nvme0n1`.
     pub name: String,
-    /// What it carries in bytes per second.
+    /// Capacity in bytes per second.
     pub bytes_per_s: f64,
     /// Bytes of one block that cross it.
     pub bytes_per_block: f64,
-    /// Who says what it carries.
+    /// Source of the capacity.
     pub by: LinkBy,
 }
 
-/// Who says what a link carries.
+/// Source of the capacity of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkBy {
@@ -96,12 +96,12 @@ pub enum LinkBy {
     Profile,
 }
 
-/// What a path serves: boards, E-links.
+/// Devices that a path serves: boards, E-links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Served {
-    /// What they are, and how much one brings: `E-links at 100 kHz`.
+    /// Name of the devices with the rate of each: `E-links at 100 kHz`.
     pub name: String,
-    /// What one brings.
+    /// Rate of one device.
     pub each: Brings,
 }
 
@@ -115,15 +115,15 @@ pub enum Brings {
     EventsPerS(f64),
 }
 
-/// What was found by slowing each part of a path in turn.
+/// Result of runs in which the parts of a path were slowed, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathLimit {
-    /// What limits it.
+    /// Limit of the path.
     pub found: LimitFound,
-    /// How many runs were made for it.
+    /// Number of runs.
     pub runs: u64,
-    /// How far the limit was used in the runs as fast as the path goes; none where nothing is
-    /// named, and of buffers.
+    /// Use of the limit in the runs as fast as the path goes; absent without a named limit, and for
+    /// buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<PathUsed>,
     /// Factor by which the path was faster with eight times as many buffers; none unless they are
@@ -152,27 +152,27 @@ pub struct PathLimit {
 pub struct PathOther {
     /// The layout, and the CPUs of its threads if they were pinned.
     pub layout: String,
-    /// By which factor the path is faster in it.
+    /// Factor by which the path is faster in it.
     pub gain: Interval,
     /// CPU time of the hand-overs of a block, in nanoseconds.
     pub ns: f64,
-    /// The same in cycles; none where the clock is not known.
+    /// CPU cycles of the hand-overs of a block; absent if the clock is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<f64>,
     /// Share of it for sleeping and being woken; the rest moves the block from cache to cache.
     pub wake_up: f64,
     /// Share of its time that the thread waits for a CPU that waits most.
     pub waits_for_cpu: f64,
-    /// Its name.
+    /// Name of that thread.
     pub waits: String,
 }
 
-/// How far a resource is used, as shares of its time.
+/// Use of a resource, as shares of its time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathUsed {
-    /// It works.
+    /// Share of the time at work.
     pub works: Interval,
-    /// Its threads are ready, but others have their CPUs.
+    /// Share of the time in which its threads are ready, but others have their CPUs.
     pub waits_for_cpu: f64,
 }
 
@@ -201,19 +201,19 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What limits a path.
+/// Answer to the question for the limit of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitFound {
     /// This resource.
     Limit(What),
-    /// None of them alone.
+    /// No resource alone.
     NoSingleOne,
-    /// What was measured fits several, or none.
+    /// The measurements fit several resources, or none.
     CannotTell,
 }
 
-/// Which resource of a path.
+/// Resource of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
@@ -221,14 +221,14 @@ pub enum What {
     Threads {
         /// The element.
         element: usize,
-        /// Their name.
+        /// Name of the threads.
         name: String,
     },
-    /// What lies between the two ends of a stage: a socket, a pipe, a program.
+    /// Connection between the two ends of a stage: a socket, a pipe, a program.
     Between {
         /// The element.
         element: usize,
-        /// Its name.
+        /// Name of the stage.
         name: String,
     },
     /// A CPU that threads are pinned to.
@@ -239,9 +239,9 @@ pub enum What {
     Link {
         /// The element.
         element: usize,
-        /// Its name.
+        /// Name of the link.
         name: String,
-        /// Who says what it carries.
+        /// Source of the capacity.
         by: LinkBy,
     },
     /// The number of blocks between two threads: with more of them the path is faster, and no
@@ -292,25 +292,24 @@ impl PathThread {
 /// An element that works in the thread of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathWithin {
-    /// Its name.
+    /// Name of the element.
     pub name: String,
-    /// Its number; 0 is the source.
+    /// Number of the element; 0 is the source.
     pub element: usize,
     /// Time of its work, in which the thread may have waited for a CPU.
     pub ns: u64,
 }
 
-/// Where the time of one thread went. The parts add up to the wall time, but for readings of the
-/// clocks.
+/// Time of one thread by use. The parts add up to the wall time, but for readings of the clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathThread {
-    /// Its element, with a number where it has several threads.
+    /// Name of the element, with a number if it has several threads.
     pub name: String,
-    /// What the threads of its element that do the same are called.
+    /// Name of the threads of its element that do the same.
     pub part: String,
     /// The element's number; 0 is the source.
     pub element: usize,
-    /// Which end of its element it is, where that has two.
+    /// End of its element, if that has two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// Other elements that work in it, and how much of its time at work they took.
@@ -321,16 +320,16 @@ pub struct PathThread {
     pub cpu: Option<u32>,
     /// Blocks that it worked on.
     pub blocks: u64,
-    /// From its release to its end.
+    /// Time from the release to the end of the thread, in nanoseconds.
     pub wall_ns: u64,
     /// On a CPU, at work.
     pub busy_ns: u64,
-    /// Waiting for a block from the thread before, until it ran again.
+    /// Wait for a block from the thread before, until it ran again, in nanoseconds.
     pub input_ns: u64,
-    /// Waiting for room towards the thread behind, until it ran again.
+    /// Wait for room towards the thread behind, until it ran again, in nanoseconds.
     pub output_ns: u64,
-    /// Waiting for the time at which its next block is due, until it ran again: a source with a
-    /// rate.
+    /// Wait for the time at which its next block is due, until it ran again, in nanoseconds: a
+    /// source with a rate.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub due_ns: u64,
     /// CPU time of these waits, which a source without a rate does not need.
@@ -347,7 +346,8 @@ pub struct PathThread {
     /// `clock.chain_cycles` cycles. Zero for a thread without probes.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub chain_ns: u32,
-    /// The same of the independent operations, which a busy sibling slows.
+    /// Median time of the independent operations of the probes, which a busy sibling slows, in
+    /// nanoseconds.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub sibling_ns: u32,
 }
@@ -356,20 +356,21 @@ pub struct PathThread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// It writes.
+    /// The end that writes.
     Out,
-    /// It reads.
+    /// The end that reads.
     In,
 }
 
-/// How full a queue was.
+/// Filling of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathQueue {
     /// Thread that fills it.
     pub from: String,
     /// Thread that empties it.
     pub to: String,
-    /// How often so many blocks were in it when the next was wanted: none, one, and so on.
+    /// Number of requests of the next block by the number of blocks in the queue: none, one, and so
+    /// on.
     pub seen: Vec<u64>,
 }
 
@@ -384,12 +385,12 @@ impl PathQueue {
     }
 }
 
-/// So many values from that one on, up to the next bucket; buckets are about 3 % wide.
+/// Number of values from one value up to the next bucket; buckets are about 3 % wide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
     /// Smallest value in nanoseconds.
     pub from_ns: u64,
-    /// How many.
+    /// Number of values.
     pub count: u64,
 }
 

@@ -55,7 +55,7 @@ impl Resource {
 /// Empty for a run without blocks, or with threads that name no part. Runs of one path give equal
 /// resources in equal order.
 pub fn resources(record: &RunRecord) -> Vec<Resource> {
-    let Some(run) = record.path.as_deref() else {
+    let Some(run) = record.sections.path.as_deref() else {
         return Vec::new();
     };
     let blocks = run.blocks as f64;
@@ -193,8 +193,8 @@ pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Host;
     use crate::path::{LinkBy, PathWithin};
+    use crate::{Host, Sections};
 
     fn thread(element: usize, part: &str, cpu: Option<u32>, busy_ns: u64) -> PathThread {
         PathThread {
@@ -209,7 +209,8 @@ mod tests {
 
     fn record(blocks: u64, cpus: f64, threads: Vec<PathThread>) -> RunRecord {
         let run = PathRun { blocks, cpus, threads, ..PathRun::default() };
-        RunRecord { path: Some(Box::new(run)), ..RunRecord::default() }
+        let sections = Sections { path: Some(Box::new(run)), ..Sections::default() };
+        RunRecord { sections, ..RunRecord::default() }
     }
 
     fn least_of(all: &[Resource], text: &str) -> f64 {
@@ -345,7 +346,7 @@ mod tests {
     #[test]
     fn links_that_carry_a_known_rate_are_resources() {
         let mut record = record(10, 2.0, vec![thread(0, "board", None, 500)]);
-        record.path.as_mut().unwrap().links = vec![PathLink {
+        record.sections.path.as_mut().unwrap().links = vec![PathLink {
             element: 0,
             name: "PCIe of a board".to_owned(),
             bytes_per_s: 2e9,

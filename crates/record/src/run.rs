@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, Param, PathRun, Prediction, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Param, SCHEMA_VERSION, Sections, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -25,21 +25,21 @@ pub struct RunRecord {
     /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by
     /// it.
     pub study: String,
-    /// What the point is for, where its parameters do not show it.
+    /// Purpose of the point, if its parameters do not show it.
     #[serde(default, skip_serializing_if = "Role::is_point")]
     pub role: Role,
     /// The command line that reproduces the point.
     pub command: String,
-    /// Who did the work.
+    /// Engine that did the work.
     pub engine: EngineInfo,
-    /// What was asked. Records that ask the same may share it.
+    /// Request. Records of equal requests may share it.
     pub workload: Arc<Workload>,
     /// Place of the point in the (shuffled) sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// How it ended.
+    /// End of the point: done, waived or failed.
     pub outcome: Outcome,
-    /// What a reader must know before believing the numbers; each says what to do about it.
+    /// Conditions that make the numbers doubtful; each names the remedy.
     pub warnings: Vec<String>,
     /// One entry per thread that did the work, in the order of the workload's devices.
     pub lanes: Vec<Lane>,
@@ -47,25 +47,20 @@ pub struct RunRecord {
     pub limits: Vec<Limit>,
     /// Everything issued, and what became of it.
     pub ledgers: Vec<Ledger>,
-    /// What the observers counted around the timed region.
+    /// Counts of the observers around the timed region.
     pub counters: Vec<Counter>,
     /// Quantities that the engine measured over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<TimeSeries>,
-    /// What the threads of a path did, for records of paths.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<Box<PathRun>>,
-    /// What is predicted of a path, for records of predictions: nothing was run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prediction: Option<Box<Prediction>>,
-    /// Counters of the machine over time, where they were asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed: Option<Box<Observations>>,
+    /// Results of one kind of work: of a path, of counters over time.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub sections: Sections,
     /// CPU time of this process over the timed region, all its threads.
     pub process_cpu: CpuTime,
     /// CPU time of the whole host over the timed region, from `/proc/stat`.
     pub host_cpu: HostCpu,
-    /// Where the time went, from sampling our own threads; empty where that was not asked for.
+    /// Shares of the CPU time by function, from samples of our own threads; empty without
+    /// `--profile-cpu`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hotspots: Vec<Hotspot>,
     /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to.
@@ -127,7 +122,7 @@ impl RunRecord {
     }
 }
 
-/// What a point is for.
+/// Purpose of a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -136,8 +131,6 @@ pub enum Role {
     Point,
     /// A step of a search: it says on which side of the limit a rate is, and is too short for more.
     Probe,
-    /// What is predicted of a point; nothing was measured.
-    Prediction,
 }
 
 impl Role {
@@ -166,13 +159,13 @@ pub struct Tool {
 pub struct EngineInfo {
     /// Name as `daqmeter list` prints it.
     pub name: String,
-    /// What it works on: devices, instruction set, transport.
+    /// Target of the work: devices, instruction set, transport.
     pub target: String,
     /// True when any device in the path is emulated: such a rate says nothing about real hardware.
     pub emulated: bool,
 }
 
-/// Where a point stood in its sweep.
+/// Place of a point in its sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Order {
     /// Seed of the shuffle; the same seed gives the same order.
@@ -183,7 +176,7 @@ pub struct Order {
     pub of: u64,
 }
 
-/// How a point, a lane or a stage ended.
+/// End of a point, a lane or a stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", content = "reason", rename_all = "lowercase")]
 pub enum Outcome {
@@ -227,7 +220,7 @@ pub struct Lane {
     pub numa_node: Option<u32>,
     /// The stages in the order in which they ran.
     pub stages: Vec<Stage>,
-    /// How the lane ended.
+    /// End of the lane.
     pub outcome: Outcome,
 }
 
@@ -256,8 +249,8 @@ pub struct Stage {
     /// Raw samples: duration of each in nanoseconds, in the order in which they were taken. None is
     /// ever dropped.
     pub sample_ns: Vec<u64>,
-    /// Where samples do not follow one another: the start of each, relative to the release of all
-    /// lanes. Empty where each begins when the one before it ends.
+    /// Start of each sample relative to the release of all lanes, if samples do not follow one
+    /// another. Empty if each begins when the one before it ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sample_start_ns: Vec<u64>,
     /// The samples in slices, each followed by probes of the CPU. Empty for times of other
@@ -274,7 +267,7 @@ pub struct Stage {
 pub struct Slices {
     /// Samples in each slice.
     pub samples: Vec<u32>,
-    /// From the end of a slice to the begin of the next one.
+    /// Time from the end of a slice to the begin of the next one, in nanoseconds.
     pub gap_ns: Vec<u32>,
     /// Time of [`Clock::chain_cycles`] cycles after the slice; empty where those do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -415,13 +408,13 @@ pub struct Limit {
     /// Upper end of that interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_bytes_per_s: Option<f64>,
-    /// By which definition it is a rate: stages are held against it by the same one.
+    /// Definition of the rate: stages are held against it by the same one.
     pub basis: LimitBasis,
-    /// How it was measured, for the reader.
+    /// Method of the measurement, for the reader.
     pub how: String,
 }
 
-/// By which definition a limit is a rate.
+/// Definition by which a limit is a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitBasis {
@@ -477,9 +470,9 @@ impl Counter {
 /// CPU time of a thread or a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuTime {
-    /// In user mode.
+    /// Time in user mode.
     pub user_ns: u64,
-    /// In the kernel on its behalf.
+    /// Time in the kernel on its behalf.
     pub system_ns: u64,
 }
 
@@ -501,16 +494,16 @@ pub struct HostCpu {
     pub irq_ns: u64,
     /// Soft interrupts.
     pub softirq_ns: u64,
-    /// Taken by the hypervisor.
+    /// Time taken by the hypervisor.
     pub steal_ns: u64,
-    /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out.
+    /// Part of it that was taken from each CPU, by its number; CPUs that lost nothing are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steal_by_cpu_ns: BTreeMap<u32, u64>,
     /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left
     /// out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub busy_by_cpu_ns: BTreeMap<u32, u64>,
-    /// Waiting for block I/O.
+    /// Time in wait for block I/O.
     pub iowait_ns: u64,
     /// Idle.
     pub idle_ns: u64,
@@ -529,7 +522,7 @@ pub struct ProcessUse {
     pub pid: u32,
     /// Name as the kernel has it. Command lines are not kept: they may hold what is not for others.
     pub name: String,
-    /// Whose it is.
+    /// Owner of the process.
     pub part: ProcessPart,
     /// Number of its user.
     pub user: u32,
@@ -543,7 +536,7 @@ pub struct ProcessUse {
     pub virtual_bytes: u64,
     /// Resident set; of a thread its process'.
     pub resident_bytes: u64,
-    /// Of which it shares with others.
+    /// Part of it that is shared with others.
     pub shared_bytes: u64,
     /// CPU time over the timed region. That of other processes is counted in ticks of 10 ms.
     pub cpu_ns: u64,
@@ -551,7 +544,7 @@ pub struct ProcessUse {
     pub total_cpu_ns: u64,
 }
 
-/// Whose a process is.
+/// Owner of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProcessPart {
@@ -561,7 +554,7 @@ pub enum ProcessPart {
     Chain,
     /// A thread of the kernel.
     Kernel,
-    /// What else runs.
+    /// Another program.
     #[default]
     Other,
 }
@@ -582,7 +575,7 @@ pub struct Hotspot {
 pub struct Memory {
     /// Highest resident set so far (VmHWM); 0 if it could not be read.
     pub peak_rss_bytes: u64,
-    /// Of which the raw samples of this point.
+    /// Part of it for the raw samples of this point.
     pub sample_bytes: u64,
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// One request to an engine. Parameter names carry their unit last (`block_bytes`, `rate_hz`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
-    /// What kind of work, e.g. `convert`, `digitizer`.
+    /// Kind of work, e.g. `convert`, `digitizer`.
     pub kind: String,
     /// The parameters by name.
     pub params: BTreeMap<String, Param>,

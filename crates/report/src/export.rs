@@ -222,7 +222,7 @@ pub fn series(records: &[RunRecord]) -> DataFrame {
                 push(&series.name, &series.unit, time_ns, value, None, None);
             }
         }
-        let Some(observed) = &record.observed else { continue };
+        let Some(observed) = &record.sections.observed else { continue };
         for (at, &time_ns) in observed.end_ns.iter().enumerate() {
             for event in &observed.events {
                 let (value, per_s) = (event.scaled(at), observed.rate_at(event, at));
@@ -291,8 +291,8 @@ mod tests {
     #[test]
     fn what_was_counted_over_time_is_a_row_for_each_interval() {
         let mut record = example();
-        record.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
-        let observed = record.observed.as_ref().unwrap();
+        record.sections.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
+        let observed = record.sections.observed.as_ref().unwrap();
         let rows = observed.end_ns.len() * (observed.events.len() + observed.metrics.len());
         let (event, end_ns) = (observed.events[0].clone(), observed.end_ns[0]);
         let rate = event.scaled(0).unwrap() / observed.seconds_of(&event, 0).unwrap();

@@ -12,7 +12,6 @@ use crate::faults::absent;
 use crate::figures::{Figure, commands};
 use crate::levels::host_line;
 use crate::points::middle_runs;
-use crate::predicted::{self, predictions};
 use crate::rate::{above_limits, other_hosts};
 use crate::rows::{StageRow, rows_among};
 use crate::studies::ReproducedStudy;
@@ -55,8 +54,6 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(answers(records)),
         chains => serde(chains(records)),
-        predictions => serde(predictions(records)),
-        about_predictions => predicted::ABOUT,
         rows_left => records.len() - in_table.len(),
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
         figures => figures.into_iter().map(data_table).collect::<Vec<_>>(),
@@ -105,7 +102,8 @@ fn first_lines(mut lines: Vec<String>, what: &str) -> Vec<String> {
 
 /// Returns every mesh, with the mean rates of its counted nodes.
 fn mesh_views(records: &[RunRecord]) -> Vec<Value> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let observed =
+        records.iter().filter_map(|record| Some((record, record.sections.observed.as_deref()?)));
     let views = observed.flat_map(|(record, observed)| {
         let heats = pmu::heats(observed, None);
         let view = |mesh: &Mesh| {
@@ -238,7 +236,7 @@ mod tests {
         observed.events[0].pmu = "arm_cmn_0".into();
         observed.meshes[0].nodes[0].kind = "<script>alert(1)</script>".into();
         observed.meshes[0].crosspoints[0].ports[0] = "<script>alert(1)</script>".into();
-        record.observed = Some(Box::new(observed));
+        record.sections.observed = Some(Box::new(observed));
         let page = page(&[record]);
         assert_eq!(page.matches("class=\"mesh\"").count(), 1);
         assert!(page.contains("id=\"mesh-0\"") && !page.contains("<script>alert(1)"));
@@ -281,7 +279,7 @@ mod tests {
     #[test]
     fn every_section_has_a_name_of_its_own() {
         let mut observed = example();
-        observed.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
+        observed.sections.observed = Some(Box::new(crate::families::pmu::heat::tests::example()));
         let page = page(&[observed]);
         let sections = page.split("\n<section").skip(1);
         let ids = sections.map(|text| text.split('"').skip_while(|part| !part.ends_with("id=")));

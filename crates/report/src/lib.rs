@@ -26,7 +26,6 @@ mod parameters;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod points;
-mod predicted;
 pub mod rate;
 pub mod rows;
 mod samples;
@@ -41,7 +40,6 @@ pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
 pub use html::{page, page_of};
-pub use predicted::text as predictions_text;
 pub use rows::rows;
 pub use screen::{host_text, screen};
 

@@ -105,9 +105,11 @@ mod tests {
             record
         };
         let all: [(&str, Changed); 8] = [
-            ("a-part", |record| record.path.as_mut().unwrap().limit = limit(threads("copy"))),
+            ("a-part", |record| {
+                record.sections.path.as_mut().unwrap().limit = limit(threads("copy"))
+            }),
             ("all-cpus", |record| {
-                let run = record.path.as_mut().unwrap();
+                let run = record.sections.path.as_mut().unwrap();
                 run.layout = "fused x 2 on CPUs 1,0".to_owned();
                 run.threads.truncate(2);
                 for thread in &mut run.threads {
@@ -120,13 +122,13 @@ mod tests {
                 run.limit = limit(threads("memory to read"));
             }),
             ("buffers", |record| {
-                let run = record.path.as_mut().unwrap();
+                let run = record.sections.path.as_mut().unwrap();
                 run.limit = limit(LimitFound::Limit(What::Buffers));
                 let gain = Interval { mean: 1.31, low: 1.2, high: 1.4 };
                 run.limit.as_mut().unwrap().gain = Some(gain);
             }),
             ("hand-over", |record| {
-                let run = record.path.as_mut().unwrap();
+                let run = record.sections.path.as_mut().unwrap();
                 run.events = 0;
                 run.limit = limit(LimitFound::Limit(What::HandOver));
                 run.limit.as_mut().unwrap().other = Some(PathOther {
@@ -141,16 +143,16 @@ mod tests {
             }),
             ("no-search", |_| {}),
             ("not-clear", |record| {
-                record.path.as_mut().unwrap().limit = limit(LimitFound::CannotTell);
+                record.sections.path.as_mut().unwrap().limit = limit(LimitFound::CannotTell);
             }),
             ("not-kept", |record| {
-                let run = record.path.as_mut().unwrap();
+                let run = record.sections.path.as_mut().unwrap();
                 (run.is_paced, run.asked_bytes_per_s) = (true, Some(131e6));
                 run.next_due_ns = Some(500_000_000);
             }),
             ("paced", |record| {
                 record.engine.emulated = true;
-                record.path.as_mut().unwrap().is_paced = true;
+                record.sections.path.as_mut().unwrap().is_paced = true;
             }),
         ];
         all.into_iter().map(path).collect()

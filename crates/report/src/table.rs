@@ -43,7 +43,7 @@ pub fn text(records: &[RunRecord]) -> String {
         _ => {
             lines.extend(by_point(records, faults_and_ledgers));
             lines.extend(by_point(records, |record| {
-                record.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
+                record.sections.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
             }));
         }
     }

@@ -53,7 +53,7 @@ pub(crate) fn resident_of(address: usize, number: Number) -> Option<Resident> {
 #[derive(Debug, Default)]
 struct Seen {
     touched: u64,
-    mappings: Vec<Mapping>,
+    mappings: Vec<MappedRange>,
 }
 
 impl Seen {
@@ -61,7 +61,7 @@ impl Seen {
         &mut self,
         address: u64,
         number: Number,
-        read: impl FnOnce() -> (u64, Vec<Mapping>),
+        read: impl FnOnce() -> (u64, Vec<MappedRange>),
     ) -> Option<Resident> {
         if number.0 > self.touched {
             (self.touched, self.mappings) = read();
@@ -74,20 +74,20 @@ impl Seen {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapping {
+struct MappedRange {
     start: u64,
     end: u64,
     resident: Resident,
 }
 
 /// Parses a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1).
-fn parse(smaps: impl BufRead) -> Vec<Mapping> {
-    let mut mappings: Vec<Mapping> = Vec::new();
+fn parse(smaps: impl BufRead) -> Vec<MappedRange> {
+    let mut mappings: Vec<MappedRange> = Vec::new();
     for line in smaps.lines().map_while(Result::ok) {
         if let Some((start, end)) = range(&line) {
             let resident = Resident::default();
-            mappings.push(Mapping { start, end, resident });
-        } else if let Some(Mapping { resident, .. }) = mappings.last_mut() {
+            mappings.push(MappedRange { start, end, resident });
+        } else if let Some(MappedRange { resident, .. }) = mappings.last_mut() {
             if let Some(bytes) = field(&line, "Rss:") {
                 resident.bytes = bytes;
             } else if let Some(bytes) = field(&line, "AnonHugePages:") {

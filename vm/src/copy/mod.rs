@@ -30,7 +30,7 @@ const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Machine {
+struct CopyMachine {
     name: String,
     series: String,
     arch: String,
@@ -48,7 +48,7 @@ struct Machine {
 }
 
 /// Machines of a kind, `copies` or `topologies`.
-fn machines(kind: &str) -> Result<Vec<Machine>> {
+fn machines(kind: &str) -> Result<Vec<CopyMachine>> {
     rows(include_str!("machines.toml"), kind)
 }
 
@@ -112,9 +112,9 @@ fn all(kind: &str, only: &str) -> Result<usize> {
     Ok(chosen.len())
 }
 
-impl Machine {
+impl CopyMachine {
     fn run(&self) -> Result<()> {
-        let Machine { name, options, script, .. } = self;
+        let CopyMachine { name, options, script, .. } = self;
         let kernel = Kernel::fetch(&self.series, &self.arch)?;
         let script = fs::read_to_string(root().join("vm/src/copy").join(script))?;
         let initrd = initrd(name, &kernel, &script)?;
@@ -171,7 +171,7 @@ mod tests {
         for (kind, count) in [("copies", 6), ("topologies", 2)] {
             let machines = machines(kind).unwrap();
             assert_eq!(machines.len(), count);
-            for Machine { name, script, cases, .. } in machines {
+            for CopyMachine { name, script, cases, .. } in machines {
                 let path = root().join("vm/src/copy").join(script);
                 assert!(path.exists() && cases > 0, "{name}: {}", path.display());
             }

@@ -27,7 +27,7 @@ for peer in peers: peer.sendall(greeting)
 time.sleep(60)
 "#;
 
-struct Case {
+struct PathCase {
     name: &'static str,
     sink: &'static str,
     /// Packets to the receiver that are dropped, as a rule of nftables.
@@ -36,20 +36,20 @@ struct Case {
     expect: fn(&Outcome, &Ledger) -> bool,
 }
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [PathCase; 3] = [
+    PathCase {
         name: "TCP, 1 % of the packets lost",
         sink: "tcp",
         dropped: "tcp dport 5010 numgen random mod 100 < 1",
         expect: |outcome, ledger| outcome.is_ok() && ledger.lost() == 0,
     },
-    Case {
+    PathCase {
         name: "UDP, 1 % of the packets lost",
         sink: "udp",
         dropped: "meta l4proto udp numgen random mod 100 < 1",
         expect: |outcome, ledger| outcome.is_ok() && booked(ledger, "lost on the way over UDP") > 0,
     },
-    Case {
+    PathCase {
         name: "a receiver that takes nothing after the first megabyte",
         sink: "tcp",
         dropped: "tcp dport 5010 quota over 1 mbytes",
@@ -107,7 +107,7 @@ fn ended(
     Ok(ledger)
 }
 
-fn one(case: &Case) -> Result<()> {
+fn one(case: &PathCase) -> Result<()> {
     let _hosts = Hosts::up("10.79.0", &[SENDER, RECEIVER])?;
     let _serve = serve(RECEIVER, TO, "serve.txt")?;
     drop_packets(RECEIVER, case.dropped)?;

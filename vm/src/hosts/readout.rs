@@ -32,7 +32,7 @@ const WAIT: &str = "20s";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+struct ReadoutCase {
     name: String,
     paced: String,
     /// True if a relay on the receiver's host passes its connection on.
@@ -96,7 +96,7 @@ impl Meanwhile {
     }
 }
 
-fn cases() -> Result<Vec<Case>> {
+fn cases() -> Result<Vec<ReadoutCase>> {
     rows(include_str!("readout.toml"), "case")
 }
 
@@ -152,7 +152,7 @@ fn signalled(signal: &str, code: i32) -> Result<()> {
     Ok(())
 }
 
-fn one(case: &Case) -> Result<()> {
+fn one(case: &ReadoutCase) -> Result<()> {
     // Each case has its own network, because a cut link leaves traces.
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
     let [_card, mut reader] = published(&case.paced)?;
@@ -168,7 +168,7 @@ fn one(case: &Case) -> Result<()> {
 }
 
 /// Checks that the account of each E-link closes, and that only expected reasons cost triggers.
-fn judge(case: &Case) -> Result<()> {
+fn judge(case: &ReadoutCase) -> Result<()> {
     let account: Value = serde_json::from_str(&last_line("tohost.json")?)?;
     let elinks = account["elinks"].as_array().context("no E-links")?;
     ensure!(elinks.len() == 24, "{} E-links", elinks.len());

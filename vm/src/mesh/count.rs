@@ -154,7 +154,7 @@ impl Machine {
             let share = |event: &ObservedEvent| {
                 first(&event.running_ns) / first(&event.enabled_ns).max(1.0)
             };
-            let observed = record.observed.context("nothing was observed")?;
+            let observed = record.sections.observed.context("nothing was observed")?;
             let found: Vec<f64> = observed.events.iter().map(share).collect();
             println!("shares planned {predicted:.2?}, found {found:.2?}");
             let is_near = |(found, planned): (&f64, &f64)| (found - planned).abs() < tolerance;

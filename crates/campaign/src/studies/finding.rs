@@ -11,7 +11,7 @@ use super::copies::{CopyFinding, Judgement};
 use super::expression::{Expression, Number};
 
 /// Value of an expression over the records.
-type Values<'a> = &'a dyn Fn(&Expression) -> Option<Number>;
+type ValueOf<'a> = &'a dyn Fn(&Expression) -> Option<Number>;
 
 /// A statement, a question if it has no conditions, or a finding beyond expressions.
 #[derive(Debug, Deserialize)]
@@ -43,7 +43,7 @@ enum Condition {
 }
 
 impl FindingSpec {
-    pub(super) fn judged(&self, records: &[RunRecord], value: Values<'_>) -> StudyFinding {
+    pub(super) fn judged(&self, records: &[RunRecord], value: ValueOf<'_>) -> StudyFinding {
         let judged = match &self.copies {
             Some(copies) => copies.judged(records),
             None => self.by_values(value),
@@ -67,7 +67,7 @@ impl FindingSpec {
         StudyFinding { text, place, verdict, grade: verdict.grade().map(Grade::name), evidence }
     }
 
-    fn by_values(&self, value: Values<'_>) -> Result<Judgement, String> {
+    fn by_values(&self, value: ValueOf<'_>) -> Result<Judgement, String> {
         let missing = || self.missing.clone().unwrap_or_else(|| "not measured here".to_owned());
         let measured = |one| value(one).filter(|number| number.measured().is_some());
         let all: Option<Vec<Number>> = self.values.values().map(measured).collect();

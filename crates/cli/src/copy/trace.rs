@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let mut device = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(refused)?;
     let info = EngineInfo { name: "trace".into(), target: TRACE_DEVICE.into(), emulated: false };
     let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
-    let watched = context().watch("copy/trace", info, workload);
+    let open = context().open_record("copy/trace", info, workload);
     let mut trace = Trace::new(arguments.classic.is_some());
     let symbols = KernelSymbols::of_kernel();
     device.start()?;
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     counters.push(Counter::measured("traced", elapsed.as_nanos() as f64, "ns"));
     counters.push(Counter::count("requests", requests));
     let found = Tally { counters, ledgers: vec![ledger], warnings, ..Tally::default() };
-    recorder.take(watched.so_far(found, None, Vec::new()))?;
+    recorder.take(open.so_far(found, Vec::new()))?;
     if let Some(folder) = &arguments.classic {
         write_files(folder, &trace.classic())?;
     }

@@ -160,7 +160,7 @@ fn proved(
 ) -> Result<RunRecord, Failure> {
     let settings = bench.runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = bench.runner.measured(&request.job()?, &settings)?;
-    if let Some(run) = &mut record.path {
+    if let Some(run) = &mut record.sections.path {
         let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
         let is_buffers = explained.answer == LimitFound::Limit(What::Buffers);
         run.limit = Some(PathLimit {

@@ -1,7 +1,6 @@
 //! `daqmeter path`: a path of data as a file: drawn, run, and explained.
 
 mod explain;
-mod predict;
 pub(crate) mod run;
 mod serve;
 
@@ -19,9 +18,7 @@ const EXAMPLE: &str = "\
     $ daqmeter path run felix-card --time 3s # rate, latency, time of each thread\n  \
     $ daqmeter path run pattern --max        # its highest rate\n  \
     $ daqmeter path explain felix-card       # its bottleneck\n  \
-    $ daqmeter list felix-card --toml > my.toml\n  \
-    $ daqmeter path predict --calibrate      # a profile of this host (a minute)\n  \
-    $ daqmeter path predict pattern          # rate, bottleneck, latency";
+    $ daqmeter list felix-card --toml > my.toml";
 
 /// A path, and what replaces parts of its file.
 #[derive(Debug, Args)]
@@ -46,8 +43,6 @@ pub(crate) enum Verb {
     Explain(explain::Arguments),
     /// Receive the blocks of paths that end on this host
     Serve(serve::Arguments),
-    /// Predict paths on a calibrated host, or calibrate it
-    Predict(predict::Arguments),
 }
 
 impl Verb {
@@ -56,7 +51,6 @@ impl Verb {
             Verb::Run(arguments) => run::run(arguments),
             Verb::Explain(arguments) => explain::run(arguments),
             Verb::Serve(arguments) => serve::run(arguments),
-            Verb::Predict(arguments) => predict::run(arguments),
         }
     }
 }

@@ -10,8 +10,8 @@ use daqmeter_path::{Path, PathRequest, WITHOUT_ACCOUNT, engine};
 use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
+use daqmeter_report::paths;
 use daqmeter_report::table::paragraphs;
-use daqmeter_report::{paths, predictions_text};
 
 use super::ChosenPath;
 use crate::arguments::{budget, duration};
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     let code = bench.recorder.finish(|records| {
         let searched = found.as_ref().map(|found| paragraphs(&text(&path, found)));
-        let parts = [searched.unwrap_or_default(), paths::text(records), predictions_text(records)];
+        let parts = [searched.unwrap_or_default(), paths::text(records)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     })?;
     let last = bench.recorder.records.last();
@@ -119,7 +119,7 @@ pub(super) fn probe_quietly(bench: &Bench, request: &PathRequest) -> Result<RunR
 }
 
 pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
-    let run = record.path.as_deref().filter(|run| run.blocks > 0);
+    let run = record.sections.path.as_deref().filter(|run| run.blocks > 0);
     run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
 }
 
@@ -177,7 +177,7 @@ fn search(
             ..request.clone()
         };
         let record = bench.probe(&request, PROBE, &[])?;
-        let latency_ns = record.path.as_ref().map_or(0, |run| run.latency_max_ns);
+        let latency_ns = record.sections.path.as_ref().map_or(0, |run| run.latency_max_ns);
         longest_ns.push(latency_ns);
         Ok::<_, Failure>(Some(engine::observation(path, &record)))
     })?;

@@ -31,7 +31,7 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Ended {
 fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
     let mut texts = Vec::new();
     for record in records {
-        let Some(observed) = &record.observed else { continue };
+        let Some(observed) = &record.sections.observed else { continue };
         texts.push(format!("{}: {}\n", record.time_utc, record.command));
         let intervals = 0..observed.end_ns.len();
         texts.extend(intervals.map(|at| arguments.interval_text(observed, at, true)));
@@ -90,7 +90,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
             tell(&format!("daqmeter: warning: {warning}"));
             record.warnings.push(warning);
         }
-        record.observed = Some(Box::new(observed));
+        record.sections.observed = Some(Box::new(observed));
         recorder.take(record)?;
     }
     arguments.finish(&mut recorder)

@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{Tally, Watched, next_line};
+use daqmeter_harness::{OpenRecord, Tally, next_line};
 use daqmeter_pmu::count::{Pause, error_of, total_error_of, totals, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::plan::Driver;
 use daqmeter_pmu::source::{KernelOpener, Opener};
 use daqmeter_pmu::{Count, CountedHost, Selection, perf_format};
-use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
+use daqmeter_record::{EngineInfo, Observations, RunRecord, Sections, Workload};
 use daqmeter_report::pmu::tables::{self, RateUnit};
 use daqmeter_report::pmu::{heats, map};
 use daqmeter_sys::process::{ends_within, terminate};
@@ -124,13 +124,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         .with("what", selection.what.as_str())
         .with("interval_s", length.as_secs_f64());
     let info = info(&selection, &host);
-    let watched = context().watch("pmu/stat", info, workload);
-    count.begin(watched.origin_ns());
+    let open = context().open_record("pmu/stat", info, workload);
+    count.begin(open.origin_ns());
     let mut program = start(&arguments.command)?;
     // A command may end any time.
     let look = if program.is_some() { LOOK / 20 } else { LOOK };
     let began = Instant::now();
-    let mut parts = Parts { watched, warnings: selection.set.warnings, written: 0, last: began };
+    let mut parts = Parts { open, warnings: selection.set.warnings, written: 0, last: began };
     let steps = arguments.step.then(steps);
     let pause = |left: Duration| {
         let status = program.as_mut().map(Child::try_wait).transpose()?.flatten();
@@ -243,7 +243,7 @@ fn steps() -> Receiver<()> {
 
 /// Records of the parts of a long count.
 struct Parts {
-    watched: Watched,
+    open: OpenRecord,
     warnings: Vec<String>,
     written: usize,
     last: Instant,
@@ -265,8 +265,9 @@ impl Parts {
         }
         (self.written, self.last) = (observed.end_ns.len(), Instant::now());
         let warnings = self.warnings.iter().cloned().chain(turns_warning(observed)).collect();
-        let found = Tally { counters: totals(observed), warnings, ..Tally::default() };
-        self.watched.so_far(found, Some(part), Vec::new())
+        let sections = Sections { observed: Some(Box::new(part)), ..Sections::default() };
+        let found = Tally { counters: totals(observed), warnings, sections, ..Tally::default() };
+        self.open.so_far(found, Vec::new())
     }
 }
 
@@ -328,7 +329,7 @@ impl Arguments {
             if self.separator.is_some() {
                 return String::new();
             }
-            let observed = records.iter().filter_map(|record| record.observed.as_deref());
+            let observed = records.iter().filter_map(|record| record.sections.observed.as_deref());
             observed.map(|observed| format!("\n{}", self.summary(observed))).collect()
         })
     }

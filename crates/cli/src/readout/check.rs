@@ -14,9 +14,9 @@ use daqmeter_readout::{Scenario, recording};
 use daqmeter_record::sanitise;
 
 use super::options::{channel, channels, elink};
-use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::count;
 use crate::output::{Ended, Failure, emit};
+use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
 #[derive(Debug, Args)]

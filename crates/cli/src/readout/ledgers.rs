@@ -6,8 +6,8 @@ use daqmeter_readout::receive::elink_name;
 use daqmeter_record::Ledger;
 use serde_json::Value;
 
-use super::verdict::Verdict;
 use crate::output::{Failure, emit};
+use crate::verdict::Verdict;
 
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
     ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64

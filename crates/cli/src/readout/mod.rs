@@ -10,7 +10,6 @@ mod record;
 mod run;
 mod sweep;
 mod tohost;
-mod verdict;
 
 use clap::{Args, Subcommand};
 

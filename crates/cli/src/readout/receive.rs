@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use super::ledgers::{not_closed, show};
 use super::options::{Network, Waiting, elink};
 use super::tohost::CARD_IS_LOST;
-use super::verdict::{Findings, Limits, Measure, Verdict};
 use crate::arguments::duration;
 use crate::interrupt;
 use crate::output::{Ended, Failure, tell};
+use crate::verdict::{Findings, Limits, Measure, Verdict};
 
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
 #[derive(Debug, Clone, Args)]

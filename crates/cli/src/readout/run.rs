@@ -12,9 +12,9 @@ use daqmeter_report::paths;
 use daqmeter_report::table::paragraphs;
 
 use super::options::completed;
-use super::verdict::{Findings, Limits, Measure};
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, tell};
+use crate::verdict::{Findings, Limits, Measure};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use super::ledgers::show;
 use super::options::{Network, Waiting, load};
-use super::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 use crate::arguments::duration;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Ended, Failure, tell};
+use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Read rings and publish their data; a reader per DMA channel.
 #[derive(Debug, Args)]

@@ -1,12 +1,12 @@
-//! Copies by the emulated engine ([`crate::dma_thread`]).
+//! Copies by the emulated engine ([`super::dma_thread`]).
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 
+use super::dma_thread::{Engine, lock};
 use super::mover::{Gate, Mover, Pair, Side, each};
-use crate::dma_thread::{Engine, lock};
 use crate::request::{CopyContext, CopyRequest, Direction};
 
 struct EngineMover {

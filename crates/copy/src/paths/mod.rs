@@ -3,6 +3,7 @@
 //!
 //! `/proc/self/mem` is left out, because it copies twice; `vmsplice`, because it moves pages.
 
+mod dma_thread;
 mod dsa;
 mod engine_thread;
 mod file;
@@ -17,9 +18,9 @@ use crate::request::{CopyContext, CopyPath, CopyRequest};
 
 pub(crate) use module::provider;
 pub use module::waiver as module_waiver;
+pub(crate) use mover::Mover;
 #[cfg(test)]
 pub(crate) use mover::Side;
-pub(crate) use mover::{Gate, Mover, Pair};
 
 type Make = fn(&CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>;
 /// Returns what is missing, and how to get it.

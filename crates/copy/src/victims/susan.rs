@@ -163,7 +163,7 @@ fn median_of_neighbours(image: &Image, x: usize, y: usize) -> u8 {
 #[derive(Clone, Debug)]
 pub(crate) struct Edges {
     likeness_of: Vec<i32>,
-    direction: Vec<Direction>,
+    direction: Vec<EdgeDirection>,
     edge: Vec<bool>,
     width: usize,
 }
@@ -171,7 +171,7 @@ pub(crate) struct Edges {
 /// Direction in which the response decreases: an edge point must not be weaker than its neighbours
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum EdgeDirection {
     Horizontal,
     Vertical,
     Rising,
@@ -183,7 +183,7 @@ impl Edges {
         let pixels = image.pixels.len();
         Edges {
             likeness_of: vec![0; pixels],
-            direction: vec![Direction::Horizontal; pixels],
+            direction: vec![EdgeDirection::Horizontal; pixels],
             edge: vec![false; pixels],
             width: image.width,
         }
@@ -202,19 +202,19 @@ impl Edges {
             // The centre of gravity lies across the edge.
             let (x2, y2) = (moment_x.abs(), moment_y.abs());
             self.direction[at] = match () {
-                () if x2 > 2 * y2 => Direction::Horizontal,
-                () if y2 > 2 * x2 => Direction::Vertical,
-                () if (moment_x > 0) == (moment_y > 0) => Direction::Falling,
-                () => Direction::Rising,
+                () if x2 > 2 * y2 => EdgeDirection::Horizontal,
+                () if y2 > 2 * x2 => EdgeDirection::Vertical,
+                () if (moment_x > 0) == (moment_y > 0) => EdgeDirection::Falling,
+                () => EdgeDirection::Rising,
             };
         }
         for (x, y) in image.inner(RADIUS + 1) {
             let at = y * self.width + x;
             let step = match self.direction[at] {
-                Direction::Horizontal => 1,
-                Direction::Vertical => self.width,
-                Direction::Falling => self.width + 1,
-                Direction::Rising => self.width - 1,
+                EdgeDirection::Horizontal => 1,
+                EdgeDirection::Vertical => self.width,
+                EdgeDirection::Falling => self.width + 1,
+                EdgeDirection::Rising => self.width - 1,
             };
             let here = self.likeness_of[at];
             self.edge[at] = here > 0

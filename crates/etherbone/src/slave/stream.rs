@@ -12,7 +12,7 @@ pub const MAX_CYCLE_BYTES: usize = 16 << 20;
 const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Framing {
+enum StreamFraming {
     #[default]
     Unknown,
     Bare(EbLayout),
@@ -24,7 +24,7 @@ pub struct Stream {
     buffer: Vec<u8>,
     /// Bytes of the first cycle's records that are already parsed.
     searched: usize,
-    framing: Framing,
+    framing: StreamFraming,
     session: BusSession,
 }
 
@@ -81,17 +81,17 @@ impl Stream {
             if rest.len() < 4 {
                 return Ok(0);
             }
-            if rest[..2] == MAGIC.to_be_bytes() || self.framing == Framing::Unknown {
+            if rest[..2] == MAGIC.to_be_bytes() || self.framing == StreamFraming::Unknown {
                 *header_sent = false;
                 return self.take_header(slave, now_ns, rest, answer);
             }
         }
-        let (Framing::Bare(layout) | Framing::Framed(layout, _)) = self.framing else {
+        let (StreamFraming::Bare(layout) | StreamFraming::Framed(layout, _)) = self.framing else {
             return Ok(0);
         };
         let Some(bytes) = self.cycle_bytes(layout, rest)? else { return Ok(0) };
         let before = answer.len();
-        if let (Framing::Framed(_, header), false) = (self.framing, *header_sent) {
+        if let (StreamFraming::Framed(_, header), false) = (self.framing, *header_sent) {
             put_header(header, layout, answer);
         }
         let after_header = answer.len();
@@ -135,7 +135,7 @@ impl Stream {
         if header.probe_request {
             let Some(probe) = rest.get(..PROBE_BYTES) else { return Ok(0) };
             slave.probe(probe, answer)?;
-            self.framing = Framing::Bare(common_layout(slave, header)?);
+            self.framing = StreamFraming::Bare(common_layout(slave, header)?);
             return Ok(PROBE_BYTES);
         }
         match litex::recognise(rest) {
@@ -147,7 +147,7 @@ impl Stream {
                 };
                 let layout = EbLayout::L32;
                 Execution::new(slave, now_ns, layout, &mut self.session, answer).litex(&record);
-                self.framing = Framing::Framed(layout, EbHeader::of(layout, false));
+                self.framing = StreamFraming::Framed(layout, EbHeader::of(layout, false));
                 return Ok(rest.len() - after.len());
             }
             Some(false) => {}
@@ -156,7 +156,7 @@ impl Stream {
         if rest.len() < layout.header_bytes() {
             return Ok(0);
         }
-        self.framing = Framing::Framed(layout, header);
+        self.framing = StreamFraming::Framed(layout, header);
         Ok(layout.header_bytes())
     }
 }

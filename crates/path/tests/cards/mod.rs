@@ -24,7 +24,7 @@ fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_recei
         assert!(ledger.unit.starts_with("triggers of E-link 0x"), "{ledger}");
         assert_eq!((ledger.issued, ledger.delivered), (BLOCKS, BLOCKS));
     }
-    let run = record.path.as_deref().unwrap();
+    let run = record.sections.path.as_deref().unwrap();
     assert_eq!(run.events, 24 * BLOCKS);
     assert!(run.blocks > 0 && run.verified_blocks == run.blocks);
     assert_eq!(run.payload_bytes, run.blocks * 1024);
@@ -49,7 +49,7 @@ fn a_fused_card_has_one_thread_for_each_channel_and_the_same_accounts() {
     for ledger in &record.ledgers {
         assert_eq!((ledger.issued, ledger.delivered), (BLOCKS, BLOCKS));
     }
-    let run = record.path.as_deref().unwrap();
+    let run = record.sections.path.as_deref().unwrap();
     assert_eq!((run.events, run.layout.as_str()), (48 * BLOCKS, "fused x 2"));
     assert!(run.blocks > 0 && run.verified_blocks == run.blocks && run.latency_max_ns > 0);
     let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
@@ -81,7 +81,7 @@ fn a_fused_card_whose_pages_exceed_its_socket_loses_none_of_them() {
         for ledger in &record.ledgers {
             assert!(ledger.closes() && ledger.lost() as f64 == vetoed, "{ledger}");
         }
-        assert!(record.path.unwrap().payload_bytes > 16 << 20);
+        assert!(record.sections.path.unwrap().payload_bytes > 16 << 20);
     }
 }
 
@@ -115,7 +115,7 @@ fn several_channels_share_receivers_and_each_option_of_a_card_is_a_field() {
     let record = ran(&format!("{text}threads = 1\n"));
     assert_eq!(record.lanes.len(), 2);
     assert_eq!(record.ledgers.len(), 48);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(threads, ["to-host.0", "to-host.1", "receiver"]);
     let carried: u64 = record.lanes.iter().filter_map(|lane| lane.stages[0].carried_bytes).sum();
@@ -150,7 +150,7 @@ fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
     }
     let devices: Vec<&str> = record.lanes.iter().map(|lane| lane.device.as_str()).collect();
     assert_eq!(devices, ["gbt:0.0", "gbt:0.1"]);
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!(run.events, ledger.delivered);
     assert_eq!(run.threads.len(), 4);
     assert!(run.threads.iter().all(|thread| thread.busy_ns > 0));
@@ -190,7 +190,7 @@ fn as_fast_as_it_goes_work_is_added_to_each_part_and_those_of_one_thread_are_tol
         });
         assert!(record.outcome.is_ok(), "{:?}", fault(&record));
         assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
-        let run = record.path.as_deref().unwrap();
+        let run = record.sections.path.as_deref().unwrap();
         assert_eq!(run.verified_blocks, run.blocks);
         // A rate that no reader carries is none: a limit may be looked for.
         assert_eq!((run.is_paced, run.asked_bytes_per_s), (false, None));

@@ -28,7 +28,7 @@ fn every_layout_carries_every_block_of_every_stage_and_its_bytes_are_compared() 
             (format!("[memory, {name}, {second}] [read]"), 2),
         ] {
             let record = ran(&in_layout(&text, &layout));
-            let run = record.path.unwrap();
+            let run = record.sections.path.unwrap();
             assert_eq!((run.blocks, run.verified_blocks), (BLOCKS, BLOCKS), "{name} {layout}");
             assert_eq!(run.payload_bytes, BLOCKS * 4096, "{name} {layout}");
             assert_eq!((run.layout, run.threads.len()), (layout, threads));
@@ -57,7 +57,7 @@ fn each_source_is_shared_by_its_workers_and_boards_are_dealt_out() {
     ] {
         let layout = format!("fused x {workers}");
         let record = ran(&in_layout(&text(source, &[], READ), &layout));
-        let run = record.path.unwrap();
+        let run = record.sections.path.unwrap();
         assert_eq!(run.blocks, BLOCKS * sources, "{source}");
         let is_known = !source.contains("etherbone");
         assert_eq!(run.verified_blocks, if is_known { run.blocks } else { 0 }, "{source}");
@@ -70,7 +70,7 @@ fn workers_keep_the_rate_of_the_source_together_and_lose_what_they_are_too_slow_
     let folder = tempfile::tempdir().unwrap();
     let file = in_layout(&text(MEMORY, &[], READ), "fused x 2");
     let paced = record(folder.path(), &file, |request| request.rate_hz = Some(1000.0));
-    let run = paced.path.unwrap();
+    let run = paced.sections.path.unwrap();
     // The first is due at once, and threads begin after their release.
     assert!(run.wall_ns >= (BLOCKS - 3) * 1_000_000, "{}", run.wall_ns);
     assert_eq!(run.blocks, BLOCKS);
@@ -88,7 +88,7 @@ fn workers_keep_the_rate_of_the_source_together_and_lose_what_they_are_too_slow_
 fn a_thread_of_several_parts_tells_their_times() {
     let stage = "kind = \"work\"\ntime = \"500us\"";
     let record = ran(&in_layout(&text(MEMORY, &[stage], READ), "fused"));
-    let run = record.path.as_deref().unwrap();
+    let run = record.sections.path.as_deref().unwrap();
     let thread = &run.threads[0];
     assert_eq!((thread.name.as_str(), thread.blocks), ("memory to read", BLOCKS));
     let within: Vec<_> = thread.within.iter().map(|one| (one.name.as_str(), one.element)).collect();
@@ -109,7 +109,7 @@ fn blocks_of_several_workers_come_to_one_sink_in_the_order_of_the_source() {
     for layout in ["[memory, copy] x 3 [file]", "[memory] [copy] x 3 [file]"] {
         let record = record(folder.path(), &in_layout(&text, layout), |_| {});
         assert!(record.outcome.is_ok(), "{}", fault(&record));
-        assert_eq!(record.path.unwrap().verified_blocks, BLOCKS);
+        assert_eq!(record.sections.path.unwrap().verified_blocks, BLOCKS);
     }
 }
 
@@ -142,13 +142,13 @@ fn a_worker_that_dies_ends_an_ordered_path_in_a_line_and_the_ledger_closes() {
 #[test]
 fn auto_takes_the_fastest_of_what_it_tried_and_tries_nothing_that_others_see() {
     let record = ran(&in_layout(&text(MEMORY, &["kind = \"copy\""], READ), "auto"));
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!(run.layout, run.tried[0].layout);
     assert!(run.tried.is_sorted_by(|a, b| a.bytes_per_s >= b.bytes_per_s));
     assert!(run.tried.iter().any(|tried| tried.layout == "pipeline"), "{:?}", run.tried);
     let program = "kind = \"program\"\ncommand = [\"cat\"]";
     let record = ran(&in_layout(&text(MEMORY, &[program], READ), "auto"));
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!((run.layout.as_str(), run.tried.len()), ("pipeline", 0));
 }
 

@@ -38,13 +38,13 @@ fn a_receiver_compares_every_known_byte_and_the_ledger_closes_over_both_sides() 
         let source = "kind = \"digitizer\"\ndevices = [\"emu:l0..1\"]\nunpaced = true";
         let stages = ["kind = \"convert\"\nfunction = 5"];
         let record = ran(&text(source, &stages, &sink));
-        let run = record.path.unwrap();
+        let run = record.sections.path.unwrap();
         assert_eq!((run.blocks, run.verified_blocks), (2 * BLOCKS, 2 * BLOCKS), "{transport}");
         assert_eq!(run.payload_bytes, 2 * BLOCKS * 4096);
         let delivered: Vec<u64> = record.ledgers.iter().map(|one| one.delivered).collect();
         assert_eq!(delivered, [BLOCKS, BLOCKS]);
         let changed = "kind = \"program\"\ncommand = [\"tr\", \"a-z\", \"A-Z\"]\nchanges = true";
-        let unknown = ran(&text(MEMORY, &[changed], &sink)).path.unwrap();
+        let unknown = ran(&text(MEMORY, &[changed], &sink)).sections.path.unwrap();
         assert_eq!((unknown.blocks, unknown.verified_blocks), (BLOCKS, 0));
         let all = received.join().unwrap();
         assert_eq!((all[0].blocks(), all[0].verified), (2 * BLOCKS, 2 * BLOCKS));
@@ -85,7 +85,7 @@ fn a_receiver_that_dies_ends_the_path_in_a_line_and_what_it_did_not_confirm_is_n
     assert!(ledger.closes() && ledger.delivered == 0, "{ledger}");
     let unconfirmed = ledger.losses["sent, but the receiver did not say that they came"];
     assert!(unconfirmed >= 20, "{ledger}");
-    let run = record.path.unwrap();
+    let run = record.sections.path.unwrap();
     assert_eq!(run.blocks, unconfirmed);
     assert_eq!(run.payload_bytes, 4096 * unconfirmed);
 }
@@ -152,7 +152,7 @@ fn what_udp_loses_is_a_loss_of_its_stream_or_fails_a_path_that_must_lose_nothing
         let lost = ledger.losses["lost on the way over UDP"];
         assert!(ledger.closes() && lost > 0, "{ledger}");
         assert_eq!((ledger.issued, ledger.delivered + lost), (BLOCKS, BLOCKS));
-        let run = record.path.as_ref().unwrap();
+        let run = record.sections.path.as_ref().unwrap();
         assert_eq!(run.blocks, ledger.delivered);
         assert_eq!(record.counter("udp-buffer-asked"), Some(4096.0));
         let fault = fault(&record);

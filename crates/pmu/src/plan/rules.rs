@@ -68,7 +68,7 @@ pub(super) struct Taken {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct EventPlace {
     crosspoint: usize,
     port: u8,
     /// Number of the node in the mesh; crosspoints have none, and no filters.
@@ -120,7 +120,7 @@ impl<'a> Rules<'a> {
         }
         let places = self.places(event, on)?;
         let is_watchpoint = on.type_code == WATCHPOINT;
-        let monitor = |place: &Place| {
+        let monitor = |place: &EventPlace| {
             let watched = u8::try_from(on.wp_device).unwrap_or(u8::MAX);
             self.monitor_of(place.crosspoint, if is_watchpoint { watched } else { place.port })
         };
@@ -145,8 +145,8 @@ impl<'a> Rules<'a> {
         })
     }
 
-    fn controllers(&self, places: &[Place]) -> Vec<usize> {
-        let domain = |place: &Place| {
+    fn controllers(&self, places: &[EventPlace]) -> Vec<usize> {
+        let domain = |place: &EventPlace| {
             let xp = self.mesh.crosspoints.get(place.crosspoint);
             xp.and_then(|xp| xp.dtc).map(usize::from)
         };
@@ -161,10 +161,10 @@ impl<'a> Rules<'a> {
     }
 
     /// Returns all nodes of the type, with their NodeIDs.
-    fn of_type(&self, type_code: u16) -> Vec<(u16, Place)> {
+    fn of_type(&self, type_code: u16) -> Vec<(u16, EventPlace)> {
         if type_code == XP || type_code == WATCHPOINT {
             let xps = self.mesh.crosspoints.iter().enumerate();
-            let place = |crosspoint| Place { crosspoint, port: 0, node: None };
+            let place = |crosspoint| EventPlace { crosspoint, port: 0, node: None };
             return xps.map(|(at, xp)| (xp.node_id, place(at))).collect();
         }
         let wanted = match type_code {
@@ -176,12 +176,12 @@ impl<'a> Rules<'a> {
             .filter(|(_, node)| wanted != RND && nodes::counts_as(node.type_code, wanted))
             .map(|(number, node)| {
                 let crosspoint = node.crosspoint as usize;
-                (node.node_id, Place { crosspoint, port: node.port, node: Some(number) })
+                (node.node_id, EventPlace { crosspoint, port: node.port, node: Some(number) })
             })
             .collect()
     }
 
-    fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<Place>, Fault> {
+    fn places(&self, event: &PmuEvent, on: &OnMesh) -> Result<Vec<EventPlace>, Fault> {
         let (all, mesh) = (self.of_type(on.type_code), &self.mesh.name);
         let kind = self.kind(on.type_code);
         if all.is_empty() {
@@ -207,7 +207,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn instead_of(&self, wanted: u16, all: &[(u16, Place)]) -> String {
+    fn instead_of(&self, wanted: u16, all: &[(u16, EventPlace)]) -> String {
         let ids: Vec<String> = all.iter().map(|(id, _)| format!("{id:#x}")).collect();
         let ids = format!("those of the type are {}", ids.join(", "));
         let same_id = self.mesh.nodes.iter().filter(|node| node.node_id == wanted);

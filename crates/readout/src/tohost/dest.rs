@@ -100,9 +100,9 @@ impl Page {
         let control = FelixFrame::control(FrameKind::Messages, body_bytes);
         let frame = FelixFrame { count, sequence, birth_ns, ..control };
         let mut send = || outlet.send(number, &frame, &self.bytes[..used]);
-        match &port.watch {
+        match &port.slowed {
             None => send(),
-            Some(watch) => watch.send(frame.body_bytes, send),
+            Some(slowed) => slowed.send(frame.body_bytes, send),
         }
     }
 }

@@ -14,9 +14,9 @@ impl ToHost {
     pub(crate) fn serve(&mut self, now_ns: u64) {
         let mut events = std::mem::take(&mut self.events);
         let mut poll = || self.outlet.poll(&mut events);
-        match &self.port.watch {
+        match &self.port.slowed {
             None => poll(),
-            Some(watch) => watch.poll(poll),
+            Some(slowed) => slowed.poll(poll),
         }
         for event in events.drain(..) {
             match event {

@@ -76,14 +76,6 @@ pub(crate) fn above_its_limit() -> RunRecord {
     record
 }
 
-pub(crate) fn disturbed() -> RunRecord {
-    let mut record = example();
-    record.lanes.iter_mut().for_each(|lane| lane.seen_cpus = vec![0]);
-    record.host_cpu.busy_by_cpu_ns.insert(0, record.wall_ns);
-    record.process_cpu = CpuTime::default();
-    record
-}
-
 /// One lane, one stage of 1 MB that takes that number of nanoseconds, with a limit of 10 GB/s.
 pub(crate) fn record(
     engine: &str,

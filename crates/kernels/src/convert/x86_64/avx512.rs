@@ -23,14 +23,14 @@ const LINE_SAMPLES: usize = 32;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Picks {
-    lines: Vec<Line>,
+    lines: Vec<ResultLine>,
 }
 
 /// Positions in one line of the 32 results, and the mask of results in that line. Aligned, because
 /// an index across cache lines costs two loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
-struct Line {
+struct ResultLine {
     indices: [u16; LINE_SAMPLES],
     mask: u32,
 }
@@ -40,7 +40,7 @@ impl Picks {
         if !(2..=LINE_SAMPLES).contains(&factor) {
             return None;
         }
-        let mut lines = vec![Line { indices: [0; LINE_SAMPLES], mask: 0 }; factor];
+        let mut lines = vec![ResultLine { indices: [0; LINE_SAMPLES], mask: 0 }; factor];
         for result in 0..LINE_SAMPLES {
             let sample = result * factor;
             let line = &mut lines[sample / LINE_SAMPLES];

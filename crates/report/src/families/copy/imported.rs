@@ -279,11 +279,11 @@ fn group_of(copy: StudyCopy, channels: &[ChannelLine], template: &RunRecord) -> 
 }
 
 /// Runs of a program, with the references and the misses of each.
-type Runs = (Vec<Span>, [Vec<Option<f64>>; 2]);
+type ProgramRuns = (Vec<Span>, [Vec<Option<f64>>; 2]);
 
 fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String> {
     let names = "program, ns before, ns after, ns, cache references, misses, % misses";
-    let mut tests: BTreeMap<&str, Runs> = BTreeMap::new();
+    let mut tests: BTreeMap<&str, ProgramRuns> = BTreeMap::new();
     for line in lines(text, names) {
         let line = line?;
         let count = |at| line.known(at, |count: &u64| *count <= MAX_WHOLE);
@@ -303,7 +303,7 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
         references.push(counted.map(|(references, _)| references as f64));
         misses.push(counted.map(|(_, misses)| misses as f64));
     }
-    let record = |(test, (spans, counts)): (&str, Runs)| {
+    let record = |(test, (spans, counts)): (&str, ProgramRuns)| {
         let mut record = record_of(template, &spans);
         let stage = stage_of(test, &spans, record.origin_ns);
         record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];

@@ -422,7 +422,7 @@ mod tests {
 
     /// A second of 1000 blocks of 1 MB on `cpus` CPUs: a source, a stage and a sink.
     fn run(cpus: f64, busy_ms: [u64; 3]) -> PathRun {
-        let mut run = *record().path.unwrap();
+        let mut run = *record().sections.path.unwrap();
         (run.payload_bytes, run.events, run.cpus) = (1_000_000_000, 0, cpus);
         let names = ["board", "convert", "read"].map(str::to_owned);
         for (thread, (name, ms)) in run.threads.iter_mut().zip(names.into_iter().zip(busy_ms)) {
@@ -434,7 +434,7 @@ mod tests {
 
     fn of(run: &PathRun, about: &str) -> String {
         let mut record = record();
-        record.path = Some(Box::new(run.clone()));
+        record.sections.path = Some(Box::new(run.clone()));
         let found = said("crate", run, &record, 1).into_iter().find(|said| said.about == about);
         found.map_or_else(String::new, |said| said.text)
     }
@@ -568,7 +568,7 @@ mod tests {
     fn a_rate_that_was_asked_for_is_kept_or_it_is_said_why_not() {
         let said = |change: fn(&mut RunRecord, &mut PathRun)| {
             let mut record = record();
-            let mut run = *record.path.take().unwrap();
+            let mut run = *record.sections.path.take().unwrap();
             // 65.536 MB in 1 s.
             (run.asked_bytes_per_s, run.next_due_ns) = (Some(65.536e6), Some(1_000_000_000));
             change(&mut record, &mut run);

@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     label: |record, _: &Stage| format!("path {}", name(record).unwrap_or_default()),
     in_label: &["path", "with"],
     footnote: |record| {
-        let run = record.path.as_deref()?;
+        let run = record.sections.path.as_deref()?;
         Some(format!("layout {}; latency: {}", run.layout, facts::latency(record, run)))
     },
     ..Family::EMPTY
@@ -53,7 +53,7 @@ fn paths(records: &[RunRecord]) -> BTreeMap<PathPoint, Vec<Run<'_>>> {
     let is_of_several = !rate::other_hosts(records).is_empty();
     let mut paths: BTreeMap<PathPoint, Vec<Run<'_>>> = BTreeMap::new();
     for record in of_engine(records, ENGINE).filter(|record| record.role.is_point()) {
-        if let (Some(run), Some(name)) = (record.path.as_deref(), name(record)) {
+        if let (Some(run), Some(name)) = (record.sections.path.as_deref(), name(record)) {
             let host = if is_of_several { record.host.label() } else { String::new() };
             paths.entry((name, host)).or_default().push((record, run));
         }
@@ -71,7 +71,7 @@ fn longest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
 pub fn text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in records.iter().filter(|record| record.role.is_point()) {
-        if let Some(run) = &record.path {
+        if let Some(run) = &record.sections.path {
             let said = facts::said(&name(record).unwrap_or_default(), run, record, 1);
             let (lines, threads) = (facts::lines(&said), tables::threads(run));
             let _ = writeln!(out, "{lines}\n{threads}");
@@ -87,7 +87,7 @@ pub fn text(records: &[RunRecord]) -> String {
 }
 
 pub fn threads_text(records: &[RunRecord]) -> String {
-    let runs = records.iter().filter_map(|record| record.path.as_deref());
+    let runs = records.iter().filter_map(|record| record.sections.path.as_deref());
     runs.map(tables::threads).collect()
 }
 
@@ -119,7 +119,7 @@ pub(crate) mod tests {
         record.engine.emulated = false;
         record.workload = daqmeter_record::Workload::new(ENGINE).with("path", "pattern").into();
         record.ledgers.clear();
-        record.path = Some(Box::new(PathRun {
+        record.sections.path = Some(Box::new(PathRun {
             line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),
             wall_ns: 1_000_000_000,
             payload_bytes: 65_536_000,
@@ -170,7 +170,7 @@ pub(crate) mod tests {
             let mut record = record();
             let own = Host { name: host.to_owned(), ..Host::clone(&record.host) };
             record.host = own.into();
-            let run = record.path.as_mut().unwrap();
+            let run = record.sections.path.as_mut().unwrap();
             (run.payload_bytes, run.events) = (payload_bytes, 0);
             run.limit = Some(PathLimit {
                 found,
@@ -208,7 +208,7 @@ pub(crate) mod tests {
     fn the_longest_run_stands_for_a_path_and_one_at_a_rate_only_where_there_is_no_other() {
         let run = |wall_ns, payload_bytes, is_paced| {
             let mut record = record();
-            let run = record.path.as_mut().unwrap();
+            let run = record.sections.path.as_mut().unwrap();
             (run.wall_ns, run.payload_bytes, run.is_paced) = (wall_ns, payload_bytes, is_paced);
             record
         };

@@ -10,7 +10,8 @@ const MAX_EVENTS: usize = 12;
 
 /// Draws the observation with the most intervals.
 pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_deref()?)));
+    let observed =
+        records.iter().filter_map(|record| Some((record, record.sections.observed.as_deref()?)));
     let (record, observed) = observed.max_by_key(|(_, observed)| observed.end_ns.len())?;
     let curve = |name: &str, value: &dyn Fn(usize) -> Option<f64>| -> Vec<Mark<'_>> {
         let mark = |at| Some(Mark::at(record, name, end_s(observed, at), value(at)?));
@@ -52,10 +53,10 @@ mod tests {
     fn metrics_are_drawn_over_time_where_they_counted() {
         let mut record = record();
         let mut observed = example();
-        record.observed = Some(Box::new(observed.clone()));
+        record.sections.observed = Some(Box::new(observed.clone()));
         assert!(over_time(std::slice::from_ref(&record)).is_none(), "one interval has a value");
         observed.metrics[0].values = vec![Some(1e8), Some(2e8)];
-        record.observed = Some(Box::new(observed));
+        record.sections.observed = Some(Box::new(observed));
         let figure = over_time(&[record]).unwrap();
         assert_eq!(figure.series[0].ys, [Some(100.0), Some(200.0)]);
         assert!(figure.caption.contains("assumes that memory traffic"));

@@ -14,7 +14,7 @@ use crate::family::{Family, PlainAnswer, Work};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
-    footnote: |record| record.observed.as_deref().map(tables::footnote),
+    footnote: |record| record.sections.observed.as_deref().map(tables::footnote),
     ..Family::EMPTY
 };
 

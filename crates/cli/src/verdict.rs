@@ -11,7 +11,7 @@ use daqmeter_record::units::{self, significant};
 use crate::output::{CANNOT_TELL, FAILED};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Measure {
+pub(crate) enum Measure {
     Loss,
     Order,
     Dead,
@@ -30,7 +30,7 @@ impl fmt::Display for Measure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Limit {
+pub(crate) enum Limit {
     Count(u64),
     Share(f64),
 }
@@ -75,7 +75,7 @@ fn limit(text: &str) -> Result<(Measure, Limit), String> {
 /// Limits of a verb's verdict. A chain 5 % above its maximum rate is dead for 4.5 % of the time in
 /// the published study at Nikhef, and for none of it below.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Exit with 1 above a limit, N or P%: loss, order, dead, flags, connections, resets
     ///
     /// loss: missing or truncated events of each subscriber; below level 3 of a check, blocks.
@@ -87,32 +87,32 @@ pub(super) struct Limits {
     /// Wrong bytes and triggers that are not accounted for always fail. The exit code is 3 if an
     /// event counter fell to 0, and nothing shows whether it was reset or events were lost.
     #[arg(long, value_name = "NAME=N,..", value_delimiter = ',', value_parser = limit, default_value = "loss=0,order=0,dead=1%,flags=0,connections=0")]
-    pub(super) fail_on: Vec<(Measure, Limit)>,
+    pub(crate) fail_on: Vec<(Measure, Limit)>,
 }
 
 /// Findings of a verb, from which its exit code follows. The only judge of the read-out is
 /// [`Findings::verdict`].
 #[derive(Clone, Debug, Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     /// Faults, which always fail.
-    pub(super) faults: Vec<String>,
+    pub(crate) faults: Vec<String>,
     /// Data and accounts that did not come. Without them nothing passes.
-    pub(super) missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     /// Counts of what has a limit, and of all things that were looked at.
-    pub(super) values: Vec<(Measure, u64, u64)>,
+    pub(crate) values: Vec<(Measure, u64, u64)>,
     /// Falls of event counters to 0, and the events that are missing if these are losses.
-    pub(super) falls: (u64, u64),
+    pub(crate) falls: (u64, u64),
 }
 
 impl Findings {
     /// Begins with the number of things that were looked at, such as events.
-    pub(super) fn of(count: u64, what: &str) -> Findings {
+    pub(crate) fn of(count: u64, what: &str) -> Findings {
         let missing = (count == 0).then(|| format!("no {what} came"));
         Findings { missing: missing.into_iter().collect(), ..Findings::default() }
     }
 
     /// Begins with the ledgers of E-links. `unheard` events had no subscriber and are not lost.
-    pub(super) fn of_ledgers<'a>(
+    pub(crate) fn of_ledgers<'a>(
         ledgers: impl Iterator<Item = &'a Ledger> + Clone,
         unheard: u64,
     ) -> Findings {
@@ -129,13 +129,13 @@ impl Findings {
         findings
     }
 
-    pub(super) fn fault(&mut self, count: u64, what: impl fmt::Display) {
+    pub(crate) fn fault(&mut self, count: u64, what: impl fmt::Display) {
         if count > 0 {
             self.faults.push(format!("{what}: {count}"));
         }
     }
 
-    pub(super) fn verdict(&self, limits: &Limits) -> Verdict {
+    pub(crate) fn verdict(&self, limits: &Limits) -> Verdict {
         let Findings { faults: exceeded, missing: undecided, .. } = self.clone();
         let mut verdict = Verdict { exceeded, undecided, kept: Vec::new() };
         let (falls, missing) = self.falls;
@@ -166,14 +166,14 @@ impl Findings {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub(super) struct Verdict {
+pub(crate) struct Verdict {
     exceeded: Vec<String>,
     undecided: Vec<String>,
     kept: Vec<String>,
 }
 
 impl Verdict {
-    pub(super) fn judgement(&self) -> Judgement {
+    pub(crate) fn judgement(&self) -> Judgement {
         self.judged().0
     }
 
@@ -188,14 +188,14 @@ impl Verdict {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Judgement {
+pub(crate) enum Judgement {
     Passed,
     CannotTell,
     Failed,
 }
 
 impl Judgement {
-    pub(super) fn code(self) -> ExitCode {
+    pub(crate) fn code(self) -> ExitCode {
         ExitCode::from(match self {
             Judgement::Passed => 0,
             Judgement::CannotTell => CANNOT_TELL,

@@ -1,4 +1,4 @@
-//! Watching the parts that share a reader's thread, and work added to parts: an experiment that
+//! Times of the parts that share a reader's thread, and work added to parts: an experiment that
 //! shows how the rate of a path depends on each.
 
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub struct Experiment(pub Vec<(ChainPart, Added)>);
 /// Function that does the work of a page's bytes, once they were received.
 pub(crate) type Slowed = Arc<dyn Fn(u32) + Send + Sync>;
 
-/// Watches one reader; all of a chain share the counts of bytes.
+/// Times and slows the parts of one reader; all of a chain share the counts of bytes.
 #[derive(Clone, Default)]
-pub(crate) struct PartWatch {
+pub(crate) struct SlowedReader {
     experiment: Experiment,
     block_bytes: f64,
     /// Bytes given back to the rings, and bytes of pages that were sent, of all readers.
@@ -38,14 +38,14 @@ pub(crate) struct PartWatch {
     times_ns: Arc<[AtomicU64; 2]>,
 }
 
-impl PartWatch {
-    pub(crate) fn new(experiment: &Experiment, block_bytes: usize) -> PartWatch {
+impl SlowedReader {
+    pub(crate) fn new(experiment: &Experiment, block_bytes: usize) -> SlowedReader {
         let (experiment, block_bytes) = (experiment.clone(), block_bytes as f64);
-        PartWatch { experiment, block_bytes, ..PartWatch::default() }
+        SlowedReader { experiment, block_bytes, ..SlowedReader::default() }
     }
 
-    pub(crate) fn another(&self) -> PartWatch {
-        PartWatch { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
+    pub(crate) fn another(&self) -> SlowedReader {
+        SlowedReader { returned: Arc::default(), times_ns: Arc::default(), ..self.clone() }
     }
 
     pub(crate) fn times_ns(&self) -> (u64, u64) {

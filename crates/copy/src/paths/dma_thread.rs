@@ -16,7 +16,7 @@ use daqmeter_sys::clock;
 use daqmeter_sys::memory::device_copy;
 use daqmeter_sys::wait::IrqLine;
 
-use crate::paths::{Gate, Pair};
+use super::mover::{Gate, Pair};
 use crate::request::{CopyCompletion, CopyContext, CopyRequest, Direction};
 
 pub(crate) const MAX_CHANNELS: usize = 64;
