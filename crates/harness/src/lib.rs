@@ -25,6 +25,7 @@ mod processes;
 pub mod request;
 pub mod run;
 mod sample;
+pub mod search;
 pub mod settings;
 mod shipped;
 mod slicer;

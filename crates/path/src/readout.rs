@@ -3,12 +3,12 @@
 
 mod request;
 
+use daqmeter_harness::search::Observation;
 use daqmeter_harness::{
     Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally, TomlText,
 };
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::chain::{filling_of, observed};
-use daqmeter_readout::search::Observation;
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units::whole;
 use daqmeter_record::{Ledger, RunRecord, Workload};
