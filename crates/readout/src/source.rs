@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use daqmeter_record::units::whole;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use daqmeter_stats::Random;
 
 use crate::scenario::{TriggerKind, TriggerSettings};
 
@@ -16,7 +15,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub struct TriggerSource {
     pub period_ns: f64,
     /// Random numbers of a Poisson source, which is stepped.
-    random: Option<Xoshiro256PlusPlus>,
+    random: Option<Random>,
     pub issued: u64,
     /// Time of the last one that was issued.
     pub(crate) issued_ns: u64,
@@ -32,7 +31,7 @@ impl TriggerSource {
         let is_random = trigger.source == TriggerKind::Poisson;
         TriggerSource {
             period_ns: 1e9 / trigger.rate.0,
-            random: is_random.then(|| Xoshiro256PlusPlus::seed_from_u64(trigger.seed)),
+            random: is_random.then(|| Random::new(trigger.seed)),
             issued: 0,
             issued_ns: 0,
             end_ns: NEVER,
@@ -58,9 +57,7 @@ impl TriggerSource {
             None => whole((self.issued + n) as f64 * self.period_ns),
             Some(random) => {
                 while (self.ahead.len() as u64) < n {
-                    // 53 random bits, never zero.
-                    let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-                    self.last_ns -= uniform.ln() * self.period_ns;
+                    self.last_ns -= random.uniform().ln() * self.period_ns;
                     self.ahead.push_back(whole(self.last_ns));
                 }
                 self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
