@@ -36,7 +36,7 @@ use crate::worker::{CardWork, Feed, Worker};
 
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
 /// the rest.
-pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
+pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_record::units::TRIGGER_RATES_HZ.end();
 
 /// Parts of a record in which `path` and `readout` differ.
 pub(crate) struct CardReport {

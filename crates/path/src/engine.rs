@@ -179,7 +179,7 @@ impl Request for PathRequest {
         if self.unpaced {
             return Err(Problem::new("rate_hz", "is given, and unpaced as well: one of both"));
         }
-        let bounds = daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
+        let bounds = daqmeter_record::units::TRIGGER_RATES_HZ;
         Problem::unless_within("rate_hz", hz, bounds)
     }
 }

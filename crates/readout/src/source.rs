@@ -105,7 +105,7 @@ impl TriggerSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Hertz;
+    use daqmeter_record::written::Hertz;
 
     fn source(kind: TriggerKind) -> TriggerSource {
         let settings = TriggerSettings::default();

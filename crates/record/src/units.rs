@@ -1,6 +1,7 @@
 //! Numbers with units, as people write and read them. SI factors are powers of 1000 (`MB`), IEC
 //! ones of 1024 (`MiB`).
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,6 +140,11 @@ pub fn parse_ns(input: &str) -> Result<u64, String> {
     let time = parse_duration(input).map_err(|error| error.to_string())?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("`{input}` is too long"))
 }
+
+/// Accepted rates of triggers and of blocks. One in three hours is the slowest with a countable wait;
+/// the fastest is ten times a digitizer's limit. An emulated source steps through its triggers, so
+/// an unlimited rate would never reach the present.
+pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `1GHz`, `14`.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {

@@ -19,9 +19,10 @@ use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, Session};
 use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{self, CheckOptions};
-use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion};
+use daqmeter_readout::scenario::ReaderCompletion;
 use daqmeter_readout::{DecodeRequest, Scenario, recording};
 use daqmeter_record::Workload;
+use daqmeter_record::written::{Hertz, Nanos};
 use daqmeter_sys::{affinity, clock, cpu_time, wait};
 
 use by_hand::{Done, Placement};

@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use daqmeter_record::units::{show_bytes, show_ns};
+use daqmeter_record::written::ByteSize;
 use daqmeter_sys::host::Files;
 
 use super::spec::{Mode, Scenario};
@@ -85,7 +86,7 @@ impl Scenario {
             ("publish.dead_after", publish.dead_after.0, 100_000_000..=HOUR_NS, time),
             ("publish.max_subscribers", publish.max_subscribers as u64, 1..=256, count),
         ];
-        let of = |size: Option<super::ByteSize>| size.map(|size| size.0 as u64);
+        let of = |size: Option<ByteSize>| size.map(|size| size.0 as u64);
         let optional = [
             ("card.dma_rate", of(card.dma_rate), DMA_BYTES_PER_S, rate),
             ("busy.assert_below", of(busy.assert_below), in_ring.clone(), bytes),
