@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Folder, Running, done, ends_with, fail_with};
+use daqmeter_harness::frames::FrameStream;
 use daqmeter_path::predict::{
     CostPoint, Fitted, HeldBackPath, HostProfile, PredictedAndMeasured, WorkCost,
 };
-use daqmeter_readout::transport::frames::FrameStream;
 use daqmeter_record::{Host, Tool};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 

@@ -9,7 +9,7 @@ mod signals;
 use std::time::Duration;
 
 use common::{Running, done, ends_with, fail_with};
-use daqmeter_readout::transport::frames::FrameStream;
+use daqmeter_harness::frames::FrameStream;
 use daqmeter_readout::transport::{PublisherHello, bus};
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};

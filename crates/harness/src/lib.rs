@@ -14,6 +14,7 @@ mod cpu_model;
 mod devices;
 pub mod engine;
 pub mod facts;
+pub mod frames;
 mod guarded;
 mod lanes;
 mod limits;

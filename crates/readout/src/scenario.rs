@@ -27,7 +27,6 @@ use std::path::Path;
 use daqmeter_harness::{Shipped, TomlText};
 
 pub(crate) use self::check::MAX_ELINKS;
-pub use self::check::check_congestion;
 pub use self::derived::ElinkSpec;
 pub use self::spec::{
     BlockSource, BusySettings, CardSettings, FaultKind, FaultSpec, Generation, Mode, OnSlow,
