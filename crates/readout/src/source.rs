@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use daqmeter_record::units::whole;
+use daqmeter_record::units::{periods, whole};
 use daqmeter_stats::Random;
 
 use crate::scenario::{TriggerKind, TriggerSettings};
@@ -83,15 +83,7 @@ impl TriggerSource {
     pub(crate) fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
         if self.random.is_none() {
-            let at_ns = |nth: u64| whole(nth as f64 * self.period_ns);
-            // The division's rounding must agree with the product's.
-            let mut total = whole(now_ns as f64 / self.period_ns);
-            while at_ns(total + 1) <= now_ns {
-                total += 1;
-            }
-            while total > 0 && at_ns(total) > now_ns {
-                total -= 1;
-            }
+            let total = periods(now_ns, self.period_ns);
             return total.min(self.max_triggers).saturating_sub(self.issued);
         }
         let mut n = 0;

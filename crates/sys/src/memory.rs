@@ -33,7 +33,7 @@ impl Pages {
     }
 }
 
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 /// Smallest page size; hosts with larger pages are touched more often than needed.
 const PAGE_BYTES: usize = 4096;
 
@@ -376,7 +376,7 @@ impl DriverBuffer {
         Mapping::shared(file.as_fd(), bytes, call).map(DriverBuffer)
     }
 
-    /// Reads `bytes` at a device's offset into the start of the mapping; returns the bytes delivered.
+    /// Reads `bytes` at a device's offset into the mapping's start; returns the bytes delivered.
     pub fn read_into(&mut self, file: &File, offset: u64, bytes: usize) -> Result<usize, SysError> {
         assert!(bytes <= self.0.bytes, "{bytes} bytes into a DMA buffer of {}", self.0.bytes);
         let position = libc::off_t::try_from(offset).expect("memory is far below 2^63 bytes");
