@@ -28,16 +28,20 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
         let at = format.block_bytes - part.len();
         block[at.max(4)..].copy_from_slice(&part[part.len() - (format.block_bytes - at.max(4))..]);
         match subchunks(format, &block, &mut room) {
-            Ok((header, found)) => reassembler.block(header, found, |part| {
-                let payload = &block[part.begin..part.begin + part.length];
-                EmulatorHeader::is_in(payload);
-                if let Some(ttc) = Ttc::parse(payload) {
-                    assert_eq!(
-                        Ttc::parse(&ttc.emit()[..payload.len()]).map(|again| again.l1id),
-                        Some(ttc.l1id)
-                    );
+            Ok((header, found)) => {
+                reassembler.begin(header);
+                let found = found.iter().enumerate();
+                for part in found.filter_map(|(at, one)| reassembler.part(one, at == 0)) {
+                    let payload = &block[part.begin..part.begin + part.length];
+                    EmulatorHeader::is_in(payload);
+                    if let Some(ttc) = Ttc::parse(payload) {
+                        assert_eq!(
+                            Ttc::parse(&ttc.emit()[..payload.len()]).map(|again| again.l1id),
+                            Some(ttc.l1id)
+                        );
+                    }
                 }
-            }),
+            }
             Err(_) => reassembler.bad_block(),
         }
     }

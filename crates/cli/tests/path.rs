@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Folder, Running, done, ends_with, fail_with};
-use daqmeter_readout::transport::frames::FrameStream;
+use daqmeter_harness::frames::FrameStream;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 /// Writes a file in a folder of its own; returns both.

@@ -6,7 +6,11 @@ mod common;
 #[path = "readout/signals.rs"]
 mod signals;
 
+use std::time::Duration;
+
 use common::{Running, done, ends_with, fail_with};
+use daqmeter_harness::frames::FrameStream;
+use daqmeter_readout::transport::{PublisherHello, bus};
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
 use daqmeter_wire::felix::payload::{EmulatorHeader, Fid};
@@ -337,9 +341,20 @@ fn card_reader_and_receiver_work_as_processes_of_their_own() {
     let start = |arguments: &str| Running::start(&format!("readout {arguments}"));
     let mut emulate = start("emulate gbt --at card --rate 20kHz --triggers 5000");
     emulate.said("triggers begin when each channel has a reader");
-    let (folder, bus) = (emulate.folder.path().display(), emulate.folder.path().join("bus"));
-    let bus = format!("--bus-dir {} --json", bus.display());
+    let (folder, entries) = (emulate.folder.path().display(), emulate.folder.path().join("bus"));
+    let bus = format!("--bus-dir {} --json", entries.display());
     let mut tohost = start(&format!("tohost gbt --card {folder}/card --interrupt {bus}"));
+    // The stream had another number in the bus file than in its greeting.
+    let found = |_| {
+        std::thread::sleep(Duration::from_millis(10));
+        bus::entries(&entries).unwrap_or_default()
+    };
+    let entry = (0..1000).flat_map(found).next().unwrap().1;
+    let mut inlet = FrameStream::connect(&entry.address, 1 << 20).unwrap();
+    let greeting = inlet.receive(Duration::from_secs(10), &|| false).unwrap().unwrap().1;
+    let greeting: PublisherHello = serde_json::from_slice(greeting).unwrap();
+    assert_eq!((greeting.stream, greeting.tags), (entry.stream, entry.tags));
+    drop(inlet);
     let report = json(&done(&format!("readout receive {bus}")));
     assert_eq!((&report["chunks"], &report["faults"]["payload"]), (&120_000.into(), &0.into()));
     let (code, account) = tohost.end();

@@ -17,13 +17,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use daqmeter_copy::{CopyPath, CopyRequest, Direction};
 use daqmeter_harness::{NullRequest, Request as _, Session};
 use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_stats::median;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
 
 fn ns(work: impl FnOnce()) -> f64 {
     let begin = clock::monotonic_ns();
@@ -133,7 +129,8 @@ fn ratio(ours: &[f64], other: &[f64]) -> String {
 
 fn overhead(peers: Option<&PathBuf>) {
     let mut null = NullRequest::session();
-    let per_op = median((0..51).map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6).collect());
+    let per_op = (0..51).map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6);
+    let per_op = median(&per_op.collect::<Vec<f64>>()).unwrap();
     println!("null engine: {per_op:.2} ns an operation (target 1)");
     match peers {
         Some(program) => small_reads(program),
@@ -248,7 +245,7 @@ fn huge_copies(path: CopyPath, direction: Direction) {
             row.push(ns(|| (0..COPIES).for_each(|_| by_hand.copy(piece))));
         }
     }
-    let us = |row: &Vec<f64>| median(row.clone()) / COPIES as f64 / 1e3;
+    let us = |row: &Vec<f64>| median(row).unwrap() / COPIES as f64 / 1e3;
     let over = |row: usize| ratio(&rows[0], &rows[row]);
     println!(
         "{path}, copy {direction} user, 1 MiB, huge pages: {:.1} us; over memcpy ({:.1} us) {} (target 1.15)\n  \

@@ -16,13 +16,9 @@ use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_harness::{NullRequest, Request, Session};
 use daqmeter_kernels::Isa;
 use daqmeter_record::Workload;
+use daqmeter_stats::median;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
 
 fn seconds(work: &mut dyn FnMut()) -> f64 {
     let begin = clock::monotonic_ns();
@@ -38,7 +34,7 @@ fn pair(rounds: usize, a: &mut dyn FnMut(), b: &mut dyn FnMut()) -> (f64, f64) {
         of_a.push(seconds(a));
         of_b.push(seconds(b));
     }
-    (median(of_a), median(of_b))
+    (median(&of_a).unwrap(), median(&of_b).unwrap())
 }
 
 fn line(what: &str, ratio: f64, target: f64, detail: &str) {
@@ -104,8 +100,8 @@ fn tool() {
     let operations = 1_000_000;
     let samples = (0..101)
         .map(|_| seconds(&mut || null.step(0, operations).unwrap()) * 1e9 / operations as f64)
-        .collect();
-    let ns = median(samples);
+        .collect::<Vec<f64>>();
+    let ns = median(&samples).unwrap();
     line("null engine, 1 ns over ns per operation", 1.0 / ns, 1.0, &format!("{ns:.2} ns"));
 }
 

@@ -1,10 +1,10 @@
 //! Driving a board: setup, arming, the wait for the end, and an account of every trigger.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::ledger::TRIGGERS;
+use daqmeter_record::units::TRIGGER_RATES_HZ;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock;
 
@@ -33,11 +33,6 @@ const SLICE_AFTER_LOSS: Duration = Duration::from_millis(1);
 const MAX_NUMBERS: usize = 1 << 16;
 
 const MAX_SLEEP: Duration = Duration::from_millis(100);
-
-/// Accepted trigger rates. One in three hours is the slowest with a countable wait; the fastest is
-/// ten times a board's limit. An emulated source steps through its triggers, so an unlimited rate
-/// would never reach the present.
-pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
 /// Refuses a rate outside [`TRIGGER_RATES_HZ`].
 pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {

@@ -1,8 +1,7 @@
 //! A link model: delay, bandwidth, loss, duplication and reordering.
 
 use daqmeter_record::units::whole;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use daqmeter_stats::Random;
 use serde::Deserialize;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
@@ -42,18 +41,17 @@ impl LinkProfile {
 
 pub(crate) struct EmulatedLink {
     profile: LinkProfile,
-    generator: Xoshiro256PlusPlus,
+    random: Random,
     free_at_ns: u64,
 }
 
 impl EmulatedLink {
     pub(crate) fn new(profile: LinkProfile, seed: u64) -> EmulatedLink {
-        let generator = Xoshiro256PlusPlus::seed_from_u64(seed);
-        EmulatedLink { profile, generator, free_at_ns: 0 }
+        EmulatedLink { profile, random: Random::new(seed), free_at_ns: 0 }
     }
 
     fn happens(&mut self, chance: f64) -> bool {
-        chance > 0.0 && ((self.generator.next_u64() >> 11) as f64) < chance * (1_u64 << 53) as f64
+        chance > 0.0 && self.random.uniform() < chance
     }
 
     /// Returns the times of arrival of a message: none if it is lost, two if it is doubled.

@@ -17,11 +17,11 @@ use daqmeter_readout::chain::{
     counters_of_reader, filling, joined, latency, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
-use daqmeter_readout::scenario::Hertz;
 use daqmeter_readout::slowed::{Added, ChainPart, Experiment};
 use daqmeter_readout::{Card, Scenario, ToHost};
 use daqmeter_record::Ledger;
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
+use daqmeter_record::written::Hertz;
 use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
@@ -37,7 +37,7 @@ use crate::worker::{CardWork, Feed, Worker};
 
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
 /// the rest.
-pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_digitizer::daq::TRIGGER_RATES_HZ.end();
+pub(crate) const TOO_MANY_HZ: f64 = *daqmeter_record::units::TRIGGER_RATES_HZ.end();
 
 /// Parts of a record in which `path` and `readout` differ.
 pub(crate) struct CardReport {

@@ -1,13 +1,13 @@
 //! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
 
 use daqmeter_harness::facts::last_level_cache_bytes;
+use daqmeter_harness::search::Observation;
 use daqmeter_harness::{
     CpuList, DeviceTime, Fault, Job, Problem, Request, Session, StageSpec, StopFlag, Tally,
     is_default,
 };
 use daqmeter_readout::chain::observed;
 use daqmeter_readout::receive::elink_name;
-use daqmeter_readout::search::Observation;
 use daqmeter_record::path::TriedLayout;
 use daqmeter_record::{Counter, Ledger, PathRun, RunRecord};
 use daqmeter_sys::host::Files;
@@ -183,7 +183,7 @@ impl Request for PathRequest {
         if self.unpaced {
             return Err(Problem::new("rate_hz", "is given, and unpaced as well: one of both"));
         }
-        let bounds = daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
+        let bounds = daqmeter_record::units::TRIGGER_RATES_HZ;
         Problem::unless_within("rate_hz", hz, bounds)
     }
 }

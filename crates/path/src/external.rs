@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
-use daqmeter_readout::transport::frames;
 use daqmeter_sys::memory::Buffer;
-use daqmeter_sys::net::{Readiness, wait_ready};
+use daqmeter_sys::net::{self, Readiness, wait_ready};
 use daqmeter_sys::process;
 use socket2::{Domain, Socket, Type};
 
@@ -38,7 +37,7 @@ impl Drop for End {
 
 pub(crate) fn set_congestion(stream: &TcpStream, name: Option<&str>) -> Result<(), Fault> {
     let name = name.unwrap_or("default");
-    let set = frames::set_congestion(stream, name);
+    let set = net::set_congestion(stream, name);
     set.map_err(|error| Fault::new(format!("tcp: congestion control {name}: {error}")))
 }
 

@@ -8,9 +8,9 @@ use daqmeter_digitizer::function::Function;
 use daqmeter_digitizer::request::TriggerCompletion;
 use daqmeter_harness::Resolved;
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_readout::scenario::{ByteSize, Hertz, Nanos};
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::written::{ByteSize, Hertz, Nanos};
 use daqmeter_wire::felix::BlockFormat;
 use serde::{Deserialize, Deserializer, de};
 

@@ -5,10 +5,10 @@
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use daqmeter_digitizer::devices::pcie::{PcieLink, device_numbers};
+use daqmeter_digitizer::devices::pcie::PcieLink;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_record::path::{LinkBy, PathLink};
-use daqmeter_sys::host::Files;
+use daqmeter_sys::host::{Files, device_directory};
 use daqmeter_sys::routes::{bytes_per_s, device as route_device};
 
 use crate::definition::Path;
@@ -100,8 +100,7 @@ fn device(node: &str) -> Option<String> {
         kind if kind.is_block_device() => ("block", data.rdev()),
         _ => ("block", data.dev()),
     };
-    let (major, minor) = device_numbers(number);
-    Some(format!("sys/dev/{kind}/{major}:{minor}"))
+    Some(device_directory(kind, number))
 }
 
 /// A board's device, a disk's controller, and a partition's: a partition lies below its disk, which

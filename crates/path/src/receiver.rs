@@ -26,7 +26,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
-use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
+use daqmeter_harness::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::border::from_peer;
 use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};

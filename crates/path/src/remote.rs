@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
-use daqmeter_readout::transport::frames::{FrameStream, MAX_CONTROL_BYTES};
+use daqmeter_harness::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::Counter;
 use daqmeter_record::border::from_peer;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};

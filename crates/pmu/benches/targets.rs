@@ -10,15 +10,11 @@
 use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::source::KernelOpener;
 use daqmeter_pmu::{Count, Selection};
+use daqmeter_stats::median;
 use daqmeter_sys::counters::{Attributes, CounterGroup};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::Reading;
 use daqmeter_sys::{affinity, clock, cpu_time};
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
 
 fn ns_of(times: u32, mut work: impl FnMut()) -> f64 {
     let begin = clock::monotonic_ns();
@@ -43,7 +39,7 @@ fn group(cpu: u32) {
             std::hint::black_box(group.read_bare());
         }));
     }
-    let (ours, bare) = (median(ours), median(bare));
+    let (ours, bare) = (median(&ours).unwrap(), median(&bare).unwrap());
     println!(
         "read of a group of 8: {ours:.0} ns, bare system call {bare:.0} ns; ratio {:.3} (target 1.2)",
         ours / bare

@@ -73,7 +73,7 @@ impl Chain {
         for (at, consumer) in consumers.into_iter().enumerate() {
             let mut port = Port::here(card.clone(), consumer)?;
             port.slowed = slowed.as_ref().map(SlowedReader::another);
-            readers.push(reader_of(&scenario, port, at)?);
+            readers.push(reader_of(&scenario, port, at, &hello(&scenario, at))?);
         }
         let count = receivers.clamp(1, readers.len().max(1));
         let publisher = |reader: &ToHost| {
@@ -88,16 +88,21 @@ impl Chain {
     }
 }
 
-/// Makes the reader of a channel. Its port is that of the first channel and its number, unless the
-/// host chooses.
-pub fn reader_of(scenario: &Scenario, port: Port, at: usize) -> Result<ToHost, Fault> {
+/// Makes the reader of a channel, which greets so. Its port is that of the first channel and its
+/// number, unless the host chooses.
+pub fn reader_of(
+    scenario: &Scenario,
+    port: Port,
+    at: usize,
+    hello: &PublisherHello,
+) -> Result<ToHost, Fault> {
     let mut publish = scenario.publish.clone();
     let parts = publish.address.rsplit_once(':');
     let first = parts.and_then(|(host, number)| Some((host, number.parse::<u16>().ok()?)));
     if let Some((host, number @ 1..)) = first {
         publish.address = format!("{host}:{}", usize::from(number) + at);
     }
-    let outlet = transport::publish(&publish, &hello(scenario, at))?;
+    let outlet = transport::publish(&publish, hello)?;
     let id = channel_ids(scenario)[at];
     let elinks = scenario.elinks(id.device, id.channel);
     let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;

@@ -27,7 +27,6 @@ pub mod remote;
 mod repeats;
 pub mod request;
 pub mod scenario;
-pub mod search;
 mod similar;
 pub mod simulate;
 pub mod slowed;

@@ -5,10 +5,11 @@ use std::time::Duration;
 use clap::{ArgAction, Args, builder::BoolishValueParser, builder::TypedValueParser};
 use daqmeter_harness::Resolved;
 use daqmeter_record::units;
+use daqmeter_record::written::{ByteSize, Hertz, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{ByteSize, Hertz, Nanos, ReaderCompletion, Scenario};
+use crate::scenario::{ReaderCompletion, Scenario};
 
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]

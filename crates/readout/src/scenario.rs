@@ -27,12 +27,10 @@ use std::path::Path;
 use daqmeter_harness::{Loaded, Resolved, Shipped, TomlText};
 
 pub(crate) use self::check::MAX_ELINKS;
-pub use self::check::check_congestion;
 pub use self::derived::ElinkSpec;
 pub use self::spec::{
-    BlockSource, BusySettings, ByteSize, CardSettings, FaultKind, FaultSpec, Generation, Hertz,
-    Mode, Nanos, OnSlow, Publish, ReaderCompletion, ReaderSettings, Scenario, TriggerKind,
-    TriggerSettings,
+    BlockSource, BusySettings, CardSettings, FaultKind, FaultSpec, Generation, Mode, OnSlow,
+    Publish, ReaderCompletion, ReaderSettings, Scenario, TriggerKind, TriggerSettings,
 };
 
 pub const SHIPPED: Shipped = Shipped {

@@ -2,8 +2,7 @@
 //! with the hysteresis of BUSY: the ring occupancy of the published study.
 
 use daqmeter_record::units::whole;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use daqmeter_stats::Random;
 
 use crate::busy::Hysteresis;
 
@@ -39,8 +38,8 @@ pub struct Rings {
 
 impl Rings {
     pub fn run(&mut self, seconds: f64, samples: usize) -> Occupancy {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
-        let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let mut random = Random::new(self.seed);
+        let mut uniform = || random.uniform();
         let marks =
             |ring: &Ring| Hysteresis { high: to_bytes(ring.marks.0), low: to_bytes(ring.marks.1) };
         let mut busy = vec![false; self.rings.len()];
@@ -95,6 +94,11 @@ fn to_bytes(bytes: f64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use daqmeter_harness::search::{Observation, SearchPlan, highest_rate};
+
     use super::*;
 
     fn rings(input: f64) -> Rings {
@@ -117,5 +121,62 @@ mod tests {
         // The surplus over the time after that, less the hysteresis that is not used up.
         let expected = (1.0 - 1.0 / 1.05) * (60.0 - 16.0) / 60.0;
         assert!((done.dead_share - expected).abs() < 0.012, "{} {expected}", done.dead_share);
+    }
+
+    /// Observes a buffer of a size that is emptied at a known rate. The host stops that for 5 ms
+    /// 0.3 times a second. A full buffer stops the triggers.
+    fn observed(
+        (knee_hz, buffer, seed): (f64, f64, u64),
+        rate_hz: f64,
+        time: Duration,
+    ) -> Observation {
+        let event_bytes = 700.0;
+        let input = rate_hz * event_bytes;
+        let marks = (buffer, 0.96 * buffer);
+        let ring = Ring { marks, input, drain: knee_hz * event_bytes, filled: 0.0 };
+        let hiccups = (0.3, 5e-3);
+        let mut rings = Rings { rings: vec![ring], poll_s: 1e-4, jitter: 0.5, hiccups, seed };
+        let seconds = time.as_secs_f64();
+        // As a reader does: a sample in 10 ms, 32 at most.
+        let samples = usize::try_from(time.as_millis() / 10).unwrap().clamp(1, 32);
+        let done = rings.run(seconds, samples);
+        let at =
+            |(step, bytes): (usize, &f64)| ((step as f64 + 1.0) * seconds / samples as f64, *bytes);
+        Observation {
+            dead_share: done.dead_share,
+            backlog: done.samples[0].iter().enumerate().map(at).collect(),
+            busy_at_bytes: 800e6,
+            input_bytes_per_s: input,
+            ..Observation::default()
+        }
+    }
+
+    /// Issue 48: where a FIFO hid the limit from short probes, 74 kHz were good and none was
+    /// confirmed, after 78 s.
+    #[test]
+    fn a_known_knee_is_found_within_1_percent_whatever_the_buffer_the_probe_and_the_noise() {
+        // FIFOs, the network's queues, small and large rings.
+        for (buffer, knee_hz) in [64e3, 1e6, 4e6, 50e6, 800e6]
+            .into_iter()
+            .flat_map(|one| [(one, 59e3), (one, 1.05e6), (one, 3.3e6)])
+        {
+            // Each holds the host's stops of 5 ms at its knee.
+            let buffer = buffer + knee_hz * 700.0 * 10e-3;
+            for (probe_ms, most_s) in [(100, 25.0), (500, 75.0)] {
+                let probe = Duration::from_millis(probe_ms);
+                let (from_hz, to_hz, confirm) = (50e3, 40e6, probe * 4);
+                let plan = SearchPlan { from_hz, to_hz, resolution: 0.01, probe, confirm };
+                let (mut seconds, mut seed) = (0.0, probe_ms);
+                let found = highest_rate(&plan, |rate_hz, time| {
+                    seconds += time.as_secs_f64();
+                    seed += 1000;
+                    Ok::<_, Infallible>(Some(observed((knee_hz, buffer, seed), rate_hz, time)))
+                })
+                .unwrap();
+                let of = format!("{buffer} B, {knee_hz} Hz, {probe_ms} ms: {seconds} s {found:?}");
+                let share = found.rate_hz.unwrap() / knee_hz;
+                assert!((0.99..=1.005).contains(&share) && seconds < most_s, "{share}: {of}");
+            }
+        }
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use daqmeter_record::units::whole;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use daqmeter_record::units::{periods, whole};
+use daqmeter_stats::Random;
 
 use crate::scenario::{TriggerKind, TriggerSettings};
 
@@ -16,7 +15,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub struct TriggerSource {
     pub period_ns: f64,
     /// Random numbers of a Poisson source, which is stepped.
-    random: Option<Xoshiro256PlusPlus>,
+    random: Option<Random>,
     pub issued: u64,
     /// Time of the last one that was issued.
     pub(crate) issued_ns: u64,
@@ -32,7 +31,7 @@ impl TriggerSource {
         let is_random = trigger.source == TriggerKind::Poisson;
         TriggerSource {
             period_ns: 1e9 / trigger.rate.0,
-            random: is_random.then(|| Xoshiro256PlusPlus::seed_from_u64(trigger.seed)),
+            random: is_random.then(|| Random::new(trigger.seed)),
             issued: 0,
             issued_ns: 0,
             end_ns: NEVER,
@@ -58,9 +57,7 @@ impl TriggerSource {
             None => whole((self.issued + n) as f64 * self.period_ns),
             Some(random) => {
                 while (self.ahead.len() as u64) < n {
-                    // 53 random bits, never zero.
-                    let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-                    self.last_ns -= uniform.ln() * self.period_ns;
+                    self.last_ns -= random.uniform().ln() * self.period_ns;
                     self.ahead.push_back(whole(self.last_ns));
                 }
                 self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
@@ -86,15 +83,7 @@ impl TriggerSource {
     pub(crate) fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
         if self.random.is_none() {
-            let at_ns = |nth: u64| whole(nth as f64 * self.period_ns);
-            // The division's rounding must agree with the product's.
-            let mut total = whole(now_ns as f64 / self.period_ns);
-            while at_ns(total + 1) <= now_ns {
-                total += 1;
-            }
-            while total > 0 && at_ns(total) > now_ns {
-                total -= 1;
-            }
+            let total = periods(now_ns, self.period_ns);
             return total.min(self.max_triggers).saturating_sub(self.issued);
         }
         let mut n = 0;
@@ -108,7 +97,7 @@ impl TriggerSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Hertz;
+    use daqmeter_record::written::Hertz;
 
     fn source(kind: TriggerKind) -> TriggerSource {
         let settings = TriggerSettings::default();

@@ -23,6 +23,7 @@ pub mod study;
 mod together;
 pub mod units;
 pub mod workload;
+pub mod written;
 
 pub use host::Host;
 pub use ledger::Ledger;

@@ -1,6 +1,7 @@
 //! Numbers with units, as people write and read them. SI factors are powers of 1000 (`MB`), IEC
 //! ones of 1024 (`MiB`).
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,6 +141,11 @@ pub fn parse_ns(input: &str) -> Result<u64, String> {
     u64::try_from(time.as_nanos()).map_err(|_| format!("`{input}` is too long"))
 }
 
+/// Accepted rates of triggers and of blocks. One in three hours is the slowest with a countable
+/// wait; the fastest is ten times a digitizer's limit. An emulated source steps through its
+/// triggers, so an unlimited rate would never reach the present.
+pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
+
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `1GHz`, `14`.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let trimmed = input.trim();
@@ -196,6 +202,20 @@ pub fn show_ns(ns: f64) -> String {
 )]
 pub fn whole(number: f64) -> u64 {
     number as u64
+}
+
+/// Returns the whole periods up to a time; the n-th ends at `whole(n * period)`.
+pub fn periods(ns: u64, period_ns: f64) -> u64 {
+    let end_ns = |nth: u64| whole(nth as f64 * period_ns);
+    // The division's rounding must agree with the product's.
+    let mut count = whole(ns as f64 / period_ns);
+    while end_ns(count + 1) <= ns {
+        count += 1;
+    }
+    while count > 0 && end_ns(count) > ns {
+        count -= 1;
+    }
+    count
 }
 
 /// Writes a rate in MB/s (1e6 bytes), with 4 significant digits.

@@ -124,6 +124,11 @@ pub fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
     }
 }
 
+/// Folder in sysfs of a device: `char` or `block`, and its number.
+pub fn device_directory(kind: &str, number: u64) -> String {
+    format!("sys/dev/{kind}/{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
+}
+
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf takes any name and cannot fault.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
@@ -198,5 +203,12 @@ mod tests {
                 other.display()
             );
         }
+    }
+
+    #[test]
+    fn device_numbers_are_split_as_the_kernel_does() {
+        assert_eq!(device_directory("block", 0xFE01), "sys/dev/block/254:1");
+        // makedev(259, 0x12345): the minor's upper bits lie above the major's lower ones.
+        assert_eq!(device_directory("char", 0x1231_0345), format!("sys/dev/char/259:{}", 0x12345));
     }
 }

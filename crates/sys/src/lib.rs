@@ -12,7 +12,7 @@
 //!   processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
-//! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
+//! - [`uapi`]: the ioctl border of our own modules; [`ioctl_words`]: that of drivers of devices;
 //! - [`copies`]: system calls that copy;
 //! - [`dsa`]: work queues that programs drive themselves.
 //!
@@ -43,7 +43,6 @@ pub mod processes;
 pub mod ring;
 pub mod routes;
 pub mod scheduler;
-pub mod sis8300;
 pub mod symbols;
 pub mod tty;
 pub mod uapi;
@@ -73,7 +72,7 @@ fn ioctl_number(number: u32) -> libc::Ioctl {
 }
 
 /// `_IOC(direction, type, number, size)` of `asm-generic/ioctl.h`.
-pub(crate) const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize) -> u32 {
+pub const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize) -> u32 {
     assert!(bytes < 1 << 14);
     #[allow(clippy::cast_possible_truncation, reason = "asserted to fit 14 bits")]
     let bytes = bytes as u32;
@@ -85,6 +84,21 @@ fn ioctl<T>(file: &File, command: u32, argument: *mut T, call: &str) -> Result<(
     // the pointer, which comes from a live reference (or is null for commands without argument).
     let done = unsafe { libc::ioctl(file.as_raw_fd(), ioctl_number(command), argument) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
+}
+
+/// Runs a driver's command whose argument is some words, which the driver may change. The words are
+/// numbers: a command that takes addresses in them is not for this function.
+///
+/// # Panics
+/// When the command has an argument of another size.
+pub fn ioctl_words<const WORDS: usize>(
+    file: &File,
+    command: u32,
+    words: &mut [u32; WORDS],
+    call: &str,
+) -> Result<(), SysError> {
+    assert_eq!((command >> 16 & 0x3FFF) as usize, size_of_val(words), "{call}");
+    ioctl(file, command, std::ptr::from_mut(words), call)
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "control rooms are below 600 bytes")]

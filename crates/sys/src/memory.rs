@@ -4,7 +4,8 @@
 //! stands for the memory of a device, or memory that an engine transfers from and to. Its writer, a
 //! program or an engine that has its address, holds it exclusively.
 
-use std::os::fd::BorrowedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +33,7 @@ impl Pages {
     }
 }
 
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 /// Smallest page size; hosts with larger pages are touched more often than needed.
 const PAGE_BYTES: usize = 4096;
 
@@ -355,6 +356,46 @@ pub fn device_copy(
     unsafe {
         let source = from.mapping.start.as_ptr().add(from_at);
         std::ptr::copy_nonoverlapping(source, to.mapping.start.as_ptr().add(to_at), bytes);
+    }
+}
+
+/// A mapping of a driver's DMA buffer: a `read` to its start transfers without a copy. No reference
+/// exists during a read, because the device writes it.
+#[derive(Debug)]
+pub struct DriverBuffer(Mapping);
+
+impl DriverBuffer {
+    /// Requests a contiguous buffer of `bytes`, mapped for reading and writing. The driver needs
+    /// only PROT_READ, but a FUSE file refuses to read into a mapping without write access.
+    ///
+    /// # Errors
+    /// ENOMEM without a contiguous buffer of that size (usually 4 MiB at most), ENODEV without
+    /// mmap.
+    pub fn map(file: &File, bytes: usize) -> Result<DriverBuffer, SysError> {
+        let call = format!("map a DMA buffer of {bytes} bytes");
+        Mapping::shared(file.as_fd(), bytes, call).map(DriverBuffer)
+    }
+
+    /// Reads `bytes` at a device's offset into the mapping's start; returns the bytes delivered.
+    pub fn read_into(&mut self, file: &File, offset: u64, bytes: usize) -> Result<usize, SysError> {
+        assert!(bytes <= self.0.bytes, "{bytes} bytes into a DMA buffer of {}", self.0.bytes);
+        let position = libc::off_t::try_from(offset).expect("memory is far below 2^63 bytes");
+        // The driver knows lseek + read only: its read() uses and advances the file position.
+        // SAFETY: plain calls on an open descriptor; the buffer has `bytes` bytes.
+        let got = unsafe {
+            libc::lseek(file.as_raw_fd(), position, libc::SEEK_SET);
+            libc::read(file.as_raw_fd(), self.0.start.as_ptr().cast(), bytes)
+        };
+        usize::try_from(got)
+            .map_err(|_| SysError::last(format!("read {bytes} bytes at {offset:#x}")))
+    }
+
+    /// Borrows the samples of the last read. The device does not write while `&self` is held.
+    pub fn samples(&self, len: usize) -> &[u16] {
+        assert!(len <= self.0.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.0.bytes);
+        // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer
+        // runs meanwhile.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), len) }
     }
 }
 

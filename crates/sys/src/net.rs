@@ -14,8 +14,9 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use socket2::{SockAddr, SockRef, TcpKeepalive};
+use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::host::Files;
 use crate::{SysError, failed};
 
 /// Limit of datagrams in one batch (`UDP_MAX_SEGMENTS`; newer kernels take 128).
@@ -244,8 +245,36 @@ pub(crate) fn is_readable_within(fd: BorrowedFd<'_>, limit: Duration) -> Result<
     Ok(ready.read)
 }
 
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+}
+
+/// Sets the congestion control of a socket; `default` keeps that of the host.
+pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
+    if name == "default" {
+        return Ok(());
+    }
+    SockRef::from(socket).set_tcp_congestion(name.as_bytes())
+}
+
+/// Refuses a congestion control that this host does not have.
+pub fn check_congestion(name: &str) -> Result<(), String> {
+    if matches!(name, "default" | "reno") {
+        return Ok(());
+    }
+    let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, None) else {
+        return Ok(());
+    };
+    // The kernel cuts longer names (`TCP_CA_NAME_MAX` of linux/tcp.h).
+    let set = match name.len() {
+        ..16 => socket.set_tcp_congestion(name.as_bytes()).map_err(|error| error.to_string()),
+        _ => Err("longer than 15 bytes".to_owned()),
+    };
+    set.map_err(|error| {
+        let there = Files::default().text("proc/sys/net/ipv4/tcp_available_congestion_control");
+        let (there, name) = (there.unwrap_or_else(|| "reno".to_owned()), name.escape_default());
+        format!("`{name}` is not available here ({error}); this host has: {there}, or default")
+    })
 }
 
 /// Readiness of many descriptors, level-triggered. The crate mio is edge-triggered, which costs one

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::memory::{Buffer, Mapping, Pages};
+use crate::memory::{Buffer, HUGE_BYTES, Mapping, Pages};
 use crate::{SysError, available, failed};
 
 /// Marks the memory; the last byte is the layout's version.
@@ -34,7 +34,6 @@ const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
 pub const WORDS: usize = 7168;
 const HEADER_WORDS: usize = 1024;
 const WORDS_BYTES: usize = (HEADER_WORDS + WORDS) * 8;
-const HUGE_BYTES: usize = 2 << 20;
 const WORD_BYTES: usize = size_of::<u64>();
 /// Header words. The two pointers lie on different cache lines, because each has another writer.
 const AT_MAGIC: usize = 0;

@@ -4,17 +4,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec};
+use rustix::event::EventfdFlags;
 use rustix::thread::ClockId;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
-use crate::net::is_readable_within;
+use crate::net::{is_readable_within, timespec};
 use crate::{SysError, failed};
-
-fn timespec(at_ns: u64) -> Timespec {
-    let part = |ns: u64| i64::try_from(ns).expect("at most 2^64 / 10^9");
-    Timespec { tv_sec: part(at_ns / 1_000_000_000), tv_nsec: part(at_ns % 1_000_000_000) }
-}
 
 /// An interrupt line that is readable once it fired. It keeps signals that come before the wait.
 #[derive(Debug)]
@@ -52,7 +47,10 @@ impl IrqLine {
 
     pub fn fire_at(&self, at_ns: u64) {
         // Zero would disarm.
-        let setting = Itimerspec { it_interval: timespec(0), it_value: timespec(at_ns.max(1)) };
+        let setting = Itimerspec {
+            it_interval: timespec(Duration::ZERO),
+            it_value: timespec(Duration::from_nanos(at_ns.max(1))),
+        };
         let set = rustix::time::timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &setting);
         set.expect("a timer takes any time");
     }
@@ -81,12 +79,18 @@ pub fn without_timer_slack() {
 }
 
 pub fn sleep_until(at_ns: u64) {
-    let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &timespec(at_ns));
+    let _ = rustix::thread::clock_nanosleep_absolute(
+        ClockId::Monotonic,
+        &timespec(Duration::from_nanos(at_ns)),
+    );
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::clock::monotonic_ns;
 
     #[test]
     fn an_event_line_is_fired_from_outside() {
@@ -99,9 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_until_the_past_does_not_sleep() {
+    fn a_sleep_ends_at_its_time_and_at_once_if_that_is_past() {
         without_timer_slack();
+        let begin = Instant::now();
         sleep_until(1);
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        let until_ns = monotonic_ns() + 2_000_000;
+        sleep_until(until_ns);
+        assert!(monotonic_ns() >= until_ns);
     }
 
     #[test]

@@ -4,11 +4,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
+use daqmeter_harness::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
 use daqmeter_harness::{CpuList, Request, StepPlan};
 use daqmeter_path::{Path, PathRequest, WITHOUT_ACCOUNT, engine};
-use daqmeter_readout::search::{CONFIRM_TIMES, SearchPlan, SearchResult, highest_rate};
-use daqmeter_record::units::{show_bytes, show_mb_per_s, significant, whole};
+use daqmeter_record::units::{TRIGGER_RATES_HZ, show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::paths;
 use daqmeter_report::table::paragraphs;

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use daqmeter_harness::search::{SearchPlan, SearchResult, Stability, highest_rate};
 use daqmeter_harness::{Request, StepPlan, ordered};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_path::readout::Receivers;
 use daqmeter_readout::Chosen;
 use daqmeter_readout::chain::observed;
-use daqmeter_readout::search::{SearchPlan, SearchResult, Stability, highest_rate};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Role, RunRecord};
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};

@@ -10,6 +10,7 @@ use daqmeter_readout::card::{CardView, channel_ids};
 use daqmeter_readout::chain;
 use daqmeter_readout::receive::elink_of;
 use daqmeter_readout::remote::RemoteError;
+use daqmeter_readout::transport::PublisherHello;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
 use serde_json::{Value, json};
@@ -108,13 +109,14 @@ impl Arguments {
                     return Ok(Vec::new());
                 }
             };
-            let reader = chain::reader_of(scenario, port, at)?;
+            let hello = chain::hello(scenario, at);
+            let reader = chain::reader_of(scenario, port, at, &hello)?;
             let name = format!("tohost {}:{}.{}", scenario.name, ids[at].device, ids[at].channel);
             let address = reader.address();
             tell(&format!("{name} publishes at {address} ({})", reader.facts()));
             let announced = self.network.bus_dir.as_ref().map(|directory| {
-                let (hello, address) = (chain::hello(scenario, at), reachable(address));
-                let entry = BusEntry { address, stream: hello.stream, tags: hello.tags };
+                let PublisherHello { stream, tags } = hello;
+                let entry = BusEntry { address: reachable(address), stream, tags };
                 bus::announce(directory, &entry)
             });
             channels.push(Channel { name, reader, announcement: announced.transpose()? });

@@ -3,6 +3,9 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use daqmeter_harness::{CardFamily, Fault, Resolved, StopFlag};
@@ -148,15 +151,25 @@ pub struct BoardFamily {
     pub emulated: fn() -> Vec<(String, String)>,
 }
 
-/// Holds a board for one thread of one program: links to it have the same inode. The lock ends with
-/// the file.
-pub(super) fn lock(device: &str, file: &File) -> Result<(), Fault> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(Fault::new(format!(
+/// Holds a board for one thread of one program, until the file and the result are dropped. Links to
+/// it have the same inode, and other nodes of a character device the same number.
+pub(super) fn lock(device: &str, file: &File) -> Result<Option<UnixDatagram>, Fault> {
+    let about = file.metadata().ok().filter(|about| about.file_type().is_char_device());
+    let by_number = about.map(|about| hold(about.rdev()));
+    let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        || matches!(&by_number, Some(Err(error)) if error.kind() == io::ErrorKind::AddrInUse);
+    if is_taken {
+        return Err(Fault::new(format!(
             "{device}: another program has this board, or it was named before by another name"
-        ))),
-        _ => Ok(()),
+        )));
     }
+    Ok(by_number.and_then(Result::ok))
+}
+
+/// Holds a device number: a socket without a file, whose name is free again when its program ends.
+fn hold(number: u64) -> io::Result<UnixDatagram> {
+    let name = format!("daqmeter-board-{number:x}");
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
 /// Fills `into` by reads at an offset, which may come in parts; only the end of the data ends it
@@ -187,4 +200,22 @@ pub(super) fn read_in_parts(
 pub fn pattern_sample(index: u64) -> u16 {
     // Multiplicative hashing: neighbours and equal places of different channels all differ.
     (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two programs had one board, each by a node of its own: an inode is of a node.
+    #[test]
+    fn a_device_number_has_one_holder_until_it_is_dropped() {
+        let number = u64::from(std::process::id()) << 32;
+        let first = hold(number).unwrap();
+        assert_eq!(hold(number).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        hold(number + 1).unwrap();
+        drop(first);
+        hold(number).unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        assert!(lock("/dev/full", &full).unwrap().is_some());
+    }
 }

@@ -1,6 +1,6 @@
 //! Capacity of a board's PCIe link, from sysfs.
 
-use daqmeter_sys::host::Files;
+use daqmeter_sys::host::{Files, device_directory};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PcieLink {
@@ -10,8 +10,7 @@ pub struct PcieLink {
 
 impl PcieLink {
     pub(crate) fn of(files: &Files, rdev: u64) -> Option<PcieLink> {
-        let (major, minor) = device_numbers(rdev);
-        PcieLink::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
+        PcieLink::below(files, &format!("{}/device", device_directory("char", rdev)))
     }
 
     /// Reads the link from a PCI device's folder in sysfs; `None` for other devices and untrained
@@ -40,11 +39,6 @@ impl std::fmt::Display for PcieLink {
             self.lanes, self.gigatransfers_per_s
         )
     }
-}
-
-/// Splits a device node's number as glibc packs major numbers below 4096 and minor ones below 2^20.
-pub fn device_numbers(rdev: u64) -> (u64, u64) {
-    ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00))
 }
 
 #[cfg(test)]

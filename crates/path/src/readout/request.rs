@@ -69,7 +69,7 @@ fn seconds(text: &str) -> Result<f64, UnitError> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_readout::scenario::Nanos;
+    use daqmeter_record::written::Nanos;
     use daqmeter_record::{Param, Workload};
 
     use daqmeter_harness::Request;

@@ -1,8 +1,8 @@
 //! Paths over sockets: receivers on other hosts, UDP and its losses, ways to hand TCP its bytes.
 //! All on loopback.
 
+use daqmeter_harness::frames::FrameStream;
 use daqmeter_path::PathRequest;
-use daqmeter_readout::transport::frames::FrameStream;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::{BLOCKS, MEMORY, fault, ran, record, text};

@@ -16,7 +16,7 @@ use daqmeter_kernels::stream::{StreamRatio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_record::units::whole;
-use daqmeter_sys::host::{DIRECT, Files, data_ranges};
+use daqmeter_sys::host::{DIRECT, Files, data_ranges, device_directory};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -160,21 +160,15 @@ impl Drop for BlockFile {
     }
 }
 
-/// Returns the name of the whole disk of a device number (glibc's `makedev` layout).
+/// Returns the name of the whole disk of a device number.
 fn disk_of(files: &Files, number: u64) -> Option<String> {
-    let place = std::fs::canonicalize(files.root().join(device_directory(number))).ok()?;
+    let place = std::fs::canonicalize(files.root().join(device_directory("block", number))).ok()?;
     let whole = if place.join("partition").exists() { place.parent()?.to_owned() } else { place };
     Some(whole.file_name()?.to_str()?.to_owned())
 }
 
-fn device_directory(number: u64) -> String {
-    let major = number >> 8 & 0xFFF | number >> 32 & !0xFFF;
-    let minor = number & 0xFF | number >> 12 & !0xFF;
-    format!("sys/dev/block/{major}:{minor}")
-}
-
 fn device_bytes(files: &Files, number: u64) -> u64 {
-    let sectors = files.text(&format!("{}/size", device_directory(number)));
+    let sectors = files.text(&format!("{}/size", device_directory("block", number)));
     sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
 }
 
@@ -337,12 +331,5 @@ mod tests {
             (part.blocks.as_slice(), part.has_holes),
             ([Range { start: 3, end: 5 }].as_slice(), true)
         );
-    }
-
-    #[test]
-    fn device_numbers_are_split_as_the_kernel_does() {
-        assert_eq!(device_directory(0xFE01), "sys/dev/block/254:1");
-        // makedev(259, 0x12345): the minor's upper bits lie above the major's lower ones.
-        assert_eq!(device_directory(0x1231_0345), format!("sys/dev/block/{}:{}", 259, 0x12345));
     }
 }

@@ -19,9 +19,11 @@ use daqmeter_copy::MemoryRequest;
 use daqmeter_harness::{Request, Session};
 use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{self, CheckOptions};
-use daqmeter_readout::scenario::{Hertz, Nanos, ReaderCompletion};
+use daqmeter_readout::scenario::ReaderCompletion;
 use daqmeter_readout::{DecodeRequest, Scenario, recording};
 use daqmeter_record::Workload;
+use daqmeter_record::written::{Hertz, Nanos};
+use daqmeter_stats::median;
 use daqmeter_sys::{affinity, clock, cpu_time, wait};
 
 use by_hand::{Done, Placement};
@@ -29,11 +31,6 @@ use by_hand::{Done, Placement};
 #[path = "../../tests/readout/by_hand.rs"]
 #[allow(dead_code, reason = "tests look at more of it")]
 mod by_hand;
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
 
 fn seconds(work: &mut dyn FnMut()) -> f64 {
     let begin = clock::monotonic_ns();
@@ -51,7 +48,7 @@ fn in_turn(rounds: usize, mut sides: [&mut dyn FnMut(); 2]) -> [f64; 2] {
             }
         }
     }
-    samples.map(median)
+    samples.map(|samples| median(&samples).unwrap())
 }
 
 fn prepared<R: Request>(workload: &Workload) -> Box<dyn Session> {
@@ -78,7 +75,8 @@ fn decode(scenario: &str, bytes: u64) {
     let best = (0..stages)
         .min_by(|a, b| {
             let mut of = |stage: usize| {
-                median((0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap())).collect())
+                let took = (0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap()));
+                median(&took.collect::<Vec<f64>>()).unwrap()
             };
             of(*a).total_cmp(&of(*b))
         })

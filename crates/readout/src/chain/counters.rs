@@ -1,6 +1,7 @@
 //! A chain in a record: counters, the filling of its rings, and the checks of its accounts and
 //! bytes.
 
+use daqmeter_harness::search::Observation;
 use daqmeter_record::units::whole;
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
@@ -10,7 +11,6 @@ use crate::accounts::own_losses;
 use crate::card::channel_ids;
 use crate::receive::{Report, elink_name};
 use crate::scenario::Scenario;
-use crate::search::Observation;
 
 pub fn check_ledgers(readers: &[ReaderDone], received: &[Report]) -> Result<(), String> {
     let subscriptions = readers.iter().flat_map(|reader| reader.account.subscription_ledgers());
@@ -167,7 +167,7 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::Stability;
+    use daqmeter_harness::search::Stability;
 
     /// A limit in the network: the ring was empty, and 42 kHz were confirmed where 29.6 kHz pass.
     #[test]

@@ -170,7 +170,8 @@ fn the_account_of_a_reader_that_is_stopped_closes_with_and_without_a_receiver() 
     for (receivers, nth) in [0, 1].into_iter().flat_map(|count| (0..4).map(move |nth| (count, nth)))
     {
         let served = Served::new(|_| {});
-        let mut reader = chain::reader_of(&served.scenario, served.connect(), 0).unwrap();
+        let hello = chain::hello(&served.scenario, 0);
+        let mut reader = chain::reader_of(&served.scenario, served.connect(), 0, &hello).unwrap();
         let publish = Publish { address: reader.address(), ..Publish::default() };
         let receive = |_| {
             let publish = publish.clone();

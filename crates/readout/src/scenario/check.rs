@@ -4,7 +4,8 @@
 use std::ops::RangeInclusive;
 
 use daqmeter_record::units::{show_bytes, show_ns};
-use daqmeter_sys::host::Files;
+use daqmeter_record::written::ByteSize;
+use daqmeter_sys::net::check_congestion;
 
 use super::spec::{Mode, Scenario};
 
@@ -85,7 +86,7 @@ impl Scenario {
             ("publish.dead_after", publish.dead_after.0, 100_000_000..=HOUR_NS, time),
             ("publish.max_subscribers", publish.max_subscribers as u64, 1..=256, count),
         ];
-        let of = |size: Option<super::ByteSize>| size.map(|size| size.0 as u64);
+        let of = |size: Option<ByteSize>| size.map(|size| size.0 as u64);
         let optional = [
             ("card.dma_rate", of(card.dma_rate), DMA_BYTES_PER_S, rate),
             ("busy.assert_below", of(busy.assert_below), in_ring.clone(), bytes),
@@ -149,24 +150,4 @@ impl Scenario {
 
 fn rule(holds: bool, field: &str, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(wrong(field, what())) }
-}
-
-pub fn check_congestion(name: &str) -> Result<(), String> {
-    if matches!(name, "default" | "reno") {
-        return Ok(());
-    }
-    let Ok(socket) = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
-    else {
-        return Ok(());
-    };
-    // The kernel cuts longer names (`TCP_CA_NAME_MAX` of linux/tcp.h).
-    let set = match name.len() {
-        ..16 => socket.set_tcp_congestion(name.as_bytes()).map_err(|error| error.to_string()),
-        _ => Err("longer than 15 bytes".to_owned()),
-    };
-    set.map_err(|error| {
-        let there = Files::default().text("proc/sys/net/ipv4/tcp_available_congestion_control");
-        let (there, name) = (there.unwrap_or_else(|| "reno".to_owned()), name.escape_default());
-        format!("`{name}` is not available here ({error}); this host has: {there}, or default")
-    })
 }

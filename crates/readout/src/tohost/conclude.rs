@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use daqmeter_harness::frames::message_frame;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::sleep_until;
 use daqmeter_wire::felix::page::FrameKind;
@@ -11,7 +12,6 @@ use super::reader::ToHost;
 use crate::accounts::{CardElink, FinalAccount, ReaderElink};
 use crate::card::words::CardState;
 use crate::transport::Sent;
-use crate::transport::frames::message_frame;
 
 /// Time for which accounts are offered to subscribers, and for which their going is awaited.
 const FAREWELL_NS: u64 = 1_000_000_000;

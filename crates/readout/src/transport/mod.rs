@@ -6,7 +6,6 @@
 //! - gone: what it has not acknowledged is booked to the network, and the publisher goes on.
 
 pub mod bus;
-pub mod frames;
 mod tcp;
 #[cfg(feature = "zenoh")]
 mod zenoh;

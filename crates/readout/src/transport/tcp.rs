@@ -7,10 +7,11 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use daqmeter_harness::frames::{FrameStream, MAX_CONTROL_BYTES, message_frame};
+use daqmeter_sys::net::set_congestion;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use socket2::SockRef;
 
-use super::frames::{FrameStream, MAX_CONTROL_BYTES, message_frame, set_congestion};
 use super::{
     OutletEvent, PageInlet, PageOutlet, PublisherHello, Sent, Subscribed, Subscription,
     TransportError,

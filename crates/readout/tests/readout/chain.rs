@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
+use daqmeter_harness::search::{Observation, Stability};
 use daqmeter_readout::Scenario;
 use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
-use daqmeter_readout::search::{Observation, Stability};
 
 use crate::by_hand::{self, Done, Placement};
 

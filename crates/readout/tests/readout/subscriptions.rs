@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use daqmeter_readout::accounts::FinalAccount;
 use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::{Receiver, Report};
-use daqmeter_readout::scenario::{Nanos, Publish};
+use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::tohost::ToHost;
 use daqmeter_readout::{Card, Scenario, chain};
 use daqmeter_record::Ledger;
+use daqmeter_record::written::Nanos;
 use proptest::prelude::*;
 
 use crate::memory::Memory;

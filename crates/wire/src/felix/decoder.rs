@@ -41,8 +41,8 @@ pub struct ChunkPart {
     pub flags: ChunkFlags,
 }
 
-/// Reassembles the chunks of one E-link over its blocks. It holds no payload: a closure gets each
-/// part and its place.
+/// Reassembles the chunks of one E-link over its blocks. It holds no payload: it gives the place of
+/// each part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reassembler {
     next_sequence: Option<u8>,
@@ -77,21 +77,6 @@ impl Reassembler {
         self.counts.chunks_broken += u64::from(self.open);
         self.open = false;
         self.after_gap = true;
-    }
-
-    #[inline]
-    pub fn block(
-        &mut self,
-        header: FelixHeader,
-        subchunks: &[Subchunk],
-        mut on_part: impl FnMut(ChunkPart),
-    ) {
-        self.begin(header);
-        for (index, subchunk) in subchunks.iter().enumerate() {
-            if let Some(part) = self.part(subchunk, index == 0) {
-                on_part(part);
-            }
-        }
     }
 
     pub fn begin(&mut self, header: FelixHeader) {
@@ -223,6 +208,15 @@ mod tests {
         ]
     }
 
+    fn parts_of(
+        reassembler: &mut Reassembler,
+        (header, found): (FelixHeader, &[Subchunk]),
+    ) -> Vec<ChunkPart> {
+        reassembler.begin(header);
+        let found = found.iter().enumerate();
+        found.filter_map(|(at, subchunk)| reassembler.part(subchunk, at == 0)).collect()
+    }
+
     fn decode(format: BlockFormat, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, ElinkCounts, usize) {
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
         let mut reassembler = Reassembler::new();
@@ -230,7 +224,7 @@ mod tests {
         let (mut open, mut payload_bytes) = (Vec::new(), 0);
         for block in blocks {
             match subchunks(format, block, &mut room) {
-                Ok((header, found)) => reassembler.block(header, found, |part| {
+                Ok(found) => parts_of(&mut reassembler, found).iter().for_each(|part| {
                     if part.begins {
                         open.clear();
                     }
@@ -258,10 +252,8 @@ mod tests {
         let (mut room, mut ended) = (vec![Subchunk::default(); most_subchunks(KIB)], Vec::new());
         let mut reassembler = Reassembler::new();
         for block in &blocks {
-            let (header, found) = subchunks(KIB, block, &mut room).unwrap();
-            reassembler.block(header, found, |part| {
-                ended.extend(part.ends.then_some(part.flags.error));
-            });
+            let parts = parts_of(&mut reassembler, subchunks(KIB, block, &mut room).unwrap());
+            ended.extend(parts.iter().filter(|part| part.ends).map(|part| part.flags.error));
         }
         assert_eq!(ended, [true]);
     }
@@ -431,7 +423,7 @@ mod tests {
             let (mut by_run, mut by_part) = (Reassembler::new(), Reassembler::new());
             for block in encode(KIB, &numbered(&lengths)) {
                 let (header, found) = subchunks(KIB, &block, &mut room).unwrap();
-                by_part.block(header, found, |_| {});
+                parts_of(&mut by_part, (header, found));
                 by_run.begin(header);
                 let (_, parts) = parts(KIB, &block, &mut room).unwrap();
                 for (at, one) in parts.before.iter().enumerate() {

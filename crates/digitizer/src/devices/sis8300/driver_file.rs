@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use daqmeter_harness::Fault;
-use daqmeter_sys::sis8300::{REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
     ReplyData, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
+use super::commands::{REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
 use super::emulated::EmulatedBoard;
 use super::registers::BoardRegisters;
 use super::regs::{is_dma_read, is_dma_write};

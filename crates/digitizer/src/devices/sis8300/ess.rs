@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
-use daqmeter_sys::sis8300::{self, DmaBuffer};
+use daqmeter_sys::memory::DriverBuffer;
 
+use super::commands;
 use super::registers::BoardRegisters;
 use super::regs::{self, Model, is_dma_write};
 use crate::devices::board::{Board, BoardCommands, Identity, lock, read_in_parts};
@@ -18,7 +20,8 @@ use crate::devices::pcie::PcieLink;
 pub struct EssBoard {
     identity: Identity,
     file: File,
-    dma: Option<DmaBuffer>,
+    _lock: Option<UnixDatagram>,
+    dma: Option<DriverBuffer>,
     link: Option<PcieLink>,
     stop: StopFlag,
 }
@@ -29,8 +32,8 @@ const DAQ_DONE: u32 = 0;
 
 impl EssBoard {
     pub(super) fn new(device: &str, file: File, model: Model) -> Result<EssBoard, Fault> {
-        lock(device, &file)?;
-        let options = sis8300::read_register(&file, regs::OPTIONS)?;
+        let _lock = lock(device, &file)?;
+        let options = commands::read_register(&file, regs::OPTIONS)?;
         let identity = Identity {
             device: device.to_owned(),
             model: model.name,
@@ -39,7 +42,7 @@ impl EssBoard {
         };
         let rdev = file.metadata().map_or(0, |metadata| metadata.rdev());
         let link = PcieLink::of(&Files::default(), rdev);
-        Ok(EssBoard { identity, file, dma: None, link, stop: StopFlag::default() })
+        Ok(EssBoard { identity, file, _lock, dma: None, link, stop: StopFlag::default() })
     }
 
     fn gone(&self, error: impl std::fmt::Display) -> Fault {
@@ -49,11 +52,11 @@ impl EssBoard {
 
 impl BoardRegisters for EssBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
-        sis8300::read_register(&self.file, offset).map_err(|error| self.gone(error))
+        commands::read_register(&self.file, offset).map_err(|error| self.gone(error))
     }
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
-        sis8300::write_register(&self.file, offset, value).map_err(|error| self.gone(error))
+        commands::write_register(&self.file, offset, value).map_err(|error| self.gone(error))
     }
 
     fn stop_flag(&self) -> &StopFlag {
@@ -96,7 +99,7 @@ impl Board for EssBoard {
 
     fn map(&mut self, bytes: usize) -> Result<(), Fault> {
         let rounded = bytes.next_multiple_of(4096);
-        let mapped = DmaBuffer::map(&self.file, rounded).map_err(|error| {
+        let mapped = DriverBuffer::map(&self.file, rounded).map_err(|error| {
             self.gone(format!(
                 "{error}; access mode 1 needs one contiguous buffer: lower -S or use -B 0"
             ))
@@ -117,7 +120,7 @@ impl Board for EssBoard {
     fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
         // Zero would wait for ever.
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
-        match sis8300::wait_irq(&self.file, timeout_ms, DAQ_DONE) {
+        match commands::wait_irq(&self.file, timeout_ms, DAQ_DONE) {
             Ok(FIRED) => Ok(true),
             Ok(TIMEOUT) => Ok(false),
             Ok(status) => {

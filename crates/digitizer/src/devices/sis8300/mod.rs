@@ -2,6 +2,7 @@
 //! interfaces share the name `sis8300`. A device is probed before any access, and an unknown one is
 //! refused with the finding.
 
+mod commands;
 mod driver_file;
 pub mod emulated;
 mod ess;

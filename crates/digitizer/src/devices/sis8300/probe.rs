@@ -4,10 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use daqmeter_harness::Fault;
-use daqmeter_sys::sis8300;
+use daqmeter_sys::host::device_directory;
 
+use super::commands;
 use super::regs::{self, Model};
-use crate::devices::pcie::device_numbers;
 
 #[derive(Debug)]
 pub enum ProbedDriver {
@@ -48,7 +48,7 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
         let hint = if is_denied { " (are you in the device's group?)" } else { "" };
         refuse(format!("{error}{hint}"))
     })?;
-    let id = sis8300::read_register(&file, regs::ID).map_err(|error| {
+    let id = commands::read_register(&file, regs::ID).map_err(|error| {
         refuse(format!("not a digitizer: it does not answer a register read ({})", error.source))
     })?;
     let model = Model::from_id(id).ok_or_else(|| {
@@ -59,7 +59,7 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
     })?;
     // A release without waiters has no effect. The command's size (12 bytes) is the ESS driver's
     // own.
-    match sis8300::release_irq(&file) {
+    match commands::release_irq(&file) {
         Ok(()) => Ok(ProbedDriver::Ess { file, id, model }),
         Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(ProbedDriver::Struck),
         Err(error) => Err(refuse(format!("{error}"))),
@@ -69,8 +69,7 @@ pub fn probe(device: &str) -> Result<ProbedDriver, Fault> {
 /// Finds an upciedev driver: its nodes are `sis8300s<N>`, and sysfs names it. No ioctl is tried:
 /// their numbers mean different things in each fork.
 fn upciedev_driver(device: &str, rdev: u64) -> Option<String> {
-    let (major, minor) = device_numbers(rdev);
-    let link = fs::read_link(format!("/sys/dev/char/{major}:{minor}/device/driver")).ok();
+    let link = fs::read_link(format!("/{}/device/driver", device_directory("char", rdev))).ok();
     let by_sysfs = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
     if let Some(driver) = by_sysfs
         && driver.contains("pciedev")

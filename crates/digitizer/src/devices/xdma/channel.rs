@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixDatagram;
 
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
@@ -17,6 +18,7 @@ const NOT_SEEKABLE: i32 = 29;
 pub(super) struct Channel {
     identity: Identity,
     file: File,
+    _lock: Option<UnixDatagram>,
     link: Option<PcieLink>,
     seekable: bool,
     stop: StopFlag,
@@ -33,8 +35,8 @@ impl Channel {
             return Err(refuse(&"not a character device"));
         }
         let file = File::open(path).map_err(|error| refuse(&error))?;
-        lock(device, &file)?;
         Ok(Channel {
+            _lock: lock(device, &file)?,
             identity: Identity {
                 device: device.to_owned(),
                 model: "streaming device",

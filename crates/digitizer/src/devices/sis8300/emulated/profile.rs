@@ -1,10 +1,10 @@
 //! Timing of a crate as data: a TOML file each.
 
 use daqmeter_harness::{Loaded, Resolved, Shipped, TomlText};
+use daqmeter_record::units::TRIGGER_RATES_HZ;
 use serde::Deserialize;
 
 use super::uplink::UplinkModel;
-use crate::daq::TRIGGER_RATES_HZ;
 use crate::devices::sis8300::regs::Model;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

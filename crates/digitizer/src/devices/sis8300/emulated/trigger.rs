@@ -1,6 +1,6 @@
 //! The external trigger and its acquisition, computed on demand from the time, without a thread.
 
-use daqmeter_record::units::whole;
+use daqmeter_record::units::{periods, whole};
 
 use crate::devices::board::TriggerAccount;
 
@@ -44,15 +44,7 @@ impl Trigger {
 
     /// Counts the triggers since the epoch.
     fn count(&self, now_ns: u64) -> u64 {
-        let mut count = whole(now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns);
-        // The division's rounding must agree with the product's.
-        while self.at(count) <= now_ns {
-            count += 1;
-        }
-        while count > 0 && self.at(count - 1) > now_ns {
-            count -= 1;
-        }
-        count
+        periods(now_ns.saturating_sub(self.epoch_ns), self.period_ns)
     }
 
     /// Books the triggers until now: those while it samples, the one that it takes, and the others.

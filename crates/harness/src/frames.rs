@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use daqmeter_sys::net::{Readiness, keepalive, wait_ready};
 use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind};
 use serde::Serialize;
-use socket2::SockRef;
 
 /// Largest message in JSON: every E-link of a channel with 20 digits is below 20 KB.
 pub const MAX_CONTROL_BYTES: usize = 64 << 10;
@@ -28,14 +27,6 @@ pub struct FrameStream {
     end: usize,
     /// Bytes of the frame at hand that have gone.
     sent: usize,
-}
-
-/// Sets the congestion control of a socket; `default` keeps that of the host.
-pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
-    if name == "default" {
-        return Ok(());
-    }
-    SockRef::from(socket).set_tcp_congestion(name.as_bytes())
 }
 
 impl FrameStream {
@@ -190,7 +181,7 @@ impl FrameStream {
     }
 }
 
-pub(crate) fn message_frame(kind: FrameKind, message: &impl Serialize) -> (FelixFrame, Vec<u8>) {
+pub fn message_frame(kind: FrameKind, message: &impl Serialize) -> (FelixFrame, Vec<u8>) {
     let body = serde_json::to_vec(message).expect("plain data");
     (FelixFrame::control(kind, u32::try_from(body.len()).unwrap_or(u32::MAX)), body)
 }
