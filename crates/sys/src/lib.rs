@@ -12,6 +12,7 @@
 //!   processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
+//! - [`signals`]: Ctrl-C and other requests to end;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
 //! - [`copies`]: system calls that copy;
 //! - [`dsa`]: work queues that programs drive themselves.
@@ -43,6 +44,7 @@ pub mod processes;
 pub mod ring;
 pub mod routes;
 pub mod scheduler;
+pub mod signals;
 pub mod sis8300;
 pub mod symbols;
 pub mod tty;
