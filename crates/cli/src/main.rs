@@ -67,18 +67,18 @@ enum Verb {
     Digitizer(Deferred<digitizer::Arguments>),
     /// Read, write, serve and measure Wishbone registers over Etherbone
     #[command(subcommand, visible_alias = "etherbone")]
-    Eb(Deferred<eb::Verb>),
+    Eb(eb::Verb),
     /// Read out an emulated FELIX card, and account for every trigger
     Readout(Deferred<readout::Arguments>),
     /// Measure copies between user and kernel memory, by CPU or DMA
     #[command(subcommand)]
-    Copy(Deferred<copy::Verb>),
+    Copy(copy::Verb),
     /// List, plan, measure and verify hardware and kernel counters
     #[command(subcommand)]
-    Pmu(Deferred<pmu::Verb>),
+    Pmu(pmu::Verb),
     /// Run a data path from a file, and find its bottleneck
     #[command(subcommand)]
-    Path(Deferred<path::Verb>),
+    Path(path::Verb),
     /// Measure the points of a plan
     Run(Deferred<run::Arguments>),
     /// Repeat the published studies, row by row

@@ -37,14 +37,11 @@ pub fn on_end(asked: impl Fn() + Send + 'static) -> Result<(), SysError> {
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(take);
     thread.map_err(failed("start a thread"))?;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: all fields of the C structure may be zero: no flags, an empty mask.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
-        action.sa_flags = libc::SA_RESTART;
         // SAFETY: the handler only reads a static and writes to a descriptor that is never closed,
-        // both of which signal-safety(7) allows; the old action is not asked for.
-        if unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } != 0 {
-            return Err(SysError::last("sigaction"));
+        // both of which signal-safety(7) allows. Calls of other threads are restarted.
+        let old = unsafe { libc::signal(signal, count as extern "C" fn(libc::c_int) as usize) };
+        if old == libc::SIG_ERR {
+            return Err(SysError::last("signal"));
         }
     }
     Ok(())
