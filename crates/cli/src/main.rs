@@ -166,7 +166,9 @@ mod tests {
 
     #[test]
     fn help_has_80_columns_and_short_help_40_lines() {
-        let mut left = vec![Cli::command()];
+        let mut all = Cli::command();
+        all.build();
+        let mut left = vec![all];
         while let Some(command) = left.pop() {
             left.extend(command.get_subcommands().cloned());
             let mut command = command.term_width(80);
