@@ -48,7 +48,7 @@ pub fn package() -> Result<()> {
 fn static_program() -> Result<PathBuf> {
     let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     rust_target(&triple)?;
-    line("cargo build --profile dist --features parquet --quiet --package daqmeter-cli --target")
+    line("cargo build --profile dist --features parquet,fuse --quiet --package daqmeter-cli --target")
         .arg(&triple)
         // The program must run on other CPUs than this host's, too.
         .env("RUSTFLAGS", "")

@@ -1,22 +1,19 @@
 //! `daqmeter digitizer`: everything that `sis8300drv_threads` did, with its letters, and more.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
-use daqmeter_digitizer::devices::board::{EMULATED_PREFIX, Emulation};
+use daqmeter_digitizer::devices::board::EMULATED_PREFIX;
 use daqmeter_digitizer::devices::expand;
-use daqmeter_digitizer::devices::sis8300::{emulated::Profile, serve_emulated};
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_harness::{Resolved, Settings, StepPlan};
 use daqmeter_record::RunRecord;
 use daqmeter_report::{classic, rate, table};
 
 use crate::arguments::rate;
-use crate::interrupt;
 use crate::measure::{Bench, Common};
-use crate::output::{Ended, Failure, tell};
+use crate::output::{Ended, Failure};
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]
@@ -147,9 +144,28 @@ fn serve_board(arguments: &ServeArguments) -> Ended {
             format!("`{board}` names {boards} boards: serve each by itself, e.g. emu:l0").into()
         );
     }
+    serve(arguments)
+}
+
+#[cfg(not(feature = "fuse"))]
+fn serve(_arguments: &ServeArguments) -> Ended {
+    Err("this daqmeter serves no boards: build it with --features fuse".into())
+}
+
+#[cfg(feature = "fuse")]
+fn serve(arguments: &ServeArguments) -> Ended {
+    use std::sync::atomic::Ordering;
+
+    use daqmeter_digitizer::devices::board::Emulation;
+    use daqmeter_digitizer::devices::sis8300::serve_emulated;
+
+    use crate::interrupt;
+    use crate::output::tell;
+
+    let ServeArguments { board, path, rate, .. } = arguments;
     let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
     let stop = interrupt::flag();
-    let served = serve_emulated(board, &arguments.path, &emulation, arguments.rate)?;
+    let served = serve_emulated(board, path, &emulation, *rate)?;
     let path = served.path.display();
     tell(&format!("daqmeter: {board} is served at {path}; Ctrl-C ends it"));
     interrupt::wait_for(&stop);
@@ -159,5 +175,5 @@ fn serve_board(arguments: &ServeArguments) -> Ended {
             "daqmeter: {refused} reads and writes were refused, as a real board or driver refuses them"
         ));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(std::process::ExitCode::SUCCESS)
 }

@@ -153,7 +153,12 @@ fn devices(files: &Files) -> Vec<Finding> {
     let fuse = files.root().join("dev/fuse").exists();
     let helpers = ["usr/bin/fusermount3", "bin/fusermount3"];
     let helper = is_root() || helpers.iter().any(|path| files.root().join(path).exists());
-    let remedy = "modprobe fuse; apt install fuse3 for users other than root";
-    let fuse = state(fuse && helper, if fuse { "there" } else { "none" });
+    let (fuse, remedy) = match cfg!(feature = "fuse") {
+        true => (
+            state(fuse && helper, if fuse { "there" } else { "none" }),
+            "modprobe fuse; apt install fuse3 for users other than root",
+        ),
+        false => (Err("not built in".to_owned()), "build with --features fuse"),
+    };
     boards.chain([("serving emulated boards", fuse, remedy)]).collect()
 }

@@ -33,7 +33,7 @@ fn state() -> MutexGuard<'static, State> {
 
 /// Takes the signals over, once, before the verb begins.
 pub(crate) fn take_over() -> Result<(), Failure> {
-    ctrlc::set_handler(asked)
+    daqmeter_sys::signals::on_end(asked)
         .map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
 }
 

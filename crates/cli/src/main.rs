@@ -6,6 +6,7 @@ mod arguments;
 mod compare;
 mod context;
 mod copy;
+mod deferred;
 mod digitizer;
 mod doctor;
 mod eb;
@@ -36,6 +37,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use daqmeter_harness::guarded;
 
+use crate::deferred::Deferred;
 use crate::output::{Ended, Failure};
 
 /// Measures the path of data from an acquisition device to a program.
@@ -61,14 +63,14 @@ const AFTER_LONG_HELP: &str = "\
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Measure this host, in about a minute
-    Survey(survey::Arguments),
+    Survey(Deferred<survey::Arguments>),
     /// Read digitizer boards in parallel and convert their samples
-    Digitizer(Box<digitizer::Arguments>),
+    Digitizer(Deferred<digitizer::Arguments>),
     /// Read, write, serve and measure Wishbone registers over Etherbone
     #[command(subcommand, visible_alias = "etherbone")]
     Eb(eb::Verb),
     /// Read out an emulated FELIX card, and account for every trigger
-    Readout(Box<readout::Arguments>),
+    Readout(Deferred<readout::Arguments>),
     /// Measure copies between user and kernel memory, by CPU or DMA
     #[command(subcommand)]
     Copy(copy::Verb),
@@ -79,25 +81,25 @@ enum Verb {
     #[command(subcommand)]
     Path(path::Verb),
     /// Measure the points of a plan
-    Run(run::Arguments),
+    Run(Deferred<run::Arguments>),
     /// Repeat the published studies, row by row
-    Reproduce(reproduce::Arguments),
+    Reproduce(Deferred<reproduce::Arguments>),
     /// Make a page, a table or data for other tools from records
-    Report(report::Arguments),
+    Report(Deferred<report::Arguments>),
     /// Compare two sets of records, point by point
-    Compare(compare::Arguments),
+    Compare(Deferred<compare::Arguments>),
     /// Measure two sides alternately, and say whether they differ
-    Ab(ab::Arguments),
+    Ab(Deferred<ab::Arguments>),
     /// Show points over time, and their sudden changes
-    History(history::Arguments),
+    History(Deferred<history::Arguments>),
     /// Show records in the browser
-    Serve(serve::Arguments),
+    Serve(Deferred<serve::Arguments>),
     /// List devices, engines, plans, paths and more
-    List(list::Arguments),
+    List(Deferred<list::Arguments>),
     /// Show what this host has, and how to get what is missing
-    Doctor(doctor::Arguments),
+    Doctor(Deferred<doctor::Arguments>),
     /// Print help, manual pages, or completions for a shell
-    Help(help::Arguments),
+    Help(Deferred<help::Arguments>),
 }
 
 fn command() -> clap::Command {
@@ -105,8 +107,8 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    let command = command();
-    let parsed = command.clone().try_get_matches();
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)));
     let (verb, matches) = match parsed {
         Ok(parsed) => parsed,
@@ -168,7 +170,9 @@ mod tests {
 
     #[test]
     fn help_has_80_columns_and_short_help_40_lines() {
-        let mut left = vec![Cli::command()];
+        let mut all = Cli::command();
+        all.build();
+        let mut left = vec![all];
         while let Some(command) = left.pop() {
             left.extend(command.get_subcommands().cloned());
             let mut command = command.term_width(80);

@@ -44,6 +44,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ("digitizer emu:l0 --pin x", "0,1 or 0-3"),
             ("digitizer serve /dev/null /tmp", "only emulated boards"),
             ("digitizer serve emu:l0..2 /tmp/x", "names 3 boards"),
+            #[cfg(not(feature = "fuse"))]
+            ("digitizer serve emu:l0 /tmp/x", "build it with --features fuse"),
             ("report /nonexistent.jsonl", "No such file"),
             ("help --man nonsense", "there is no verb `nonsense`"),
             ("digitizer ''", "names no board"),

@@ -134,21 +134,50 @@ const MAXIMA: [(&str, u64); 5] = [
 ];
 
 fn parse(bytes: &[u8], line: usize, change: fn(&mut Value)) -> Result<RunRecord, LineError> {
-    let read = |bytes| -> Result<RunRecord, String> {
-        let mut value: Value = serde_json::from_slice(bytes).map_err(said)?;
-        let newer = value["schema"].as_u64().filter(|found| *found > u64::from(SCHEMA_VERSION));
-        if let Some(found) = newer {
-            return Err(format!(
-                "schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
-            ));
-        }
-        border::refuse_large(&value, &MAXIMA).map_err(malformed)?;
-        change(&mut value);
-        let record = RunRecord::deserialize(value).map_err(said)?;
-        record.check_slices().map_err(malformed)?;
-        Ok(record)
+    let plain = std::str::from_utf8(bytes).ok().filter(|text| is_plain(text));
+    let record = plain.and_then(|text| serde_json::from_str::<RunRecord>(text).ok());
+    let record = match record.filter(|record| record.schema <= SCHEMA_VERSION) {
+        Some(record) => Ok(record),
+        None => parse_by_value(bytes, change),
     };
-    read(bytes).map_err(|why| LineError { line, why })
+    let checked = |record: RunRecord| record.check_slices().map(|()| record).map_err(malformed);
+    record.and_then(checked).map_err(|why| LineError { line, why })
+}
+
+/// Tests if each value of a line is as it should be: no whole number is near a maximum, and no text
+/// has an escape or a character that acts on a terminal. Most lines are, and need only one pass.
+fn is_plain(text: &str) -> bool {
+    // A whole number above the smallest maximum, 2^53, has 16 digits or more, so that 16 divides
+    // the place of one of them. The fraction of a float may have 17.
+    const DIGITS: usize = 16;
+    const MOST: usize = 18;
+    let bytes = text.as_bytes();
+    let is_long = |at: usize| {
+        let digits = |byte: &&u8| byte.is_ascii_digit();
+        let before = bytes[..at].iter().rev().take(MOST).take_while(digits).count();
+        let after = bytes[at..].iter().take(DIGITS).take_while(digits).count();
+        let is_fraction = before < MOST && bytes[..at - before].ends_with(b".");
+        before + after >= DIGITS && !is_fraction
+    };
+    // Within strings, JSON has no other control characters.
+    !text.contains('\\')
+        && !text.contains('\x7f')
+        && (text.is_ascii() || !text.contains(sanitise::is_hostile))
+        && !(0..bytes.len()).step_by(DIGITS).any(is_long)
+}
+
+/// Reads a line with a look at each value.
+fn parse_by_value(bytes: &[u8], change: fn(&mut Value)) -> Result<RunRecord, String> {
+    let mut value: Value = serde_json::from_slice(bytes).map_err(said)?;
+    let newer = value["schema"].as_u64().filter(|found| *found > u64::from(SCHEMA_VERSION));
+    if let Some(found) = newer {
+        return Err(format!(
+            "schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
+        ));
+    }
+    border::refuse_large(&value, &MAXIMA).map_err(malformed)?;
+    change(&mut value);
+    RunRecord::deserialize(value).map_err(said)
 }
 
 fn said(error: serde_json::Error) -> String {
@@ -248,6 +277,31 @@ mod tests {
         let mut benign = plain;
         benign.command = r#"run "a" \\n µs – x"#.into();
         assert_eq!(reread(&to_line(&benign)), Ok(benign));
+    }
+
+    #[test]
+    fn a_line_is_read_equally_with_and_without_a_look_at_each_value() {
+        let mut before = record(vec![1, 999_999_999_999_999]);
+        before.limits.push(crate::Limit {
+            rate_bytes_per_s: 0.123_456_789_012_345_68,
+            low_bytes_per_s: Some(1.797_693_134_862_315_7e308),
+            high_bytes_per_s: Some(5e-324),
+            ..Default::default()
+        });
+        before.command = "µs – ".into();
+        let line = to_line(&before);
+        let text = std::str::from_utf8(line.trim_ascii_end()).unwrap();
+        assert!(is_plain(text));
+        assert_eq!(parse_line(&line, 1), Ok(before));
+        let escaped = text.replace("µs", "\\u00b5s");
+        assert!(!is_plain(&escaped));
+        assert_eq!(parse_line(escaped.as_bytes(), 1), parse_line(&line, 1));
+        for before in 0..40 {
+            let at = |number: &str| is_plain(&format!("{}{number}]", " ".repeat(before)));
+            assert!(at("123456789012345") && at("0.9007199254740992"), "{before}");
+            assert!(!at("9007199254740992") && !at("1234567890123456789.5"), "{before}");
+        }
+        assert!(!is_plain("\u{7f}") && !is_plain("\u{202e}"));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!   processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
+//! - [`signals`]: Ctrl-C and other requests to end;
 //! - [`uapi`]: the ioctl border of our own modules; [`ioctl_words`]: that of drivers of devices;
 //! - [`copies`]: system calls that copy;
 //! - [`dsa`]: work queues that programs drive themselves.
@@ -43,6 +44,7 @@ pub mod processes;
 pub mod ring;
 pub mod routes;
 pub mod scheduler;
+pub mod signals;
 pub mod symbols;
 pub mod tty;
 pub mod uapi;

@@ -16,6 +16,7 @@ use daqmeter_record::units::plural;
 use daqmeter_report::copy_classic::StudyFiles;
 
 use crate::arguments::count;
+use crate::deferred::Deferred;
 use crate::measure::{Bench, Common};
 use crate::named::Replaced;
 use crate::output::{Ended, Failure, tell, write_file};
@@ -38,7 +39,7 @@ pub(crate) enum Verb {
         the CPU is n/a if the thread moved: choose one with --pin.\n\n\
         Example:\n\n  \
         $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --classic results")]
-    Latency(Box<sweep::Sweep>),
+    Latency(Deferred<sweep::Sweep>),
     /// Measure the rate of all CPUs or channels together
     #[command(after_long_help = "\
         One MB is 2^20 bytes, as in the study. The total is the sum of the channels' rates. \
@@ -47,15 +48,15 @@ pub(crate) enum Verb {
         copies, rate. A copy in both directions counts as two.\n\n\
         Example:\n\n  \
         $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB")]
-    Bandwidth(Box<sweep::Sweep>),
+    Bandwidth(Deferred<sweep::Sweep>),
     /// Measure how a copying neighbour slows down a program
-    Pollution(pollution::Arguments),
+    Pollution(Deferred<pollution::Arguments>),
     /// Count the kernel's copies by size, caller and process
-    Trace(trace::Arguments),
+    Trace(Deferred<trace::Arguments>),
     /// Check each byte of each way to copy
-    Verify(verify::Arguments),
+    Verify(Deferred<verify::Arguments>),
     /// Read files of the original study as records
-    Import(import::Arguments),
+    Import(Deferred<import::Arguments>),
 }
 
 impl Verb {

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
 use daqmeter_wire::etherbone::Endian;
 
+use crate::deferred::Deferred;
 use crate::output::Ended;
 
 const EXAMPLE: &str = "\
@@ -31,19 +32,19 @@ const EXAMPLE: &str = "\
 )]
 pub(crate) enum Verb {
     /// List the devices of the self-describing bus, or find one
-    Ls(tools::LsArguments),
+    Ls(Deferred<tools::LsArguments>),
     /// Read a register or a range of bytes
-    Read(tools::ReadArguments),
+    Read(Deferred<tools::ReadArguments>),
     /// Write a register or a file
-    Write(tools::WriteArguments),
+    Write(Deferred<tools::WriteArguments>),
     /// Find slaves by broadcast
-    Discover(tools::DiscoverArguments),
+    Discover(Deferred<tools::DiscoverArguments>),
     /// Serve memory, or a bus described in TOML
-    Snoop(serve::SnoopArguments),
+    Snoop(Deferred<serve::SnoopArguments>),
     /// Run a proxy for tunnel/ addresses
-    Tunnel(serve::TunnelArguments),
+    Tunnel(Deferred<serve::TunnelArguments>),
     /// Measure reads: convenience, blocking, pipelined
-    Perf(Box<perf::Arguments>),
+    Perf(Deferred<perf::Arguments>),
 }
 
 /// Byte order, where it is forced.

@@ -7,6 +7,7 @@ mod serve;
 use clap::{Args, Subcommand};
 use daqmeter_path::Setting;
 
+use crate::deferred::Deferred;
 use crate::output::Ended;
 
 pub(crate) use explain::Search;
@@ -38,11 +39,11 @@ pub(crate) struct ChosenPath {
 #[command(after_long_help = EXAMPLE)]
 pub(crate) enum Verb {
     /// Run a path and record it
-    Run(run::Arguments),
+    Run(Deferred<run::Arguments>),
     /// Name the resource that limits a path, and confirm it by slowing each part
-    Explain(explain::Arguments),
+    Explain(Deferred<explain::Arguments>),
     /// Receive the blocks of paths that end on this host
-    Serve(serve::Arguments),
+    Serve(Deferred<serve::Arguments>),
 }
 
 impl Verb {

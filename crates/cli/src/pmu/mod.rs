@@ -9,6 +9,7 @@ mod verify;
 
 use clap::Subcommand;
 
+use crate::deferred::Deferred;
 use crate::output::Ended;
 
 pub(crate) use list::summary;
@@ -30,11 +31,11 @@ pub(crate) use verify::survey;
 )]
 pub(crate) enum Verb {
     /// List PMUs, events, groups, meshes and counters of the system
-    List(list::Arguments),
+    List(Deferred<list::Arguments>),
     /// Count events in intervals, plan a count, or show records
-    Stat(Box<stat::Arguments>),
+    Stat(Deferred<stat::Arguments>),
     /// Count a known load, and compare
-    Verify(verify::Arguments),
+    Verify(Deferred<verify::Arguments>),
 }
 
 impl Verb {

@@ -13,6 +13,7 @@ mod tohost;
 
 use clap::{Args, Subcommand};
 
+use crate::deferred::Deferred;
 use crate::output::Ended;
 
 /// Read out an emulated FELIX card at up to some megahertz, and account for every trigger.
@@ -40,19 +41,19 @@ const EXAMPLE: &str = "\
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run card, readers and receivers in this process
-    Run(run::Arguments),
+    Run(Deferred<run::Arguments>),
     /// Find the maximum rate without loss
-    Sweep(sweep::Arguments),
+    Sweep(Deferred<sweep::Arguments>),
     /// Emulate a card for readers in other processes
-    Emulate(emulate::Arguments),
+    Emulate(Deferred<emulate::Arguments>),
     /// Read the rings of a card, and publish the data
-    Tohost(tohost::Arguments),
+    Tohost(Deferred<tohost::Arguments>),
     /// Subscribe to publishers, and check the data
-    Receive(receive::Arguments),
+    Receive(Deferred<receive::Arguments>),
     /// Write the blocks of a card to a file
-    Record(record::Arguments),
+    Record(Deferred<record::Arguments>),
     /// Check a file of blocks, or the blocks of a card
-    Check(check::Arguments),
+    Check(Deferred<check::Arguments>),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {

@@ -20,10 +20,12 @@ use fuser::{
 };
 
 use super::commands::{REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
+use super::crate_of;
 use super::emulated::EmulatedBoard;
 use super::registers::BoardRegisters;
 use super::regs::{is_dma_read, is_dma_write};
-use crate::devices::board::Board;
+use crate::daq::check_trigger_rate;
+use crate::devices::board::{Board, EMULATED_PREFIX, Emulation};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -107,6 +109,25 @@ pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Serv
         refuse(format!("{error} (needs /dev/fuse, and root or fusermount3)"))
     })?;
     Ok(ServedBoard { session: Some(session), path: path.to_owned(), traffic, created })
+}
+
+/// Serves an emulated board of that name at `path`, as the ESS driver does.
+///
+/// # Errors
+/// No such board, or FUSE is missing or forbidden.
+pub fn serve_emulated(
+    device: &str,
+    path: &Path,
+    emulation: &Emulation,
+    rate_hz: Option<f64>,
+) -> Result<ServedBoard, Fault> {
+    let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
+    let mut board = crate_of(emulation).board(device, name)?;
+    if let Some(rate) = rate_hz {
+        check_trigger_rate(rate)?;
+        board.set_trigger_rate(rate);
+    }
+    serve(board, path, Dialect::Ess)
 }
 
 fn lock(board: &Shared) -> MutexGuard<'_, EmulatedBoard> {

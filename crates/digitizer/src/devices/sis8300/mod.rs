@@ -3,6 +3,7 @@
 //! refused with the finding.
 
 mod commands;
+#[cfg(feature = "fuse")]
 mod driver_file;
 pub mod emulated;
 mod ess;
@@ -10,16 +11,15 @@ mod probe;
 mod registers;
 pub mod regs;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::daq::check_trigger_rate;
 use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
 use emulated::{EmulatedCrate, Profile};
 
-pub use driver_file::{Dialect, ServedBoard, serve};
+#[cfg(feature = "fuse")]
+pub use driver_file::{Dialect, ServedBoard, serve, serve_emulated};
 pub use ess::EssBoard;
 pub use probe::{ProbedDriver, probe};
 pub use registers::BoardRegisters;
@@ -75,25 +75,6 @@ fn emulated() -> Vec<(String, String)> {
         )
     };
     profile.board.iter().map(row).collect()
-}
-
-/// Serves an emulated board of that name at `path`, as the ESS driver does.
-///
-/// # Errors
-/// No such board, or FUSE is missing or forbidden.
-pub fn serve_emulated(
-    device: &str,
-    path: &Path,
-    emulation: &Emulation,
-    rate_hz: Option<f64>,
-) -> Result<ServedBoard, Fault> {
-    let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
-    let mut board = crate_of(emulation).board(device, name)?;
-    if let Some(rate) = rate_hz {
-        check_trigger_rate(rate)?;
-        board.set_trigger_rate(rate);
-    }
-    serve(board, path, Dialect::Ess)
 }
 
 fn is_node(name: &str) -> bool {

@@ -1,0 +1,42 @@
+//! Verbs whose options are declared when the verb is called: those of all verbs together take
+//! longer than many a verb runs.
+
+use std::ops::Deref;
+
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+
+/// Options of one verb.
+#[derive(Debug)]
+pub(crate) struct Deferred<T>(Box<T>);
+
+impl<T> Deref for Deferred<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: FromArgMatches> FromArgMatches for Deferred<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        Box::from_arg_matches(matches).map(Deferred)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl<T: Args> Args for Deferred<T> {
+    fn augment_args(command: Command) -> Command {
+        command.defer(|command| {
+            // The text of the verb in the list of verbs.
+            let about = command.get_about().cloned().unwrap_or_default();
+            T::augment_args(command).about(about).long_about(None)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
