@@ -161,20 +161,4 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
-
-    #[test]
-    fn help_has_80_columns_and_short_help_40_lines() {
-        let mut left = vec![Cli::command()];
-        while let Some(command) = left.pop() {
-            left.extend(command.get_subcommands().cloned());
-            let mut command = command.term_width(80);
-            let name = command.get_name().to_owned();
-            let short = command.render_help().to_string();
-            let lines = short.lines().count();
-            assert!(lines <= 40, "{name}: {lines} lines");
-            let long = command.render_long_help().to_string();
-            let wide = short.lines().chain(long.lines()).find(|line| line.chars().count() > 80);
-            assert_eq!(wide, None, "{name}");
-        }
-    }
 }
