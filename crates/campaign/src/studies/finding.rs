@@ -39,6 +39,7 @@ pub(super) struct FindingSpec {
 enum Condition {
     /// At least the second, below the third.
     Within(Expression, f64, f64),
+    AtLeast(Expression, f64),
     Less(Expression, Expression),
 }
 
@@ -79,6 +80,7 @@ impl FindingSpec {
         let all_hold = |conditions: &[Condition]| {
             conditions.iter().all(|condition| match condition {
                 Condition::Within(of, low, high) => (*low..*high).contains(&plain(of)),
+                Condition::AtLeast(of, low) => plain(of) >= *low,
                 Condition::Less(one, other) => plain(one) < plain(other),
             })
         };
