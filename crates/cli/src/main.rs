@@ -39,7 +39,7 @@ use crate::output::{Ended, Failure};
 
 /// Measures the path of data from an acquisition device to a program.
 #[derive(Debug, Parser)]
-#[command(name = "daqmeter", version, disable_help_subcommand = true, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
+#[command(name = "daqmeter", version, disable_help_subcommand = true, after_help = AFTER_HELP, after_long_help = include_str!("../help/daqmeter.txt"))]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -49,13 +49,6 @@ struct Cli {
 const MAX_HELP_COLUMNS: usize = 100;
 
 const AFTER_HELP: &str = "Begin with: daqmeter survey; for a verb: daqmeter help VERB";
-
-const AFTER_LONG_HELP: &str = "\
-    Begin with `daqmeter survey`. In about a minute it measures this host, prints a summary, and \
-    writes report.html and records.jsonl.\n\n\
-    Exit codes: 0 done; 1 data were wrong or lost, a device failed, or a comparison found a \
-    difference; 2 could not run, with the reason on stderr; 3 cannot tell; 130 interrupted, with \
-    the finished records kept; 141 the reader closed standard output (`| head`).";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
