@@ -18,13 +18,14 @@ mod families;
 mod family;
 mod faults;
 pub mod figures;
+pub mod formats;
 pub mod groups;
 pub mod history;
 mod html;
 mod levels;
 mod parameters;
 #[cfg(feature = "parquet")]
-pub mod parquet;
+mod parquet;
 pub mod points;
 mod predicted;
 pub mod rate;

@@ -11,8 +11,9 @@ use daqmeter_record::RunRecord;
 use serde::Deserialize;
 
 use super::{Axes, ChartKind, Figure, Mark, drawn};
+use crate::aligned::plain;
 use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, pollution_rows};
-use crate::rate;
+use crate::{page_of, rate};
 
 /// Time over which the study counted calls.
 const CALLS_SECONDS: f64 = 100.0;
@@ -67,11 +68,29 @@ struct StudyFigure {
     small: bool,
 }
 
+pub(crate) const ABOUT: &str =
+    "Page with the 50 figures of the copy study; the commands that fill missing ones";
+
+/// Makes a page of the figures that the records fill, and a table of all.
+pub(crate) fn page(records: &[RunRecord]) -> (Result<String, String>, String) {
+    let mut figures = study(records);
+    let rows = figures.iter().map(|figure| {
+        let is_empty = figure.xs.is_empty();
+        let state = if is_empty { &format!("no records; {}", figure.command) } else { "drawn" };
+        vec![figure.title.clone(), state.to_owned()]
+    });
+    let table = plain(&["figure", "state"], rows);
+    figures.retain(|figure| !figure.xs.is_empty());
+    let none = "the records fill none of the figures; see the commands above";
+    let page = (!figures.is_empty()).then(|| page_of(records, figures, &[]));
+    (page.ok_or(none.to_owned()), table)
+}
+
 /// Marks of a figure, and values that replace names in its texts.
 type Content<'a> = (Vec<Mark<'a>>, Vec<(&'static str, String)>);
 
 /// Returns all 50 figures, in order; one without its records has no values.
-pub fn study(records: &[RunRecord]) -> Vec<Figure> {
+fn study(records: &[RunRecord]) -> Vec<Figure> {
     let table: StudyTable =
         serde_json::from_str(include_str!("copy_study.json")).expect("tests draw each figure");
     let done = rate::done(records);
