@@ -19,6 +19,9 @@ pub struct Format {
     pub writer: FormatWriter,
 }
 
+/// A page, or why there is none.
+pub type PageOrWhy = Result<String, String>;
+
 /// Tables of rows, one after the other, with equal columns.
 pub type Frames<'a> = Box<dyn Iterator<Item = DataFrame> + 'a>;
 
@@ -26,8 +29,8 @@ pub type Frames<'a> = Box<dyn Iterator<Item = DataFrame> + 'a>;
 pub enum FormatWriter {
     /// Whole text.
     Text(fn(&[RunRecord]) -> String),
-    /// Whole text, and what is printed beside it.
-    Both(fn(&[RunRecord]) -> (Result<String, String>, String)),
+    /// Whole text with a table for the terminal.
+    Both(fn(&[RunRecord]) -> (PageOrWhy, String)),
     /// Text of a table; true for the first one, which has the names of the columns.
     Rows(fn(&DataFrame, bool) -> String),
     /// Bytes of tables, which no terminal shows.

@@ -35,21 +35,3 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
     let (_, said) = ends_with(2, &format!("ab {PROGRAM} true --plan {plan}"));
     assert!(said.contains("2 of 2 points not measured: null: side B: ended without"), "{said}");
 }
-
-#[test]
-fn bad_input_gives_one_clear_line_and_2() {
-    for (arguments, says) in [
-        ("null null --time 0s", "the time is 0"),
-        ("null null --ignore NaN", "0% to 1000% is wanted"),
-        ("null 'null x'", "B: `x` is not a parameter"),
-        ("'null cpu=9999' null", "A: cpu is 9999: there is no such CPU"),
-        ("null null --pin 9999", "--pin is 9999: there is no such CPU"),
-        ("/nowhere/daqmeter true --plan quick", "/nowhere/daqmeter is not a file"),
-        ("true true --plan quack", "quack"),
-        ("nothing nothing", "A: "),
-        ("null 'convert samples=x'", "B: "),
-    ] {
-        let (_, said) = ends_with(2, &format!("ab {arguments}"));
-        assert!(said.contains(says) && !said.contains("panicked"), "{arguments}: {said}");
-    }
-}

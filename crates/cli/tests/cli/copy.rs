@@ -4,35 +4,6 @@ use crate::common::{done, fail_with};
 use daqmeter_record::{RunRecord, jsonl};
 
 #[test]
-fn bad_input_gives_one_clear_line_and_exit_2() {
-    fail_with(
-        2,
-        &[
-            ("copy latency --sizes 0", "`block_bytes` is 0; 1 to "),
-            ("copy latency --sizes 100TiB", "1 to 1099511627776 is wanted"),
-            ("copy latency --sizes 1TiB", "choose smaller --sizes"),
-            ("copy latency --sizes 64 --repeat 0", "is 0; 1 to 65536 is wanted"),
-            ("copy latency --high 99", "channel from 0 to 63"),
-            ("copy latency --sizes many", "many"),
-            ("copy latency --path nowhere", "values: pread, tmpfs-huge"),
-            ("copy latency --contexts best", "values: cpu, exclusive, shared, priority"),
-            ("copy latency --operations sideways", "none of from, to, both"),
-            ("copy latency --pin 1000 --sizes 64", "pin is 1000: there is no such CPU"),
-            ("copy latency --engine dsa --contexts shared --sizes 64", "DSA"),
-            ("copy bandwidth --lanes 5000 --sizes 4KiB", "`lanes` is 5000; 1 to "),
-            ("copy bandwidth --contexts priority --quantum 90us --sizes 4KiB", "quantum_ns"),
-            ("copy pollution --tests doom", "values: susan[s]_small, "),
-            ("copy pollution --neighbours noisy", "values: ideal, cpu, dma, spin, null-call"),
-            ("copy pollution --copies 224", "is not like from:224"),
-            ("copy pollution --copies from:0", "copies of 1 B or more are wanted"),
-            ("copy pollution --repeat 0", "1 to 65536 is wanted"),
-            ("copy verify --path nowhere", "values: pread"),
-            ("copy verify --times 0", "0 is not in 1.."),
-        ],
-    );
-}
-
-#[test]
 fn latency_leaves_the_studys_files() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display().to_string();

@@ -1,57 +1,8 @@
 //! The command for a user: exit codes, one clear line for bad input, kept records, printed text.
 
-use std::os::unix::ffi::OsStrExt;
-use std::process::Command;
-
-use crate::common::{Folder, PROGRAM, done, ends_with, fail_with, stderr};
+use crate::common::{Folder, done, ends_with, fail_with};
 
 const QUICK: &str = "digitizer emu:l0 -S 3200 --unpaced";
-
-#[test]
-fn bad_input_gives_one_clear_line_and_exit_2() {
-    let dir = tempfile::tempdir().unwrap();
-    let fifo = dir.path().join("fifo");
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    fail_with(
-        2,
-        &[
-            ("digitizer emu:l0 -S 0", "`samples` is 0"),
-            ("digitizer emu:l0 -S 4G", "1 to 1073741824"),
-            ("digitizer emu:l0 -N 0", "-N 0"),
-            ("digitizer emu:l0 -f 0", "1 or more"),
-            ("digitizer emu:l0 -S 160 -o 160", "past the 160 samples"),
-            ("digitizer emu:l0 -A 9", "0 to 8, 99 or 100"),
-            ("digitizer emu:l0 -A -1", "-1"),
-            ("digitizer emu:l0 -B 1 -S 3M", "-B 0"),
-            ("digitizer emu:l0 -F nan -A 3", "finite"),
-            ("digitizer emu:zz9", "emu:l0"),
-            ("digitizer emu:l0 emu:l0", "named twice"),
-            ("digitizer emu:l0 --isa mmx", "possible values: best, portable"),
-            ("digitizer emu:l0 --pin 900", "pin is 900: there is no such CPU"),
-            ("digitizer emu:l0 --profile /nonexistent.toml", "ess-2017"),
-            ("digitizer /nonexistent/sis8300-1", "No such file"),
-            ("digitizer /dev/null", "does not answer a register read"),
-            (&format!("digitizer {}", fifo.display()), "is a FIFO"),
-            (&format!("digitizer {}", dir.path().display()), "is a directory"),
-            ("digitizer emu:l0 -S many", "300000, 0x100000, 3M, 1e6 or 64Ki"),
-            ("digitizer emu:l0 --rate fast", "14Hz"),
-            ("digitizer emu:l0 --block big", "64KiB"),
-            ("digitizer emu:l0 --poll-interval soon", "10ms"),
-            ("digitizer emu:l0 --pin x", "0,1 or 0-3"),
-            ("digitizer serve /dev/null /tmp", "only emulated boards"),
-            ("digitizer serve emu:l0..2 /tmp/x", "names 3 boards"),
-            ("report /nonexistent.jsonl", "No such file"),
-            ("help --man nonsense", "there is no verb `nonsense`"),
-            ("digitizer ''", "names no board"),
-            ("digitizer '/dev/no such board'", "/dev/no such board: No such file"),
-        ],
-    );
-    let name = std::ffi::OsStr::from_bytes(b"/dev/\xFF\xFE");
-    let output = Command::new(PROGRAM).arg("digitizer").arg(name).output().unwrap();
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("is not UTF-8, as names in records are"), "{said}");
-}
 
 #[test]
 fn a_full_disk_is_reported_and_printed_records_stay() {

@@ -17,13 +17,13 @@ fn done(arguments: &str) -> String {
     common::done(&format!("eb {arguments}"))
 }
 
-struct Snoop {
+pub(crate) struct Snoop {
     running: Running,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Snoop {
-    fn start(more: &str) -> Snoop {
+    pub(crate) fn start(more: &str) -> Snoop {
         let running = Running::start(&format!("eb snoop --bind 127.0.0.1 0 {more}"));
         let said = running.said("port ");
         let (_, port) = said.split_once("port ").unwrap();
@@ -31,7 +31,7 @@ impl Snoop {
         Snoop { running, port }
     }
 
-    fn at(&self, proto: &str) -> String {
+    pub(crate) fn at(&self, proto: &str) -> String {
         format!("{proto}/127.0.0.1/{}", self.port)
     }
 }
@@ -150,61 +150,6 @@ fn accesses_that_are_split_or_widened_are_told_or_refused() {
     let (_, told) = ends_with(0, &format!("eb write {slave} 0x100/1 0xAB"));
     let warning = "warning: the access is done through words of 32 bits";
     assert!(told.contains(warning), "{told}");
-}
-
-#[test]
-fn bad_input_gives_one_line_and_exit_2_and_a_refusal_of_the_bus_exit_1() {
-    let snoop = Snoop::start("--bus timing-receiver");
-    let (slave, port) = (snoop.at("udp"), snoop.port);
-    for (line, says) in [
-        (
-            "read SLAVE 0x18010c/4",
-            "the bus reports 1 error(s) while reading, the first at 0x18010c",
-        ),
-        ("write SLAVE 0x180104/4 1", "the bus reports 1 error(s) while writing"),
-        ("ls SLAVE --find 0x651:0x1", "no device 0x651:0x1"),
-    ] {
-        fail_with(1, &[(&format!("eb {}", line.replace("SLAVE", &slave)), says)]);
-    }
-    for (line, says) in [
-        ("read localhost 0/4", "has no protocol"),
-        ("read SLAVE 0x10000", "address/bytes"),
-        ("read SLAVE 0x10000/3", "a register has 1, 2, 4 or 8 bytes, not 3"),
-        ("read SLAVE 0x70000000/4", "failed to find SDB record: invalid address"),
-        ("read SLAVE 0x3/4", "0x3 is not aligned to 4 bytes"),
-        ("read SLAVE 0x10000/64 -o /nonexistent/file", "cannot write /nonexistent/file"),
-        ("write SLAVE 0x10000/1 256", "does not fit 1 bytes"),
-        ("write SLAVE 0x10000/4 many", "is not a number"),
-        ("write SLAVE 0x10000 --from /nonexistent/file", "cannot read /nonexistent/file"),
-        ("write SLAVE 0x10000 --from /dev/zero", "longer than 268435456 bytes"),
-        ("ls tcp/127.0.0.1/1", "cannot connect"),
-        ("ls udp/no-such-host.invalid", "no-such-host.invalid"),
-        ("ls emu/warp", "bridge warp: "),
-        ("ls -r 0 SLAVE", "exactly one address and one data width"),
-        ("ls -d 12 SLAVE", "is not a set of widths"),
-        ("ls SLAVE --find 0x651", "is not VENDOR:DEVICE"),
-        ("discover tcp/127.0.0.1", "not a UDP address"),
-        ("snoop 0", "--bus"),
-        ("snoop 0 9-1", "ends before it begins"),
-        ("snoop 0 --bus /nonexistent.toml", "bus /nonexistent.toml: No such file"),
-        ("snoop 0 --bus /dev/zero", "longer than 1048576 bytes"),
-        ("snoop 99999 0-1", "99999"),
-        ("snoop --bind 127.0.0.1 PORT 0-0xff", "cannot listen on 127.0.0.1:"),
-        ("perf emu/warp", "bridge warp: "),
-        ("perf -m 0", "`count` is 0"),
-        ("perf -m 1-x", "is not a list"),
-        ("perf -m 159", "does not fit a datagram of 1472 bytes"),
-        ("perf udp/127.0.0.1/9 --payload tlu", "`pop_channel` is missing"),
-        ("perf udp/127.0.0.1/9 --payload memory", "`base` is missing"),
-        ("perf --pin 900", "pin is 900: there is no such CPU"),
-        ("perf -n 0", "0"),
-        ("perf --timeout 0s", "`timeout_ms` is 0"),
-        ("perf tcp/127.0.0.1/1", "cannot connect"),
-        ("perf dev/no-such-device", "cannot open /dev/no-such-device"),
-    ] {
-        let line = line.replace("SLAVE", &slave).replace("PORT", &port.to_string());
-        fail_with(2, &[(&format!("eb {line}"), says)]);
-    }
 }
 
 #[test]

@@ -16,3 +16,4 @@ mod path;
 mod pmu;
 mod points;
 mod readout;
+mod refused;

@@ -206,30 +206,6 @@ fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named()
     assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");
 }
 
-#[test]
-fn bad_input_gives_one_clear_line_and_exit_2() {
-    let text =
-        "title = \"x\"\nblock = \"4KiB\"\n[source]\nkind = \"memroy\"\n[sink]\nkind = \"read\"\n";
-    let (_folder, bad) = file("bad.toml", text);
-    for (line, says) in [
-        ("run BAD", "bad.toml: source: kind: unknown variant `memroy`"),
-        ("run patern", "did you mean `pattern`?"),
-        ("run pattern --rate much", "--rate:"),
-        ("run pattern --rate 1Hz --max", "cannot be used with"),
-        ("run pattern --lossy", "loses nothing without a rate"),
-        ("run felix-readout --lossy --rate 20kHz", "does not go with the source `card`"),
-        ("run pattern --pin 4000", "`cpus` is 4000: there is no such CPU"),
-        ("run pattern --time 0s", "`seconds` is 0"),
-        ("serve here", "here: "),
-        ("run pattern --set blocks=1", "unknown field `blocks`"),
-        ("run pattern --set block=100", "pattern: block: is 100"),
-        ("explain pattern --time 0s", "the time is 0"),
-        ("predict", "PATH"),
-    ] {
-        fail_with(2, &[(&format!("path {}", line.replace("BAD", &bad)), says)]);
-    }
-}
-
 /// A profile in which a byte costs 1 ns and nothing else costs anything; runs were 2 % faster.
 fn host_profile() -> HostProfile {
     let host = Host { allowed_cpus: vec![0, 1], ..Host::default() };

@@ -3,67 +3,10 @@
 
 use std::io::Write;
 
-use crate::common::{Running, done, ends_with, fail_with, run, stderr, stdout, until};
+use crate::common::{Running, done, ends_with, run, stderr, stdout, until};
 
 fn said(arguments: &str) -> String {
     done(&format!("pmu {arguments}"))
-}
-
-#[test]
-fn bad_input_gives_one_clear_line_and_exit_2() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str, text: &str| {
-        let path = directory.path().join(name).display().to_string();
-        std::fs::write(&path, text).unwrap();
-        path
-    };
-    let wrong = place(
-        "wrong.toml",
-        "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n",
-    );
-    let group = place("group.toml", "name = \"x\"\nabout = \"x\"\nevents = []\n");
-    let perf = place("perf.txt", "these are not counts\n");
-    let cases = [
-        ("stat", "nothing to count: give --event"),
-        ("stat --group nothing", "shipped with daqmeter: memory, pcie"),
-        (&format!("stat --group {group}"), "it has no events"),
-        ("stat -e arm_cnm/x/", "no PMU `arm_cnm`"),
-        ("stat -e page-fault", "is not an event"),
-        ("stat -e {page-faults", "not closed"),
-        ("stat -I 0s -e page-faults", "an interval must be longer than 0"),
-        ("stat -e page-faults --count 0", "--count"),
-        ("stat -e page-faults --time 0s", "the time is 0"),
-        (&format!("stat --from {perf}"), "line 1"),
-        ("stat --from /dev/zero", "longer than 268435456 bytes"),
-        ("stat --from /nowhere", "No such file"),
-        ("stat --emulated n2", "there are n1sdp, cmn650"),
-        (
-            "stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs,nodeid=0x99/",
-            "no HN-F with NodeID 0x99; those of the type are 0x24",
-        ),
-        ("stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs,nodeid=8/", "0x8 is a RN-D"),
-        (
-            "stat --emulated n1sdp -e {arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}",
-            "one cycle counter in each DTC",
-        ),
-        ("stat --emulated n1sdp --heat hnf_mc_req", "has no event `hnf_mc_req`"),
-        ("stat --plan --emulated n1sdp -e page-faults", "events are all on one mesh"),
-        ("stat --driver 6.1 -e page-faults", "--plan"),
-        (&format!("list --mesh --map {wrong}"), "wrong.toml:5"),
-        ("list no-such-thing", "no PMU or event matches"),
-        ("verify block --file /nowhere", "No such file"),
-        ("verify fio", "fio needs --file"),
-    ];
-    for (line, says) in cases {
-        fail_with(2, &[(&format!("pmu {line}"), says)]);
-    }
-    for (observe, says) in [
-        ("nothing", "is not an event"),
-        ("block@soon", "--observe block@soon"),
-        ("net@1us", "an interval is 1ms or longer"),
-    ] {
-        fail_with(2, &[(&format!("digitizer emu:l0 -N 1 --observe {observe}"), says)]);
-    }
 }
 
 #[test]

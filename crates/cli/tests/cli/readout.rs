@@ -2,7 +2,7 @@
 
 mod signals;
 
-use crate::common::{self, Running, done, ends_with, fail_with};
+use crate::common::{self, Running, done, ends_with};
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
 use daqmeter_wire::felix::payload::{EmulatorHeader, Fid};
@@ -22,54 +22,6 @@ fn recorded(what: &str) -> (tempfile::TempDir, String) {
     let path = folder.path().join("felig.dat").display().to_string();
     done(&format!("readout record {what} -o {path}"));
     (folder, path)
-}
-
-#[test]
-fn bad_input_gives_one_clear_line_and_exit_2() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
-    let wrong = place("wrong.toml", "[card]\nlinks = 3\ncolour = \"red\"\n");
-    let foreign = place("foreign.dat", "these are not blocks");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().to_string();
-    let taken = place("taken.toml", &format!("[publish]\naddress = \"{port}\"\n"));
-    let none = directory.path().join("none").display().to_string();
-    for (line, says) in [
-        ("run nothing", "shipped with daqmeter: gbt, full, felig, nikhef"),
-        ("run WRONG", "wrong.toml:3: unknown field `colour`"),
-        ("run TAKEN --time 10ms", "cannot listen on"),
-        ("run gbt --pin 1000", "pin is 1000: there is no such CPU"),
-        ("run gbt --receiver-pin 1000", "`peer_cpu` is 1000: there is no such CPU"),
-        ("run gbt --payload 0", "card.payload"),
-        ("run gbt --transport pigeon", "publish.transport"),
-        ("check FOREIGN", "not a file of FELIX blocks"),
-        ("check NONE", "No such file"),
-        ("check --scenario nothing", "scenario nothing: No such file"),
-        ("record gbt -o /nowhere/x", "cannot write /nowhere/x"),
-        ("tohost gbt --card NONE --wait 0s", "is a card emulated there?"),
-        ("tohost gbt", "--card <PATH>"),
-        ("receive 127.0.0.1:1 --wait 0s", "cannot connect to 127.0.0.1:1"),
-        ("receive --bus-dir NONE --wait 0s", "bus directory"),
-        ("sweep gbt --payload 2MiB", "card.payload"),
-        ("run gbt --receivers 0", "`receivers` is 0; 1 to 1 is wanted"),
-        ("sweep gbt --receivers 100", "`receivers` is 100; 1 to 1 is wanted"),
-        ("sweep gbt --from 50kHz --to 10kHz", "--from is above --to"),
-        ("run gbt --rate 2GHz", "trigger.rate: 2000000000.0 Hz; 0.001 Hz to 1000 MHz"),
-        ("sweep gbt --resolution 3", "a share from 0.0001 to 0.5 is wanted"),
-        ("sweep gbt --resolution NaN", "a share from 0.0001 to 0.5 is wanted"),
-        ("sweep gbt --probe 0s", "'--probe <TIME>': the time is 0"),
-        ("receive 127.0.0.1:1 --elinks 0x800", "E-links are 0 to 0x7ff"),
-        ("run gbt --fail-on los=1", "`los` is not known; write loss, order, dead"),
-        ("check --scenario nikhef --channels 4.0", "nikhef has channels 0.0 to 3.3"),
-    ] {
-        let line = line.replace("WRONG", &wrong).replace("TAKEN", &taken);
-        let line = line.replace("FOREIGN", &foreign).replace("NONE", &none);
-        fail_with(2, &[(&format!("readout {line}"), says)]);
-    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::{Axes, ChartKind, Figure, Mark, drawn};
 use crate::aligned::plain;
 use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, pollution_rows};
+use crate::formats::PageOrWhy;
 use crate::{page_of, rate};
 
 /// Time over which the study counted calls.
@@ -72,7 +73,7 @@ pub(crate) const ABOUT: &str =
     "Page with the 50 figures of the copy study; the commands that fill missing ones";
 
 /// Makes a page of the figures that the records fill, and a table of all.
-pub(crate) fn page(records: &[RunRecord]) -> (Result<String, String>, String) {
+pub(crate) fn page(records: &[RunRecord]) -> (PageOrWhy, String) {
     let mut figures = study(records);
     let rows = figures.iter().map(|figure| {
         let is_empty = figure.xs.is_empty();
