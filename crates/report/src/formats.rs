@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use daqmeter_record::{RunRecord, jsonl};
 
 use crate::export::DataFrame;
-use crate::figures::copy_study;
+use crate::families::copy::study::figures as copy_study;
 use crate::{answers_text, page, table};
 
 #[derive(Debug)]

@@ -37,7 +37,7 @@ pub mod table;
 mod template;
 
 pub use answers::answers_text;
-pub use families::copy::{classic as copy_classic, imported as copy_imported};
+pub use families::copy::study::{classic as copy_classic, findings, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;

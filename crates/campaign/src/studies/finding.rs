@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Grade, StudyFinding, StudyVerdict};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_report::findings::{CopyFinding, Judgement};
 use serde::Deserialize;
 
-use super::copies::{CopyFinding, Judgement};
 use super::expression::{Expression, Number};
 
 /// Value of an expression over the records.

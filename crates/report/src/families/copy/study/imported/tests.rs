@@ -2,10 +2,10 @@ use daqmeter_record::{EngineInfo, Workload};
 use proptest::prelude::*;
 
 use super::*;
-use crate::families::copy::classic;
 use crate::families::copy::pollution::pollution_rows;
 use crate::families::copy::rows::copy_rows;
 use crate::families::copy::rows::tests::example;
+use crate::families::copy::study::classic;
 
 fn template(engine: &str) -> RunRecord {
     let info = EngineInfo { name: engine.into(), ..EngineInfo::default() };

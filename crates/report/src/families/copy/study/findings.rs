@@ -1,24 +1,31 @@
-//! Findings on copies, on programs beside copying neighbours, and on traces.
+//! Findings of the study on copies, on programs beside copying neighbours, and on traces.
 
 use std::collections::BTreeMap;
 
 use daqmeter_record::study::{Grade, Measured};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_record::{RunRecord, Stage, together};
-use daqmeter_stats::{Summary, mean_interval, sorted, supported_quantile};
+use daqmeter_record::{RunRecord, together};
+use daqmeter_stats::{Summary, mean_interval};
 use serde::Deserialize;
 
+use super::super::pollution::{PollutionRow, pollution_rows};
+pub use super::super::rows::samples as operations_ns;
+use super::super::rows::{self, CopyRow, copied};
+use crate::copy::MIB;
+use crate::family::of_engine;
+use crate::rate;
+
 /// Answer of records to a statement or a question.
-pub(super) struct Judgement {
+pub struct Judgement {
     /// `None` for a question.
-    pub(super) grade: Option<Grade>,
-    pub(super) source: Measured,
-    pub(super) evidence: String,
+    pub grade: Option<Grade>,
+    pub source: Measured,
+    pub evidence: String,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum CopyFinding {
+pub enum CopyFinding {
     /// Compares times without cache with those with it.
     Cold,
     /// Compares mean and spread of the engine with the CPU's.
@@ -39,7 +46,6 @@ pub(super) enum CopyFinding {
     Sizes,
 }
 
-const MIB: f64 = 1_048_576.0;
 const COSTS: f64 = 0.05;
 /// Smallest share of the time in which all lanes copy: the sum of rates of different times means
 /// nothing.
@@ -50,19 +56,6 @@ const SUM_WITHIN: f64 = 0.05;
 /// Ways that do not pass the kernel.
 const NO_COPIES: [&str; 6] = ["memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"];
 
-fn first_stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
-    record.lanes.iter().filter_map(|lane| lane.stages.first())
-}
-
-/// Returns the times of one operation of each lane's first stage.
-pub(super) fn operations_ns(record: &RunRecord) -> Vec<f64> {
-    let times = first_stages(record).flat_map(|stage| {
-        let ops = stage.ops_per_sample.max(1) as f64;
-        stage.sample_ns.iter().map(move |ns| *ns as f64 / ops)
-    });
-    times.collect()
-}
-
 fn source<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Result<Measured, String> {
     Measured::over(records, 0.0).ok_or_else(|| "not measured here".to_owned())
 }
@@ -70,40 +63,28 @@ fn source<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Result<Measured, 
 /// Size of a copy, and its times in two ways.
 type Pair = (u64, Summary, Summary);
 
-struct Copies<'a>(Vec<&'a RunRecord>);
+/// Points that were done, in the order of measurement.
+struct Copies<'a> {
+    records: &'a [RunRecord],
+    rows: Vec<CopyRow<'a>>,
+}
 
 impl Copies<'_> {
-    fn of_engine(&self, name: &str) -> impl DoubleEndedIterator<Item = &RunRecord> {
-        self.0.iter().copied().filter(move |record| record.engine.name == name)
-    }
-
     fn source(&self, contexts: &[&str]) -> Result<Measured, String> {
-        let is_of = |record: &&RunRecord| {
-            record.workload.text("context").is_ok_and(|context| contexts.contains(&context))
-        };
-        source(self.of_engine("copy").filter(is_of))
+        let of_contexts = self.rows.iter().filter(|row| contexts.contains(&row.context));
+        source(of_contexts.map(|row| row.record))
     }
 
     /// Returns times by size: through the kernel, by one CPU or channel, without other load.
     fn times(&self, context: &str, direction: &str, cold: bool) -> BTreeMap<u64, Summary> {
-        let is_of = |record: &&RunRecord| {
-            let workload = &record.workload;
-            workload.text("context") == Ok(context)
-                && workload.text("direction") == Ok(direction)
-                && workload.flag("cold") == cold
-                && workload.text("load") != Ok("heavy")
-                && record.lanes.len() == 1
-                && !workload.text("path").is_ok_and(|path| NO_COPIES.contains(&path))
+        let is_of = |row: &&CopyRow<'_>| {
+            (row.context, row.direction, row.cold) == (context, direction, cold)
+                && row.load != "heavy"
+                && row.lanes_bytes_per_s.len() == 1
+                && !NO_COPIES.contains(&row.path)
         };
-        let times = |record: &RunRecord| {
-            let bytes = record.workload.int("block_bytes").ok()?;
-            Some((bytes, Summary::of(&operations_ns(record))?))
-        };
-        let mut by_size = BTreeMap::new();
-        for (bytes, times) in self.of_engine("copy").filter(is_of).filter_map(times) {
-            by_size.entry(bytes).or_insert(times);
-        }
-        by_size
+        // Of several records of a size the first counts.
+        self.rows.iter().rev().filter(is_of).map(|row| (row.block_bytes, row.times)).collect()
     }
 
     fn pairs(&self, one: [&str; 2], other: [&str; 2], cold: [bool; 2]) -> Vec<Pair> {
@@ -114,8 +95,14 @@ impl Copies<'_> {
 }
 
 impl CopyFinding {
-    pub(super) fn judged(&self, records: &[RunRecord]) -> Result<Judgement, String> {
-        let copies = Copies(records.iter().filter(|record| record.outcome.is_ok()).collect());
+    /// Judges by the records.
+    ///
+    /// # Errors
+    /// Says what was not measured.
+    pub fn judged(&self, records: &[RunRecord]) -> Result<Judgement, String> {
+        let records = &*rate::done(records);
+        let rows = of_engine(records, rows::ENGINE).filter_map(rows::row).collect();
+        let copies = Copies { records, rows };
         match self {
             CopyFinding::Cold => cold(&copies),
             CopyFinding::Predictable => predictable(&copies),
@@ -215,56 +202,49 @@ fn shared(copies: &Copies<'_>) -> Result<Judgement, String> {
 }
 
 fn priority(copies: &Copies<'_>) -> Result<Judgement, String> {
-    let bytes = |record: &&RunRecord| record.workload.int("block_bytes").unwrap_or(0);
-    let of_several = copies.of_engine("copy").filter(|record| {
-        record.workload.text("context") == Ok("priority") && record.lanes.len() > 1
-    });
-    let record = of_several.max_by_key(bytes);
-    let record = record.ok_or("the policy was not measured with several channels")?;
-    let rates: Vec<f64> = first_stages(record).map(Stage::rate_bytes_per_s).collect();
-    let high = rates.first().copied().unwrap_or(0.0);
-    let low = rates.iter().skip(1).copied().fold(0.0, f64::max);
-    let gate = copies.0.iter().rev().find_map(|record| record.gate_ns());
+    let is_of = |row: &&CopyRow<'_>| row.context == "priority" && row.lanes_bytes_per_s.len() > 1;
+    let row = copies.rows.iter().filter(is_of).max_by_key(|row| row.block_bytes);
+    let row = row.ok_or("the policy was not measured with several channels")?;
+    let (high, others) = row.lanes_bytes_per_s.split_first().expect("several channels");
+    let low = others.iter().copied().fold(0.0, f64::max);
+    let gate = copies.records.iter().rev().find_map(|record| record.gate_ns());
     let gate = gate.map(|(high, all)| (show_ns(high), show_ns(all)));
     let gate = gate.map(|(high, all)| format!("; the quantum was {high} of {all}"));
     let evidence = format!(
         "at {}: high {} MB/s, best of the others {} MB/s{}",
-        show_bytes(bytes(&record)),
+        show_bytes(row.block_bytes),
         significant(high / MIB, 4),
         significant(low / MIB, 4),
         gate.unwrap_or_default()
     );
-    judged(high > low, copies.source(&["priority"])?, evidence)
+    judged(*high > low, copies.source(&["priority"])?, evidence)
 }
 
 /// Compares the sum of the rates with the bytes that all channels moved while every one copied
 /// ("nello stesso intorno temporale").
 fn total(copies: &Copies<'_>) -> Result<Judgement, String> {
-    let several: Vec<_> = copies
-        .of_engine("copy")
-        .filter_map(|record| Some((record, together(&first_stages(record).collect::<Vec<_>>())?)))
-        .collect();
+    let lanes = |row: &CopyRow<'_>| together(&copied(row.record).collect::<Vec<_>>());
+    let several: Vec<_> = copies.rows.iter().filter_map(|row| Some((row, lanes(row)?))).collect();
     let longest = several.iter().map(|(_, lanes)| lanes.share).reduce(f64::max);
     let longest = longest.ok_or("several CPUs or channels were not measured")?;
-    let at_once: Vec<(&RunRecord, f64)> = several
-        .iter()
-        .filter(|(_, lanes)| lanes.share >= AT_ONCE)
-        .map(|(record, lanes)| (*record, lanes.sum_bytes_per_s / lanes.moved_bytes_per_s))
+    let at_once = several.iter().filter(|(_, lanes)| lanes.share >= AT_ONCE);
+    let at_once: Vec<(&CopyRow<'_>, f64)> = at_once
+        .map(|(row, lanes)| (*row, lanes.sum_bytes_per_s / lanes.moved_bytes_per_s))
         .collect();
     let far = |ratio: f64| ratio.ln().abs();
     let furthest = at_once.iter().max_by(|one, other| far(one.1).total_cmp(&far(other.1))).copied();
-    let (record, ratio) = furthest.ok_or_else(|| {
+    let (row, ratio) = furthest.ok_or_else(|| {
         format!(
             "the channels copied at the same time for at most {} % of the time, {} % are needed: repeat on a quiet host",
             significant(longest * 100.0, 3),
             AT_ONCE * 100.0
         )
     })?;
-    let context = record.workload.text("context").unwrap_or("");
+    let CopyRow { context, block_bytes, .. } = row;
     let evidence = format!(
         "the sum of the rates is at the furthest {} of what all moved while every one copied ({context}, {}; {} of {} points); 0.95 to 1.05 count",
         significant(ratio, 3),
-        show_bytes(record.workload.int("block_bytes").unwrap_or(0)),
+        show_bytes(*block_bytes),
         at_once.len(),
         several.len()
     );
@@ -276,42 +256,37 @@ fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     (!ratios.is_empty()).then(|| (logarithms / ratios.len() as f64).exp())
 }
 
-fn beside(record: &RunRecord, neighbour: &str) -> bool {
-    record.workload.text("neighbour") == Ok(neighbour)
+fn beside<'a, 'b>(
+    rows: &'b [PollutionRow<'a>],
+    neighbour: &str,
+) -> impl Iterator<Item = &'b PollutionRow<'a>> {
+    rows.iter().filter(move |row| row.neighbour == neighbour)
 }
 
 fn misses(copies: &Copies<'_>) -> Result<Judgement, String> {
+    let rows = pollution_rows(copies.records);
     let missed = |neighbour: &str| {
-        let programs = copies.of_engine("pollution").filter(|record| beside(record, neighbour));
-        let misses: Vec<f64> = programs.filter_map(RunRecord::miss_percent).collect();
+        let misses: Vec<f64> =
+            beside(&rows, neighbour).filter_map(|row| row.miss_percent).collect();
         (!misses.is_empty()).then(|| misses.iter().sum::<f64>() / misses.len() as f64)
     };
     let [Some(ideal), Some(cpu), Some(dma)] = ["ideal", "cpu", "dma"].map(missed) else {
         return Err("no cache counters here: a cache model counts under QEMU (cargo xtask copy-vm --pollution)".to_owned());
     };
-    let is_simulated =
-        copies.of_engine("pollution").any(|record| record.workload.flag("simulated"));
+    let is_simulated = rows.iter().any(PollutionRow::simulated);
     let simulated = if is_simulated { ", SIMULATED by a cache model" } else { "" };
     let [ideal, cpu, dma] = [ideal, cpu, dma].map(|percent| significant(percent, 3));
     let evidence = format!(
         "mean misses: alone {ideal} %, beside the CPU's copies {cpu} %, beside the engine's {dma} %{simulated}"
     );
-    answered(source(copies.of_engine("pollution"))?, evidence)
+    answered(source(rows.iter().map(|row| row.record))?, evidence)
 }
 
 fn times(copies: &Copies<'_>) -> Result<Judgement, String> {
-    let p10_ns = |record: &RunRecord| supported_quantile(&sorted(&operations_ns(record)), 0.1);
-    let key = |record: &RunRecord| {
-        ["test", "direction", "block_bytes"].map(|name| record.workload.params.get(name).cloned())
-    };
-    let over_alone = |record: &RunRecord| {
-        let mut programs = copies.of_engine("pollution");
-        let alone = programs.find(|one| beside(one, "ideal") && key(one) == key(record))?;
-        Some(p10_ns(record)? / p10_ns(alone)?)
-    };
+    let rows = pollution_rows(copies.records);
+    let over_alone = |row: &PollutionRow<'_>| Some(row.p10_ns()? / row.alone(&rows)?.p10_ns()?);
     let against = |neighbour: &str| {
-        let programs = copies.of_engine("pollution").filter(|record| beside(record, neighbour));
-        let real = programs.filter(|record| !record.workload.flag("simulated"));
+        let real = beside(&rows, neighbour).filter(|row| !row.simulated());
         geometric_mean(&real.filter_map(over_alone).collect::<Vec<f64>>())
     };
     let [Some(cpu), Some(spin), Some(null)] = ["cpu", "spin", "null-call"].map(against) else {
@@ -321,11 +296,12 @@ fn times(copies: &Copies<'_>) -> Result<Judgement, String> {
     let evidence = format!(
         "10th percentiles over alone, geometric mean: copies {cpu}, spin {spin}, null call {null}"
     );
-    answered(source(copies.of_engine("pollution"))?, evidence)
+    answered(source(rows.iter().map(|row| row.record))?, evidence)
 }
 
 fn sizes(copies: &Copies<'_>) -> Result<Judgement, String> {
-    let record = copies.of_engine("trace").next_back();
+    let mut traces = copies.records.iter().rev().filter(|record| record.engine.name == "trace");
+    let record = traces.next();
     let record = record.ok_or("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded")?;
     let mut calls: BTreeMap<u64, f64> = BTreeMap::new();
     for (_, bytes, count) in record.calls() {

@@ -1,5 +1,5 @@
 //! Figures 2.1 to 2.50 of the study of copies (reference 1.9), drawn from any records. Their table,
-//! `copy_study.json`, has the words of each kind of figure, and the records of each figure.
+//! `figures.json`, has the words of each kind of figure, and the records of each figure.
 //!
 //! Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text
 //! fits its place. The "huge" images, whose figures the study does not name, are with the large
@@ -10,10 +10,9 @@ use std::collections::BTreeMap;
 use daqmeter_record::RunRecord;
 use serde::Deserialize;
 
-use super::{Axes, ChartKind, Figure, Mark, drawn};
 use crate::aligned::plain;
 use crate::copy::{CopyRow, MIB, PollutionRow, copy_rows, pollution_rows};
-use crate::formats::PageOrWhy;
+use crate::figures::{Axes, ChartKind, Figure, Mark, drawn};
 use crate::{page_of, rate};
 
 /// Time over which the study counted calls.
@@ -73,7 +72,7 @@ pub(crate) const ABOUT: &str =
     "Page with the 50 figures of the copy study; the commands that fill missing ones";
 
 /// Makes a page of the figures that the records fill, and a table of all.
-pub(crate) fn page(records: &[RunRecord]) -> (PageOrWhy, String) {
+pub(crate) fn page(records: &[RunRecord]) -> (Result<String, String>, String) {
     let mut figures = study(records);
     let rows = figures.iter().map(|figure| {
         let is_empty = figure.xs.is_empty();
@@ -93,7 +92,7 @@ type Content<'a> = (Vec<Mark<'a>>, Vec<(&'static str, String)>);
 /// Returns all 50 figures, in order; one without its records has no values.
 fn study(records: &[RunRecord]) -> Vec<Figure> {
     let table: StudyTable =
-        serde_json::from_str(include_str!("copy_study.json")).expect("tests draw each figure");
+        serde_json::from_str(include_str!("figures.json")).expect("tests draw each figure");
     let done = rate::done(records);
     let (rows, beside) = (copy_rows(&done), pollution_rows(&done));
     let shown = |name: &str| table.names.get(name).copied().unwrap_or(name).to_owned();

@@ -11,9 +11,9 @@ use daqmeter_record::border::{MAX_STAMP_NS, MAX_WHOLE};
 use daqmeter_record::copies::{MISSES, REFERENCES};
 use daqmeter_record::{Counter, Lane, RunRecord, Stage, TimeSeries};
 
-use super::MIB;
+use super::super::rows::function;
 use super::classic::NOT_KNOWN;
-use super::rows::function;
+use crate::copy::MIB;
 
 /// Most points of one file: sizes, groups of channels, programs. The study has 26 sizes.
 const MAX_POINTS: usize = 10_000;

@@ -16,9 +16,9 @@ use daqmeter_record::{Lane, RunRecord, Stage};
 use daqmeter_stats::Summary;
 use serde::{Deserialize, Serialize};
 
-use super::MIB;
-use super::pollution::{self, pollution_row};
-use super::rows::{self, CopyRow, copied};
+use super::super::pollution::{self, pollution_row};
+use super::super::rows::{self, CopyRow, copied};
+use crate::copy::MIB;
 use crate::family::of_engine;
 use crate::rate;
 
