@@ -8,8 +8,12 @@ use crate::eb::Snoop;
 use crate::outputs::{PLAN, RECORDS};
 
 /// Files that the command lines name.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 14] = [
     ("a.jsonl", RECORDS),
+    ("r.jsonl", RECORDS),
+    ("page.html", "<!doctype html>"),
+    ("p.toml", PLAN),
+    ("data", "of last year"),
     ("empty.jsonl", ""),
     ("newer.jsonl", "{\"schema\":99,\"new\":true}\n"),
     ("plan.toml", PLAN),
@@ -44,6 +48,9 @@ fn bad_input_gives_one_clear_line_and_its_exit_code() {
     let folder = Folder::new();
     FILES.iter().for_each(|(name, text)| folder.write(name, text));
     folder.write("sub/file", "");
+    std::os::unix::fs::symlink("r.jsonl", folder.path("link")).unwrap();
+    std::os::unix::fs::symlink("not-yet", folder.path("early")).unwrap();
+    std::fs::hard_link(folder.path("r.jsonl"), folder.path("hard.csv")).unwrap();
     assert!(Command::new("mkfifo").arg(folder.path("fifo")).status().unwrap().success());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap();
@@ -63,6 +70,7 @@ fn bad_input_gives_one_clear_line_and_its_exit_code() {
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(folder.files(), files, "a refused call leaves no file");
+    FILES.iter().for_each(|(name, text)| assert_eq!(folder.read(name), *text, "{name}"));
 }
 
 #[test]
