@@ -25,7 +25,7 @@ use crate::recorder::progress_bar;
 /// are two binaries of daqmeter that measure the same points. A new process measures each time, so
 /// that other programs disturb both sides alike. It ends when the answer is known, or after --time.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLE)]
+#[command(after_long_help = include_str!("../help/ab.txt"))]
 pub(crate) struct Arguments {
     /// Side A: a point such as "null cpu=0"; a binary with --plan
     #[arg(value_name = "A")]
@@ -49,15 +49,6 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 }
-
-const EXAMPLE: &str = "\
-    Examples:\n\n  \
-    $ daqmeter ab null \"null cpu=0\"\n  \
-    $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick\n\n\
-    B is slower if its time is longer by more than --ignore. The chance that any answer is wrong \
-    is 1 %. To find a slowdown of 1 %, use --ignore 0.5%.\n\n\
-    Exit codes: 0 all points are the same; 1 a point differs; 2 a point could not be measured; 3 \
-    cannot tell.";
 
 /// Number of pairs before the first look. Each further look has half as many again.
 const FIRST_LOOK: usize = 4;

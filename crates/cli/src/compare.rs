@@ -20,14 +20,7 @@ use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell}
 /// files, or --history, show smaller differences. One of 100 comparisons of an unchanged host may
 /// report a difference; to confirm one, use `daqmeter ab`.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ ./old run quick --pin 1 --records before.jsonl\n  \
-        $ ./new run quick --pin 1 --records after.jsonl\n  \
-        $ daqmeter compare before.jsonl after.jsonl --fail-on 5%\n\n\
-        Exit codes: 0 all points are the same; 1 a point differs, or its data are wrong in B \
-        only; 2 could not compare; 3 cannot tell. With --fail-on: 0 no point is slower by this; \
-        1 a point is; 3 the records are too noisy to exclude it.")]
+#[command(after_long_help = include_str!("../help/compare.txt"))]
 pub(crate) struct Arguments {
     /// Records of before, a file or a folder
     #[arg(value_name = "A")]

@@ -25,7 +25,7 @@ use crate::output::{Ended, Failure};
     after_help = "\
         -A: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, \
         6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern",
-    after_long_help = EXAMPLE
+    after_long_help = include_str!("../help/digitizer.txt")
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -47,23 +47,6 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
 }
-
-const EXAMPLE: &str = "\
-    Functions of -A: 0 read-out, 1 decimate and scale, 2 decimate, 3 scale, 4 cast, 5 unsigned \
-    f64, 6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern. 100 overwrites \
-    the memory of the card, and rounds -S up to 32.\n\n\
-    Example: six emulated boards share the uplink of the source document's crate (shortened).\n\n  \
-    $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30\n   \
-    device   stage      n    median   MB/s  limit MB/s  of limit\n   \
-    emu:ku0  read-out  30  5.764 ms  897.2        1278      0.70\n   \
-    emu:l0   read-out  30  10.28 ms  489.2       625.9      0.78\n   \
-    ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read\n\n\
-    MB/s is the sustained rate: all bytes over all time; of all boards, from the first begin to the last end. The limit is measured in the same run. \
-    For a read-out it is the rate of the board alone. For a conversion it is the rate of memory \
-    with as many reads and writes.\n\n\
-    --format classic prints the table of sis8300drv_threads.\n\n\
-    Emulated boards can have faults: emu:l0:gone-after=5, emu:l0:short-read-at=3, and \
-    emu:l0:write-error-at=2 with -A 100.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

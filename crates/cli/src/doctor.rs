@@ -18,9 +18,7 @@ use crate::output::{Ended, emit};
 
 /// Show what this host has, what is missing and how to get it.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        It changes nothing. Each line says what was found, and what to do if something is \
-        missing.")]
+#[command(after_long_help = include_str!("../help/doctor.txt"))]
 pub(crate) struct Arguments {}
 
 /// State of a facility: as it should be, or an error.

@@ -17,7 +17,7 @@ use crate::output::{Ended, Failure, emit, json_lines};
 /// measure the programs of before and after with `daqmeter ab`.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record"
+    after_long_help = include_str!("../help/history.txt")
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them

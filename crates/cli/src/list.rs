@@ -17,11 +17,7 @@ use crate::run::prospect;
 
 /// List devices, engines, plans, paths and more; list the points of a plan; draw a path.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter list devices\n  \
-        $ daqmeter list quick        # the points of a plan\n  \
-        $ daqmeter list felix-card   # a drawing of a path")]
+#[command(after_long_help = include_str!("../help/list.txt"))]
 pub(crate) struct Arguments {
     /// devices, engines, plans, paths, bridges, scenarios or copies; or the name or file of a plan
     /// or a path

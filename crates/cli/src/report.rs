@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::export::{DataFrame, counters, sample_parts, series, stages};
-use daqmeter_report::figures::copy_study::study;
-use daqmeter_report::{answers_text, page, page_of, table};
+use daqmeter_record::RunRecord;
+use daqmeter_report::export::{counters, sample_parts, series, stages};
+use daqmeter_report::formats::{FORMATS, Format, FormatWriter, Frames};
 
 use crate::files::{read_study, shown};
 use crate::named::Replaced;
@@ -20,12 +20,7 @@ use crate::recorder::Columns;
 /// A row of CSV and Parquet is a stage with its summary. With --rows it is a sample, a counter or a
 /// value of a time series. Parameters of the workload are columns named param.NAME.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter report records.jsonl\n  \
-        $ daqmeter report records.jsonl --format text --study conversion\n  \
-        $ daqmeter report records.jsonl --format md >> ticket.md\n  \
-        $ daqmeter report bench/record --rows samples -o samples.parquet")]
+#[command(after_long_help = include_str!("../help/report.txt"))]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them; - is standard input
     #[arg(required = true, value_name = "PATH")]
@@ -34,8 +29,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
     /// Format [default: that of the name of --output, or html]
-    #[arg(long, value_enum)]
-    format: Option<Format>,
+    #[arg(long, value_parser = format_name())]
+    format: Option<&'static Format>,
     /// Kind of a row of csv and parquet
     #[arg(long, value_enum, default_value = "stages")]
     rows: Rows,
@@ -44,26 +39,6 @@ pub(crate) struct Arguments {
     output: Option<Replaced>,
     #[command(flatten)]
     columns: Columns,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// One self-contained page
-    Html,
-    /// Answers and tables for a terminal
-    #[value(alias = "txt")]
-    Text,
-    /// Markdown table
-    Md,
-    /// Comma-separated values
-    Csv,
-    /// Table for DuckDB, pandas and Polars
-    Parquet,
-    /// Records as they are, those that could be read
-    #[value(alias = "jsonl")]
-    Json,
-    /// Page with the 50 figures of the copy study; the commands that fill missing ones
-    CopyFigures,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,19 +57,34 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let records = read_study(&arguments.files, arguments.study.as_deref())?;
     let format = arguments.format()?;
     arguments.columns.apply();
-    let is_page = matches!(format, Format::Html | Format::CopyFigures);
-    let by_default = is_page.then(|| Replaced::at("report.html"));
+    let by_default = (!format.file.is_empty()).then(|| Replaced::at(format.file));
     let named = arguments.output.clone().or(by_default);
     let output = named.as_ref().filter(|path| path.as_os_str() != "-");
-    let text = match format {
-        Format::Csv | Format::Parquet => return data(arguments, format, output, &records),
-        Format::Html => page(&records),
-        Format::CopyFigures => copy_figures(&records)?,
-        Format::Md => table::markdown(&records),
-        Format::Text => text(&records),
-        Format::Json => {
-            let lines = records.iter().map(jsonl::to_line).collect::<Vec<_>>().concat();
-            String::from_utf8_lossy(&lines).into_owned()
+    let frames = || frames(arguments, &records);
+    let text = match (&format.writer, output) {
+        (FormatWriter::Text(text), _) => text(&records),
+        (FormatWriter::Both(both), _) => {
+            let (text, beside) = both(&records);
+            emit(&beside)?;
+            text?
+        }
+        (FormatWriter::Rows(text), None) => {
+            let mut parts = frames()?.enumerate().map(|(at, frame)| text(&frame, at == 0));
+            return parts.try_fold(ExitCode::SUCCESS, |_, part| emit(&part));
+        }
+        (FormatWriter::Rows(text), Some(path)) => {
+            let mut parts = frames()?.enumerate().map(|(at, frame)| text(&frame, at == 0));
+            write_with(path, |sink| parts.try_for_each(|part| sink.write_all(part.as_bytes())))?;
+            return wrote(path);
+        }
+        (FormatWriter::Binary(_), None) => {
+            let name = format.name;
+            return Err(format!("{name} goes to a file: name it with --output").into());
+        }
+        (FormatWriter::Binary(write), Some(path)) => {
+            let frames = frames()?;
+            write_with(path, |sink| write(frames, sink))?;
+            return wrote(path);
         }
     };
     let Some(path) = output else { return emit(&text) };
@@ -102,36 +92,41 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     wrote(path)
 }
 
+/// Parser of the name of a format, or of the ending of its files.
+fn format_name() -> impl TypedValueParser<Value = &'static Format> {
+    let value = |format: &Format| {
+        let alias = Some(format.ending).filter(|it| !it.is_empty() && *it != format.name);
+        PossibleValue::new(format.name).help(format.about).aliases(alias)
+    };
+    PossibleValuesParser::new(FORMATS.iter().map(value))
+        .map(|name| found(&name).expect("it is one"))
+}
+
+fn found(name: &str) -> Option<&'static Format> {
+    let is = |own: &str| !own.is_empty() && own.eq_ignore_ascii_case(name);
+    FORMATS.iter().find(|format| is(format.name) || is(format.ending))
+}
+
 impl Arguments {
-    fn format(&self) -> Result<Format, Failure> {
+    fn format(&self) -> Result<&'static Format, Failure> {
         let ending = self.output.as_ref().and_then(|path| path.extension()?.to_str());
-        match (self.format, ending) {
-            (Some(format), _) => Ok(format),
-            (None, None) => Ok(Format::Html),
-            (None, Some(ending)) => Format::from_str(ending, true).map_err(|_| {
-                Failure::refused(format!(
-                    "`.{ending}` says no format: name a file that ends in .html, .txt, .md, .csv, .parquet or .jsonl, or give --format"
-                ))
-            }),
-        }
+        let known = || found(ending.unwrap_or("html"));
+        self.format.or_else(known).ok_or_else(|| {
+            let endings = FORMATS.iter().map(|format| format.ending).filter(|it| !it.is_empty());
+            let endings: Vec<String> = endings.map(|ending| format!(".{ending}")).collect();
+            Failure::refused(format!(
+                "`.{}` says no format: name a file that ends in one of {}, or give --format",
+                ending.unwrap_or_default(),
+                endings.join(", ")
+            ))
+        })
     }
 }
 
-/// Writes answers and tables.
-pub(crate) fn text(records: &[RunRecord]) -> String {
-    let answers = answers_text(records);
-    let between = if answers.is_empty() { "" } else { "\n" };
-    answers + between + &table::text(records) + &table::stamp(records)
-}
-
-fn data(
-    arguments: &Arguments,
-    format: Format,
-    output: Option<&Replaced>,
-    records: &[RunRecord],
-) -> Ended {
+/// Returns the rows of csv and parquet; refuses records without any.
+fn frames<'a>(arguments: &Arguments, records: &'a [RunRecord]) -> Result<Frames<'a>, Failure> {
     const PART_ROWS: usize = 1 << 17;
-    let mut frames: Box<dyn Iterator<Item = DataFrame>> = match arguments.rows {
+    let mut frames: Frames<'a> = match arguments.rows {
         Rows::Stages => Box::new(std::iter::once(stages(records))),
         Rows::Counters => Box::new(std::iter::once(counters(records))),
         Rows::Series => Box::new(std::iter::once(series(records))),
@@ -141,51 +136,10 @@ fn data(
         let (files, records, rows) = (shown(&arguments.files), records.len(), arguments.rows);
         return Err(format!("{files}: {records} record(s) without any row of {rows:?}").into());
     };
-    let frames = std::iter::once(first).chain(frames);
-    let csv = |(at, frame): (usize, DataFrame)| frame.csv(at == 0);
-    match (output, format) {
-        (None, Format::Parquet) => Err("parquet goes to a file: name it with --output".into()),
-        (None, _) => frames.enumerate().map(csv).try_fold(ExitCode::SUCCESS, |_, part| emit(&part)),
-        (Some(path), Format::Parquet) => parquet(path, frames).and_then(|()| wrote(path)),
-        (Some(path), _) => {
-            let mut parts = frames.enumerate().map(csv);
-            write_with(path, |sink| parts.try_for_each(|part| sink.write_all(part.as_bytes())))?;
-            wrote(path)
-        }
-    }
-}
-
-#[cfg(feature = "parquet")]
-fn parquet(path: &Replaced, frames: impl Iterator<Item = DataFrame>) -> Result<(), Failure> {
-    write_with(path, |sink| daqmeter_report::parquet::write(frames, sink))
-}
-
-#[cfg(not(feature = "parquet"))]
-fn parquet(path: &Replaced, _frames: impl Iterator<Item = DataFrame>) -> Result<(), Failure> {
-    Err(Failure::refused(format!(
-        "{}: this program was built without Parquet; write .csv, or build it with --features parquet",
-        path.display()
-    )))
+    Ok(Box::new(std::iter::once(first).chain(frames)))
 }
 
 fn wrote(path: &Replaced) -> Ended {
     tell(&format!("daqmeter: wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
-}
-
-fn copy_figures(records: &[RunRecord]) -> Result<String, Failure> {
-    let mut figures = study(records);
-    let rows = figures.iter().map(|figure| {
-        let state = match figure.xs.is_empty() {
-            true => format!("no records; {}", figure.command),
-            false => "drawn".to_owned(),
-        };
-        vec![figure.title.clone(), state]
-    });
-    emit(&table::plain(&["figure", "state"], rows))?;
-    figures.retain(|figure| !figure.xs.is_empty());
-    if figures.is_empty() {
-        return Err("the records fill none of the figures; see the commands above".into());
-    }
-    Ok(page_of(records, figures, &[]))
 }

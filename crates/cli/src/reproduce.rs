@@ -29,13 +29,7 @@ const PAGE: &str = "studies.html";
 #[derive(Debug, Args)]
 #[command(
     mut_arg("json", json_help),
-    after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter reproduce -o studies.html --records studies.jsonl\n  \
-        $ daqmeter reproduce etherbone\n  \
-        $ daqmeter reproduce --from studies.jsonl\n\n\
-        One study is printed in full. Of several studies, the totals and the differences are \
-        printed."
+    after_long_help = include_str!("../help/reproduce.txt")
 )]
 pub(crate) struct Arguments {
     /// Studies [default: all]

@@ -21,13 +21,7 @@ use crate::output::{Ended, Failure, read_file, tell};
 /// A plan is a TOML file or the name of a shipped plan (daqmeter list plans). Each record is
 /// written at once. After an interruption, --resume measures the missing points.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter list plans\n  \
-        $ daqmeter list my-sweep.toml   # its points, and those that are waived\n  \
-        $ daqmeter run my-sweep.toml --records lab7.jsonl\n  \
-        $ daqmeter run my-sweep.toml --records lab7.jsonl --resume\n  \
-        $ daqmeter report lab7.jsonl")]
+#[command(after_long_help = include_str!("../help/run.txt"))]
 pub(crate) struct Arguments {
     /// Plan: a file, or the name of a shipped plan
     #[arg(value_name = "PLAN")]

@@ -27,7 +27,7 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 /// connect. From another host, use ssh -L 8477:127.0.0.1:8477 HOST.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run long.toml --records lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/"
+    after_long_help = include_str!("../help/serve.txt")
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them, which are looked through at every request

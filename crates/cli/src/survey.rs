@@ -30,14 +30,7 @@ use crate::run::refuse_refused;
 /// The page is report.html and the records are records.jsonl, or the next free names, such as
 /// report-2.html.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter survey --time 20s -o lab7.html --records lab7.jsonl\n\n\
-        The points are those of the plan `survey`, or of `survey-short` below 40s (daqmeter list \
-        survey). They are measured in random order; the records hold the seed. Without --pin \
-        each thread has a core while cores are free. The last core comes first, since CPU 0 \
-        serves most interrupts. A time with ~ has repetitions that disagree; its interval \
-        follows.")]
+#[command(after_long_help = include_str!("../help/survey.txt"))]
 pub(crate) struct Arguments {
     /// Time for the whole survey
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
@@ -230,7 +223,7 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
 
 /// Writes the screen, and with `tables` all answers and tables.
 fn summary(records: &[RunRecord], tables: bool) -> String {
-    let tables = if tables { crate::report::text(records) } else { String::new() };
+    let tables = if tables { daqmeter_report::formats::text(records) } else { String::new() };
     format!("\n{}\n{tables}", screen(records))
 }
 

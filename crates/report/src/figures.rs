@@ -1,8 +1,6 @@
 //! Figures as data: content of the page's charts, made of marks. `families` lists the figures,
 //! `figures/figures.json` has their words and axes.
 
-pub mod copy_study;
-
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 

@@ -18,13 +18,14 @@ mod families;
 mod family;
 mod faults;
 pub mod figures;
+pub mod formats;
 pub mod groups;
 pub mod history;
 mod html;
 mod levels;
 mod parameters;
 #[cfg(feature = "parquet")]
-pub mod parquet;
+mod parquet;
 pub mod points;
 pub mod rate;
 pub mod rows;
@@ -35,7 +36,7 @@ pub mod table;
 mod template;
 
 pub use answers::answers_text;
-pub use families::copy::{classic as copy_classic, imported as copy_imported};
+pub use families::copy::study::{classic as copy_classic, findings, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;

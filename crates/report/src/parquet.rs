@@ -16,7 +16,7 @@ use crate::export::{Cell, DataColumn, DataFrame};
 ///
 /// # Errors
 /// Returns errors of the sink, and an error for different columns.
-pub fn write<W: Write + Send>(
+pub(crate) fn write<W: Write + Send>(
     frames: impl IntoIterator<Item = DataFrame>,
     sink: W,
 ) -> Result<(), ParquetError> {

@@ -47,8 +47,5 @@ pub(crate) fn stages(record: &RunRecord) -> impl Iterator<Item = &Stage> {
 pub(crate) fn outcome_of<'a>(record: &'a RunRecord, lane: &'a Lane) -> &'a Outcome {
     let is_by_lanes = record.lanes.iter().any(|lane| !lane.outcome.is_ok())
         && record.ledgers.iter().all(Ledger::closes);
-    match lane.outcome.is_ok() && !is_by_lanes {
-        true => &record.outcome,
-        false => &lane.outcome,
-    }
+    if lane.outcome.is_ok() && !is_by_lanes { &record.outcome } else { &lane.outcome }
 }

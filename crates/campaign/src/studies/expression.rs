@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use daqmeter_record::border::sum;
 use daqmeter_record::study::{Basis, Measured};
 use daqmeter_record::{Ledger, Param, RunRecord};
+use daqmeter_report::findings::operations_ns;
 use serde::Deserialize;
 
-use super::copies::operations_ns;
 use super::formula::Formula;
 
 #[derive(Clone, Debug, Deserialize)]

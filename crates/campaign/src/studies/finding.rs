@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Grade, StudyFinding, StudyVerdict};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_report::findings::{CopyFinding, Judgement};
 use serde::Deserialize;
 
-use super::copies::{CopyFinding, Judgement};
 use super::expression::{Expression, Number};
 
 /// Value of an expression over the records.
@@ -39,6 +39,7 @@ pub(super) struct FindingSpec {
 enum Condition {
     /// At least the second, below the third.
     Within(Expression, f64, f64),
+    AtLeast(Expression, f64),
     Less(Expression, Expression),
 }
 
@@ -79,6 +80,7 @@ impl FindingSpec {
         let all_hold = |conditions: &[Condition]| {
             conditions.iter().all(|condition| match condition {
                 Condition::Within(of, low, high) => (*low..*high).contains(&plain(of)),
+                Condition::AtLeast(of, low) => plain(of) >= *low,
                 Condition::Less(one, other) => plain(one) < plain(other),
             })
         };

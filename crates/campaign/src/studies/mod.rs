@@ -3,10 +3,9 @@
 //! A file holds each published figure with its place in the document, and an expression over
 //! records or a formula beside it. It also holds statements with their conditions, and the name of
 //! the measured plan. `file.rs` reads it, `evaluation.rs` evaluates it; `formula.rs` has the
-//! models, `copies.rs` the findings beyond expressions. A new study needs its file and its line in
-//! `SHIPPED_STUDIES`. Nothing here measures or prints.
+//! models. Findings beyond expressions, on copies, are with the rest of their study in `report`. A
+//! new study needs its file and its line in `SHIPPED_STUDIES`. Nothing here measures or prints.
 
-mod copies;
 mod evaluation;
 mod expression;
 mod file;

@@ -28,17 +28,7 @@ const UNKNOWN: &str = "unknown";
 const MAX_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Files: micro-benchmark_*.dat, measures_*.dat, measure_*.dat, mem_trace_*.dat. Files with \
-        a synthesis are left out: they hold no single times. The name of a folder gives the \
-        context: cpu, exclusive, shared or priority. For files of a program it gives the \
-        neighbour and its copies, such as cpu_from_224; --neighbour and --copies do so for the \
-        others. The mem_trace files of a folder are one trace. A file .json of the same name, as \
-        --classic writes it, gives path, load and emulation. All files of one import count as \
-        one host.\n\n\
-        Example:\n\n  \
-        $ daqmeter copy import results --records study.jsonl\n  \
-        $ daqmeter report study.jsonl --format copy-figures -o figures.html")]
+#[command(after_long_help = include_str!("../../help/copy-import.txt"))]
 pub(crate) struct Arguments {
     /// Files of the study, or folders that hold them
     #[arg(value_name = "FILE|DIR", required = true)]

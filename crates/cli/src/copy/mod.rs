@@ -24,30 +24,14 @@ use crate::output::{Ended, Failure, tell, write_file};
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Begin with: daqmeter copy latency",
-    after_long_help = "\
-        Without the kernel module (kmod/), daqmeter measures system calls that copy, and a \
-        thread in place of the DMA engine. Every table says so. `daqmeter list copies` lists the \
-        ways to copy.\n\n\
-        Example:\n\n  \
-        $ daqmeter copy latency --sizes 1,64,4KiB,1MiB --pin 1"
+    after_long_help = include_str!("../../help/copy.txt")
 )]
 pub(crate) enum Verb {
     /// Time single copies, by size
-    #[command(after_long_help = "\
-        The time of an engine's copy does not include pinning and mapping, which are reported \
-        separately. With several contexts, --classic writes a folder for each. In these files \
-        the CPU is n/a if the thread moved: choose one with --pin.\n\n\
-        Example:\n\n  \
-        $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --classic results")]
+    #[command(after_long_help = include_str!("../../help/copy-latency.txt"))]
     Latency(Deferred<sweep::Sweep>),
     /// Measure the rate of all CPUs or channels together
-    #[command(after_long_help = "\
-        One MB is 2^20 bytes, as in the study. The total is the sum of the channels' rates. \
-        `together` is all bytes over the time of all channels. A line of the classic files \
-        holds: channel or CPU, bytes of a copy, copies, clock before, clock after, time of the \
-        copies, rate. A copy in both directions counts as two.\n\n\
-        Example:\n\n  \
-        $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB")]
+    #[command(after_long_help = include_str!("../../help/copy-bandwidth.txt"))]
     Bandwidth(Deferred<sweep::Sweep>),
     /// Measure how a copying neighbour slows down a program
     Pollution(Deferred<pollution::Arguments>),

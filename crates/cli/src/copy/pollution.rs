@@ -15,13 +15,7 @@ use crate::output::{Ended, Failure};
 /// Measure how a copying neighbour slows down a program on another CPU: time, and cache misses if
 /// the host counts them.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        The program runs on the last CPU, and the neighbour on the first; --pin \
-        PROGRAM,NEIGHBOUR changes this. The neighbours `spin` and `null-call` touch no memory: \
-        copies do not explain their cost. If the host cannot count cache misses, the classic \
-        files hold n/a.\n\n\
-        Example:\n\n  \
-        $ daqmeter copy pollution --tests qsort_small --copies from:16064 --repeat 100")]
+#[command(after_long_help = include_str!("../../help/copy-pollution.txt"))]
 pub(crate) struct Arguments {
     /// Programs [default: all of the study]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(TESTS), hide_possible_values = true)]

@@ -24,12 +24,7 @@ use crate::recorder::{Recorder, Recording};
 ///
 /// It needs the tracer (kmod/daqmeter_trace.ko), which sees every call.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter copy trace --time 100s --classic results\n\n\
-        The classic files are mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat and \
-        __mem_trace_to.dat, with the nine fields of the study. Copies by daqmeter itself are \
-        left out.")]
+#[command(after_long_help = include_str!("../../help/copy-trace.txt"))]
 pub(crate) struct Arguments {
     /// Time of the trace
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]

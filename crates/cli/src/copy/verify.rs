@@ -15,7 +15,7 @@ use crate::output::{Ended, Failure, emit, json_lines, tell};
 
 /// Check each byte of each way to copy, policy and completion; measure no times.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter copy verify --path module")]
+#[command(after_long_help = include_str!("../../help/copy-verify.txt"))]
 pub(crate) struct Arguments {
     /// Only this way to copy
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]

@@ -13,22 +13,10 @@ use daqmeter_wire::etherbone::Endian;
 use crate::deferred::Deferred;
 use crate::output::Ended;
 
-const EXAMPLE: &str = "\
-    Addresses: udp/host[/port], udp4/, udp6/, tcp/, tcp4/, tcp6/, dev/NAME for a device below \
-    /dev, tunnel/PROXY/PORT/HOST[/PORT], and emu/BRIDGE for an emulated timing receiver \
-    (daqmeter list bridges). The default port is 60368. Numbers: 0x1f, 017, 15.\n\n\
-    Example:\n\n  \
-    $ daqmeter eb snoop --bus timing-receiver 60368 &\n  \
-    $ daqmeter eb ls udp/localhost\n  \
-    $ daqmeter eb read udp/localhost 0x101018/4\n  \
-    $ daqmeter eb perf udp/localhost\n\n\
-    Letters and output are those of the C tools. Exit codes: 0 done, 1 the bus refused or no \
-    device was found, 2 could not run.";
-
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge",
-    after_long_help = EXAMPLE
+    after_long_help = include_str!("../../help/eb.txt")
 )]
 pub(crate) enum Verb {
     /// List the devices of the self-describing bus, or find one

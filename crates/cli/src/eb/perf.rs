@@ -14,7 +14,7 @@ use crate::output::{Ended, tell};
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLE)]
+#[command(after_long_help = include_str!("../../help/eb-perf.txt"))]
 pub(crate) struct Arguments {
     /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8
     #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list, default_value = "1-8")]
@@ -30,20 +30,6 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
 }
-
-const EXAMPLE: &str = "\
-    Example, both ends on CPU 1:\n\n  \
-    $ daqmeter eb perf loop/udp -m 1,8 --pin 1\n\n\
-    us/item is the mean time for one 64-bit timestamp, by the clock of this host. kHz and Mbit/s \
-    are computed from it. Lost cycles are in no time: lost [%] is their share, with its 95 % \
-    interval, and the exit code is then 1.\n\n\
-    `realistic` and `underest.` are the times of the study of 2018, by the clock of the slave. \
-    `realistic` begins at a single timestamp before the series, so it includes one round trip. \
-    `underest.` begins at the first timestamp of the series. `gap` is the time between two \
-    timestamps of one cycle.\n\n\
-    The limit of loop/ is a ping-pong of the same bytes over the same kind of socket. For \
-    pipelined reads it is an echo of as many messages. The limit of emu/ is the emulated bus or \
-    line.";
 
 fn list(text: &str) -> Result<CpuList, String> {
     text.parse::<CpuList>().map_err(|_| format!("`{text}` is not a list such as 4, 1,2,8 or 1-8"))

@@ -19,13 +19,7 @@ use crate::output::{Ended, Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Examples:\n\n  \
-        $ daqmeter eb snoop 60368 0x10000-0x1ffff\n  \
-        $ daqmeter eb snoop 60368 --bus timing-receiver --pty\n\n\
-        Ctrl-C ends it. A bus in TOML has the tables [timing], [[device]] and [[bridge]]. The \
-        kind of a device is memory, eca, tlu, registers or absent. A bridge holds the same \
-        tables. For an example see crates/etherbone/profiles/timing-receiver.toml.")]
+#[command(after_long_help = include_str!("../../help/eb-snoop.txt"))]
 pub(crate) struct SnoopArguments {
     /// Port, for UDP and TCP; 0 takes a free one
     port: u16,

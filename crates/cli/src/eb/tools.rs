@@ -98,7 +98,7 @@ struct Access {
 /// Read a register, or with --output a range of bytes.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter eb read emu/gige 0x101018/4\n  18abf3c0\n  $ daqmeter eb read emu/gige 0x10000/65536 -o ram.bin"
+    after_long_help = include_str!("../../help/eb-read.txt")
 )]
 pub(crate) struct ReadArguments {
     #[command(flatten)]
@@ -114,7 +114,7 @@ pub(crate) struct ReadArguments {
 /// Write a register, or with --from a range of bytes.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter eb write udp/localhost 0x10000/4 0x11223344\n  $ daqmeter eb write udp/localhost 0x10000 --from ram.bin"
+    after_long_help = include_str!("../../help/eb-write.txt")
 )]
 pub(crate) struct WriteArguments {
     #[command(flatten)]
@@ -254,7 +254,7 @@ fn compare(at: u64, written: &[u8], found: &[u8]) -> Ended {
 /// List the devices of the self-describing bus, or find one.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter eb ls emu/gige\n  $ daqmeter eb ls emu/gige --find 0x651:0xb2afc251\n  0x101000"
+    after_long_help = include_str!("../../help/eb-ls.txt")
 )]
 pub(crate) struct LsArguments {
     #[command(flatten)]
@@ -302,7 +302,7 @@ fn bounded(input: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
 
 /// Find slaves by broadcast.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter eb discover udp/192.168.1.255")]
+#[command(after_long_help = include_str!("../../help/eb-discover.txt"))]
 pub(crate) struct DiscoverArguments {
     /// Broadcast address: udp/192.168.1.255
     #[arg(value_parser = Address::parse)]

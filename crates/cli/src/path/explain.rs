@@ -21,18 +21,7 @@ use crate::output::{Ended, Failure};
 
 /// Name the resource that limits a path, and confirm it by slowing each part.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        First, runs at full speed measure how busy each thread, CPU, link and socket is. Then \
-        each part is slowed by 20 %. If the path becomes slower by as much, the part is the \
-        bottleneck. Runs with eight times as many buffers show waits between parts.\n\n\
-        The rounds repeat until the answer is certain, or until --time is over. \"No single \
-        one\" and \"cannot tell\" are answers. The gains of more buffers and of another layout are \
-        measured.\n\n\
-        If the layout is auto, the fastest layout is explained. A layout that you choose is \
-        compared with the fastest one in each round. If the fastest one is faster and the parts \
-        have idle time, the bottleneck is the hand-over between threads, or their placement.\n\n\
-        Example:\n\n  \
-        $ daqmeter path explain digitizer-crate --time 1m")]
+#[command(after_long_help = include_str!("../../help/path-explain.txt"))]
 pub(crate) struct Arguments {
     /// Time for the search; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]

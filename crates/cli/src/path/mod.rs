@@ -12,15 +12,6 @@ use crate::output::Ended;
 
 pub(crate) use explain::Search;
 
-const EXAMPLE: &str = "\
-    A path is a TOML file or the name of a shipped path (daqmeter list paths).\n\n\
-    Example:\n\n  \
-    $ daqmeter list felix-card               # a drawing, before it runs\n  \
-    $ daqmeter path run felix-card --time 3s # rate, latency, time of each thread\n  \
-    $ daqmeter path run pattern --max        # its highest rate\n  \
-    $ daqmeter path explain felix-card       # its bottleneck\n  \
-    $ daqmeter list felix-card --toml > my.toml";
-
 /// A path, and what replaces parts of its file.
 #[derive(Debug, Args)]
 pub(crate) struct ChosenPath {
@@ -36,7 +27,7 @@ pub(crate) struct ChosenPath {
 }
 
 #[derive(Debug, Subcommand)]
-#[command(after_long_help = EXAMPLE)]
+#[command(after_long_help = include_str!("../../help/path.txt"))]
 pub(crate) enum Verb {
     /// Run a path and record it
     Run(Deferred<run::Arguments>),

@@ -19,14 +19,7 @@ use crate::output::{CANNOT_TELL, Ended, Failure};
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        With --max the source waits if the buffers are full: a rate counts if the path ends in \
-        time. The output states the buffers that a source needs if it cannot wait.\n\n\
-        The rate is the sustained rate: all bytes over all time. \"no data\": the thread waits \
-        for data. \"output full\": it waits for a buffer. \"preempted\": it waits for a CPU. \
-        \"idle\": it waits for the time of the next block. \"in calls\": it waits for a device or a system call.\n\n\
-        Example:\n\n  \
-        $ daqmeter path run digitizer-crate --time 3s --records run.jsonl")]
+#[command(after_long_help = include_str!("../../help/path-run.txt"))]
 pub(crate) struct Arguments {
     /// Time for which the source goes
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "3s")]

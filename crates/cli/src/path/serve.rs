@@ -16,14 +16,7 @@ use crate::output::{Ended, Failure, emit};
 
 /// Receive the blocks of paths that end here, compare those that are known, and say what came.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        It serves up to 16 senders at the same time, until Ctrl-C. A sender without a block yet \
-        gives its place to a new one if all are held. Over UDP each sender gets its own port. \
-        Anybody who reaches the address may send: choose an address of a network that you trust.\n\n\
-        Example:\n\n  \
-        receiver$ daqmeter path serve 10.0.0.7:5010\n  \
-        sender$ daqmeter path run mine.toml\n\n\
-        with [sink] kind = \"tcp\", to = \"10.0.0.7:5010\" in mine.toml.")]
+#[command(after_long_help = include_str!("../../help/path-serve.txt"))]
 pub(crate) struct Arguments {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(value_name = "ADDRESS:PORT")]

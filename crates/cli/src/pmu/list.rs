@@ -19,11 +19,7 @@ use crate::output::{Ended, Failure, emit, json_lines};
 /// It reads sysfs, so it shows events that perf list omits or renames. It reads the mesh from the
 /// driver's map in debugfs (as root), or from --map.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Examples:\n\n  \
-        $ daqmeter pmu list --events arm_cmn_0/hnf\n  \
-        $ daqmeter pmu list --mesh --json > lab7.json\n\n\
-        Hosts without root read this file with --map.")]
+#[command(after_long_help = include_str!("../../help/pmu-list.txt"))]
 pub(crate) struct Arguments {
     /// Show only names with this text: arm_cmn_0/hnf
     filter: Option<String>,

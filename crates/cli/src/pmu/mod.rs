@@ -18,16 +18,7 @@ pub(crate) use verify::survey;
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Begin with: daqmeter pmu list",
-    after_long_help = "\
-        Examples:\n\n  \
-        $ daqmeter pmu list --groups\n  \
-        $ daqmeter pmu list --mesh --emulated n1sdp\n  \
-        $ daqmeter pmu stat --plan --emulated n1sdp --group memory\n  \
-        $ daqmeter pmu stat --group memory --group pcie -I 1s\n  \
-        $ daqmeter pmu verify block --file /dev/nvme0n1p5\n\n\
-        Events are written as for perf: PMU/EVENT,FIELD=VALUE/, {a,b} for a group, \
-        block:block_rq_issue, page-faults. Counters of the system are disk.read_bytes, \
-        net.eth0.rx_bytes, irq.24 and others. Other verbs count a group with --observe GROUP."
+    after_long_help = include_str!("../../help/pmu.txt")
 )]
 pub(crate) enum Verb {
     /// List PMUs, events, groups, meshes and counters of the system

@@ -33,17 +33,7 @@ use crate::recorder::{Recorder, Recording};
 /// completed, with a warning. A plan follows the rules of the kernel's scheduler and of the driver:
 /// a group that does not fit keeps those behind it waiting, so order alone changes the shares.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Examples:\n\n  \
-        $ daqmeter pmu stat --group block -I 1s --count 5\n  \
-        $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s -x ';'\n  \
-        $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  \
-        $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from -\n  \
-        $ daqmeter pmu stat --from lab7.jsonl\n  \
-        $ daqmeter pmu stat --plan --map lab7.json --driver 6.1 -g memory\n\n\
-        `95 %` is half the width of the 95 % interval of the true count. It applies to events \
-        that did not count all the time, and to values that perf rounded. SD is the standard \
-        deviation of the mean that perf gives with -r.")]
+#[command(after_long_help = include_str!("../../help/pmu-stat.txt"))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) wanted: Wanted,

@@ -18,14 +18,7 @@ use crate::recorder::{Recorder, Recording};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Examples:\n\n  \
-        $ daqmeter pmu verify\n  \
-        $ daqmeter pmu verify fio --file /dev/nvme0n1p5 --time 10s\n  \
-        $ daqmeter pmu verify netperf --host lab7 --time 10s\n\n\
-        fio and netperf are the comparisons of the document. The exit code is 1 if a counter \
-        fails; interconnects may be 5 % off. A counter that this host does not have is waived. \
-        Files are only read.")]
+#[command(after_long_help = include_str!("../../help/pmu-verify.txt"))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     request: VerifyRequest,

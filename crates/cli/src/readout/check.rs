@@ -20,12 +20,7 @@ use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        Example:\n\n  \
-        $ daqmeter readout record felig --triggers 1M -o felig.dat\n  \
-        $ daqmeter readout check felig.dat\n\n\
-        Chunks are counted as by fdaqm (BOTH and LAST) and as by fcheck (also TIMEOUT with \
-        truncation).")]
+#[command(after_long_help = include_str!("../../help/readout-check.txt"))]
 pub(crate) struct Arguments {
     /// Files of blocks; - is stdin
     #[arg(required_unless_present = "scenario")]

@@ -18,25 +18,11 @@ use crate::output::Ended;
 
 /// Read out an emulated FELIX card at up to some megahertz, and account for every trigger.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLE)]
+#[command(after_long_help = include_str!("../../help/readout.txt"))]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Verb,
 }
-
-const EXAMPLE: &str = "\
-    A scenario is a TOML file or the name of a shipped scenario: gbt, full, felig (daqmeter list \
-    scenarios).\n\n\
-    Example in one process:\n\n  \
-    $ daqmeter readout run gbt --rate 1MHz --time 10s --pin 1 --receiver-pin 0\n  \
-    $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0\n\n\
-    The same on two hosts:\n\n  \
-    gimone$ daqmeter readout emulate gbt --at /run/card &\n  \
-    gimone$ daqmeter readout tohost gbt --card /run/card --address 0.0.0.0:12350\n  \
-    agogna$ daqmeter readout receive gimone:12350\n\n\
-    Exit codes: 0 done; 1 data were wrong, a trigger is not accounted for, or more was lost than \
-    --fail-on allows; 2 could not run; 3 cannot tell; 130 interrupted. The last line of run, \
-    tohost, receive and check is the verdict.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

@@ -22,13 +22,7 @@ use crate::output::{CANNOT_TELL, Ended, Failure};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
-        The search doubles the rate until data are lost, time is dead, or the backlog in FIFO, \
-        ring, pages and network grows. It goes on from the rate that was carried then, halves the \
-        interval down to --resolution, and confirms the result with one longer run. Without a \
-        result the exit code is 3.\n\n\
-        Example:\n\n  \
-        $ daqmeter readout sweep gbt --pin 1 --receiver-pin 0 -o sweep.html")]
+#[command(after_long_help = include_str!("../../help/readout-sweep.txt"))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,

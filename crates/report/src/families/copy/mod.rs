@@ -1,9 +1,8 @@
 //! Copies between user and kernel: latency, bandwidth, and the cost of a neighbour to a program.
 
-pub mod classic;
-pub mod imported;
 mod pollution;
 mod rows;
+pub mod study;
 mod tables;
 
 use daqmeter_record::RunRecord;

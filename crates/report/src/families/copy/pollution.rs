@@ -34,7 +34,7 @@ pub(crate) struct PollutionRow<'a> {
 
 impl<'a> PollutionRow<'a> {
     /// Returns the run of the program beside an idle neighbour.
-    fn alone<'b>(&self, rows: &'b [Self]) -> Option<&'b PollutionRow<'a>> {
+    pub(super) fn alone<'b>(&self, rows: &'b [Self]) -> Option<&'b PollutionRow<'a>> {
         let point = |row: &Self| (row.copies(), row.test, row.simulated());
         rows.iter().find(|other| other.neighbour == "ideal" && point(other) == point(self))
     }
@@ -50,7 +50,7 @@ impl<'a> PollutionRow<'a> {
     }
 
     /// Returns the 10th percentile; `None` with too few runs for it.
-    fn p10_ns(&self) -> Option<f64> {
+    pub(super) fn p10_ns(&self) -> Option<f64> {
         supported_quantile(&sorted(&samples(self.record)), 0.1)
     }
 

@@ -100,7 +100,8 @@ pub(super) fn copied(record: &RunRecord) -> impl Iterator<Item = &Stage> {
     record.lanes.iter().filter_map(|lane| lane.stages.first())
 }
 
-pub(super) fn samples(record: &RunRecord) -> Vec<f64> {
+/// Returns the times of one operation of each lane's first stage.
+pub fn samples(record: &RunRecord) -> Vec<f64> {
     copied(record).flat_map(times_ns).collect()
 }
 

@@ -127,8 +127,8 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::copy::classic;
     use crate::families::copy::rows::tests::example;
+    use crate::families::copy::study::classic;
 
     #[test]
     fn both_tables_hold_one_quantity_against_the_limit() {

@@ -1,0 +1,37 @@
+//! `daqmeter ab` for a user: outcomes with their exit codes, records, refusals.
+
+use crate::common::{PROGRAM, done, ends_with};
+use serde_json::Value;
+
+#[test]
+fn a_point_with_itself_is_the_same() {
+    // A host's disturbance is not ten times as long on one side only.
+    let text = done("ab null null --ignore 900% --time 2m");
+    assert!(text.starts_with(" verdict") && text.contains("\nsame within "), "{text}");
+}
+
+#[test]
+fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_gives_3() {
+    let points = ["convert function=3 samples=2000", "convert function=3 samples=16000"];
+    let ab = |budget: &str| format!("ab '{}' '{}' --time {budget} --json", points[0], points[1]);
+    let (text, _) = ends_with(1, &ab("2m"));
+    let line: Value = serde_json::from_str(text.trim_end()).unwrap();
+    let verdict = &line["points"][0]["verdict"];
+    assert_eq!((&line["conclusion"], verdict), (&"different".into(), &"slower".into()));
+    assert!(line["points"][0]["invocations"][0].as_u64() >= Some(4), "{line}");
+    ends_with(3, "ab null null --ignore 0% --time 1ms");
+}
+
+#[test]
+fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("two.toml");
+    let text = "title = 't'\n[[sweep]]\nstudy = 's'\nengine = 'null'\n\
+                [[sweep]]\nstudy = 's'\nengine = 'memory'\nworkload = { read_bytes = '4KiB', read_lines = 1, write_lines = 1, lanes = 2 }\n";
+    std::fs::write(&plan, text).unwrap();
+    let plan = plan.display();
+    let text = done(&format!("ab {PROGRAM} {PROGRAM} --plan {plan} --ignore 900% --time 2m"));
+    assert!(text.contains("ab null") && text.contains("ab memory lanes=2"), "{text}");
+    let (_, said) = ends_with(2, &format!("ab {PROGRAM} true --plan {plan}"));
+    assert!(said.contains("2 of 2 points not measured: null: side B: ended without"), "{said}");
+}

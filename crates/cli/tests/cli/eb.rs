@@ -1,0 +1,325 @@
+//! The Etherbone tools for scripts: output, exit codes, one clear line for errors.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::common::{self, Folder, Running, ends_with, fail_with};
+use daqmeter_etherbone::access::{ByteSpan, Reach, Words};
+use daqmeter_etherbone::address::parse_widths;
+use daqmeter_etherbone::bus::Description;
+use daqmeter_etherbone::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave};
+use daqmeter_wire::etherbone::Endian;
+
+fn done(arguments: &str) -> String {
+    common::done(&format!("eb {arguments}"))
+}
+
+pub(crate) struct Snoop {
+    running: Running,
+    pub(crate) port: u16,
+}
+
+impl Snoop {
+    pub(crate) fn start(more: &str) -> Snoop {
+        let running = Running::start(&format!("eb snoop --bind 127.0.0.1 0 {more}"));
+        let said = running.said("port ");
+        let (_, port) = said.split_once("port ").unwrap();
+        let port = port.split([' ', ';']).next().unwrap().parse().unwrap();
+        Snoop { running, port }
+    }
+
+    pub(crate) fn at(&self, proto: &str) -> String {
+        format!("{proto}/127.0.0.1/{}", self.port)
+    }
+}
+
+#[test]
+fn registers_are_read_and_written_as_by_the_c_tools() {
+    let snoop = Snoop::start("0x10000-0x1ffff");
+    for proto in ["udp", "tcp"] {
+        for (line, printed) in [
+            ("write SLAVE 0x10000/4 0x11223344", ""),
+            ("read SLAVE 0x10000/4", "11223344\n"),
+            ("read SLAVE 0x10001/1", "22\n"),
+            ("read -p -l -d 32 SLAVE 0x10000/2", "3344\n"),
+            ("read -d 16 -q SLAVE 0x10000/4", "11223344\n"),
+            ("read -s SLAVE 0x10000/8", "1122334400000000\n"),
+            ("read -c SLAVE 0xc/4", "00000000\n"),
+        ] {
+            assert_eq!(done(&line.replace("SLAVE", &snoop.at(proto))), printed, "{line}");
+        }
+    }
+}
+
+/// Memory of a device, as the C library's eb-snoop serves it.
+struct Memory {
+    address: String,
+    client: Client,
+    words: Words,
+    _server: daqmeter_etherbone::server::Running,
+}
+
+impl Memory {
+    /// Serves a memory of that order and those widths: `b 8/32`.
+    fn of(device: &str) -> Memory {
+        let (order, widths) = device.split_once(' ').unwrap();
+        let endian = if order == "b" { Endian::Big } else { Endian::Little };
+        let memory = Description::memory(0x10000, 0x1ffff, parse_widths(widths).unwrap(), endian);
+        let slave = Slave::new(memory.build().unwrap());
+        let server = EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+        let address = format!("udp4/127.0.0.1/{}", server.port);
+        let parsed = Address::parse(&address).unwrap();
+        let mut client = Client::open(&parsed, &ClientOptions::default()).unwrap();
+        let reach = Reach::of(&mut client, 0x10000).unwrap();
+        let words = Words::of(&client, reach, ByteSpan::range(0x10000, 16)).unwrap();
+        Memory { address, client, words, _server: server }
+    }
+
+    /// Does one call and returns what it says, as the table does.
+    fn call(&mut self, options: &str, call: &str, folder: &Folder) -> String {
+        let before: Vec<u8> = (0..16).map(|at: u8| at.wrapping_mul(0x11).wrapping_add(1)).collect();
+        self.words.write(&mut self.client, &before).unwrap();
+        let (verb, rest) = call.split_once(' ').unwrap();
+        let (span, value) = rest.split_once(' ').unwrap_or((rest, ""));
+        let (at, bytes) = span.split_once('/').unwrap();
+        let put: Vec<u8> = (0xa1..).take(bytes.parse().unwrap()).collect();
+        folder.write("put", put);
+        let slave = &self.address;
+        let line = match verb {
+            "get" => format!("eb read {options} {slave} {span} -o got"),
+            "put" => format!("eb write {options} {slave} {at} --from put"),
+            verb => format!("eb {verb} {options} {slave} {span} {value}"),
+        };
+        let output = folder.command(&line).output().unwrap();
+        let said = common::stderr(&output);
+        let after = self.words.read(&mut self.client).unwrap();
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        if !output.status.success() {
+            assert_eq!(after, before, "{line}: an access that was refused");
+            return "1 ".to_owned() + &said;
+        }
+        let warned = if said.contains("warning: the") { "w" } else { "-" };
+        let result = match verb {
+            "get" => hex(&std::fs::read(folder.path("got")).unwrap()),
+            "read" => common::stdout(&output).trim().to_owned(),
+            _ => hex(&after),
+        };
+        format!("0 {warned} {result}")
+    }
+}
+
+#[test]
+fn a_few_hundred_calls_end_as_those_of_the_c_tools() {
+    let why = BTreeMap::from([
+        ("aligned", "is not aligned to"),
+        ("order", "the byte order must be given (-b or -l)"),
+        ("width", "bits only, the port has"),
+        ("exact", "(-f forbids it)"),
+        ("fits", "does not fit"),
+    ]);
+    let folder = Folder::new();
+    let mut memory = (String::new(), None);
+    let mut wrong = Vec::new();
+    let table = include_str!("eb/c-tools.txt");
+    for row in table.lines().filter(|row| !row.starts_with('#')) {
+        let [device, options, call, wanted] = row.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        if memory.0 != device {
+            memory = (device.to_owned(), Some(Memory::of(device)));
+        }
+        let found = memory.1.as_mut().unwrap().call(options, call, &folder);
+        let agrees = match wanted.rsplit_once(' ').unwrap() {
+            ("0 w" | "0 -", _) => found == wanted,
+            // The byte order is asked for before -f is looked at.
+            (_, "exact") if found.contains(why["order"]) => true,
+            (_, reason) => found.starts_with("1 ") && found.contains(why[reason]),
+        };
+        wrong.extend((!agrees).then(|| format!("{row}: {found}")));
+    }
+    assert!(wrong.is_empty(), "{} differ: {wrong:#?}", wrong.len());
+}
+
+#[test]
+fn accesses_that_are_split_or_widened_are_told_or_refused() {
+    let snoop = Snoop::start("-w 32 0x0-0xffff");
+    let slave = snoop.at("udp");
+    let (_, told) = ends_with(0, &format!("eb write {slave} 0x100/1 0xAB"));
+    let warning = "warning: the access is done through words of 32 bits";
+    assert!(told.contains(warning), "{told}");
+}
+
+#[test]
+fn the_bus_is_listed_as_eb_ls_lists_it() {
+    insta::assert_snapshot!(done("ls emu/perfect"));
+    insta::assert_snapshot!(done("ls -n -v emu/perfect"));
+    assert_eq!(done("ls emu/perfect --find 0x651:0xb2afc251"), "0x101000\n");
+}
+
+fn broken_bridge(snoop: &Snoop) -> String {
+    let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to_slave = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    to_slave.connect(("127.0.0.1", snoop.port)).unwrap();
+    let port = ours.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        // These are the first and the last address, which follow that of the table.
+        let range = [0x0010_0000_u64, 0x001f_ffff].map(u64::to_be_bytes).concat();
+        let mut buffer = [0; 2048];
+        while let Ok((bytes, client)) = ours.recv_from(&mut buffer) {
+            to_slave.send(&buffer[..bytes]).unwrap();
+            let bytes = to_slave.recv(&mut buffer).unwrap();
+            let found = buffer[..bytes].windows(16).position(|part| part == range);
+            if let Some(at) = found {
+                buffer[at - 8..at].copy_from_slice(&0xdead_0000_u64.to_be_bytes());
+            }
+            ours.send_to(&buffer[..bytes], client).unwrap();
+        }
+    });
+    format!("udp/127.0.0.1/{port}")
+}
+
+#[test]
+fn a_broken_bridge_does_not_hide_what_is_beside_it() {
+    let snoop = Snoop::start("--bus timing-receiver");
+    let slave = broken_bridge(&snoop);
+    let why = "behind bridge 4 was not read whole: ";
+    let (rows, said) = ends_with(1, &format!("eb ls {slave}"));
+    assert!(rows.contains("WB4-BlockRAM") && rows.contains("WB4-Bridge-Timing"), "{rows}");
+    assert!(said.contains(why), "{said}");
+    let (found, said) = ends_with(0, &format!("eb ls {slave} --find 0x651:0x66cfeb52"));
+    assert_eq!(found, "0x10000\n");
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn files_go_to_memory_and_back() {
+    let snoop = Snoop::start("0x10000-0x1ffff");
+    let folder = snoop.running.folder.path();
+    let (sent, back) = (folder.join("sent"), folder.join("back"));
+    let data: Vec<u8> = (0..=255).cycle().take(10_007).collect();
+    std::fs::write(&sent, &data).unwrap();
+    for proto in ["udp", "tcp"] {
+        let slave = snoop.at(proto);
+        done(&format!("write {slave} 0x10001 --from {}", sent.display()));
+        done(&format!("read {slave} 0x10001/10007 -o {}", back.display()));
+        assert!(std::fs::read(&back).unwrap() == data, "{proto}");
+        std::fs::remove_file(&back).unwrap();
+    }
+    let piped = common::run(&format!("eb read {} 0x10001/10007 -o -", snoop.at("udp")));
+    assert!(piped.stdout == data, "{}", common::stderr(&piped));
+    let past = format!("eb read {} 0x1fff0/32 -o {}", snoop.at("udp"), back.display());
+    fail_with(1, &[(&past, "the first at 0x20000")]);
+    assert!(!back.exists());
+}
+
+/// Regression: datagrams of a file were lost, and the write was said to be done.
+#[test]
+fn writes_without_an_answer_are_read_back_or_warned_of() {
+    let snoop = Snoop::start("--bus timing-receiver");
+    let (slave, folder) = (snoop.at("udp"), Folder::new());
+    folder.write("sent", b"abcdefgh");
+    let sent = folder.path("sent").display().to_string();
+    // The ECA's registers take no writes, and LiteX has no answer that says so.
+    let lost = format!("eb write --litex -b {slave} 0x101018 --from {sent}");
+    fail_with(1, &[(&lost, "of 8 bytes are not as written, the first at 0x1010")]);
+    let warning = "daqmeter: warning: nothing answers this write: --verify reads it back\n";
+    for (line, told) in [
+        ("--litex -b SLAVE 0x10000 --from SENT", ""),
+        ("-s SLAVE 0x10000 --from SENT --verify", ""),
+        ("-s SLAVE 0x10000 --from SENT", warning),
+        ("--litex SLAVE 0x10000/4 5", warning),
+        ("--litex SLAVE 0x10000/4 5 --verify", ""),
+        ("SLAVE 0x10000/4 5", ""),
+    ] {
+        let line = line.replace("SLAVE", &slave).replace("SENT", &sent);
+        assert_eq!(ends_with(0, &format!("eb write {line}")).1, told, "{line}");
+    }
+}
+
+#[test]
+fn the_wrong_byte_order_is_warned_of() {
+    let snoop = Snoop::start("-l 0x10000-0x1ffff");
+    let said =
+        |more: &str| ends_with(0, &format!("eb read {} 0x10000/4 {more}", snoop.at("udp"))).1;
+    let warning = "daqmeter: warning: the device is little-endian, it is accessed as big-endian\n";
+    assert_eq!(said("-b"), warning);
+    assert_eq!((said("-l"), said("-b -q")), (String::new(), String::new()));
+    assert!(said("-v").starts_with("Connected to udp/127.0.0.1/"));
+}
+
+#[test]
+fn a_measurement_negotiates_widths_as_the_tools_do() {
+    // Words of 32 bits at 32-bit addresses of a slave with only 64-bit addresses cannot be
+    // measured.
+    let wide = Snoop::start("-a 64 --bus timing-receiver");
+    let perf = |slave: String| format!("eb perf {slave} -m 1 -n 2 -l 1");
+    fail_with(2, &[(&perf(wide.at("udp")), "no width in common")]);
+    let any = Snoop::start("--bus timing-receiver");
+    for proto in ["udp", "tcp"] {
+        common::done(&perf(any.at(proto)));
+    }
+}
+
+#[test]
+fn every_access_is_logged_when_asked() {
+    let snoop = Snoop::start("-v 0x10000-0x1ffff");
+    done(&format!("write -p -d 32 {} 0x10004/4 0xcafe", snoop.at("udp")));
+    assert_eq!(snoop.running.printed(), "Write 0x00010004/4: 0000cafe ok");
+}
+
+#[test]
+fn a_slave_is_discovered() {
+    let snoop = Snoop::start("0x0-0xff");
+    let found = done(&format!("discover --quiet 50ms {}", snoop.at("udp")));
+    let name = format!("udp4/127.0.0.1/{}", snoop.port);
+    assert_eq!(found, format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n"));
+}
+
+/// Regression: 493 threads of a tunnel waited for the reader of its errors.
+#[test]
+fn a_tunnel_serves_while_its_errors_are_not_read() {
+    let mut tunnel = common::command("eb tunnel 0").stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut errors = BufReader::new(tunnel.stderr.take().unwrap());
+    errors.read_line(&mut line).unwrap();
+    let port: u16 = line.split_once("port ").unwrap().1.split(';').next().unwrap().parse().unwrap();
+    // A target without a host is refused, with a line that is longer than 100 bytes.
+    let refused = || {
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(b"/\0").unwrap();
+        let _ = client.read_to_end(&mut Vec::new());
+    };
+    (0..1500).for_each(|_| refused());
+    let status = format!("/proc/{}/status", tunnel.id());
+    let threads = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+        count.trim().parse::<u32>().unwrap()
+    };
+    let begin = Instant::now();
+    while threads() > 10 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{} threads", threads());
+        refused();
+    }
+    tunnel.kill().unwrap();
+    tunnel.wait().unwrap();
+}
+
+#[test]
+fn perf_measures_and_its_record_can_be_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).display().to_string();
+    let (out, page) = (place("r.jsonl"), place("p.html"));
+    let text = done(&format!("perf -m 1,2 -n 10 -l 2 --records {out} -o {page}"));
+    assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
+        assert!(html.contains(figure), "{figure}");
+    }
+    assert!(common::done(&format!("report {out} --format text")).contains("pipelined"));
+    let compared = common::done(&format!("reproduce etherbone --from {out}"));
+    assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
+}

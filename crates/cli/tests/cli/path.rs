@@ -1,0 +1,203 @@
+//! `daqmeter path` for scripts: output, records, exit codes, one clear line for errors.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{Folder, Running, done, ends_with, fail_with};
+use daqmeter_harness::frames::FrameStream;
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
+use serde_json::Value;
+
+/// Writes a file in a folder of its own; returns both.
+fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    (folder, path.display().to_string())
+}
+
+#[test]
+fn a_run_is_a_record_with_its_threads() {
+    let (_folder, out) = file("run.jsonl", "");
+    let text = done(&format!("path run pattern --layout pipeline --time 20ms --records {out}"));
+    for wanted in ["MB/s sustained", "memory -> copy", "all accounted for in 1 of 1 streams"] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    let line = std::fs::read_to_string(out).unwrap();
+    let record: Value = serde_json::from_str(&line).unwrap();
+    let (run, threads) = (&record["path"], record["path"]["threads"].as_array().unwrap());
+    assert_eq!(threads.len(), 3, "a thread for each element: {line}");
+    for thread in threads {
+        // A thread that carries all blocks does so in the time of the run.
+        let of = |name: &str| thread[name].as_u64().unwrap_or(0);
+        let states = ["busy_ns", "input_ns", "output_ns", "due_ns", "preempted_ns", "elsewhere_ns"];
+        let sum_ns: u64 = states.map(of).iter().sum();
+        assert!(thread["blocks"] == run["blocks"] && of("busy_ns") > 0, "{line}");
+        assert!(sum_ns.abs_diff(of("wall_ns")) < of("wall_ns") / 10, "{sum_ns}: {line}");
+    }
+}
+
+#[test]
+fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
+    for transport in ["tcp", "udp"] {
+        let mut receiver = Running::start("path serve 127.0.0.1:0 --senders 1");
+        let first = receiver.printed();
+        let to = first.strip_prefix("listening on ").unwrap();
+        let text = format!(
+            "title = \"x\"\nblock = \"4KiB\"\nrate = \"1kHz\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"{transport}\"\nto = \"{to}\"\n"
+        );
+        let (_folder, file) = file("remote.toml", &text);
+        let shown = done(&format!("path run {file} --time 20ms"));
+        assert!(shown.contains("all accounted for in 1 of 1 streams"), "{shown}");
+        let has_buffer = shown.contains("UDP        socket buffer: 4 MiB requested");
+        assert_eq!(has_buffer, transport == "udp", "{shown}");
+        let (code, reported) = receiver.end();
+        assert_eq!((code, reported.lines().count()), (Some(0), 1), "{reported}");
+        assert!(reported.ends_with("20 blocks, 80 KiB, the bytes of 20 compared\n"), "{reported}");
+    }
+}
+
+/// Starts a receiver that takes all blocks, removes a file at the first, and gives no account.
+/// Returns the text of a path that ends there.
+fn without_an_account(removes: Option<PathBuf>) -> (String, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let text = format!(
+        "title = \"x\"\nblock = \"4KiB\"\nrate = \"1kHz\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"tcp\"\nto = \"{to}\"\n"
+    );
+    let serve = move || {
+        let (within, mut removes) = (Duration::from_secs(10), removes);
+        let mut frames = FrameStream::new(listener.accept().unwrap().0, 1 << 20).unwrap();
+        loop {
+            let (frame, _) = frames.receive(within, &|| false).unwrap().unwrap();
+            match frame.kind {
+                FrameKind::Hello => {
+                    let hello = FelixFrame::control(FrameKind::Hello, 12);
+                    frames.send(&hello, [br#"{"udp":null}"#, &[]], within).unwrap();
+                }
+                FrameKind::Account => return,
+                _ => {
+                    removes.take().into_iter().for_each(|file| std::fs::remove_file(file).unwrap())
+                }
+            }
+        }
+    };
+    (text, std::thread::spawn(serve))
+}
+
+#[test]
+fn without_an_account_of_the_receiver_the_exit_code_is_3() {
+    let (text, receiver) = without_an_account(None);
+    let (_folder, file) = file("remote.toml", &text);
+    let (shown, _) = ends_with(3, &format!("path run {file} --time 20ms"));
+    assert!(shown.contains("cannot tell what came"), "{shown}");
+    receiver.join().unwrap();
+}
+
+#[test]
+fn records_that_were_removed_during_a_run_are_said() {
+    let folder = Folder::new();
+    let (text, receiver) = without_an_account(Some(folder.path("out.jsonl")));
+    folder.write("remote.toml", text);
+    let (_, said) = folder.ends_with(1, "path run remote.toml --time 20ms --records out.jsonl");
+    assert!(said.contains("out.jsonl was removed during the run"), "{said}");
+    receiver.join().unwrap();
+}
+
+#[test]
+fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
+    let text = done("path run felix-readout --time 20ms --rate 20kHz");
+    for wanted in [
+        "card gbt -> to-host -> published over tcp -> receiver",
+        "from the oldest trigger of a page to the receiver",
+        "all accounted for in 24 of 24 streams",
+        "BUSY       0 % of the time (0 % by DMA",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+}
+
+#[test]
+fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_thread() {
+    // The ring is soon full.
+    let card = "[trigger]\nrate = \"100kHz\"\n[card]\nmode = \"gbt\"\nlinks = 1\nring = \"2MiB\"\n";
+    let (_one, scenario) = file("card.toml", card);
+    let text = format!(
+        "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"{scenario}\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n"
+    );
+    let (_other, file) = file("path.toml", &text);
+    let text = done(&format!("path explain {file} --time 1s"));
+    for wanted in ["  limit ", "to-host works for: card ", "\n card ", "\n receiver "] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+}
+
+fn small() -> (tempfile::TempDir, String) {
+    file(
+        "small.toml",
+        "title = \"small\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[sink]\nkind = \"read\"\n",
+    )
+}
+
+fn slow() -> (tempfile::TempDir, String) {
+    file(
+        "slow.toml",
+        "title = \"slow\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[[stage]]\nkind = \"work\"\ntime = \"1ms\"\n[sink]\nkind = \"read\"\n",
+    )
+}
+
+/// A stage that works for 1 ms cannot keep more than 1 kHz; two buffers let a short run end early.
+#[test]
+fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
+    let (_folder, file) = slow();
+    let text = done(&format!("path run {file} --time 60ms --max"));
+    let (_, rate) = text.split_once("slow.toml: largest rate: ").unwrap();
+    let words: Vec<&str> = rate.split_whitespace().collect();
+    let unclear = ["none", "not"].contains(&words[0]);
+    let hz = words[0].parse::<f64>();
+    assert!(unclear || hz.is_ok_and(|hz| hz > 1.0 && hz < 1200.0), "{text}");
+}
+
+#[test]
+fn an_explanation_names_the_slow_part_and_never_another() {
+    let (folder, file) = slow();
+    let out = folder.path().join("explained.jsonl");
+    let text = done(&format!("path explain {file} --time 1s --records {}", out.display()));
+    for part in ["\n memory ", "\n work ", "\n read ", "  limit "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The last record is a run of the path with the answer, for pages and tables.
+    let records = std::fs::read_to_string(&out).unwrap();
+    let last: Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+    assert_eq!(last["study"], "path/explain");
+    assert!(last["sections"]["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
+    let shown = done(&format!("report {} --format text", out.display()));
+    let limit = shown.lines().find_map(|line| line.trim().strip_prefix("limit")).unwrap();
+    // A busy host may hide the limit.
+    let answers = ["work: ", "not clear", "no single part: "];
+    assert!(answers.iter().any(|answer| limit.trim().starts_with(answer)), "{shown}");
+}
+
+#[test]
+fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
+    let (folder, file) = small();
+    let records = folder.path().join("run.jsonl").display().to_string();
+    let set = "--set block=8KiB --set pages=base";
+    let text = done(&format!("path run {file} --time 5ms {set} --records {records}"));
+    assert!(text.contains("8 KiB -> memory"), "{text}");
+    let shown = done(&format!("report {records} --format text"));
+    assert!(shown.contains(&format!("small.toml {set}")), "{shown}");
+}
+
+#[test]
+fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named() {
+    let (_folder, file) = small();
+    let listed = done(&format!("list {file}"));
+    assert!(listed.contains("memory, 64 KiB\n"), "{listed}");
+    std::fs::write(&file, "[source]\nkind = \"memroy\"\n").unwrap();
+    fail_with(2, &[(&format!("list {file}"), "small.toml: missing field")]);
+    assert!(done("list paths").contains("register-control"));
+    let toml = done("list felix-card --toml");
+    assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");
+}

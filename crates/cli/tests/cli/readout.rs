@@ -1,0 +1,332 @@
+//! The read-out verbs for scripts: output, exit codes, one clear line for errors.
+
+mod signals;
+
+use std::time::Duration;
+
+use crate::common::{self, Running, done, ends_with};
+use daqmeter_harness::frames::FrameStream;
+use daqmeter_readout::transport::{PublisherHello, bus};
+use daqmeter_wire::felix::Elink;
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::payload::{EmulatorHeader, Fid};
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap()
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap().trim()
+}
+
+/// Records blocks of a scenario; returns the folder of the file, and its name.
+fn recorded(what: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("felig.dat").display().to_string();
+    done(&format!("readout record {what} -o {path}"));
+    (folder, path)
+}
+
+#[test]
+fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
+    let (_folder, path) = recorded("felig --triggers 2000");
+    let text = done(&format!("readout check {path}")).replace(&path, "FILE");
+    insta::assert_snapshot!("check", text);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.drain(40 * 1024..41 * 1024);
+    bytes[60 * 1024 - 1] = 0xC0;
+    std::fs::write(&path, bytes).unwrap();
+    let (text, _) = ends_with(1, &format!("readout check {path} --messages 3"));
+    assert!(text.contains("sequence mismatch") && text.contains("undefined type"), "{text}");
+    let (text, _) = ends_with(1, &format!("readout check {path} --json --level 1"));
+    assert_eq!(json(&text)["checked"]["faults"]["undefined type"], 1, "{text}");
+}
+
+/// Regression: a file named `-` was written.
+#[test]
+fn blocks_go_to_standard_output_raw_and_of_one_channel() {
+    let (_folder, path) = recorded("felig --triggers 2000");
+    let piped = common::run("readout record felig --triggers 2000 -o -");
+    assert!(piped.status.success(), "{}", common::stderr(&piped));
+    assert!(piped.stdout == std::fs::read(&path).unwrap(), "the same bytes");
+    assert!(common::stderr(&piped).contains("wrote standard output: "));
+    let one = common::run("readout record nikhef --triggers 10 --channel 3.1 -o -").stdout;
+    assert!(one.len().is_multiple_of(1024) && !one.is_empty());
+    assert!(!std::path::Path::new("-").exists());
+}
+
+#[test]
+fn several_elinks_are_checked_at_once() {
+    let (_folder, path) = recorded("felig --triggers 1000");
+    let blocks = |elinks: &str| {
+        // An E-link that is absent fails the check.
+        let checked = common::run(&format!("readout check {path} --json --elinks {elinks}"));
+        json(&common::stdout(&checked))["checked"]["checked_blocks"].as_u64().unwrap()
+    };
+    let (one, other) = (blocks("0x008"), blocks("0x010"));
+    assert!(one > 0 && other > 0);
+    assert_eq!(blocks("0x008,0x010"), one + other);
+    assert_eq!(blocks("0x010,0x7ff"), other);
+}
+
+#[test]
+fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
+    let (_folder, path) = recorded("felig --triggers 1000");
+    let blocks = std::fs::metadata(&path).unwrap().len() / 1024;
+    let (text, _) = ends_with(1, &format!("readout check {path} --elink 0x7ff"));
+    let why = format!("nothing was checked: none of {blocks} blocks is of these E-links");
+    assert_eq!(last_line(&text), format!("verdict: failed: {why}"));
+    done(&format!("readout check {path} --elink 0x008"));
+    // An E-link must be in one channel of a card, but need not be in all.
+    let scenario = "readout check --scenario felig --triggers 100 --elink 0x7ff";
+    assert!(ends_with(1, scenario).0.contains("nothing was checked"));
+    // Loses every second block: more messages than are shown.
+    let bytes = std::fs::read(&path).unwrap();
+    let half: Vec<u8> = bytes.chunks(1024).step_by(2).flatten().copied().collect();
+    std::fs::write(&path, half).unwrap();
+    let (text, _) = ends_with(1, &format!("readout check {path} --messages 5"));
+    let (_, all) = text.split_once("more messages; --messages ").unwrap();
+    let all = all.split(' ').next().unwrap();
+    let (shown, _) = ends_with(1, &format!("readout check {path} --messages {all}"));
+    assert!(shown.matches(": missing events: E-link 0x").count() > 100, "{shown}");
+    assert!(!shown.contains("more messages"), "{shown}");
+    let last = last_line(&text);
+    let is_loss = last.starts_with("verdict: failed: loss ") && last.ends_with(" is more than 0");
+    assert!(is_loss, "{last}");
+    done(&format!("readout check {path} --fail-on loss=60%"));
+}
+
+#[test]
+fn chosen_channels_of_a_card_are_checked() {
+    let names = |more: &str| -> Vec<String> {
+        let text = done(&format!("readout check --scenario nikhef --triggers 500 --json {more}"));
+        text.lines().map(|line| json(line)["name"].to_string()).collect()
+    };
+    assert_eq!(names("--channels 3.1,0.0"), [r#""nikhef:0.0""#, r#""nikhef:3.1""#]);
+    assert_eq!(names("").len(), 16);
+}
+
+#[test]
+fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lossy.toml").display().to_string();
+    // Ring and FIFO hold less data than 20 ms bring, and BUSY does not stop them.
+    let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nfifo = \"16KiB\"\nblocks = \"live\"\n\
+                [busy]\ndma = false\n[reader]\npoll = \"20ms\"\n";
+    std::fs::write(&path, text).unwrap();
+    let run = format!("readout run {path} --time 100ms");
+    let (text, _) = ends_with(1, &run);
+    let last = last_line(&text);
+    let is_loss = last.starts_with("verdict: failed: loss ") && last.ends_with(" is more than 0");
+    assert!(is_loss, "{last}");
+    for limits in ["flags", "dead=50%", "loss=100%,dead=50%,flags"] {
+        done(&format!("{run} --fail-on {limits}"));
+    }
+    // The verdict for programs is not among the records.
+    let (records, said) = ends_with(1, &format!("{run} --json"));
+    assert_eq!(records.lines().count(), 1);
+    assert!(said.contains("verdict: failed: loss"), "{said}");
+}
+
+#[test]
+fn faults_that_a_scenario_asks_for_fail_the_file_and_not_the_run_unless_nothing_is_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("faulty.dat").display().to_string();
+    let passed = "passed: loss 0, limit 0; dead 0 %, limit 1%; flags 0, limit 0";
+    for (fault, every, code, run, check) in [
+        ("truncated", 2, 0, passed, "failed: loss 400 of 800 (50 %) is more than 0"),
+        ("crc", 2, 0, passed, "failed: flags 400 of 800 (50 %) is more than 0"),
+        ("lost-block", 1, 1, "failed: no event was delivered", ""),
+    ] {
+        let path = directory.path().join(format!("{fault}.toml"));
+        let card = "[trigger]\nrate = \"10kHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\n";
+        let text = format!("{card}[[fault]]\nkind = \"{fault}\"\nevery = {every}\n");
+        std::fs::write(&path, text).unwrap();
+        let path = path.display();
+        let (text, _) = ends_with(code, &format!("readout run {path} --time 50ms"));
+        assert_eq!(last_line(&text), format!("verdict: {run}"), "{fault}");
+        if !check.is_empty() {
+            done(&format!("readout record {path} --triggers 100 -o {file}"));
+            let (text, _) = ends_with(1, &format!("readout check {file}"));
+            assert_eq!(last_line(&text), format!("verdict: {check}"), "{fault}");
+        }
+    }
+}
+
+#[test]
+fn a_counter_that_falls_to_0_ends_the_check_with_3() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("felig.dat").display().to_string();
+    let block = |counters: std::ops::Range<u8>| -> Vec<u8> {
+        counters
+            .flat_map(|event| {
+                let mut chunk = [0; 24];
+                EmulatorHeader { length: 24, event, elink_index: Elink::new(8).index(), width: 8 }
+                    .fill(&mut chunk);
+                [&chunk[..], &(3_u32 << 29 | 24).to_le_bytes()].concat()
+            })
+            .collect()
+    };
+    let bytes = |sequence: u16, counters: [std::ops::Range<u8>; 2]| {
+        let [one, other] = counters.map(block);
+        let head = u32::from(sequence << 11 | 8) | 0xC0CE << 16;
+        let mut bytes = [&head.to_le_bytes()[..], &one, &other].concat();
+        bytes.resize(1024, 0);
+        bytes
+    };
+    let file = [bytes(0, [0..20, 20..36]), bytes(1, [36..40, 0..20])].concat();
+    std::fs::write(&path, file).unwrap();
+    let (text, _) = ends_with(3, &format!("readout check {path}"));
+    let cannot = "verdict: cannot tell: loss 0, limit 0: event counters fell to 0: 1 resets, or a loss of 216";
+    assert_eq!(last_line(&text), cannot);
+    done(&format!("readout check {path} --fail-on loss=216"));
+    let (text, _) = ends_with(1, &format!("readout check {path} --elinks 8,0x7ff"));
+    assert!(text.ends_with("no block was checked of E-link 0x7ff\n"), "{text}");
+}
+
+/// A publisher that offers one E-link, sends one event of it and the account, if there is one. It
+/// then leaves, or is silent.
+fn fake_publisher(account: Option<Value>, leaves: bool) -> (String, std::thread::JoinHandle<()>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let elink = Elink::new(8);
+    let tag = Fid::of_elink(0, 0, elink).to_u64();
+    let mut event = [0; 24];
+    EmulatorHeader { length: 24, event: 0, elink_index: elink.index(), width: 8 }.fill(&mut event);
+    let (mut page, mut writer) = (vec![0; 100], PageWriter::default());
+    assert!(writer.push(&mut page, tag, Status::default(), &event, 0, 24));
+    page.truncate(writer.used());
+    let hello = serde_json::json!({ "stream": 1, "scenario": "fake", "tags": [tag], "magic": 0xC0CE, "block_bytes": 1024 });
+    let thread = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut send = |kind: FrameKind, count: u32, body: &[u8]| {
+            let body_bytes = u32::try_from(body.len()).unwrap();
+            let frame =
+                FelixFrame { kind, body_bytes, count, sequence: u64::from(count), birth_ns: 0 };
+            stream.write_all(&[&frame.emit()[..], body].concat()).unwrap();
+        };
+        send(FrameKind::Hello, 0, hello.to_string().as_bytes());
+        send(FrameKind::Messages, 1, &page);
+        if let Some(mut account) = account {
+            account["card"]["elinks"][0]["tag"] = tag.into();
+            send(FrameKind::Account, 0, account.to_string().as_bytes());
+        }
+        if leaves {
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        // Reads everything until the receiver closes.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    (address, thread)
+}
+
+/// An account with `events` issued events, all of them delivered.
+fn account_of(events: u64) -> Value {
+    let zero = |names: &[&str]| {
+        names.iter().map(|name| ((*name).to_owned(), 0.into())).collect::<serde_json::Map<_, _>>()
+    };
+    let mut elink = zero(&["tag", "deficit", "fifo_lost", "truncated", "fault_lost", "chunks"]);
+    elink["chunks"] = events.into();
+    let others = [
+        "chunks",
+        "unsubscribed",
+        "dropped",
+        "network_lost",
+        "delivered_truncated",
+        "delivered_flagged",
+    ];
+    let mut reader = zero(&others);
+    reader.insert("delivered".to_owned(), events.into());
+    reader["chunks"] = events.into();
+    serde_json::json!({
+        "card": { "issued": events, "vetoed_dma": 0, "vetoed_fifo": 0, "elinks": [elink] }, "readers": [reader],
+    })
+}
+
+#[test]
+fn a_receiver_passes_only_with_an_account_that_closes() {
+    let passed =
+        "passed: loss 0, limit 0; order 0, limit 0; flags 0, limit 0; connections 0, limit 0";
+    let open = "failed: streams that are not fully accounted for: 1";
+    // The limits of a publisher that does not leave.
+    const SILENT: &str = "--fail-on loss=0,connections=0";
+    for (account, limits, code, verdict) in [
+        (Some(account_of(1)), "", 0, passed),
+        (Some(account_of(3)), "", 1, open),
+        // Regression: the sums of this account overflowed, and the data that had arrived were lost.
+        (Some(account_of(u64::MAX)), "", 1, "failed: pages that cannot be read: 1"),
+        (Some(account_of(3)), "--fail-on flags", 1, open),
+        (None, "", 1, "failed: connections 1 is more than 0"),
+        // Regression: this had passed.
+        (None, "--fail-on loss=0", 3, "cannot tell: missing: the account of ADDRESS"),
+        (None, SILENT, 3, "cannot tell: missing: the account of ADDRESS"),
+    ] {
+        let (address, publisher) = fake_publisher(account, limits != SILENT);
+        let (text, _) = ends_with(code, &format!("readout receive {address} --wait 1s {limits}"));
+        assert_eq!(last_line(&text), format!("verdict: {}", verdict.replace("ADDRESS", &address)));
+        publisher.join().unwrap();
+    }
+}
+
+/// Issue 48: a silent publisher was waited for without a word, and an interrupt then "passed".
+#[test]
+fn a_publisher_that_falls_silent_is_named_and_its_receiver_cannot_tell() {
+    let (address, publisher) = fake_publisher(None, false);
+    let mut receive = Running::start(&format!("readout receive {address}"));
+    receive.said(&format!("waiting for {address}, which has fallen silent"));
+    receive.signal("INT");
+    let (code, text) = receive.end();
+    assert_eq!(code, Some(130), "{text}");
+    let cannot = format!("verdict: cannot tell: missing: the account of {address}");
+    assert_eq!(last_line(&text), cannot);
+    publisher.join().unwrap();
+}
+
+#[test]
+fn card_reader_and_receiver_work_as_processes_of_their_own() {
+    let start = |arguments: &str| Running::start(&format!("readout {arguments}"));
+    let mut emulate = start("emulate gbt --at card --rate 20kHz --triggers 5000");
+    emulate.said("triggers begin when each channel has a reader");
+    let (folder, entries) = (emulate.folder.path().display(), emulate.folder.path().join("bus"));
+    let bus = format!("--bus-dir {} --json", entries.display());
+    let mut tohost = start(&format!("tohost gbt --card {folder}/card --interrupt {bus}"));
+    // The stream had another number in the bus file than in its greeting.
+    let found = |_| {
+        std::thread::sleep(Duration::from_millis(10));
+        bus::entries(&entries).unwrap_or_default()
+    };
+    let entry = (0..1000).flat_map(found).next().unwrap().1;
+    let mut inlet = FrameStream::connect(&entry.address, 1 << 20).unwrap();
+    let greeting = inlet.receive(Duration::from_secs(10), &|| false).unwrap().unwrap().1;
+    let greeting: PublisherHello = serde_json::from_slice(greeting).unwrap();
+    assert_eq!((greeting.stream, greeting.tags), (entry.stream, entry.tags));
+    drop(inlet);
+    let report = json(&done(&format!("readout receive {bus}")));
+    assert_eq!((&report["chunks"], &report["faults"]["payload"]), (&120_000.into(), &0.into()));
+    let (code, account) = tohost.end();
+    assert_eq!(code, Some(0), "{account}");
+    let account = json(&account);
+    let elinks = account["elinks"].as_array().unwrap();
+    assert!(elinks.len() == 24 && elinks.iter().all(|elink| elink["closes"] == true), "{account}");
+    let (_, said) = emulate.end();
+    assert!(said.starts_with("5000 triggers in"), "{said}");
+}
+
+#[test]
+fn a_run_is_a_record_with_its_ledger() {
+    let run = "readout run gbt --rate 10kHz --time 100ms";
+    let record = json(&done(&format!("{run} --json")));
+    assert_eq!(
+        (&record["engine"]["name"], &record["ledgers"][0]["issued"]),
+        (&"readout".into(), &24_000.into())
+    );
+    let people = done(run);
+    assert!(people.contains(" closes\n") && people.contains("dead time: 0 % by DMA"), "{people}");
+}
+
+#[test]
+fn what_is_computed_and_simulated_of_the_study_is_printed() {
+    insta::assert_snapshot!("reproduce", done("reproduce readout --no-measurement"));
+}

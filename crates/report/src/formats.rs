@@ -1,0 +1,84 @@
+//! Formats of `daqmeter report`, a row each: a new one is its file and its row in [`FORMATS`].
+
+use std::io::{self, Write};
+
+use daqmeter_record::{RunRecord, jsonl};
+
+use crate::export::DataFrame;
+use crate::families::copy::study::figures as copy_study;
+use crate::{answers_text, page, table};
+
+#[derive(Debug)]
+pub struct Format {
+    pub name: &'static str,
+    /// Ending of its files; empty if none chooses it.
+    pub ending: &'static str,
+    pub about: &'static str,
+    /// File without `--output`; standard output if it is empty.
+    pub file: &'static str,
+    pub writer: FormatWriter,
+}
+
+/// A page, or why there is none.
+pub type PageOrWhy = Result<String, String>;
+
+/// Tables of rows, one after the other, with equal columns.
+pub type Frames<'a> = Box<dyn Iterator<Item = DataFrame> + 'a>;
+
+#[derive(Debug)]
+pub enum FormatWriter {
+    /// Whole text.
+    Text(fn(&[RunRecord]) -> String),
+    /// Whole text with a table for the terminal.
+    Both(fn(&[RunRecord]) -> (PageOrWhy, String)),
+    /// Text of a table; true for the first one, which has the names of the columns.
+    Rows(fn(&DataFrame, bool) -> String),
+    /// Bytes of tables, which no terminal shows.
+    Binary(fn(Frames<'_>, &mut (dyn Write + Send)) -> io::Result<()>),
+}
+
+use FormatWriter::{Binary, Both, Rows, Text};
+
+pub const FORMATS: [Format; 7] = [
+    format("html", "html", "One self-contained page", "report.html", Text(page)),
+    format("text", "txt", "Answers and tables for a terminal", "", Text(text)),
+    format("md", "md", "Markdown table", "", Text(table::markdown)),
+    format("csv", "csv", "Comma-separated values", "", Rows(DataFrame::csv)),
+    format("parquet", "parquet", "Table for DuckDB, pandas and Polars", "", Binary(parquet)),
+    format("json", "jsonl", "Records as they are, those that could be read", "", Text(lines)),
+    format("copy-figures", "", copy_study::ABOUT, "report.html", Both(copy_study::page)),
+];
+
+const fn format(
+    name: &'static str,
+    ending: &'static str,
+    about: &'static str,
+    file: &'static str,
+    writer: FormatWriter,
+) -> Format {
+    Format { name, ending, about, file, writer }
+}
+
+/// Writes answers and tables.
+pub fn text(records: &[RunRecord]) -> String {
+    let answers = answers_text(records);
+    let between = if answers.is_empty() { "" } else { "\n" };
+    answers + between + &table::text(records) + &table::stamp(records)
+}
+
+fn lines(records: &[RunRecord]) -> String {
+    let lines = records.iter().map(jsonl::to_line).collect::<Vec<_>>().concat();
+    String::from_utf8_lossy(&lines).into_owned()
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(frames: Frames<'_>, sink: &mut (dyn Write + Send)) -> io::Result<()> {
+    crate::parquet::write(frames, sink).map_err(io::Error::other)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_frames: Frames<'_>, _sink: &mut (dyn Write + Send)) -> io::Result<()> {
+    let without =
+        "this program was built without Parquet; write .csv, or build it with --features parquet";
+    Err(io::Error::other(without))
+}
