@@ -382,6 +382,7 @@ mod tests {
         ]);
         assert_eq!(wide_comments(&sources), ["crates/c/src/lib.rs:2: a wide comment"]);
         let repeated = [
+            "Five: crates/path/src/a.rs, crates/path/src/b.rs",
             "Four: crates/c/src/a.rs, crates/c/src/b.rs",
             "One: crates/a/src/lib.rs, crates/b/src/lib.rs",
         ];

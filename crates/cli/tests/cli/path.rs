@@ -26,7 +26,8 @@ fn a_run_is_a_record_with_its_threads() {
     }
     let line = std::fs::read_to_string(out).unwrap();
     let record: Value = serde_json::from_str(&line).unwrap();
-    let (run, threads) = (&record["path"], record["path"]["threads"].as_array().unwrap());
+    let run = &record["sections"]["path"];
+    let threads = run["threads"].as_array().unwrap();
     assert_eq!(threads.len(), 3, "a thread for each element: {line}");
     for thread in threads {
         // A thread that carries all blocks does so in the time of the run.
@@ -147,11 +148,13 @@ fn slow() -> (tempfile::TempDir, String) {
     )
 }
 
-/// A stage that works for 1 ms cannot keep more than 1 kHz; two buffers let a short run end early.
+/// A thread that waits for 1 ms cannot keep more than 1 kHz; two buffers let a short run end early.
 #[test]
 fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
     let (_folder, file) = slow();
-    let text = done(&format!("path run {file} --time 60ms --max"));
+    let text = done(&format!(
+        "path run {file} --set stage.1.kind=wait --layout pipeline --time 60ms --max"
+    ));
     let (_, rate) = text.split_once("slow.toml: largest rate: ").unwrap();
     let words: Vec<&str> = rate.split_whitespace().collect();
     let unclear = ["none", "not"].contains(&words[0]);

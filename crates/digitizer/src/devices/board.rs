@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use daqmeter_harness::{CardFamily, Fault, Resolved, StopFlag};
 
-use super::sis8300::emulated::Profile;
+use super::sis8300::emulated::profile::Profile;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
 pub const EMULATED_PREFIX: &str = "emu:";

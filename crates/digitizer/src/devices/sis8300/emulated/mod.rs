@@ -1,7 +1,7 @@
 //! Emulated boards in a crate with a real crate's timing.
 
 mod board;
-mod profile;
+pub(crate) mod profile;
 mod trigger;
 pub mod uplink;
 
