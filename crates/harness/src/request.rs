@@ -234,7 +234,7 @@ fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
     let readable_without = |name: &&String| {
         let mut others = fields.clone();
         others.remove(*name);
-        serde_json::from_value::<R>(Value::Object(others)).is_ok()
+        serde_path_to_error::deserialize::<_, R>(Value::Object(others)).is_ok()
     };
     let known: Vec<Parameter> = parameters::<R>();
     let is_known = |name: &&String| known.iter().any(|parameter| parameter.name == **name);
