@@ -166,7 +166,9 @@ fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
 fn an_explanation_names_the_slow_part_and_never_another() {
     let (folder, file) = slow();
     let out = folder.path().join("explained.jsonl");
-    let text = done(&format!("path explain {file} --time 1s --records {}", out.display()));
+    let line =
+        format!("path explain {file} --layout pipeline --time 1s --records {}", out.display());
+    let text = done(&line);
     for part in ["\n memory ", "\n work ", "\n read ", "  limit "] {
         assert!(text.contains(part), "{part}: {text}");
     }
