@@ -318,9 +318,9 @@ fn decode_felix<'py>(
         };
         let elink = header.elink.number();
         let open = elinks.entry(elink).or_insert_with(OpenChunk::new);
-        let mut parts = Vec::new();
-        open.reader.block(header, found, |part| parts.push(part));
-        for part in parts {
+        open.reader.begin(header);
+        for (at, subchunk) in found.iter().enumerate() {
+            let Some(part) = open.reader.part(subchunk, at == 0) else { continue };
             open.take(&part, block);
             if part.ends {
                 let payload = PyBytes::new(python, &open.payload);
