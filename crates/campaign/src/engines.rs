@@ -116,8 +116,7 @@ mod tests {
             assert_eq!(engine.canonical(&of_ab.workload), Ok(example.clone()), "{text}");
             let point = crate::Plan::parse(&of_ab.plan(), "ab").unwrap().points.remove(0);
             assert_eq!(point.workload.key(), example.key(), "{text}");
-            let settings = runner.settings(StepPlan::ByStage(3), "test", &[]);
-            let record = runner.quietly(&engine.parse(&point.workload).unwrap(), &settings.study);
+            let record = runner.quietly(&engine.parse(&point.workload).unwrap(), "test");
             assert_eq!(record.unwrap().workload, example.into(), "{text}");
         }
     }

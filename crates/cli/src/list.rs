@@ -7,7 +7,7 @@ use daqmeter_campaign::{ENGINES, Plan};
 use daqmeter_copy::CopyPath;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
-use daqmeter_harness::text_input;
+use daqmeter_harness::{Loaded, text_input};
 use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::{paragraphs, plain};
 use daqmeter_sys::host::Files;
@@ -114,7 +114,7 @@ fn scenarios() -> String {
         [*name, &channels, &elinks, &payload, source, about].map(str::to_owned).to_vec()
     };
     let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "title"];
-    plain(&headings, daqmeter_readout::scenario::SHIPPED.files.iter().map(row))
+    plain(&headings, daqmeter_readout::Scenario::SHIPPED.files.iter().map(row))
 }
 
 fn copies() -> String {

@@ -97,7 +97,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// SenderPlace of a sender, which it holds until it has been served.
+/// Place of a sender, which it holds until it has been served.
 struct SenderPlace {
     peer: SocketAddr,
     /// Its connection, until it is served.

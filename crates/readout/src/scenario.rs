@@ -33,16 +33,6 @@ pub use self::spec::{
     Publish, ReaderCompletion, ReaderSettings, Scenario, TriggerKind, TriggerSettings,
 };
 
-pub const SHIPPED: Shipped = Shipped {
-    kind: "scenario",
-    files: &[
-        ("gbt", include_str!("../scenarios/gbt.toml")),
-        ("full", include_str!("../scenarios/full.toml")),
-        ("felig", include_str!("../scenarios/felig.toml")),
-        ("nikhef", include_str!("../scenarios/nikhef.toml")),
-    ],
-};
-
 impl Scenario {
     /// Loads a scenario that ships, or that of a file.
     pub fn load(name: &str) -> Result<Scenario, String> {
@@ -56,7 +46,15 @@ impl Scenario {
 }
 
 impl Loaded for Scenario {
-    const SHIPPED: Shipped = SHIPPED;
+    const SHIPPED: Shipped = Shipped {
+        kind: "scenario",
+        files: &[
+            ("gbt", include_str!("../scenarios/gbt.toml")),
+            ("full", include_str!("../scenarios/full.toml")),
+            ("felig", include_str!("../scenarios/felig.toml")),
+            ("nikhef", include_str!("../scenarios/nikhef.toml")),
+        ],
+    };
 
     fn read(file: &TomlText) -> Result<Scenario, String> {
         let mut scenario: Scenario = file.parse()?;

@@ -12,13 +12,13 @@ static COME: OnceLock<OwnedFd> = OnceLock::new();
 
 extern "C" fn count(_signal: libc::c_int) {
     if let Some(come) = COME.get() {
-        // Only a full counter refuses, which nobody's Ctrl-C reaches.
+        // Only a counter at 2^64 - 2 refuses.
         let _ = rustix::io::write(come, &1_u64.to_ne_bytes());
     }
 }
 
 /// Calls `asked` in a thread of its own, once for each SIGINT, SIGTERM and SIGHUP. Programs that
-/// this process starts keep the default actions. The first call holds for the whole process.
+/// this process starts keep the default actions. Called once in a process.
 ///
 /// # Errors
 /// There is no descriptor or no thread left.

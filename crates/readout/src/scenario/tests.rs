@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn what_ships_is_valid_and_an_empty_file_too() {
-    for (name, text) in SHIPPED.files {
+    for (name, text) in Scenario::SHIPPED.files {
         assert_eq!(Scenario::parse(text, name).unwrap().name, *name);
     }
     let scenario = Scenario::parse("", "empty").unwrap();

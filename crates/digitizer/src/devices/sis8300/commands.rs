@@ -2,8 +2,7 @@
 //!
 //! Three unrelated kernel interfaces share the device name. The numbers of the ESS driver
 //! (`sis8300drv`) and of Struck's own differ in the encoded *size*, which tells them apart before
-//! any access. Source: the drivers' public headers; numbers are restated in the reference of the
-//! digitizer part, sections 2.1 to 2.3.
+//! any access. Source: the drivers' public headers.
 
 use std::fs::File;
 
