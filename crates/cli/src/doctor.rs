@@ -156,7 +156,8 @@ fn devices(files: &Files) -> Vec<Finding> {
             state(fuse && helper, if fuse { "there" } else { "none" }),
             "modprobe fuse; apt install fuse3 for users other than root",
         ),
-        false => (Err("not built in".to_owned()), "build with --features fuse"),
+        // No lack of the host.
+        false => (Ok("not built in: --features fuse".to_owned()), ""),
     };
     boards.chain([("serving emulated boards", fuse, remedy)]).collect()
 }

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
 fn show_usage(error: &clap::Error) -> ExitCode {
     let mut text = error.render().to_string();
     if error.kind() == clap::error::ErrorKind::ValueValidation {
-        text.truncate(text.find("\n\n").unwrap_or(text.len()));
+        text.truncate(text.find("\n\n").map_or(text.len(), |end| end + 1));
     }
     match error.use_stderr() {
         true => {

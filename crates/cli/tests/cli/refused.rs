@@ -40,6 +40,8 @@ fn wrong(folder: &Folder, line: &str) -> Option<String> {
     let lines = said.lines().filter(|line| !is_note(line)).count();
     let is_one = !said.starts_with("daqmeter: ") || lines == 1;
     let is_right = output.status.code() == code.parse().ok() && said.contains(says);
+    // The prompt of a shell, or the next message, begins a line.
+    let is_right = is_right && said.ends_with('\n');
     let is_quiet = output.stdout.is_empty() && !said.contains("panicked");
     (!is_right || !is_one || !is_quiet).then(|| format!("{line}: {output:?}"))
 }
