@@ -40,19 +40,19 @@ use rtrb::{Consumer, Producer, RingBuffer};
 mod by_hand;
 
 // The ring is private to the crate: these are its files.
-#[path = "../src/account.rs"]
-#[allow(dead_code, unused_imports, reason = "the ring uses less of it")]
-mod account;
 #[path = "../src/element.rs"]
 #[allow(dead_code, unused_imports, reason = "the ring uses less of it")]
 mod element;
-#[path = "../src/ring.rs"]
+#[path = "../src/chain"]
 #[allow(dead_code, unused_imports, reason = "threads use more of it")]
-mod ring;
+mod chain {
+    pub(crate) mod account;
+    pub(crate) mod ring;
+}
 
-use account::Account;
+use chain::account::Account;
+use chain::ring::{Blocks, link};
 use element::Label;
-use ring::{Blocks, link};
 
 const BUFFERS: usize = 8;
 const ROUNDS: usize = 40;

@@ -3,6 +3,8 @@
 use daqmeter_record::units::whole;
 use daqmeter_sys::probe::{CHAIN_CYCLES, probe, spend};
 
+use crate::element::Work;
+
 /// Probes of the calibration; the fastest counts, which nothing disturbed.
 const PROBES: usize = 15;
 
@@ -31,6 +33,15 @@ impl Spin {
     pub(crate) fn work_times(self, times: f64) {
         spend(whole(self.cycles * times));
     }
+}
+
+/// Work of a step that takes a time for each block.
+pub(crate) fn spinning(ns: f64) -> Work {
+    let spin = Spin::of_ns(ns);
+    Work::Inspect(Box::new(move |_| {
+        spin.work();
+        Ok(0)
+    }))
 }
 
 #[cfg(test)]

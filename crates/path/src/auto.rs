@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use daqmeter_etherbone::Times;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_harness::placement::{cores, order_near};
 use daqmeter_harness::{Fault, StopFlag};
@@ -14,11 +13,10 @@ use daqmeter_sys::available::{self, cpu_quota};
 use daqmeter_sys::host::Files;
 
 use crate::chain::Chain;
-use crate::definition::{MAX_THREADS, Path};
-use crate::kinds::{SinkKind, SourceKind, StageKind};
-use crate::layout::Layout;
+use crate::chain::shared::{How, time_ns};
+use crate::definition::Path;
+use crate::definition::layout::{Layout, MAX_THREADS};
 use crate::links::device_node;
-use crate::shared::{How, time_ns};
 
 /// Time of a try, and of all of them.
 const TRY: Duration = Duration::from_millis(10);
@@ -43,23 +41,12 @@ impl Path {
     /// Tests if a run stays within this program: it sends nothing, writes nothing, and uses no
     /// device.
     pub(crate) fn may_be_tried(&self) -> bool {
-        let is_inside = match &self.source.kind {
-            SourceKind::Memory { .. } | SourceKind::File { .. } | SourceKind::Felix { .. } => true,
-            SourceKind::Digitizer { devices, trigger, .. } => {
-                trigger.is_none() && devices.iter().all(|device| device.starts_with("emu:"))
-            }
-            SourceKind::Etherbone { address, count } => {
-                Times::request(address, *count).is_emulated()
-            }
-            SourceKind::Card { .. } => false,
-        };
-        let has_program =
-            self.stages.iter().any(|stage| matches!(stage.kind, StageKind::Program { .. }));
+        let has_program = self.stages.iter().any(|stage| stage.kind.is_program());
         let is_placed = (0..self.stages.len() + 2).any(|element| !self.cpus(element).is_empty());
-        is_inside
+        self.source.kind.may_be_tried()
             && !has_program
             && !is_placed
-            && matches!(self.sink.kind, SinkKind::Read {})
+            && self.sink.kind.is_inside()
             && self.block_bytes <= MAX_BLOCK_BYTES
     }
 
@@ -71,9 +58,9 @@ impl Path {
         let group = |names: &[String], workers| (names.to_vec(), workers);
         let (source, rest) = names.split_at(1);
         let (front, sink) = names.split_at(names.len() - 1);
-        let workers = match &self.source.kind {
-            SourceKind::Digitizer { devices, .. } => most.min(devices.len()),
-            _ => most,
+        let workers = match self.source.kind.boards() {
+            [] => most,
+            boards => most.min(boards.len()),
         };
         let mut layouts = vec![
             (Layout::Fused(workers), true),

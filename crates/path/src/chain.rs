@@ -1,9 +1,21 @@
 //! A path as threads: built, released together, watched until all have ended, and accounted for.
 
+pub(crate) mod account;
+mod carry;
+mod deal;
+mod delivery;
+mod expected;
+pub(crate) mod outcome;
+mod pace;
+mod ring;
+pub(crate) mod shared;
+pub(crate) mod thread;
+mod timing;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,26 +23,28 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::path::{End, PathThread};
 use daqmeter_sys::clock::monotonic_ns;
 
-use crate::added_work::Spin;
+use crate::added_work::spinning;
 use crate::cancel::Cuts;
-use crate::definition::{Path, cpu};
-use crate::expected::expected;
-use crate::kinds::SourceKind;
-use crate::layout::Group;
-use crate::outcome::{Ended, ended};
-use crate::ring::{Blocks, Inlet, link};
-use crate::shared::{How, Shared, Sums, time_ns};
-use crate::sinks::sink;
-use crate::sources::{Named, deal, sources};
-use crate::stages::{to_and_fro, two_ends, work};
-use crate::worker::{
-    Done, Feed, FromSource, IntoSink, Line, Parts, Role, Room, Sources, Step, Worker,
-};
+use crate::chain::carry::{Line, Role, Room, Step};
+use crate::chain::deal::deal;
+use crate::chain::delivery::IntoSink;
+use crate::chain::expected::expected;
+use crate::chain::outcome::{Ended, ended};
+use crate::chain::pace::{FromSource, Sources};
+use crate::chain::ring::{Blocks, Inlet, link};
+use crate::chain::shared::{How, Shared, Sums, time_ns};
+use crate::chain::thread::{Done, Feed, Worker};
+use crate::chain::timing::Parts;
+use crate::definition::kind::{Named, StageElement};
+use crate::definition::layout::Group;
+use crate::definition::{Element, Path, cpu};
+use crate::element::Work;
 
 /// Time after its end that a path may take to stop, beside the triggers that it waits for.
 const GRACE_NS: u64 = 10_000_000_000;
-/// Triggers that a source may wait for at its end: its board gives up after as many.
-const TRIGGERS: f64 = 3.0;
+/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a
+/// page.
+const LABELS: usize = 1024;
 /// Bytes that a worker takes from a shared source before the next one does.
 const RUN_BYTES: usize = 64 << 10;
 /// Time that a path may take after a signal.
@@ -63,9 +77,10 @@ type Planned = (Option<Feed>, Line);
 impl<'a> Building<'a> {
     fn new(path: &'a Path, how: How) -> Building<'a> {
         let buffers = path.buffers;
+        let elements = path.names().into_iter().map(str::to_owned).collect();
         Building {
             path,
-            shared: Arc::new(Shared { how, buffers, ..Shared::default() }),
+            shared: Arc::new(Shared { how, buffers, elements, ..Shared::default() }),
             cuts: Cuts::default(),
             done: channel(),
             workers: Vec::new(),
@@ -115,71 +130,21 @@ impl<'a> Building<'a> {
         inlets
     }
 
-    fn group(
-        &mut self,
-        Group { elements, workers }: &Group,
-        sources: &mut Vec<Sources>,
-    ) -> Result<(), Fault> {
-        let (path, in_bytes, cuts) = (self.path, self.bytes, &self.cuts);
-        if let (Some(stage), 1) = (path.stage(elements.start), elements.len())
+    /// Adds the threads of a group. Those of the source take what it gives.
+    fn group(&mut self, group: &Group, sources: &mut Vec<Sources>) -> Result<(), Fault> {
+        let Group { elements, workers } = group;
+        if let (Some(stage), 1) = (self.path.stage(elements.start), elements.len())
             && stage.kind.has_two_ends()
         {
-            let (out, back) = two_ends(&stage.kind, cuts)?;
-            let out = self.step(elements.start, out);
-            let line = Line { steps: vec![out], ..Line::default() };
-            self.row(elements.clone(), Some(End::Out), vec![(None, line)]);
-            self.row(elements.clone(), Some(End::In), vec![(Some(back), Line::default())]);
-            self.bytes = stage.out_bytes;
-            return Ok(());
+            return self.two_ends(elements.start, stage);
         }
-        let has_outlet = elements.end < path.stages.len() + 2;
+        let in_bytes = self.bytes;
         let mut sources = sources.drain(..);
         let mut planned = Vec::new();
         for _ in 0..*workers {
             self.bytes = in_bytes;
-            let mut line = Line::default();
             let mut feed = sources.next();
-            // Whatever makes a block and is not the last to do so needs one of its own.
-            let mut rooms: Vec<(Option<usize>, usize)> = Vec::new();
-            for element in elements.clone() {
-                let role = match path.stage(element) {
-                    None if element == 0 => {
-                        rooms.push((None, self.bytes));
-                        continue;
-                    }
-                    None => {
-                        let sink = sink(path, cuts)?;
-                        Role::Sink(Box::new(IntoSink::new(sink, &self.shared.streams)))
-                    }
-                    Some(stage) if stage.kind.has_two_ends() => to_and_fro(&stage.kind, cuts)?,
-                    Some(stage) => work(&stage.kind, self.bytes, self.shared.how.last_level_bytes)?,
-                };
-                if let Some(stage) = path.stage(element) {
-                    self.bytes = stage.out_bytes;
-                }
-                if let Role::Transform(_) = role {
-                    rooms.push((Some(line.steps.len()), self.bytes));
-                }
-                line.steps.push(self.step(element, role));
-            }
-            if has_outlet {
-                rooms.pop();
-            }
-            for (step, bytes) in rooms {
-                let room = Room::of(Blocks { count: 1, bytes, pages: path.pages });
-                match (step, &mut feed) {
-                    (Some(step), _) => line.steps[step].room = room,
-                    (None, Some(sources)) => sources.room = room,
-                    (None, None) => {}
-                }
-            }
-            if elements.len() > 1 {
-                let names = path.names();
-                let own = elements.clone().map(|at| (at, names[at].to_owned()));
-                // Blocks of a ring come without work.
-                let ring = (elements.start > 0).then(|| (elements.start, String::new()));
-                line.parts = Parts::new(ring.into_iter().chain(own).collect());
-            }
+            let line = self.line(elements, feed.as_mut())?;
             planned.push((feed.map(Feed::Sources), line));
         }
         // The rings before it hold what comes.
@@ -189,12 +154,79 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    fn step(&self, element: usize, role: Role) -> Step {
-        Step { role, added: self.added(element), room: Room::default() }
+    /// Adds a thread for each end of a stage.
+    fn two_ends(&mut self, element: usize, stage: &Element<dyn StageElement>) -> Result<(), Fault> {
+        let (out, inward) = stage.kind.ends(&self.cuts)?;
+        let (sender, labels) = sync_channel(LABELS);
+        let mut line = Line::default();
+        self.add(&mut line, element, Role::Out(Some((out, sender))));
+        let back = Feed::Back(inward, labels);
+        let elements = element..element + 1;
+        self.row(elements.clone(), Some(End::Out), vec![(None, line)]);
+        self.row(elements, Some(End::In), vec![(Some(back), Line::default())]);
+        self.bytes = stage.out_bytes;
+        Ok(())
     }
 
-    fn added(&self, element: usize) -> Spin {
-        Spin::of_ns(self.shared.how.added_ns(element))
+    /// Makes the steps of a thread.
+    fn line(&mut self, elements: &Range<usize>, feed: Option<&mut Sources>) -> Result<Line, Fault> {
+        let (path, mut line) = (self.path, Line::default());
+        let room = |bytes| Room::of(Blocks { count: 1, bytes, pages: path.pages });
+        let last_level_bytes = self.shared.how.last_level_bytes;
+        let mut own = None;
+        if let Some(sources) = feed {
+            sources.room = room(self.bytes);
+            own = Some(&mut sources.room);
+            self.slow(&mut line, 0);
+        }
+        for element in elements.clone().filter(|element| *element > 0) {
+            let role = match path.stage(element) {
+                None => {
+                    let sink = path.sink.kind.sink(path.sink_bytes(), &self.cuts)?;
+                    Role::Sink(Box::new(IntoSink::new(sink, &self.shared)))
+                }
+                Some(stage) if stage.kind.has_two_ends() => {
+                    let both = stage.kind.connection(&self.cuts)?.in_one_thread()?;
+                    Role::Work(Work::Transform(Box::new(both)))
+                }
+                Some(stage) => Role::Work(stage.kind.work(self.bytes, last_level_bytes)?),
+            };
+            self.bytes = path.stage(element).map_or(self.bytes, |stage| stage.out_bytes);
+            let has_room = matches!(role, Role::Work(Work::Transform(_)));
+            self.add(&mut line, element, role);
+            if let (true, Some(step)) = (has_room, line.steps.last_mut()) {
+                step.room = room(self.bytes);
+            }
+        }
+        // The last block that is made is one of the ring behind, if there is one.
+        if elements.end < path.stages.len() + 2 {
+            let all = own.into_iter().chain(line.steps.iter_mut().map(|step| &mut step.room));
+            if let Some(last) = all.filter(|room| room.wanted.is_some()).last() {
+                *last = Room::default();
+            }
+        }
+        if elements.len() > 1 {
+            // The time of what gives the blocks is the rest of the thread's.
+            let own = line.steps.iter().map(|step| step.element);
+            let all = [elements.start].into_iter().chain(own);
+            let names = &self.shared.elements;
+            line.parts = Parts::new(all.map(|at| (at, names[at].clone())).collect());
+        }
+        Ok(line)
+    }
+
+    /// Adds an element's step, after the work that is added to it.
+    fn add(&self, line: &mut Line, element: usize, role: Role) {
+        self.slow(line, element);
+        line.steps.push(Step::new(element, role));
+    }
+
+    /// Adds a step of arithmetic to an element that is slowed.
+    fn slow(&self, line: &mut Line, element: usize) {
+        let ns = self.shared.how.added_ns(element);
+        if ns > 0.0 {
+            line.steps.push(Step::new(element, Role::Work(spinning(ns))));
+        }
     }
 
     /// Threads of the path's source, with the streams that each of them has.
@@ -221,7 +253,7 @@ impl<'a> Building<'a> {
                     is_over: false,
                 }
             });
-            all.push(Sources { all: own.collect(), added: self.added(0), room: Room::default() });
+            all.push(Sources { all: own.collect(), room: Room::default() });
         }
         let shared = Arc::get_mut(&mut self.shared).expect("no thread has it yet");
         (shared.sources, shared.streams, shared.expected) = (names, streams, sums);
@@ -251,7 +283,7 @@ impl Chain {
         stop: &StopFlag,
         checked: bool,
     ) -> Result<Chain, Fault> {
-        let mut sources = sources(path)?;
+        let mut sources = path.sources()?;
         let sums = if checked { expected(path, &mut sources)? } else { Sums::default() };
         let mut building = Building::new(path, how.clone());
         let mut sources = building.sources(sources, sums)?;
@@ -375,10 +407,7 @@ impl Chain {
 }
 
 fn patience_ns(path: &Path) -> u64 {
-    match path.source.kind {
-        SourceKind::Digitizer { trigger: Some(hz), .. } => GRACE_NS + time_ns(TRIGGERS / hz.0),
-        _ => GRACE_NS,
-    }
+    GRACE_NS.saturating_add(time_ns(path.source.kind.last_wait_s()))
 }
 
 impl Drop for Chain {

@@ -1,6 +1,14 @@
 //! A checked path: its elements in order, with sizes and units that fit.
 
-use daqmeter_etherbone::Times;
+pub(crate) mod flow;
+mod groups;
+pub(crate) mod kind;
+pub(crate) mod layout;
+pub(crate) mod setting;
+
+use std::sync::Arc;
+
+use daqmeter_harness::Fault;
 use daqmeter_readout::Scenario;
 use daqmeter_readout::card::channel_ids;
 use daqmeter_record::path::{Brings, End, PathRun, Served};
@@ -8,12 +16,12 @@ use daqmeter_record::units::{parse_bytes, parse_rate_hz};
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, significant};
 use daqmeter_sys::memory::{Pages, buffers_bytes};
 
-use crate::kinds::{SinkKind, SourceKind, StageKind};
-use crate::layout::{Group, Layout};
-use crate::setting::Setting;
+use crate::definition::flow::{PAGES, RING, SENT, Unit};
+use crate::definition::kind::{Named, SinkElement, SourceElement, StageElement};
+use crate::definition::layout::{Group, Layout};
+use crate::definition::setting::Setting;
 
 pub(crate) const MAX_BUFFERS: usize = 65_536;
-pub(crate) const MAX_THREADS: usize = 64;
 /// Most bytes of a ring by default.
 const MAX_RING_BYTES: usize = 1 << 30;
 
@@ -40,21 +48,29 @@ pub struct Path {
     pub(crate) layout: Layout,
     /// True if the sink takes the blocks in the order of the source.
     pub(crate) is_ordered: bool,
-    pub(crate) source: Element<SourceKind>,
-    pub(crate) stages: Vec<Element<StageKind>>,
-    pub(crate) sink: Element<SinkKind>,
+    pub(crate) source: Element<dyn SourceElement>,
+    pub(crate) stages: Vec<Element<dyn StageElement>>,
+    pub(crate) sink: Element<dyn SinkElement>,
     /// Scenario of a card that is read out live.
     pub(crate) scenario: Option<Box<Scenario>>,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Element<K> {
-    pub(crate) kind: K,
+#[derive(Debug)]
+pub(crate) struct Element<K: ?Sized> {
+    pub(crate) kind: Arc<K>,
     /// Name, with a number if another element has the same.
     pub(crate) name: String,
     pub(crate) cpus: Vec<u32>,
     pub(crate) out_bytes: usize,
     pub(crate) unit: Unit,
+}
+
+impl<K: ?Sized> Clone for Element<K> {
+    fn clone(&self) -> Self {
+        let Element { kind, name, cpus, out_bytes, unit } = self;
+        let (kind, name, cpus) = (kind.clone(), name.clone(), cpus.clone());
+        Element { kind, name, cpus, out_bytes: *out_bytes, unit }
+    }
 }
 
 /// Element that can be slowed.
@@ -63,18 +79,6 @@ pub struct PathPart {
     pub name: String,
     pub threads: usize,
 }
-
-/// Content of blocks, by its name.
-pub(crate) type Unit = &'static str;
-pub(crate) const BYTES: Unit = "bytes";
-pub(crate) const SAMPLES: Unit = "samples";
-pub(crate) const NUMBERS: Unit = "converted samples";
-pub(crate) const FELIX: Unit = "FELIX blocks";
-pub(crate) const TIMES: Unit = "times";
-/// FELIX blocks in the ring into which a card writes them.
-pub(crate) const RING: Unit = "a card's ring";
-pub(crate) const PAGES: Unit = "pages";
-pub(crate) const SENT: Unit = "pages that were sent";
 
 /// An element of any kind.
 struct AnyElement<'a> {
@@ -87,7 +91,7 @@ struct AnyElement<'a> {
 
 impl Path {
     fn elements(&self) -> Vec<AnyElement<'_>> {
-        fn any<K>(element: &Element<K>, text: String) -> AnyElement<'_> {
+        fn any<K: ?Sized>(element: &Element<K>, text: String) -> AnyElement<'_> {
             let Element { name, cpus, out_bytes, unit, .. } = element;
             AnyElement { text, name, cpus, out_bytes: *out_bytes, unit }
         }
@@ -114,7 +118,7 @@ impl Path {
 
     /// True if the path may lose blocks at any rate, even with a source that waits for room.
     pub fn may_lose(&self) -> bool {
-        matches!(self.sink.kind, SinkKind::Udp { .. })
+        self.sink.kind.may_lose()
     }
 
     pub fn line(&self) -> String {
@@ -219,19 +223,15 @@ impl Path {
 
     /// Streams of the source, each of which has its own account.
     pub fn streams(&self) -> usize {
-        match (&self.source.kind, self.live()) {
-            (_, Some(scenario)) => channel_ids(scenario).len(),
-            (SourceKind::Digitizer { devices, .. }, None) => devices.len(),
-            _ => 1,
+        match self.live() {
+            Some(scenario) => channel_ids(scenario).len(),
+            None => self.source.kind.boards().len().max(1),
         }
     }
 
     /// Receivers of a card that is read out.
     pub(crate) fn receivers(&self) -> usize {
-        match self.sink.kind {
-            SinkKind::Receiver { threads } => threads.unwrap_or(self.streams()),
-            _ => 0,
-        }
+        if self.is_live() { self.sink.kind.receivers().unwrap_or(self.streams()) } else { 0 }
     }
 
     /// Threads of each element in a pipeline; a stage with two ends has one more. A card and its
@@ -256,7 +256,7 @@ impl Path {
     }
 
     /// Stage of an element, if it is none of the ends.
-    pub(crate) fn stage(&self, element: usize) -> Option<&Element<StageKind>> {
+    pub(crate) fn stage(&self, element: usize) -> Option<&Element<dyn StageElement>> {
         self.stages.get(element.checked_sub(1)?)
     }
 
@@ -324,16 +324,12 @@ impl Path {
     }
 
     pub fn is_emulated(&self) -> bool {
-        match &self.source.kind {
-            SourceKind::Digitizer { devices, .. } => {
-                devices.iter().any(|device| device.starts_with("emu:"))
-            }
-            SourceKind::Etherbone { address, count } => {
-                Times::request(address, *count).is_emulated()
-            }
-            SourceKind::Felix { .. } | SourceKind::Card { .. } => true,
-            SourceKind::Memory { .. } | SourceKind::File { .. } => false,
-        }
+        self.source.kind.is_emulated()
+    }
+
+    /// Sources of its blocks, by their names.
+    pub(crate) fn sources(&self) -> Result<Vec<Named>, Fault> {
+        self.source.kind.sources(&self.source.name, self.block_bytes)
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {

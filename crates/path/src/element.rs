@@ -28,6 +28,8 @@ pub(crate) struct Label {
     pub(crate) due_ns: u64,
     pub(crate) stream: usize,
     pub(crate) sequence: u64,
+    /// Stage that lost the block.
+    pub(crate) lost_in: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,6 +82,16 @@ pub(crate) fn most_keys(block_bytes: usize) -> usize {
 /// Looks at a block; returns the number of events that it found.
 pub(crate) type Inspect = Box<dyn FnMut(&[u8]) -> Result<u64, Fault> + Send>;
 
+/// Decides if a block is lost.
+pub(crate) type Lose = Box<dyn FnMut(&Label) -> bool + Send>;
+
+/// Work of a stage in one thread.
+pub(crate) enum Work {
+    Inspect(Inspect),
+    Transform(Box<dyn Transform>),
+    Lose(Lose),
+}
+
 pub(crate) trait Transform: Send {
     /// Turns the first `bytes` of one buffer into the start of another; returns the number of bytes
     /// made.
@@ -99,11 +111,6 @@ pub(crate) type BlockReceiver = Box<dyn FnMut(&mut [u8]) -> Result<(), Fault> + 
 
 /// Both ends of something that bytes go through.
 pub(crate) type Ends = (BlockSender, BlockReceiver);
-
-/// Parts of a card that is read out are made together: see `card.rs`.
-pub(crate) fn of_card() -> Fault {
-    Fault::new("a part of a card's read-out by itself: a bug in daqmeter")
-}
 
 pub(crate) trait Sink: Send {
     fn prepare(&mut self) -> Result<(), Fault> {

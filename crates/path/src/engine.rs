@@ -16,15 +16,15 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::auto::{Candidate, tried};
-use crate::card::{self, CardReport, CardResults, ReadOut, TOO_MANY_HZ};
 use crate::chain::Chain;
+use crate::chain::outcome::Ended;
+use crate::chain::shared::{How, SECONDS, time_ns};
 use crate::definition::Path;
-use crate::layout::Layout;
+use crate::definition::layout::Layout;
+use crate::definition::setting::{self, Setting};
+use crate::elements::memory::free_blocks;
 use crate::links::{Leaves, links};
-use crate::outcome::Ended;
-use crate::setting::{self, Setting};
-use crate::shared::{How, SECONDS, time_ns};
-use crate::sources;
+use crate::readout::card::{self, CardReport, CardResults, ReadOut, TOO_MANY_HZ};
 
 /// A path that is run from its source to its sink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -262,7 +262,7 @@ struct PathSession {
 
 impl Drop for PathSession {
     fn drop(&mut self) {
-        sources::ended(&self.path);
+        free_blocks(self.path.source.kind.span_bytes());
     }
 }
 

@@ -10,44 +10,32 @@
 //! ```
 //!
 //! No stage is made anew here: each calls the function of the engine that measures it by itself. A
-//! card that is read out live has lanes (`card.rs`); `readout run` is such a path (`readout.rs`).
-//! Begin with `definition.rs`, then `layout.rs`, then `worker.rs`, which has the threads.
+//! card that is read out live has lanes (`readout/card.rs`); `readout run` is such a path.
+//! Begin with `definition.rs`, then `elements/mod.rs`, then `chain.rs`, which has the threads.
 
-mod account;
 mod added_work;
 mod auto;
 mod cancel;
-mod card;
 mod chain;
 mod definition;
 mod element;
+mod elements;
 pub mod engine;
-mod expected;
 pub mod explain;
 mod external;
-mod groups;
-mod kinds;
-mod layout;
+mod last;
 mod links;
-mod outcome;
 mod read;
 pub mod readout;
 pub mod receiver;
 mod remote;
-mod ring;
-mod setting;
-mod shared;
-mod sinks;
-mod sources;
-mod stages;
 mod sum;
 mod udp;
-mod worker;
 
 pub use definition::Path;
+pub use definition::setting::Setting;
 pub use engine::PathRequest;
 pub use read::SHIPPED_PATHS;
 pub use readout::ReadoutRequest;
 pub use remote::WITHOUT_ACCOUNT;
-pub use setting::Setting;
 pub use sum::sum;

@@ -6,40 +6,28 @@ use std::net::{ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use daqmeter_digitizer::devices::pcie::PcieLink;
-use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_record::path::{LinkBy, PathLink};
 use daqmeter_sys::host::{Files, device_directory};
 use daqmeter_sys::routes::{bytes_per_s, device as route_device};
 
 use crate::definition::Path;
-use crate::kinds::{SinkKind, SourceKind};
 
 /// Devices whose links blocks cross: their elements, their nodes or a file on them, and the bytes
 /// of a block that cross each.
 fn devices(path: &Path) -> Vec<(usize, &str, f64)> {
-    let sources: Vec<&str> = match &path.source.kind {
-        SourceKind::Digitizer { devices, .. } => devices.iter().map(String::as_str).collect(),
-        SourceKind::File { path, cached: false } => vec![path],
-        _ => Vec::new(),
-    };
+    let sources = path.source.kind.devices();
     // Each board has its own link for its share of the blocks.
     let bytes = path.block_bytes as f64 / path.streams() as f64;
     let mut all = Vec::from_iter(sources.into_iter().map(|node| (0, node, bytes)));
-    if let SinkKind::File { path: file, direct: true, .. } = &path.sink.kind {
-        all.push((path.stages.len() + 1, folder_of(file), path.sink_bytes() as f64));
-    }
+    let own = path.sink.kind.device();
+    all.extend(own.map(|own| (path.stages.len() + 1, own, path.sink_bytes() as f64)));
     all
 }
 
 pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     let devices = devices(path).into_iter();
     let pcie = devices.filter_map(|(element, node, bytes)| pcie(files, node, element, bytes));
-    let uplink = match &path.source.kind {
-        SourceKind::Digitizer { profile, unpaced: false, .. } if path.is_emulated() => {
-            Some(uplink(profile, path.block_bytes as f64))
-        }
-        _ => None,
-    };
+    let uplink = path.source.kind.uplink(path.block_bytes as f64);
     let leaves = Leaves::of(path, files).and_then(|leaves| leaves.link(path));
     pcie.chain(uplink).chain(leaves).collect()
 }
@@ -62,23 +50,6 @@ fn node_below(files: &Files, device: &str) -> Option<u32> {
     let ways = WAYS.iter().chain(&["device/..", "../device/.."]);
     let mut nodes = ways.filter_map(|way| files.text(&format!("{device}/{way}/numa_node")));
     nodes.find_map(|text| text.parse().ok())
-}
-
-/// The file is not there before the run; its folder is.
-fn folder_of(file: &str) -> &str {
-    let folder = std::path::Path::new(file).parent();
-    let folder = folder.and_then(std::path::Path::to_str).unwrap_or_default();
-    if folder.is_empty() { "." } else { folder }
-}
-
-fn uplink(profile: &Profile, bytes_per_block: f64) -> PathLink {
-    PathLink {
-        element: 0,
-        name: format!("uplink of {}", profile.name),
-        bytes_per_s: profile.uplink.limit_bytes_per_s,
-        bytes_per_block,
-        by: LinkBy::Profile,
-    }
 }
 
 fn pcie(files: &Files, node: &str, element: usize, bytes_per_block: f64) -> Option<PathLink> {

@@ -1,6 +1,7 @@
 //! Engine `readout`: a card that is read out, as a path with its own defaults. A lane is a reader
 //! of one DMA channel.
 
+pub(crate) mod card;
 pub(crate) mod request;
 
 use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally};
@@ -12,10 +13,10 @@ use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 
+use self::card::{CardReport, CardResults, ReadOut};
 pub use self::request::{ReadoutRequest, Receivers};
-use crate::card::{self, CardReport, CardResults, ReadOut};
+use crate::chain::shared::{How, SECONDS, time_ns};
 use crate::definition::Path;
-use crate::shared::{How, SECONDS, time_ns};
 
 /// Largest migration cost: with more, no task would ever be moved.
 const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;

@@ -13,7 +13,6 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use crate::cancel::Cuts;
 use crate::element::{Block, Confirmed, Sink};
 use crate::external::set_congestion;
-use crate::kinds::SinkKind;
 use crate::receiver::protocol::{
     BlockHead, MAX_STREAMS, PATIENCE, PathHello, ReceiverReport, UdpEnd,
 };
@@ -24,10 +23,15 @@ pub const WITHOUT_ACCOUNT: &str = "receivers-without-account";
 
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
+/// How blocks go to the receiver.
+pub(crate) enum Transport {
+    Tcp { congestion: Option<String> },
+    Udp { datagram_bytes: usize, socket_buffer_bytes: u64 },
+}
+
 pub(crate) struct Remote {
     to: String,
-    /// TCP or UDP.
-    kind: SinkKind,
+    transport: Transport,
     cuts: Cuts,
     connection: Option<Connection>,
     sent: ReceiverReport,
@@ -50,9 +54,9 @@ struct ByUdp {
 }
 
 impl Remote {
-    pub(crate) fn new(to: String, kind: SinkKind, cuts: Cuts) -> Remote {
+    pub(crate) fn new(to: String, transport: Transport, cuts: Cuts) -> Remote {
         let sent = ReceiverReport::default();
-        Remote { to, kind, cuts, connection: None, sent, has_no_account: false }
+        Remote { to, transport, cuts, connection: None, sent, has_no_account: false }
     }
 
     fn udp(&self) -> Option<&ByUdp> {
@@ -60,7 +64,7 @@ impl Remote {
     }
 
     fn is_udp(&self) -> bool {
-        matches!(self.kind, SinkKind::Udp { .. })
+        matches!(self.transport, Transport::Udp { .. })
     }
 
     fn says(&self, what: impl std::fmt::Display) -> Fault {
@@ -103,16 +107,15 @@ impl Remote {
         };
         let mut frames = FrameStream::connect(&self.to, MAX_CONTROL_BYTES).map_err(failed)?;
         self.cuts.add(frames.cut().map_err(failed)?);
-        let udp = match &self.kind {
-            SinkKind::Tcp { congestion, .. } => {
+        let udp = match &self.transport {
+            Transport::Tcp { congestion } => {
                 set_congestion(frames.stream(), congestion.as_deref())?;
                 self.greet(&mut frames, None)?;
                 None
             }
-            SinkKind::Udp { datagram, socket_buffer, .. } => {
-                Some(self.open_udp(&mut frames, datagram.0, socket_buffer.0 as u64)?)
+            &Transport::Udp { datagram_bytes, socket_buffer_bytes } => {
+                Some(self.open_udp(&mut frames, datagram_bytes, socket_buffer_bytes)?)
             }
-            _ => return Err(Fault::new("no receiver: a bug in daqmeter")),
         };
         Ok(Connection { frames, udp })
     }

@@ -5,9 +5,8 @@ use std::ops::Range;
 use daqmeter_record::path::End;
 use daqmeter_record::units::plural;
 
-use crate::definition::{Element, MAX_THREADS, Path};
-use crate::kinds::{SinkKind, SourceKind, StageKind};
-use crate::layout::{Group, Layout};
+use crate::definition::Path;
+use crate::definition::layout::{Group, Layout, MAX_THREADS};
 
 const NOT_OF_A_CARD: &str = "but a card that is read out live is a pipeline, or fused with a thread for each DMA channel: write pipeline or fused";
 
@@ -61,7 +60,6 @@ impl Path {
     /// Fails with the reason for which a card cannot be read out in a layout.
     fn check_card(&self, layout: &Layout) -> Result<(), String> {
         let channels = self.streams();
-        let is_zenoh = |stage: &Element<StageKind>| matches!(stage.kind, StageKind::Zenoh {});
         let why = match layout {
             Layout::Auto | Layout::Pipeline => return Ok(()),
             Layout::Fused(threads) if ![1, channels].contains(threads) => NOT_OF_A_CARD,
@@ -72,7 +70,7 @@ impl Path {
             _ if !self.sink.cpus.is_empty() => {
                 "in which receivers have no threads of their own: leave their CPUs out"
             }
-            _ if self.stages.iter().any(is_zenoh) => {
+            _ if self.stages.iter().any(|stage| stage.kind.has_own_threads()) => {
                 "but zenoh has threads of its own: publish over tcp, or write pipeline"
             }
             _ => return Ok(()),
@@ -112,16 +110,16 @@ impl Path {
         if !(1..=MAX_THREADS).contains(workers) {
             return Err(format!("has {workers} threads; 1 to {MAX_THREADS} are wanted"));
         }
-        if let SourceKind::Digitizer { devices, .. } = &self.source.kind
-            && elements.contains(&0)
-            && *workers > devices.len()
-        {
-            let boards = plural(devices.len() as u64, "board");
+        let boards = self.source.kind.boards().len();
+        if elements.contains(&0) && boards > 0 && *workers > boards {
+            let boards = plural(boards as u64, "board");
             return Err(format!("has {workers} threads for {boards}: at most one for each"));
         }
         for (at, stage) in self.stages.iter().enumerate() {
-            let StageKind::Program { .. } = stage.kind else { continue };
-            if elements.contains(&(at + 1)) && (elements.len() > 1 || *workers > 1) {
+            if stage.kind.is_program()
+                && elements.contains(&(at + 1))
+                && (elements.len() > 1 || *workers > 1)
+            {
                 let name = &stage.name;
                 return Err(format!(
                     "has {name} in a thread with other parts, or several times; a program needs a group of its own, such as [{name}]"
@@ -130,10 +128,10 @@ impl Path {
         }
         if *workers > 1 && elements.contains(&last) {
             let sink = &self.sink.name;
-            let why = match (self.is_ordered, &self.sink.kind) {
+            let why = match (self.is_ordered, self.sink.kind.is_inside()) {
                 (true, _) => "is ordered",
-                (false, SinkKind::Read {}) => return Ok(()),
-                (false, _) => "one thread writes",
+                (false, true) => return Ok(()),
+                (false, false) => "one thread writes",
             };
             return Err(format!(
                 "has {workers} threads for {sink}, which {why}: give it a group of its own, [{sink}]"

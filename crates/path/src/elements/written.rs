@@ -1,49 +1,73 @@
-//! Sinks: a consumer that reads each byte once, and a file. `remote.rs` has the receiver on another
-//! host.
+//! Sink `file`: written to a file of at most `max` bytes, from its beginning again when it is full.
+//! `direct` bypasses the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, Problem};
+use daqmeter_hostio::SECTOR_BYTES;
+use daqmeter_record::written::ByteSize;
 use daqmeter_sys::host::DIRECT;
+use serde::Deserialize;
 
 use crate::cancel::Cuts;
-use crate::definition::Path;
-use crate::element::{Block, Sink, of_card};
-use crate::kinds::SinkKind;
-use crate::remote::Remote;
+use crate::definition::flow::{Flow, Place, SPAN_BYTES, bytes, unless};
+use crate::definition::kind::{SinkElement, element_type};
+use crate::element::{Block, Sink};
 use crate::sum::sum;
 
-pub(crate) fn sink(path: &Path, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
-    let block_bytes = path.sink_bytes();
-    Ok(match &path.sink.kind {
-        SinkKind::Read {} => Box::new(ReadOnce),
-        kind @ (SinkKind::Tcp { to, .. } | SinkKind::Udp { to, .. }) => {
-            Box::new(Remote::new(to.clone(), kind.clone(), cuts.clone()))
-        }
-        SinkKind::Receiver { .. } => return Err(of_card()),
-        SinkKind::File { path, max, direct } => Box::new(Written {
-            path: path.clone(),
-            direct: *direct,
-            block_bytes,
-            slots: vec![None; (max.0 / block_bytes).max(1)],
-            next: 0,
-            file: None,
-        }),
-    })
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Written {
+    path: String,
+    #[serde(default = "bytes::<{ 256 << 20 }>")]
+    max: ByteSize,
+    #[serde(default)]
+    direct: bool,
 }
 
-struct ReadOnce;
+element_type!(Written, "file", SinkElement);
 
-impl Sink for ReadOnce {
-    fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
-        Ok(Some(sum(block.bytes())))
+impl SinkElement for Written {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        flow.without_card()?;
+        let bytes = flow.bytes;
+        let problem = format_args!(
+            "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
+        );
+        unless(!self.direct || bytes.is_multiple_of(SECTOR_BYTES), "direct", problem)?;
+        Problem::unless_within("max", self.max.0, SPAN_BYTES)?;
+        self.max.0 = self.max.0.max(bytes);
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let direct = if self.direct { ", direct" } else { "" };
+        format!("file {}{direct}", self.path)
+    }
+
+    fn sink(&self, block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
+        Ok(Box::new(RingFile {
+            path: self.path.clone(),
+            direct: self.direct,
+            block_bytes,
+            slots: vec![None; (self.max.0 / block_bytes).max(1)],
+            next: 0,
+            file: None,
+        }))
+    }
+
+    /// The file is not there before the run; its folder is.
+    fn device(&self) -> Option<&str> {
+        let folder = Path::new(&self.path).parent().and_then(Path::to_str).unwrap_or_default();
+        self.direct.then_some(if folder.is_empty() { "." } else { folder })
     }
 }
 
 /// A file that is made, filled from its beginning again and again, read back, and removed.
-struct Written {
+struct RingFile {
     path: String,
     direct: bool,
     block_bytes: usize,
@@ -59,7 +83,7 @@ struct Made {
     direct: Option<File>,
 }
 
-impl Written {
+impl RingFile {
     fn failed(&self, what: &str, error: &std::io::Error) -> Fault {
         Fault::new(format!("{what} {}: {error}", self.path))
     }
@@ -81,7 +105,7 @@ impl Written {
     }
 }
 
-impl Sink for Written {
+impl Sink for RingFile {
     fn prepare(&mut self) -> Result<(), Fault> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).open(&self.path);

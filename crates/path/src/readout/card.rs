@@ -29,11 +29,11 @@ use daqmeter_sys::scheduler::MigrationCost;
 
 use crate::added_work::Spin;
 use crate::chain::Chain;
+use crate::chain::outcome::buckets;
+use crate::chain::shared::{How, Shared};
+use crate::chain::thread::{CardWork, Feed, Worker};
 use crate::definition::Path;
-use crate::element::of_card;
-use crate::outcome::buckets;
-use crate::shared::{How, Shared};
-use crate::worker::{CardWork, Feed, Worker};
+use crate::definition::kind::alone;
 
 /// Triggers of a card that is read out as fast as it goes: more than any reader carries; BUSY stops
 /// the rest.
@@ -87,7 +87,7 @@ pub(crate) fn open(
     how: &How,
     report: CardReport,
 ) -> Result<Vec<Box<dyn Session>>, Fault> {
-    let mut scenario = path.live().cloned().ok_or_else(of_card)?;
+    let mut scenario = path.live().cloned().ok_or_else(|| alone(&path.name))?;
     scenario.trigger.rate = how.rate_hz.map_or(scenario.trigger.rate, Hertz);
     scenario.check()?;
     let time = Duration::from_nanos(how.time_ns);

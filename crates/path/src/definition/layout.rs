@@ -12,6 +12,8 @@
 use std::fmt::{self, Display};
 use std::ops::Range;
 
+pub(crate) const MAX_THREADS: usize = 64;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// The fastest one of several is found before the run.

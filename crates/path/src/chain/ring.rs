@@ -21,7 +21,7 @@ use daqmeter_sys::fence;
 use daqmeter_sys::memory::{Buffer, Pages};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::account::{Account, Side};
+use crate::chain::account::{Account, Side};
 use crate::element::{Block, Label};
 
 /// Longest wait that is not timed: about what reading the clocks for it takes.

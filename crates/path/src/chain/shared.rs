@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::definition::Path;
-use crate::layout::{Group, Layout};
+use crate::definition::layout::{Group, Layout};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct How {
@@ -93,6 +93,8 @@ pub(crate) struct Shared {
     pub(crate) may_end: OnceLock<()>,
     pub(crate) how: How,
     pub(crate) expected: Sums,
+    /// Names of the elements, from source to sink.
+    pub(crate) elements: Vec<String>,
     /// Names of the sources, each of which has an account, and the share in one of each stream.
     pub(crate) sources: Vec<String>,
     pub(crate) streams: Vec<Share>,

@@ -8,9 +8,11 @@ use daqmeter_record::units::whole;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 
+use crate::chain::carry::Role;
+use crate::chain::delivery::IntoSink;
+use crate::chain::shared::Shared;
+use crate::chain::thread::{Done, Feed};
 use crate::element::Sink;
-use crate::shared::Shared;
-use crate::worker::{Done, Feed, IntoSink, Role};
 
 pub(crate) struct Ended {
     pub(crate) fault: Option<Fault>,
@@ -66,9 +68,14 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
             ledger.issued += from.issued;
             ledger.lose("due when there was no room", from.lost);
             for into in &sinks {
-                ledger.delivered += into.streams[from.stream].delivered;
+                let stream = &into.streams[from.stream];
+                ledger.delivered += stream.delivered;
+                let lost = shared.elements.iter().zip(&stream.lost_in);
+                for (name, lost) in lost.filter(|(_, lost)| **lost > 0) {
+                    ledger.lose(&format!("lost by {name}"), *lost);
+                }
                 if let Some(why) = into.missing {
-                    ledger.lose(why, into.streams[from.stream].lost);
+                    ledger.lose(why, stream.lost);
                 }
             }
         }

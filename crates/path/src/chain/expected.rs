@@ -4,24 +4,24 @@ use std::sync::Mutex;
 
 use daqmeter_harness::Fault;
 
+use crate::chain::shared::Sums;
 use crate::definition::Path;
-use crate::kinds::{SourceKind, StageKind};
-use crate::shared::Sums;
-use crate::sources::{Last, Named, made};
-use crate::stages::work;
+use crate::definition::kind::Named;
+use crate::element::Work;
+use crate::last::{Last, made};
 use crate::sum::sum;
-use crate::worker::Role;
 
 static SUMS: Last<Sums> = Mutex::new(None);
 
 /// Sums of the known contents. Those of a file are new for each run: it may have changed.
 pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     let Path { block_bytes, source, stages, .. } = path;
-    if let SourceKind::File { .. } = source.kind {
+    if source.kind.may_change() {
         return computed(path, sources);
     }
-    let kinds: Vec<&StageKind> = stages.iter().map(|stage| &stage.kind).collect();
-    made(&SUMS, format!("{block_bytes} {:?} {kinds:?}", source.kind), || computed(path, sources))
+    let kinds = Vec::from_iter(stages.iter().map(|stage| &stage.kind));
+    let key = format!("{block_bytes} {:?} {kinds:?}", source.kind);
+    made(&SUMS, &key, || computed(path, sources))
 }
 
 fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
@@ -29,12 +29,12 @@ fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     let mut bytes = path.source.out_bytes;
     for stage in &path.stages {
         // It alone knows its output.
-        if let StageKind::Program { changes: true, .. } = stage.kind {
+        if stage.kind.is_unknown() {
             return Ok(Sums::default());
         }
         // The plainest code stores through the cache, for any size.
         if !stage.kind.has_two_ends()
-            && let Role::Transform(turn) = work(&stage.kind, bytes, 0)?
+            && let Work::Transform(turn) = stage.kind.work(bytes, 0)?
         {
             turns.push(turn);
         }

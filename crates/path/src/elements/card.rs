@@ -1,0 +1,50 @@
+//! Source `card`: an emulated card, which writes blocks into its rings as triggers come. It is read
+//! out live by the stage `to-host`: see `readout/card.rs`.
+
+use daqmeter_harness::Fault;
+use daqmeter_readout::Chosen;
+use serde::Deserialize;
+
+use crate::definition::flow::{Flow, Place, unless, wrong};
+use crate::definition::kind::{SourceElement, element_type};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Card {
+    #[serde(flatten)]
+    pub(crate) chosen: Chosen,
+}
+
+element_type!(Card, "card", SourceElement);
+
+impl SourceElement for Card {
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        let problem = "is the path's own field `rate`: say it there";
+        unless(self.chosen.rate_hz.is_none(), "rate_hz", problem)?;
+        let problem = "is the stage behind `to-host`: say it there";
+        unless(self.chosen.transport.is_none(), "transport", problem)?;
+        let scenario = self.chosen.completed().or_else(|error| wrong("scenario", error))?;
+        let card_bytes = scenario.card.block.0;
+        let problem = format_args!("its blocks have {card_bytes} bytes, and so must `block`");
+        unless(flow.bytes == card_bytes, "scenario", problem)?;
+        place.without_thread()?;
+        *flow = Flow::of_card(scenario);
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        format!("card {}", self.chosen.scenario.name())
+    }
+
+    fn digest(&self) -> &str {
+        self.chosen.scenario.digest()
+    }
+
+    fn is_emulated(&self) -> bool {
+        true
+    }
+
+    fn may_be_tried(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,254 @@
+//! Source `digitizer`: boards, one thread each.
+
+use std::time::Duration;
+
+use daqmeter_digitizer::daq::{self, Daq, Wait};
+use daqmeter_digitizer::devices::board::{Board, EMULATED_PREFIX, Emulation};
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
+use daqmeter_digitizer::devices::{expand, open};
+use daqmeter_digitizer::request::TriggerCompletion;
+use daqmeter_harness::{Fault, Resolved, StopFlag};
+use daqmeter_record::path::{LinkBy, PathLink};
+use daqmeter_record::units::significant;
+use daqmeter_record::written::{Hertz, Nanos};
+use daqmeter_record::{Counter, Ledger};
+use daqmeter_sys::clock::monotonic_ns;
+use serde::Deserialize;
+
+use crate::definition::flow::{Flow, Place, SAMPLES, unless, wrong};
+use crate::definition::kind::{Named, SourceElement, element_type};
+use crate::definition::layout::MAX_THREADS;
+use crate::element::{Filled, Source};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Digitizer {
+    devices: Vec<String>,
+    #[serde(default)]
+    profile: Resolved<Profile>,
+    #[serde(default)]
+    unpaced: bool,
+    trigger: Option<Hertz>,
+    #[serde(default = "interrupt")]
+    completion: TriggerCompletion,
+    #[serde(default = "usual_poll")]
+    poll_interval: Nanos,
+}
+
+fn interrupt() -> TriggerCompletion {
+    TriggerCompletion::Interrupt
+}
+
+fn usual_poll() -> Nanos {
+    Nanos(1000)
+}
+
+/// Triggers that a source may wait for at its end: its board gives up after as many.
+const TRIGGERS: f64 = 3.0;
+
+element_type!(Digitizer, "digitizer", SourceElement);
+
+fn is_emulated(device: &str) -> bool {
+    device.starts_with(EMULATED_PREFIX)
+}
+
+impl SourceElement for Digitizer {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        self.devices = boards(&self.devices)?;
+        if let Some(hz) = self.trigger {
+            daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
+        }
+        flow.unit = SAMPLES;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let hz = self.trigger.map(|hz| format!(", {} Hz", significant(hz.0, 4)));
+        format!("digitizer {}{}", self.devices.join(" "), hz.unwrap_or_default())
+    }
+
+    fn digest(&self) -> &str {
+        self.profile.digest()
+    }
+
+    fn boards(&self) -> &[String] {
+        &self.devices
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.devices.iter().any(|device| is_emulated(device))
+    }
+
+    fn may_be_tried(&self) -> bool {
+        self.trigger.is_none() && self.devices.iter().all(|device| is_emulated(device))
+    }
+
+    fn devices(&self) -> Vec<&str> {
+        self.devices.iter().map(String::as_str).collect()
+    }
+
+    fn uplink(&self, bytes_per_block: f64) -> Option<PathLink> {
+        (self.is_emulated() && !self.unpaced).then(|| PathLink {
+            element: 0,
+            name: format!("uplink of {}", self.profile.name),
+            bytes_per_s: self.profile.uplink.limit_bytes_per_s,
+            bytes_per_block,
+            by: LinkBy::Profile,
+        })
+    }
+
+    fn last_wait_s(&self) -> f64 {
+        self.trigger.map_or(0.0, |hz| TRIGGERS / hz.0)
+    }
+
+    fn sources(&self, _name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {
+        let emulation = Emulation { profile: self.profile.clone(), paced: !self.unpaced };
+        let interval = Duration::from_nanos(self.poll_interval.0);
+        let wait = self.completion.wait(interval).unwrap_or(Wait::Poll { interval });
+        let source = |board| {
+            let source = Boards::new(board, block_bytes, self.trigger.map(|hz| hz.0), wait)?;
+            let device = source.board.identity().device.clone();
+            Ok((device, Box::new(source) as Box<dyn Source>))
+        };
+        open(&self.devices, &emulation)?.into_iter().map(source).collect()
+    }
+}
+
+fn boards(devices: &[String]) -> Result<Vec<String>, Fault> {
+    let mut boards = Vec::new();
+    for device in devices {
+        boards.extend(expand(device).or_else(|problem| wrong("devices", problem))?);
+    }
+    let are_some = (1..=MAX_THREADS).contains(&boards.len()) && !boards.contains(&String::new());
+    let problem = format_args!("1 to {MAX_THREADS} boards are wanted, such as \"emu:l0..3\"");
+    unless(are_some, "devices", problem)?;
+    match (1..boards.len()).find(|&at| boards[..at].contains(&boards[at])) {
+        Some(twice) => wrong("devices", format!("{} is there twice", boards[twice])),
+        None => Ok(boards),
+    }
+}
+
+struct Boards {
+    board: Box<dyn Board>,
+    daq: Option<Daq>,
+    trigger_hz: Option<f64>,
+    samples: usize,
+}
+
+/// Boards read whole units of that many bytes.
+const UNIT_BYTES: usize = 32;
+
+impl Boards {
+    fn new(
+        mut board: Box<dyn Board>,
+        block_bytes: usize,
+        trigger_hz: Option<f64>,
+        wait: Wait,
+    ) -> Result<Boards, Fault> {
+        let identity = board.identity();
+        if !block_bytes.is_multiple_of(UNIT_BYTES)
+            || identity.memory_bytes.is_some_and(|bytes| (block_bytes as u64) > bytes)
+        {
+            let device = &identity.device;
+            return Err(Fault::new(format!(
+                "{device} cannot deliver blocks of {block_bytes} bytes: whole units of {UNIT_BYTES} within its memory are wanted"
+            )));
+        }
+        if trigger_hz.is_some() && board.commands().is_err() {
+            return Err(board.cannot("be triggered: leave out `trigger`"));
+        }
+        Ok(Boards {
+            board,
+            daq: trigger_hz.map(|hz| Daq::new(wait, Some(hz))),
+            trigger_hz,
+            samples: block_bytes / 2,
+        })
+    }
+}
+
+impl Source for Boards {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        if let Some(hz) = self.trigger_hz {
+            self.board.set_trigger_rate(hz);
+            self.board.commands()?.configure(self.samples as u64)?;
+        }
+        Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.board.heed(stop);
+        if let Some(daq) = &mut self.daq {
+            daq.heed(stop);
+        }
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
+        let mut filled = Filled::default();
+        if let Some(daq) = &mut self.daq {
+            if daq.counts.acquisitions == 0 {
+                // Other threads may prepare for longer than a period.
+                daq.begin_account(&mut *self.board);
+            }
+            daq.acquire(&mut *self.board)?;
+            filled.ready_ns = Some(monotonic_ns());
+            filled.events = 1;
+        }
+        let delivered = self.board.read(0, into)?;
+        if delivered != into.len() {
+            let device = &self.board.identity().device;
+            let asked = into.len();
+            return Err(Fault::new(format!("{device}: short read: {delivered} of {asked} bytes")));
+        }
+        if let Some(daq) = &mut self.daq {
+            daq.counts.read_out += 1;
+        }
+        // Without triggers a board holds the same all the time.
+        let is_known = self.daq.is_none() && self.board.expected_sample(0).is_some();
+        filled.key = is_known.then_some(0);
+        Ok(filled)
+    }
+
+    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        if self.daq.is_some() {
+            return Ok(Vec::new());
+        }
+        let samples = 0..self.samples as u64;
+        let samples: Option<Vec<u16>> =
+            samples.map(|index| self.board.expected_sample(index)).collect();
+        let bytes = samples.map(|samples| {
+            let bytes = samples.iter().flat_map(|sample| sample.to_le_bytes());
+            bytes.collect()
+        });
+        Ok(bytes.into_iter().collect())
+    }
+
+    fn ledger(&mut self) -> Option<Ledger> {
+        let of = self.board.identity().device.clone();
+        Some(Ledger { of, ..self.daq.as_ref()?.ledger() })
+    }
+
+    fn counters(&mut self) -> Vec<Counter> {
+        self.daq.as_ref().map_or_else(Vec::new, Daq::counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Path, Setting};
+
+    /// The last channel of a triggered board was cut, and nothing said so.
+    #[test]
+    fn a_triggered_block_has_whole_channels() {
+        let prepared = |with: &[&str]| {
+            let with: Vec<Setting> = with.iter().map(|one| one.parse().unwrap()).collect();
+            let path = Path::load_with("digitizer-crate", &with).unwrap();
+            path.sources().unwrap().remove(0).1.prepare().map_err(|fault| fault.0)
+        };
+        assert_eq!(prepared(&["source.trigger=14Hz"]), Ok(()));
+        for block in ["block=1MiB", "block=96256B"] {
+            let said = prepared(&["source.trigger=14Hz", block]).unwrap_err();
+            assert!(said.contains("stride") && said.contains("multiple of 640 bytes"), "{said}");
+        }
+        assert_eq!(prepared(&["block=1MiB"]), Ok(()));
+    }
+}

@@ -1,0 +1,52 @@
+//! Stage `program`: blocks are written to a program and read from it.
+
+use daqmeter_harness::Fault;
+use serde::Deserialize;
+
+use crate::cancel::Cuts;
+use crate::definition::flow::{BYTES, Flow, Place, unless};
+use crate::definition::kind::{StageElement, element_type};
+use crate::element::Ends;
+use crate::external;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Program {
+    command: Vec<String>,
+    #[serde(default)]
+    changes: bool,
+}
+
+element_type!(Program, "program", StageElement);
+
+impl StageElement for Program {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        flow.without_card()?;
+        let problem = "a program and its arguments are wanted, such as [\"cat\"]";
+        unless(self.command.first().is_some_and(|name| !name.is_empty()), "command", problem)?;
+        if self.changes {
+            flow.unit = BYTES;
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        format!("program {}", self.command.join(" "))
+    }
+
+    fn has_two_ends(&self) -> bool {
+        true
+    }
+
+    fn ends(&self, cuts: &Cuts) -> Result<Ends, Fault> {
+        external::program(&self.command, cuts)
+    }
+
+    fn is_program(&self) -> bool {
+        true
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.changes
+    }
+}

@@ -1,0 +1,40 @@
+//! Sink `read`: each byte is read once.
+
+use daqmeter_harness::Fault;
+use serde::Deserialize;
+
+use crate::cancel::Cuts;
+use crate::definition::flow::{Flow, Place};
+use crate::definition::kind::{SinkElement, element_type};
+use crate::element::{Block, Sink};
+use crate::sum::sum;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReadOnce {}
+
+element_type!(ReadOnce, "read", SinkElement);
+
+impl SinkElement for ReadOnce {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        flow.without_card()
+    }
+
+    fn text(&self) -> String {
+        "read".to_owned()
+    }
+
+    fn sink(&self, _block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
+        Ok(Box::new(ReadOnce {}))
+    }
+
+    fn is_inside(&self) -> bool {
+        true
+    }
+}
+
+impl Sink for ReadOnce {
+    fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
+        Ok(Some(sum(block.bytes())))
+    }
+}

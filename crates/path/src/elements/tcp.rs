@@ -1,0 +1,40 @@
+//! Stage `tcp`: sent over TCP on loopback and received, or behind `to-host` the transport of its
+//! pages.
+
+use daqmeter_harness::Fault;
+use serde::Deserialize;
+
+use crate::cancel::Cuts;
+use crate::definition::flow::{BEHIND_CARD, Flow, Place, by, known_congestion, publish, unless};
+use crate::definition::kind::{StageElement, element_type};
+use crate::external::{self, Connected};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tcp {
+    pub(crate) congestion: Option<String>,
+}
+
+element_type!(Tcp, "tcp", StageElement);
+
+impl StageElement for Tcp {
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        if flow.live.is_some() {
+            unless(self.congestion.is_none(), "kind", BEHIND_CARD)?;
+            return publish("tcp", place, flow);
+        }
+        known_congestion(self.congestion.as_ref())
+    }
+
+    fn text(&self) -> String {
+        format!("tcp on loopback{}", by(self.congestion.as_ref()))
+    }
+
+    fn has_two_ends(&self) -> bool {
+        true
+    }
+
+    fn connection(&self, cuts: &Cuts) -> Result<Connected, Fault> {
+        external::tcp(self.congestion.as_deref(), cuts)
+    }
+}

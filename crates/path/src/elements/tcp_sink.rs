@@ -1,0 +1,40 @@
+//! Sink `tcp`: sent to a receiver on another host.
+
+use daqmeter_harness::Fault;
+use serde::Deserialize;
+
+use crate::cancel::Cuts;
+use crate::definition::flow::{Flow, Place, by, is_address, known_congestion};
+use crate::definition::kind::{SinkElement, element_type};
+use crate::element::Sink;
+use crate::remote::{Remote, Transport};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TcpReceiver {
+    to: String,
+    congestion: Option<String>,
+}
+
+element_type!(TcpReceiver, "tcp", SinkElement);
+
+impl SinkElement for TcpReceiver {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        flow.without_card()?;
+        known_congestion(self.congestion.as_ref())?;
+        is_address(&self.to)
+    }
+
+    fn text(&self) -> String {
+        format!("tcp to {}{}", self.to, by(self.congestion.as_ref()))
+    }
+
+    fn sink(&self, _block_bytes: usize, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
+        let transport = Transport::Tcp { congestion: self.congestion.clone() };
+        Ok(Box::new(Remote::new(self.to.clone(), transport, cuts.clone())))
+    }
+
+    fn to(&self) -> Option<&str> {
+        Some(&self.to)
+    }
+}

@@ -1,0 +1,62 @@
+//! Sink `udp`: sent to a receiver on another host, in datagrams.
+
+use std::ops::RangeInclusive;
+
+use daqmeter_harness::{Fault, Problem};
+use daqmeter_record::written::ByteSize;
+use serde::Deserialize;
+
+use crate::cancel::Cuts;
+use crate::definition::flow::{Flow, Place, bytes, is_address};
+use crate::definition::kind::{SinkElement, element_type};
+use crate::element::Sink;
+use crate::remote::{Remote, Transport};
+use crate::udp::SOCKET_BUFFER_BYTES;
+
+/// Bytes of a datagram, head included: some payload at least, and at most what IPv4 takes (RFC 768,
+/// RFC 791).
+const DATAGRAM_BYTES: RangeInclusive<usize> = 64..=65_507;
+/// Bytes of a datagram in an Ethernet frame.
+const IN_A_FRAME: usize = 1472;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UdpReceiver {
+    to: String,
+    #[serde(default = "bytes::<IN_A_FRAME>")]
+    datagram: ByteSize,
+    #[serde(default = "bytes::<{ 4 << 20 }>")]
+    socket_buffer: ByteSize,
+}
+
+element_type!(UdpReceiver, "udp", SinkElement);
+
+impl SinkElement for UdpReceiver {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+        flow.without_card()?;
+        is_address(&self.to)?;
+        Problem::unless_within("datagram", self.datagram.0, DATAGRAM_BYTES)?;
+        Problem::unless_within("socket_buffer", self.socket_buffer.0, SOCKET_BUFFER_BYTES)?;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        format!("udp to {}, datagrams of {} B", self.to, self.datagram.0)
+    }
+
+    fn sink(&self, _block_bytes: usize, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
+        let transport = Transport::Udp {
+            datagram_bytes: self.datagram.0,
+            socket_buffer_bytes: self.socket_buffer.0 as u64,
+        };
+        Ok(Box::new(Remote::new(self.to.clone(), transport, cuts.clone())))
+    }
+
+    fn to(&self) -> Option<&str> {
+        Some(&self.to)
+    }
+
+    fn may_lose(&self) -> bool {
+        true
+    }
+}
