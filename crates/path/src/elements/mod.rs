@@ -7,6 +7,7 @@ mod convert;
 mod copy;
 mod decode;
 mod digitizer;
+mod drop;
 mod etherbone;
 mod felix;
 mod file;
@@ -44,6 +45,7 @@ pub(crate) const STAGES: &[ElementType<dyn StageElement>] = &[
     checksum::Checksum::TYPE,
     work::Worked::TYPE,
     wait::Waited::TYPE,
+    drop::Dropped::TYPE,
     program::Program::TYPE,
     tcp::Tcp::TYPE,
     unix::Unix::TYPE,
