@@ -67,7 +67,12 @@ fn mb_per_s(request: &PathRequest) -> f64 {
 }
 
 fn with(request: &PathRequest, layout: &str, cpus: &[u32]) -> PathRequest {
-    PathRequest { layout: layout.to_owned(), cpus: CpuList(cpus.to_vec()), ..request.clone() }
+    let layout = Some(layout.parse().unwrap());
+    PathRequest { layout, cpus: CpuList(cpus.to_vec()), ..request.clone() }
+}
+
+fn shown(request: &PathRequest) -> String {
+    request.layout.as_ref().map_or_else(String::new, ToString::to_string)
 }
 
 fn ratio(pairs: &[(f64, f64)]) -> String {
@@ -178,9 +183,8 @@ fn auto(folder: &FilePath) {
         let begin = Instant::now();
         let (chosen, _) = request.fastest(&StopFlag::default()).unwrap().unwrap();
         took_ms.push(begin.elapsed().as_secs_f64() * 1e3);
-        let fused = |request: &PathRequest| request.layout.replace("fused x 1", "fused");
         let is_other =
-            |one: &PathRequest| (fused(one), &one.cpus) != (chosen.layout.clone(), &chosen.cpus);
+            |one: &PathRequest| (&one.layout, &one.cpus) != (&chosen.layout, &chosen.cpus);
         let others = every_layout(&path, &request).into_iter().filter(is_other);
         let mut others: Vec<(f64, PathRequest)> =
             others.map(|one| (median(&[(); SCREENED].map(|()| mb_per_s(&one))), one)).collect();
@@ -188,14 +192,14 @@ fn auto(folder: &FilePath) {
         // The best of them are run again in turns with the choice, which judges.
         let shares = others.iter().take(JUDGED).map(|(_, one)| {
             let pair = |_| mb_per_s(&chosen) / mb_per_s(one);
-            (median(&(0..RANDOM_ROUNDS).map(pair).collect::<Vec<_>>()), &one.layout)
+            (median(&(0..RANDOM_ROUNDS).map(pair).collect::<Vec<_>>()), shown(one))
         });
         let (share, best) = shares.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
         near += usize::from(share >= NEAR);
         println!(
             "{at}: {}: auto took {} in {:.0} ms; {share:.3} of {best}, the best of {} others",
             path.line(),
-            chosen.layout,
+            shown(&chosen),
             took_ms[at],
             others.len()
         );

@@ -191,7 +191,7 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
             break;
         }
         let each = left / u32::try_from(paths.len() - at).unwrap_or(u32::MAX);
-        let search = Search { path, layout: String::new(), cpus: Vec::new(), within: each };
+        let search = Search { path, layout: None, cpus: Vec::new(), within: each };
         let name = &path.name;
         let found = guarded("the search", || search.prove(bench, "survey/limits", false));
         match found.map_err(Failure::tool).flatten() {

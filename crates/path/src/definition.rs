@@ -281,11 +281,8 @@ impl Path {
     }
 
     /// Tests if the fastest layout is looked for: by the choice, if there is one, or the file.
-    pub fn is_auto(&self, chosen: &str) -> bool {
-        match chosen {
-            "" => self.layout == Layout::Auto,
-            chosen => Layout::parse(chosen) == Ok(Layout::Auto),
-        }
+    pub fn is_auto(&self, chosen: Option<&Layout>) -> bool {
+        *chosen.unwrap_or(&self.layout) == Layout::Auto
     }
 
     /// Bytes of a block at the sink.

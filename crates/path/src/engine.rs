@@ -55,8 +55,8 @@ pub struct PathRequest {
     pub cpus: CpuList,
     /// Which thread does what, instead of what the file says: auto, pipeline, fused, fused x 2, or
     /// groups with the names of the parts
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub layout: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
     /// Elements that are slowed, 0 for the source, and the nanoseconds of work that are added to
     /// each of their blocks: `[[1,500],[3,200]]`
     #[serde(default, with = "element_times", skip_serializing_if = "Vec::is_empty")]
@@ -129,7 +129,7 @@ impl PathRequest {
             unpaced: false,
             lossy: false,
             cpus: CpuList::default(),
-            layout: String::new(),
+            layout: None,
             slower: Vec::new(),
         }
     }
@@ -143,7 +143,7 @@ impl PathRequest {
     pub fn fastest(&self, stop: &StopFlag) -> Result<Option<(PathRequest, String)>, Fault> {
         let tried = tried(&self.path, &how(self, Layout::Auto)?, stop)?;
         Ok(tried.into_iter().next().map(|(_, best)| {
-            let (name, layout) = (best.text(!self.cpus.0.is_empty()), best.layout.to_string());
+            let (name, layout) = (best.text(!self.cpus.0.is_empty()), Some(best.layout));
             (PathRequest { layout, cpus: CpuList(best.cpus), ..self.clone() }, name)
         }))
     }
@@ -174,9 +174,6 @@ impl Request for PathRequest {
             Problem::unless_within("slower", *ns, 0.0..=MAX_SLOW_NS)?;
         }
         Problem::unless_cpus_exist("cpus", &self.cpus.0)?;
-        if !self.layout.is_empty() {
-            Layout::parse(&self.layout).map_err(|problem| Problem::new("layout", problem))?;
-        }
         let Some(hz) = self.rate_hz else {
             return Ok(());
         };
@@ -224,10 +221,7 @@ fn how(request: &PathRequest, layout: Layout) -> Result<How, Fault> {
 
 fn open(request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     let path = request.path.clone();
-    let layout = match request.layout.as_str() {
-        "" => path.layout.clone(),
-        text => Layout::parse(text).map_err(Fault::new)?,
-    };
+    let layout = request.layout.clone().unwrap_or_else(|| path.layout.clone());
     let is_open = layout == Layout::Auto;
     let how = how(request, layout)?;
     if path.is_live() {
@@ -484,7 +478,7 @@ mod tests {
             let request = PathRequest {
                 rate_hz: Some(500.0),
                 blocks: Some(blocks),
-                layout: layout.to_owned(),
+                layout: layout.parse().ok(),
                 ..PathRequest::new(&Path::load("pattern").unwrap(), 60.0)
             };
             let mut session = opened(&request).unwrap().remove(0);

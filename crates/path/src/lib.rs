@@ -33,6 +33,7 @@ mod sum;
 mod udp;
 
 pub use definition::Path;
+pub use definition::layout::Layout;
 pub use definition::setting::Setting;
 pub use engine::PathRequest;
 pub use read::SHIPPED_PATHS;

@@ -56,7 +56,7 @@ struct PathFile {
     block: ByteSize,
     buffers: Option<usize>,
     /// Which thread does what: see `definition/layout.rs`.
-    layout: Option<String>,
+    layout: Option<Layout>,
     /// Pages of the blocks: `base`, `transparent` or `huge`.
     pages: Option<String>,
     /// Blocks or bytes due per second; without it the source goes as fast as it can.
@@ -131,7 +131,7 @@ impl Path {
         let publisher = placed(flow.name(transport), publisher, Vec::new(), &flow)?;
         let sink = CardReceiver { threads: receivers.receivers }.checked(&free, &mut flow)?;
         let sink = placed("receiver".to_owned(), sink, receivers.cpus().to_vec(), &flow)?;
-        let layout = receivers.layout.as_deref().map_or(Ok(Layout::default()), Layout::parse)?;
+        let layout = receivers.layout.clone().unwrap_or_default();
         Ok(Path {
             name: "readout".to_owned(),
             title: "a card that is read out".to_owned(),
@@ -198,8 +198,6 @@ fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> 
     }
     let sink = sink(file.sink, &mut flow);
     let (sink, is_ordered) = sink.map_err(|fault| fault.context("sink"))?;
-    let layout = file.layout.as_deref().map(Layout::parse).transpose();
-    let layout = layout.or_else(|problem| wrong("layout", problem))?.unwrap_or_default();
     let mut path = Path {
         name: text.name.clone(),
         title: file.title,
@@ -219,7 +217,7 @@ fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> 
                 return wrong("pages", problem);
             }
         },
-        layout,
+        layout: file.layout.unwrap_or_default(),
         is_ordered,
         digest: digest(&text.text),
         text: text.text.clone(),

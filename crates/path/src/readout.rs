@@ -177,7 +177,7 @@ mod tests {
             let path = Path::of_card(&request.chosen, &scenario, &request.receivers).unwrap();
             path.layout_of_run(&path.layout, cpus).to_string()
         };
-        let asked = |layout: &str| Receivers { layout: Some(layout.into()), ..Default::default() };
+        let asked = |layout: &str| Receivers { layout: layout.parse().ok(), ..Default::default() };
         assert_eq!(of(Receivers::default(), 4.0), "pipeline");
         assert_eq!(of(Receivers::default(), 3.9), "fused x 2");
         assert_eq!(of(Receivers { receivers: Some(1), ..asked("auto") }, 1.0), "pipeline");
@@ -192,7 +192,7 @@ mod tests {
     fn a_run_of_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
         let soon = [Duration::ZERO, Duration::from_millis(50)];
         for (layout, after) in soon.iter().flat_map(|&at| [("pipeline", at), ("fused", at)]) {
-            let receivers = Receivers { layout: Some(layout.into()), ..Receivers::default() };
+            let receivers = Receivers { layout: layout.parse().ok(), ..Receivers::default() };
             let request =
                 ReadoutRequest { seconds: 3600.0, receivers, ..ReadoutRequest::example() };
             let mut sessions = request.job().unwrap().open().unwrap();

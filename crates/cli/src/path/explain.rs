@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_harness::{CpuList, Request, StepPlan, guarded};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
-use daqmeter_path::{Path, PathRequest};
+use daqmeter_path::{Layout, Path, PathRequest};
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathLimit, PathUsed};
 use daqmeter_record::resources::What;
@@ -66,7 +66,7 @@ const MORE_ROUNDS: usize = 2;
 pub(crate) struct Search<'a> {
     pub(crate) path: &'a Path,
     /// Layout that the user chose, instead of the file's.
-    pub(crate) layout: String,
+    pub(crate) layout: Option<Layout>,
     /// CPUs that the user chose.
     pub(crate) cpus: Vec<u32>,
     pub(crate) within: Duration,
@@ -90,7 +90,7 @@ impl Search<'_> {
             ..PathRequest::new(self.path, FIRST_TIME.as_secs_f64())
         };
         first.check()?;
-        let is_auto = self.path.is_auto(&self.layout);
+        let is_auto = self.path.is_auto(self.layout.as_ref());
         // A choice of CPUs is judged, too, unless the layout is open.
         let mut free = first.clone();
         if !is_auto {

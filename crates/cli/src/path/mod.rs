@@ -5,7 +5,7 @@ pub(crate) mod run;
 mod serve;
 
 use clap::{Args, Subcommand};
-use daqmeter_path::Setting;
+use daqmeter_path::{Layout, Setting};
 
 use crate::deferred::Deferred;
 use crate::output::Ended;
@@ -19,8 +19,8 @@ pub(crate) struct ChosenPath {
     #[arg(value_name = "PATH")]
     path: String,
     /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
-    #[arg(long, value_name = "LAYOUT", default_value = "", hide_default_value = true)]
-    layout: String,
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<Layout>,
     /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<Setting>,

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut found = None;
     if arguments.max {
         // All runs of a search have one layout.
-        if path.is_auto(&request.layout) {
+        if path.is_auto(request.layout.as_ref()) {
             let fastest = request.fastest(&bench.runner.stop);
             let fastest = fastest.map_err(|fault| Failure::tool(fault.0))?;
             request = fastest.map_or(request, |(fastest, _)| fastest);

@@ -11,11 +11,18 @@
 
 use std::fmt::{self, Display};
 use std::ops::Range;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub(crate) const MAX_THREADS: usize = 64;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Layout {
+/// Which thread of a path does what; written as in a path's file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Layout {
     /// The fastest one of several is found before the run.
     #[default]
     Auto,
@@ -36,9 +43,10 @@ pub(crate) struct Group {
 
 const WANTED: &str = "auto, pipeline, fused, fused x 2, or groups such as \"[source] [stage, sink] x 2\" with the names of the parts";
 
-impl Layout {
-    /// Reads a layout as it is written in a path's file.
-    pub(crate) fn parse(text: &str) -> Result<Layout, String> {
+impl FromStr for Layout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Layout, String> {
         let wrong = || format!("is `{text}`; {WANTED} is wanted");
         let (head, workers) = match text.rsplit_once(']') {
             Some(_) => return groups(text).map(Layout::Groups).ok_or_else(wrong),
@@ -53,6 +61,20 @@ impl Layout {
             ("fused", workers) => Ok(Layout::Fused(workers.unwrap_or(1))),
             _ => Err(wrong()),
         }
+    }
+}
+
+impl TryFrom<String> for Layout {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Layout, String> {
+        text.parse()
+    }
+}
+
+impl From<Layout> for String {
+    fn from(layout: Layout) -> String {
+        layout.to_string()
     }
 }
 
@@ -113,13 +135,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_layout_is_read_as_it_is_written(layout in layouts()) {
-            prop_assert_eq!(Layout::parse(&layout.to_string()), Ok(layout));
+            prop_assert_eq!(layout.to_string().parse(), Ok(layout));
         }
 
         #[test]
         fn any_other_text_is_refused_with_what_is_wanted(text in "[a-z x0-9,\\[\\]]{0,30}") {
-            match Layout::parse(&text) {
-                Ok(layout) => prop_assert_eq!(Layout::parse(&layout.to_string()), Ok(layout)),
+            match text.parse::<Layout>() {
+                Ok(layout) => prop_assert_eq!(layout.to_string().parse(), Ok(layout)),
                 Err(problem) => prop_assert!(problem.contains("groups such as"), "{}", problem),
             }
         }

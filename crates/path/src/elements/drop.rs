@@ -57,7 +57,6 @@ mod tests {
     use crate::chain::Chain;
     use crate::chain::outcome::Ended;
     use crate::chain::shared::How;
-    use crate::definition::layout::Layout;
 
     /// Two stages around one that makes blocks and one whose bytes leave the program.
     const STAGES: &str = "[[stage]]\nkind = \"drop\"\nshare = 0.1\n\
@@ -70,7 +69,7 @@ mod tests {
             "title = \"t\"\nblock = \"4KiB\"\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n{STAGES}[sink]\nkind = \"read\"\n"
         );
         let path = Path::parse(&text, "t").unwrap();
-        let how = How::laid_out(&path, &Layout::parse(layout).unwrap(), &[]).unwrap();
+        let how = How::laid_out(&path, &layout.parse().unwrap(), &[]).unwrap();
         let (time_ns, most_blocks) = (10_000_000_000, Some(BLOCKS));
         let how = How { time_ns, most_blocks, lossless: true, ..how };
         let stop = StopFlag::default();

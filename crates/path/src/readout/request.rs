@@ -1,11 +1,14 @@
 //! Request to the engine `readout`: a scenario, replaced parts of it, a duration and a place.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::CpuList;
 use daqmeter_readout::Chosen;
 use daqmeter_record::units::{self, UnitError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::definition::layout::Layout;
 
 /// How many receivers there are, and where they run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -19,9 +22,13 @@ pub struct Receivers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<CpuList>,
     /// Threads: one for each reader and receiver (pipeline), or one for both (fused)
-    #[arg(long, value_name = "LAYOUT", value_parser = ["auto", "pipeline", "fused"])]
+    #[arg(long, value_name = "LAYOUT", value_parser = layouts())]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layout: Option<String>,
+    pub layout: Option<Layout>,
+}
+
+fn layouts() -> impl TypedValueParser<Value = Layout> {
+    PossibleValuesParser::new(["auto", "pipeline", "fused"]).try_map(|text| text.parse::<Layout>())
 }
 
 impl Receivers {

@@ -131,7 +131,7 @@ fn the_engine_readout_runs_a_path_and_keeps_its_own_account() {
     let request = ReadoutRequest {
         chosen: Chosen { rate_hz: Some(20e3), channels: Some(2), ..Chosen::default() },
         seconds: 0.02,
-        receivers: Receivers { layout: Some("pipeline".to_owned()), ..Receivers::default() },
+        receivers: Receivers { layout: "pipeline".parse().ok(), ..Receivers::default() },
         probe: true,
         ..ReadoutRequest::default()
     };
