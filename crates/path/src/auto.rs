@@ -41,12 +41,8 @@ impl Path {
     /// Tests if a run stays within this program: it sends nothing, writes nothing, and uses no
     /// device.
     pub(crate) fn may_be_tried(&self) -> bool {
-        let has_program = self.stages.iter().any(|stage| stage.kind.is_program());
-        let is_placed = (0..self.stages.len() + 2).any(|element| !self.cpus(element).is_empty());
-        self.source.kind.may_be_tried()
-            && !has_program
-            && !is_placed
-            && self.sink.kind.is_inside()
+        let mut elements = self.elements.iter();
+        elements.all(|one| !one.facts.is_outside && one.cpus.is_empty())
             && self.block_bytes <= MAX_BLOCK_BYTES
     }
 
@@ -54,11 +50,11 @@ impl Path {
     /// as there are `cores`, share no core.
     pub(crate) fn candidates(&self, cpus: &[u32], cores: usize, is_chosen: bool) -> Vec<Candidate> {
         let most = cpus.len();
-        let names: Vec<String> = self.names().into_iter().map(str::to_owned).collect();
+        let names = self.names();
         let group = |names: &[String], workers| (names.to_vec(), workers);
         let (source, rest) = names.split_at(1);
         let (front, sink) = names.split_at(names.len() - 1);
-        let workers = match self.source.kind.boards() {
+        let workers = match &self.source_facts().boards[..] {
             [] => most,
             boards => most.min(boards.len()),
         };

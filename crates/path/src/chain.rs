@@ -37,7 +37,7 @@ use crate::chain::thread::{Done, Feed, Worker};
 use crate::chain::timing::Parts;
 use crate::definition::kind::{Named, StageElement};
 use crate::definition::layout::Group;
-use crate::definition::{Element, Path, cpu};
+use crate::definition::{Path, cpu};
 use crate::element::Work;
 
 /// Time after its end that a path may take to stop, beside the triggers that it waits for.
@@ -77,7 +77,7 @@ type Planned = (Option<Feed>, Line);
 impl<'a> Building<'a> {
     fn new(path: &'a Path, how: How) -> Building<'a> {
         let buffers = path.buffers;
-        let elements = path.names().into_iter().map(str::to_owned).collect();
+        let elements = path.names();
         Building {
             path,
             shared: Arc::new(Shared { how, buffers, elements, ..Shared::default() }),
@@ -85,7 +85,7 @@ impl<'a> Building<'a> {
             done: channel(),
             workers: Vec::new(),
             open: Vec::new(),
-            bytes: path.source.out_bytes,
+            bytes: path.elements[0].out_bytes,
         }
     }
 
@@ -93,8 +93,8 @@ impl<'a> Building<'a> {
     /// the row before.
     fn row(&mut self, elements: Range<usize>, end: Option<End>, planned: Vec<Planned>) {
         let part = self.path.part(&elements, end);
-        let cpus = elements.clone().map(|at| self.path.cpus(at)).find(|cpus| !cpus.is_empty());
-        let cpus = cpus.unwrap_or_default();
+        let mut all = self.path.elements[elements.clone()].iter().map(|element| &element.cpus);
+        let cpus = all.find(|cpus| !cpus.is_empty()).map(Vec::as_slice).unwrap_or_default();
         let names: Vec<String> = match planned.len() {
             1 => vec![part.clone()],
             count => (0..count).map(|at| format!("{part}.{at}")).collect(),
@@ -134,7 +134,7 @@ impl<'a> Building<'a> {
     fn group(&mut self, group: &Group, sources: &mut Vec<Sources>) -> Result<(), Fault> {
         let Group { elements, workers } = group;
         if let (Some(stage), 1) = (self.path.stage(elements.start), elements.len())
-            && stage.kind.has_two_ends()
+            && self.path.elements[elements.start].facts.has_two_ends
         {
             return self.two_ends(elements.start, stage);
         }
@@ -155,8 +155,8 @@ impl<'a> Building<'a> {
     }
 
     /// Adds a thread for each end of a stage.
-    fn two_ends(&mut self, element: usize, stage: &Element<dyn StageElement>) -> Result<(), Fault> {
-        let (out, inward) = stage.kind.ends(&self.cuts)?;
+    fn two_ends(&mut self, element: usize, stage: &dyn StageElement) -> Result<(), Fault> {
+        let (out, inward) = stage.ends(&self.cuts)?;
         let (sender, labels) = sync_channel(LABELS);
         let mut line = Line::default();
         self.add(&mut line, element, Role::Out(Some((out, sender))));
@@ -164,7 +164,7 @@ impl<'a> Building<'a> {
         let elements = element..element + 1;
         self.row(elements.clone(), Some(End::Out), vec![(None, line)]);
         self.row(elements, Some(End::In), vec![(Some(back), Line::default())]);
-        self.bytes = stage.out_bytes;
+        self.bytes = self.path.elements[element].out_bytes;
         Ok(())
     }
 
@@ -182,16 +182,16 @@ impl<'a> Building<'a> {
         for element in elements.clone().filter(|element| *element > 0) {
             let role = match path.stage(element) {
                 None => {
-                    let sink = path.sink.kind.sink(path.sink_bytes(), &self.cuts)?;
+                    let sink = path.sink.sink(path.sink_bytes(), &self.cuts)?;
                     Role::Sink(Box::new(IntoSink::new(sink, &self.shared)))
                 }
-                Some(stage) if stage.kind.has_two_ends() => {
-                    let both = stage.kind.connection(&self.cuts)?.in_one_thread()?;
+                Some(stage) if path.elements[element].facts.has_two_ends => {
+                    let both = stage.connection(&self.cuts)?.in_one_thread()?;
                     Role::Work(Work::Transform(Box::new(both)))
                 }
-                Some(stage) => Role::Work(stage.kind.work(self.bytes, last_level_bytes)?),
+                Some(stage) => Role::Work(stage.work(self.bytes, last_level_bytes)?),
             };
-            self.bytes = path.stage(element).map_or(self.bytes, |stage| stage.out_bytes);
+            self.bytes = path.elements[element].out_bytes;
             let has_room = matches!(role, Role::Work(Work::Transform(_)));
             self.add(&mut line, element, role);
             if let (true, Some(step)) = (has_room, line.steps.last_mut()) {
@@ -407,7 +407,7 @@ impl Chain {
 }
 
 fn patience_ns(path: &Path) -> u64 {
-    GRACE_NS.saturating_add(time_ns(path.source.kind.last_wait_s()))
+    GRACE_NS.saturating_add(time_ns(path.source_facts().last_wait_s))
 }
 
 impl Drop for Chain {

@@ -17,7 +17,7 @@ use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, significant};
 use daqmeter_sys::memory::{Pages, buffers_bytes};
 
 use crate::definition::flow::{PAGES, RING, SENT, Unit};
-use crate::definition::kind::{Named, SinkElement, SourceElement, StageElement};
+use crate::definition::kind::{Facts, Named, SinkElement, SourceElement, StageElement};
 use crate::definition::layout::{Group, Layout};
 use crate::definition::setting::Setting;
 
@@ -48,29 +48,24 @@ pub struct Path {
     pub(crate) layout: Layout,
     /// True if the sink takes the blocks in the order of the source.
     pub(crate) is_ordered: bool,
-    pub(crate) source: Element<dyn SourceElement>,
-    pub(crate) stages: Vec<Element<dyn StageElement>>,
-    pub(crate) sink: Element<dyn SinkElement>,
+    pub(crate) source: Arc<dyn SourceElement>,
+    pub(crate) stages: Vec<Arc<dyn StageElement>>,
+    pub(crate) sink: Arc<dyn SinkElement>,
+    /// Places of all of them, from source to sink.
+    pub(crate) elements: Vec<Element>,
     /// Scenario of a card that is read out live.
     pub(crate) scenario: Option<Box<Scenario>>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Element<K: ?Sized> {
-    pub(crate) kind: Arc<K>,
+/// An element in its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Element {
     /// Name, with a number if another element has the same.
     pub(crate) name: String,
     pub(crate) cpus: Vec<u32>,
     pub(crate) out_bytes: usize,
     pub(crate) unit: Unit,
-}
-
-impl<K: ?Sized> Clone for Element<K> {
-    fn clone(&self) -> Self {
-        let Element { kind, name, cpus, out_bytes, unit } = self;
-        let (kind, name, cpus) = (kind.clone(), name.clone(), cpus.clone());
-        Element { kind, name, cpus, out_bytes: *out_bytes, unit }
-    }
+    pub(crate) facts: Facts,
 }
 
 /// Element that can be slowed.
@@ -80,33 +75,7 @@ pub struct PathPart {
     pub threads: usize,
 }
 
-/// An element of any kind.
-struct AnyElement<'a> {
-    text: String,
-    name: &'a str,
-    cpus: &'a [u32],
-    out_bytes: usize,
-    unit: Unit,
-}
-
 impl Path {
-    fn elements(&self) -> Vec<AnyElement<'_>> {
-        fn any<K: ?Sized>(element: &Element<K>, text: String) -> AnyElement<'_> {
-            let Element { name, cpus, out_bytes, unit, .. } = element;
-            AnyElement { text, name, cpus, out_bytes: *out_bytes, unit }
-        }
-        let mut all = vec![any(&self.source, self.source.kind.text())];
-        for stage in &self.stages {
-            let text = match stage.unit {
-                SENT => format!("published over {}", stage.name),
-                _ => stage.kind.text(),
-            };
-            all.push(any(stage, text));
-        }
-        all.push(any(&self.sink, self.sink.kind.text()));
-        all
-    }
-
     pub(crate) fn live(&self) -> Option<&Scenario> {
         self.scenario.as_deref()
     }
@@ -118,11 +87,11 @@ impl Path {
 
     /// True if the path may lose blocks at any rate, even with a source that waits for room.
     pub fn may_lose(&self) -> bool {
-        self.sink.kind.may_lose()
+        self.elements.iter().any(|element| element.facts.may_lose)
     }
 
     pub fn line(&self) -> String {
-        let parts: Vec<String> = self.elements().into_iter().map(|part| part.text).collect();
+        let parts: Vec<&str> = self.elements.iter().map(|one| one.facts.text.as_str()).collect();
         format!("{} -> {}", show_bytes(self.block_bytes as u64), parts.join(" -> "))
     }
 
@@ -132,17 +101,16 @@ impl Path {
             out.push_str(&format!("{}\n", self.about.trim_end()));
         }
         out.push_str(&format!("\n{}\n\n", self.conditions()));
-        let all = self.elements();
-        let last = all.len() - 1;
-        for (at, AnyElement { text, cpus, out_bytes, unit, .. }) in all.into_iter().enumerate() {
-            let is_emulated = at == 0 && self.is_emulated();
+        let last = self.elements.len() - 1;
+        for (at, Element { cpus, out_bytes, unit, facts, .. }) in self.elements.iter().enumerate() {
+            let Facts { text, is_emulated, .. } = facts;
             let emulated = is_emulated.then(|| "emulated".to_owned());
             let about: Vec<String> = self.place(at, cpus).into_iter().chain(emulated).collect();
             let about = about.join(", ");
             let about = if about.is_empty() { about } else { format!("  ({about})") };
             out.push_str(&format!("  {text}{about}\n"));
-            let bytes = show_bytes(out_bytes as u64);
-            let behind = match unit {
+            let bytes = show_bytes(*out_bytes as u64);
+            let behind = match *unit {
                 _ if at == last => continue,
                 RING => format!("a ring of {bytes} for each DMA channel"),
                 PAGES => format!("pages of {bytes} at most"),
@@ -225,13 +193,13 @@ impl Path {
     pub fn streams(&self) -> usize {
         match self.live() {
             Some(scenario) => channel_ids(scenario).len(),
-            None => self.source.kind.boards().len().max(1),
+            None => self.source_facts().boards.len().max(1),
         }
     }
 
     /// Receivers of a card that is read out.
     pub(crate) fn receivers(&self) -> usize {
-        if self.is_live() { self.sink.kind.receivers().unwrap_or(self.streams()) } else { 0 }
+        if self.is_live() { self.last().facts.receivers.unwrap_or(self.streams()) } else { 0 }
     }
 
     /// Threads of each element in a pipeline; a stage with two ends has one more. A card and its
@@ -251,23 +219,27 @@ impl Path {
             0 => self.streams(),
             threads => threads,
         });
-        let part = |(name, threads): (&str, usize)| PathPart { name: name.to_owned(), threads };
+        let part = |(name, threads)| PathPart { name, threads };
         self.names().into_iter().zip(threads).map(part).collect()
     }
 
     /// Stage of an element, if it is none of the ends.
-    pub(crate) fn stage(&self, element: usize) -> Option<&Element<dyn StageElement>> {
-        self.stages.get(element.checked_sub(1)?)
-    }
-
-    /// CPUs that an element's threads are pinned to.
-    pub(crate) fn cpus(&self, element: usize) -> &[u32] {
-        self.elements()[element].cpus
+    pub(crate) fn stage(&self, element: usize) -> Option<&dyn StageElement> {
+        self.stages.get(element.checked_sub(1)?).map(Arc::as_ref)
     }
 
     /// Names of all elements, from source to sink.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        self.elements().into_iter().map(|element| element.name).collect()
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.elements.iter().map(|element| element.name.clone()).collect()
+    }
+
+    pub(crate) fn source_facts(&self) -> &Facts {
+        &self.elements[0].facts
+    }
+
+    /// The sink's place.
+    pub(crate) fn last(&self) -> &Element {
+        &self.elements[self.elements.len() - 1]
     }
 
     /// Elements with the threads that they had in a run: several elements may share one.
@@ -287,7 +259,7 @@ impl Path {
 
     /// Bytes of a block at the sink.
     pub(crate) fn sink_bytes(&self) -> usize {
-        self.stages.last().map_or(self.source.out_bytes, |stage| stage.out_bytes)
+        self.elements[self.stages.len()].out_bytes
     }
 
     /// Returns the path with `times` times as many blocks between two threads. A ring stays below 1
@@ -321,12 +293,12 @@ impl Path {
     }
 
     pub fn is_emulated(&self) -> bool {
-        self.source.kind.is_emulated()
+        self.source_facts().is_emulated
     }
 
     /// Sources of its blocks, by their names.
     pub(crate) fn sources(&self) -> Result<Vec<Named>, Fault> {
-        self.source.kind.sources(&self.source.name, self.block_bytes)
+        self.source.sources(&self.elements[0].name, self.block_bytes)
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -335,8 +307,7 @@ impl Path {
         }
         // Checked when the path was read.
         let groups = self.groups(&self.layout).unwrap_or_default();
-        let elements = self.elements();
-        let out_bytes = |element: usize| elements[element].out_bytes as u64;
+        let out_bytes = |element: usize| self.elements[element].out_bytes as u64;
         let behind = groups.iter().skip(1).map(|group| group.workers).chain([0]);
         let bytes = groups.iter().zip(behind).map(|(Group { elements, workers }, behind)| {
             let last = elements.end - 1;
@@ -347,7 +318,7 @@ impl Path {
             let rooms = rooms.fold(0, u64::saturating_add);
             ring_bytes.saturating_mul(rings).saturating_add(rooms)
         });
-        bytes.fold(self.source.kind.span_bytes() as u64, u64::saturating_add)
+        bytes.fold(self.source_facts().span_bytes as u64, u64::saturating_add)
     }
 }
 

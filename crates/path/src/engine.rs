@@ -256,7 +256,7 @@ struct PathSession {
 
 impl Drop for PathSession {
     fn drop(&mut self) {
-        free_blocks(self.path.source.kind.span_bytes());
+        free_blocks(self.path.source_facts().span_bytes);
     }
 }
 

@@ -15,19 +15,19 @@ use crate::definition::Path;
 /// Devices whose links blocks cross: their elements, their nodes or a file on them, and the bytes
 /// of a block that cross each.
 fn devices(path: &Path) -> Vec<(usize, &str, f64)> {
-    let sources = path.source.kind.devices();
+    let (source, sink) = (path.source_facts(), path.last());
     // Each board has its own link for its share of the blocks.
     let bytes = path.block_bytes as f64 / path.streams() as f64;
-    let mut all = Vec::from_iter(sources.into_iter().map(|node| (0, node, bytes)));
-    let own = path.sink.kind.device();
-    all.extend(own.map(|own| (path.stages.len() + 1, own, path.sink_bytes() as f64)));
-    all
+    let boards = source.devices.iter().map(|node| (0, node.as_str(), bytes));
+    let last = (path.stages.len() + 1, path.sink_bytes() as f64);
+    let folders = sink.facts.devices.iter().map(|node| (last.0, node.as_str(), last.1));
+    boards.chain(folders).collect()
 }
 
 pub(crate) fn links(path: &Path, files: &Files) -> Vec<PathLink> {
     let devices = devices(path).into_iter();
     let pcie = devices.filter_map(|(element, node, bytes)| pcie(files, node, element, bytes));
-    let uplink = path.source.kind.uplink(path.block_bytes as f64);
+    let uplink = path.source_facts().uplink.clone();
     let leaves = Leaves::of(path, files).and_then(|leaves| leaves.link(path));
     pcie.chain(uplink).chain(leaves).collect()
 }
@@ -93,7 +93,7 @@ pub(crate) struct Leaves {
 impl Leaves {
     /// Device of a path that ends on another host, if there is a route to it.
     pub(crate) fn of(path: &Path, files: &Files) -> Option<Leaves> {
-        let to = path.sink.kind.to()?;
+        let to = path.last().facts.to.as_ref()?;
         let address = to.to_socket_addrs().ok()?.next()?.ip();
         // Bytes to an address of this host stay in it, whatever the routes of its network say.
         if UdpSocket::bind((address, 0)).is_ok() {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::definition::flow::{Flow, Place, fields, unless, wrong};
-use crate::definition::kind::{ElementType, SinkElement, SourceElement, StageElement};
+use crate::definition::kind::{ElementType, Facts, SinkElement};
 use crate::definition::layout::Layout;
 use crate::definition::setting::Setting;
 use crate::definition::{Element, MAX_BUFFERS, Path, parse_rate};
@@ -119,18 +119,24 @@ impl Path {
         receivers: &Receivers,
     ) -> Result<Path, Fault> {
         let (mut flow, free) = (Flow::of_card(scenario.clone()), Place::default());
-        let source: Arc<dyn SourceElement> = Arc::new(Card { chosen: chosen.clone() });
-        let source = placed(flow.name("card"), source, Vec::new(), &flow)?;
-        let to_host = ToHostStage {}.checked(&free, &mut flow)?;
-        let to_host = placed(flow.name("to-host"), to_host, Vec::new(), &flow)?;
+        let mut elements = Vec::new();
+        let mut place = |name: &str, facts, cpus: &[u32], flow: &Flow| {
+            elements.push(placed(name.to_owned(), facts, cpus.to_vec(), flow)?);
+            Ok::<(), Fault>(())
+        };
+        let source = Card { chosen: chosen.clone() };
+        place("card", source.facts(), &[], &flow)?;
+        let (to_host, facts) = ToHostStage {}.checked(&free, &mut flow)?;
+        place("to-host", facts, &[], &flow)?;
         let transport = scenario.publish.transport.as_str();
-        let publisher = match transport {
+        let (publisher, facts) = match transport {
             "zenoh" => Zenoh {}.checked(&free, &mut flow)?,
             _ => Tcp { congestion: None }.checked(&free, &mut flow)?,
         };
-        let publisher = placed(flow.name(transport), publisher, Vec::new(), &flow)?;
-        let sink = CardReceiver { threads: receivers.receivers }.checked(&free, &mut flow)?;
-        let sink = placed("receiver".to_owned(), sink, receivers.cpus().to_vec(), &flow)?;
+        place(transport, facts, &[], &flow)?;
+        let sink = CardReceiver { threads: receivers.receivers };
+        let (sink, facts) = sink.checked(&free, &mut flow)?;
+        place("receiver", facts, receivers.cpus(), &flow)?;
         let layout = receivers.layout.clone().unwrap_or_default();
         Ok(Path {
             name: "readout".to_owned(),
@@ -147,20 +153,21 @@ impl Path {
             is_ordered: false,
             digest: String::new(),
             text: String::new(),
-            source,
+            source: Arc::new(source),
             stages: vec![to_host, publisher],
             sink,
+            elements,
             scenario: flow.live,
         })
     }
 }
 
-/// Reads the table of an element of one of the types: its kind, its name, and its place.
+/// Reads the table of an element: its kind's name, the element with its properties, its place.
 fn element<T: ?Sized>(
     types: &'static [ElementType<T>],
     mut table: Table,
     flow: &mut Flow,
-) -> Result<(String, Arc<T>, Place), Fault> {
+) -> Result<(String, Arc<T>, Facts, Place), Fault> {
     let Some(kind) = table.remove("kind") else {
         return Err(Fault::new("needs a `kind`"));
     };
@@ -171,8 +178,8 @@ fn element<T: ?Sized>(
     let place: Table =
         of_place.filter_map(|field| Some((field.to_owned(), table.remove(field)?))).collect();
     let place = fields(place.into())?;
-    let kind = (ElementType::find(types, &name)?.read)(table, &place, flow)?;
-    Ok((name, kind, place))
+    let (kind, facts) = (ElementType::find(types, &name)?.read)(table, &place, flow)?;
+    Ok((name, kind, facts, place))
 }
 
 fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> {
@@ -185,19 +192,23 @@ fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> 
     Problem::unless_within("buffers", buffers, 1..=MAX_BUFFERS)?;
     Problem::unless_within("stage", file.stage.len(), 0..=MAX_STAGES)?;
     let mut flow = Flow::of(block_bytes);
-    let source = source(file.source, &mut flow).map_err(|fault| fault.context("source"))?;
+    let source = inner(SOURCES, file.source, &mut flow);
+    let (source, first) = source.map_err(|fault| fault.context("source"))?;
     for (key, is_given) in
         [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
     {
         unless(!is_given || flow.live.is_none(), key, OWN_RING)?;
     }
-    let mut stages = Vec::new();
+    let (mut stages, mut elements) = (Vec::new(), vec![first]);
     for (number, table) in (1..).zip(file.stage) {
-        let stage = stage(table, &mut flow);
-        stages.push(stage.map_err(|fault| fault.context(format!("stage {number}")))?);
+        let stage = inner(STAGES, table, &mut flow);
+        let (stage, place) = stage.map_err(|fault| fault.context(format!("stage {number}")))?;
+        stages.push(stage);
+        elements.push(place);
     }
     let sink = sink(file.sink, &mut flow);
-    let (sink, is_ordered) = sink.map_err(|fault| fault.context("sink"))?;
+    let (sink, place, is_ordered) = sink.map_err(|fault| fault.context("sink"))?;
+    elements.push(place);
     let mut path = Path {
         name: text.name.clone(),
         title: file.title,
@@ -224,10 +235,10 @@ fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> 
         source,
         stages,
         sink,
+        elements,
         scenario: flow.live,
     };
-    let named = path.stages.iter().map(|stage| stage.kind.digest());
-    let named: String = [path.source.kind.digest()].into_iter().chain(named).collect();
+    let named: String = path.elements.iter().map(|one| one.facts.digest.as_str()).collect();
     if !named.is_empty() {
         path.digest = digest(&(path.digest + &named));
     }
@@ -250,36 +261,31 @@ fn served(serves: Serves) -> Result<Served, Fault> {
     Ok(Served { name: serves.what, each })
 }
 
-/// Makes an element that gives the blocks of the flow.
-fn placed<T: ?Sized>(
-    name: String,
-    kind: Arc<T>,
-    cpus: Vec<u32>,
-    flow: &Flow,
-) -> Result<Element<T>, Fault> {
+/// Makes the place of an element that gives the blocks of the flow.
+fn placed(name: String, facts: Facts, cpus: Vec<u32>, flow: &Flow) -> Result<Element, Fault> {
     Problem::unless_cpus_exist("cpus", &cpus)?;
-    Ok(Element { kind, name, cpus, out_bytes: flow.bytes, unit: flow.unit })
+    Ok(Element { name, cpus, out_bytes: flow.bytes, unit: flow.unit, facts })
 }
 
-fn source(table: Table, flow: &mut Flow) -> Result<Element<dyn SourceElement>, Fault> {
-    let (name, kind, place) = element(SOURCES, table, flow)?;
+/// Reads a source or a stage.
+fn inner<T: ?Sized>(
+    types: &'static [ElementType<T>],
+    table: Table,
+    flow: &mut Flow,
+) -> Result<(Arc<T>, Element), Fault> {
+    let (name, kind, facts, place) = element(types, table, flow)?;
     unless(!place.ordered, "ordered", OF_SINK)?;
-    placed(flow.name(&name), kind, place.cpus, flow)
-}
-
-fn stage(table: Table, flow: &mut Flow) -> Result<Element<dyn StageElement>, Fault> {
-    let (name, kind, place) = element(STAGES, table, flow)?;
-    unless(!place.ordered, "ordered", OF_SINK)?;
-    placed(flow.name(&name), kind, place.cpus, flow)
+    let name = flow.name(&name);
+    Ok((kind, placed(name, facts, place.cpus, flow)?))
 }
 
 /// Reads the sink, and whether it is ordered.
-fn sink(table: Table, flow: &mut Flow) -> Result<(Element<dyn SinkElement>, bool), Fault> {
-    let (name, kind, place) = element(SINKS, table, flow)?;
+fn sink(table: Table, flow: &mut Flow) -> Result<(Arc<dyn SinkElement>, Element, bool), Fault> {
+    let (name, kind, facts, place) = element(SINKS, table, flow)?;
     // Source and sink may have one name.
     let is_taken = flow.names.contains_key(&name);
     let own = if is_taken { format!("{name} sink") } else { name };
-    Ok((placed(own, kind, place.cpus, flow)?, place.ordered))
+    Ok((kind, placed(own, facts, place.cpus, flow)?, place.ordered))
 }
 
 #[cfg(test)]
@@ -297,7 +303,7 @@ mod tests {
         let path = with("block=128KiB;buffers=4;stage.1.scenario=gbt;pages=base").unwrap();
         assert_eq!((path.block_bytes, path.buffers), (128 << 10, 4));
         assert_eq!(path.pages, Pages::Base);
-        assert_eq!(path.stages[1].out_bytes, 128 << 10);
+        assert_eq!(path.elements[2].out_bytes, 128 << 10);
         let paced = with("rate=2kHz;lossless=false").unwrap();
         assert_eq!((paced.rate_hz, paced.lossless), (Some(2000.0), false));
         // File and text are equal: only the changes differ.

@@ -160,7 +160,7 @@ mod tests {
         let scenario = request.chosen.completed().unwrap();
         let path = Path::of_card(&request.chosen, &scenario, &request.receivers).unwrap();
         assert_eq!(path.line(), "1 KiB -> card gbt -> to-host -> published over tcp -> receiver");
-        assert_eq!((path.threads(), &path.sink.cpus[..]), (vec![0, 2, 0, 1], &[0][..]));
+        assert_eq!((path.threads(), &path.last().cpus[..]), (vec![0, 2, 0, 1], &[0][..]));
         let of_path = path.live().unwrap();
         assert_eq!(of_path.reader.poll, scenario.reader.poll);
         assert_eq!(of_path.card.payload, scenario.card.payload);

@@ -16,29 +16,27 @@ static SUMS: Last<Sums> = Mutex::new(None);
 /// Sums of the known contents. Those of a file are new for each run: it may have changed.
 pub(crate) fn expected(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     let Path { block_bytes, source, stages, .. } = path;
-    if source.kind.may_change() {
+    if path.source_facts().may_change {
         return computed(path, sources);
     }
-    let kinds = Vec::from_iter(stages.iter().map(|stage| &stage.kind));
-    let key = format!("{block_bytes} {:?} {kinds:?}", source.kind);
+    let key = format!("{block_bytes} {source:?} {stages:?}");
     made(&SUMS, &key, || computed(path, sources))
 }
 
 fn computed(path: &Path, sources: &mut [Named]) -> Result<Sums, Fault> {
     let mut turns = Vec::new();
-    let mut bytes = path.source.out_bytes;
-    for stage in &path.stages {
+    for (stage, pair) in path.stages.iter().zip(path.elements.windows(2)) {
+        let [before, own] = pair else { continue };
         // It alone knows its output.
-        if stage.kind.is_unknown() {
+        if own.facts.is_unknown {
             return Ok(Sums::default());
         }
         // The plainest code stores through the cache, for any size.
-        if !stage.kind.has_two_ends()
-            && let Work::Transform(turn) = stage.kind.work(bytes, 0)?
+        if !own.facts.has_two_ends
+            && let Work::Transform(turn) = stage.work(before.out_bytes, 0)?
         {
             turns.push(turn);
         }
-        bytes = stage.out_bytes;
     }
     let turned = |content| {
         sum(&turns.iter().fold(content, |content: Vec<u8>, turn| turn.reference(&content)))

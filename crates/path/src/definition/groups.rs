@@ -5,8 +5,8 @@ use std::ops::Range;
 use daqmeter_record::path::End;
 use daqmeter_record::units::plural;
 
-use crate::definition::Path;
 use crate::definition::layout::{Group, Layout, MAX_THREADS};
+use crate::definition::{Element, Path};
 
 const NOT_OF_A_CARD: &str = "but a card that is read out live is a pipeline, or fused with a thread for each DMA channel: write pipeline or fused";
 
@@ -67,10 +67,10 @@ impl Path {
             _ if self.receivers() != channels => {
                 "in which each reader's thread has a receiver: leave the number of receivers out"
             }
-            _ if !self.sink.cpus.is_empty() => {
+            _ if !self.last().cpus.is_empty() => {
                 "in which receivers have no threads of their own: leave their CPUs out"
             }
-            _ if self.stages.iter().any(|stage| stage.kind.has_own_threads()) => {
+            _ if self.elements.iter().any(|one| one.facts.has_own_threads) => {
                 "but zenoh has threads of its own: publish over tcp, or write pipeline"
             }
             _ => return Ok(()),
@@ -90,7 +90,7 @@ impl Path {
 
     fn named(&self, groups: &[(Vec<String>, usize)]) -> Result<Vec<Group>, String> {
         let names = self.names();
-        let said: Vec<&str> = groups.iter().flat_map(|(own, _)| own).map(String::as_str).collect();
+        let said: Vec<String> = groups.iter().flat_map(|(own, _)| own).cloned().collect();
         if said != names {
             let [said, names] = [said, names].map(|names| names.join(", "));
             return Err(format!("names {said}; each part once is wanted, in this order: {names}"));
@@ -110,25 +110,21 @@ impl Path {
         if !(1..=MAX_THREADS).contains(workers) {
             return Err(format!("has {workers} threads; 1 to {MAX_THREADS} are wanted"));
         }
-        let boards = self.source.kind.boards().len();
+        let boards = self.source_facts().boards.len();
         if elements.contains(&0) && boards > 0 && *workers > boards {
             let boards = plural(boards as u64, "board");
             return Err(format!("has {workers} threads for {boards}: at most one for each"));
         }
-        for (at, stage) in self.stages.iter().enumerate() {
-            if stage.kind.is_program()
-                && elements.contains(&(at + 1))
-                && (elements.len() > 1 || *workers > 1)
-            {
-                let name = &stage.name;
+        for Element { name, facts, .. } in &self.elements[elements.clone()] {
+            if facts.is_program && (elements.len() > 1 || *workers > 1) {
                 return Err(format!(
                     "has {name} in a thread with other parts, or several times; a program needs a group of its own, such as [{name}]"
                 ));
             }
         }
         if *workers > 1 && elements.contains(&last) {
-            let sink = &self.sink.name;
-            let why = match (self.is_ordered, self.sink.kind.is_inside()) {
+            let Element { name: sink, facts, .. } = self.last();
+            let why = match (self.is_ordered, !facts.is_outside) {
                 (true, _) => "is ordered",
                 (false, true) => return Ok(()),
                 (false, false) => "one thread writes",

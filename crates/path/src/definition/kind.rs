@@ -12,11 +12,14 @@ use crate::definition::flow::{Flow, Place};
 use crate::element::{Ends, Sink, Source, Work};
 use crate::external::Connected;
 
+/// An element with its properties, or what is wrong with it.
+pub(crate) type Checked<T> = Result<(Arc<T>, Facts), Fault>;
+
 /// Name of a kind of element, and its reader: the fields of its table, and the blocks that come to
 /// it. The reader changes the blocks to those that it gives.
 pub(crate) struct ElementType<T: ?Sized> {
     pub(crate) name: &'static str,
-    pub(crate) read: fn(Table, &Place, &mut Flow) -> Result<Arc<T>, Fault>,
+    pub(crate) read: fn(Table, &Place, &mut Flow) -> Checked<T>,
 }
 
 impl<T: ?Sized> ElementType<T> {
@@ -40,12 +43,9 @@ macro_rules! element_type {
                 mut self,
                 place: &crate::definition::flow::Place,
                 flow: &mut crate::definition::flow::Flow,
-            ) -> Result<
-                std::sync::Arc<dyn crate::definition::kind::$element>,
-                daqmeter_harness::Fault,
-            > {
-                crate::definition::kind::$element::check(&mut self, place, flow)?;
-                Ok(std::sync::Arc::new(self))
+            ) -> crate::definition::kind::Checked<dyn crate::definition::kind::$element> {
+                let facts = crate::definition::kind::$element::check(&mut self, place, flow)?;
+                Ok((std::sync::Arc::new(self), facts))
             }
 
             pub(crate) const TYPE: crate::definition::kind::ElementType<
@@ -69,81 +69,66 @@ pub(crate) fn alone(part: &str) -> Fault {
 /// Source by its name: boards have one each.
 pub(crate) type Named = (String, Box<dyn Source>);
 
-pub(crate) trait SourceElement: Debug + Send + Sync {
-    /// Checks its fields, and says which blocks it gives. Those that come are of the path's size.
-    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault>;
+/// Properties of an element in its place, for layouts, links, limits and prose.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) text: String,
+    /// Digest of the file that it names; empty without one, or if it ships.
+    pub(crate) digest: String,
+    pub(crate) is_emulated: bool,
+    /// True if a short run before the measured one would be seen outside of this program.
+    pub(crate) is_outside: bool,
+    /// Devices, or files and folders on them, whose links the blocks cross.
+    pub(crate) devices: Vec<String>,
+    /// Boards of a source, each of which is a stream; empty if it has one stream.
+    pub(crate) boards: Vec<String>,
+    /// True if a source's blocks may be others in the next run.
+    pub(crate) may_change: bool,
+    /// Bytes of memory that a source makes blocks from.
+    pub(crate) span_bytes: usize,
+    /// Link of an emulated crate that a source's blocks cross.
+    pub(crate) uplink: Option<PathLink>,
+    /// Seconds for which a source may wait at its end.
+    pub(crate) last_wait_s: f64,
+    /// True if bytes leave this program for a stage, so that it has a thread at each end.
+    pub(crate) has_two_ends: bool,
+    /// True if the threads of a stage do nothing else.
+    pub(crate) is_program: bool,
+    /// True if a stage alone knows what it makes of a block.
+    pub(crate) is_unknown: bool,
+    /// True if a stage works in threads that are not the path's.
+    pub(crate) has_own_threads: bool,
+    /// Address of a sink's receiver on another host.
+    pub(crate) to: Option<String>,
+    /// True if a sink may lose blocks at any rate.
+    pub(crate) may_lose: bool,
+    /// Threads of receivers of a card, if the sink says how many.
+    pub(crate) receivers: Option<usize>,
+}
 
-    fn text(&self) -> String;
+impl Facts {
+    pub(crate) fn of(text: impl Into<String>) -> Facts {
+        Facts { text: text.into(), ..Facts::default() }
+    }
+}
+
+/// An element is checked where it stands: its fields, and the blocks that come, which become those
+/// that it gives.
+pub(crate) trait SourceElement: Debug + Send + Sync {
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault>;
 
     /// Makes its sources. A card has none: its parts are made together (`readout/card.rs`).
-    fn sources(&self, _name: &str, _block_bytes: usize) -> Result<Vec<Named>, Fault> {
-        Err(alone(&self.text()))
-    }
-
-    /// Digest of the file that it names; empty without one, or if it ships.
-    fn digest(&self) -> &str {
-        ""
-    }
-
-    /// Boards, each of which is a stream; empty for a source of one stream.
-    fn boards(&self) -> &[String] {
-        &[]
-    }
-
-    fn is_emulated(&self) -> bool {
-        false
-    }
-
-    /// True if a short run before the measured one is seen by nobody.
-    fn may_be_tried(&self) -> bool {
-        true
-    }
-
-    /// True if its blocks may be others in the next run.
-    fn may_change(&self) -> bool {
-        false
-    }
-
-    /// Bytes of memory that it makes blocks from.
-    fn span_bytes(&self) -> usize {
-        0
-    }
-
-    /// Devices, or a file on one, whose link the blocks cross.
-    fn devices(&self) -> Vec<&str> {
-        Vec::new()
-    }
-
-    /// Link of an emulated crate that its blocks cross.
-    fn uplink(&self, _block_bytes: f64) -> Option<PathLink> {
-        None
-    }
-
-    /// Seconds for which it may wait at its end.
-    fn last_wait_s(&self) -> f64 {
-        0.0
+    fn sources(&self, name: &str, _block_bytes: usize) -> Result<Vec<Named>, Fault> {
+        Err(alone(name))
     }
 }
 
 pub(crate) trait StageElement: Debug + Send + Sync {
-    /// Checks its fields and the blocks that come, and says which it gives.
-    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault>;
-
-    fn text(&self) -> String;
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault>;
 
     /// Makes its work on blocks of that many bytes in one thread.
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {
-        Err(alone(&self.text()))
-    }
-
-    /// Digest of the file that it names; empty without one, or if it ships.
-    fn digest(&self) -> &str {
-        ""
-    }
-
-    /// True if bytes leave this program for it, so that it has a thread at each end.
-    fn has_two_ends(&self) -> bool {
-        false
+        Err(alone("a stage without work"))
     }
 
     /// Makes both ends of a stage that has two.
@@ -153,57 +138,14 @@ pub(crate) trait StageElement: Debug + Send + Sync {
 
     /// Makes the connection of a stage that one thread can send and receive by.
     fn connection(&self, _cuts: &Cuts) -> Result<Connected, Fault> {
-        Err(alone(&self.text()))
-    }
-
-    /// True if its threads do nothing else, and if no short run before the measured one is made.
-    fn is_program(&self) -> bool {
-        false
-    }
-
-    /// True if it alone knows what it makes of a block.
-    fn is_unknown(&self) -> bool {
-        false
-    }
-
-    /// True if it works in threads that are not the path's.
-    fn has_own_threads(&self) -> bool {
-        false
+        Err(alone("a stage without a connection"))
     }
 }
 
 pub(crate) trait SinkElement: Debug + Send + Sync {
-    /// Checks its fields and the blocks that come.
-    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault>;
-
-    fn text(&self) -> String;
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault>;
 
     fn sink(&self, _block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
-        Err(alone(&self.text()))
-    }
-
-    /// Address of a receiver on another host.
-    fn to(&self) -> Option<&str> {
-        None
-    }
-
-    /// True if it may lose blocks at any rate.
-    fn may_lose(&self) -> bool {
-        false
-    }
-
-    /// True if blocks end in it unseen, so that several threads may have one each.
-    fn is_inside(&self) -> bool {
-        false
-    }
-
-    /// Folder or device whose link the blocks cross.
-    fn device(&self) -> Option<&str> {
-        None
-    }
-
-    /// Threads of receivers of a card, if it says how many.
-    fn receivers(&self) -> Option<usize> {
-        None
+        Err(alone("a card's receiver"))
     }
 }

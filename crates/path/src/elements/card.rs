@@ -6,7 +6,7 @@ use daqmeter_readout::Chosen;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, unless, wrong};
-use crate::definition::kind::{SourceElement, element_type};
+use crate::definition::kind::{Facts, SourceElement, element_type};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,8 +17,20 @@ pub(crate) struct Card {
 
 element_type!(Card, "card", SourceElement);
 
+impl Card {
+    pub(crate) fn facts(&self) -> Facts {
+        let scenario = &self.chosen.scenario;
+        Facts {
+            digest: scenario.digest().to_owned(),
+            is_emulated: true,
+            is_outside: true,
+            ..Facts::of(format!("card {}", scenario.name()))
+        }
+    }
+}
+
 impl SourceElement for Card {
-    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let problem = "is the path's own field `rate`: say it there";
         unless(self.chosen.rate_hz.is_none(), "rate_hz", problem)?;
         let problem = "is the stage behind `to-host`: say it there";
@@ -29,22 +41,6 @@ impl SourceElement for Card {
         unless(flow.bytes == card_bytes, "scenario", problem)?;
         place.without_thread()?;
         *flow = Flow::of_card(scenario);
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        format!("card {}", self.chosen.scenario.name())
-    }
-
-    fn digest(&self) -> &str {
-        self.chosen.scenario.digest()
-    }
-
-    fn is_emulated(&self) -> bool {
-        true
-    }
-
-    fn may_be_tried(&self) -> bool {
-        false
+        Ok(self.facts())
     }
 }

@@ -4,7 +4,7 @@ use daqmeter_harness::Fault;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::Work;
 use crate::sum::sum;
 
@@ -15,12 +15,9 @@ pub(crate) struct Checksum {}
 element_type!(Checksum, "checksum", StageElement);
 
 impl StageElement for Checksum {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        flow.without_card()
-    }
-
-    fn text(&self) -> String {
-        "checksum".to_owned()
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        flow.without_card()?;
+        Ok(Facts::of("checksum"))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

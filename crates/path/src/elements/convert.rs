@@ -8,7 +8,7 @@ use daqmeter_sys::memory::Buffer;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::definition::flow::{Flow, NUMBERS, Place, SAMPLES, unless};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::{Transform, Work};
 
 #[derive(Debug, Deserialize)]
@@ -29,7 +29,7 @@ fn function<'de, D: Deserializer<'de>>(from: D) -> Result<Function, D::Error> {
 }
 
 impl StageElement for Converted {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.takes(SAMPLES)?;
         let problem = format_args!("blocks of {} bytes are not whole samples", flow.bytes);
         unless(flow.bytes.is_multiple_of(2), "kind", problem)?;
@@ -37,11 +37,7 @@ impl StageElement for Converted {
         let (conversion, decimation) = self.request.of(self.function).expect("a conversion");
         flow.bytes = decimation.kept(flow.bytes / 2) * conversion.out_bytes();
         flow.unit = NUMBERS;
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        format!("convert, function {}", self.function.number())
+        Ok(Facts::of(format!("convert, function {}", self.function.number())))
     }
 
     fn work(&self, in_bytes: usize, last_level_bytes: u64) -> Result<Work, Fault> {

@@ -7,7 +7,7 @@ use daqmeter_sys::memory::Buffer;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::{Transform, Work};
 
 #[derive(Debug, Deserialize)]
@@ -35,12 +35,9 @@ fn copy_kernel<'de, D: Deserializer<'de>>(from: D) -> Result<CopyKernel, D::Erro
 }
 
 impl StageElement for Copied {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        flow.without_card()
-    }
-
-    fn text(&self) -> String {
-        format!("copy {}", self.by.name())
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        flow.without_card()?;
+        Ok(Facts::of(format!("copy {}", self.by.name())))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

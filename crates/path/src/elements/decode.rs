@@ -8,7 +8,7 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 use serde::Deserialize;
 
 use crate::definition::flow::{FELIX, Flow, Place, unless, wrong};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::Work;
 
 #[derive(Debug, Deserialize)]
@@ -22,7 +22,7 @@ pub(crate) struct Decoded {
 element_type!(Decoded, "decode", StageElement);
 
 impl StageElement for Decoded {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.takes(FELIX)?;
         let Some(scenario) = self.scenario.as_ref().or(flow.scenario.as_ref()) else {
             let problem = "needs the scenario that its blocks are of, such as \"gbt\"";
@@ -35,15 +35,8 @@ impl StageElement for Decoded {
         let problem = format_args!("blocks of {bytes} bytes do not hold whole ones of {whole}");
         unless(bytes.is_multiple_of(whole), "kind", problem)?;
         self.format = Some(format);
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        "decode".to_owned()
-    }
-
-    fn digest(&self) -> &str {
-        self.scenario.as_ref().map_or("", Resolved::digest)
+        let digest = self.scenario.as_ref().map_or("", Resolved::digest).to_owned();
+        Ok(Facts { digest, ..Facts::of("decode") })
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

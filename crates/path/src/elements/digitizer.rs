@@ -16,7 +16,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, SAMPLES, unless, wrong};
-use crate::definition::kind::{Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement, element_type};
 use crate::definition::layout::MAX_THREADS;
 use crate::element::{Filled, Source};
 
@@ -53,52 +53,32 @@ fn is_emulated(device: &str) -> bool {
 }
 
 impl SourceElement for Digitizer {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         self.devices = boards(&self.devices)?;
         if let Some(hz) = self.trigger {
             daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
         }
         flow.unit = SAMPLES;
-        Ok(())
-    }
-
-    fn text(&self) -> String {
+        let are_emulated = self.devices.iter().all(|device| is_emulated(device));
+        let is_emulated = self.devices.iter().any(|device| is_emulated(device));
         let hz = self.trigger.map(|hz| format!(", {} Hz", significant(hz.0, 4)));
-        format!("digitizer {}{}", self.devices.join(" "), hz.unwrap_or_default())
-    }
-
-    fn digest(&self) -> &str {
-        self.profile.digest()
-    }
-
-    fn boards(&self) -> &[String] {
-        &self.devices
-    }
-
-    fn is_emulated(&self) -> bool {
-        self.devices.iter().any(|device| is_emulated(device))
-    }
-
-    fn may_be_tried(&self) -> bool {
-        self.trigger.is_none() && self.devices.iter().all(|device| is_emulated(device))
-    }
-
-    fn devices(&self) -> Vec<&str> {
-        self.devices.iter().map(String::as_str).collect()
-    }
-
-    fn uplink(&self, bytes_per_block: f64) -> Option<PathLink> {
-        (self.is_emulated() && !self.unpaced).then(|| PathLink {
-            element: 0,
-            name: format!("uplink of {}", self.profile.name),
-            bytes_per_s: self.profile.uplink.limit_bytes_per_s,
-            bytes_per_block,
-            by: LinkBy::Profile,
+        let text = format!("digitizer {}{}", self.devices.join(" "), hz.unwrap_or_default());
+        Ok(Facts {
+            digest: self.profile.digest().to_owned(),
+            is_emulated,
+            is_outside: self.trigger.is_some() || !are_emulated,
+            devices: self.devices.clone(),
+            boards: self.devices.clone(),
+            uplink: (is_emulated && !self.unpaced).then(|| PathLink {
+                element: 0,
+                name: format!("uplink of {}", self.profile.name),
+                bytes_per_s: self.profile.uplink.limit_bytes_per_s,
+                bytes_per_block: flow.bytes as f64,
+                by: LinkBy::Profile,
+            }),
+            last_wait_s: self.trigger.map_or(0.0, |hz| TRIGGERS / hz.0),
+            ..Facts::of(text)
         })
-    }
-
-    fn last_wait_s(&self) -> f64 {
-        self.trigger.map_or(0.0, |hz| TRIGGERS / hz.0)
     }
 
     fn sources(&self, _name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {

@@ -6,7 +6,7 @@ use daqmeter_record::units::significant;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, unless};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::{Label, Work};
 use crate::sum::sum;
 
@@ -23,15 +23,12 @@ pub(crate) struct Dropped {
 element_type!(Dropped, "drop", StageElement);
 
 impl StageElement for Dropped {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let share = self.share;
         let problem = format_args!("is {share}; a share of the blocks, 0 to 1, is wanted");
         unless((0.0..=1.0).contains(&share), "share", problem)?;
-        flow.without_card()
-    }
-
-    fn text(&self) -> String {
-        format!("drop {} %", significant(self.share * 100.0, 3))
+        flow.without_card()?;
+        Ok(Facts::of(format!("drop {} %", significant(share * 100.0, 3))))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

@@ -5,7 +5,7 @@ use daqmeter_harness::{Fault, Request};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, TIMES, unless};
-use crate::definition::kind::{Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement, element_type};
 use crate::element::{Filled, Source};
 
 #[derive(Debug, Deserialize)]
@@ -24,7 +24,7 @@ fn usual_count() -> u64 {
 element_type!(Registers, "etherbone", SourceElement);
 
 impl SourceElement for Registers {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let Registers { address, count } = &*self;
         Times::request(address, *count).check()?;
         let bytes = TIME_BYTES * usize::try_from(*count).unwrap_or(usize::MAX);
@@ -32,19 +32,9 @@ impl SourceElement for Registers {
             format_args!("cycles of {count} times bring {bytes} bytes; `block` holds whole ones");
         unless(flow.bytes.is_multiple_of(bytes), "count", problem)?;
         flow.unit = TIMES;
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        format!("etherbone {}, {} times a cycle", self.address, self.count)
-    }
-
-    fn is_emulated(&self) -> bool {
-        Times::request(&self.address, self.count).is_emulated()
-    }
-
-    fn may_be_tried(&self) -> bool {
-        self.is_emulated()
+        let is_emulated = Times::request(address, *count).is_emulated();
+        let text = format!("etherbone {address}, {count} times a cycle");
+        Ok(Facts { is_emulated, is_outside: !is_emulated, ..Facts::of(text) })
     }
 
     fn sources(&self, name: &str, _block_bytes: usize) -> Result<Vec<Named>, Fault> {

@@ -7,7 +7,7 @@ use daqmeter_record::written::ByteSize;
 use serde::Deserialize;
 
 use crate::definition::flow::{FELIX, Flow, Place, bytes, unless};
-use crate::definition::kind::{Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement, element_type};
 use crate::elements::memory::Bank;
 
 #[derive(Debug, Deserialize)]
@@ -21,7 +21,7 @@ pub(crate) struct Felix {
 element_type!(Felix, "felix", SourceElement);
 
 impl SourceElement for Felix {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let card_bytes = self.scenario.card.block.0;
         let is_whole = card_bytes > 0 && flow.bytes.is_multiple_of(card_bytes);
         let problem = format_args!("its blocks have {card_bytes} bytes; `block` holds whole ones");
@@ -29,23 +29,12 @@ impl SourceElement for Felix {
         flow.whole_blocks(&mut self.span)?;
         flow.scenario = Some(self.scenario.clone());
         flow.unit = FELIX;
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        format!("felix {}", self.scenario.name())
-    }
-
-    fn digest(&self) -> &str {
-        self.scenario.digest()
-    }
-
-    fn is_emulated(&self) -> bool {
-        true
-    }
-
-    fn span_bytes(&self) -> usize {
-        self.span.0
+        Ok(Facts {
+            digest: self.scenario.digest().to_owned(),
+            is_emulated: true,
+            span_bytes: self.span.0,
+            ..Facts::of(format!("felix {}", self.scenario.name()))
+        })
     }
 
     fn sources(&self, name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {

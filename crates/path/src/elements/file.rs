@@ -5,7 +5,7 @@ use daqmeter_hostio::{BlockReader, BlockRequest};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, wrong};
-use crate::definition::kind::{Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement, element_type};
 use crate::element::{Filled, Source, most_keys};
 
 #[derive(Debug, Deserialize)]
@@ -26,22 +26,15 @@ impl Replayed {
 }
 
 impl SourceElement for Replayed {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let checked = self.request(flow.bytes).check();
-        checked.or_else(|problem| wrong("kind", format!("block {}", problem.text)))
-    }
-
-    fn text(&self) -> String {
-        let how = if self.cached { "page cache" } else { "direct" };
-        format!("file {}, {how}", self.path)
-    }
-
-    fn may_change(&self) -> bool {
-        true
-    }
-
-    fn devices(&self) -> Vec<&str> {
-        if self.cached { Vec::new() } else { vec![&self.path] }
+        checked.or_else(|problem| wrong("kind", format!("block {}", problem.text)))?;
+        let Replayed { path, cached } = &*self;
+        let (how, devices) = match cached {
+            true => ("page cache", Vec::new()),
+            false => ("direct", vec![path.clone()]),
+        };
+        Ok(Facts { devices, may_change: true, ..Facts::of(format!("file {path}, {how}")) })
     }
 
     fn sources(&self, name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {

@@ -9,7 +9,7 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, bytes};
-use crate::definition::kind::{Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement, element_type};
 use crate::element::{Filled, Source, most_keys};
 use crate::last::{Last, made};
 
@@ -23,16 +23,10 @@ pub(crate) struct Memory {
 element_type!(Memory, "memory", SourceElement);
 
 impl SourceElement for Memory {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        flow.whole_blocks(&mut self.span)
-    }
-
-    fn text(&self) -> String {
-        format!("memory, {}", show_bytes(self.span.0 as u64))
-    }
-
-    fn span_bytes(&self) -> usize {
-        self.span.0
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        flow.whole_blocks(&mut self.span)?;
+        let span_bytes = self.span.0;
+        Ok(Facts { span_bytes, ..Facts::of(format!("memory, {}", show_bytes(span_bytes as u64))) })
     }
 
     fn sources(&self, name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {

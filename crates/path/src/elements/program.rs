@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{BYTES, Flow, Place, unless};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::Ends;
 use crate::external;
 
@@ -20,33 +20,23 @@ pub(crate) struct Program {
 element_type!(Program, "program", StageElement);
 
 impl StageElement for Program {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.without_card()?;
         let problem = "a program and its arguments are wanted, such as [\"cat\"]";
         unless(self.command.first().is_some_and(|name| !name.is_empty()), "command", problem)?;
         if self.changes {
             flow.unit = BYTES;
         }
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        format!("program {}", self.command.join(" "))
-    }
-
-    fn has_two_ends(&self) -> bool {
-        true
+        Ok(Facts {
+            has_two_ends: true,
+            is_outside: true,
+            is_program: true,
+            is_unknown: self.changes,
+            ..Facts::of(format!("program {}", self.command.join(" ")))
+        })
     }
 
     fn ends(&self, cuts: &Cuts) -> Result<Ends, Fault> {
         external::program(&self.command, cuts)
-    }
-
-    fn is_program(&self) -> bool {
-        true
-    }
-
-    fn is_unknown(&self) -> bool {
-        self.changes
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement, element_type};
 use crate::element::{Block, Sink};
 use crate::sum::sum;
 
@@ -16,20 +16,13 @@ pub(crate) struct ReadOnce {}
 element_type!(ReadOnce, "read", SinkElement);
 
 impl SinkElement for ReadOnce {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        flow.without_card()
-    }
-
-    fn text(&self) -> String {
-        "read".to_owned()
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        flow.without_card()?;
+        Ok(Facts::of("read"))
     }
 
     fn sink(&self, _block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
         Ok(Box::new(ReadOnce {}))
-    }
-
-    fn is_inside(&self) -> bool {
-        true
     }
 }
 

@@ -5,7 +5,7 @@ use daqmeter_readout::card::channel_ids;
 use serde::Deserialize;
 
 use crate::definition::flow::{BEHIND_CARD, Flow, OF_CARD, Place, SENT, unless, wrong};
-use crate::definition::kind::{SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement, element_type};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,19 +17,11 @@ pub(crate) struct CardReceiver {
 element_type!(CardReceiver, "receiver", SinkElement);
 
 impl SinkElement for CardReceiver {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let Some(scenario) = &flow.live else { return wrong("kind", OF_CARD) };
         unless(flow.unit == SENT, "kind", BEHIND_CARD)?;
         let channels = channel_ids(scenario).len();
         Problem::unless_within("threads", self.threads.unwrap_or(channels), 1..=channels)?;
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        "receiver".to_owned()
-    }
-
-    fn receivers(&self) -> Option<usize> {
-        self.threads
+        Ok(Facts { is_outside: true, receivers: self.threads, ..Facts::of("receiver") })
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{BEHIND_CARD, Flow, Place, by, known_congestion, publish, unless};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::external::{self, Connected};
 
 #[derive(Debug, Deserialize)]
@@ -18,20 +18,15 @@ pub(crate) struct Tcp {
 element_type!(Tcp, "tcp", StageElement);
 
 impl StageElement for Tcp {
-    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         if flow.live.is_some() {
             unless(self.congestion.is_none(), "kind", BEHIND_CARD)?;
-            return publish("tcp", place, flow);
+            publish("tcp", place, flow)?;
+            return Ok(Facts::of("published over tcp"));
         }
-        known_congestion(self.congestion.as_ref())
-    }
-
-    fn text(&self) -> String {
-        format!("tcp on loopback{}", by(self.congestion.as_ref()))
-    }
-
-    fn has_two_ends(&self) -> bool {
-        true
+        known_congestion(self.congestion.as_ref())?;
+        let text = format!("tcp on loopback{}", by(self.congestion.as_ref()));
+        Ok(Facts { has_two_ends: true, ..Facts::of(text) })
     }
 
     fn connection(&self, cuts: &Cuts) -> Result<Connected, Fault> {

@@ -4,7 +4,7 @@ use daqmeter_harness::Fault;
 use serde::Deserialize;
 
 use crate::definition::flow::{BEHIND_CARD, Flow, OF_CARD, PAGES, Place, RING, unless, wrong};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,14 +13,10 @@ pub(crate) struct ToHostStage {}
 element_type!(ToHostStage, "to-host", StageElement);
 
 impl StageElement for ToHostStage {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let Some(scenario) = &flow.live else { return wrong("kind", OF_CARD) };
         unless(flow.unit == RING, "kind", BEHIND_CARD)?;
         (flow.unit, flow.bytes) = (PAGES, scenario.reader.page.0);
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        "to-host".to_owned()
+        Ok(Facts::of("to-host"))
     }
 }

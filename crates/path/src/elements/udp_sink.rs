@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place, bytes, is_address};
-use crate::definition::kind::{SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement, element_type};
 use crate::element::Sink;
 use crate::remote::{Remote, Transport};
 use crate::udp::SOCKET_BUFFER_BYTES;
@@ -32,16 +32,13 @@ pub(crate) struct UdpReceiver {
 element_type!(UdpReceiver, "udp", SinkElement);
 
 impl SinkElement for UdpReceiver {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.without_card()?;
         is_address(&self.to)?;
         Problem::unless_within("datagram", self.datagram.0, DATAGRAM_BYTES)?;
         Problem::unless_within("socket_buffer", self.socket_buffer.0, SOCKET_BUFFER_BYTES)?;
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        format!("udp to {}, datagrams of {} B", self.to, self.datagram.0)
+        let text = format!("udp to {}, datagrams of {} B", self.to, self.datagram.0);
+        Ok(Facts { to: Some(self.to.clone()), is_outside: true, may_lose: true, ..Facts::of(text) })
     }
 
     fn sink(&self, _block_bytes: usize, cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
@@ -50,13 +47,5 @@ impl SinkElement for UdpReceiver {
             socket_buffer_bytes: self.socket_buffer.0 as u64,
         };
         Ok(Box::new(Remote::new(self.to.clone(), transport, cuts.clone())))
-    }
-
-    fn to(&self) -> Option<&str> {
-        Some(&self.to)
-    }
-
-    fn may_lose(&self) -> bool {
-        true
     }
 }

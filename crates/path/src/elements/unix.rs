@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::external::{self, Connected};
 
 #[derive(Debug, Deserialize)]
@@ -15,16 +15,9 @@ pub(crate) struct Unix {}
 element_type!(Unix, "unix", StageElement);
 
 impl StageElement for Unix {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        flow.without_card()
-    }
-
-    fn text(&self) -> String {
-        "unix socket".to_owned()
-    }
-
-    fn has_two_ends(&self) -> bool {
-        true
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        flow.without_card()?;
+        Ok(Facts { has_two_ends: true, ..Facts::of("unix socket") })
     }
 
     fn connection(&self, cuts: &Cuts) -> Result<Connected, Fault> {

@@ -8,7 +8,7 @@ use daqmeter_sys::wait::sleep_until;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, check_stand_in};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::Work;
 
 #[derive(Debug, Deserialize)]
@@ -20,12 +20,9 @@ pub(crate) struct Waited {
 element_type!(Waited, "wait", StageElement);
 
 impl StageElement for Waited {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        check_stand_in(self.time, flow)
-    }
-
-    fn text(&self) -> String {
-        format!("wait of {}", show_ns(self.time.0 as f64))
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        check_stand_in(self.time, flow)?;
+        Ok(Facts::of(format!("wait of {}", show_ns(self.time.0 as f64))))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

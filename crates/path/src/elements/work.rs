@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::added_work::spinning;
 use crate::definition::flow::{Flow, Place, check_stand_in};
-use crate::definition::kind::{StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::element::Work;
 
 #[derive(Debug, Deserialize)]
@@ -19,12 +19,9 @@ pub(crate) struct Worked {
 element_type!(Worked, "work", StageElement);
 
 impl StageElement for Worked {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-        check_stand_in(self.time, flow)
-    }
-
-    fn text(&self) -> String {
-        format!("work of {}", show_ns(self.time.0 as f64))
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        check_stand_in(self.time, flow)?;
+        Ok(Facts::of(format!("work of {}", show_ns(self.time.0 as f64))))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

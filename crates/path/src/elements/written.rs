@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place, SPAN_BYTES, bytes, unless};
-use crate::definition::kind::{SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement, element_type};
 use crate::element::{Block, Sink};
 use crate::sum::sum;
 
@@ -31,7 +31,7 @@ pub(crate) struct Written {
 element_type!(Written, "file", SinkElement);
 
 impl SinkElement for Written {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.without_card()?;
         let bytes = flow.bytes;
         let problem = format_args!(
@@ -40,12 +40,13 @@ impl SinkElement for Written {
         unless(!self.direct || bytes.is_multiple_of(SECTOR_BYTES), "direct", problem)?;
         Problem::unless_within("max", self.max.0, SPAN_BYTES)?;
         self.max.0 = self.max.0.max(bytes);
-        Ok(())
-    }
-
-    fn text(&self) -> String {
         let direct = if self.direct { ", direct" } else { "" };
-        format!("file {}{direct}", self.path)
+        // The file is not there before the run; its folder is.
+        let folder = Path::new(&self.path).parent().and_then(Path::to_str).unwrap_or_default();
+        let folder = if folder.is_empty() { "." } else { folder };
+        let devices = self.direct.then(|| folder.to_owned()).into_iter().collect();
+        let text = format!("file {}{direct}", self.path);
+        Ok(Facts { devices, is_outside: true, ..Facts::of(text) })
     }
 
     fn sink(&self, block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
@@ -57,12 +58,6 @@ impl SinkElement for Written {
             next: 0,
             file: None,
         }))
-    }
-
-    /// The file is not there before the run; its folder is.
-    fn device(&self) -> Option<&str> {
-        let folder = Path::new(&self.path).parent().and_then(Path::to_str).unwrap_or_default();
-        self.direct.then_some(if folder.is_empty() { "." } else { folder })
     }
 }
 

@@ -271,7 +271,7 @@ fn within(path: &Path, reader: &ReaderDone) -> Vec<PathWithin> {
     let received = reader.received.as_ref().map(|(_, ns)| (path.stages.len() + 1, *ns));
     let names = path.names();
     let one =
-        |(element, ns): (usize, u64)| PathWithin { name: names[element].to_owned(), element, ns };
+        |(element, ns): (usize, u64)| PathWithin { name: names[element].clone(), element, ns };
     watched.into_iter().flatten().chain(received).map(one).collect()
 }
 
