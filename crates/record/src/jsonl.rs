@@ -3,6 +3,8 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::Path;
 
 use serde_json::Value;
@@ -84,36 +86,80 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     parse(bytes, line, |_| {})
 }
 
+/// Bytes of the lines that are parsed at a time, and the fewest for which a thread is started.
+const BATCH_BYTES: usize = 8 << 20;
+const PART_BYTES: usize = 256 << 10;
+
+/// Lines of a batch with their numbers.
+type Lines<'a> = [(usize, &'a [u8])];
+
 fn read_with(mut source: impl BufRead, change: fn(&mut Value)) -> io::Result<Contents> {
-    let mut contents = Contents::default();
-    let mut bytes = Vec::new();
-    for line in 1.. {
-        bytes.clear();
+    let (mut contents, mut bytes, mut ends) = (Contents::default(), Vec::new(), Vec::new());
+    let mut line = 0;
+    loop {
         // One byte beyond the limit, and the line feed.
         let max = MAX_LINE_BYTES as u64 + 2;
-        if (&mut source).take(max).read_until(b'\n', &mut bytes)? == 0 {
-            break;
-        }
-        let is_ended = bytes.pop_if(|last| *last == b'\n').is_some();
-        if bytes.len() > MAX_LINE_BYTES {
-            if !is_ended {
-                source.skip_until(b'\n')?;
+        let begin = bytes.len();
+        let is_over = (&mut source).take(max).read_until(b'\n', &mut bytes)? == 0;
+        if !is_over {
+            line += 1;
+            let is_ended = bytes.pop_if(|last| *last == b'\n').is_some();
+            if bytes.len() - begin > MAX_LINE_BYTES {
+                if !is_ended {
+                    source.skip_until(b'\n')?;
+                }
+                bytes.truncate(begin);
+                let why = format!("longer than {MAX_LINE_BYTES} bytes");
+                contents.errors.push(LineError { line, why });
             }
-            bytes = Vec::new();
-            let why = format!("longer than {MAX_LINE_BYTES} bytes");
-            contents.errors.push(LineError { line, why });
-            continue;
+            ends.push((line, bytes.len()));
         }
-        let text = without_mark(&bytes, line);
-        if text.iter().all(u8::is_ascii_whitespace) {
-            continue;
+        if is_over || bytes.len() >= BATCH_BYTES {
+            contents.parse_batch(&bytes, &ends, change);
+            (bytes.clear(), ends.clear());
         }
-        match parse(text, line, change) {
-            Ok(record) => contents.records.push(record),
-            Err(error) => contents.errors.push(error),
+        if is_over {
+            contents.errors.sort_by_key(|error| error.line);
+            return Ok(contents);
         }
     }
-    Ok(contents)
+}
+
+impl Contents {
+    /// Parses lines that end at these places, on all CPUs.
+    fn parse_batch(&mut self, bytes: &[u8], ends: &[(usize, usize)], change: fn(&mut Value)) {
+        let mut begin = 0;
+        let line = |&(line, end): &(usize, usize)| {
+            let text = without_mark(&bytes[std::mem::replace(&mut begin, end)..end], line);
+            (!text.trim_ascii().is_empty()).then_some((line, text))
+        };
+        let lines: Vec<(usize, &[u8])> = ends.iter().filter_map(line).collect();
+        let parse = |part: &Lines<'_>| -> Vec<Result<RunRecord, LineError>> {
+            part.iter().map(|(line, text)| parse(text, *line, change)).collect()
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let parts = cpus.min(bytes.len() / PART_BYTES).max(1);
+        std::thread::scope(|scope| {
+            let mut parts = lines.chunks(lines.len().div_ceil(parts).max(1));
+            let own = parts.next().unwrap_or_default();
+            let start = |part| {
+                let thread = std::thread::Builder::new().spawn_scoped(scope, move || parse(part));
+                // Without a thread this one does its work.
+                thread.map_err(|_| part)
+            };
+            let others: Vec<_> = parts.map(start).collect();
+            let others = others.into_iter().map(|other| match other {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(part) => parse(part),
+            });
+            for parsed in [parse(own)].into_iter().chain(others).flatten() {
+                match parsed {
+                    Ok(record) => self.records.push(record),
+                    Err(error) => self.errors.push(error),
+                }
+            }
+        });
+    }
 }
 
 /// Removes the byte-order mark that some editors put before the first line.
@@ -254,6 +300,26 @@ mod tests {
         let line = to_line(&before);
         assert_eq!(line.iter().filter(|&&b| b == b'\n').count(), 1);
         assert_eq!(parse_line(&line, 1), Ok(before));
+    }
+
+    /// More than two parts of a batch, which are parsed at the same time.
+    #[test]
+    fn lines_of_a_long_file_keep_their_order_and_their_numbers() {
+        let lines = 1..4000_u64;
+        let all: Vec<u8> = lines
+            .clone()
+            .flat_map(|n| match n % 100 {
+                0 => b"{}\n".to_vec(),
+                _ => to_line(&record(vec![n])),
+            })
+            .collect();
+        assert!(all.len() > 2 * PART_BYTES);
+        let Contents { records, errors } = read(&all[..]).unwrap();
+        let (wrong, good): (Vec<u64>, Vec<u64>) = lines.partition(|n| n % 100 == 0);
+        let read: Vec<u64> =
+            records.iter().map(|one| one.lanes[0].stages[0].sample_ns[0]).collect();
+        assert_eq!(read, good);
+        assert_eq!(errors.iter().map(|error| error.line as u64).collect::<Vec<_>>(), wrong);
     }
 
     #[test]

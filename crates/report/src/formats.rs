@@ -67,8 +67,8 @@ pub fn text(records: &[RunRecord]) -> String {
 }
 
 fn lines(records: &[RunRecord]) -> String {
-    let lines = records.iter().map(jsonl::to_line).collect::<Vec<_>>().concat();
-    String::from_utf8_lossy(&lines).into_owned()
+    let lines: Vec<u8> = records.iter().flat_map(jsonl::to_line).collect();
+    String::from_utf8(lines).unwrap_or_default()
 }
 
 #[cfg(feature = "parquet")]
