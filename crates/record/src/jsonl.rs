@@ -116,7 +116,8 @@ fn read_with(mut source: impl BufRead, change: fn(&mut Value)) -> io::Result<Con
         }
         if is_over || bytes.len() >= BATCH_BYTES {
             contents.parse_batch(&bytes, &ends, change);
-            (bytes.clear(), ends.clear());
+            bytes.clear();
+            ends.clear();
         }
         if is_over {
             contents.errors.sort_by_key(|error| error.line);
