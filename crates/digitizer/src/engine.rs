@@ -206,6 +206,7 @@ mod tests {
     fn every_option_of_the_original_reaches_the_stages() {
         for (function, name, value, stages) in [
             (0_u64, "samples", Param::Int(3200), "func_readout"),
+            (1, "samples", Param::Int(3200), "func_readout func_decsca"),
             (5, "samples", Param::Int(3200), "func_readout func_umn2double"),
             (100, "samples", Param::Int(3200), "func_pattern"),
             (4, "completion", "poll".into(), "wait_trigger func_readout func_no_decsca"),

@@ -94,23 +94,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_of_the_original_runs_what_it_names() {
-        let names = |number: u64| -> Vec<_> {
-            let function = Function::try_from(number).unwrap();
-            assert_eq!(u64::from(function), number);
-            function.stages().into_iter().map(Function::classic_name).collect()
-        };
-        assert_eq!(names(0), ["func_readout"]);
-        assert_eq!(names(1), ["func_readout", "func_decsca"]);
-        assert_eq!(names(5), ["func_readout", "func_umn2double"]);
-        assert_eq!(names(99).len(), 9);
-        assert_eq!(names(100), ["func_pattern"]);
-        for wrong in [9, 101] {
-            assert!(Function::try_from(wrong).is_err());
-        }
-    }
-
-    #[test]
     fn the_pattern_wraps_at_char_max() {
         assert_eq!((pattern_byte(126), pattern_byte(127), pattern_byte(128)), (126, 0, 1));
     }

@@ -43,27 +43,30 @@ fn open(bench: &Bench) -> EssBoard {
 
 #[test]
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn the_ess_driver_is_found_by_its_ioctls() {
-    let bench = bench("ku0", Dialect::Ess, 14.0);
-    assert!(
-        matches!(probe(bench.path()).unwrap(), ProbedDriver::Ess { id, .. } if id >> 16 == 0x8303)
-    );
-    assert_eq!(open(&bench).identity().model, "SIS8300-KU");
+fn drivers_are_told_apart_by_their_ioctls_and_a_board_has_one_user() {
+    let ess = bench("ku0", Dialect::Ess, 14.0);
+    let found = probe(ess.path()).unwrap();
+    assert!(matches!(found, ProbedDriver::Ess { id, .. } if id >> 16 == 0x8303));
+    let first = open(&ess);
+    assert_eq!(first.identity().model, "SIS8300-KU");
+    let struck = bench("l0", Dialect::Struck, 14.0);
+    for (bench, why) in [(&ess, "another program has this board"), (&struck, "Struck")] {
+        let refused = open_ess(bench.path()).err().unwrap().0;
+        assert!(refused.contains(why), "{refused}");
+    }
+    drop(first);
+    open(&ess);
 }
 
 #[test]
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn struck_s_own_driver_is_named_and_not_driven() {
-    let bench = bench("l0", Dialect::Struck, 14.0);
-    let refused = open_ess(bench.path()).err().unwrap().0;
-    assert!(refused.contains("Struck"), "{refused}");
-}
-
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn lseek_and_read_deliver_what_lies_at_the_offset() {
+fn lseek_and_read_deliver_what_lies_at_the_offset_and_so_does_a_mapped_buffer() {
     let bench = bench("l0", Dialect::Ess, 14.0);
     let mut board = open(&bench);
+    board.map(65_536).unwrap();
+    assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
+    let mut samples = (64..).zip(board.mapped(32_768));
+    assert!(samples.all(|(at, &sample)| sample == pattern_sample(at)));
     for offset in [0_u64, 32, 6_000_000, 2_000_000_000] {
         let mut bytes = vec![0; 3 << 20];
         assert_eq!(board.read(offset, &mut bytes).unwrap(), bytes.len());
@@ -75,19 +78,6 @@ fn lseek_and_read_deliver_what_lies_at_the_offset() {
             );
         }
     }
-}
-
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn writing_is_protected_and_reads_back() {
-    let bench = bench("l0", Dialect::Ess, 14.0);
-    let mut board = open(&bench);
-    assert!(board.dma_write(64, &[1; 64]).is_err(), "register 0x230 protects");
-    board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
-    board.dma_write(64, &[42; 4096]).unwrap();
-    let mut back = [0; 4096];
-    board.read(64, &mut back).unwrap();
-    assert_eq!(back, [42; 4096]);
 }
 
 fn measured(devices: &str, operations: u64, options: &[(&str, u64)]) -> RunRecord {
@@ -127,30 +117,6 @@ fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
     assert_eq!(file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(), Some(22));
     file.write_all_at(&[5; 64], 128).unwrap();
     assert!(bench.served.traffic.refused.load(Ordering::Relaxed) >= 4);
-}
-
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
-    let bench = bench("l0", Dialect::Ess, 14.0);
-    let decimated = [("function", 2), ("dec_offset", 13), ("dec_factor", 3)];
-    let options = [&decimated[..], &[("samples", 10_000), ("block_bytes", 4096)]].concat();
-    let record = measured(bench.path(), 2, &options);
-    assert_eq!(record.outcome, Outcome::Ok);
-    assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
-}
-
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn a_mapped_buffer_takes_reads() {
-    let bench = bench("l0", Dialect::Ess, 14.0);
-    let mut board = open(&bench);
-    board.map(65_536).unwrap();
-    assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
-    let samples = board.mapped(32_768);
-    assert!(
-        samples.iter().enumerate().all(|(at, &sample)| sample == pattern_sample(64 + at as u64))
-    );
 }
 
 #[test]
@@ -195,17 +161,6 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);
 }
 
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn a_board_has_one_driver() {
-    let bench = bench("l0", Dialect::Ess, 14.0);
-    let first = open(&bench);
-    let said = open_ess(bench.path()).err().unwrap().0;
-    assert!(said.contains("another program has this board"), "{said}");
-    drop(first);
-    open(&bench);
-}
-
 /// The mount of a board that a program had open stayed, and nothing could be served there again.
 #[test]
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
@@ -218,14 +173,4 @@ fn serving_ends_while_a_program_has_the_file_open() {
     assert!(!path.exists() && !path.is_symlink());
     let board = EmulatedCrate::new(Profile::default(), false).board("l0", "l0").unwrap();
     drop((serve(board, &path, Dialect::Ess).unwrap(), user, dir));
-}
-
-#[test]
-#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
-fn the_file_is_gone_when_serving_ends() {
-    let bench = bench("l0", Dialect::Ess, 14.0);
-    let path = bench.served.path.clone();
-    assert!(OpenOptions::new().read(true).open(&path).is_ok());
-    drop(bench);
-    assert!(!path.exists());
 }

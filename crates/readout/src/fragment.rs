@@ -346,15 +346,6 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_of_another_e_link_is_not_one_of_this() {
-        let mut check = FragmentCheck::new(Some(Elink::new(8)));
-        assert_eq!(events(&mut check, [1, 2]), [None, None]);
-        let mut foreign = FragmentCheck::new(Some(Elink::new(0x4C)));
-        assert_eq!(events(&mut foreign, [1, 2, 3]), [Some(FragmentFinding::WrongElink(8)); 3]);
-        assert_eq!(foreign.faults, FragmentFaults { wrong_elink: 3, ..FragmentFaults::default() });
-    }
-
-    #[test]
     fn one_wrong_byte_is_found_wherever_it_is() {
         for length in [4, 7, 8, 9, 24, 300, 70_000] {
             let mut check = FragmentCheck::new(None);

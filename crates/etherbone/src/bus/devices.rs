@@ -122,16 +122,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_eca_gives_the_time_in_two_words() {
-        let read = |offset, size| {
-            Occupant::Eca.access(offset, (size, Endian::Big), None, 0x5678_9abc_def0)
-        };
-        assert_eq!(read(ECA_TIME_HI, Width::W32), Ok(0x5678));
-        assert_eq!(read(ECA_TIME_LO, Width::W32), Ok(0x9abc_def0));
-        assert_eq!(read(ECA_TIME_HI, Width::W8), Err(BusError::Refused));
-    }
-
-    #[test]
     fn registers_obey_their_permissions() {
         use Permission::{Faulty, ReadOnly, ReadWrite, Silent, WriteOnly};
         let (refused, silent) = (Err(BusError::Refused), Err(BusError::Timeout));

@@ -4,7 +4,6 @@ use std::sync::atomic::AtomicBool;
 
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 use daqmeter_wire::felix::{ChunkFlags, Elink, Encoder};
-use proptest::prelude::*;
 
 use super::*;
 use crate::card::ChannelId;
@@ -133,19 +132,13 @@ fn what_is_missing_what_comes_twice_and_what_comes_late_are_counted_apart() {
     let repeated = of(&[&good[..104 * 1024], &good[80 * 1024..]].concat());
     assert_eq!(sums(&repeated), [[0, 24, 0], [0, 0, 0]], "{:?}", repeated.messages);
     assert_eq!(repeated.faults.keys().collect::<Vec<_>>(), [&"duplicate block"]);
-    let mut late = good.clone();
-    swapped(&mut late, 80, 88);
-    let late = of(&late);
-    let [[0, 0, 1], [broken, 0, came_late]] = sums(&late) else { panic!("{late:?}") };
-    // The chunks that go over the edges of blocks cannot be put together.
-    assert!(broken <= 3 && (33..=37).contains(&came_late), "{late:?}");
-    // At any position, even if a chunk lies over the edge after the swapped blocks.
+    // At any position. The chunks that go over the edges of blocks cannot be put together.
     for first in (8..190).step_by(8) {
         let mut late = good.clone();
         swapped(&mut late, first, first + 8);
         let late = of(&late);
         let [[0, 0, 1], [broken, 0, came_late]] = sums(&late) else { panic!("{first}: {late:?}") };
-        assert!(broken <= 3 && came_late >= 33, "{first}: {late:?}");
+        assert!(broken <= 3 && (33..=37).contains(&came_late), "{first}: {late:?}");
     }
 }
 
@@ -290,15 +283,6 @@ fn messages_that_are_left_out_are_counted() {
 }
 
 #[test]
-fn foreign_and_short_files_are_refused() {
-    let error = check(&b"#!/bin/sh\necho not a block\n"[..], &CheckOptions::default())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("not a file of FELIX blocks"), "{error}");
-    assert!(check(&b""[..], &CheckOptions::default()).unwrap_err().to_string().contains("0 bytes"));
-}
-
-#[test]
 fn both_ways_of_counting_differ_by_what_a_timeout_cut_off() {
     let mut bytes = one_elink(Elink::new(8), [vec![0xAA; 900]].into_iter());
     // The flag of the timeout's trailer.
@@ -323,21 +307,12 @@ fn what_cannot_be_read_ends_the_check() {
     }
     let failed = check(Failing(file(10, "")), &CheckOptions::default());
     assert_eq!(failed.unwrap_err().to_string(), "cannot read: no more");
-    let foreign = check(&[7; 2 << 20][..], &CheckOptions::default());
-    assert!(foreign.is_err_and(|why| why.contains("begins with 0x07070707,")));
-}
-
-proptest! {
-    #[test]
-    fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in 1..3000_usize) {
-        let mut whole = vec![8, 0, 0xCE, 0xC0];
-        whole.extend_from_slice(&bytes);
-        let mut checker = Checker::new(CheckOptions::default());
-        for part in whole.chunks(cut) {
-            checker.take(part).unwrap();
-        }
-        let checked = checker.finish().unwrap();
-        let blocks = checked.blocks * checked.block_bytes as u64;
-        prop_assert!(blocks + checked.skipped_bytes == whole.len() as u64);
+    for (bytes, why) in [
+        (&b"#!/bin/sh\necho not a block\n"[..], "not a file of FELIX blocks"),
+        (&[], "0 bytes"),
+        (&[7; 2 << 20], "begins with 0x07070707,"),
+    ] {
+        let foreign = check(bytes, &CheckOptions::default());
+        assert!(foreign.is_err_and(|found| found.contains(why)), "{why}");
     }
 }

@@ -51,15 +51,16 @@ fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Checked) {
 }
 
 #[test]
-fn live_and_replayed_blocks_carry_the_same_fragments() {
-    for blocks in ["live", "auto"] {
+fn live_and_replayed_blocks_carry_the_same_fragments_of_regular_and_random_triggers() {
+    for (source, blocks) in ["fixed", "poisson"].map(|one| [(one, "live"), (one, "auto")]).concat()
+    {
         let text = format!(
-            "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
+            "[trigger]\nsource = \"{source}\"\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
         );
         let (_, checked) = run(&text, 20_011, 50_000);
         let chunks = checked.rows.iter().map(|row| row.chunks);
-        assert_eq!(chunks.collect::<Vec<_>>(), [20_011; 8], "{blocks}");
-        assert!(checked.is_good(), "{blocks}: {:?}", checked.faults);
+        assert_eq!(chunks.collect::<Vec<_>>(), [20_011; 8], "{source}, {blocks}");
+        assert!(checked.is_good(), "{source}, {blocks}: {:?}", checked.faults);
     }
 }
 
@@ -259,26 +260,6 @@ fn the_size_of_blocks_that_do_not_state_it_is_found_from_few_blocks_and_spoilt_o
         bytes[size + 2] ^= 0xFF;
         assert_eq!(checked(&bytes).block_bytes, size, "the second of {kib} KiB is spoilt");
     }
-}
-
-#[test]
-fn random_gaps_end_with_every_fragment_too() {
-    for blocks in ["live", "auto"] {
-        let text = format!(
-            "[trigger]\nsource = \"poisson\"\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
-        );
-        let (_, checked) = run(&text, 5000, 100_000);
-        let chunks = checked.rows.iter().map(|row| row.chunks);
-        assert_eq!(chunks.collect::<Vec<_>>(), [5000; 8], "{blocks}");
-    }
-}
-
-#[test]
-fn a_ring_larger_than_memory_is_refused_with_its_size() {
-    let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nblocks = \"live\"\n";
-    let error = Card::new(&scenario(text)).unwrap_err().to_string();
-    assert!(error.contains("512 channels with a ring of 64 GiB each"), "{error}");
-    assert!(error.ends_with("are available"), "{error}");
 }
 
 /// A block that was to change places with the next stayed behind if no block was open at the end.

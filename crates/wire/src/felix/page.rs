@@ -357,19 +357,6 @@ mod tests {
     }
 
     #[test]
-    fn short_payloads_may_be_copied_with_what_follows_them_but_only_they_count() {
-        let block: Vec<u8> = (0..100).collect();
-        let mut page = [0; 100];
-        let mut writer = PageWriter::default();
-        for begin in [10, 40, 90] {
-            assert!(writer.push(&mut page, 1, Status::default(), &block, begin, 10));
-        }
-        let payloads: Vec<Vec<u8>> =
-            read(&page[..writer.used()]).into_iter().map(|(_, _, payload)| payload).collect();
-        assert_eq!(payloads, [10, 40, 90].map(|begin: usize| block[begin..begin + 10].to_vec()));
-    }
-
-    #[test]
     fn lengths_beyond_the_page_and_missing_tags_are_errors_and_end_it() {
         for (page, error) in [
             (&[1, 0, 0, 0, 5][..], FrameError::Untagged),

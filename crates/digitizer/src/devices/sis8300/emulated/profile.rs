@@ -123,7 +123,6 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn the_shipped_profile_has_all_three_models() {
@@ -158,19 +157,14 @@ mod tests {
     fn the_cpu_model_gives_the_four_published_cases() {
         // 17, 4, 100 and 44 % in the document; read times from its tables.
         let profile = Profile::default();
-        let cases = [(1, 600_000, 0.00125, true, 16.8), (1, 600_000, 0.00125, false, 4.0)];
-        for (boards, bytes, read_s, polling, expected) in cases {
+        for (boards, bytes, read_s, polling, expected) in [
+            (1, 600_000, 0.00125, true, 16.8),
+            (1, 600_000, 0.00125, false, 4.0),
+            (5, 6_000_000, 0.0108, true, 99.3),
+            (5, 6_000_000, 0.0108, false, 44.0),
+        ] {
             let found = profile.cpu_percent(boards, bytes, read_s, 14.0, polling);
             assert!((found - expected).abs() < 0.3, "{found} against {expected}");
-        }
-        assert!((profile.cpu_percent(5, 6_000_000, 0.0108, 14.0, true) - 99.3).abs() < 0.6);
-        assert!((profile.cpu_percent(5, 6_000_000, 0.0108, 14.0, false) - 44.0).abs() < 0.3);
-    }
-
-    proptest! {
-        #[test]
-        fn parsing_never_panics(text in "[ -~\n]{0,200}") {
-            let _ = Profile::read(&TomlText::new("any", &text));
         }
     }
 }

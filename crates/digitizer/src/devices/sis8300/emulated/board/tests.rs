@@ -86,17 +86,6 @@ fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
     assert_eq!(board.read(0, &mut bytes[..64]), Ok(64));
 }
 
-#[test]
-fn writing_needs_the_enable_register() {
-    let mut board = board("l0");
-    assert!(board.dma_write(0, &[1; 64]).unwrap_err().0.contains("0x230"));
-    board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
-    board.dma_write(0, &[7; 64]).unwrap();
-    let mut back = [0; 64];
-    board.read(0, &mut back).unwrap();
-    assert_eq!(back, [7; 64]);
-}
-
 /// Register 0x230 stayed 1 after an error (issue 14, A12).
 #[test]
 fn card_memory_is_protected_again_after_a_write_that_failed() {
@@ -109,6 +98,9 @@ fn card_memory_is_protected_again_after_a_write_that_failed() {
 #[test]
 fn transfers_that_a_real_board_cannot_do_are_refused() {
     let mut board = board("l0");
+    assert!(board.dma_write(0, &[1; 64]).unwrap_err().0.contains("0x230"));
+    assert!(board.read(2 << 30, &mut [0; 16]).unwrap_err().0.contains("leave the card's memory"));
+    assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
     for (offset, bytes) in [(0, 6_000_000), (0, 32), (0, 192), (32, 64), (0, 0)] {
         assert!(board.dma_write(offset, &vec![1; bytes]).is_err(), "{bytes} bytes to {offset}");
@@ -125,13 +117,6 @@ fn transfers_that_a_real_board_cannot_do_are_refused() {
 }
 
 #[test]
-fn reads_beyond_the_memory_are_refused() {
-    let mut board = board("l0");
-    assert!(board.read(2 << 30, &mut [0; 16]).unwrap_err().0.contains("leave the card's memory"));
-    assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
-}
-
-#[test]
 fn mapped_reads_deliver_the_same_samples_up_to_the_drivers_buffer() {
     let mut board = board("l0");
     board.map(4096).unwrap();
@@ -142,13 +127,7 @@ fn mapped_reads_deliver_the_same_samples_up_to_the_drivers_buffer() {
 
 #[test]
 fn asked_for_faults_happen() {
-    let mut gone = board("l0:gone-after=1");
-    gone.read(0, &mut [0; 16]).unwrap();
-    assert!(gone.read(0, &mut [0; 16]).unwrap_err().0.contains("gone"));
-    assert!(gone.read_register(0).is_err());
-    let mut short = board("l0:short-read-at=2");
-    assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 16);
-    assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
+    assert!(board("l0:gone-after=0").read_register(0).unwrap_err().0.contains("gone"));
     let mut silent = board("l0:no-interrupt-after=1");
     for comes in [true, false] {
         silent.write_register(regs::ACQUISITION, regs::ACQUISITION_START).unwrap();
