@@ -256,13 +256,12 @@ impl InFlight {
         } else {
             (&mut cycle.words, cycle.expected.values)
         };
-        let had = place.len();
-        if had + come > expected {
+        if place.len() + come > expected {
             self.counts.stray += come as u64;
             return;
         }
-        place.resize(had + come, 0);
-        values.copy_to(&mut place[had..]);
+        place.reserve(come);
+        values.for_each(|value| place.push(value));
         if cycle.words.len() == cycle.expected.values
             && cycle.statuses.len() == cycle.expected.statuses
         {

@@ -166,19 +166,8 @@ impl ElinkCheck {
     }
 
     fn some(&mut self, found: &[Subchunk], begins_block: bool, looked: &mut Looked<'_>) {
-        let mut at = 0;
-        while let Some(subchunk) = found.get(at) {
-            let begins_block = begins_block && at == 0;
-            at += match ChunkRun::at_the_beginning_of(&found[at..]) {
-                Some(run) => {
-                    self.run(run, begins_block, looked);
-                    run.count
-                }
-                None => {
-                    self.one(subchunk, begins_block, looked);
-                    1
-                }
-            };
+        for (at, subchunk) in found.iter().enumerate() {
+            self.one(subchunk, begins_block && at == 0, looked);
         }
     }
 

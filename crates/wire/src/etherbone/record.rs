@@ -128,28 +128,6 @@ pub struct Values<'a> {
     size: usize,
 }
 
-impl Values<'_> {
-    #[inline]
-    pub fn copy_to(&self, out: &mut [u64]) -> usize {
-        let count = self.len().min(out.len());
-        match self.size {
-            2 => out
-                .iter_mut()
-                .zip(self.bytes.chunks_exact(2))
-                .for_each(|(out, bytes)| *out = be16(bytes, 0).into()),
-            4 => out
-                .iter_mut()
-                .zip(self.bytes.chunks_exact(4))
-                .for_each(|(out, bytes)| *out = be32(bytes, 0).into()),
-            _ => out
-                .iter_mut()
-                .zip(self.bytes.chunks_exact(8))
-                .for_each(|(out, bytes)| *out = be64(bytes, 0)),
-        }
-        count
-    }
-}
-
 impl Iterator for Values<'_> {
     type Item = u64;
 
@@ -269,10 +247,6 @@ mod tests {
                 prop_assert_eq!(base, wanted[0]);
                 prop_assert_eq!(&values.collect::<Vec<_>>(), &wanted[1..]);
                 prop_assert_eq!(values.fold(0_u64, u64::wrapping_add), wanted[1..].iter().copied().fold(0, u64::wrapping_add));
-                let mut copied = [7; 300];
-                prop_assert_eq!(values.copy_to(&mut copied), wanted.len() - 1);
-                prop_assert_eq!(&copied[..wanted.len() - 1], &wanted[1..]);
-                prop_assert_eq!(values.copy_to(&mut copied[..1]), 1);
             }
             for cut in 0..bytes.len() {
                 prop_assert!(EbRecord::split(layout, &bytes[..cut]).is_err());

@@ -310,7 +310,7 @@ impl<'a> Iterator for Messages<'a> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::subchunks::{Subchunk, most_subchunks, subchunks};
+    use super::super::subchunks::{Subchunk, most_subchunks, parts};
     use super::*;
     use crate::felix::fixtures::{encode, numbered};
     use crate::felix::{BlockFormat, ChunkFlags};
@@ -397,23 +397,26 @@ mod tests {
         let format = BlockFormat::phase2(1).unwrap();
         let block = &encode(format, &numbered(lengths))[0];
         let mut found_room = vec![Subchunk::default(); most_subchunks(format)];
-        let (_, found) = subchunks(format, block, &mut found_room).unwrap();
+        let (_, found) = parts(format, block, &mut found_room).unwrap();
+        let single = |first: &Subchunk| ChunkRun { first: *first, count: 1, stride: 0 };
+        let before = found.before.iter().map(single).chain(found.run);
         let (mut pages, mut page) = (Vec::new(), vec![0; room]);
         let mut writer = PageWriter::default();
-        let mut at = 0;
-        while at < found.len() {
-            let run = ChunkRun::at_the_beginning_of(&found[at..]).filter(|_| by_run);
-            let pushed = run.map_or(0, |run| writer.push_run(&mut page, 9, block, &run));
-            at += pushed;
-            if pushed > 0 {
-                continue;
-            }
-            let range = found[at].range();
-            if writer.push(&mut page, 9, Status::default(), block, range.start, range.len()) {
-                at += 1;
-            } else {
-                pages.push((writer.count(), page[..writer.used()].to_vec()));
-                writer = PageWriter::default();
+        for mut left in before.chain(found.behind.iter().map(single)) {
+            while left.count > 0 {
+                let mut pushed =
+                    if by_run { writer.push_run(&mut page, 9, block, &left) } else { 0 };
+                let range = left.first().range();
+                if pushed == 0
+                    && writer.push(&mut page, 9, Status::default(), block, range.start, range.len())
+                {
+                    pushed = 1;
+                }
+                if pushed == 0 {
+                    pages.push((writer.count(), page[..writer.used()].to_vec()));
+                    writer = PageWriter::default();
+                }
+                left = left.skip(pushed);
             }
         }
         pages.push((writer.count(), page[..writer.used()].to_vec()));

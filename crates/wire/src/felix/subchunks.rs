@@ -48,24 +48,12 @@ impl Subchunk {
 /// Whole chunks of one length without faults, one after the other in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRun {
-    first: Subchunk,
+    pub(super) first: Subchunk,
     pub count: usize,
     pub stride: usize,
 }
 
 impl ChunkRun {
-    /// Returns the run at the beginning of these subchunks.
-    #[inline]
-    pub fn at_the_beginning_of(subchunks: &[Subchunk]) -> Option<ChunkRun> {
-        let first = *subchunks.first().filter(|first| first.is_plain())?;
-        let is_next = |next: &&Subchunk| next.word == first.word;
-        Some(ChunkRun {
-            first,
-            count: subchunks.iter().take_while(is_next).count(),
-            stride: subchunks.get(1).map_or(0, |next| next.begin() - first.begin()),
-        })
-    }
-
     #[inline]
     pub fn begin(&self) -> usize {
         self.first.begin()
