@@ -169,39 +169,6 @@ mod tests {
         }
     }
 
-    fn session(device: &str, workload: Workload) -> BoardSession {
-        let request = DigitizerRequest::of(&workload.with("devices", device)).unwrap();
-        let emulation = Emulation { profile: request.profile.clone(), paced: false };
-        let mut boards = devices::open(&[device.to_owned()], &emulation).unwrap();
-        let mut session =
-            BoardSession::new(boards.remove(0), &request, Events::of(1).into(), 0).unwrap();
-        session.prepare().unwrap();
-        session
-    }
-
-    #[test]
-    fn a_pattern_is_written_in_dma_writes_that_the_board_can_do_and_reads_back() {
-        let mut session =
-            session("emu:l0", workload().with("samples", 3_000_u64).with("function", 100_u64));
-        session.verify().unwrap();
-    }
-
-    /// Regression: channel 10 of 300,000 samples was cut by 144, and no text stated the channels'
-    /// length of 30,016.
-    #[test]
-    fn a_triggered_read_holds_all_channels_whole_and_says_their_length() {
-        let asked = workload()
-            .with("samples", 3_000_u64)
-            .with("function", 0_u64)
-            .with("completion", "poll");
-        let mut session = session("emu:l0", asked);
-        session.verify().unwrap();
-        assert_eq!(session.stages()[1].bytes_per_op, 2 * 3200);
-        let said = session.tally().warnings.join(" ");
-        assert!(said.contains("-S 3000 was rounded up to 3200"), "{said}");
-        assert!(said.contains("10 channels of 320 samples"), "{said}");
-    }
-
     #[test]
     fn every_option_of_the_original_reaches_the_stages() {
         for (function, name, value, stages) in [

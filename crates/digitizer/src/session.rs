@@ -486,13 +486,13 @@ mod tests {
     use crate::devices::{self, board::Emulation};
 
     fn worked_once(function: u64, options: &[(&str, u64)]) -> BoardSession {
-        worked_once_on("emu:l0", function, options)
+        let asked = Workload::new("digitizer").with("devices", "emu:l0");
+        let asked = asked.with("function", function).with("samples", 3200_u64);
+        work_once(options.iter().fold(asked, |asked, &(name, value)| asked.with(name, value)))
     }
 
-    fn worked_once_on(device: &str, function: u64, options: &[(&str, u64)]) -> BoardSession {
-        let asked = Workload::new("digitizer").with("devices", device);
-        let asked = asked.with("function", function).with("samples", 3200_u64);
-        let asked = options.iter().fold(asked, |asked, &(name, value)| asked.with(name, value));
+    fn work_once(asked: Workload) -> BoardSession {
+        let device = asked.text("devices").unwrap();
         let request = DigitizerRequest::of(&asked).unwrap();
         let emulation = Emulation { profile: request.profile.clone(), paced: false };
         let board = devices::open(&[device.to_owned()], &emulation).unwrap().remove(0);
@@ -519,12 +519,31 @@ mod tests {
         for (fault, lost, why) in
             [("gone-after=1", 6400, "not transferred"), ("short-read-at=2", 3200, "short read")]
         {
-            let mut session = worked_once_on(&format!("emu:l0:{fault}"), 0, &[]);
+            let asked = Workload::new("digitizer").with("devices", format!("emu:l0:{fault}"));
+            let mut session = work_once(asked.with("samples", 3200_u64));
             session.step(0, 1).unwrap_err();
             let ledger = &session.tally().ledgers[0];
             assert!(ledger.closes() && ledger.issued == 12_800, "{ledger}");
             assert_eq!(ledger.losses[why], lost, "{ledger}");
         }
+    }
+
+    #[test]
+    fn a_pattern_is_written_in_dma_writes_that_the_board_can_do_and_reads_back() {
+        worked_once(100, &[("samples", 3000)]).verify().unwrap();
+    }
+
+    /// Regression: channel 10 of 300,000 samples was cut by 144, and no text stated the channels'
+    /// length of 30,016.
+    #[test]
+    fn a_triggered_read_holds_all_channels_whole_and_says_their_length() {
+        let asked = Workload::new("digitizer").with("devices", "emu:l0").with("completion", "poll");
+        let mut session = work_once(asked.with("samples", 3000_u64));
+        session.verify().unwrap();
+        assert_eq!(session.stages()[1].bytes_per_op, 2 * 3200);
+        let said = session.tally().warnings.join(" ");
+        assert!(said.contains("-S 3000 was rounded up to 3200"), "{said}");
+        assert!(said.contains("10 channels of 320 samples"), "{said}");
     }
 
     #[test]

@@ -325,6 +325,3 @@ impl Receiver {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -198,17 +198,6 @@ fn the_account_of_a_reader_that_is_stopped_closes_with_and_without_a_receiver() 
 }
 
 #[test]
-fn a_card_whose_process_is_gone_has_finished() {
-    let served = Served::new(|_| {});
-    let mut port = served.connect();
-    started(&port);
-    served.stop();
-    while port.state() != CardState::Finished {
-        port.look();
-    }
-}
-
-#[test]
 fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
     let (_producer, consumer) = ring::ring(&ring::Shape {
         ring_bytes: 64 << 10,

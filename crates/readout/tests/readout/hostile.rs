@@ -119,11 +119,11 @@ fn a_subscriber_that_says_too_much_is_dropped() {
     }
 }
 
-/// A publisher of several tags by hand, which sends this account last.
+/// A publisher of several tags by hand, which sends this account last, or breaks.
 fn fake_publisher(
     tags: Vec<u64>,
-    page: Vec<u8>,
-    account: Vec<u8>,
+    pages: Vec<u8>,
+    account: Option<Vec<u8>>,
 ) -> (Publish, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let publish =
@@ -133,8 +133,11 @@ fn fake_publisher(
         let hello = PublisherHello { stream: 7, tags };
         stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
-        stream.write_all(&page).unwrap();
-        stream.write_all(&control(FrameKind::Account, &account)).unwrap();
+        stream.write_all(&pages).unwrap();
+        match account {
+            Some(account) => stream.write_all(&control(FrameKind::Account, &account)).unwrap(),
+            None => stream.shutdown(std::net::Shutdown::Write).unwrap(),
+        }
         until_closed(stream);
     });
     (publish, thread)
@@ -145,33 +148,41 @@ fn fake_publisher(
 fn tags_that_were_not_offered_are_not_kept() {
     let tags: Vec<u64> = (0..1000).collect();
     let account = serde_json::to_vec(&FinalAccount::default()).unwrap();
-    let (report, _) = received(&[5], page_of(&tags), account);
+    let (report, _) = received(&[5], &[], page_of(&tags), Some(account));
     let tags: Vec<u64> = report.streams.iter().map(|stream| stream.tag).collect();
     assert_eq!((tags, report.chunks(), report.bad_pages), (vec![5], 1, 1));
 }
 
 fn page_of(tags: &[u64]) -> Vec<u8> {
+    page(1, tags.iter().map(|tag| (*tag, [0; 24])))
+}
+
+/// A page of chunks behind its head.
+pub(crate) fn page(sequence: u64, chunks: impl Iterator<Item = (u64, [u8; 24])>) -> Vec<u8> {
     let mut page = vec![0; 64 << 10];
     let mut writer = PageWriter::default();
-    for tag in tags {
-        assert!(writer.push(&mut page, *tag, Status::default(), &[0; 64], 0, 24));
+    for (tag, chunk) in chunks {
+        assert!(writer.push(&mut page, tag, Status::default(), &chunk, 0, 24));
     }
     page.truncate(writer.used());
-    let frame = FelixFrame {
-        count: writer.count(),
-        sequence: 1,
-        ..FelixFrame::control(FrameKind::Messages, page.len().try_into().unwrap())
-    };
+    let control = FelixFrame::control(FrameKind::Messages, page.len().try_into().unwrap());
+    let frame = FelixFrame { count: writer.count(), sequence, ..control };
     [&frame.emit()[..], &page].concat()
 }
 
 fn received_with(tags: &[u64], account: Vec<u8>) -> (Report, String) {
-    received(tags, page_of(&tags[..1]), account)
+    received(tags, &[], page_of(&tags[..1]), Some(account))
 }
 
-fn received(tags: &[u64], page: Vec<u8>, account: Vec<u8>) -> (Report, String) {
-    let (publish, thread) = fake_publisher(tags.to_vec(), page, account);
-    let mut receiver = Receiver::connect(&[(publish, vec![])], &|| false).unwrap();
+/// Receives the wanted tags, or all, from a publisher by hand; returns the notes, too.
+pub(crate) fn received(
+    tags: &[u64],
+    wanted: &[u64],
+    pages: Vec<u8>,
+    account: Option<Vec<u8>>,
+) -> (Report, String) {
+    let (publish, thread) = fake_publisher(tags.to_vec(), pages, account);
+    let mut receiver = Receiver::connect(&[(publish, wanted.to_vec())], &|| false).unwrap();
     let mut notes = Vec::new();
     let report = receiver.run(&AtomicBool::new(false), |receiver| {
         notes.append(&mut receiver.notes);

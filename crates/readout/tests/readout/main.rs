@@ -8,6 +8,7 @@ mod card;
 mod chain;
 mod hostile;
 mod memory;
+mod received;
 mod subscriptions;
 #[cfg(feature = "zenoh")]
 mod zenoh;

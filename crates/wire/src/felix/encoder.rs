@@ -178,21 +178,6 @@ mod tests {
         }
     }
 
-    /// Checks the published run: 24 E-links with chunks of 24 bytes and the trigger system's of 26.
-    /// The chunk counts give its block counts exactly.
-    #[test]
-    fn block_totals_of_the_published_run() {
-        let total = |link0, link1, link2, ttc| {
-            let links: u64 = [link0, link1, link2]
-                .into_iter()
-                .map(|chunks| 8 * blocks_of(KIB, 24, chunks))
-                .sum();
-            links + blocks_of(KIB, 26, ttc)
-        };
-        assert_eq!(total(5_013_397, 5_021_221, 4_956_131, 5_023_743), 3_458_957);
-        assert_eq!(total(49_648_974, 49_724_208, 49_118_639, 49_748_082), 34_262_333);
-    }
-
     #[test]
     fn arithmetic_and_encoder_agree_for_every_length_and_format() {
         for format in [KIB, BlockFormat::PHASE1, BlockFormat::phase2(4).unwrap()] {

@@ -5,7 +5,7 @@
 //! Begin with [`block`], then [`encoder`] and [`decoder`], which are inverses. [`payload`] has the
 //! data of emulators and the trigger system; [`page`] has the transport between hosts.
 //! Sources: the constants and parsers of the FELIX tools, confirmed by the block counts of a
-//! published run (see the tests of [`encoder`]). It has 1 KiB blocks with 32-bit trailers, and the
+//! published run (the study `readout`). It has 1 KiB blocks with 32-bit trailers, and the
 //! last block of an E-link counts even if it is not full.
 
 pub mod block;
