@@ -222,49 +222,29 @@ mod tests {
 
     use super::*;
 
-    fn bus(text: &str) -> Bus {
-        Description::parse(&daqmeter_harness::TomlText::new("bus", text)).unwrap().build().unwrap()
-    }
-
-    const MEMORY: &str = r#"
-        [[device]]
-        kind = "memory"
-        first = 0x10000
-        last = 0x10fff
-        [[device]]
-        kind = "memory"
-        first = 0x20000
-        last = 0x20fff
-        little_endian = true
-        widths = [8, 16, 32]
-    "#;
-
-    fn read(bus: &mut Bus, session: &mut BusSession, address: u64, lanes: Lanes) -> u64 {
-        bus.execute(session, EbLayout::L32, Space::Bus, address, lanes, None).value
-    }
-
-    fn write(bus: &mut Bus, session: &mut BusSession, address: u64, lanes: Lanes, word: u64) {
-        bus.execute(session, EbLayout::L32, Space::Bus, address, lanes, Some(word));
+    fn bus(widths: Widths) -> Bus {
+        Description::memory(0x10000, 0x10fff, widths, Endian::Big).build().unwrap()
     }
 
     #[test]
     fn accesses_of_a_width_that_the_device_lacks_are_refused() {
-        let mut bus = bus(MEMORY);
         let wide = EbLayout { address: Width::W32, data: Width::W64 };
-        let (mut session, whole) = (BusSession::default(), Lanes::full(Width::W64));
-        let mut is_ok =
-            |address| bus.execute(&mut session, wide, Space::Bus, address, whole, None).ok;
-        assert_eq!((is_ok(0x20000), is_ok(0x10000)), (false, true));
+        let is_ok = |widths| {
+            let (mut session, whole) = (BusSession::default(), Lanes::full(Width::W64));
+            bus(widths).execute(&mut session, wide, Space::Bus, 0x10000, whole, None).ok
+        };
+        assert_eq!([Widths::only(Width::W32), Widths::ALL].map(is_ok), [false, true]);
     }
 
     #[test]
     fn time_advances_with_each_access_and_never_goes_back() {
-        let mut bus = bus(MEMORY);
+        let mut bus = bus(Widths::ALL);
         bus.timing = BusTiming { read_ns: 32, write_ns: 8, cycle_ns: 100, ..BusTiming::default() };
-        let mut session = BusSession::default();
+        let (mut session, whole) = (BusSession::default(), Lanes::full(Width::W32));
         bus.begin_cycle(1000);
-        read(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32));
-        write(&mut bus, &mut session, 0x10000, Lanes::full(Width::W32), 1);
+        for word in [None, Some(1)] {
+            bus.execute(&mut session, EbLayout::L32, Space::Bus, 0x10000, whole, word);
+        }
         assert_eq!(bus.ready_ns(0, &BusSession::default()), 1000 + 100 + 32 + 8);
         bus.begin_cycle(500);
         assert_eq!(bus.ready_ns(0, &BusSession::default()), 1240);
@@ -272,7 +252,7 @@ mod tests {
 
     #[test]
     fn config_registers_are_read_in_port_sized_parts() {
-        let mut bus = bus(MEMORY);
+        let mut bus = bus(Widths::ALL);
         bus.sdb_root = 0x0000_0001_2345_6700;
         let session =
             BusSession { errors: ErrorRegister(0x0102_0304_0506_0708), ..BusSession::default() };

@@ -221,8 +221,6 @@ pub fn record_count(head: &[u8]) -> Result<u16, WireError> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     extern crate std;
@@ -279,18 +277,5 @@ mod tests {
     fn names_are_shown_without_padding_and_without_control_characters() {
         assert_eq!(Text::<19>::new("ECA").to_string(), "ECA");
         assert_eq!(Text(*b"a\x1b[31m\0\0").to_string(), "a?[31m");
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_read_is_emitted_with_the_same_meaning(mut bytes: [u8; 32], high: [u8; 32], kind in prop::sample::select(std::vec![0_u8, 1, 2, 3, 0x80, 0x81, 0x82, 0xFF, 0x42])) {
-            if kind == 0 { bytes[..4].copy_from_slice(&MAGIC.to_be_bytes()); }
-            let mut whole = [0; 64];
-            whole[..32].copy_from_slice(&bytes);
-            whole[32..].copy_from_slice(&high);
-            whole[63] = kind;
-            let record = SdbRecord::parse(&whole).unwrap();
-            prop_assert_eq!(SdbRecord::parse(&record.emit()), Ok(record));
-        }
     }
 }

@@ -270,12 +270,16 @@ mod tests {
         }
     }
 
+    /// An uplink with one board that starts at once, and the board's rate.
+    fn one_board() -> (Uplink, usize, f64) {
+        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
+        let (board, rate) = (uplink.plug(625.9e6), uplink.model.rates(&[625.9e6])[0]);
+        (uplink, board, rate)
+    }
+
     #[test]
     fn asking_again_in_time_costs_nothing_and_asking_late_starts_anew() {
-        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
-        let board = uplink.plug(625.9e6);
-        let rate = uplink.model.rates(&[625.9e6])[0];
-        let mut now = 0.0;
+        let ((mut uplink, board, rate), mut now) = (one_board(), 0.0);
         for read in 1..=10 {
             uplink.submit(now, board, 6e6);
             let done = done_at(&uplink, board);
@@ -294,10 +298,7 @@ mod tests {
 
     #[test]
     fn time_between_triggers_is_no_credit() {
-        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
-        let board = uplink.plug(625.9e6);
-        let rate = uplink.model.rates(&[625.9e6])[0];
-        let mut now = 0.0;
+        let ((mut uplink, board, rate), mut now) = (one_board(), 0.0);
         for _ in 0..5 {
             uplink.submit(now, board, 0.6e6);
             let done = done_at(&uplink, board);
