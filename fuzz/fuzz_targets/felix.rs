@@ -17,14 +17,9 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let mut room = vec![Subchunk::default(); most_subchunks(format)];
     let mut reassembler = Reassembler::new();
     let mut block = vec![0; format.block_bytes];
+    block[2..4].copy_from_slice(&format.magic.to_le_bytes());
     for part in bytes.chunks(format.block_bytes) {
         // The end of a block is read first: short parts are put there.
-        block[..4].copy_from_slice(&[
-            0,
-            0,
-            format.magic.to_le_bytes()[0],
-            format.magic.to_le_bytes()[1],
-        ]);
         let at = format.block_bytes - part.len();
         block[at.max(4)..].copy_from_slice(&part[part.len() - (format.block_bytes - at.max(4))..]);
         match subchunks(format, &block, &mut room) {

@@ -85,6 +85,7 @@ enum Tag {
     Late,
 }
 
+#[derive(Default)]
 pub(super) struct InFlight {
     cycles: Vec<Pending>,
     free: Vec<CycleNumber>,
@@ -108,23 +109,10 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub(super) fn new(window_cycles: usize, window_bytes: usize, late_ns: u64) -> InFlight {
-        InFlight {
-            cycles: Vec::new(),
-            free: Vec::new(),
-            tags: vec![Tag::Free; TAGS],
-            next_tag: 0,
-            order: VecDeque::new(),
-            sendings: VecDeque::new(),
-            sequence: 0,
-            count: 0,
-            bytes: 0,
-            // At most half of the tags are in use, so that late ones can be waited for.
-            window_cycles: window_cycles.clamp(1, TAGS / 2),
-            window_bytes,
-            late: VecDeque::new(),
-            late_ns,
-            counts: ClientCounts::default(),
-        }
+        let tags = vec![Tag::Free; TAGS];
+        // At most half of the tags are in use, so that late ones can be waited for.
+        let window_cycles = window_cycles.clamp(1, TAGS / 2);
+        InFlight { tags, window_cycles, window_bytes, late_ns, ..InFlight::default() }
     }
 
     pub(super) fn count(&self) -> usize {

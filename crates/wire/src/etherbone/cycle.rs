@@ -254,10 +254,6 @@ mod tests {
     use super::*;
     use crate::etherbone::{EbHeader, EbRecord, Endian};
 
-    extern crate std;
-    use std::vec;
-    use std::vec::Vec;
-
     fn hex(text: &str) -> Vec<u8> {
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
         digits

@@ -186,9 +186,6 @@ mod tests {
 
     use super::*;
 
-    extern crate std;
-    use std::vec::Vec;
-
     #[test]
     fn writes_come_before_reads_each_after_its_base() {
         let bytes = [
@@ -198,9 +195,9 @@ mod tests {
         let (record, rest) = EbRecord::split(EbLayout::L32, &bytes).unwrap();
         assert_eq!(rest, [0xEE]);
         let (base, values) = record.write_block().unwrap();
-        assert_eq!((base, values.collect::<Vec<_>>()), (0x10000, std::vec![0x1122_3344]));
+        assert_eq!((base, values.collect::<Vec<_>>()), (0x10000, vec![0x1122_3344]));
         let (back, addresses) = record.read_block().unwrap();
-        assert_eq!((back, addresses.collect::<Vec<_>>()), (0x8001, std::vec![4]));
+        assert_eq!((back, addresses.collect::<Vec<_>>()), (0x8001, vec![4]));
     }
 
     #[test]

@@ -223,9 +223,6 @@ pub fn record_count(head: &[u8]) -> Result<u16, WireError> {
 mod tests {
     use super::*;
 
-    extern crate std;
-    use std::string::ToString;
-
     fn product(name: &str) -> Product {
         let (vendor, device) = ids::ECA;
         Product { vendor, device, version: 1, date: 0x2017_1016, name: Text::new(name) }

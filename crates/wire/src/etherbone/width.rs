@@ -169,8 +169,6 @@ mod tests {
         assert_eq!(ours.and(theirs).widest(), Some(Width::W32));
         assert_eq!(theirs.single(), None);
         assert_eq!(Widths::only(Width::W64).and(theirs).widest(), None);
-        assert_eq!(std::format!("{theirs} {}", Widths::NONE), "16/32 none");
+        assert_eq!(format!("{theirs} {}", Widths::NONE), "16/32 none");
     }
-
-    extern crate std;
 }

@@ -282,9 +282,6 @@ pub enum BlockError {
 mod tests {
     use super::*;
 
-    extern crate std;
-    use std::string::ToString;
-
     #[test]
     fn e_links_are_numbered_by_link_egroup_and_epath() {
         let elink = Elink::new(0x05C);

@@ -193,10 +193,6 @@ mod tests {
     use crate::felix::Elink;
     use crate::felix::fixtures::{encode, numbered};
 
-    extern crate std;
-    use std::vec;
-    use std::vec::Vec;
-
     const KIB: BlockFormat = BlockFormat::phase2(1).unwrap();
 
     fn formats() -> [BlockFormat; 4] {

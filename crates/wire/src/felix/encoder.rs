@@ -160,9 +160,6 @@ mod tests {
 
     use crate::felix::fixtures::{encode, numbered};
 
-    extern crate std;
-    use std::vec;
-
     const KIB: BlockFormat = BlockFormat::phase2(1).unwrap();
 
     #[test]

@@ -37,10 +37,6 @@ fn le64(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod fixtures {
-    extern crate std;
-    use std::vec;
-    use std::vec::Vec;
-
     use super::{BlockFormat, ChunkFlags, Elink, Encoder};
 
     pub(super) fn encode(format: BlockFormat, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {

@@ -112,9 +112,6 @@ mod tests {
     use super::*;
     use SequenceStep::{Again, Late, Missing, Next, Restarted};
 
-    extern crate std;
-    use std::vec::Vec;
-
     fn steps(numbers: &[u32], modulus: u32, way: SequenceHint) -> Vec<SequenceStep> {
         let mut order = SequenceTracker::default();
         numbers.iter().map(|number| order.step(*number, modulus, way)).collect()

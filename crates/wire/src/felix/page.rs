@@ -315,10 +315,6 @@ mod tests {
     use crate::felix::fixtures::{encode, numbered};
     use crate::felix::{BlockFormat, ChunkFlags};
 
-    extern crate std;
-    use std::vec;
-    use std::vec::Vec;
-
     type Owned = (u64, u8, Vec<u8>);
 
     fn write(messages: &[Owned], room: usize) -> (Vec<u8>, usize) {

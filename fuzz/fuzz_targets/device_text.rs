@@ -1,10 +1,12 @@
-//! Reads any text as addresses, descriptions of buses and of bridges.
+//! Reads any text as addresses, descriptions of buses and of bridges, and profiles of crates: no
+//! panic, and an accepted profile can be computed with.
 #![no_main]
 
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_etherbone::Address;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::transport::Bridge;
-use daqmeter_harness::TomlText;
+use daqmeter_harness::{Loaded, TomlText};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -17,4 +19,9 @@ fuzz_target!(|text: &str| {
         let _ = description.build();
     }
     let _ = Bridge::parse(&file);
+    if let Ok(profile) = Profile::read(&file) {
+        let own = profile.board.iter().map(|board| board.own_bytes_per_s).take(8);
+        let own: Vec<f64> = own.collect();
+        assert_eq!(profile.uplink.rates(&own).len(), own.len());
+    }
 });
