@@ -4,7 +4,6 @@
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
 
-use crate::scan;
 use crate::{Client, EbError};
 
 pub const MAX_BYTES: u64 = 1 << 28;
@@ -31,12 +30,6 @@ impl Reach {
     pub fn config(client: &Client) -> Reach {
         let (widths, space) = (Widths::only(client.layout().data), Space::Config);
         Reach { widths, space, ..Reach::unknown(Some(Endian::Big)) }
-    }
-
-    pub fn of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
-        let device = scan::device_at(client, address)?
-            .ok_or_else(|| EbError::other("failed to find SDB record: invalid address"))?;
-        Ok(Reach { widths: device.widths(), ..Reach::unknown(Some(device.endian())) })
     }
 }
 
@@ -266,7 +259,7 @@ mod tests {
     use super::*;
     use crate::bus::Description;
     use crate::transport::{Bridge, Emulated};
-    use crate::{ClientOptions, Slave};
+    use crate::{ClientOptions, Slave, scan};
 
     const BASE: u64 = 0x10000;
 
@@ -279,7 +272,7 @@ mod tests {
     }
 
     fn words(client: &mut Client, address: u64, bytes: u64) -> Words {
-        let reach = Reach::of(client, BASE).unwrap();
+        let reach = scan::reach_of(client, BASE).unwrap();
         Words::of(client, reach, ByteSpan::register(address, bytes).unwrap()).unwrap()
     }
 
@@ -320,7 +313,7 @@ mod tests {
     #[test]
     fn what_cannot_be_accessed_is_refused_and_errors_are_counted() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let error = Reach::of(&mut client, 0x9000_0000).unwrap_err().to_string();
+        let error = scan::reach_of(&mut client, 0x9000_0000).unwrap_err().to_string();
         assert_eq!(error, "failed to find SDB record: invalid address");
         let past = Reach::unknown(Some(Endian::Big));
         let past = Words::of(&client, past, ByteSpan::range(0x1fff0, 32)).unwrap();

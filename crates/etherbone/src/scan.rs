@@ -1,9 +1,9 @@
 //! A scan of the self-describing bus: every table, through every bridge.
 
-use daqmeter_wire::etherbone::config;
-use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
-use daqmeter_wire::etherbone::sdb::{self, SdbDevice, SdbRecord};
+use daqmeter_wire::etherbone::sdb::{self, SdbRecord};
+use daqmeter_wire::etherbone::{Endian, config};
 
+use crate::access::{ByteSpan, Reach, Words};
 use crate::{Client, EbError};
 
 const MAX_DEPTH: usize = 16;
@@ -50,7 +50,8 @@ impl Scan {
 /// Reads all tables, or only the first one. A bridge whose table cannot be read does not end the
 /// scan of the others.
 pub fn scan(client: &mut Client, recurse: bool) -> Result<Scan, EbError> {
-    let root = root_address(client)?;
+    let root = ByteSpan::range(config::SDB_ROOT, 8);
+    let root = Words::of(client, Reach::config(client), root)?.value(client)?;
     scan_at(client, root, recurse)
 }
 
@@ -67,7 +68,7 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
 }
 
 /// Finds the device at an address.
-pub fn device_at(client: &mut Client, address: u64) -> Result<Option<SdbDevice>, EbError> {
+pub fn reach_of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
     let scan = scan(client, true)?;
     let covering = scan.found.iter().find_map(|found| match found.record {
         SdbRecord::Device(device) if found.first? <= address && address <= found.last? => {
@@ -75,9 +76,14 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<SdbDevice>,
         }
         _ => None,
     });
-    match (covering, scan.unread.is_empty()) {
-        (None, false) => Err(EbError::Other(scan.unread.join("; "))),
-        (covering, _) => Ok(covering),
+    match covering {
+        Some(device) => {
+            Ok(Reach { widths: device.widths(), ..Reach::unknown(Some(device.endian())) })
+        }
+        None if scan.unread.is_empty() => {
+            Err(EbError::other("failed to find SDB record: invalid address"))
+        }
+        None => Err(EbError::Other(scan.unread.join("; "))),
     }
 }
 
@@ -87,32 +93,13 @@ struct TablePlace {
     base: u64,
 }
 
-fn root_address(client: &mut Client) -> Result<u64, EbError> {
-    let bytes = read_bytes(client, Space::Config, config::SDB_ROOT, 8)?;
-    Ok(bytes.iter().fold(0, |root, byte| root << 8 | u64::from(*byte)))
-}
-
-fn read_bytes(
-    client: &mut Client,
-    space: Space,
-    address: u64,
-    bytes: usize,
-) -> Result<Vec<u8>, EbError> {
-    let port = client.layout().data;
-    let step = port.bytes();
-    let reads: Vec<Op> = (0..bytes)
-        .step_by(step)
-        .map(|offset| Op { space, ..Op::read(address.wrapping_add(offset as u64), port) })
-        .collect();
-    let outcome = client.cycle(&reads, StatusCheck::Status)?;
-    if let Some(&first) = outcome.failed.first() {
-        return Err(EbError::bus(outcome.failed.len(), reads.len(), reads[first].address));
-    }
-    Ok(outcome.values.iter().flat_map(|value| value.to_be_bytes()[8 - step..].to_vec()).collect())
+fn read_bytes(client: &mut Client, address: u64, bytes: u64) -> Result<Vec<u8>, EbError> {
+    let reach = Reach::unknown(Some(Endian::Big));
+    Words::of(client, reach, ByteSpan::range(address, bytes))?.read(client)
 }
 
 fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
-    let head = read_bytes(client, Space::Bus, table, 32)?;
+    let head = read_bytes(client, table, 32)?;
     let count =
         sdb::record_count(&head).map_err(|error| format!("no SDB table at {table:#x}: {error}"))?;
     if count == 0 || count > sdb::MAX_RECORDS {
@@ -126,7 +113,7 @@ fn record_count(client: &mut Client, table: u64) -> Result<u64, EbError> {
 
 fn read_record(client: &mut Client, table: u64, index: u64) -> Result<SdbRecord, EbError> {
     let at = table.wrapping_add(index * sdb::RECORD_BYTES as u64);
-    let bytes = read_bytes(client, Space::Bus, at, sdb::RECORD_BYTES)?;
+    let bytes = read_bytes(client, at, sdb::RECORD_BYTES as u64)?;
     let record: [u8; sdb::RECORD_BYTES] =
         bytes.try_into().expect("as many bytes as were asked for");
     // A second head inside a table, or one without its magic, is shown as an unknown record.

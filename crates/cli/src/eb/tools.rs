@@ -163,7 +163,7 @@ impl Access {
         if self.plain || self.slave.litex {
             return Ok(Reach::unknown(forced));
         }
-        let found = Reach::of(client, at)?;
+        let found = scan::reach_of(client, at)?;
         if let (Some(found), Some(forced)) = (found.endian, forced)
             && found != forced
         {

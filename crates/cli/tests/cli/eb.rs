@@ -7,10 +7,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Folder, Running, ends_with, fail_with};
-use daqmeter_etherbone::access::{ByteSpan, Reach, Words};
+use daqmeter_etherbone::access::{ByteSpan, Words};
 use daqmeter_etherbone::address::parse_widths;
 use daqmeter_etherbone::bus::Description;
-use daqmeter_etherbone::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave};
+use daqmeter_etherbone::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave, scan};
 use daqmeter_wire::etherbone::Endian;
 
 fn done(arguments: &str) -> String {
@@ -73,7 +73,7 @@ impl Memory {
         let address = format!("udp4/127.0.0.1/{}", server.port);
         let parsed = Address::parse(&address).unwrap();
         let mut client = Client::open(&parsed, &ClientOptions::default()).unwrap();
-        let reach = Reach::of(&mut client, 0x10000).unwrap();
+        let reach = scan::reach_of(&mut client, 0x10000).unwrap();
         let words = Words::of(&client, reach, ByteSpan::range(0x10000, 16)).unwrap();
         Memory { address, client, words, _server: server }
     }
