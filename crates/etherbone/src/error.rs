@@ -26,12 +26,6 @@ impl EbError {
         EbError::Other(line.into())
     }
 
-    pub(crate) fn bus(failed: usize, of: usize, first: u64) -> EbError {
-        EbError::Other(format!(
-            "{failed} of {of} operations failed on the bus (the first at {first:#x})"
-        ))
-    }
-
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> EbError {
         let what = what.into();
         move |error| EbError::Other(format!("{what}: {error}"))

@@ -5,6 +5,8 @@ use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 
+use crate::similar::{MIN_ALIKE, SimilarByStride};
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FragmentFaults {
     /// Events missing by the counters: a lower bound, as the emulator's counter wraps after 256.
@@ -108,9 +110,35 @@ impl FragmentCheck {
         self.check_any(payload, event)
     }
 
+    /// Checks `count` fragments after the one at the beginning of the bytes, which was taken. All
+    /// have its length, and each begins a stride after the one before.
+    #[inline]
+    pub(crate) fn check_alike(
+        &mut self,
+        bytes: &[u8],
+        length: usize,
+        stride: usize,
+        count: usize,
+        strides: &mut SimilarByStride,
+        mut say: impl FnMut(usize, FragmentFinding),
+    ) {
+        // All others are like the first, or each is checked.
+        if count >= MIN_ALIKE
+            && strides.of(stride).holds(bytes)
+            && self.is_repeated(&bytes[..length], count)
+        {
+            return;
+        }
+        for at in (1..=count).map(|nth| nth * stride) {
+            if let Some(finding) = self.check(&bytes[at..at + length]) {
+                say(at, finding);
+            }
+        }
+    }
+
     /// Takes `count` fragments that equal `last`, the one before them, but for their counters,
     /// which go on by one. Takes none and returns false if the last one was not valid.
-    pub(crate) fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
+    fn is_repeated(&mut self, last: &[u8], count: usize) -> bool {
         let Some(&event) = last.get(3).filter(|_| !self.is_ttc) else {
             return false;
         };

@@ -152,7 +152,10 @@ impl Conversation {
             match outcome.failed[..] {
                 _ if op.write => {}
                 [] => words.push(outcome.values[0]),
-                _ => return Err(EbError::bus(1, 1, op.address)),
+                _ => {
+                    let (failed, doing, first) = (1, "reading", op.address);
+                    return Err(EbError::Refused { failed, doing, first });
+                }
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use daqmeter_wire::felix::{BlockError, BlockFormat, Elink, Reassembler, Subchunk
 use super::tables::{ElinkRow, Findings, fault};
 use crate::fragment::{FragmentCheck, FragmentFinding};
 use crate::repeats::{Fingerprint, fingerprint};
-use crate::similar::{MIN_ALIKE, SimilarByStride};
+use crate::similar::SimilarByStride;
 
 /// State that the checks of all E-links share.
 #[derive(Debug, Default)]
@@ -191,22 +191,14 @@ impl ElinkCheck {
     }
 
     fn payloads(&mut self, run: ChunkRun, looked: &mut Looked<'_>) {
-        let (begin, length) = (run.begin(), run.length());
-        let payload = |nth: usize| &looked.block[begin + nth * run.stride..][..length];
-        for nth in 0..run.count {
-            if let Some(finding) = self.fragments.check(payload(nth)) {
-                looked.findings.say(self.row.elink, begin + nth * run.stride, finding);
-            }
-            // All others are like the first, or each is checked.
-            let all = begin..begin + run.count * run.stride;
-            if nth == 0
-                && run.count >= MIN_ALIKE
-                && looked.strides.of(run.stride).holds(&looked.block[all])
-                && self.fragments.is_repeated(payload(0), run.count - 1)
-            {
-                return;
-            }
+        let (begin, length, stride) = (run.begin(), run.length(), run.stride);
+        let (elink, others) = (self.row.elink, run.count - 1);
+        let bytes = &looked.block[begin..begin + others * stride + length];
+        let mut say = |at, finding| looked.findings.say(elink, begin + at, finding);
+        if let Some(finding) = self.fragments.check(&bytes[..length]) {
+            say(0, finding);
         }
+        self.fragments.check_alike(bytes, length, stride, others, looked.strides, say);
     }
 
     fn one(&mut self, subchunk: &Subchunk, begins_block: bool, looked: &mut Looked<'_>) {

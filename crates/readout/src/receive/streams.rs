@@ -9,7 +9,7 @@ use daqmeter_wire::felix::page::{Messages, Status};
 use super::{StreamReport, elink_of};
 use crate::accounts::{FinalAccount, not_received};
 use crate::fragment::{FragmentCheck, FragmentFaults};
-use crate::similar::{MAX_ALIKE_BYTES, MIN_ALIKE, SimilarByStride};
+use crate::similar::{MAX_ALIKE_BYTES, SimilarByStride};
 
 /// Bytes between the payloads of messages that are alike: the length.
 const MESSAGE_WORD: usize = 4;
@@ -55,9 +55,13 @@ impl Streams {
             stream.take(message.payload, message.status);
             if message.status.is_clean() {
                 let length = message.payload.len();
-                let most = (MAX_ALIKE_BYTES / (length + MESSAGE_WORD)).saturating_sub(1);
+                let stride = length + MESSAGE_WORD;
+                let most = (MAX_ALIKE_BYTES / stride).saturating_sub(1);
                 let (count, bytes) = messages.take_alike(most.min(MAX_ALIKE));
-                stream.take_alike(count, length, bytes, &mut self.strides);
+                stream.report.chunks += count as u64;
+                stream.report.bytes += (count * length) as u64;
+                let strides = &mut self.strides;
+                stream.check.check_alike(bytes, length, stride, count, strides, |_, _| {});
             }
         }
         good
@@ -118,30 +122,6 @@ impl Stream {
         match lost {
             0 => FragmentFaults { resets: counted.resets + counted.falls, ..known },
             _ => FragmentFaults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
-        }
-    }
-
-    /// Takes `count` fragments of a length without faults, which follow the one at the beginning of
-    /// the bytes.
-    #[inline]
-    fn take_alike(
-        &mut self,
-        count: usize,
-        length: usize,
-        bytes: &[u8],
-        strides: &mut SimilarByStride,
-    ) {
-        self.report.chunks += count as u64;
-        self.report.bytes += (count * length) as u64;
-        let stride = length + MESSAGE_WORD;
-        if count >= MIN_ALIKE
-            && strides.of(stride).holds(bytes)
-            && self.check.is_repeated(&bytes[..length], count)
-        {
-            return;
-        }
-        for nth in 1..=count {
-            self.check.check(&bytes[nth * stride..][..length]);
         }
     }
 
