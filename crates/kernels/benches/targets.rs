@@ -1,11 +1,10 @@
 //! Compares the conversion kernels with the limit of equal ratio, by instruction set: `cargo bench
-//! -p daqmeter-kernels [-- SET... PART...]`. Parts are `limits`, `stores` and `threads`; the
-//! default is all.
+//! -p daqmeter-kernels [-- SET...]`.
 //!
 //! Samples both sides in turn, on one thread pinned to the last CPU allowed, so that noise of the
-//! host affects both. `threads` adds a second thread on the first CPU. The limit is the fastest
-//! stream of that set and those below it; the conversion stores as the limit does. Prints medians
-//! and the interval of their ratio, without a verdict, because shared machines are noisy.
+//! host affects both. The limit is the fastest stream of that set and those below it; the
+//! conversion stores as the limit does. Prints medians and the interval of their ratio, without a
+//! verdict, because shared machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -14,8 +13,7 @@
 )]
 
 use std::cell::RefCell;
-use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::hint::black_box;
 
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::stream::{LINE_BYTES, StreamRatio, stream};
@@ -183,139 +181,15 @@ fn limits(isa: Isa, samples: usize, rounds: usize) {
     }
 }
 
-fn stores(isa: Isa) {
-    let bench = Bench::new(120_000_000, 9);
-    println!(
-        "\n{}, 240 MB raw, non-temporal stores against the fastest stream of that ratio",
-        isa.name()
-    );
-    for (what, conversion) in conversions() {
-        let ratio = StreamRatio::of_bytes(2, conversion.out_bytes()).unwrap();
-        let limit = bench.best_stream(isa, ratio);
-        let around = converter(conversion, 1, isa, Store::NonTemporal);
-        let detail = format!("{} {}", limit.0.name(), limit.1.name());
-        bench.pair(what, &detail, &|memory| memory.convert(&around), &|memory| {
-            memory.stream(limit, ratio)
-        });
-    }
-    println!("\n{}, 240 MB raw, non-temporal against cached stores", isa.name());
-    for (what, conversion) in conversions() {
-        let [around, plain] =
-            [Store::NonTemporal, Store::Cached].map(|store| converter(conversion, 1, isa, store));
-        let plain = |memory: &mut Memory| memory.convert(&plain);
-        bench.pair(what, "", &|memory| memory.convert(&around), &plain);
-    }
-}
-
-/// Barrier for the start of each piece of work. Threads spin, because waking takes longer than a
-/// piece.
-struct Start {
-    arrived: AtomicUsize,
-}
-
-impl Start {
-    fn wait(&self, times: usize) {
-        self.arrived.fetch_add(1, Ordering::AcqRel);
-        while self.arrived.load(Ordering::Acquire) < 2 * times {
-            spin_loop();
-        }
-    }
-}
-
-type Work<'a> = &'a (dyn Fn(&mut Memory) + Sync);
-
-/// Times each piece of work in seconds, done by two threads at once on their own memory, until both
-/// are done.
-fn by_two(cpus: [u32; 2], samples: usize, rounds: usize, works: &[Work<'_>]) -> Vec<Vec<f64>> {
-    // A piece in the cache lasts some microseconds, so repeats hide the barrier's time.
-    let repeats = (3_000_000 / samples).max(1);
-    let start = Start { arrived: AtomicUsize::new(0) };
-    let run = |cpu: u32| {
-        affinity::pin_to(cpu).unwrap();
-        let mut memory = Memory::new(samples);
-        let mut taken = vec![Vec::new(); works.len()];
-        let mut met = 0;
-        let mut meet = || {
-            met += 1;
-            start.wait(met);
-        };
-        for round in 0..rounds + rounds / 10 + 1 {
-            for (work, taken) in works.iter().zip(&mut taken) {
-                meet();
-                let took = seconds(&mut || {
-                    (0..repeats).for_each(|_| work(&mut memory));
-                    meet();
-                });
-                if round > rounds / 10 {
-                    taken.push(took / repeats as f64);
-                }
-            }
-        }
-        taken
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| run(cpus[1]));
-        let own = scope.spawn(|| run(cpus[0])).join().unwrap();
-        other.join().unwrap();
-        own
-    })
-}
-
-fn by_two_against_the_limit(cpus: [u32; 2], isa: Isa, samples: usize, rounds: usize) {
-    println!(
-        "\n{}, two threads (CPUs {} and {}), {} KB raw each, against the limit of two threads",
-        isa.name(),
-        cpus[0],
-        cpus[1],
-        samples * 2 / 1000
-    );
-    let whole = conversions().map(|(what, conversion)| (what, conversion, 1));
-    let decimated = [("1 scaling, every 10th", scale(0.123, -45.6), 10)];
-    for (what, conversion, factor) in whole.into_iter().chain(decimated) {
-        let ratio = StreamRatio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
-        let limits: Vec<(Isa, Store)> = streams(isa).collect();
-        let stream = |limit: (Isa, Store)| move |memory: &mut Memory| memory.stream(limit, ratio);
-        let trials: Vec<_> = limits.iter().map(|limit| stream(*limit)).collect();
-        let works: Vec<Work<'_>> = trials.iter().map(|trial| trial as Work<'_>).collect();
-        let timed = by_two(cpus, samples, rounds / 10 + 3, &works);
-        let fastest =
-            (0..limits.len()).min_by(|a, b| median(&timed[*a]).total_cmp(&median(&timed[*b])));
-        let limit = limits[fastest.unwrap()];
-        let converter = converter(conversion, factor, isa, limit.1);
-        let convert = |memory: &mut Memory| memory.convert(&converter);
-        let timed = by_two(cpus, samples, rounds, &[&convert, &stream(limit)]);
-        let detail = format!("{} {}", limit.0.name(), limit.1.name());
-        print(what, &detail, samples as f64 * 4e-6, [&timed[0], &timed[1]]);
-    }
-}
-
 fn main() {
-    let allowed = affinity::allowed_cpus().unwrap();
-    let cpus = [*allowed.last().unwrap(), allowed[0]];
-    affinity::pin_to(cpus[0]).unwrap();
+    let cpu = *affinity::allowed_cpus().unwrap().last().unwrap();
+    affinity::pin_to(cpu).unwrap();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let sets: Vec<Isa> = words.iter().filter_map(|name| Isa::from_name(name)).collect();
-    let parts: Vec<&str> = ["limits", "stores", "threads"]
-        .into_iter()
-        .filter(|part| words.iter().any(|word| word == part))
-        .collect();
-    let is_wanted = |part: &str| parts.is_empty() || parts.contains(&part);
-    println!(
-        "one thread on CPU {}; medians of samples taken in turn, 95 % of their ratio",
-        cpus[0]
-    );
+    println!("one thread on CPU {cpu}; medians of samples taken in turn, 95 % of their ratio");
     for isa in Isa::available().filter(|isa| sets.is_empty() || sets.contains(isa)) {
         // Within the second-level cache, with arithmetic as the limit, and beyond it.
-        if is_wanted("limits") {
-            limits(isa, 50_000, 1001);
-            limits(isa, 3_000_000, 151);
-        }
-        if is_wanted("stores") && isa.has_non_temporal() {
-            stores(isa);
-        }
-        if is_wanted("threads") && cpus[0] != cpus[1] {
-            by_two_against_the_limit(cpus, isa, 50_000, 101);
-            by_two_against_the_limit(cpus, isa, 3_000_000, 101);
-        }
+        limits(isa, 50_000, 1001);
+        limits(isa, 3_000_000, 151);
     }
 }

@@ -77,27 +77,23 @@ impl CounterGroup {
     /// Reads all members at once; the times are the group's. A CPU that went offline gives its
     /// earlier counts.
     pub fn read(&mut self, into: &mut [Reading]) {
-        if usize::try_from(self.read_bare()).is_ok_and(|got| got >= 24) {
-            for (reading, value) in into.iter_mut().zip(&self.words[3..]) {
-                *reading =
-                    Reading { value: *value, enabled_ns: self.words[1], running_ns: self.words[2] };
-            }
-        }
-    }
-
-    /// Makes the bare system call of [`CounterGroup::read`], to compare the two.
-    pub fn read_bare(&mut self) -> isize {
         let Some(leader) = self.members.first() else {
-            return 0;
+            return;
         };
         // SAFETY: the descriptor is open, and `words` has room for the count, two times and one
         // value for each member.
-        unsafe {
+        let got = unsafe {
             libc::read(
                 leader.as_raw_fd(),
                 self.words.as_mut_ptr().cast(),
                 size_of_val(self.words.as_slice()),
             )
+        };
+        if got >= 24 {
+            for (reading, value) in into.iter_mut().zip(&self.words[3..]) {
+                *reading =
+                    Reading { value: *value, enabled_ns: self.words[1], running_ns: self.words[2] };
+            }
         }
     }
 }
