@@ -21,24 +21,6 @@ pub fn null_call() {
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
-/// Requests a sleep that the kernel refuses after copying its 16 bytes, to test tracers.
-pub fn refused_sleep() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000_000 };
-    // SAFETY: a live structure; nothing is written.
-    unsafe {
-        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>())
-    };
-}
-
-/// Reads the system's name, 390 bytes, to test tracers.
-pub fn system_name() {
-    // SAFETY: all zeros are a value of the structure, which the kernel fills.
-    unsafe {
-        let mut name: libc::utsname = std::mem::zeroed();
-        libc::syscall(libc::SYS_uname, &raw mut name);
-    }
-}
-
 pub fn memory_file(bytes: u64) -> Result<File, SysError> {
     let fd = rustix::fs::memfd_create(c"daqmeter-copy", MemfdFlags::CLOEXEC);
     sized(fd.map_err(failed("memfd_create"))?, bytes)
