@@ -279,10 +279,7 @@ impl Session for CopySession {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
-    use daqmeter_harness::{
-        Availability, Context as Facts, Engine, Limits, Settings, StepPlan, measure,
-    };
+    use daqmeter_harness::{Context as Facts, Engine, Limits, Settings, StepPlan, measure};
     use daqmeter_record::LimitBasis;
 
     use super::*;
@@ -324,29 +321,6 @@ mod tests {
         let mut request = CopyRequest::new(CopyPath::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
         assert_eq!(bytes(&request), Some(3 * (4 + 4 + 12) * MIB));
-    }
-
-    #[test]
-    fn every_path_moves_every_byte() {
-        let paths = CopyPath::value_variants().iter().copied();
-        for path in paths.filter(|path| *path != CopyPath::Module) {
-            if path.probe() != Availability::Ready {
-                continue;
-            }
-            for direction in [Direction::From, Direction::To] {
-                let mut request = CopyRequest::new(path, direction, 5003);
-                if path.has_channels() {
-                    request.context = CopyContext::Exclusive;
-                }
-                let mut sessions = open(&request).unwrap();
-                sessions[0].prepare().unwrap();
-                for _ in 0..3 {
-                    sessions[0]
-                        .verify()
-                        .unwrap_or_else(|fault| panic!("{path:?} {direction:?}: {fault}"));
-                }
-            }
-        }
     }
 
     /// Copies between two buffers; one copy in `every` is wrong or missing.

@@ -127,35 +127,4 @@ mod tests {
         assert_eq!(order_near(&two_nodes, Some(9)), order(&two_nodes));
         assert_eq!(cores(&two_nodes), 4);
     }
-
-    fn shares_a_core_needlessly(host: &Host, cpus: &[u32]) -> bool {
-        let mut used: Vec<u32> = cpus.iter().map(|&cpu| core(host, cpu)).collect();
-        used.sort_unstable();
-        used.dedup();
-        let mut cores: Vec<u32> = host.allowed_cpus.iter().map(|&cpu| core(host, cpu)).collect();
-        cores.sort_unstable();
-        cores.dedup();
-        used.len() < cpus.len().min(cores.len())
-    }
-
-    #[test]
-    fn no_two_busy_threads_share_a_core_while_one_is_free_on_any_topology() {
-        let hosts = [
-            host(1, &[], &[&[0]]),
-            host(4, &[], &[&[0, 1, 2, 3]]),
-            beside(),
-            apart(),
-            host(6, &[&[0, 1]], &[&[0, 1, 2, 3, 4, 5]]),
-        ];
-        for host in &hosts {
-            for threads in 1..12 {
-                let order = order(host);
-                let first = &order[..threads.min(order.len())];
-                assert!(!shares_a_core_needlessly(host, first), "{first:?}");
-            }
-        }
-        // The numbers of the CPUs decide.
-        let last_first = [7, 6, 5, 4];
-        assert!(shares_a_core_needlessly(&hosts[2], &last_first));
-    }
 }

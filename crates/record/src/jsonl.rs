@@ -263,7 +263,6 @@ mod tests {
 
     use super::*;
     use crate::{EngineInfo, Lane, Outcome, Slices, Stage, Workload};
-    use proptest::prelude::*;
 
     fn record(samples: Vec<u64>) -> RunRecord {
         let mut record = RunRecord::new(
@@ -293,14 +292,6 @@ mod tests {
         assert_eq!((contents.records.len(), contents.errors.len()), (2, 0));
         let lonely = read("\u{feff}".as_bytes()).unwrap();
         assert_eq!((lonely.records.len(), lonely.errors.len()), (0, 0));
-    }
-
-    #[test]
-    fn a_record_survives_the_way_to_a_line_and_back() {
-        let before = record(vec![1, 2, 3]);
-        let line = to_line(&before);
-        assert_eq!(line.iter().filter(|&&b| b == b'\n').count(), 1);
-        assert_eq!(parse_line(&line, 1), Ok(before));
     }
 
     /// More than two parts of a batch, which are parsed at the same time.
@@ -509,20 +500,6 @@ mod tests {
                 assert!(records.iter().all(is_whole));
             }
             assert!(files > 0, "a record of version {version}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn reading_never_panics_whatever_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let contents = read(&bytes[..]).unwrap();
-            prop_assert!(contents.records.is_empty() || !bytes.is_empty());
-        }
-
-        #[test]
-        fn any_samples_come_back_unchanged(samples in proptest::collection::vec(0..=border::MAX_WHOLE, 0..50)) {
-            let before = record(samples);
-            prop_assert_eq!(parse_line(&to_line(&before), 1), Ok(before));
         }
     }
 }

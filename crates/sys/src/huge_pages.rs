@@ -151,23 +151,6 @@ VmFlags: rd wr mr mw me ac hg
         assert_eq!(at(u64::MAX), None);
     }
 
-    #[test]
-    fn one_pass_finds_every_mapping_with_its_own_fields() {
-        let found: Vec<(u64, u64, u64)> = parse(SMAPS.as_bytes())
-            .iter()
-            .map(|mapping| (mapping.start, mapping.end, mapping.resident.huge_bytes))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                (0x55d0_c000_0000, 0x55d0_c002_1000, 0),
-                (0x7f00_0000_0000, 0x7f00_0040_0000, 4 << 20),
-                (0x7f00_0060_0000, 0x7f00_00a0_0000, 0),
-            ]
-        );
-        assert_eq!(parse(&b"Rss: 4 kB\nno mapping at all\n"[..]), []);
-    }
-
     /// The file was read for each buffer, and 1,000 boards took over a minute.
     #[test]
     fn the_file_is_read_once_for_all_mappings_that_were_there() {

@@ -479,12 +479,6 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "of device memory")]
-    fn a_range_outside_device_memory_is_a_bug() {
-        DeviceMemory::sparse(4096).unwrap().read(4090, &mut [0; 8]);
-    }
-
-    #[test]
     fn sparse_memory_keeps_what_is_written_far_apart() {
         let mut memory = DeviceMemory::sparse(2 << 30).unwrap();
         memory.write((2 << 30) - 4, &[1, 2, 3, 4]);

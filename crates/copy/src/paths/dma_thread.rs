@@ -309,26 +309,6 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_and_completion_moves_every_byte() {
-        for context in [CopyContext::Exclusive, CopyContext::Shared, CopyContext::Priority] {
-            for completion in [CopyCompletion::Poll, CopyCompletion::Interrupt] {
-                let engine = Engine::start(&request(2, context)).unwrap();
-                let sides = pair(200_000);
-                engine.register(1, sides.clone());
-                let bytes: Vec<u8> =
-                    (0..200_000_u32).map(|i| u8::try_from(i % 253).unwrap()).collect();
-                lock(&sides).user.write(0, &bytes);
-                engine.copy(1, Direction::From, 200_000, completion);
-                lock(&sides).user.write(0, &vec![0; 200_000]);
-                engine.copy(1, Direction::To, 200_000, completion);
-                let mut back = vec![0; 200_000];
-                lock(&sides).user.read(0, &mut back);
-                assert_eq!(back, bytes, "{context:?} {completion:?}");
-            }
-        }
-    }
-
-    #[test]
     fn nobody_waits_for_an_engine_whose_thread_has_panicked() {
         for completion in [CopyCompletion::Poll, CopyCompletion::Interrupt] {
             let engine = Engine::start(&request(1, CopyContext::Exclusive)).unwrap();

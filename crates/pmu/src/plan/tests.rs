@@ -86,28 +86,6 @@ fn a_better_order_is_found_and_keeps_what_it_promises() {
 }
 
 #[test]
-fn two_domains_have_eight_counters_each() {
-    let mesh = shipped("cmn700").unwrap();
-    let of = |dtc: u8| -> Vec<u16> {
-        let is_there = |node: &&daqmeter_record::mesh::Node| {
-            node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(dtc)
-        };
-        mesh.nodes.iter().filter(is_there).map(|node| node.node_id).collect()
-    };
-    let eight = |dtc| of(dtc).into_iter().cycle().take(8).zip(1..);
-    let sixteen: Vec<PmuEvent> =
-        eight(0).chain(eight(1)).map(|(node, number)| hnf(number, node)).collect();
-    let all = plan(&mesh, Driver::Mainline, &alone(&sixteen)).unwrap().shares;
-    assert_eq!(all, [1.0; 16]);
-    // Twelve on three crosspoints of one domain: two thirds, bound by the controller.
-    let twelve: Vec<PmuEvent> =
-        of(0)[..3].iter().flat_map(|node| (1..=4).map(|number| hnf(number, *node))).collect();
-    let plan = plan(&mesh, Driver::Mainline, &alone(&twelve)).unwrap();
-    assert!(plan.shares.iter().all(|share| (share - 2.0 / 3.0).abs() < 0.01), "{:?}", plan.shares);
-    assert!(plan.binding.iter().all(|(_, limit)| *limit == CounterLimit::Controller(0)));
-}
-
-#[test]
 fn what_can_never_be_opened_is_refused_with_the_reason() {
     let mesh = shipped("n1sdp").unwrap();
     let cycles = event(DTC, 0, None);
