@@ -8,6 +8,7 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AArch64's baseline, with which the compiler vectorises the portable loops.
     Neon,
 }
 

@@ -5,9 +5,6 @@
 
 use crate::{Isa, Store};
 
-#[cfg(target_arch = "aarch64")]
-mod neon;
-
 pub const LINE_BYTES: usize = 64;
 
 /// Lines read and written in one step, each at most [`StreamRatio::MAX_LINES`]. The vector kernels
@@ -96,13 +93,6 @@ pub fn stream(
         Isa::Avx2 if isa.is_available() => {
             // SAFETY: as above.
             unsafe { x86_64::stream_avx2(store, ratio, steps, source, destination) };
-        }
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon if isa.is_available() => {
-            // SAFETY: the CPU has it; the slices are walked by their own lengths.
-            unsafe {
-                neon::stream(ratio.read_lines, ratio.write_lines, steps, source, destination)
-            };
         }
         _ => portable(ratio, steps, source, destination),
     }

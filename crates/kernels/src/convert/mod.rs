@@ -6,8 +6,6 @@
 //! which is exact and three times as fast in scalar code (reference, section 3.2). The original
 //! stored doubles at a 4-byte stride; ours are 8 bytes wide (METHODOLOGY.md, "Defects not copied").
 
-#[cfg(target_arch = "aarch64")]
-mod neon;
 pub mod oracle;
 mod portable;
 mod scaling;
@@ -70,6 +68,11 @@ impl Qmn {
     /// 180/pi; scaling that by a power of two is exact.
     pub(crate) fn weight(self) -> f64 {
         (-f64::from(self.frac_bits)).exp2() * self.unit()
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "2^-n is exact in f32 for n up to 63")]
+    pub(crate) fn weight_f32(self) -> f32 {
+        self.weight() as f32
     }
 
     pub(crate) fn unit(self) -> f64 {
@@ -241,9 +244,6 @@ impl Converter {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::Avx2 => unsafe { x86_64::avx2::to_f32(self.samples(raw), out) },
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            Isa::Neon => unsafe { neon::to_f32(self.conversion, factor, raw, out) },
             _ => portable::to_f32(self.conversion, factor, raw, out),
         }
     }
@@ -258,9 +258,6 @@ impl Converter {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::Avx2 => unsafe { x86_64::avx2::to_f64(qmn, self.samples(raw), out) },
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            Isa::Neon => unsafe { neon::to_f64(qmn, factor, raw, out) },
             _ => portable::to_f64(qmn, factor, raw, out),
         }
     }

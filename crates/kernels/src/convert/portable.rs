@@ -1,29 +1,12 @@
 //! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline; decimated
-//! ones stay scalar. Vector kernels call [`one_f32`] and [`one_f64`] for head and tail.
+//! ones stay scalar. AArch64's baseline has Advanced SIMD. Vector kernels call it for head and tail.
 
 use super::{Conversion, Qmn};
-
-/// Converts one sample in Q-format by the vector kernels' multiplication (exact, equal to the
-/// oracle's division).
-#[inline(always)]
-pub(super) fn one_f64(raw: u16, format: Qmn) -> f64 {
-    f64::from(fold(raw, format)) * format.weight()
-}
 
 #[inline(always)]
 fn fold(raw: u16, format: Qmn) -> i32 {
     let value = i32::from(raw);
     if value >= format.fold_from() { value - format.fold_by() } else { value }
-}
-
-#[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
-pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
-    match conversion {
-        Conversion::CastF32 => f32::from(raw),
-        Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,
-        Conversion::QmnF32(format) | Conversion::QmnF64(format) => one_f64(raw, format) as f32,
-    }
 }
 
 /// Converts every `factor`-th sample. The match stands outside the loops to keep each loop simple.
@@ -35,7 +18,7 @@ pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &m
             map(factor, raw, out, |x| (f64::from(x) * scale + offset) as f32);
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
-            let weight = format.weight() as f32;
+            let weight = format.weight_f32();
             map(factor, raw, out, |x| fold(x, format) as f32 * weight);
         }
     }

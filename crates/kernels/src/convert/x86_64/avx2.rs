@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::portable::{one_f32, one_f64};
+use super::super::portable;
 use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
 use super::{Samples, TWO_TO_52, until_aligned};
@@ -22,11 +22,7 @@ pub(in super::super) unsafe fn to_f32(samples: Samples<'_>, out: &mut [f32]) {
         Conversion::CastF32 => drive_f32(samples, out, |x| _mm256_cvtepi32_ps(widened(x))),
         Conversion::ScaleF32 { factor: scale, offset } => scale_f32([scale, offset], samples, out),
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "2^-n is exact in f32 for n up to 63"
-            )]
-            let weight = _mm256_set1_ps(format.weight() as f32);
+            let weight = _mm256_set1_ps(format.weight_f32());
             // AVX2 compares with "greater than", so the limit is one less.
             let below = _mm256_set1_epi32(format.fold_from() - 1);
             let by = _mm256_set1_epi32(format.fold_by());
@@ -143,9 +139,9 @@ fn above_two_to_52(x: __m128i) -> [__m256d; 2] {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn drive_f32(samples: Samples<'_>, out: &mut [f32], lanes: impl Fn(__m128i) -> __m256) {
-    let Samples { conversion, store, .. } = samples;
-    let one = |x| one_f32(x, conversion);
-    drive(samples, out, one, |x, place| {
+    let Samples { conversion, factor, store, .. } = samples;
+    let scalar = |raw: &[u16], out: &mut [f32]| portable::to_f32(conversion, factor, raw, out);
+    drive(samples, out, scalar, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
             match store {
@@ -164,8 +160,8 @@ fn drive_f64(
     out: &mut [f64],
     lanes: impl Fn(__m128i) -> [__m256d; 2],
 ) {
-    let one = |x| one_f64(x, format);
-    drive(samples, out, one, |x, place| {
+    let scalar = |raw: &[u16], out: &mut [f64]| portable::to_f64(format, samples.factor, raw, out);
+    drive(samples, out, scalar, |x, place| {
         let [low, high] = lanes(x);
         // SAFETY: as in `drive_f32`; the second half lies 4 doubles further.
         unsafe {
@@ -191,15 +187,13 @@ fn drive_f64(
 fn drive<T>(
     Samples { raw, factor, store, .. }: Samples<'_>,
     out: &mut [T],
-    one: impl Fn(u16) -> T,
+    scalar: impl Fn(&[u16], &mut [T]),
     put: impl Fn(__m128i, *mut T),
 ) {
     let head = until_aligned(out.as_ptr(), 64, out.len());
     let kept = raw.len().div_ceil(factor).min(out.len());
     let done = head + kept.saturating_sub(head) / STEP * STEP;
-    for (at, place) in out[..head].iter_mut().enumerate() {
-        *place = one(raw[at * factor]);
-    }
+    scalar(raw, &mut out[..head]);
     let (mut from, stride) = (raw.as_ptr().wrapping_add(head * factor), STEP * factor);
     for at in (head..done).step_by(STEP) {
         // SAFETY: `at + STEP <= done`, and `raw` has the sample of each; `out[head..]` is 64-byte
@@ -213,9 +207,7 @@ fn drive<T>(
         }
         from = from.wrapping_add(stride);
     }
-    for (at, place) in out.iter_mut().enumerate().skip(done) {
-        *place = one(raw[at * factor]);
-    }
+    scalar(raw.get(done * factor..).unwrap_or(&[]), &mut out[done..]);
     if store == Store::NonTemporal {
         // Orders the streamed lines before the signal to a consumer.
         _mm_sfence();
