@@ -1,31 +1,15 @@
 //! Programs that a copying neighbour disturbs: image filters and sorts like those of the study
-//! (section 2.5). Filters follow the published algorithms, sorts move whole records, as C's `qsort`
-//! does; a seed makes their inputs.
+//! (section 2.5). They follow the published algorithms; a seed makes their inputs.
 
+mod quicksort;
 mod susan;
 
 use daqmeter_harness::Fault;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use quicksort::{Point, Word};
 use susan::Image;
-
-type Word = [u8; 128];
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Point([i32; 3]);
-
-impl Point {
-    fn random(random: &mut Xoshiro256PlusPlus) -> Point {
-        let mut coordinate =
-            || i32::try_from(random.next_u64() % (1 << 21)).unwrap_or(0) - (1 << 20);
-        Point([coordinate(), coordinate(), coordinate()])
-    }
-
-    fn distance_squared(&self) -> i64 {
-        self.0.iter().map(|at| i64::from(*at) * i64::from(*at)).sum()
-    }
-}
 
 pub(crate) enum Victim {
     Smooth(Image, Image),
@@ -106,11 +90,11 @@ impl Victim {
             Victim::Corners(image, work) => work.find(image),
             Victim::Words { input, work } => {
                 work.copy_from_slice(input);
-                work.sort_unstable_by(|a, b| b.cmp(a));
+                quicksort::sort(work, |a, b| b.cmp(a));
             }
             Victim::Points { input, work } => {
                 work.copy_from_slice(input);
-                work.sort_unstable_by_key(Point::distance_squared);
+                quicksort::sort(work, |a, b| a.distance_squared().cmp(&b.distance_squared()));
             }
         }
         std::hint::black_box(self);
