@@ -18,7 +18,7 @@ fuzz_target!(|text: &str| {
     if let Ok(description) = Description::parse(&file) {
         let _ = description.build();
     }
-    let _ = Bridge::parse(&file);
+    let _ = Bridge::read(&file);
     if let Ok(profile) = Profile::read(&file) {
         let own = profile.board.iter().map(|board| board.own_bytes_per_s).take(8);
         let own: Vec<f64> = own.collect();

@@ -37,7 +37,7 @@ const KINDS: [(&str, Reader); 8] = [
     ("../readout/scenarios", |text| said(Scenario::parse(&text.text, "x"))),
     ("../digitizer/profiles", |text| said(Profile::read(text))),
     ("../etherbone/profiles", |text| said(Description::parse(text))),
-    ("../etherbone/profiles/bridges", |text| said(Bridge::parse(text))),
+    ("../etherbone/profiles/bridges", |text| said(Bridge::read(text))),
     ("../pmu/groups", |text| said(MetricGroup::parse(text))),
     ("../pmu/meshes", |text| said(topology::parse(text))),
 ];

@@ -254,6 +254,7 @@ pub(crate) fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_harness::Resolved;
     use proptest::prelude::*;
 
     use super::*;
@@ -266,7 +267,7 @@ mod tests {
     fn client(widths: Widths, port: Width, endian: Endian) -> Client {
         let description = Description::memory(BASE, 0x1ffff, widths, endian);
         let slave = Slave::new(description.build().unwrap());
-        let transport = Emulated::new(&Bridge::named("perfect").unwrap(), slave);
+        let transport = Emulated::new(&"perfect".parse::<Resolved<Bridge>>().unwrap(), slave);
         let options = ClientOptions { data: Widths::only(port), ..ClientOptions::default() };
         Client::over(Box::new(transport), &options, "test").unwrap()
     }

@@ -4,9 +4,11 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use daqmeter_harness::Resolved;
 use daqmeter_wire::etherbone::{PORT, Width, Widths};
 
 use crate::EbError;
+use crate::transport::emulated::Bridge;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpFamily {
@@ -27,7 +29,7 @@ pub enum Address {
     /// `tunnel/<tunnel host>/<port>/<host>[/port]`: UDP behind a proxy on TCP.
     Tunnel { proxy: HostPort, target: String },
     /// `emu/<bridge>`: an emulated timing receiver behind an emulated bridge, in this process.
-    Emulated(String),
+    Emulated(Resolved<Bridge>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +120,9 @@ impl Address {
             "dev" if !rest.is_empty() && !rest.split('/').any(|part| part == "..") => {
                 Ok(Address::Dev(rest.to_owned()))
             }
-            "emu" if !rest.is_empty() => Ok(Address::Emulated(rest.to_owned())),
+            "emu" if !rest.is_empty() => {
+                rest.parse().map(Address::Emulated).map_err(EbError::Other)
+            }
             "tunnel" | "tunnel4" | "tunnel6" => {
                 let [name, port, target] = rest.splitn(3, '/').collect::<Vec<_>>()[..] else {
                     return Err(wrong(text, "has no target behind the tunnel"));

@@ -27,7 +27,7 @@ pub mod tunnel;
 
 pub use address::{Address, HostPort, IpFamily};
 pub use client::{Client, ClientOptions, CompletedCycle, CycleOutcome, EbDialect, Pipeline};
-pub use engine::{EtherboneRequest, Method, Payload, TIME_BYTES, Times, reach};
+pub use engine::{EtherboneRequest, Method, Payload, SlaveAddress, TIME_BYTES, Times, reach};
 pub use error::EbError;
 pub use pingpong::{PingPongRequest, Protocol};
 pub use server::{EbServer, ServerOptions};

@@ -120,6 +120,8 @@ impl TomlText {
 /// A value that requests name: one that ships with daqmeter, or that of a TOML file.
 pub trait Loaded: Sized {
     const SHIPPED: Shipped;
+    /// False if a file without a table is one, and what it must have is refused by its fields.
+    const HAS_TABLES: bool = true;
 
     /// # Errors
     /// One line with file, line, field and problem.
@@ -175,7 +177,8 @@ impl<T: Loaded> FromStr for Resolved<T> {
             return Err(format!("{kind} {name} was changed: its digest is {digest}, not {wanted}"));
         }
         let table: toml::Table = file.parse()?;
-        if !table.values().any(|value| value.is_table() || value.is_array()) {
+        let is_filled = |value: &toml::Value| value.is_table() || value.is_array();
+        if T::HAS_TABLES && !table.values().any(is_filled) {
             return Err(format!("{name}: no table is in this file, or in this pipe any more"));
         }
         Ok(Resolved { name: name.to_owned(), digest, value: Arc::new(T::read(&file)?) })
@@ -207,6 +210,8 @@ impl<T> PartialEq for Resolved<T> {
         (&self.name, &self.digest) == (&other.name, &other.digest)
     }
 }
+
+impl<T> Eq for Resolved<T> {}
 
 impl<T> Deref for Resolved<T> {
     type Target = T;

@@ -504,7 +504,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         ),
         (
             source("kind = \"etherbone\"\naddress = \"nowhere\""),
-            "a.toml: source: address: is wrong",
+            "a.toml: source: address: `nowhere` has no protocol",
         ),
         (
             source("kind = \"etherbone\"\naddress = \"loop/udp\"\ncount = 7"),

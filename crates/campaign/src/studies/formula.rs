@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink};
 use daqmeter_etherbone::link::LinkProfile;
 use daqmeter_etherbone::transport::Bridge;
+use daqmeter_harness::Resolved;
 use daqmeter_pmu::emulated::emulated;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::{EventResolver, MetricGroup, perf_format};
@@ -116,10 +117,12 @@ impl Formula {
                 Some(cpu_percent(samples * 2, *boards, *function, *polling))
             }
             Formula::Cycle { bridge, reads, writes, pipelined } => {
-                let bridge = Bridge::named(bridge).ok()?;
+                let bridge = bridge.parse::<Resolved<Bridge>>().ok()?;
                 Some(cycle_us(&bridge, *reads, *writes, *pipelined))
             }
-            Formula::BusReadNs(bridge) => Some(Bridge::named(bridge).ok()?.timing.read_ns as f64),
+            Formula::BusReadNs(bridge) => {
+                Some(bridge.parse::<Resolved<Bridge>>().ok()?.timing.read_ns as f64)
+            }
             Formula::Blocks { payload, chunks } => {
                 Some(blocks_of(format(), *payload, *chunks) as f64)
             }

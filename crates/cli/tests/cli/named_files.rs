@@ -10,6 +10,7 @@ use crate::common::{command, done, ends_with, stderr, stdout};
 const SCENARIO: &str = "[card]\nlinks = 1\nring = \"2MiB\"\npayload = \"512\"\n";
 const PATH: &str = "title = \"p\"\nblock = \"4KiB\"\n[source]\nkind = \"memory\"\n\
                     [[stage]]\nkind = \"copy\"\n[sink]\nkind = \"read\"\n";
+const BRIDGE: &str = "about = \"a bridge\"\n";
 const PROFILE: &str = include_str!("../../../digitizer/profiles/ess-2017.toml");
 
 /// Runs a command line with a pipe as its standard input, which holds the text once.
@@ -33,12 +34,15 @@ fn a_pipe_is_a_file_for_every_verb_that_takes_one() {
         ("path run /dev/stdin --max --time 20ms --json", PATH),
         ("path explain /dev/stdin --time 100ms --json", PATH),
         ("digitizer emu:l0 -S 320 --profile /dev/stdin --json", PROFILE),
+        ("eb perf emu//dev/stdin -n 2 --json", BRIDGE),
     ] {
         let (code, out, said) = piped(line, text);
         assert!(matches!(code, Some(0 | 3)), "{line}: {code:?} {out}{said}");
         let record: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
         let ledgers = &record["ledgers"][0];
         assert!(line.starts_with("path explain") || ledgers.is_object(), "{line}: {record}");
+        let address = record["workload"]["params"]["address"].as_str().unwrap_or("emu/x#0");
+        assert!(address.contains('#'), "{line}: a digest in {address}");
     }
     let line = "readout run /dev/stdin --rate 1kHz --time 100ms --json";
     let record: Value = serde_json::from_str(&piped(line, SCENARIO).1).unwrap();

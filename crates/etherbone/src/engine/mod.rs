@@ -8,7 +8,7 @@ mod times;
 
 use daqmeter_harness::{Fault, Job, Problem, Request, Session, StopFlag};
 
-pub use self::request::{EtherboneRequest, Method, Payload};
+pub use self::request::{EtherboneRequest, Method, Payload, SlaveAddress};
 pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
 use request::Target;
@@ -21,7 +21,7 @@ impl Request for EtherboneRequest {
 
     fn example() -> EtherboneRequest {
         EtherboneRequest {
-            address: "loop/udp".to_owned(),
+            address: "loop/udp".parse().expect("an address"),
             method: Method::Pipelined,
             payload: Payload::Timestamps,
             count: 2,
@@ -41,9 +41,9 @@ impl Request for EtherboneRequest {
             Ok(vec![Box::new(session) as Box<dyn Session>])
         };
         Ok(Job {
-            is_emulated: self.is_emulated(),
-            owns_device: !self.is_emulated(),
-            ..Job::new(self, self.address.as_str(), open)
+            is_emulated: self.address.is_emulated(),
+            owns_device: !self.address.is_emulated(),
+            ..Job::new(self, self.address.to_string(), open)
         })
     }
 

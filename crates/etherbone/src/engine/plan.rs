@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, LimitSpec, Problem, Request, StopFlag};
+use daqmeter_harness::{Fault, LimitSpec, Request, StopFlag};
 use daqmeter_record::Limit;
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::etherbone::sdb::ids;
@@ -20,7 +20,6 @@ use crate::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave, scan
 pub(super) struct Plan {
     pub(super) request: EtherboneRequest,
     pub(super) target: Target,
-    bridge: Option<Bridge>,
     pub(super) stop: StopFlag,
 }
 
@@ -30,20 +29,15 @@ static KEPT: Mutex<Option<(EtherboneRequest, Client)>> = Mutex::new(None);
 
 impl Plan {
     pub(super) fn of(request: &EtherboneRequest) -> Result<Plan, Fault> {
-        let wrong = |problem: Problem| request.workload().error(problem.name, problem.text);
-        let target = request.target().map_err(wrong)?;
-        let bridge = match &target {
-            Target::At(Address::Emulated(name)) => Some(Bridge::named(name)?),
-            _ => None,
-        };
-        let takes_datagrams = match (&target, &bridge) {
-            (_, Some(bridge)) => !bridge.stream,
-            (Target::Loop(protocol), _) => *protocol == Protocol::Udp,
-            (Target::At(address), _) => {
+        let target = request.address.target.clone();
+        let takes_datagrams = match &target {
+            Target::At(Address::Emulated(bridge)) => !bridge.stream,
+            Target::Loop(protocol) => *protocol == Protocol::Udp,
+            Target::At(address) => {
                 matches!(address, Address::Udp(_) | Address::Tunnel { .. })
             }
         };
-        let plan = Plan { request: request.clone(), target, bridge, stop: StopFlag::default() };
+        let plan = Plan { request: request.clone(), target, stop: StopFlag::default() };
         let is_alone = request.method == Method::Convenience;
         let (layout, ops) = (plan.layout(), plan.ops(0));
         let most_bytes = (DATAGRAM_BYTES - layout.header_bytes()) as u64;
@@ -88,12 +82,12 @@ impl Plan {
         };
         let bytes = cycle_bytes(cycle, self.layout());
         let counted_bytes = self.request.counted_bytes();
-        match (&self.target, &self.bridge) {
-            (Target::Loop(protocol), _) => self.raw_limit(*protocol, bytes, messages),
-            (_, Some(bridge)) => {
+        match &self.target {
+            Target::Loop(protocol) => self.raw_limit(*protocol, bytes, messages),
+            Target::At(Address::Emulated(bridge)) => {
                 emulated_limit(bridge, &ops, messages, bytes * messages, counted_bytes)
             }
-            _ => None,
+            Target::At(_) => None,
         }
     }
 

@@ -1,5 +1,8 @@
 //! Request to the engine: the slave, the payload and the method.
 
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
 use clap::{Args, ValueEnum};
 use daqmeter_harness::Problem;
 use schemars::JsonSchema;
@@ -39,7 +42,7 @@ fn default_cycles() -> u64 {
 pub struct EtherboneRequest {
     /// Slave; loop/udp and loop/tcp start an emulated slave in this process
     #[arg(value_name = "SLAVE", default_value = "loop/udp")]
-    pub address: String,
+    pub address: SlaveAddress,
     /// How operations are sent: convenience, blocking or pipelined
     #[arg(skip = Method::Pipelined)]
     pub method: Method,
@@ -114,7 +117,68 @@ fn whole_ms(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millis()).map_err(|_| format!("`{text}` is too long"))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Slave of a request: its address, or an emulated one that is started in this process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct SlaveAddress {
+    /// As it was given, and of a bridge in a file with its digest.
+    text: String,
+    pub(super) target: Target,
+}
+
+impl FromStr for SlaveAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SlaveAddress, String> {
+        let target = match text {
+            "loop/udp" => Target::Loop(Protocol::Udp),
+            "loop/tcp" => Target::Loop(Protocol::Tcp),
+            other => Target::At(Address::parse(other).map_err(|error| error.to_string())?),
+        };
+        let text = match &target {
+            Target::At(emulated @ Address::Emulated(_)) => emulated.to_string(),
+            _ => text.to_owned(),
+        };
+        Ok(SlaveAddress { text, target })
+    }
+}
+
+impl TryFrom<String> for SlaveAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<SlaveAddress, String> {
+        text.parse()
+    }
+}
+
+impl From<SlaveAddress> for String {
+    fn from(address: SlaveAddress) -> String {
+        address.text
+    }
+}
+
+impl Display for SlaveAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl SlaveAddress {
+    pub fn is_emulated(&self) -> bool {
+        self.target.is_ours()
+    }
+
+    /// Digest of the file of an emulated bridge; empty for any other slave.
+    pub fn digest(&self) -> &str {
+        match &self.target {
+            Target::At(Address::Emulated(bridge)) => bridge.digest(),
+            _ => "",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Target {
     Loop(Protocol),
     At(Address),
@@ -127,20 +191,6 @@ impl Target {
 }
 
 impl EtherboneRequest {
-    pub(super) fn target(&self) -> Result<Target, Problem> {
-        match self.address.as_str() {
-            "loop/udp" => Ok(Target::Loop(Protocol::Udp)),
-            "loop/tcp" => Ok(Target::Loop(Protocol::Tcp)),
-            other => Address::parse(other)
-                .map(Target::At)
-                .map_err(|error| Problem::new("address", format!("is wrong: {error}"))),
-        }
-    }
-
-    pub fn is_emulated(&self) -> bool {
-        self.target().is_ok_and(|target| target.is_ours())
-    }
-
     pub(super) fn base(&self) -> u64 {
         self.base.unwrap_or(EMULATED_MEMORY)
     }
@@ -166,7 +216,7 @@ impl EtherboneRequest {
     }
 
     pub(super) fn checked(&self) -> Result<(), Problem> {
-        let is_ours = self.target()?.is_ours();
+        let is_ours = self.address.target.is_ours();
         let is_latch = self.payload == Payload::Tlu;
         let is_unsaid = is_latch && !is_ours && self.pop_channel.is_none();
         let text = "is missing: the cycle drops stamps; say of which channel of the latch that may be done";

@@ -230,7 +230,7 @@ impl EtherboneSession {
 
 impl Session for EtherboneSession {
     fn device(&self) -> String {
-        self.plan.request.address.clone()
+        self.plan.request.address.to_string()
     }
 
     fn stages(&self) -> Vec<StageSpec> {

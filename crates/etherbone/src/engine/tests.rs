@@ -39,7 +39,7 @@ fn every_method_and_payload_over_every_way() {
         for method in Method::ALL {
             for payload in [Payload::Timestamps, Payload::Tlu, Payload::Memory] {
                 let request = EtherboneRequest {
-                    address: address.to_owned(),
+                    address: address.parse().unwrap(),
                     method,
                     payload,
                     count: 8,
@@ -68,7 +68,7 @@ fn a_deadline_is_in_no_time_and_no_window() {
         format!("about = \"\"\nrequest = {link}\nreply = {{ duplicate = 0.3 }}\n"),
     )
     .unwrap();
-    let address = format!("emu/{}", file.path().display());
+    let address: SlaveAddress = format!("emu/{}", file.path().display()).parse().unwrap();
     for (method, plan, cycles_per_sample) in [
         (Method::Blocking, StepPlan::ByStage(300), 1),
         (Method::Blocking, StepPlan::ByPass(300), 1),
@@ -106,8 +106,12 @@ fn a_deadline_is_in_no_time_and_no_window() {
 #[test]
 fn the_gap_within_a_cycle_is_that_of_the_bridge() {
     for (address, wanted_ns) in [("emu/gige", 64.0), ("emu/scu-pcie-2018", 5970.0)] {
-        let request =
-            EtherboneRequest { address: address.to_owned(), count: 8, cycles: 20, ..example() };
+        let request = EtherboneRequest {
+            address: address.parse().unwrap(),
+            count: 8,
+            cycles: 20,
+            ..example()
+        };
         let record = run(&request, StepPlan::ByStage(20));
         let gap_ns = record.counter("eca-in-cycle-gap").unwrap();
         // Timestamps are whole ticks of 8 ns; seven gaps are divided by seven.
@@ -150,12 +154,12 @@ fn wrong_requests_are_named() {
 }
 
 /// Serves a bus from TOML, and returns its address.
-fn serves(bus: &str) -> (String, Running) {
+fn serves(bus: &str) -> (SlaveAddress, Running) {
     let bus = daqmeter_harness::TomlText::new("bus", bus);
     let bus = Description::parse(&bus).unwrap().build().unwrap();
     let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
     let server = server.spawn(None).unwrap();
-    (format!("udp/127.0.0.1/{}", server.port), server)
+    (format!("udp/127.0.0.1/{}", server.port).parse().unwrap(), server)
 }
 
 #[test]
@@ -201,6 +205,7 @@ fn a_clock_that_stands_gives_no_windows() {
 fn every_wait_ends_when_the_run_is_stopped() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp/{}", silent.local_addr().unwrap()).replace(':', "/");
+    let address = address.parse().unwrap();
     let (request, begin) = (EtherboneRequest { address, ..example() }, std::time::Instant::now());
     let settings = Settings::new(StepPlan::ByStage(1), "test");
     settings.stop.set();
@@ -238,12 +243,13 @@ fn slaves_that_are_not_ours_are_only_written_to_where_somebody_says_so() {
 
 /// Starts a slave behind a connection that breaks, or goes silent, after this number of bytes of
 /// answers.
-fn ends_after(bytes: usize, breaks: bool) -> (String, Running) {
+fn ends_after(bytes: usize, breaks: bool) -> (SlaveAddress, Running) {
     let bus = Description::timing_receiver().build().unwrap();
     let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
     let server = server.spawn(None).unwrap();
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp/{}", proxy.local_addr().unwrap()).replace(':', "/");
+    let address = address.parse().unwrap();
     let port = server.port;
     std::thread::spawn(move || {
         while let Ok((client, _)) = proxy.accept() {
@@ -297,7 +303,7 @@ fn points_share_the_conversation_with_a_character_device() {
     let slave = Slave { address: w32, data: w32, ..Slave::new(bus) };
     let server = EbServer::bind(slave, options).unwrap();
     let path = server.pty_path().unwrap().trim_start_matches("/dev/");
-    let request = EtherboneRequest { address: format!("dev/{path}"), ..example() };
+    let request = EtherboneRequest { address: format!("dev/{path}").parse().unwrap(), ..example() };
     let server = server.spawn(None).unwrap();
     reach(&request, &StopFlag::default()).unwrap();
     for method in Method::ALL {

@@ -4,7 +4,7 @@ use daqmeter_harness::{Fault, Request};
 use daqmeter_sys::clock::monotonic_ns;
 
 use super::plan::Plan;
-use super::request::{EtherboneRequest, Method};
+use super::request::{EtherboneRequest, Method, SlaveAddress};
 use super::session::Conversation;
 use crate::timestamps::{Unroller, unlike_the_host};
 
@@ -19,9 +19,9 @@ pub struct Times {
 }
 
 impl Times {
-    pub fn request(address: &str, count: u64) -> EtherboneRequest {
+    pub fn request(address: &SlaveAddress, count: u64) -> EtherboneRequest {
         EtherboneRequest {
-            address: address.to_owned(),
+            address: address.clone(),
             method: Method::Blocking,
             count,
             cycles: 1,
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn times_of_a_receiver_in_this_process_go_forward() {
         for address in ["loop/udp", "loop/tcp"] {
-            let mut times = Times::open(&Times::request(address, 4)).unwrap();
+            let mut times = Times::open(&Times::request(&address.parse().unwrap(), 4)).unwrap();
             let mut block = [0; 128];
             assert_eq!(times.read(&mut block).unwrap(), 16, "{address}");
             let read: Vec<u64> = block

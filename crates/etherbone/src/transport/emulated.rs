@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use daqmeter_harness::{Shipped, TomlText};
+use daqmeter_harness::{Loaded, Shipped, TomlText};
 use daqmeter_sys::clock::monotonic_ns;
 use serde::Deserialize;
 
@@ -53,11 +53,14 @@ pub struct Bridge {
     pub timing: BusTiming,
 }
 
-impl Bridge {
-    pub fn parse(file: &TomlText) -> Result<Bridge, EbError> {
+impl Loaded for Bridge {
+    const SHIPPED: Shipped = BRIDGES;
+    const HAS_TABLES: bool = false;
+
+    fn read(file: &TomlText) -> Result<Bridge, String> {
         let bridge: Bridge = file.parse()?;
         for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
-            let fault = |why: String| EbError::Other(format!("{}: {way}: {why}", file.name));
+            let fault = |why: String| format!("{}: {way}: {why}", file.name);
             link.check().map_err(fault)?;
             if bridge.stream && link.is_unreliable() {
                 return Err(fault("a stream neither loses nor reorders".to_owned()));
@@ -65,12 +68,9 @@ impl Bridge {
         }
         Ok(Bridge { name: file.name.clone(), ..bridge })
     }
+}
 
-    /// Reads a bridge that ships with the program, or a TOML file.
-    pub fn named(name: &str) -> Result<Bridge, EbError> {
-        Bridge::parse(&BRIDGES.get_regular(name)?)
-    }
-
+impl Bridge {
     pub(crate) fn transport(&self) -> Result<Emulated, EbError> {
         let mut bus = Description::timing_receiver().build()?;
         bus.timing = self.timing;
@@ -158,19 +158,21 @@ impl EbTransport for Emulated {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_harness::Resolved;
+
     use super::*;
 
     #[test]
     fn the_bridges_that_ship_are_sound_and_wrong_ones_say_what_is_wrong() {
-        BRIDGES.all().for_each(|file| drop(Bridge::parse(&file).unwrap()));
-        let error = Bridge::named("warp").unwrap_err().to_string();
+        BRIDGES.all().for_each(|file| drop(Bridge::read(&file).unwrap()));
+        let error = "warp".parse::<Resolved<Bridge>>().unwrap_err();
         assert!(error.contains("bridge warp") && error.contains("scu-pcie-2018"), "{error}");
         for (text, why) in [
             ("about = \"\"\nstream = true\nrequest = { loss = 0.5 }", "neither loses"),
             ("about = \"\"\nspeed = 1", "unknown field `speed`"),
             ("about = \"\"\nreply = { loss = 1.5 }", "bridge: reply: loss = 1.5"),
         ] {
-            let error = Bridge::parse(&TomlText::new("bridge", text)).unwrap_err().to_string();
+            let error = Bridge::read(&TomlText::new("bridge", text)).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

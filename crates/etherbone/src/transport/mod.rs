@@ -1,7 +1,7 @@
 //! Ways to a slave. A transport carries bytes and does not interpret them.
 
 mod datagram;
-mod emulated;
+pub(crate) mod emulated;
 mod stream;
 mod tunnel;
 
@@ -105,7 +105,7 @@ pub(crate) fn open(
         Address::Tunnel { proxy, target } => {
             Box::new(tunnel::Tunnel::connect(proxy, target, timeout)?)
         }
-        Address::Emulated(bridge) => Box::new(Bridge::named(bridge)?.transport()?),
+        Address::Emulated(bridge) => Box::new(bridge.transport()?),
     })
 }
 

@@ -18,6 +18,7 @@ use daqmeter_etherbone::tunnel::TunnelServer;
 use daqmeter_etherbone::{
     Address, Client, ClientOptions, EbDialect, EbError, EbServer, ServerOptions, Slave,
 };
+use daqmeter_harness::Resolved;
 use daqmeter_wire::etherbone::cycle::Op;
 use daqmeter_wire::etherbone::cycle::StatusCheck::{Silent, Status};
 use daqmeter_wire::etherbone::sdb::ids;
@@ -260,7 +261,7 @@ fn scan_from(root: u64, memory: &[u8]) -> Result<scan::Scan, EbError> {
     let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Big);
     let mut client = Client::over(
         Box::new(Emulated::new(
-            &Bridge::named("perfect").unwrap(),
+            &"perfect".parse::<Resolved<Bridge>>().unwrap(),
             Slave::new(description.build().unwrap()),
         )),
         &ClientOptions { data: W32, ..quick() },
@@ -398,7 +399,11 @@ fn what_a_lossy_link_loses_is_counted_and_nothing_is_asked_again() {
         reorder_ns: 100_000,
         ..LinkProfile::default()
     };
-    let bridge = Bridge { request, reply: request, ..Bridge::named("perfect").unwrap() };
+    let bridge = Bridge {
+        request,
+        reply: request,
+        ..Bridge::clone(&"perfect".parse::<Resolved<Bridge>>().unwrap())
+    };
     let options = ClientOptions {
         timeout: Duration::from_millis(3),
         probe_timeout: Duration::from_millis(20),

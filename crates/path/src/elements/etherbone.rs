@@ -1,6 +1,6 @@
 //! Source `etherbone`: times of a timing receiver, read over Etherbone in cycles of `count`.
 
-use daqmeter_etherbone::{EtherboneRequest, TIME_BYTES, Times};
+use daqmeter_etherbone::{EtherboneRequest, SlaveAddress, TIME_BYTES, Times};
 use daqmeter_harness::{Fault, Request};
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ use crate::element::{Filled, Source};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Registers {
-    address: String,
+    address: SlaveAddress,
     #[serde(default = "usual_count")]
     count: u64,
 }
@@ -32,9 +32,10 @@ impl SourceElement for Registers {
             format_args!("cycles of {count} times bring {bytes} bytes; `block` holds whole ones");
         unless(flow.bytes.is_multiple_of(bytes), "count", problem)?;
         flow.unit = TIMES;
-        let is_emulated = Times::request(address, *count).is_emulated();
+        let is_emulated = address.is_emulated();
+        let digest = address.digest().to_owned();
         let text = format!("etherbone {address}, {count} times a cycle");
-        Ok(Facts { is_emulated, is_outside: !is_emulated, ..Facts::of(text) })
+        Ok(Facts { digest, is_emulated, is_outside: !is_emulated, ..Facts::of(text) })
     }
 
     fn sources(&self, name: &str, _block_bytes: usize) -> Result<Vec<Named>, Fault> {
