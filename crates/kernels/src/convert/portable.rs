@@ -1,5 +1,5 @@
-//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline; decimated
-//! ones stay scalar. AArch64's baseline has Advanced SIMD. Vector kernels call it for head and tail.
+//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline, which has
+//! Advanced SIMD on AArch64; decimated ones stay scalar. Vector kernels call it for head and tail.
 
 use super::{Conversion, Qmn};
 
