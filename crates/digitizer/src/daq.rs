@@ -98,7 +98,7 @@ impl Daq {
         }
     }
 
-    pub fn heed(&mut self, stop: &StopFlag) {
+    pub fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 

@@ -407,8 +407,8 @@ impl Session for BoardSession {
     }
 
     fn set_stop_flag(&mut self, stop: &StopFlag) {
-        self.board.heed(stop);
-        self.daq.heed(stop);
+        self.board.set_stop_flag(stop);
+        self.daq.set_stop_flag(stop);
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {

@@ -13,7 +13,7 @@ use daqmeter_sys::available::{self, cpu_quota};
 use daqmeter_sys::host::Files;
 
 use crate::chain::Chain;
-use crate::chain::shared::{How, time_ns};
+use crate::chain::shared::{PathSettings, time_ns};
 use crate::definition::Path;
 use crate::definition::layout::{Layout, MAX_THREADS};
 use crate::links::device_node;
@@ -94,7 +94,7 @@ impl Path {
 /// of this program.
 pub(crate) fn tried(
     path: &Path,
-    how: &How,
+    how: &PathSettings,
     stop: &StopFlag,
 ) -> Result<Vec<(f64, Candidate)>, Fault> {
     if !path.may_be_tried() {
@@ -154,13 +154,13 @@ fn most_cpus() -> usize {
 
 fn short_run(
     path: &Path,
-    how: &How,
+    how: &PathSettings,
     candidate: &Candidate,
     time: Duration,
     stop: &StopFlag,
 ) -> Result<PathRun, Fault> {
     let groups = path.groups(&candidate.layout).map_err(Fault::new)?;
-    let how = How {
+    let how = PathSettings {
         time_ns: time_ns(time.as_secs_f64()),
         most_blocks: None,
         rate_hz: None,

@@ -32,7 +32,7 @@ use crate::chain::expected::expected;
 use crate::chain::outcome::{Ended, ended};
 use crate::chain::pace::{FromSource, Sources};
 use crate::chain::ring::{Blocks, Inlet, link};
-use crate::chain::shared::{How, Shared, Sums, time_ns};
+use crate::chain::shared::{PathSettings, Shared, Sums, time_ns};
 use crate::chain::thread::{Done, Feed, Worker};
 use crate::chain::timing::Parts;
 use crate::definition::kind::{Named, StageElement};
@@ -75,7 +75,7 @@ struct Building<'a> {
 type Planned = (Option<Feed>, Line);
 
 impl<'a> Building<'a> {
-    fn new(path: &'a Path, how: How) -> Building<'a> {
+    fn new(path: &'a Path, how: PathSettings) -> Building<'a> {
         let buffers = path.buffers;
         let elements = path.names();
         Building {
@@ -231,7 +231,7 @@ impl<'a> Building<'a> {
 
     /// Threads of the path's source, with the streams that each of them has.
     fn sources(&mut self, named: Vec<Named>, sums: Sums) -> Result<Vec<Sources>, Fault> {
-        let How { groups, rate_hz, .. } = &self.shared.how;
+        let PathSettings { groups, rate_hz, .. } = &self.shared.how;
         let workers = groups.first().map_or(1, |group| group.workers);
         // Runs of small blocks are read ahead by the CPU. A rate and an order go by the block.
         let run = match (groups.len(), rate_hz) {
@@ -279,7 +279,7 @@ impl Chain {
     /// `checked`.
     pub(crate) fn start(
         path: &Path,
-        how: &How,
+        how: &PathSettings,
         stop: &StopFlag,
         checked: bool,
     ) -> Result<Chain, Fault> {
@@ -300,12 +300,12 @@ impl Chain {
     /// which come first, and starts the receivers ([`Chain::spawn`]).
     pub(crate) fn live(
         path: &Path,
-        how: &How,
+        how: &PathSettings,
         readers: Vec<Feed>,
         receivers: Vec<Feed>,
     ) -> (Chain, Vec<Worker>) {
         // Its read-out adds the work itself.
-        let mut building = Building::new(path, How { slowed: Vec::new(), ..how.clone() });
+        let mut building = Building::new(path, PathSettings { slowed: Vec::new(), ..how.clone() });
         let sink = path.stages.len() + 1;
         // The first stage is `to-host`: checked.
         let end = if receivers.is_empty() { sink + 1 } else { 2 };

@@ -47,7 +47,7 @@ pub(crate) trait Source: Send {
         Ok(())
     }
 
-    fn heed(&mut self, _stop: &StopFlag) {}
+    fn set_stop_flag(&mut self, _stop: &StopFlag) {}
 
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault>;
 

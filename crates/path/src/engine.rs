@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::auto::{Candidate, tried};
 use crate::chain::Chain;
 use crate::chain::outcome::Ended;
-use crate::chain::shared::{How, SECONDS, time_ns};
+use crate::chain::shared::{PathSettings, SECONDS, time_ns};
 use crate::definition::Path;
 use crate::definition::layout::Layout;
 use crate::definition::setting::{self, Setting};
@@ -185,7 +185,7 @@ impl Request for PathRequest {
     }
 }
 
-fn how(request: &PathRequest, layout: Layout) -> Result<How, Fault> {
+fn how(request: &PathRequest, layout: Layout) -> Result<PathSettings, Fault> {
     let path = &request.path;
     let fault = |name: &str, problem: String| Fault::from(request.workload().error(name, problem));
     if request.lossy && path.is_live() {
@@ -205,9 +205,9 @@ fn how(request: &PathRequest, layout: Layout) -> Result<How, Fault> {
         let problem = "is true, but a path loses nothing without a rate: give it one";
         return Err(fault("lossy", problem.into()));
     }
-    let laid_out = How::laid_out(path, &layout, &request.cpus.0)
+    let laid_out = PathSettings::laid_out(path, &layout, &request.cpus.0)
         .map_err(|problem| fault("layout", problem))?;
-    Ok(How {
+    Ok(PathSettings {
         time_ns: time_ns(request.seconds),
         most_blocks: request.blocks,
         rate_hz,
@@ -245,7 +245,7 @@ fn open(request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
 
 struct PathSession {
     path: Path,
-    how: How,
+    how: PathSettings,
     /// True until the fastest layout is found.
     is_open: bool,
     tried: Vec<TriedLayout>,

@@ -15,7 +15,7 @@ use daqmeter_sys::scheduler::MigrationCost;
 
 use self::card::{CardReport, CardResults, ReadOut};
 pub use self::request::{ReadoutRequest, Receivers};
-use crate::chain::shared::{How, SECONDS, time_ns};
+use crate::chain::shared::{PathSettings, SECONDS, time_ns};
 use crate::definition::Path;
 
 /// Largest migration cost: with more, no task would ever be moved.
@@ -52,7 +52,8 @@ impl Request for ReadoutRequest {
             ..Job::new(self, target, move |request| {
                 let report = CardReport { device, stage: stage(request, &scenario), tally };
                 let path = Path::of_card(&request.chosen, &scenario, &request.receivers)?;
-                let laid_out = How::laid_out(&path, &path.layout, &[]).map_err(Fault::new)?;
+                let laid_out =
+                    PathSettings::laid_out(&path, &path.layout, &[]).map_err(Fault::new)?;
                 card::open(path, &how(request, laid_out), report)
             })
         })
@@ -73,8 +74,8 @@ impl Request for ReadoutRequest {
     }
 }
 
-fn how(request: &ReadoutRequest, laid_out: How) -> How {
-    How {
+fn how(request: &ReadoutRequest, laid_out: PathSettings) -> PathSettings {
+    PathSettings {
         time_ns: time_ns(request.seconds),
         rate_hz: request.chosen.rate_hz,
         lossless: true,
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(of_path.reader.poll, scenario.reader.poll);
         assert_eq!(of_path.card.payload, scenario.card.payload);
         assert_eq!(of_path.card.payload.0, 16);
-        assert_eq!(how(&request, How::default()).rate_hz, Some(10e3));
+        assert_eq!(how(&request, PathSettings::default()).rate_hz, Some(10e3));
     }
 
     #[test]

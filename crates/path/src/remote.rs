@@ -23,7 +23,7 @@ pub const WITHOUT_ACCOUNT: &str = "receivers-without-account";
 
 const UNCONFIRMED: &str = "sent, but the receiver did not say that they came";
 
-/// How blocks go to the receiver.
+/// Way of the blocks to the receiver.
 pub(crate) enum Transport {
     Tcp { congestion: Option<String> },
     Udp { datagram_bytes: usize, socket_buffer_bytes: u64 },

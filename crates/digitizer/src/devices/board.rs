@@ -76,7 +76,7 @@ pub trait Board: Send {
         &[]
     }
 
-    fn heed(&mut self, _stop: &StopFlag) {}
+    fn set_stop_flag(&mut self, _stop: &StopFlag) {}
 
     /// Sets the external trigger of an emulated board; real boards are triggered from outside.
     fn set_trigger_rate(&mut self, _rate_hz: f64) {}

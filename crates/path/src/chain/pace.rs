@@ -12,7 +12,7 @@ use daqmeter_sys::wait::sleep_until;
 use crate::chain::account::{Account, Side};
 use crate::chain::carry::{Carried, Line, Room};
 use crate::chain::ring::Outlet;
-use crate::chain::shared::{How, Share, Shared};
+use crate::chain::shared::{PathSettings, Share, Shared};
 use crate::element::{Block, Label, Source};
 
 /// Streams of a thread, a block of each after the other.
@@ -37,7 +37,7 @@ impl Sources {
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
         self.room.prepare()?;
         self.all.iter_mut().try_for_each(|from| {
-            from.source.heed(stop);
+            from.source.set_stop_flag(stop);
             from.source.prepare()
         })
     }
@@ -82,7 +82,7 @@ impl FromSource {
         shared: &Shared,
         account: &mut Account,
     ) -> Option<u64> {
-        let How { most_blocks, rate_hz, time_ns, .. } = &shared.how;
+        let PathSettings { most_blocks, rate_hz, time_ns, .. } = &shared.how;
         let number = self.share.number(self.issued);
         self.is_over = most_blocks.is_some_and(|most| number >= most)
             || shared.is_over.load(Ordering::Relaxed);
@@ -103,7 +103,9 @@ impl FromSource {
     /// Tests if a block was due before the device had room for it, which has as many blocks as a
     /// ring. It is lost then.
     fn is_late(&mut self, due_ns: u64, shared: &Shared) -> bool {
-        let How { lossless: false, rate_hz: Some(hz), .. } = shared.how else { return false };
+        let PathSettings { lossless: false, rate_hz: Some(hz), .. } = shared.how else {
+            return false;
+        };
         let room_ns = whole(shared.buffers as f64 * self.share.of as f64 / hz * 1e9);
         let is_late = monotonic_ns() > due_ns.saturating_add(room_ns);
         if is_late {
@@ -120,7 +122,7 @@ impl FromSource {
         shared: &Shared,
         account: &mut Account,
     ) -> Option<Box<Block>> {
-        let How { lossless, rate_hz, time_ns, .. } = shared.how;
+        let PathSettings { lossless, rate_hz, time_ns, .. } = shared.how;
         match outlet.try_empty() {
             Ok(block) => return Some(block),
             Err(TryRecvError::Empty) if !lossless && rate_hz.is_some() => {

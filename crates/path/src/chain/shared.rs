@@ -10,7 +10,7 @@ use crate::definition::Path;
 use crate::definition::layout::{Group, Layout};
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct How {
+pub(crate) struct PathSettings {
     pub(crate) time_ns: u64,
     /// Blocks of each stream after which its source ends, if that is before its time.
     pub(crate) most_blocks: Option<u64>,
@@ -40,15 +40,24 @@ pub(crate) fn time_ns(seconds: f64) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl How {
+impl PathSettings {
     /// Layout of a run. Fails with the reason for which the path cannot have it.
-    pub(crate) fn laid_out(path: &Path, layout: &Layout, cpus: &[u32]) -> Result<How, String> {
+    pub(crate) fn laid_out(
+        path: &Path,
+        layout: &Layout,
+        cpus: &[u32],
+    ) -> Result<PathSettings, String> {
         let chosen = BTreeSet::from_iter(cpus).len() as f64;
         let available = daqmeter_sys::available::cpus();
         let most = if cpus.is_empty() { available } else { available.min(chosen) };
         let layout = path.layout_of_run(layout, most);
         let groups = path.groups(&layout)?;
-        Ok(How { groups, layout: layout.to_string(), cpus: cpus.to_vec(), ..How::default() })
+        Ok(PathSettings {
+            groups,
+            layout: layout.to_string(),
+            cpus: cpus.to_vec(),
+            ..PathSettings::default()
+        })
     }
 
     /// Tests if each thread works through all elements.
@@ -91,7 +100,7 @@ pub(crate) struct Shared {
     pub(crate) begin_ns: OnceLock<Option<u64>>,
     /// Set once all are done: the CPU time of an ended thread cannot be read.
     pub(crate) may_end: OnceLock<()>,
-    pub(crate) how: How,
+    pub(crate) how: PathSettings,
     pub(crate) expected: Sums,
     /// Names of the elements, from source to sink.
     pub(crate) elements: Vec<String>,

@@ -155,10 +155,10 @@ impl Source for Boards {
         Ok(())
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
-        self.board.heed(stop);
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
+        self.board.set_stop_flag(stop);
         if let Some(daq) = &mut self.daq {
-            daq.heed(stop);
+            daq.set_stop_flag(stop);
         }
     }
 

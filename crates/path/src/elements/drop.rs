@@ -53,7 +53,7 @@ mod tests {
     use crate::Path;
     use crate::chain::Chain;
     use crate::chain::outcome::Ended;
-    use crate::chain::shared::How;
+    use crate::chain::shared::PathSettings;
 
     /// Two stages around one that makes blocks and one whose bytes leave the program.
     const STAGES: &str = "[[stage]]\nkind = \"drop\"\nshare = 0.1\n\
@@ -66,9 +66,9 @@ mod tests {
             "title = \"t\"\nblock = \"4KiB\"\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n{STAGES}[sink]\nkind = \"read\"\n"
         );
         let path = Path::parse(&text, "t").unwrap();
-        let how = How::laid_out(&path, &layout.parse().unwrap(), &[]).unwrap();
+        let how = PathSettings::laid_out(&path, &layout.parse().unwrap(), &[]).unwrap();
         let (time_ns, most_blocks) = (10_000_000_000, Some(BLOCKS));
-        let how = How { time_ns, most_blocks, lossless: true, ..how };
+        let how = PathSettings { time_ns, most_blocks, lossless: true, ..how };
         let stop = StopFlag::default();
         Chain::start(&path, &how, &stop, true).unwrap().run(&stop)
     }

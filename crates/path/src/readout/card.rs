@@ -30,7 +30,7 @@ use daqmeter_sys::scheduler::MigrationCost;
 use crate::added_work::Spin;
 use crate::chain::Chain;
 use crate::chain::outcome::buckets;
-use crate::chain::shared::{How, Shared};
+use crate::chain::shared::{PathSettings, Shared};
 use crate::chain::thread::{CardWork, Feed, Worker};
 use crate::definition::Path;
 use crate::definition::kind::alone;
@@ -84,7 +84,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Opens the card of a path: a lane for each of its DMA channels.
 pub(crate) fn open(
     path: Path,
-    how: &How,
+    how: &PathSettings,
     report: CardReport,
 ) -> Result<Vec<Box<dyn Session>>, Fault> {
     let mut scenario = path.live().cloned().ok_or_else(|| alone(&path.name))?;
@@ -121,7 +121,7 @@ pub(crate) fn open(
 }
 
 /// Work added to a part of the card's read-out, by the number of its element.
-fn experiment(how: &How) -> Experiment {
+fn experiment(how: &PathSettings) -> Experiment {
     use ChainPart::{Card, Publisher, Receiver, ToHost};
     const PARTS: [ChainPart; 4] = [Card, ToHost, Publisher, Receiver];
     let added = |(element, part): (usize, ChainPart)| {

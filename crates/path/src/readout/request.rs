@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::definition::layout::Layout;
 
-/// How many receivers there are, and where they run.
+/// Number of receivers, and their place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
 pub struct Receivers {
     /// Number of receivers [default: one per reader]

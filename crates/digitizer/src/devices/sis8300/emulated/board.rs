@@ -408,7 +408,7 @@ impl Board for EmulatedBoard {
         Ok(self.irq.wait(timeout)?)
     }
 
-    fn heed(&mut self, stop: &StopFlag) {
+    fn set_stop_flag(&mut self, stop: &StopFlag) {
         self.stop = stop.clone();
     }
 

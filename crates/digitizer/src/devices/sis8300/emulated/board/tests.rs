@@ -78,11 +78,11 @@ fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
     let crate_ = EmulatedCrate::new(profile, true);
     let mut board = crate_.board("emu:l0", "l0").unwrap();
     let stop = StopFlag::default();
-    board.heed(&stop);
+    board.set_stop_flag(&stop);
     stop.set();
     let mut bytes = vec![0; 6_000_000];
     assert_eq!(board.read(0, &mut bytes), Err(Fault::interrupted()));
-    board.heed(&StopFlag::default());
+    board.set_stop_flag(&StopFlag::default());
     assert_eq!(board.read(0, &mut bytes[..64]), Ok(64));
 }
 
