@@ -4,6 +4,7 @@
 //! Plans and records hold a [`Workload`], engines work with their requests; only this file converts
 //! between them.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use daqmeter_record::{Param, Workload};
@@ -179,9 +180,10 @@ impl Problem {
 /// engine's test would find.
 pub fn workload_of<R: Request>(request: &R) -> Workload {
     let value = serde_json::to_value(request).expect("a request is plain data");
-    let Value::Object(fields) = value else { panic!("a request is a struct") };
-    let named = |(name, value)| Some((name, param(value)?));
-    Workload { kind: R::KIND.to_owned(), params: fields.into_iter().filter_map(named).collect() }
+    let params: BTreeMap<String, Option<Param>> =
+        serde_json::from_value(value).expect("a parameter is a flag, a number or a text");
+    let given = params.into_iter().filter_map(|(name, param)| Some((name, param?)));
+    Workload { kind: R::KIND.to_owned(), params: given.collect() }
 }
 
 /// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and the threads
@@ -190,27 +192,11 @@ pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
     Problem::unless_within(name, lanes as u64, 1..=max_lanes())
 }
 
-fn param(value: Value) -> Option<Param> {
-    match value {
-        Value::Null => None,
-        Value::Bool(flag) => Some(Param::Flag(flag)),
-        Value::String(text) => Some(Param::Text(text)),
-        Value::Number(number) => Some(match number.as_u64() {
-            Some(whole) => Param::Int(whole),
-            None => Param::Float(number.as_f64().expect("a JSON number is a float")),
-        }),
-        Value::Array(_) | Value::Object(_) => panic!("a parameter is a flag, a number or a text"),
-    }
-}
-
 fn value(param: &Param) -> Value {
     match param {
-        Param::Flag(flag) => (*flag).into(),
-        Param::Int(whole) => (*whole).into(),
         // JSON has no such number: it becomes text, which no field of a number accepts.
         Param::Float(float) if !float.is_finite() => float.to_string().into(),
-        Param::Float(float) => (*float).into(),
-        Param::Text(text) => text.as_str().into(),
+        param => serde_json::to_value(param).expect("a parameter is plain data"),
     }
 }
 
