@@ -72,7 +72,7 @@ impl Meanwhile {
                 receivers[0].kill()?;
                 given_up(0)?;
                 flows_to(1)?;
-                receivers[0] = receiver(0, DIRECT, WAIT)?;
+                receivers[0] = receiver(0, DIRECT)?;
                 Ok(())
             }
             Meanwhile::CutShortly => {
@@ -102,14 +102,11 @@ fn cases() -> Result<Vec<ReadoutCase>> {
 
 pub(crate) fn all() -> Result<()> {
     cases()?.iter().try_for_each(|case| tried(|| one(case).with_context(|| case.name.clone())))?;
-    for (signal, code) in [("TERM", 0), ("STOP", 3)] {
-        tried(|| signalled(signal, code).with_context(|| format!("a publisher's {signal}")))?;
-    }
     tried(limited_search)
 }
 
-fn receiver(at: usize, address: &str, wait: &str) -> Result<Background> {
-    let receive = format!("readout receive {address} --elinks {} --json --wait {wait}", HALVES[at]);
+fn receiver(at: usize, address: &str) -> Result<Background> {
+    let receive = format!("readout receive {address} --elinks {} --json --wait {WAIT}", HALVES[at]);
     let file = scratch(&format!("receive{at}.json"));
     Background::into_file(daqmeter_on(RECEIVERS[at], &receive), &file)
 }
@@ -133,25 +130,6 @@ fn lacks_account(at: usize) -> Result<bool> {
     Ok(report["verdict"]["undecided"].to_string().contains("the account of"))
 }
 
-/// Sends a signal to a publisher. One that ends is whole, and so are its receivers. One that is
-/// stopped is silent, and leaves them without its account.
-fn signalled(signal: &str, code: i32) -> Result<()> {
-    let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
-    let [_card, reader] = published("--rate 20kHz --time 1h")?;
-    let mut receivers = [receiver(0, DIRECT, "5s")?, receiver(1, DIRECT, "5s")?];
-    flows_to(0)?;
-    flows_to(1)?;
-    line("kill -s").arg(signal).arg(reader.0.id().to_string()).run()?;
-    for (at, receiver) in receivers.iter_mut().enumerate() {
-        receiver.end("a receiver")?;
-        let (ended, lacks) = (receiver.0.wait()?.code(), lacks_account(at)?);
-        ensure!(ended == Some(code), "receiver {at} ended with {ended:?}");
-        ensure!(lacks == (code == 3), "receiver {at} had an account: {}", !lacks);
-    }
-    println!("closed: a publisher with SIG{signal}: its receivers ended with {code}");
-    Ok(())
-}
-
 fn one(case: &ReadoutCase) -> Result<()> {
     // Each case has its own network, because a cut link leaves traces.
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
@@ -160,7 +138,7 @@ fn one(case: &ReadoutCase) -> Result<()> {
     let relays = relayed.map(|host| Background::start(on(host, RELAY)));
     let _relays: Vec<Background> = relays.collect::<Result<_>>()?;
     let address = if case.is_relayed { RELAYED } else { DIRECT };
-    let mut receivers = [receiver(0, address, WAIT)?, receiver(1, address, WAIT)?];
+    let mut receivers = [receiver(0, address)?, receiver(1, address)?];
     case.meanwhile.map_or(Ok(()), |what| what.happen(&mut receivers))?;
     reader.end("the reader")?;
     receivers.iter_mut().try_for_each(|receiver| receiver.end("a receiver"))?;
