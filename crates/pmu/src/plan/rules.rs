@@ -57,7 +57,7 @@ pub enum CounterLimit {
     AtOpen(Box<CounterLimit>),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Taken {
     controllers: Vec<usize>,
     monitors: Vec<usize>,

@@ -70,13 +70,11 @@ pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usi
         // All groups count all the time.
         return given;
     }
-    let scored = |order: Vec<usize>| (Schedule::in_order(rules, groups, &order).score(), order);
-    let better = |best: ((u32, u32), Vec<usize>), order| {
-        let next = scored(order);
-        if next.0 > best.0 { next } else { best }
+    let better = |best: ((u32, u32), Vec<usize>), order: Vec<usize>| {
+        let score = Schedule::in_order(rules, groups, &order).score();
+        if score > best.0 { (score, order) } else { best }
     };
-    let starts = [Some(spread(groups)), packed(rules, groups)].into_iter().flatten();
-    let mut best = starts.fold((schedule.score(), given), better);
+    let mut best = better((schedule.score(), given), spread(groups));
     // Moves of one group to another place, as far as time allows: walking all rotations is
     // quadratic.
     let mut left = (400_000 / (count * count).max(1)).min(2000);
@@ -113,26 +111,4 @@ fn spread(groups: &[Vec<Demand>]) -> Vec<usize> {
     }
     places.sort_by(|a, b| a.0.total_cmp(&b.0));
     places.into_iter().map(|(_, at)| at).collect()
-}
-
-fn packed(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Option<Vec<usize>> {
-    let mut packed: Vec<usize> = Vec::new();
-    let mut rest: Vec<usize> = (0..groups.len()).collect();
-    while !rest.is_empty() {
-        let mut taken = rules.nothing();
-        let before = packed.len();
-        rest.retain(|at| {
-            let mut more = taken.clone();
-            let fits = rules.take_group(&mut more, &groups[*at]).is_ok();
-            if fits {
-                taken = more;
-                packed.push(*at);
-            }
-            !fits
-        });
-        if packed.len() == before {
-            return None;
-        }
-    }
-    Some(packed)
 }
