@@ -23,7 +23,7 @@ pub struct MemoryRequest {
     /// Cache lines written in each step
     pub write_lines: u64,
     /// Threads that stream at the same time
-    #[serde(default = "one::<usize>", alias = "threads", skip_serializing_if = "is_one")]
+    #[serde(default = "one::<usize>", skip_serializing_if = "is_one")]
     pub lanes: usize,
 }
 

@@ -50,7 +50,7 @@ pub struct PollutionRequest {
     pub path: CopyPath,
     /// CPU of the neighbour; it runs anywhere unless one is named
     #[arg(skip)]
-    #[serde(default, alias = "neighbour_cpu", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<u32>,
     /// Times are those of an emulator: the records say so, and no table shows them as results
     #[arg(long, hide = true)]
@@ -417,8 +417,7 @@ mod tests {
         for (name, value, wanted) in [
             ("test", "susan[c]_smal".into(), "did you mean `susan[c]_small`?"),
             ("path", "nowhere".into(), "expected one of `pread`"),
-            // Name in records of version 0.1.
-            ("neighbour_cpu", 9999_u64.into(), "`peer_cpu` is 9999: there is no such CPU"),
+            ("peer_cpu", 9999_u64.into(), "`peer_cpu` is 9999: there is no such CPU"),
             ("block_bytes", 0_u64.into(), "`block_bytes` is 0"),
         ] {
             let value: daqmeter_record::Param = value;

@@ -57,7 +57,6 @@ pub enum CopyContext {
 pub enum CopyCompletion {
     /// By looking
     #[default]
-    #[serde(alias = "polled")]
     Poll,
     /// By being woken
     Interrupt,
@@ -147,7 +146,7 @@ pub struct CopyRequest {
     pub block_bytes: usize,
     /// Threads that copy at the same time
     #[arg(skip = 1_usize)]
-    #[serde(default = "one::<usize>", alias = "threads")]
+    #[serde(default = "one::<usize>")]
     pub lanes: usize,
     /// True empties the caches of both buffers before each copy
     #[arg(skip)]
@@ -255,9 +254,6 @@ mod tests {
             request.workload().to_string(),
             "copy block_bytes=64 channels=0 completion=poll context=shared direction=to lanes=1 path=module"
         );
-        // Spelling in records of version 0.1.
-        let old = request.workload().with("completion", "polled");
-        assert_eq!(CopyRequest::of(&old).unwrap(), request);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct StreamRequest {
     /// Bytes of one message, 8 or more
     pub message_bytes: usize,
     /// CPU of the sender; it runs anywhere unless one is named
-    #[serde(default, alias = "sender_cpu", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu: Option<u32>,
 }
 
@@ -198,18 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_here_is_refused_and_old_records_call_it_the_senders() {
-        let workload = StreamRequest::example().workload().with("sender_cpu", 9999_u64);
-        let error = StreamRequest::of(&workload).unwrap_err();
-        assert!(error.0.contains("`peer_cpu` is 9999: there is no such CPU"), "{error}");
-    }
-
-    #[test]
-    fn sizes_that_cannot_be_numbered_are_refused() {
-        for bytes in [0_u64, 7, (16 << 20) + 1] {
-            let workload = StreamRequest::example().workload().with("message_bytes", bytes);
-            let error = StreamRequest::of(&workload).unwrap_err();
-            assert!(error.0.contains("message_bytes"), "{}", error.0);
+    fn sizes_that_cannot_be_numbered_and_cpus_that_are_not_here_are_refused() {
+        let sizes = [0, 7, (16 << 20) + 1].map(|bytes| ("message_bytes", bytes, "is wanted"));
+        for (name, value, wanted) in
+            [("peer_cpu", 9999, "there is no such CPU")].iter().chain(&sizes)
+        {
+            let workload = StreamRequest::example().workload().with(name, *value as u64);
+            let error = StreamRequest::of(&workload).unwrap_err().0;
+            assert!(
+                error.contains(&format!("`{name}` is {value}")) && error.contains(wanted),
+                "{error}"
+            );
         }
     }
 }
