@@ -21,8 +21,11 @@ pub(super) fn make(program: &Path, folder: &Path) -> Result<()> {
     let stage = target().join("package-root");
     renew(&stage)?;
     let manuals_folder = "usr/share/man/man1";
-    for (name, page) in manuals(program, &[])? {
-        put(&stage, &format!("{manuals_folder}/{name}.1"), &page)?;
+    // The list of verbs, which a test of the command line writes.
+    let verbs = fs::read_to_string(root().join("docs/verbs.txt"))?;
+    for verb in verbs.lines().filter_map(|line| line.strip_prefix("daqmeter")?.split(':').next()) {
+        let page = started(program).words("help --man").words(verb).output()?;
+        put(&stage, &format!("{manuals_folder}/daqmeter{}.1", verb.replace(' ', "-")), &page)?;
     }
     for (shell, path) in COMPLETIONS {
         put(&stage, path, &started(program).words("help --completions").arg(shell).output()?)?;
@@ -60,28 +63,6 @@ fn put(stage: &Path, path: &str, text: &str) -> Result<()> {
     fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
-/// Returns the manual pages of a verb and of those below it.
-fn manuals(program: &Path, verbs: &[&str]) -> Result<Vec<(String, String)>> {
-    let text = started(program).arg("help").arg("--man").args(verbs).output()?;
-    let name = [&["daqmeter"], verbs].concat().join("-");
-    let mut pages = Vec::new();
-    for verb in below(&text, &name) {
-        pages.extend(manuals(program, &[verbs, &[verb.as_str()]].concat())?);
-    }
-    pages.push((name, text));
-    Ok(pages)
-}
-
-/// Returns the verbs that a page names as its own.
-fn below(page: &str, name: &str) -> Vec<String> {
-    let listed = page.split(".SH SUBCOMMANDS").nth(1).unwrap_or("");
-    let verb = |line: &str| {
-        let page = line.strip_suffix("(1)")?.replace("\\-", "-");
-        Some(page.strip_prefix(name)?.strip_prefix('-')?.to_owned())
-    };
-    listed.lines().filter_map(verb).collect()
-}
-
 /// Returns the copyright in the form that Debian's tools read.
 fn copyright(licence: &str) -> Result<String> {
     let owner = licence.lines().find_map(|line| line.strip_prefix("Copyright (c) "));
@@ -108,13 +89,6 @@ fn control(program: &Path, architecture: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn verbs_are_read_from_the_page_that_lists_them() {
-        let page = ".SH NAME\nx\\-y(1)\n.SH SUBCOMMANDS\n.TP\ndaqmeter\\-pmu\\-plan(1)\nWhat fits (1)\n.TP\ndaqmeter\\-pmu\\-reads\\-off(1)\n";
-        assert_eq!(below(page, "daqmeter-pmu"), ["plan", "reads-off"]);
-        assert!(below(".SH NAME\n", "daqmeter").is_empty());
-    }
 
     #[test]
     fn the_copyright_has_the_licence_in_debians_form() {
