@@ -185,7 +185,8 @@ fn main() {
     let cpu = *affinity::allowed_cpus().unwrap().last().unwrap();
     affinity::pin_to(cpu).unwrap();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let sets: Vec<Isa> = words.iter().filter_map(|name| Isa::from_name(name)).collect();
+    let is_named = |isa: &Isa| words.iter().any(|word| word == isa.name());
+    let sets: Vec<Isa> = Isa::ALL.into_iter().filter(is_named).collect();
     println!("one thread on CPU {cpu}; medians of samples taken in turn, 95 % of their ratio");
     for isa in Isa::available().filter(|isa| sets.is_empty() || sets.contains(isa)) {
         // Within the second-level cache, with arithmetic as the limit, and beyond it.

@@ -25,10 +25,6 @@ impl Isa {
         }
     }
 
-    pub fn from_name(name: &str) -> Option<Isa> {
-        Isa::ALL.into_iter().find(|isa| isa.name() == name)
-    }
-
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
@@ -99,24 +95,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_set_is_one_that_runs_here() {
-        assert!(Isa::best().is_available());
-        for isa in Isa::ALL {
-            assert_eq!(Isa::from_name(isa.name()), Some(isa));
-        }
-    }
-
-    #[test]
-    fn stores_go_around_the_cache_only_beyond_it() {
-        assert_eq!(Store::for_footprint(Isa::Avx2, 18 << 20, 32 << 20), Store::Cached);
-        assert_eq!(Store::for_footprint(Isa::Avx2, 720 << 20, 32 << 20), Store::NonTemporal);
+    fn stores_go_around_the_cache_only_beyond_it_and_by_sets_that_can() {
+        let store = |isa, mib: u64| Store::for_footprint(isa, mib << 20, 32 << 20);
+        assert_eq!(store(Isa::Avx2, 18), Store::Cached);
+        assert_eq!(store(Isa::Avx2, 720), Store::NonTemporal);
         assert_eq!(Store::for_footprint(Isa::Avx512, 720 << 20, 0), Store::NonTemporal);
-    }
-
-    #[test]
-    fn sets_without_non_temporal_stores_never_get_them() {
-        for isa in [Isa::Portable, Isa::Neon] {
-            assert_eq!(Store::for_footprint(isa, 720 << 20, 32 << 20), Store::Cached);
-        }
+        assert_eq!([Isa::Portable, Isa::Neon].map(|isa| store(isa, 720)), [Store::Cached; 2]);
     }
 }

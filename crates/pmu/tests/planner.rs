@@ -460,56 +460,20 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
     assert!(counted > SETS && refused > SETS / 2, "{counted} counted, {refused} refused");
 }
 
-fn by_node(type_code: u16, event_id: u64, node_id: u16) -> OnMesh {
-    OnMesh { type_code, event_id, node_id: Some(node_id), ..OnMesh::default() }
-}
-
-fn refusal(mesh: &Mesh, driver: Driver, group: Vec<OnMesh>) -> Option<String> {
-    plan(mesh, driver, &events(&[group])).err().map(|error| error.to_string())
-}
-
-/// Issue 16, each with the driver versions that refuse it.
+/// Issue 16: watchpoints on two monitors of a crosspoint. Three fit, but are booked on the first
+/// monitor.
 #[test]
-fn groups_are_refused_where_the_driver_refuses_them() {
+fn a_group_that_fits_and_is_refused_when_it_is_opened_says_so() {
     let mesh = shipped("cmn700").unwrap();
-    let homes = |dtc: u8| -> Vec<u16> {
-        let of_domain = |node: &&daqmeter_record::mesh::Node| {
-            node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(dtc)
-        };
-        mesh.nodes.iter().filter(of_domain).map(|node| node.node_id).collect()
-    };
-    // Eight events on DTC 0, then one on DTC 1.
-    let mut nine: Vec<OnMesh> =
-        (0..8).map(|at| by_node(0x5, at / 4 + 1, homes(0)[index(at % 4)])).collect();
-    nine.push(by_node(0x5, 1, homes(1)[0]));
-    for (driver, is_refused) in [
-        (Driver::Linux6_1, true),
-        (Driver::Linux6_7, true),
-        (Driver::Linux6_12, true),
-        (Driver::Mainline, false),
-    ] {
-        let refusal = refusal(&mesh, driver, nine.clone());
-        assert_eq!(refusal.is_some(), is_refused, "{}: {refusal:?}", driver.name());
-    }
-    let text = refusal(&mesh, Driver::Linux6_12, nine).unwrap();
-    assert!(text.contains("the 8 counters of DTC 0, as this driver counts when a group"), "{text}");
-
-    // Watchpoints on two monitors of a crosspoint: three fit, but are booked on the first monitor.
     let xp = mesh.crosspoints.iter().find(|xp| xp.ports.len() > 2).unwrap().node_id;
-    let watch = |port, group| OnMesh { wp_device: port, wp_group: group, ..by_node(WP, 0, xp) };
-    let text = refusal(&mesh, Driver::Mainline, vec![watch(0, 0), watch(0, 1), watch(2, 0)]);
-    assert!(text.is_some_and(|text| text.contains("as separate events they fit")));
-    // Before 6.10 two watchpoints of one direction need two groups of their own.
-    let same = vec![watch(0, 0), watch(0, 0)];
-    assert!(refusal(&mesh, Driver::Linux6_1, same.clone()).is_some());
-    assert_eq!(refusal(&mesh, Driver::Mainline, same), None);
-
-    // One value of a filter for all nodes of a monitor, when they are opened as a group.
-    let s3 = shipped("cmn650").unwrap();
-    let mut pairs = s3.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id);
-    let node = pairs.next().unwrap();
-    let read = OnMesh { occup_id: 1, ..by_node(0x5, 0xf, node) };
-    let write = OnMesh { occup_id: 2, ..by_node(0x5, 0xf, node) };
-    let text = refusal(&s3, Driver::Mainline, vec![read, write]).unwrap();
-    assert!(text.contains("the one filter of node"), "{text}");
+    let watch = |wp_device, wp_group| OnMesh {
+        type_code: WP,
+        node_id: Some(xp),
+        wp_device,
+        wp_group,
+        ..OnMesh::default()
+    };
+    let group = events(&[vec![watch(0, 0), watch(0, 1), watch(2, 0)]]);
+    let refused = plan(&mesh, Driver::Mainline, &group).unwrap_err().to_string();
+    assert!(refused.contains("as this driver counts when a group is opened; as separate"));
 }
