@@ -4,6 +4,7 @@
 //! implementer, part, variant and revision. Without names, all Arm hosts would look alike in
 //! comparisons.
 
+use daqmeter_record::units::parse_count;
 use daqmeter_sys::host::Files;
 
 /// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux
@@ -73,6 +74,7 @@ fn arm_model(text: &str) -> Option<String> {
 }
 
 fn midr(paragraph: &str) -> Option<Midr> {
+    let number = |text| u32::try_from(parse_count(text).ok()?).ok();
     let field = |key| lines(paragraph).find(|(name, _)| *name == key).and_then(|of| number(of.1));
     Some(Midr {
         implementer: field("CPU implementer")?,
@@ -80,13 +82,6 @@ fn midr(paragraph: &str) -> Option<Midr> {
         variant: field("CPU variant").unwrap_or(0),
         revision: field("CPU revision").unwrap_or(0),
     })
-}
-
-fn number(text: &str) -> Option<u32> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
 }
 
 impl std::fmt::Display for Midr {

@@ -5,12 +5,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
+use daqmeter_record::units::parse_bytes;
 use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
 use daqmeter_stats as stats;
 use daqmeter_sys::available::cpu_quota;
-use daqmeter_sys::host::{
-    Files, bracketed, memory_bytes, page_bytes, parse_cpu_list, parse_kernel_size,
-};
+use daqmeter_sys::host::{Files, bracketed, memory_bytes, page_bytes, parse_cpu_list, parse_kib};
 use daqmeter_sys::{affinity, clock, probe};
 
 use crate::NullRequest;
@@ -110,8 +109,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         topology(cpu, "core_cpus_list").or_else(|| topology(cpu, "thread_siblings_list"))
     };
     let cores: Vec<String> = cpus.iter().filter_map(core).collect();
-    let memory = files.field("proc/meminfo", "MemTotal");
-    let memory_kib = memory.and_then(|kib| kib.split(' ').next()?.parse::<u64>().ok());
+    let memory = files.field("proc/meminfo", "MemTotal").and_then(|kib| parse_kib(&kib));
     let unread_memory = || if is_here(files) { memory_bytes() } else { 0 };
     let kernel = ["osrelease", "version"].map(|it| text(&format!("proc/sys/kernel/{it}"), ""));
     let huge_pages_mode = text("sys/kernel/mm/transparent_hugepage/enabled", "");
@@ -131,7 +129,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         kernel: kernel.join(" ").trim().to_owned(),
         mitigations: mitigations(files),
         hypervisor: hypervisor(files),
-        memory_bytes: memory_kib.map_or_else(unread_memory, |kib| kib.saturating_mul(1024)),
+        memory_bytes: memory.unwrap_or_else(unread_memory),
         page_bytes: page_bytes(),
         transparent_huge_pages: bracketed(&huge_pages_mode).unwrap_or("absent").to_owned(),
         huge_pages: huge_pages(files),
@@ -221,7 +219,7 @@ fn cache(files: &Files, directory: &str) -> Option<(Cache, Vec<u32>)> {
     let cache = Cache {
         level: field("level")?.parse().ok()?,
         kind: field("type")?,
-        bytes: parse_kernel_size(&field("size")?)?,
+        bytes: parse_bytes(&field("size")?).ok()?,
         shared_by: u32::try_from(shared.len()).ok()?,
         count: 1,
     };

@@ -88,18 +88,8 @@ pub fn parse_cpu_list(list: &str) -> Vec<u32> {
 }
 
 /// `2048 kB` of /proc in bytes.
-pub(crate) fn parse_kib(text: &str) -> Option<u64> {
+pub fn parse_kib(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-pub fn parse_kernel_size(size: &str) -> Option<u64> {
-    let (number, factor) = match size.trim().chars().last()? {
-        'K' => (&size.trim()[..size.trim().len() - 1], 1 << 10),
-        'M' => (&size.trim()[..size.trim().len() - 1], 1 << 20),
-        'G' => (&size.trim()[..size.trim().len() - 1], 1 << 30),
-        _ => (size.trim(), 1),
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// Returns the choice that a sysfs file marks with brackets, `always [madvise] never`.
@@ -171,10 +161,7 @@ mod tests {
 
     #[test]
     fn sizes_and_choices_of_sysfs() {
-        assert_eq!(parse_kernel_size("32K"), Some(32 << 10));
-        assert_eq!(parse_kernel_size("480M\n"), Some(480 << 20));
-        assert_eq!(parse_kernel_size("K"), None);
-        assert_eq!(parse_kernel_size(""), None);
+        assert_eq!(parse_kib("2048 kB"), Some(2 << 20));
         assert_eq!(bracketed("always [madvise] never"), Some("madvise"));
         assert_eq!(bracketed("none"), None);
     }
