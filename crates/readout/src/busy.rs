@@ -113,19 +113,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_the_marks_it_stays_as_it_was() {
-        let marks = Hysteresis { high: 100, low: 50 };
-        let mut on = false;
-        let states: Vec<bool> = [0, 99, 100, 101, 70, 50, 49, 70, 101]
-            .map(|level| {
-                on = marks.state(on, level);
-                on
-            })
-            .to_vec();
-        assert_eq!(states, [false, false, false, true, true, true, false, false, true]);
-    }
-
-    #[test]
     fn dead_time_is_split_by_cause_and_overlaps_count_once() {
         let mut line = BusyLine::new([true, true]);
         line.set(10, Cause::Dma, true);

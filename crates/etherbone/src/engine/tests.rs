@@ -156,10 +156,13 @@ fn wrong_requests_are_named() {
 /// Serves a bus from TOML, and returns its address.
 fn serves(bus: &str) -> (SlaveAddress, Running) {
     let bus = daqmeter_harness::TomlText::new("bus", bus);
-    let bus = Description::parse(&bus).unwrap().build().unwrap();
-    let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
-    let server = server.spawn(None).unwrap();
+    let server = served(&Description::parse(&bus).unwrap());
     (format!("udp/127.0.0.1/{}", server.port).parse().unwrap(), server)
+}
+
+fn served(bus: &Description) -> Running {
+    let slave = Slave::new(bus.build().unwrap());
+    EbServer::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap()
 }
 
 #[test]
@@ -244,9 +247,7 @@ fn slaves_that_are_not_ours_are_only_written_to_where_somebody_says_so() {
 /// Starts a slave behind a connection that breaks, or goes silent, after this number of bytes of
 /// answers.
 fn ends_after(bytes: usize, breaks: bool) -> (SlaveAddress, Running) {
-    let bus = Description::timing_receiver().build().unwrap();
-    let server = EbServer::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
-    let server = server.spawn(None).unwrap();
+    let server = served(&Description::timing_receiver());
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp/{}", proxy.local_addr().unwrap()).replace(':', "/");
     let address = address.parse().unwrap();

@@ -7,11 +7,11 @@ use std::time::Duration;
 use daqmeter_harness::Fault;
 use daqmeter_harness::search::{Observation, Stability};
 use daqmeter_readout::Scenario;
-use daqmeter_readout::chain::Chain;
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 
 use crate::by_hand::{self, Done, Placement};
+use crate::hostile;
 
 fn placed(text: &str, placement: &Placement, triggers: u64) -> Result<Done, Fault> {
     let scenario = Scenario::parse(text, "test").unwrap();
@@ -133,11 +133,7 @@ struct Publisher {
 }
 
 fn publisher(text: &str, triggers: u64) -> Publisher {
-    let scenario = Scenario::parse(text, "test").unwrap();
-    let chain = Chain::open(&scenario, 1, Duration::MAX, Some(triggers), None).unwrap();
-    let (scenario, mut readers) = (chain.scenario, chain.readers);
-    let mut reader = readers.remove(0);
-    let publish = Publish { address: reader.address(), ..scenario.publish.clone() };
+    let (mut reader, publish) = hostile::publisher(text, Some(triggers));
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {

@@ -31,9 +31,10 @@ fn turn_until(reader: &mut ToHost, mut holds: impl FnMut(&mut ToHost) -> bool) {
     }
 }
 
-fn publisher(text: &str) -> (ToHost, Publish) {
+/// Reader of a card that gives this number of triggers, or goes on, and its address.
+pub(crate) fn publisher(text: &str, triggers: Option<u64>) -> (ToHost, Publish) {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let chain = Chain::open(&scenario, 1, Duration::MAX, None, None).unwrap();
+    let chain = Chain::open(&scenario, 1, Duration::MAX, triggers, None).unwrap();
     let mut readers = chain.readers;
     let reader = readers.remove(0);
     let publish = Publish { address: reader.address(), ..scenario.publish };
@@ -67,7 +68,8 @@ const SMALL: &str = "[card]\nlinks = 1\nring = \"1MiB\"\n";
 
 #[test]
 fn one_subscriber_too_many_is_refused_and_told_why() {
-    let (mut reader, publish) = publisher(&format!("{SMALL}[publish]\nmax_subscribers = 3\n"));
+    let (mut reader, publish) =
+        publisher(&format!("{SMALL}[publish]\nmax_subscribers = 3\n"), None);
     let kept: Vec<TcpStream> = (0..3).map(|at| subscribe_raw(&publish, at)).collect();
     turn_until(&mut reader, |reader| reader.stats.subscribers == 3);
     let further = subscribe_raw(&publish, 4);
@@ -86,7 +88,7 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
 /// Issue 14: each connection that said nothing was kept.
 #[test]
 fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
-    let (mut reader, publish) = publisher(SMALL);
+    let (mut reader, publish) = publisher(SMALL, None);
     let silent: Vec<TcpStream> =
         (0..100).map(|_| TcpStream::connect(&publish.address).unwrap()).collect();
     let mut silent = silent.into_iter();
@@ -100,7 +102,7 @@ fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
 
 #[test]
 fn a_subscriber_that_says_too_much_is_dropped() {
-    let (mut reader, publish) = publisher(SMALL);
+    let (mut reader, publish) = publisher(SMALL, None);
     for bytes in [
         FelixFrame::control(FrameKind::Subscribe, 1 << 20).emit().to_vec(),
         control(FrameKind::Acknowledge, &[0; 1000]),

@@ -26,25 +26,3 @@ pub const fn address(port: Width) -> u64 {
 pub fn failed(status: u64, index: usize, of: usize) -> bool {
     index < of && of - 1 - index < 64 && status >> (of - 1 - index) & 1 == 1
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_operation_is_the_highest_bit() {
-        let mut register = ErrorRegister::default();
-        for error in [false, true, false, false, true] {
-            register.shift_in(error);
-        }
-        let found: [bool; 5] = core::array::from_fn(|index| failed(register.0, index, 5));
-        assert_eq!(found, [false, true, false, false, true]);
-        assert!(!failed(u64::MAX, 5, 5));
-    }
-
-    #[test]
-    fn the_status_read_is_of_the_low_part() {
-        assert_eq!(Width::ALL.map(address), [7, 6, 4, 0]);
-        assert_eq!(Width::ALL.map(covered), [8, 16, 32, 64]);
-    }
-}
