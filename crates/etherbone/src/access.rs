@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::bus::Description;
     use crate::transport::{Bridge, Emulated};
-    use crate::{ClientOptions, Slave, scan};
+    use crate::{ClientOptions, Slave};
 
     const BASE: u64 = 0x10000;
 
@@ -272,50 +272,9 @@ mod tests {
         Client::over(Box::new(transport), &options, "test").unwrap()
     }
 
-    fn words(client: &mut Client, address: u64, bytes: u64) -> Words {
-        let reach = scan::reach_of(client, BASE).unwrap();
-        Words::of(client, reach, ByteSpan::register(address, bytes).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn every_size_goes_through_every_port_to_every_device() {
-        for endian in [Endian::Big, Endian::Little] {
-            for port in Width::ALL {
-                for widths in (1..16).map(Widths::from_nibble) {
-                    let mut client = client(widths, port, endian);
-                    let reach = Reach { widths, ..Reach::unknown(Some(endian)) };
-                    for size in Width::ALL {
-                        let value = 0x8877_6655_4433_2211 & size.mask();
-                        let span = ByteSpan::register(BASE + 8, size.bytes() as u64).unwrap();
-                        let Ok(words) = Words::of(&client, reach, span) else { continue };
-                        words.write(&mut client, &words.bytes_of(value)).unwrap();
-                        let found = words.value(&mut client).unwrap();
-                        assert_eq!(found, value, "{endian:?} {port:?} {widths} {size:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn writing_a_part_of_a_wide_word_leaves_the_rest() {
-        for (endian, wanted) in [(Endian::Big, 0x1122_AA44), (Endian::Little, 0x11AA_3344)] {
-            let mut client = client(Widths::only(Width::W32), Width::W32, endian);
-            let whole = words(&mut client, BASE, 4);
-            whole.write(&mut client, &whole.bytes_of(0x1122_3344)).unwrap();
-            let part = words(&mut client, BASE + 2, 1);
-            assert_eq!(part.detour().unwrap(), "done through words of 32 bits");
-            part.write(&mut client, &[0xAA]).unwrap();
-            assert_eq!(whole.value(&mut client).unwrap(), wanted);
-            assert_eq!(whole.detour(), None);
-        }
-    }
-
     #[test]
     fn what_cannot_be_accessed_is_refused_and_errors_are_counted() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let error = scan::reach_of(&mut client, 0x9000_0000).unwrap_err().to_string();
-        assert_eq!(error, "failed to find SDB record: invalid address");
         let past = Reach::unknown(Some(Endian::Big));
         let past = Words::of(&client, past, ByteSpan::range(0x1fff0, 32)).unwrap();
         let error = past.read(&mut client).unwrap_err().to_string();
@@ -333,7 +292,8 @@ mod tests {
         let part = Words::of(&client, reach, ByteSpan::range(0x1fffe, 4)).unwrap();
         let error = part.write(&mut client, &[1; 4]).unwrap_err().to_string();
         assert_eq!(error, "the bus reports 1 error(s) while reading, the first at 0x20000");
-        assert_eq!(words(&mut client, 0x1fffc, 4).value(&mut client).unwrap(), 0);
+        let whole = Words::of(&client, reach, ByteSpan::range(0x1fffc, 4)).unwrap();
+        assert_eq!(whole.read(&mut client).unwrap(), [0; 4]);
     }
 
     proptest! {

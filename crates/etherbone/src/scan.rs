@@ -67,7 +67,7 @@ pub fn scan_at(client: &mut Client, root: u64, recurse: bool) -> Result<Scan, Eb
     Ok(walk.scan)
 }
 
-/// Finds the device at an address.
+/// Finds how the device at an address is accessed.
 pub fn reach_of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
     let scan = scan(client, true)?;
     let covering = scan.found.iter().find_map(|found| match found.record {
