@@ -103,10 +103,7 @@ pub fn reader_of(
         publish.address = format!("{host}:{}", usize::from(number) + at);
     }
     let outlet = transport::publish(&publish, hello)?;
-    let id = channel_ids(scenario)[at];
-    let elinks = scenario.elinks(id.device, id.channel);
-    let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
-    Ok(ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks))
+    Ok(ToHost::new(port, outlet, scenario, channel_ids(scenario)[at]))
 }
 
 #[derive(Clone, Debug)]

@@ -64,6 +64,9 @@ impl<'a> CompletedCycle<'a> {
     }
 }
 
+/// Function that is called with each cycle that has ended.
+pub(super) type OnDone<'a> = &'a mut dyn FnMut(CompletedCycle<'_>);
+
 #[derive(Default)]
 struct Pending {
     token: u64,
@@ -190,11 +193,7 @@ impl InFlight {
         self.counts.abandoned += 1;
     }
 
-    pub(super) fn complete_unanswered(
-        &mut self,
-        number: CycleNumber,
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
-    ) {
+    pub(super) fn complete_unanswered(&mut self, number: CycleNumber, on_done: OnDone<'_>) {
         let (token, _) = self.end(number, Tag::Free);
         self.counts.completed += 1;
         on_done(CompletedCycle::plain(token, Ok(()), &[]));
@@ -231,7 +230,7 @@ impl InFlight {
         tag: u16,
         is_status: bool,
         values: Values<'_>,
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+        on_done: OnDone<'_>,
     ) {
         let come = values.len();
         let Tag::Cycle(number) = self.tags[index_of(tag)] else {
@@ -292,7 +291,7 @@ impl InFlight {
         number: CycleNumber,
         error: EbError,
         now_ns: u64,
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+        on_done: OnDone<'_>,
     ) {
         let token = self.end_late(number, now_ns);
         self.counts.timed_out += 1;

@@ -16,8 +16,8 @@ use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, RecordFlags, Widths
 use crate::EbError;
 use crate::slave::MAX_CYCLE_BYTES;
 use crate::transport::{EbTransport, Framing, MESSAGE_BYTES, receive};
-use in_flight::InFlight;
 pub use in_flight::{ClientCounts, CompletedCycle};
+use in_flight::{InFlight, OnDone};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EbDialect {
@@ -158,7 +158,7 @@ impl Client {
         ops: &[Op],
         check: StatusCheck,
         token: u64,
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+        on_done: OnDone<'_>,
     ) -> Result<(), EbError> {
         self.make_room(ops, on_done)?;
         let one_at_a_time = self.framing == Framing::Messages;
@@ -182,11 +182,7 @@ impl Client {
     }
 
     /// Waits until the window has room. With messages on a stream, one is on its way at a time.
-    fn make_room(
-        &mut self,
-        ops: &[Op],
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
-    ) -> Result<(), EbError> {
+    fn make_room(&mut self, ops: &[Op], on_done: OnDone<'_>) -> Result<(), EbError> {
         if self.framing == Framing::Messages {
             let is_full = self.outgoing.used + self.longest(ops) > MESSAGE_BYTES;
             if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
@@ -201,7 +197,7 @@ impl Client {
         Ok(())
     }
 
-    fn drain(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
+    fn drain(&mut self, on_done: OnDone<'_>) -> Result<(), EbError> {
         self.flush()?;
         while self.flights.count() > 0 {
             self.pump(on_done)?;
@@ -290,7 +286,7 @@ impl Client {
         sent
     }
 
-    fn pump(&mut self, on_done: &mut dyn FnMut(CompletedCycle<'_>)) -> Result<(), EbError> {
+    fn pump(&mut self, on_done: OnDone<'_>) -> Result<(), EbError> {
         let Some(deadline_ns) = self.flights.next_deadline_ns() else {
             return Ok(());
         };
@@ -322,7 +318,7 @@ impl Client {
         &mut self,
         bytes: &[u8],
         segment_bytes: usize,
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
+        on_done: OnDone<'_>,
     ) -> Result<(), EbError> {
         if self.framing == Framing::Datagram {
             for datagram in bytes.chunks(segment_bytes) {
@@ -347,7 +343,7 @@ impl Client {
         Ok(())
     }
 
-    fn accept_datagram(&mut self, datagram: &[u8], on_done: &mut dyn FnMut(CompletedCycle<'_>)) {
+    fn accept_datagram(&mut self, datagram: &[u8], on_done: OnDone<'_>) {
         let layout = self.layout;
         let is_answer = |header: &EbHeader| {
             !header.probe_request && !header.probe_response && header.layout() == Ok(layout)
@@ -365,11 +361,7 @@ impl Client {
         }
     }
 
-    fn accept_records(
-        &mut self,
-        bytes: &[u8],
-        on_done: &mut dyn FnMut(CompletedCycle<'_>),
-    ) -> usize {
+    fn accept_records(&mut self, bytes: &[u8], on_done: OnDone<'_>) -> usize {
         let mut rest = bytes;
         loop {
             rest = self.after_header(rest);

@@ -12,6 +12,7 @@ use daqmeter_wire::etherbone::{
 };
 
 pub use self::stream::{MAX_CYCLE_BYTES, Stream};
+use crate::EbError;
 use crate::bus::{Access, Bus, BusSession};
 
 pub struct Slave {
@@ -45,11 +46,14 @@ impl Slave {
         }
     }
 
-    fn layout_of(&self, address: Widths, data: Widths) -> Option<EbLayout> {
-        Some(EbLayout {
-            address: self.address.and(address).widest()?,
-            data: self.data.and(data).widest()?,
-        })
+    /// Returns the widest common widths.
+    fn layout_of(&self, EbHeader { address, data, .. }: EbHeader) -> Result<EbLayout, EbError> {
+        match (self.address.and(address).widest(), self.data.and(data).widest()) {
+            (Some(address), Some(data)) => Ok(EbLayout { address, data }),
+            _ => Err(EbError::Other(format!(
+                "no width in common: the client offers addresses {address}, data {data}"
+            ))),
+        }
     }
 
     pub fn datagram(&mut self, now_ns: u64, request: &[u8], answer: &mut Vec<u8>) -> u64 {
@@ -67,28 +71,27 @@ impl Slave {
         request: &[u8],
         answer: &mut Vec<u8>,
         session: &mut BusSession,
-    ) -> Result<(), WireError> {
+    ) -> Result<(), EbError> {
         let header = EbHeader::parse(request)?;
         if header.probe_response {
-            return Err(WireError::ProbeLength(request.len()));
+            return Err(WireError::ProbeLength(request.len()).into());
         }
         if header.probe_request {
-            return self.probe(request, answer);
+            return Ok(self.probe(request, answer)?);
         }
         if litex::recognise(request) == Some(true) {
             let (record, rest) = litex::split(request)?;
             let layout = EbLayout::L32;
             if !(rest.is_empty() && self.address.has(layout.address) && self.data.has(layout.data))
             {
-                return Err(WireError::Overflow);
+                return Err(WireError::Overflow.into());
             }
             Execution::new(self, now_ns, layout, session, answer).litex(&record);
             return Ok(());
         }
-        let layout = self.layout_of(header.address, header.data);
-        let layout = layout.ok_or(WireError::NotOneWidth(header.address, header.data))?;
+        let layout = self.layout_of(header)?;
         let message = EbMessage::with_layout(request, layout)?;
-        Execution::new(self, now_ns, layout, session, answer).message(message)
+        Ok(Execution::new(self, now_ns, layout, session, answer).message(message)?)
     }
 
     fn probe(&mut self, request: &[u8], answer: &mut Vec<u8>) -> Result<(), WireError> {

@@ -135,7 +135,7 @@ impl Stream {
         if header.probe_request {
             let Some(probe) = rest.get(..PROBE_BYTES) else { return Ok(0) };
             slave.probe(probe, answer)?;
-            self.framing = StreamFraming::Bare(common_layout(slave, header)?);
+            self.framing = StreamFraming::Bare(slave.layout_of(header)?);
             return Ok(PROBE_BYTES);
         }
         match litex::recognise(rest) {
@@ -152,22 +152,11 @@ impl Stream {
             }
             Some(false) => {}
         }
-        let layout = common_layout(slave, header)?;
+        let layout = slave.layout_of(header)?;
         if rest.len() < layout.header_bytes() {
             return Ok(0);
         }
         self.framing = StreamFraming::Framed(layout, header);
         Ok(layout.header_bytes())
     }
-}
-
-fn common_layout(
-    slave: &Slave,
-    EbHeader { address, data, .. }: EbHeader,
-) -> Result<EbLayout, EbError> {
-    slave.layout_of(address, data).ok_or_else(|| {
-        EbError::Other(format!(
-            "no width in common: the client offers addresses {address}, data {data}"
-        ))
-    })
 }

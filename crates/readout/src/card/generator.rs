@@ -14,6 +14,9 @@ use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario};
 const BUNCHES_PER_ORBIT: u64 = 3564;
 const BUNCH_NS: f64 = 24.95;
 
+/// Function that takes each block, and the time of its first chunk.
+pub(crate) type BlockSink<'a> = &'a mut dyn FnMut(&[u8], u64);
+
 #[derive(Debug)]
 pub(crate) struct Emulator {
     spec: ElinkSpec,
@@ -63,13 +66,7 @@ impl Emulator {
 
     /// Makes the fragment of a trigger. `room` is that of the FIFO in blocks; `out` gets each block
     /// that is full, and the time of its first chunk.
-    pub(crate) fn trigger(
-        &mut self,
-        now_ns: u64,
-        l0id: u64,
-        room: usize,
-        out: &mut impl FnMut(&[u8], u64),
-    ) {
+    pub(crate) fn trigger(&mut self, now_ns: u64, l0id: u64, room: usize, out: BlockSink<'_>) {
         self.deficit += self.spec.deficit;
         if self.deficit >= 1.0 {
             self.deficit -= 1.0;
@@ -129,7 +126,7 @@ impl Emulator {
         held_ns.or(open_ns).is_some_and(|ns| ns <= before_ns)
     }
 
-    pub(crate) fn close(&mut self, out: &mut impl FnMut(&[u8], u64)) {
+    pub(crate) fn close(&mut self, out: BlockSink<'_>) {
         let birth_ns = self.opened_ns.take().unwrap_or(0);
         let (faults, account) = (&mut self.faults, &mut self.account);
         self.encoder.timeout(&mut |block| pass(faults, account, block, birth_ns, out));
@@ -161,7 +158,7 @@ fn pass(
     account: &mut CardElink,
     block: &[u8],
     birth_ns: u64,
-    out: &mut impl FnMut(&[u8], u64),
+    out: BlockSink<'_>,
 ) {
     match faults {
         None => out(block, birth_ns),
@@ -199,11 +196,7 @@ impl Faults {
     }
 
     /// Flags of the next chunk; markers go before it.
-    fn chunk(
-        &mut self,
-        encoder: &mut Encoder<Box<[u8]>>,
-        out: &mut impl FnMut(&[u8], u64),
-    ) -> ChunkFlags {
+    fn chunk(&mut self, encoder: &mut Encoder<Box<[u8]>>, out: BlockSink<'_>) -> ChunkFlags {
         self.chunks += 1;
         let mut flags = ChunkFlags::default();
         for spec in self.specs.iter().filter(|spec| self.chunks.is_multiple_of(spec.every)) {
@@ -250,13 +243,7 @@ impl Faults {
         }
     }
 
-    fn block(
-        &mut self,
-        account: &mut CardElink,
-        block: &[u8],
-        birth_ns: u64,
-        out: &mut impl FnMut(&[u8], u64),
-    ) {
+    fn block(&mut self, account: &mut CardElink, block: &[u8], birth_ns: u64, out: BlockSink<'_>) {
         use FaultKind::{
             CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
         };

@@ -50,8 +50,14 @@ impl Copying<'_> {
     fn subchunk(&mut self, subchunk: &Subchunk, begins_block: bool) {
         let ElinkState { spec, reassembler, partial, .. } = &mut *self.elink;
         let Some(part) = reassembler.part(subchunk, begins_block) else { return };
-        let Some(chunk) = whole(partial, part, self.block, self.context.sizes.page_bytes) else {
-            return;
+        let (source, status) = (self.block, Status::of_flags(part.flags));
+        let chunk = if part.begins && part.ends {
+            Chunk { source, begin: part.begin, length: part.length, status }
+        } else {
+            let Some(whole) = pieced(partial, part, source, self.context.sizes.page_bytes) else {
+                return;
+            };
+            Chunk { source: whole, begin: 0, length: whole.len(), status }
         };
         for dest in self.dests.iter_mut().flatten().filter(|dest| dest.takes) {
             push(dest, spec.tag, &chunk, self.context);
@@ -94,26 +100,13 @@ struct Chunk<'a> {
     status: Status,
 }
 
-#[inline]
-fn whole<'a>(
-    partial: &'a mut Vec<u8>,
-    part: ChunkPart,
-    block: &'a [u8],
-    longest: usize,
-) -> Option<Chunk<'a>> {
-    if part.begins && part.ends {
-        let status = Status::of_flags(part.flags);
-        return Some(Chunk { source: block, begin: part.begin, length: part.length, status });
-    }
-    pieced(partial, part, block, longest)
-}
-
+/// Adds a part of a chunk to those before it; returns the chunk with its last part.
 fn pieced<'a>(
     partial: &'a mut Vec<u8>,
     part: ChunkPart,
-    block: &'a [u8],
+    block: &[u8],
     longest: usize,
-) -> Option<Chunk<'a>> {
+) -> Option<&'a [u8]> {
     if part.begins {
         partial.clear();
     }
@@ -122,8 +115,7 @@ fn pieced<'a>(
     if partial.len() <= longest {
         partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
     }
-    let (source, status) = (&partial[..], Status::of_flags(part.flags));
-    part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
+    part.ends.then_some(partial)
 }
 
 /// Copies a chunk into a destination's page, or the next, and books it. A chunk without a next

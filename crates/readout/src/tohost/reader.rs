@@ -8,10 +8,10 @@ use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 use super::dest::{Dest, Sizes, subscriber_bytes};
 use super::elink::ElinkState;
 use crate::accounts::SubscriptionAccount;
-use crate::card::words;
+use crate::card::{ChannelId, words};
 use crate::port::Port;
 use crate::receive::Receiver;
-use crate::scenario::{ElinkSpec, Publish, ReaderSettings as Settings};
+use crate::scenario::{ReaderSettings as Settings, Scenario};
 use crate::transport::{OutletEvent, PageOutlet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,14 +61,10 @@ pub struct ToHost {
 const NOWHERE: u16 = u16::MAX;
 
 impl ToHost {
-    pub fn new(
-        port: Port,
-        outlet: Box<dyn PageOutlet>,
-        settings: Settings,
-        publish: &Publish,
-        format: BlockFormat,
-        elinks: &[ElinkSpec],
-    ) -> ToHost {
+    pub fn new(port: Port, outlet: Box<dyn PageOutlet>, of: &Scenario, id: ChannelId) -> ToHost {
+        let (settings, publish) = (of.reader, &of.publish);
+        let format = of.format().expect("the scenario was checked");
+        let elinks = of.elinks(id.device, id.channel);
         let mut places = vec![NOWHERE; usize::from(Elink::MAX) + 1];
         for (at, spec) in elinks.iter().enumerate() {
             places[usize::from(spec.elink.number())] =
@@ -84,15 +80,15 @@ impl ToHost {
             settings,
             dead_after_ns: publish.dead_after.0,
             max_subscribers: publish.max_subscribers,
-            subscriber_bytes: subscriber_bytes(format, &settings, elinks),
+            subscriber_bytes: subscriber_bytes(format, &settings, &elinks),
             format,
             begun: false,
             places,
-            elinks: elinks.iter().copied().map(ElinkState::new).collect(),
+            sizes: Sizes::new(format, &settings, &elinks),
+            elinks: elinks.into_iter().map(ElinkState::new).collect(),
             dests: Vec::new(),
             ended: BTreeMap::new(),
             room: vec![Subchunk::default(); most_subchunks(format)],
-            sizes: Sizes::new(format, &settings, elinks),
             serviced_ns: 0,
             events: Vec::new(),
             notes: Vec::new(),

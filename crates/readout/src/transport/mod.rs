@@ -86,6 +86,9 @@ pub trait PageOutlet: Send {
     }
 }
 
+/// Publishing end that listens, or the reason why there is none.
+type Published = Result<Box<dyn PageOutlet>, TransportError>;
+
 /// Receiving end of a subscription, and the publisher's offer.
 pub type Subscribed = (Box<dyn PageInlet>, PublisherHello);
 
@@ -107,10 +110,7 @@ pub fn check(name: &str) -> Result<(), TransportError> {
     }))
 }
 
-pub(crate) fn publish(
-    settings: &Publish,
-    hello: &PublisherHello,
-) -> Result<Box<dyn PageOutlet>, TransportError> {
+pub(crate) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
     check(&settings.transport)?;
     #[cfg(feature = "zenoh")]
     if settings.transport == "zenoh" {

@@ -13,7 +13,7 @@ use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use socket2::SockRef;
 
 use super::{
-    OutletEvent, PageInlet, PageOutlet, PublisherHello, Sent, Subscribed, Subscription,
+    OutletEvent, PageInlet, PageOutlet, Published, PublisherHello, Sent, Subscribed, Subscription,
     TransportError,
 };
 use crate::peer::from_peer;
@@ -31,10 +31,7 @@ const MAX_WAITING: usize = 32;
 /// Frames from one connection before the next has its turn.
 const MAX_FRAMES: usize = 256;
 
-pub(super) fn publish(
-    settings: &Publish,
-    hello: &PublisherHello,
-) -> Result<Box<dyn PageOutlet>, TransportError> {
+pub(super) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
     let listen = || {
         let listener = TcpListener::bind(&settings.address)?;
         listener.set_nonblocking(true)?;

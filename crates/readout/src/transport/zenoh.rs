@@ -22,7 +22,7 @@ use zenoh::sample::Sample;
 use zenoh::{Config, Session, Wait};
 
 use super::{
-    OutletEvent, PageInlet, PageOutlet, PublisherHello, Sent, Subscribed, Subscription,
+    OutletEvent, PageInlet, PageOutlet, Published, PublisherHello, Sent, Subscribed, Subscription,
     TransportError,
 };
 use crate::peer::from_peer;
@@ -73,10 +73,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn publish(
-    settings: &Publish,
-    hello: &PublisherHello,
-) -> Result<Box<dyn PageOutlet>, TransportError> {
+pub(super) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
     let session = session(&settings.address, true)?;
     let address = locator(&session, &settings.address);
     let mut lanes = Vec::new();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use daqmeter_readout::accounts::FinalAccount;
+use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::port::Port;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
@@ -35,13 +36,13 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (mut card, mut consumers) = Card::new(&scenario).unwrap();
     card.source.max_triggers = triggers;
-    let scenario = card.scenario().clone();
+    let mut scenario = card.scenario().clone();
+    scenario.publish.dead_after = Nanos(10_000_000_000);
     let way = Memory::new(chain::hello(&scenario, 0), 1);
     let port = Port::here(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
     let outlet = Box::new(way.clone());
-    let (format, elinks) = (scenario.format().unwrap(), scenario.elinks(0, 0));
-    let publish = Publish { dead_after: Nanos(10_000_000_000), ..Publish::default() };
-    let mut reader = ToHost::new(port, outlet, scenario.reader, &publish, format, &elinks);
+    let first = ChannelId { device: 0, channel: 0 };
+    let mut reader = ToHost::new(port, outlet, &scenario, first);
     let receive = |slow_us: u64| {
         let publishers = [(Publish::default(), Vec::new())];
         let subscribe = |_: &_, wanted: &_| Ok(way.subscribe(wanted));
