@@ -12,12 +12,13 @@ use crate::devices::board::{Board, BoardCommands, TriggerAccount};
 use crate::events::Taken;
 use crate::intervals::Intervals;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wait {
     Poll {
         /// Sleep between reads; zero does not sleep at all.
         interval: Duration,
     },
+    #[default]
     Interrupt,
 }
 
@@ -55,7 +56,7 @@ pub struct DaqCounts {
     pub read_out: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Daq {
     wait: Wait,
     timeout: Duration,
@@ -85,17 +86,7 @@ impl Daq {
         let timeout = period
             .map_or(Duration::ZERO, |period| period.saturating_mul(3))
             .max(Duration::from_secs(1));
-        Daq {
-            wait,
-            timeout,
-            intervals: period.map(Intervals::new),
-            source: None,
-            not_done_ns: 0,
-            has_lost: false,
-            stop: StopFlag::default(),
-            counts: DaqCounts::default(),
-            taken: None,
-        }
+        Daq { wait, timeout, intervals: period.map(Intervals::new), ..Daq::default() }
     }
 
     pub fn set_stop_flag(&mut self, stop: &StopFlag) {

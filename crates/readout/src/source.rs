@@ -11,7 +11,7 @@ use crate::scenario::{TriggerKind, TriggerSettings};
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Triggers in the order of time. Times are ns since the source's start.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TriggerSource {
     pub period_ns: f64,
     /// Random numbers of a Poisson source, which is stepped.
@@ -32,12 +32,10 @@ impl TriggerSource {
         TriggerSource {
             period_ns: 1e9 / trigger.rate.0,
             random: is_random.then(|| Random::new(trigger.seed)),
-            issued: 0,
-            issued_ns: 0,
             end_ns: NEVER,
             max_triggers: u64::MAX,
             ahead: VecDeque::with_capacity(1024),
-            last_ns: 0.0,
+            ..TriggerSource::default()
         }
     }
 
