@@ -1,7 +1,7 @@
 //! Reads any bytes as pages and frames: no panic, and all messages lie inside the page.
 #![no_main]
 
-use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, Messages, PageWriter};
+use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, Messages, PageChunk, PageWriter};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,14 +15,8 @@ fuzz_target!(|bytes: &[u8]| {
     let mut page = vec![0; bytes.len() + 16 * messages.len() + 64];
     let mut writer = PageWriter::default();
     for message in &messages {
-        assert!(writer.push(
-            &mut page,
-            message.tag,
-            message.status,
-            message.payload,
-            0,
-            message.payload.len()
-        ));
+        let chunk = PageChunk::whole(message.payload, message.status);
+        assert!(writer.push(&mut page, message.tag, &chunk));
     }
     let again: Vec<_> =
         Messages::new(&page[..writer.used()]).map(|message| message.unwrap()).collect();

@@ -8,7 +8,7 @@ use crate::common::{self, Running, done, ends_with};
 use daqmeter_harness::frames::FrameStream;
 use daqmeter_readout::transport::{PublisherHello, bus};
 use daqmeter_wire::felix::Elink;
-use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageChunk, PageWriter, Status};
 use daqmeter_wire::felix::payload::{EmulatorHeader, Fid};
 use serde_json::Value;
 
@@ -196,7 +196,7 @@ fn fake_publisher(account: Option<Value>, leaves: bool) -> (String, std::thread:
     let mut event = [0; 24];
     EmulatorHeader { length: 24, event: 0, elink_index: elink.index(), width: 8 }.fill(&mut event);
     let (mut page, mut writer) = (vec![0; 100], PageWriter::default());
-    assert!(writer.push(&mut page, tag, Status::default(), &event, 0, 24));
+    assert!(writer.push(&mut page, tag, &PageChunk::whole(&event, Status::default())));
     page.truncate(writer.used());
     let hello = serde_json::json!({ "stream": 1, "scenario": "fake", "tags": [tag], "magic": 0xC0CE, "block_bytes": 1024 });
     let thread = std::thread::spawn(move || {

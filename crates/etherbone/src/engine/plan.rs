@@ -81,11 +81,10 @@ impl Plan {
             _ => (1, &ops[..]),
         };
         let bytes = cycle_bytes(cycle, self.layout());
-        let counted_bytes = self.request.counted_bytes();
         match &self.target {
             Target::Loop(protocol) => self.raw_limit(*protocol, bytes, messages),
             Target::At(Address::Emulated(bridge)) => {
-                emulated_limit(bridge, &ops, messages, bytes * messages, counted_bytes)
+                self.emulated_limit(bridge, messages, bytes * messages)
             }
             Target::At(_) => None,
         }
@@ -112,6 +111,28 @@ impl Plan {
                 counted_bytes: self.request.counted_bytes() / messages,
                 peer_cpu: self.request.peer_cpu,
             })
+        })
+    }
+
+    /// Returns the slower of the bus and the line for one operation's payload.
+    fn emulated_limit(&self, bridge: &Bridge, messages: u64, bytes: u64) -> Option<LimitSpec> {
+        let (ops, counted_bytes) = (self.ops(0), self.request.counted_bytes());
+        let writes = ops.iter().filter(|op| op.write).count() as u64;
+        let reads = ops.len() as u64 - writes;
+        let timing = bridge.timing;
+        let bus_ns =
+            (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
+        let line = |bytes_per_s: f64| {
+            if bytes_per_s > 0.0 { bytes as f64 / bytes_per_s * 1e9 } else { 0.0 }
+        };
+        let line_ns = line(bridge.request.bytes_per_s);
+        let (what, ns) = if line_ns > bus_ns { ("line", line_ns) } else { ("bus", bus_ns) };
+        (ns > 0.0).then(|| {
+            LimitSpec::Given(Limit::given(
+                format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
+                counted_bytes as f64 / ns * 1e9,
+                format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
+            ))
         })
     }
 
@@ -210,31 +231,4 @@ fn cycle_bytes(ops: &[Op], layout: EbLayout) -> u64 {
     let mut room = vec![0; 64 + 64 * ops.len()];
     let encoded = encode(ops, layout, 0x8000, StatusCheck::Status, &mut room);
     encoded.map_or(0, |encoded| encoded.bytes as u64)
-}
-
-/// Returns the slower of the bus and the line for one operation's payload.
-fn emulated_limit(
-    bridge: &Bridge,
-    ops: &[Op],
-    messages: u64,
-    bytes: u64,
-    counted_bytes: u64,
-) -> Option<LimitSpec> {
-    let writes = ops.iter().filter(|op| op.write).count() as u64;
-    let reads = ops.len() as u64 - writes;
-    let timing = bridge.timing;
-    let bus_ns =
-        (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
-    let line = |bytes_per_s: f64| {
-        if bytes_per_s > 0.0 { bytes as f64 / bytes_per_s * 1e9 } else { 0.0 }
-    };
-    let line_ns = line(bridge.request.bytes_per_s);
-    let (what, ns) = if line_ns > bus_ns { ("line", line_ns) } else { ("bus", bus_ns) };
-    (ns > 0.0).then(|| {
-        LimitSpec::Given(Limit::given(
-            format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
-            counted_bytes as f64 / ns * 1e9,
-            format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
-        ))
-    })
 }

@@ -3,7 +3,7 @@
 use daqmeter_wire::felix::Subchunk;
 use daqmeter_wire::felix::block::FelixHeader;
 use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun};
-use daqmeter_wire::felix::page::Status;
+use daqmeter_wire::felix::page::{PageChunk, Status};
 
 use super::dest::{Context, Dest, status_index};
 use super::elink::ElinkState;
@@ -52,12 +52,12 @@ impl Copying<'_> {
         let Some(part) = reassembler.part(subchunk, begins_block) else { return };
         let (source, status) = (self.block, Status::of_flags(part.flags));
         let chunk = if part.begins && part.ends {
-            Chunk { source, begin: part.begin, length: part.length, status }
+            PageChunk { source, begin: part.begin, length: part.length, status }
         } else {
             let Some(whole) = pieced(partial, part, source, self.context.sizes.page_bytes) else {
                 return;
             };
-            Chunk { source: whole, begin: 0, length: whole.len(), status }
+            PageChunk::whole(whole, status)
         };
         for dest in self.dests.iter_mut().flatten().filter(|dest| dest.takes) {
             push(dest, spec.tag, &chunk, self.context);
@@ -83,21 +83,13 @@ impl Copying<'_> {
                 if pushed == 0 {
                     // The first of its tag or of a page, or one that is not laid out as in a page.
                     let (begin, length, status) = (left.begin(), left.length(), Status::default());
-                    push(dest, tag, &Chunk { source, begin, length, status }, self.context);
+                    push(dest, tag, &PageChunk { source, begin, length, status }, self.context);
                     pushed = 1;
                 }
                 left = left.skip(pushed);
             }
         }
     }
-}
-
-/// Chunk at the beginning of bytes that go on behind it.
-struct Chunk<'a> {
-    source: &'a [u8],
-    begin: usize,
-    length: usize,
-    status: Status,
 }
 
 /// Adds a part of a chunk to those before it; returns the chunk with its last part.
@@ -121,21 +113,16 @@ fn pieced<'a>(
 /// Copies a chunk into a destination's page, or the next, and books it. A chunk without a next
 /// page, or longer than any page, is dropped.
 #[inline]
-fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) {
-    let fits = copied(dest, tag, chunk) || {
+fn push(dest: &mut Dest, tag: u64, chunk: &PageChunk<'_>, context: &Context) {
+    let copied = |dest: &mut Dest| dest.page.writer.push(&mut dest.page.bytes, tag, chunk);
+    let fits = copied(dest) || {
         let is_next = dest.roll();
         dest.open(context);
-        is_next && copied(dest, tag, chunk)
+        is_next && copied(dest)
     };
     if fits {
         dest.page.booked[context.at][status_index(chunk.status)] += 1;
     } else {
         dest.accounts[context.at].outcomes.dropped += 1;
     }
-}
-
-#[inline]
-fn copied(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>) -> bool {
-    let Chunk { source, begin, length, status } = *chunk;
-    dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
 }

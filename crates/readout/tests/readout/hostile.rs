@@ -14,7 +14,9 @@ use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{PublisherHello, Subscription, TransportError};
 use daqmeter_readout::{Scenario, ToHost};
 use daqmeter_record::border::MAX_WHOLE;
-use daqmeter_wire::felix::page::{FRAME_BYTES, FelixFrame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::page::{
+    FRAME_BYTES, FelixFrame, FrameKind, PageChunk, PageWriter, Status,
+};
 use serde_json::Value;
 
 use crate::by_hand;
@@ -164,7 +166,7 @@ pub(crate) fn page(sequence: u64, chunks: impl Iterator<Item = (u64, [u8; 24])>)
     let mut page = vec![0; 64 << 10];
     let mut writer = PageWriter::default();
     for (tag, chunk) in chunks {
-        assert!(writer.push(&mut page, tag, Status::default(), &chunk, 0, 24));
+        assert!(writer.push(&mut page, tag, &PageChunk::whole(&chunk, Status::default())));
     }
     page.truncate(writer.used());
     let control = FelixFrame::control(FrameKind::Messages, page.len().try_into().unwrap());

@@ -4,6 +4,9 @@ use super::block::{
     BlockError, BlockFormat, ChunkFlags, Elink, FelixHeader, HEADER_BYTES, SubchunkKind, Trailer,
 };
 
+/// Function that takes each full block.
+pub type BlockOut<'a> = &'a mut dyn FnMut(&[u8]);
+
 #[derive(Debug)]
 pub struct Encoder<B> {
     format: BlockFormat,
@@ -31,7 +34,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     }
 
     /// Packs a chunk over as many blocks as it needs. The flags are those of its end.
-    pub fn chunk(&mut self, payload: &[u8], flags: ChunkFlags, out: &mut impl FnMut(&[u8])) {
+    pub fn chunk(&mut self, payload: &[u8], flags: ChunkFlags, out: BlockOut<'_>) {
         let trailer_bytes = self.format.trailer.bytes();
         if self.format.padded(payload.len()) + trailer_bytes <= self.room() {
             self.put(SubchunkKind::Both, payload, flags, out);
@@ -55,13 +58,13 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.put(SubchunkKind::Last, rest, flags, out);
     }
 
-    pub fn out_of_band(&mut self, out: &mut impl FnMut(&[u8])) {
+    pub fn out_of_band(&mut self, out: BlockOut<'_>) {
         self.put(SubchunkKind::OutOfBand, &[], ChunkFlags::default(), out);
     }
 
     /// Closes the present block, as the firmware does after a while without data. An empty block
     /// stays.
-    pub fn timeout(&mut self, out: &mut impl FnMut(&[u8])) {
+    pub fn timeout(&mut self, out: BlockOut<'_>) {
         if self.is_empty() {
             return;
         }
@@ -70,19 +73,11 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.block.as_mut()[self.used..end].fill(0);
         self.used = end;
         let length = u16::try_from(unused).expect("a block has at most 16 KiB");
-        self.trailer(
-            Trailer { kind: SubchunkKind::Timeout, flags: ChunkFlags::default(), length },
-            out,
-        );
+        let (kind, flags) = (SubchunkKind::Timeout, ChunkFlags::default());
+        self.trailer(Trailer { kind, flags, length }, out);
     }
 
-    fn put(
-        &mut self,
-        kind: SubchunkKind,
-        payload: &[u8],
-        flags: ChunkFlags,
-        out: &mut impl FnMut(&[u8]),
-    ) {
+    fn put(&mut self, kind: SubchunkKind, payload: &[u8], flags: ChunkFlags, out: BlockOut<'_>) {
         let padded = self.format.padded(payload.len());
         let (data, pad) =
             self.block.as_mut()[self.used..self.used + padded].split_at_mut(payload.len());
@@ -94,7 +89,7 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     }
 
     /// Writes a trailer, and hands over a full block.
-    fn trailer(&mut self, trailer: Trailer, out: &mut impl FnMut(&[u8])) {
+    fn trailer(&mut self, trailer: Trailer, out: BlockOut<'_>) {
         let bytes = self.format.trailer.bytes();
         let word = trailer.word(self.format.trailer).to_le_bytes();
         let block = self.block.as_mut();

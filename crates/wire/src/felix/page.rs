@@ -124,6 +124,21 @@ impl Status {
     }
 }
 
+/// Chunk at a place in bytes that may go on behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct PageChunk<'a> {
+    pub source: &'a [u8],
+    pub begin: usize,
+    pub length: usize,
+    pub status: Status,
+}
+
+impl PageChunk<'_> {
+    pub const fn whole(source: &[u8], status: Status) -> PageChunk<'_> {
+        PageChunk { source, begin: 0, length: source.len(), status }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageWriter {
     used: usize,
@@ -140,23 +155,15 @@ impl PageWriter {
         self.count
     }
 
-    /// Appends a message: `length` bytes of `source` from `begin` on. False, and nothing written,
-    /// when it does not fit.
+    /// Appends a message. False, and nothing written, when it does not fit.
     ///
     /// # Panics
     #[inline]
-    pub fn push(
-        &mut self,
-        page: &mut [u8],
-        tag: u64,
-        status: Status,
-        source: &[u8],
-        begin: usize,
-        length: usize,
-    ) -> bool {
+    pub fn push(&mut self, page: &mut [u8], tag: u64, chunk: &PageChunk<'_>) -> bool {
         /// Length of one move for short payloads, where there is room for it: a call of memcpy
         /// costs more than the copy.
         const MOVE: usize = 32;
+        let PageChunk { source, begin, length, status } = *chunk;
         let plain = self.tag == Some(tag) && status.is_clean();
         if plain && length <= MOVE {
             let at = self.used;
@@ -323,7 +330,7 @@ mod tests {
         let fitted = messages
             .iter()
             .take_while(|(tag, status, payload)| {
-                writer.push(&mut page, *tag, Status(*status), payload, 0, payload.len())
+                writer.push(&mut page, *tag, &PageChunk::whole(payload, Status(*status)))
             })
             .count();
         page.truncate(writer.used());
@@ -402,10 +409,10 @@ mod tests {
             while left.count > 0 {
                 let mut pushed =
                     if by_run { writer.push_run(&mut page, 9, block, &left) } else { 0 };
-                let range = left.first().range();
-                if pushed == 0
-                    && writer.push(&mut page, 9, Status::default(), block, range.start, range.len())
-                {
+                let (range, status) = (left.first().range(), Status::default());
+                let (begin, length) = (range.start, range.len());
+                let chunk = PageChunk { source: block, begin, length, status };
+                if pushed == 0 && writer.push(&mut page, 9, &chunk) {
                     pushed = 1;
                 }
                 if pushed == 0 {
