@@ -178,24 +178,18 @@ impl Connection {
     }
 
     fn serve(&mut self, dest: usize, hello: &(FelixFrame, Vec<u8>), events: &mut Vec<OutletEvent>) {
-        let mut acknowledged = None;
-        let failed = self.listen(dest, hello, events, &mut acknowledged).err();
-        if let Some(sequence) = acknowledged {
-            events.push(OutletEvent::Acknowledged { dest, sequence });
-        }
+        let failed = self.listen(dest, hello, events).err();
         let is_late = !self.subscribed && self.since.elapsed() > SUBSCRIBE_WITHIN;
         let late = is_late.then(|| "said nothing".to_owned());
         self.broken = self.broken.take().or(failed).or(late);
     }
 
-    /// Greets, and takes the frames that came. Only the last acknowledgement counts. Fails if the
-    /// receiver is gone or breaks the protocol.
+    /// Greets, and takes the frames that came. Fails if the receiver is gone or breaks the protocol.
     fn listen(
         &mut self,
         dest: usize,
         (frame, hello): &(FelixFrame, Vec<u8>),
         events: &mut Vec<OutletEvent>,
-        acknowledged: &mut Option<u64>,
     ) -> Result<(), String> {
         let closed = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => "closed by the receiver".to_owned(),
@@ -212,7 +206,9 @@ impl Connection {
                     self.subscribed = true;
                     events.push(OutletEvent::Subscribed { dest, subscription });
                 }
-                FrameKind::Acknowledge if self.subscribed => *acknowledged = Some(frame.sequence),
+                FrameKind::Acknowledge if self.subscribed => {
+                    events.push(OutletEvent::Acknowledged { dest, sequence: frame.sequence });
+                }
                 kind => return Err(format!("sent a frame of kind {kind:?}")),
             }
         }

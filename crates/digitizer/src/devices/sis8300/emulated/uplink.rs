@@ -191,10 +191,7 @@ pub fn predict(model: &UplinkModel, own: &[f64], bytes: f64) -> Vec<f64> {
         let board = uplink.plug(own);
         uplink.submit(0.0, board, bytes);
     }
-    while uplink.slots.iter().any(|slot| slot.remaining.is_some_and(|bytes| bytes > 0.0)) {
-        let rates = uplink.rates();
-        uplink.flow(uplink.next_change(&rates), &rates);
-    }
+    uplink.advance(f64::INFINITY);
     uplink.slots.iter().map(|slot| slot.done_at).collect()
 }
 
