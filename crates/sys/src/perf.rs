@@ -31,6 +31,7 @@ pub const EVENTS: &[Event] = &[
     Event { name: "cpu-migrations", kind: TYPE_SOFTWARE, config: 4 },
 ];
 
+/// `struct perf_event_attr` up to `config2`: `PERF_ATTR_SIZE_VER1`.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Attr {
@@ -45,16 +46,8 @@ pub(crate) struct Attr {
     pub(crate) bp_type: u32,
     pub(crate) config1: u64,
     pub(crate) config2: u64,
-    pub(crate) branch_sample_type: u64,
-    pub(crate) sample_regs_user: u64,
-    pub(crate) sample_stack_user: u32,
-    pub(crate) clockid: i32,
-    pub(crate) sample_regs_intr: u64,
-    pub(crate) aux_watermark: u32,
-    pub(crate) sample_max_stack: u16,
-    pub(crate) reserved: u16,
 }
-const _: () = assert!(size_of::<Attr>() == 112);
+const _: () = assert!(size_of::<Attr>() == 72);
 
 pub(crate) const FLAG_DISABLED: u64 = 1 << 0;
 const FLAG_INHERIT: u64 = 1 << 1;
@@ -85,7 +78,7 @@ pub(crate) fn open_at(
     (pid, cpu, group): (i32, i32, i32),
     call: &str,
 ) -> Result<OwnedFd, SysError> {
-    attr.size = 112;
+    attr.size = 72;
     let cloexec: libc::c_ulong = 8;
     // SAFETY: `attr` is valid for its stated size; the kernel checks the other arguments.
     let fd = unsafe {
