@@ -11,5 +11,5 @@ fuzz_target!(|text: &str| {
     }
     let _ = (units::parse_bytes(text), units::parse_duration(text), units::parse_rate_hz(text));
     let _ =
-        (host::parse_cpu_list(text).len(), host::parse_kernel_size(text), host::bracketed(text));
+        (host::parse_cpu_list(text).len(), host::parse_kib(text), host::bracketed(text));
 });
