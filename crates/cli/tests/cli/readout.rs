@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{self, Running, done, ends_with};
 use daqmeter_harness::frames::FrameStream;
+use daqmeter_readout::accounts::{CardAccount, CardElink, FinalAccount, Outcomes, ReaderElink};
 use daqmeter_readout::transport::{PublisherHello, bus};
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind, PageChunk, PageWriter, Status};
@@ -224,25 +225,12 @@ fn fake_publisher(account: Option<Value>, leaves: bool) -> (String, std::thread:
 
 /// An account with `events` issued events, all of them delivered.
 fn account_of(events: u64) -> Value {
-    let zero = |names: &[&str]| {
-        names.iter().map(|name| ((*name).to_owned(), 0.into())).collect::<serde_json::Map<_, _>>()
-    };
-    let mut elink = zero(&["tag", "deficit", "fifo_lost", "truncated", "fault_lost", "chunks"]);
-    elink["chunks"] = events.into();
-    let others = [
-        "chunks",
-        "unsubscribed",
-        "dropped",
-        "network_lost",
-        "delivered_truncated",
-        "delivered_flagged",
-    ];
-    let mut reader = zero(&others);
-    reader.insert("delivered".to_owned(), events.into());
-    reader["chunks"] = events.into();
-    serde_json::json!({
-        "card": { "issued": events, "vetoed_dma": 0, "vetoed_fifo": 0, "elinks": [elink] }, "readers": [reader],
-    })
+    let elink = CardElink { chunks: events, ..CardElink::default() };
+    let outcomes = Outcomes { delivered: events, ..Outcomes::default() };
+    let reader = ReaderElink { chunks: events, offered: events, left: 0, outcomes };
+    let card = CardAccount { issued: events, elinks: vec![elink], ..CardAccount::default() };
+    let account = FinalAccount { card, readers: vec![reader], ..FinalAccount::default() };
+    serde_json::to_value(account).unwrap()
 }
 
 #[test]
