@@ -184,7 +184,8 @@ impl Connection {
         self.broken = self.broken.take().or(failed).or(late);
     }
 
-    /// Greets, and takes the frames that came. Fails if the receiver is gone or breaks the protocol.
+    /// Greets, and takes the frames that came. Fails if the receiver is gone or breaks the
+    /// protocol.
     fn listen(
         &mut self,
         dest: usize,
