@@ -27,19 +27,6 @@ fn wrong(what: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(what.to_string())
 }
 
-fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
-    let (mut records, mut errors) = (Vec::new(), Vec::new());
-    for path in paths {
-        let refused = |error: std::io::Error| PyOSError::new_err(format!("{path}: {error}"));
-        let contents =
-            jsonl::read(BufReader::with_capacity(1 << 20, File::open(path).map_err(refused)?))
-                .map_err(refused)?;
-        records.extend(contents.records);
-        errors.extend(contents.errors.iter().map(|error| format!("{path}: {error}")));
-    }
-    Ok((records, errors))
-}
-
 fn frame_of(records: &[RunRecord], what: &str) -> PyResult<DataFrame> {
     match what {
         "stages" => Ok(stages(records)),
@@ -50,9 +37,18 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<DataFrame> {
     }
 }
 
-/// Converts numbers and flags without holes, and moments, to numpy arrays; other columns become
-/// lists.
-fn columns<'py>(python: Python<'py>, frame: &DataFrame) -> PyResult<Bound<'py, PyDict>> {
+/// Columns of records, which are given as JSON texts. Numbers and flags without holes, and moments,
+/// are numpy arrays; other columns are lists.
+#[pyfunction]
+fn columns<'py>(
+    python: Python<'py>,
+    lines: Vec<String>,
+    what: &str,
+) -> PyResult<Bound<'py, PyDict>> {
+    let frame = python.detach(|| {
+        let read = jsonl::read(lines.join("\n").as_bytes());
+        frame_of(&read.map_err(wrong)?.records, what)
+    })?;
     let out = PyDict::new(python);
     for column in &frame.columns {
         let name = &column.name;
@@ -96,26 +92,19 @@ where
     })
 }
 
-/// Columns of the records in files, and what could not be read of them.
+/// The records in files as JSON texts, and what could not be read of them.
 #[pyfunction]
-fn read_columns<'py>(
-    python: Python<'py>,
-    paths: Vec<String>,
-    what: &str,
-) -> PyResult<(Bound<'py, PyDict>, Vec<String>)> {
-    let (frame, errors) = python.detach(|| -> PyResult<_> {
-        let (records, errors) = read(&paths)?;
-        Ok((frame_of(&records, what)?, errors))
-    })?;
-    Ok((columns(python, &frame)?, errors))
-}
-
-/// The records in files as JSON texts.
-#[pyfunction]
-fn read_json(python: Python<'_>, paths: Vec<String>) -> PyResult<(Vec<String>, Vec<String>)> {
+fn read(python: Python<'_>, paths: Vec<String>) -> PyResult<(Vec<String>, Vec<String>)> {
     python.detach(|| {
-        let (records, errors) = read(&paths)?;
-        Ok((records.iter().map(line).collect(), errors))
+        let (mut lines, mut errors) = (Vec::new(), Vec::new());
+        for path in &paths {
+            let refused = |error: std::io::Error| PyOSError::new_err(format!("{path}: {error}"));
+            let file = BufReader::with_capacity(1 << 20, File::open(path).map_err(refused)?);
+            let contents = jsonl::read(file).map_err(refused)?;
+            lines.extend(contents.records.iter().map(line));
+            errors.extend(contents.errors.iter().map(|error| format!("{path}: {error}")));
+        }
+        Ok((lines, errors))
     })
 }
 
@@ -413,8 +402,7 @@ fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
 mod _native {
     #[pymodule_export]
     use super::{
-        NativeConverter, decode_etherbone, decode_felix, engine_list, read_columns, read_json,
-        run_plan,
+        NativeConverter, columns, decode_etherbone, decode_felix, engine_list, read, run_plan,
     };
 
     #[pymodule_export]

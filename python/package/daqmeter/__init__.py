@@ -48,10 +48,9 @@ class Records:
     `errors` says what could not be read or measured; everything else is here all the same.
     """
 
-    def __init__(self, lines: Sequence[str], errors: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
+    def __init__(self, lines: Sequence[str], errors: Sequence[str] = ()) -> None:
         self._lines = list(lines)
         self.errors = list(errors)
-        self._paths = list(paths)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -98,16 +97,7 @@ class Records:
         Numbers, flags and moments (`datetime64[ms]`, UTC) are numpy arrays (holes are NaN and NaT), names are lists. Names carry their unit last; parameters of the workloads are
         columns named `param.<name>`.
         """
-        if self._paths:
-            return _native.read_columns(self._paths, what)[0]
-        import tempfile
-
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as file:
-            file.writelines(line + "\n" for line in self._lines)
-        try:
-            return _native.read_columns([file.name], what)[0]
-        finally:
-            os.unlink(file.name)
+        return _native.columns(self._lines, what)
 
     def to_arrow(self, what: What = "stages") -> Any:
         """A `pyarrow.Table`."""
@@ -137,8 +127,7 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Re
     files: list[str] = []
     for path in map(Path, given):
         files.extend(sorted(map(str, path.rglob("*.jsonl"))) if path.is_dir() else [str(path)])
-    lines, errors = _native.read_json(files)
-    return Records(lines, errors, files)
+    return Records(*_native.read(files))
 
 
 def engines() -> dict[str, dict[str, str]]:
