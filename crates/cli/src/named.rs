@@ -242,12 +242,4 @@ mod tests {
             assert_eq!(refuse_other_text(&path).is_ok(), may_grow, "{text}");
         }
     }
-
-    #[test]
-    fn a_written_file_is_not_standard_output() {
-        assert_eq!(&*"./-".parse::<Replaced>().unwrap(), Path::new("./-"));
-        assert!("-".parse::<Appended>().unwrap_err().contains("--json"));
-        assert!("".parse::<Replaced>().is_err());
-        assert!(Replaced::or_stdout("-").is_ok() && Replaced::or_stdout("").is_err());
-    }
 }

@@ -5,13 +5,6 @@ use crate::common::{Folder, done, ends_with, fail_with};
 const QUICK: &str = "digitizer emu:l0 -S 3200 --unpaced";
 
 #[test]
-fn a_full_disk_is_reported_and_printed_records_stay() {
-    let (printed, said) = ends_with(2, &format!("{QUICK} --records /dev/full --json"));
-    assert!(said.contains("/dev/full"), "{said}");
-    assert_eq!(printed.lines().count(), 1, "the record is printed though the disk is full");
-}
-
-#[test]
 fn every_letter_of_the_original_works_as_typed_before_and_after_devices() {
     let text = done(
         "digitizer -S 30000 emu:l0 -N 3 -o 1 emu:l1 -f 10 -O -1e-5 -F -7e-05 -B 0 -A1 --unpaced --format classic",

@@ -144,15 +144,6 @@ fn a_few_hundred_calls_end_as_those_of_the_c_tools() {
 }
 
 #[test]
-fn accesses_that_are_split_or_widened_are_told_or_refused() {
-    let snoop = Snoop::start("-w 32 0x0-0xffff");
-    let slave = snoop.at("udp");
-    let (_, told) = ends_with(0, &format!("eb write {slave} 0x100/1 0xAB"));
-    let warning = "warning: the access is done through words of 32 bits";
-    assert!(told.contains(warning), "{told}");
-}
-
-#[test]
 fn the_bus_is_listed_as_eb_ls_lists_it() {
     insta::assert_snapshot!(done("ls emu/perfect"));
     insta::assert_snapshot!(done("ls -n -v emu/perfect"));

@@ -211,9 +211,3 @@ fn a_browser_gets_the_index_and_a_report_and_a_signal_ends_the_server() {
     server.signal("TERM");
     assert_eq!(server.end().0, Some(130));
 }
-
-#[test]
-fn a_run_tells_its_progress_as_metrics() {
-    let (_, said) = planned().ends_with(0, "run plan.toml --metrics 127.0.0.1:0");
-    assert!(said.contains("metrics at http://127.0.0.1:"), "{said}");
-}

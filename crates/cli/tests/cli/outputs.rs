@@ -178,6 +178,7 @@ fn a_full_disk_is_a_failure_in_one_line_and_what_was_measured_is_printed() {
     folder.write("p.toml", format!("{PLAN}repetitions = 50\n"));
     for (line, is_printed) in [
         ("digitizer emu:l0 -S 3000 --records /dev/full", true),
+        ("digitizer emu:l0 -S 3000 --records /dev/full --json", true),
         ("digitizer emu:l0 -S 3000 --output /dev/full", true),
         ("run p.toml --records /dev/full", true),
         ("pmu stat -e page-faults --count 1 -I 10ms --records /dev/full", true),
