@@ -74,22 +74,14 @@ mod tests {
 
     use super::*;
     use crate::examples;
-    use crate::families::path::tests::record;
+    use crate::families::path::tests::{self, record};
 
     type Changed = fn(&mut RunRecord);
 
     fn limit(found: LimitFound) -> Option<PathLimit> {
         let share = |mean| Interval { mean, low: mean, high: mean };
-        Some(PathLimit {
-            found,
-            runs: 33,
-            used: Some(PathUsed { works: share(0.99), waits_for_cpu: 0.0 }),
-            gain: None,
-            other: None,
-            longest_gap_ns: 0,
-            carries_bytes_per_s: 65e6,
-            rate_bytes_per_s: None,
-        })
+        let used = Some(PathUsed { works: share(0.99), waits_for_cpu: 0.0 });
+        Some(PathLimit { used, ..tests::limit(found) })
     }
 
     fn threads(name: &str) -> LimitFound {

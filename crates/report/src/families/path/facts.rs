@@ -417,7 +417,7 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
 mod tests {
     use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathQueue, PathUsed};
 
-    use super::super::tests::record;
+    use super::super::tests::{self, record};
     use super::*;
 
     /// A second of 1000 blocks of 1 MB on `cpus` CPUs: a source, a stage and a sink.
@@ -440,16 +440,7 @@ mod tests {
     }
 
     fn found(found: LimitFound) -> Option<PathLimit> {
-        Some(PathLimit {
-            found,
-            runs: 94,
-            used: None,
-            gain: None,
-            other: None,
-            longest_gap_ns: 0,
-            carries_bytes_per_s: 2e9,
-            rate_bytes_per_s: None,
-        })
+        Some(PathLimit { runs: 94, carries_bytes_per_s: 2e9, ..tests::limit(found) })
     }
 
     fn convert() -> What {

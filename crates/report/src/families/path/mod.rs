@@ -99,6 +99,20 @@ pub(crate) mod tests {
 
     use super::*;
 
+    /// Limit of a path without a rate of its own, by a search of 33 runs.
+    pub(crate) fn limit(found: LimitFound) -> PathLimit {
+        PathLimit {
+            found,
+            runs: 33,
+            used: None,
+            gain: None,
+            other: None,
+            longest_gap_ns: 0,
+            carries_bytes_per_s: 65e6,
+            rate_bytes_per_s: None,
+        }
+    }
+
     pub(crate) fn record() -> RunRecord {
         let thread = |element, name: &str, busy_ns, input_ns, output_ns| PathThread {
             name: name.to_owned(),
@@ -172,16 +186,7 @@ pub(crate) mod tests {
             record.host = own.into();
             let run = record.sections.path.as_mut().unwrap();
             (run.payload_bytes, run.events) = (payload_bytes, 0);
-            run.limit = Some(PathLimit {
-                found,
-                runs: 33,
-                used: None,
-                gain: None,
-                other: None,
-                longest_gap_ns: 0,
-                carries_bytes_per_s: 0.0,
-                rate_bytes_per_s: None,
-            });
+            run.limit = Some(limit(found));
             record
         };
         let what = What::Threads { element: 1, name: "copy".to_owned() };
