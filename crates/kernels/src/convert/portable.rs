@@ -1,10 +1,10 @@
-//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline, which has
-//! Advanced SIMD on AArch64; decimated ones stay scalar. Vector kernels call it for head and tail.
+//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline, which on
+//! AArch64 has Advanced SIMD; decimated ones stay scalar.
 
 use super::{Conversion, Qmn};
 
 #[inline(always)]
-fn fold(raw: u16, format: Qmn) -> i32 {
+pub(super) fn fold(raw: u16, format: Qmn) -> i32 {
     let value = i32::from(raw);
     if value >= format.fold_from() { value - format.fold_by() } else { value }
 }

@@ -4,10 +4,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::portable;
 use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
-use super::{Samples, TWO_TO_52, until_aligned};
+use super::{Samples, TWO_TO_52, one_f32, one_f64, until_aligned};
 use crate::Store;
 
 const STEP: usize = 8;
@@ -139,9 +138,9 @@ fn above_two_to_52(x: __m128i) -> [__m256d; 2] {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn drive_f32(samples: Samples<'_>, out: &mut [f32], lanes: impl Fn(__m128i) -> __m256) {
-    let Samples { conversion, factor, store, .. } = samples;
-    let scalar = |raw: &[u16], out: &mut [f32]| portable::to_f32(conversion, factor, raw, out);
-    drive(samples, out, scalar, |x, place| {
+    let Samples { conversion, store, .. } = samples;
+    let one = |x| one_f32(x, conversion);
+    drive(samples, out, one, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
             match store {
@@ -160,8 +159,8 @@ fn drive_f64(
     out: &mut [f64],
     lanes: impl Fn(__m128i) -> [__m256d; 2],
 ) {
-    let scalar = |raw: &[u16], out: &mut [f64]| portable::to_f64(format, samples.factor, raw, out);
-    drive(samples, out, scalar, |x, place| {
+    let one = |x| one_f64(x, format);
+    drive(samples, out, one, |x, place| {
         let [low, high] = lanes(x);
         // SAFETY: as in `drive_f32`; the second half lies 4 doubles further.
         unsafe {
@@ -187,13 +186,15 @@ fn drive_f64(
 fn drive<T>(
     Samples { raw, factor, store, .. }: Samples<'_>,
     out: &mut [T],
-    scalar: impl Fn(&[u16], &mut [T]),
+    one: impl Fn(u16) -> T,
     put: impl Fn(__m128i, *mut T),
 ) {
     let head = until_aligned(out.as_ptr(), 64, out.len());
     let kept = raw.len().div_ceil(factor).min(out.len());
     let done = head + kept.saturating_sub(head) / STEP * STEP;
-    scalar(raw, &mut out[..head]);
+    for (at, place) in out[..head].iter_mut().enumerate() {
+        *place = one(raw[at * factor]);
+    }
     let (mut from, stride) = (raw.as_ptr().wrapping_add(head * factor), STEP * factor);
     for at in (head..done).step_by(STEP) {
         // SAFETY: `at + STEP <= done`, and `raw` has the sample of each; `out[head..]` is 64-byte
@@ -207,7 +208,9 @@ fn drive<T>(
         }
         from = from.wrapping_add(stride);
     }
-    scalar(raw.get(done * factor..).unwrap_or(&[]), &mut out[done..]);
+    for (at, place) in out.iter_mut().enumerate().skip(done) {
+        *place = one(raw[at * factor]);
+    }
     if store == Store::NonTemporal {
         // Orders the streamed lines before the signal to a consumer.
         _mm_sfence();

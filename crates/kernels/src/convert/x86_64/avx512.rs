@@ -12,10 +12,9 @@
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::super::portable;
 use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
-use super::{Samples, TWO_TO_52, until_aligned};
+use super::{Samples, TWO_TO_52, one_f32, one_f64, until_aligned};
 use crate::Store;
 
 const STEP: usize = 16;
@@ -168,8 +167,8 @@ pub(in super::super) unsafe fn to_f64(format: Qmn, samples: Samples<'_>, out: &m
             }
         }
     };
-    let scalar = |raw: &[u16], out: &mut [f64]| portable::to_f64(format, samples.factor, raw, out);
-    drive(samples, out, scalar, |x, place| {
+    let one = |x| one_f64(x, format);
+    drive(samples, out, one, |x, place| {
         let x = fold(x, from, by);
         let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
         put(place, half(_mm512_castsi512_si256(x)));
@@ -186,9 +185,9 @@ fn fold(x: __m512i, from: __m512i, by: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn drive_f32(samples: Samples<'_>, out: &mut [f32], lanes: impl Fn(__m512i) -> __m512) {
-    let Samples { conversion, factor, store, .. } = samples;
-    let scalar = |raw: &[u16], out: &mut [f32]| portable::to_f32(conversion, factor, raw, out);
-    drive(samples, out, scalar, |x, place| {
+    let Samples { conversion, store, .. } = samples;
+    let one = |x| one_f32(x, conversion);
+    drive(samples, out, one, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
             match store {
@@ -206,18 +205,22 @@ fn drive_f32(samples: Samples<'_>, out: &mut [f32], lanes: impl Fn(__m512i) -> _
 fn drive<T>(
     Samples { raw, factor, picks, store, .. }: Samples<'_>,
     out: &mut [T],
-    scalar: impl Fn(&[u16], &mut [T]),
+    one: impl Fn(u16) -> T,
     put: impl Fn(__m512i, *mut T),
 ) {
     let head = until_aligned(out.as_ptr(), 64, out.len());
-    scalar(raw, &mut out[..head]);
+    for (at, place) in out[..head].iter_mut().enumerate() {
+        *place = one(raw[at * factor]);
+    }
     let (raw, out) = (raw.get(head * factor..).unwrap_or(&[]), &mut out[head..]);
     let done = match picks {
         _ if factor == 1 => contiguous(raw, out, put),
         Some(picks) => picked(picks, factor, raw, out, put),
         None => gathered(factor, raw, out, put),
     };
-    scalar(raw.get(done * factor..).unwrap_or(&[]), &mut out[done..]);
+    for (at, place) in out.iter_mut().enumerate().skip(done) {
+        *place = one(raw[at * factor]);
+    }
     if store == Store::NonTemporal {
         // Orders the streamed lines before the signal to a consumer.
         _mm_sfence();

@@ -4,8 +4,9 @@
 pub(super) mod avx2;
 pub(super) mod avx512;
 
-use super::Conversion;
+use super::portable::fold;
 use super::scaling::Scaling;
+use super::{Conversion, Qmn};
 use crate::Store;
 
 /// Samples of a conversion, and how their results are computed and stored.
@@ -22,6 +23,23 @@ pub(super) struct Samples<'a> {
 
 /// Doubles from here on are whole numbers with a bit step of one.
 const TWO_TO_52: f64 = 4_503_599_627_370_496.0;
+
+/// Converts one sample in Q-format by the vector kernels' multiplication (exact, equal to the
+/// oracle's division).
+#[inline(always)]
+fn one_f64(raw: u16, format: Qmn) -> f64 {
+    f64::from(fold(raw, format)) * format.weight()
+}
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
+fn one_f32(raw: u16, conversion: Conversion) -> f32 {
+    match conversion {
+        Conversion::CastF32 => f32::from(raw),
+        Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,
+        Conversion::QmnF32(format) | Conversion::QmnF64(format) => one_f64(raw, format) as f32,
+    }
+}
 
 /// Number of elements of `T` from `pointer` to the next multiple of `align` bytes, at most `most`.
 fn until_aligned<T>(pointer: *const T, align: usize, most: usize) -> usize {
