@@ -1,6 +1,6 @@
 //! `daqmeter ab` for a user: outcomes with their exit codes, records, refusals.
 
-use crate::common::{PROGRAM, done, ends_with};
+use crate::common::{Folder, PROGRAM, done, ends_with};
 use serde_json::Value;
 
 #[test]
@@ -24,14 +24,13 @@ fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_gives_3() {
 
 #[test]
 fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let plan = folder.path().join("two.toml");
+    let folder = Folder::new();
     let text = "title = 't'\n[[sweep]]\nstudy = 's'\nengine = 'null'\n\
                 [[sweep]]\nstudy = 's'\nengine = 'memory'\nworkload = { read_bytes = '4KiB', read_lines = 1, write_lines = 1, lanes = 2 }\n";
-    std::fs::write(&plan, text).unwrap();
-    let plan = plan.display();
-    let text = done(&format!("ab {PROGRAM} {PROGRAM} --plan {plan} --ignore 900% --time 2m"));
+    folder.write("two.toml", text);
+    let text =
+        folder.done(&format!("ab {PROGRAM} {PROGRAM} --plan two.toml --ignore 900% --time 2m"));
     assert!(text.contains("ab null") && text.contains("ab memory lanes=2"), "{text}");
-    let (_, said) = ends_with(2, &format!("ab {PROGRAM} true --plan {plan}"));
+    let (_, said) = folder.ends_with(2, &format!("ab {PROGRAM} true --plan two.toml"));
     assert!(said.contains("2 of 2 points not measured: null: side B: ended without"), "{said}");
 }

@@ -1,41 +1,25 @@
 //! The copy verbs for scripts: output, files, exit codes, one clear line for errors.
 
-use crate::common::{done, fail_with};
+use crate::common::{Folder, done, fail_with};
 use daqmeter_record::{RunRecord, jsonl};
 
 #[test]
 fn latency_leaves_the_studys_files() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().display().to_string();
+    let folder = Folder::new();
     // A pinned thread has one CPU, which each line then names.
     let cpu = daqmeter_sys::affinity::allowed_cpus().unwrap()[0].to_string();
-    done(&format!(
-        "copy latency --path pread --classic {place} --sizes 1,64,4KiB --repeat 7 --contexts cpu --operations from,to --pin {cpu}"
+    folder.done(&format!(
+        "copy latency --path pread --classic . --sizes 1,64,4KiB --repeat 7 --contexts cpu --operations from,to --pin {cpu}"
     ));
-    let mut names: Vec<String> = std::fs::read_dir(directory.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert_eq!(
-        names,
-        [
-            "micro-benchmark_from_1.dat",
-            "micro-benchmark_from_1.json",
-            "micro-benchmark_from_1_synth.dat",
-            "micro-benchmark_to_1.dat",
-            "micro-benchmark_to_1.json",
-            "micro-benchmark_to_1_synth.dat"
-        ]
-    );
-    let raw = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
+    assert_eq!(folder.files(), 2 * 3);
+    let raw = folder.read("micro-benchmark_to_1.dat");
     let rows: Vec<Vec<u64>> = raw
         .lines()
         .map(|line| line.split('\t').map(|field| field.parse().unwrap()).collect())
         .collect();
     assert_eq!(rows.len(), 3 * 7);
     assert!(rows.iter().all(|row| row.len() == 5 && row[3] - row[2] == row[4]), "{raw}");
-    let synthesis = std::fs::read_to_string(directory.path().join(&names[5])).unwrap();
+    let synthesis = folder.read("micro-benchmark_to_1_synth.dat");
     let sizes: Vec<&str> = synthesis.lines().map(|line| line.split('\t').next().unwrap()).collect();
     assert_eq!(sizes, ["1", "64", "4096"]);
 }
@@ -43,14 +27,12 @@ fn latency_leaves_the_studys_files() {
 /// Regression: field 6 was 4 to 1000 times less than field 5 - field 4.
 #[test]
 fn the_time_of_a_bandwidth_is_from_the_clock_before_to_that_after() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().display();
+    let folder = Folder::new();
     for lanes in [1, 2] {
-        done(&format!(
-            "copy bandwidth --path pread --classic {place} --sizes 4KiB,1MiB --repeat 30 --contexts cpu --operations to --lanes {lanes}"
+        folder.done(&format!(
+            "copy bandwidth --path pread --classic . --sizes 4KiB,1MiB --repeat 30 --contexts cpu --operations to --lanes {lanes}"
         ));
-        let text = std::fs::read_to_string(directory.path().join("measures_to.dat")).unwrap();
-        for line in text.lines() {
+        for line in folder.read("measures_to.dat").lines() {
             let fields: Vec<u64> =
                 line.split('\t').skip(3).take(3).map(|field| field.parse().unwrap()).collect();
             assert_eq!(fields[1] - fields[0], fields[2], "{line}");
@@ -62,17 +44,12 @@ fn the_time_of_a_bandwidth_is_from_the_clock_before_to_that_after() {
 /// without a neighbour refused all others.
 #[test]
 fn files_come_back_with_their_conditions_and_a_folder_that_says_too_little_is_left_out() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().display();
-    done(&format!(
-        "copy latency --engine engine-thread --load heavy --classic {place}/own --sizes 64 --repeat 5 --contexts shared --operations to"
-    ));
+    let folder = Folder::new();
+    folder.done(
+        "copy latency --engine engine-thread --load heavy --classic own --sizes 64 --repeat 5 --contexts shared --operations to",
+    );
     let program = "susan[c]_small\t10\t90\t80\t100\t5\t5.0\n";
-    let write = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
+    let write = |name: &str, text: &str| folder.write(name, text);
     write("_Msg/risultati/micro-benchmark_to_5.dat", "0\t64\t10\t20\t10\n");
     write("_Cache_2CPU/measure_x.dat", program);
     write("spun_from_224/measure_x.dat", program);
@@ -82,7 +59,7 @@ fn files_come_back_with_their_conditions_and_a_folder_that_says_too_little_is_le
         "1 1 8 0 9000000000 9000000010 10 0xf DMA\n0 1 16 0 10 20 10 0xa CPU\n",
     );
     let read = |options: &str| -> Vec<RunRecord> {
-        let text = done(&format!("copy import {place} --json {options}"));
+        let text = folder.done(&format!("copy import . --json {options}"));
         text.lines().map(|line| jsonl::parse_line(line.as_bytes(), 1).unwrap()).collect()
     };
     let records = read("");
@@ -121,27 +98,24 @@ fn bandwidth_names_contexts_the_quantum_and_an_emulated_engine() {
 
 #[test]
 fn records_fill_figures_and_missing_ones_name_their_command() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str| directory.path().join(name).display().to_string();
-    let (records, page) = (place("copies.jsonl"), place("figures.html"));
-    done(&format!(
-        "copy latency --path pread --sizes 1,4KiB --repeat 5 --contexts cpu --records {records}"
-    ));
-    let text = done(&format!("report {records} --format copy-figures -o {page}"));
+    let folder = Folder::new();
+    folder.done(
+        "copy latency --path pread --sizes 1,4KiB --repeat 5 --contexts cpu --records r.jsonl",
+    );
+    let text = folder.done("report r.jsonl --format copy-figures -o figures.html");
     assert_eq!(text.lines().filter(|line| line.trim_end().ends_with("drawn")).count(), 4, "{text}");
     assert!(text.contains("daqmeter copy pollution --copies from:224"), "{text}");
-    let html = std::fs::read_to_string(&page).unwrap();
-    assert!(html.contains("2.1 copy_from_user: mean latency, light load"));
-    let reproduce = format!("reproduce copy --from {records}");
-    let text = done(&reproduce);
+    let title = "2.1 copy_from_user: mean latency, light load";
+    assert!(folder.read("figures.html").contains(title));
+    let text = folder.done("reproduce copy --from r.jsonl");
     assert!(text.contains("cannot tell") && text.contains("2694.138933"), "{text}");
-    let json = done(&format!("{reproduce} --json -o {page}"));
+    let json = folder.done("reproduce copy --from r.jsonl --json -o figures.html");
     let study: serde_json::Value = serde_json::from_str(&json).expect("one study");
     let place = "3.3.1, sample record of a synthesis, field d";
     // Another machine's time is not judged.
     let row = &study["rows"][0];
     assert_eq!((&row["place"], &row["verdict"]), (&place.into(), &"this host".into()));
-    assert!(std::fs::read_to_string(&page).unwrap().contains(place));
+    assert!(folder.read("figures.html").contains(place));
 }
 
 #[test]
@@ -163,12 +137,8 @@ fn without_the_tracer_a_trace_is_refused() {
 /// Sample lines of sections 3.2.1, 3.3.1, 3.4.1 and 3.5.1 of the document.
 #[test]
 fn the_studys_own_files_become_records_of_another_host() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
+    let folder = Folder::new();
+    let write = |name: &str, text: &str| folder.write(name, text);
     write("exclusive/micro-benchmark_from_nc_5.dat", "3\t64\t2740081346085\t2740081346193\t108\n");
     write("exclusive/micro-benchmark_from_nc_5_synth.dat", "64 108 108 108 0 108\n");
     let channel = "0 1024 300 1384270020290328601 1384270020290437344 108743 2694.138933";
@@ -178,7 +148,7 @@ fn the_studys_own_files_become_records_of_another_host() {
     let traced = "0 1102 8 0 613326537662 613326537755 93 0xfffffffff8144c129 CPU\n";
     write("mem_trace_from.dat", traced);
     write("notes.txt", "not of the study\n");
-    let import = |from: &str| format!("copy import {}/{from} --json", folder.path().display());
+    let import = |from: &str| format!("copy import {} --json", folder.path(from).display());
     let text = done(&import(""));
     let mut found: Vec<&str> = text
         .lines()

@@ -301,16 +301,14 @@ fn a_tunnel_serves_while_its_errors_are_not_read() {
 
 #[test]
 fn perf_measures_and_its_record_can_be_shown() {
-    let dir = tempfile::tempdir().unwrap();
-    let place = |name: &str| dir.path().join(name).display().to_string();
-    let (out, page) = (place("r.jsonl"), place("p.html"));
-    let text = done(&format!("perf -m 1,2 -n 10 -l 2 --records {out} -o {page}"));
+    let folder = Folder::new();
+    let text = folder.done("eb perf -m 1,2 -n 10 -l 2 --records r.jsonl -o p.html");
     assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
-    let html = std::fs::read_to_string(&page).unwrap();
+    let html = folder.read("p.html");
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
         assert!(html.contains(figure), "{figure}");
     }
-    assert!(common::done(&format!("report {out} --format text")).contains("pipelined"));
-    let compared = common::done(&format!("reproduce etherbone --from {out}"));
+    assert!(folder.done("report r.jsonl --format text").contains("pipelined"));
+    let compared = folder.done("reproduce etherbone --from r.jsonl");
     assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use crate::common::{PROGRAM, stderr};
+use crate::common::{Folder, PROGRAM, stderr};
 use daqmeter_record::{Outcome, jsonl};
 
 /// One lane that reads 16 KiB, one that reads 2 GiB, and an emulated board, which maps 2 GiB of
@@ -26,20 +26,19 @@ axes = { devices = ["emu:l0"] }
 "#;
 
 /// Runs the program in a folder with an address space of that many KiB.
-fn limited(kib: u32, line: &str, folder: &tempfile::TempDir) -> Output {
+fn limited(kib: u32, line: &str, folder: &Folder) -> Output {
     // The shell sets RLIMIT_AS before it becomes the program.
     let script = format!(r#"ulimit -v {kib} && exec "$0" {line}"#);
-    Command::new("sh").args(["-c", &script, PROGRAM]).current_dir(folder).output().unwrap()
+    Command::new("sh").args(["-c", &script, PROGRAM]).current_dir(folder.path("")).output().unwrap()
 }
 
 #[test]
 fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("plan.toml"), PLAN).unwrap();
+    let folder = Folder::new();
+    folder.write("plan.toml", PLAN);
     let output = limited(1 << 20, "run plan.toml --records records.jsonl", &folder);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let file = std::fs::File::open(folder.path().join("records.jsonl")).unwrap();
-    let records = jsonl::read(std::io::BufReader::new(file)).unwrap().records;
+    let records = jsonl::read(folder.read("records.jsonl").as_bytes()).unwrap().records;
     let outcome = |wanted: &str| {
         let found = records
             .iter()
@@ -59,7 +58,7 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
 /// Regression: the survey was ended in the middle by an allocation that failed.
 #[test]
 fn a_survey_without_memory_for_itself_is_refused_in_a_line() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new();
     let output = limited(200 << 10, "survey --time 1m", &folder);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -67,5 +66,5 @@ fn a_survey_without_memory_for_itself_is_refused_in_a_line() {
         said.contains("a survey needs 600 MiB of memory") && said.trim_end().lines().count() == 1,
         "{said}"
     );
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(folder.files(), 0);
 }

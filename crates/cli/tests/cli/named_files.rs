@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{command, done, ends_with, stderr, stdout};
+use crate::common::{Folder, command, ends_with, stderr, stdout};
 
 const SCENARIO: &str = "[card]\nlinks = 1\nring = \"2MiB\"\npayload = \"512\"\n";
 const PATH: &str = "title = \"p\"\nblock = \"4KiB\"\n[source]\nkind = \"memory\"\n\
@@ -62,45 +62,40 @@ fn a_file_without_a_table_is_refused() {
 /// Regression: a scenario that was changed gave the same points, and "same" for 18 times the bytes.
 #[test]
 fn a_changed_file_makes_other_points() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let (scenario, path, plan) = (file("s.toml"), file("p.toml"), file("plan.toml"));
-    let of_path = format!(
-        "title = \"p\"\nblock = \"1KiB\"\n[source]\nkind = \"felix\"\nscenario = \"{scenario}\"\n\
-         [sink]\nkind = \"read\"\n"
+    let folder = Folder::new();
+    folder.write(
+        "p.toml",
+        "title = \"p\"\nblock = \"1KiB\"\n[source]\nkind = \"felix\"\nscenario = \"./s.toml\"\n\
+         [sink]\nkind = \"read\"\n",
     );
-    std::fs::write(&path, of_path).unwrap();
-    let of_plan = format!(
+    folder.write(
+        "plan.toml",
         "title = \"t\"\n[[sweep]]\nstudy = \"s\"\nengine = \"decode\"\nreads = 3\n\
-         workload = {{ scenario = \"{scenario}\", bytes = 65536 }}\n"
+         workload = { scenario = \"./s.toml\", bytes = 65536 }\n",
     );
-    std::fs::write(&plan, of_plan).unwrap();
-    let records = |name: &str| file(&format!("{name}.jsonl"));
     let mut digests = Vec::new();
     for name in ["a", "b"] {
         let text = if name == "a" { SCENARIO } else { &SCENARIO.replace("512", "24") };
-        std::fs::write(&scenario, text).unwrap();
-        let out = records(name);
-        done(&format!("readout run {scenario} --rate 1kHz --time 20ms --records {out}"));
-        let run = done(&format!("path run {path} --time 20ms --json"));
+        folder.write("s.toml", text);
+        folder.done(&format!("readout run ./s.toml --rate 1kHz --time 20ms --records {name}"));
+        let run = folder.done("path run p.toml --time 20ms --json");
         let record: Value = serde_json::from_str(run.lines().last().unwrap()).unwrap();
         digests.push(record["workload"]["params"]["digest"].clone());
-        let said = done(&format!("run {plan} --records {} --resume", records("plan")));
+        let said = folder.done("run plan.toml --records plan --resume");
         assert!(!said.contains("are in the file already"), "{name}: {said}");
     }
     assert!(digests[0].is_string() && digests[0] != digests[1], "{digests:?}");
-    let (_, said) = ends_with(2, &format!("compare {} {}", records("a"), records("b")));
+    let (_, said) = folder.ends_with(2, "compare a b");
     assert!(said.contains("no measured point in common"), "{said}");
 }
 
 /// Regression: a setting with a `;` in a command was divided there.
 #[test]
 fn a_setting_holds_any_value() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("p.toml").display().to_string();
+    let folder = Folder::new();
     let program = "kind = \"program\"\ncommand = [\"cat\"]";
-    std::fs::write(&path, PATH.replace("kind = \"copy\"", program)).unwrap();
+    folder.write("p.toml", PATH.replace("kind = \"copy\"", program));
     let set = r#"--set 'stage.1.command=["sh", "-c", "cat; true"]'"#;
-    let text = done(&format!("path run {path} --time 20ms {set}"));
+    let text = folder.done(&format!("path run p.toml --time 20ms {set}"));
     assert!(text.contains("program sh -c cat; true"), "{text}");
 }

@@ -3,27 +3,25 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::common::{Running, done, ends_with, fail_with};
+use crate::common::{Folder, Running, done};
 use daqmeter_harness::frames::FrameStream;
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use serde_json::Value;
 
-/// Writes a file in a folder of its own; returns both.
-fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(name);
-    std::fs::write(&path, text).unwrap();
-    (folder, path.display().to_string())
+fn folder_of(name: &str, text: &str) -> Folder {
+    let folder = Folder::new();
+    folder.write(name, text);
+    folder
 }
 
 #[test]
 fn a_run_is_a_record_with_its_threads() {
-    let (_folder, out) = file("run.jsonl", "");
-    let text = done(&format!("path run pattern --layout pipeline --time 20ms --records {out}"));
+    let folder = Folder::new();
+    let text = folder.done("path run pattern --layout pipeline --time 20ms --records run.jsonl");
     for wanted in ["MB/s sustained", "memory -> copy", "all accounted for in 1 of 1 streams"] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
-    let line = std::fs::read_to_string(out).unwrap();
+    let line = folder.read("run.jsonl");
     let record: Value = serde_json::from_str(&line).unwrap();
     let run = &record["sections"]["path"];
     let threads = run["threads"].as_array().unwrap();
@@ -47,8 +45,7 @@ fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
         let text = format!(
             "title = \"x\"\nblock = \"4KiB\"\nrate = \"1kHz\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"{transport}\"\nto = \"{to}\"\n"
         );
-        let (_folder, file) = file("remote.toml", &text);
-        let shown = done(&format!("path run {file} --time 20ms"));
+        let shown = folder_of("remote.toml", &text).done("path run remote.toml --time 20ms");
         assert!(shown.contains("all accounted for in 1 of 1 streams"), "{shown}");
         let has_buffer = shown.contains("UDP        socket buffer: 4 MiB requested");
         assert_eq!(has_buffer, transport == "udp", "{shown}");
@@ -87,8 +84,8 @@ fn without_an_account() -> (String, std::thread::JoinHandle<()>) {
 #[test]
 fn without_an_account_of_the_receiver_the_exit_code_is_3() {
     let (text, receiver) = without_an_account();
-    let (_folder, file) = file("remote.toml", &text);
-    let (shown, _) = ends_with(3, &format!("path run {file} --time 20ms"));
+    let folder = folder_of("remote.toml", &text);
+    let (shown, _) = folder.ends_with(3, "path run remote.toml --time 20ms");
     assert!(shown.contains("cannot tell what came"), "{shown}");
     receiver.join().unwrap();
 }
@@ -110,26 +107,26 @@ fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
 fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_thread() {
     // The ring is soon full.
     let card = "[trigger]\nrate = \"100kHz\"\n[card]\nmode = \"gbt\"\nlinks = 1\nring = \"2MiB\"\n";
-    let (_one, scenario) = file("card.toml", card);
-    let text = format!(
-        "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"{scenario}\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n"
+    let folder = folder_of("card.toml", card);
+    folder.write(
+        "path.toml",
+        "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"./card.toml\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n",
     );
-    let (_other, file) = file("path.toml", &text);
-    let text = done(&format!("path explain {file} --time 1s"));
+    let text = folder.done("path explain path.toml --time 1s");
     for wanted in ["  limit ", "to-host works for: card ", "\n card ", "\n receiver "] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
 }
 
-fn small() -> (tempfile::TempDir, String) {
-    file(
+fn small() -> Folder {
+    folder_of(
         "small.toml",
         "title = \"small\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[sink]\nkind = \"read\"\n",
     )
 }
 
-fn slow() -> (tempfile::TempDir, String) {
-    file(
+fn slow() -> Folder {
+    folder_of(
         "slow.toml",
         "title = \"slow\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[[stage]]\nkind = \"work\"\ntime = \"1ms\"\n[sink]\nkind = \"read\"\n",
     )
@@ -138,10 +135,8 @@ fn slow() -> (tempfile::TempDir, String) {
 /// A thread that waits for 1 ms cannot keep more than 1 kHz; two buffers let a short run end early.
 #[test]
 fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
-    let (_folder, file) = slow();
-    let text = done(&format!(
-        "path run {file} --set stage.1.kind=wait --layout pipeline --time 60ms --max"
-    ));
+    let set = "--set stage.1.kind=wait --layout pipeline";
+    let text = slow().done(&format!("path run slow.toml {set} --time 60ms --max"));
     let (_, rate) = text.split_once("slow.toml: largest rate: ").unwrap();
     let words: Vec<&str> = rate.split_whitespace().collect();
     let unclear = ["none", "not"].contains(&words[0]);
@@ -151,20 +146,18 @@ fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
 
 #[test]
 fn an_explanation_names_the_slow_part_and_never_another() {
-    let (folder, file) = slow();
-    let out = folder.path().join("explained.jsonl");
-    let line =
-        format!("path explain {file} --layout pipeline --time 1s --records {}", out.display());
-    let text = done(&line);
+    let folder = slow();
+    let text =
+        folder.done("path explain slow.toml --layout pipeline --time 1s --records out.jsonl");
     for part in ["\n memory ", "\n work ", "\n read ", "  limit "] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // The last record is a run of the path with the answer, for pages and tables.
-    let records = std::fs::read_to_string(&out).unwrap();
+    let records = folder.read("out.jsonl");
     let last: Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert_eq!(last["study"], "path/explain");
     assert!(last["sections"]["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
-    let shown = done(&format!("report {} --format text", out.display()));
+    let shown = folder.done("report out.jsonl --format text");
     let limit = shown.lines().find_map(|line| line.trim().strip_prefix("limit")).unwrap();
     // A busy host may hide the limit.
     let answers = ["work: ", "not clear", "no single part: "];
@@ -173,22 +166,21 @@ fn an_explanation_names_the_slow_part_and_never_another() {
 
 #[test]
 fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
-    let (folder, file) = small();
-    let records = folder.path().join("run.jsonl").display().to_string();
+    let folder = small();
     let set = "--set block=8KiB --set pages=base";
-    let text = done(&format!("path run {file} --time 5ms {set} --records {records}"));
+    let text = folder.done(&format!("path run small.toml --time 5ms {set} --records run.jsonl"));
     assert!(text.contains("8 KiB -> memory"), "{text}");
-    let shown = done(&format!("report {records} --format text"));
+    let shown = folder.done("report run.jsonl --format text");
     assert!(shown.contains(&format!("small.toml {set}")), "{shown}");
 }
 
 #[test]
 fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named() {
-    let (_folder, file) = small();
-    let listed = done(&format!("list {file}"));
+    let folder = small();
+    let listed = folder.done("list small.toml");
     assert!(listed.contains("memory, 64 KiB\n"), "{listed}");
-    std::fs::write(&file, "[source]\nkind = \"memroy\"\n").unwrap();
-    fail_with(2, &[(&format!("list {file}"), "small.toml: missing field")]);
+    folder.write("small.toml", "[source]\nkind = \"memroy\"\n");
+    folder.refuses("list small.toml", "small.toml: missing field");
     assert!(done("list paths").contains("register-control"));
     let toml = done("list felix-card --toml");
     assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use crate::common::{Running, done, ends_with, run, stderr, stdout, until};
+use crate::common::{Folder, Running, done, ends_with, run, stderr, stdout, until};
 
 fn said(arguments: &str) -> String {
     done(&format!("pmu {arguments}"))
@@ -14,10 +14,9 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
     let text = said("list --mesh --emulated n1sdp");
     insta::assert_snapshot!(text);
     // The saved map is read again.
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("n1sdp.json");
-    std::fs::write(&path, said("list --mesh --emulated n1sdp --json")).unwrap();
-    assert_eq!(said(&format!("list --mesh --map {}", path.display())), text);
+    let folder = Folder::new();
+    folder.write("n1sdp.json", said("list --mesh --emulated n1sdp --json"));
+    assert_eq!(folder.done("pmu list --mesh --map n1sdp.json"), text);
 }
 
 #[test]
@@ -56,49 +55,44 @@ fn the_documents_four_events_get_half_the_time_with_its_driver() {
 
 #[test]
 fn an_emulated_mesh_is_counted_recorded_and_replayed() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str| directory.path().join(name).display().to_string();
-    let (out, page) = (place("n1sdp.jsonl"), place("n1sdp.html"));
-    let grid = said(&format!(
-        "stat --emulated n1sdp --heat hnf_mc_reqs -I 5ms --count 3 --records {out} -o {page}"
-    ));
+    let folder = Folder::new();
+    let grid = folder.done(
+        "pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 5ms --count 3 --records r.jsonl -o p.html",
+    );
     assert_eq!(grid.matches("XP 0x08").count(), 3, "{grid}");
     assert!(grid.contains("HN-F 0x24") && grid.contains("/s"), "{grid}");
-    let shown = said(&format!("stat --from {out} --bytes both"));
+    let shown = folder.done("pmu stat --from r.jsonl --bytes both");
     assert!(shown.contains("XP 0x68") && shown.contains("3 intervals"), "{shown}");
-    let page = std::fs::read_to_string(page).unwrap();
+    let page = folder.read("p.html");
     assert!(page.contains("id=\"mesh-0\"") && page.matches("class=\"heat\"").count() >= 4);
 }
 
 #[test]
 fn perfs_format_is_written_and_read() {
     let event = "arm_cmn/hnf_mc_reqs,nodeid=0x24,bynodeid=1/";
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("perf").display().to_string();
+    let folder = Folder::new();
     let text = said(&format!("stat --emulated n1sdp -e {event} -I 5ms --count 2 -x ;"));
-    std::fs::write(&path, &text).unwrap();
-    let table = said(&format!("stat --from {path}"));
+    folder.write("perf", &text);
+    let table = folder.done("pmu stat --from perf");
     assert!(table.contains("2 intervals") && table.contains(event), "{text}{table}");
-    assert_eq!(said(&format!("stat --from {path} -x ;")), text);
+    assert_eq!(folder.done("pmu stat --from perf -x ;"), text);
 }
 
 /// Issue 16: the document's formulas are computed from perf's own output.
 #[test]
 fn groups_compute_their_rates_from_perfs_output() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("document.txt");
-    std::fs::write(
-        &path,
+    let folder = Folder::new();
+    folder.write(
+        "document.txt",
         "     4.000522271         84,743,908      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc/\n     5.000680754         84,746,976      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc/\n",
     )
-    .unwrap();
-    let from = format!("pmu stat --from {}", path.display());
-    let (text, warnings) = ends_with(0, &format!("{from} --group pcie"));
+    ;
+    let (text, warnings) = folder.ends_with(0, "pmu stat --from document.txt --group pcie");
     assert!(text.contains("in: from devices to memory: 2711."), "{text}");
     assert!(warnings.contains("its first interval is 1.000 s long"), "{warnings}");
     let ignored = "1 event(s) such as `arm_cmn/rnid_s0_wdata_beats,nodeid=0xc/` name a node";
     assert!(warnings.contains(ignored), "{warnings}");
-    let (_, refused) = ends_with(2, &format!("{from} --group memory"));
+    let (_, refused) = folder.ends_with(2, "pmu stat --from document.txt --group memory");
     assert!(refused.contains("there is no arm_cmn/hnf_mc_reqs/"), "{refused}");
 }
 
@@ -106,8 +100,7 @@ fn groups_compute_their_rates_from_perfs_output() {
 /// replay, nor in a report.
 #[test]
 fn a_ratio_of_a_run_is_the_same_wherever_it_is_shown() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str| directory.path().join(name).display().to_string();
+    let folder = Folder::new();
     let row = |at, count: &str, event| {
         format!("{at}.000000000;{count};;arm_cmn/hnf_{event}/;1000000000;100.00;;\n")
     };
@@ -115,13 +108,12 @@ fn a_ratio_of_a_run_is_the_same_wherever_it_is_shown() {
     let rows = seconds.iter().zip(1..).map(|((access, miss), at)| {
         row(at, access, "slc_sf_cache_access") + &row(at, miss, "cache_miss")
     });
-    std::fs::write(file("perf"), rows.collect::<String>()).unwrap();
-    let [perf, records] = ["perf", "r"].map(file);
-    let shown = said(&format!("stat --from {perf} -g slc --records {records}"));
+    folder.write("perf", rows.collect::<String>());
+    let shown = folder.done("pmu stat --from perf -g slc --records r");
     let whole = "miss rate: 0.001, of 3 of 4 intervals";
     assert!(shown.contains(whole) && shown.contains("miss rate: 0 of 0"), "{shown}");
-    assert!(said(&format!("stat --from {records}")).contains(whole));
-    let (report, _) = ends_with(0, &format!("report {records} --format text"));
+    assert!(folder.done("pmu stat --from r").contains(whole));
+    let report = folder.done("report r --format text");
     assert!(report.contains("miss rate 0.001, of 3 of 4 intervals"), "{report}");
     // Two outputs in a file are two runs, each by its own time.
     let run = |count, seconds| {
@@ -129,8 +121,8 @@ fn a_ratio_of_a_run_is_the_same_wherever_it_is_shown() {
             " Performance counter stats for 'x':\n\n      {count}      page-faults\n\n {seconds} seconds time elapsed\n"
         )
     };
-    std::fs::write(&perf, run(1000, "1.000000000") + &run(444, "0.201400000")).unwrap();
-    let shown = said(&format!("stat --from {perf}"));
+    folder.write("perf", run(1000, "1.000000000") + &run(444, "0.201400000"));
+    let shown = folder.done("pmu stat --from perf");
     assert!(shown.contains("1 interval, 0.201 s") && shown.contains("2205"), "{shown}");
 }
 
@@ -162,35 +154,29 @@ fn a_count_that_is_killed_keeps_what_was_counted() {
 
 #[test]
 fn a_recording_is_exported_and_shown() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = |name: &str| directory.path().join(name).display().to_string();
-    let (a, b) = (place("a.jsonl"), place("b.jsonl"));
-    for (path, count) in [(&a, "4000"), (&b, "5000")] {
-        let perf = place("perf.csv");
-        std::fs::write(&perf, format!("1.000000000;{count};;page-faults;2002000000;100.00;;\n"))
-            .unwrap();
-        said(&format!("stat --from {perf} --records {path}"));
+    let folder = Folder::new();
+    for (path, count) in [("a", "4000"), ("b", "5000")] {
+        folder.write("perf", format!("1.000000000;{count};;page-faults;2002000000;100.00;;\n"));
+        folder.done(&format!("pmu stat --from perf --records {path}"));
     }
-    let table = done(&format!("report {a} --format csv --rows series"));
+    let table = folder.done("report a --format csv --rows series");
     assert!(table.lines().next().unwrap().contains(",series,time_ns,value,"), "{table}");
     assert!(table.contains(",page-faults,1000000000,4000,"), "{table}");
-    let counters = done(&format!("report {a} --format csv --rows counters"));
+    let counters = folder.done("report a --format csv --rows counters");
     assert!(counters.contains(",page-faults,4000,"), "{counters}");
-    let shown = done(&format!("report {a} {b} --format text"));
+    let shown = folder.done("report a b --format text");
     assert!(shown.contains("page-faults 4,000") && shown.contains("page-faults 5,000"), "{shown}");
 }
 
 #[test]
 fn a_plan_is_made_for_the_map_of_another_machine() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("lab7.json");
-    std::fs::write(&path, said("list --mesh --emulated cmn700 --json")).unwrap();
-    let map = path.display();
+    let folder = Folder::new();
+    folder.write("lab7.json", said("list --mesh --emulated cmn700 --json"));
     let (text, warned) =
-        ends_with(0, &format!("pmu stat --plan --map {map} --driver 6.1 -g memory -g slc"));
+        folder.ends_with(0, "pmu stat --plan --map lab7.json --driver 6.1 -g memory -g slc");
     assert!(text.contains("arm_cmn_0, 6.1 driver: not all events fit"), "{text}{warned}");
     assert!(warned.contains("before Linux 6.7 loses counts"), "{warned}");
-    assert!(said(&format!("list --groups --map {map}")).contains("slc (here)"));
+    assert!(folder.done("pmu list --groups --map lab7.json").contains("slc (here)"));
 }
 
 #[test]
@@ -227,17 +213,16 @@ fn steps_end_at_lines_on_stdin() {
 
 #[test]
 fn any_verb_counts_meanwhile_and_its_record_says_so() {
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("o.jsonl").display().to_string();
-    done(&format!(
-        "copy latency --sizes 64 --repeat 3 --path memcpy --contexts cpu --observe vmstat.pgfault@1ms --records {out}"
-    ));
-    let text = std::fs::read_to_string(&out).unwrap();
+    let folder = Folder::new();
+    folder.done(
+        "copy latency --sizes 64 --repeat 3 --path memcpy --contexts cpu --observe vmstat.pgfault@1ms --records o.jsonl",
+    );
+    let text = folder.read("o.jsonl");
     let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let observed = &record["sections"]["observed"];
     assert_eq!(observed["events"][0]["name"], "vmstat.pgfault");
     assert!(observed["end_ns"].as_array().is_some_and(|ends| !ends.is_empty()));
-    assert!(said(&format!("stat --from {out}")).contains("vmstat.pgfault"));
+    assert!(folder.done("pmu stat --from o.jsonl").contains("vmstat.pgfault"));
 }
 
 #[test]

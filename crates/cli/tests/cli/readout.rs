@@ -4,7 +4,7 @@ mod signals;
 
 use std::time::Duration;
 
-use crate::common::{self, Running, done, ends_with};
+use crate::common::{self, Folder, Running, done, ends_with};
 use daqmeter_harness::frames::FrameStream;
 use daqmeter_readout::accounts::{CardAccount, CardElink, FinalAccount, Outcomes, ReaderElink};
 use daqmeter_readout::transport::{PublisherHello, bus};
@@ -110,46 +110,42 @@ fn chosen_channels_of_a_card_are_checked() {
 
 #[test]
 fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("lossy.toml").display().to_string();
+    let folder = Folder::new();
     // Ring and FIFO hold less data than 20 ms bring, and BUSY does not stop them.
     let text = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nfifo = \"16KiB\"\nblocks = \"live\"\n\
                 [busy]\ndma = false\n[reader]\npoll = \"20ms\"\n";
-    std::fs::write(&path, text).unwrap();
-    let run = format!("readout run {path} --time 100ms");
-    let (text, _) = ends_with(1, &run);
+    folder.write("lossy.toml", text);
+    let run = "readout run lossy.toml --time 100ms";
+    let (text, _) = folder.ends_with(1, run);
     let last = last_line(&text);
     let is_loss = last.starts_with("verdict: failed: loss ") && last.ends_with(" is more than 0");
     assert!(is_loss, "{last}");
     for limits in ["flags", "dead=50%", "loss=100%,dead=50%,flags"] {
-        done(&format!("{run} --fail-on {limits}"));
+        folder.done(&format!("{run} --fail-on {limits}"));
     }
     // The verdict for programs is not among the records.
-    let (records, said) = ends_with(1, &format!("{run} --json"));
+    let (records, said) = folder.ends_with(1, &format!("{run} --json"));
     assert_eq!(records.lines().count(), 1);
     assert!(said.contains("verdict: failed: loss"), "{said}");
 }
 
 #[test]
 fn faults_that_a_scenario_asks_for_fail_the_file_and_not_the_run_unless_nothing_is_left() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("faulty.dat").display().to_string();
+    let folder = Folder::new();
     let passed = "passed: loss 0, limit 0; dead 0 %, limit 1%; flags 0, limit 0";
     for (fault, every, code, run, check) in [
         ("truncated", 2, 0, passed, "failed: loss 400 of 800 (50 %) is more than 0"),
         ("crc", 2, 0, passed, "failed: flags 400 of 800 (50 %) is more than 0"),
         ("lost-block", 1, 1, "failed: no event was delivered", ""),
     ] {
-        let path = directory.path().join(format!("{fault}.toml"));
         let card = "[trigger]\nrate = \"10kHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\n";
         let text = format!("{card}[[fault]]\nkind = \"{fault}\"\nevery = {every}\n");
-        std::fs::write(&path, text).unwrap();
-        let path = path.display();
-        let (text, _) = ends_with(code, &format!("readout run {path} --time 50ms"));
+        folder.write("faulty.toml", text);
+        let (text, _) = folder.ends_with(code, "readout run faulty.toml --time 50ms");
         assert_eq!(last_line(&text), format!("verdict: {run}"), "{fault}");
         if !check.is_empty() {
-            done(&format!("readout record {path} --triggers 100 -o {file}"));
-            let (text, _) = ends_with(1, &format!("readout check {file}"));
+            folder.done("readout record faulty.toml --triggers 100 -o faulty.dat");
+            let (text, _) = folder.ends_with(1, "readout check faulty.dat");
             assert_eq!(last_line(&text), format!("verdict: {check}"), "{fault}");
         }
     }
@@ -157,8 +153,7 @@ fn faults_that_a_scenario_asks_for_fail_the_file_and_not_the_run_unless_nothing_
 
 #[test]
 fn a_counter_that_falls_to_0_ends_the_check_with_3() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("felig.dat").display().to_string();
+    let folder = Folder::new();
     let block = |counters: std::ops::Range<u8>| -> Vec<u8> {
         counters
             .flat_map(|event| {
@@ -177,12 +172,12 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3() {
         bytes
     };
     let file = [bytes(0, [0..20, 20..36]), bytes(1, [36..40, 0..20])].concat();
-    std::fs::write(&path, file).unwrap();
-    let (text, _) = ends_with(3, &format!("readout check {path}"));
+    folder.write("felig.dat", file);
+    let (text, _) = folder.ends_with(3, "readout check felig.dat");
     let cannot = "verdict: cannot tell: loss 0, limit 0: event counters fell to 0: 1 resets, or a loss of 216";
     assert_eq!(last_line(&text), cannot);
-    done(&format!("readout check {path} --fail-on loss=216"));
-    let (text, _) = ends_with(1, &format!("readout check {path} --elinks 8,0x7ff"));
+    folder.done("readout check felig.dat --fail-on loss=216");
+    let (text, _) = folder.ends_with(1, "readout check felig.dat --elinks 8,0x7ff");
     assert!(text.ends_with("no block was checked of E-link 0x7ff\n"), "{text}");
 }
 
