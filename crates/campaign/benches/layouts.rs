@@ -5,7 +5,10 @@
 //!   each CPU, and in the layout that `auto` takes, in turns;
 //! - auto: random paths, pinned or free, in all their layouts. The fastest ones are run again in turns
 //!   with what `auto` takes;
-//! - cost: a path in one thread beside the same loop by hand.
+//! - named: pipelines whose hand-overs or CPUs are the limit: tiny blocks, neighbours on different
+//!   CPUs, a CPU that something else uses, too; and some whose limit is a part;
+//! - cost: a path in one thread beside the same loop by hand;
+//! - scaling: workers that do everything, one to as many as there are CPUs.
 
 #![allow(
     clippy::print_stdout,
@@ -14,12 +17,16 @@
 )]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
 
+use std::fs;
+use std::path::Path as FilePath;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, measure};
+use daqmeter_path::explain::{PathLoad, Seen, explain};
 use daqmeter_path::{Path, PathRequest, sum};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::PathRun;
+use daqmeter_record::path::{LimitFound, PathRun, What};
 use daqmeter_stats::{LogHistogram, Random, trimmed_interval};
 use daqmeter_sys::affinity::{pin_to, process_cpus};
 use daqmeter_sys::clock::monotonic_ns;
@@ -38,6 +45,7 @@ const RANDOM_ROUNDS: usize = 9;
 /// Runs of each layout, and the number of the fastest that are compared in turns.
 const SCREENED: usize = 2;
 const JUDGED: usize = 3;
+const NAMED: usize = 40;
 /// Part of the best rate that counts as the best.
 const NEAR: f64 = 0.97;
 
@@ -111,7 +119,7 @@ fn shipped() {
 }
 
 /// A random path of 2 to 5 parts.
-fn drawn(random: &mut Random) -> Path {
+fn drawn(folder: &FilePath, random: &mut Random) -> Path {
     let mut below = |bound: usize| (random.uniform() * bound as f64) as usize;
     let block = [1, 4, 16, 64, 256][below(5)];
     let kinds = [
@@ -126,11 +134,13 @@ fn drawn(random: &mut Random) -> Path {
     let text = format!(
         "title = \"drawn\"\nblock = \"{block}KiB\"\n[source]\nkind = \"memory\"\n{stages}[sink]\nkind = \"read\"\n"
     );
-    parsed(&text)
+    loaded(folder, &text)
 }
 
-fn parsed(text: &str) -> Path {
-    Path::parse(text, "drawn").unwrap_or_else(|error| panic!("{error}\n{text}"))
+fn loaded(folder: &FilePath, text: &str) -> Path {
+    let file = folder.join("path.toml");
+    fs::write(&file, text).unwrap();
+    Path::load(file.to_str().unwrap()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 /// All layouts of parts with these names, with up to `most` threads in a group.
@@ -163,11 +173,11 @@ fn every_layout(path: &Path, request: &PathRequest) -> Vec<PathRequest> {
     all
 }
 
-fn auto() {
+fn auto(folder: &FilePath) {
     let mut random = Random::new(33);
     let (mut near, mut took_ms) = (0, Vec::new());
     for at in 0..RANDOM_PATHS {
-        let path = drawn(&mut random);
+        let path = drawn(folder, &mut random);
         let cpus = if at % 2 == 0 { Vec::new() } else { process_cpus().to_vec() };
         let request = PathRequest { cpus: CpuList(cpus), ..PathRequest::new(&path, RANDOM_S) };
         let begin = Instant::now();
@@ -201,6 +211,92 @@ fn auto() {
     );
 }
 
+/// A pipeline with a limit that was put there.
+struct Limited {
+    block_bytes: usize,
+    stage: &'static str,
+    cpus: Vec<u32>,
+    has_neighbour: bool,
+    limit: What,
+}
+
+fn limited(at: usize, random: &mut Random) -> Limited {
+    let mut below = |bound: usize| (random.uniform() * bound as f64) as usize;
+    let tiny = Limited {
+        block_bytes: [256, 512, 1024][below(3)],
+        stage: "kind = \"copy\"",
+        cpus: Vec::new(),
+        has_neighbour: false,
+        limit: What::HandOver,
+    };
+    let cpus = process_cpus().to_vec();
+    match at % 4 {
+        0 => tiny,
+        1 => Limited { block_bytes: [4096, 8192, 16_384][below(3)], cpus, ..tiny },
+        2 => Limited {
+            block_bytes: 4096,
+            stage: "kind = \"work\"\ntime = \"300us\"",
+            cpus,
+            has_neighbour: true,
+            limit: What::Placement,
+        },
+        _ => Limited {
+            block_bytes: 65_536,
+            stage: "kind = \"work\"\ntime = \"300us\"",
+            limit: What::Threads { element: 1, name: "work".to_owned() },
+            ..tiny
+        },
+    }
+}
+
+/// Keeps the last CPU busy for the time of `work`, if there is a neighbour.
+fn beside_a_neighbour<T>(has_neighbour: bool, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(!has_neighbour);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin_to(*process_cpus().last().unwrap()).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+fn named(folder: &FilePath) {
+    let mut random = Random::new(34);
+    let (mut right, mut unsure) = (0, 0);
+    for at in 0..NAMED {
+        let Limited { block_bytes, stage, cpus, has_neighbour, limit } = limited(at, &mut random);
+        let text = format!(
+            "title = \"limited\"\nblock = \"{block_bytes}\"\n[source]\nkind = \"memory\"\n[[stage]]\n{stage}\n[sink]\nkind = \"read\"\n"
+        );
+        let path = loaded(folder, &text);
+        let free = PathRequest { unpaced: true, ..PathRequest::new(&path, RANDOM_S) };
+        let request = with(&free, "pipeline", &cpus);
+        let explained = beside_a_neighbour(has_neighbour, || {
+            let other = free.fastest(&StopFlag::default()).unwrap().unwrap().0;
+            let ran = |load: PathLoad| -> Result<Seen, ()> {
+                let request = load.of(request.clone(), &path, Some(&other));
+                Ok(Seen::of(&record(&request)).unwrap())
+            };
+            explain(ran, &path.parts(), Some(""), |round| round < 12).unwrap()
+        });
+        right += usize::from(explained.answer == LimitFound::Limit(limit.clone()));
+        unsure += usize::from(explained.answer == LimitFound::CannotTell);
+        let gain = explained.other.as_ref().map_or(f64::NAN, |other| other.gain.mean);
+        println!(
+            "{at}: {}: {} put there, named {:?}; the other layout is {gain:.2} times as fast",
+            path.line(),
+            limit.text(),
+            explained.answer
+        );
+    }
+    println!("{right} of {NAMED} named, {unsure} cannot tell, {} wrong", NAMED - right - unsure);
+}
+
 /// Nanoseconds per block of a loop that copies, sums, and keeps the latencies.
 fn by_hand(block_bytes: usize, pattern: &[u8]) -> f64 {
     let (mut block, mut blocks) = (vec![0; block_bytes], 0_u64);
@@ -219,14 +315,14 @@ fn by_hand(block_bytes: usize, pattern: &[u8]) -> f64 {
     (monotonic_ns() - begin_ns) as f64 / blocks as f64
 }
 
-fn cost() {
+fn cost(folder: &FilePath) {
     let pattern: Vec<u8> = (0..16_u32 << 20).map(|at| at.to_le_bytes()[0]).collect();
     let cpu = process_cpus()[0];
     for block_bytes in [1024, 4096, 16_384, 65_536, 1 << 20] {
         let text = format!(
             "title = \"cost\"\nblock = \"{block_bytes}\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"read\"\n"
         );
-        let path = parsed(&text);
+        let path = loaded(folder, &text);
         let request = with(&PathRequest::new(&path, 0.1), "fused", &[cpu]);
         let on_cpu = || {
             pin_to(cpu).unwrap();
@@ -247,9 +343,36 @@ fn cost() {
     }
 }
 
+fn scaling() {
+    for name in SHIPPED {
+        let path = Path::load(name).unwrap();
+        let request = PathRequest::new(&path, SHIPPED_S);
+        let cpus = process_cpus();
+        let most = cpus.len().min(if name == "digitizer-crate" { path.streams() } else { 64 });
+        let rate = |workers: usize| {
+            let request = with(&request, &format!("fused x {workers}"), &cpus[..workers]);
+            let rates: Vec<f64> = (0..SHIPPED_ROUNDS).map(|_| mb_per_s(&request)).collect();
+            median(&rates)
+        };
+        let rates: Vec<f64> = (1..=most).map(rate).collect();
+        let shown = rates.iter().zip(1..).map(|(rate, workers)| {
+            format!("{rate:.0} ({:.2} for each CPU)", rate / rates[0] / f64::from(workers))
+        });
+        println!("{name}: {} MB/s", shown.collect::<Vec<_>>().join(", "));
+    }
+}
+
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|text| text != "--bench").collect();
-    let parts: [(&str, fn()); 3] = [("shipped", shipped), ("auto", auto), ("cost", cost)];
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let parts: [(&str, &dyn Fn()); 5] = [
+        ("shipped", &shipped),
+        ("auto", &|| auto(folder)),
+        ("named", &|| named(folder)),
+        ("cost", &|| cost(folder)),
+        ("scaling", &scaling),
+    ];
     for (name, part) in parts {
         if asked.is_empty() || asked.iter().any(|asked| asked == name) {
             println!("== {name}");
