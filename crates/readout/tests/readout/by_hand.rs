@@ -1,5 +1,5 @@
 //! A chain by hand, with a thread for each part, and its accounts. The program runs chains as
-//! paths; tests look at their parts, and a bench compares paths with it.
+//! paths; tests look at their parts, and benches compare paths with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -13,9 +13,9 @@ use daqmeter_record::Ledger;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
-    /// CPU of the readers.
-    pub(crate) reader_cpu: Option<u32>,
-    /// Number of receivers; 0 gives each reader one.
+    /// CPUs of the readers, in turn; empty leaves them free.
+    pub(crate) reader_cpus: Vec<u32>,
+    pub(crate) receiver_cpus: Vec<u32>,
     pub(crate) receivers: usize,
 }
 
@@ -30,6 +30,11 @@ pub(crate) struct Done {
 impl Done {
     pub(crate) fn issued(&self) -> u64 {
         self.readers.first().map_or(0, |reader| reader.account.card.issued)
+    }
+
+    pub(crate) fn trigger_rate_hz(&self) -> f64 {
+        let ns = self.readers.first().map_or(0, |reader| reader.card_ns);
+        self.issued() as f64 / (ns.max(1) as f64 * 1e-9)
     }
 
     pub(crate) fn dead_share(&self) -> f64 {
@@ -51,6 +56,10 @@ impl Done {
             && self.readers.iter().all(|one| one.account.closes())
     }
 
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.readers.iter().flat_map(|reader| &reader.filling).map(|at| at.1[0]).max().unwrap_or(0)
+    }
+
     pub(crate) fn ledger(&self) -> Ledger {
         let mut all = Ledger::new("triggers");
         for (_, ledger) in &self.ledgers {
@@ -59,6 +68,10 @@ impl Done {
         all.unit = "triggers x E-links".into();
         all
     }
+}
+
+fn turn_of(cpus: &[u32], at: usize) -> Option<u32> {
+    cpus.get(at % cpus.len().max(1)).copied()
 }
 
 fn joined_thread<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Result<T, Fault> {
@@ -82,14 +95,16 @@ pub(crate) fn run(
     let pinned = |cpu| pin(cpu).inspect_err(|_| failed.store(true, Ordering::Relaxed));
     let quit = &|| stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
     let (read, received) = std::thread::scope(|scope| {
-        let read = |mut reader: daqmeter_readout::ToHost| {
-            scope.spawn(move || pinned(placement.reader_cpu).map(|()| reader.read(quit)))
+        let read = |(at, mut reader): (usize, daqmeter_readout::ToHost)| {
+            let cpu = turn_of(&placement.reader_cpus, at);
+            scope.spawn(move || pinned(cpu).map(|()| reader.read(quit)))
         };
-        let receive = |receiving: daqmeter_readout::chain::Receiving| {
-            scope.spawn(move || receiving.receive(failed, quit))
+        let receive = |(at, receiving): (usize, daqmeter_readout::chain::Receiving)| {
+            let cpu = turn_of(&placement.receiver_cpus, at);
+            scope.spawn(move || pinned(cpu).and_then(|()| receiving.receive(failed, quit)))
         };
-        let reading: Vec<_> = chain.readers.into_iter().map(read).collect();
-        let receiving: Vec<_> = chain.receivers.into_iter().map(receive).collect();
+        let reading: Vec<_> = chain.readers.into_iter().enumerate().map(read).collect();
+        let receiving: Vec<_> = chain.receivers.into_iter().enumerate().map(receive).collect();
         // All are waited for before the first fault is reported.
         let read: Vec<_> = reading.into_iter().map(joined_thread).collect();
         let received: Vec<_> = receiving.into_iter().map(joined_thread).collect();

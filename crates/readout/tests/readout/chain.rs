@@ -222,7 +222,7 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     let error = Receiver::connect(&[(publish, vec![])], &|| false).err().unwrap().to_string();
     assert!(error.contains("does not begin a frame"), "{error}");
     answers.join().unwrap();
-    let placement = Placement { reader_cpu: Some(1000), ..Placement::default() };
+    let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };
     let text = "[card]\nring = \"2MiB\"\nlinks = 1\n";
     let error = placed(text, &placement, 1).unwrap_err().to_string();
     assert!(error.contains("CPU 1000"), "{error}");

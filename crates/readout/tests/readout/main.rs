@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
+#[allow(dead_code, reason = "benches look at more of it")]
 mod by_hand;
 mod card;
 mod chain;
