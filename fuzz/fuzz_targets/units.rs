@@ -10,6 +10,5 @@ fuzz_target!(|text: &str| {
         assert_eq!(units::parse_count(&count.to_string()), Ok(count));
     }
     let _ = (units::parse_bytes(text), units::parse_duration(text), units::parse_rate_hz(text));
-    let _ =
-        (host::parse_cpu_list(text).len(), host::parse_kib(text), host::bracketed(text));
+    let _ = (host::parse_cpu_list(text).len(), host::parse_kib(text), host::bracketed(text));
 });
