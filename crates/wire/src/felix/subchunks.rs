@@ -190,11 +190,12 @@ fn run_before<const TRAILER: usize>(
     end: usize,
     stride: usize,
 ) -> ChunkRun {
-    let pieces = block[HEADER_BYTES..end].rchunks(stride);
-    let is_next =
-        |piece: &&[u8]| piece.len() == stride && word_before::<TRAILER>(piece, stride) == word;
-    let count = pieces.take_while(is_next).count();
-    let begin = end.wrapping_sub(count.wrapping_mul(stride));
+    let (mut begin, mut count) = (end, 0_usize);
+    while begin.wrapping_sub(HEADER_BYTES) >= stride && word_before::<TRAILER>(block, begin) == word
+    {
+        begin = begin.wrapping_sub(stride);
+        count = count.wrapping_add(1);
+    }
     ChunkRun {
         first: Subchunk {
             word,
