@@ -68,7 +68,7 @@ pub fn text(records: &[RunRecord]) -> String {
 
 fn lines(records: &[RunRecord]) -> String {
     let lines: Vec<u8> = records.iter().flat_map(jsonl::to_line).collect();
-    String::from_utf8(lines).unwrap_or_default()
+    String::from_utf8(lines).expect("JSON is UTF-8")
 }
 
 #[cfg(feature = "parquet")]

@@ -57,7 +57,7 @@ pub fn reach(request: &EtherboneRequest, stop: &StopFlag) -> Result<(), Fault> {
     request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
     let mut plan = Plan::of(request)?;
     plan.stop = stop.clone();
-    if !matches!(plan.target, Target::Loop(_)) {
+    if !matches!(request.address.target, Target::Loop(_)) {
         let (client, _) = plan.open()?;
         plan.close(client);
     }

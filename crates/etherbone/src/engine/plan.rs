@@ -19,7 +19,6 @@ use crate::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave, scan
 
 pub(super) struct Plan {
     pub(super) request: EtherboneRequest,
-    pub(super) target: Target,
     pub(super) stop: StopFlag,
 }
 
@@ -29,15 +28,14 @@ static KEPT: Mutex<Option<(EtherboneRequest, Client)>> = Mutex::new(None);
 
 impl Plan {
     pub(super) fn of(request: &EtherboneRequest) -> Result<Plan, Fault> {
-        let target = request.address.target.clone();
-        let takes_datagrams = match &target {
+        let takes_datagrams = match &request.address.target {
             Target::At(Address::Emulated(bridge)) => !bridge.stream,
             Target::Loop(protocol) => *protocol == Protocol::Udp,
             Target::At(address) => {
                 matches!(address, Address::Udp(_) | Address::Tunnel { .. })
             }
         };
-        let plan = Plan { request: request.clone(), target, stop: StopFlag::default() };
+        let plan = Plan { request: request.clone(), stop: StopFlag::default() };
         let is_alone = request.method == Method::Convenience;
         let (layout, ops) = (plan.layout(), plan.ops(0));
         let most_bytes = (DATAGRAM_BYTES - layout.header_bytes()) as u64;
@@ -81,7 +79,7 @@ impl Plan {
             _ => (1, &ops[..]),
         };
         let bytes = cycle_bytes(cycle, self.layout());
-        match &self.target {
+        match &self.request.address.target {
             Target::Loop(protocol) => self.raw_limit(*protocol, bytes, messages),
             Target::At(Address::Emulated(bridge)) => {
                 self.emulated_limit(bridge, messages, bytes * messages)
@@ -154,7 +152,7 @@ impl Plan {
     }
 
     pub(super) fn close(&self, client: Client) {
-        if matches!(self.target, Target::At(Address::Dev(_))) {
+        if matches!(self.request.address.target, Target::At(Address::Dev(_))) {
             let is_settled = client.is_settled();
             *KEPT.lock().unwrap_or_else(PoisonError::into_inner) =
                 is_settled.then(|| (self.request.clone(), client));
@@ -176,7 +174,7 @@ impl Plan {
         let EbLayout { address, data } = self.layout();
         let (address, data) = (Widths::only(address), Widths::only(data));
         let narrow = ClientOptions { address, data, ..wide.clone() };
-        match &self.target {
+        match &self.request.address.target {
             Target::At(address) => {
                 let is_device = matches!(address, Address::Dev(_));
                 if let Some(client) = is_device.then(|| self.kept()).flatten() {

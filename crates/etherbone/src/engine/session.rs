@@ -275,8 +275,8 @@ impl Session for EtherboneSession {
                 way.single_timestamp(&mut unroller)?;
                 way.times(&mut unroller, |_| {})
             }
-            Payload::Memory if self.plan.target.is_ours() => verify_memory(way),
-            Payload::Tlu if self.plan.target.is_ours() => {
+            Payload::Memory if self.plan.request.address.is_emulated() => verify_memory(way),
+            Payload::Tlu if self.plan.request.address.is_emulated() => {
                 verify_latch(way, self.plan.request.channel())
             }
             Payload::Tlu | Payload::Memory => way.checked().map(drop),

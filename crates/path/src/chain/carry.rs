@@ -64,7 +64,7 @@ pub(crate) enum Carried {
     Back(Box<Block>),
     /// It went into the ring behind, whose block it was.
     Sent,
-    /// Nobody takes blocks any more.
+    /// The thread behind has ended.
     Over,
 }
 
@@ -127,8 +127,8 @@ impl Step {
         Step { element, role, room: Room::default() }
     }
 
-    /// Works on a block, which may become another one; false if nobody takes blocks any more. A
-    /// lost block keeps its place in the order, and no work is done on it.
+    /// Works on a block, which may become another one; false if the thread behind has ended. A lost
+    /// block keeps its place in the order, and no work is done on it.
     fn take(
         &mut self,
         block: &mut Box<Block>,

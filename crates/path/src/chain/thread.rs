@@ -22,7 +22,7 @@ use crate::element::{BlockReceiver, Label};
 pub(crate) type CardWork =
     Box<dyn FnMut(&StopFlag, &Shared, &mut Account) -> Result<(), Fault> + Send>;
 
-/// What gives a thread its blocks.
+/// Source of a thread's blocks.
 pub(crate) enum Feed {
     Sources(Sources),
     /// The rings before it.
@@ -164,7 +164,7 @@ fn moved(thread: &str, cpu: u32) -> Option<String> {
     })
 }
 
-/// Takes one block after the other and carries it on, until there is none or nobody takes it.
+/// Carries the blocks of the rings before, one by one, until the thread on one side has ended.
 fn take_all(
     inlet: &mut Inlet,
     line: &mut Line,
